@@ -1,0 +1,38 @@
+# Compiler options shared by every target of the project, the accountant built alone included.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Precompiled headers carry time stamps; without these settings ccache would never hit.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${CCACHE_PROGRAM}")
+endif()
+
+# Warnings and, in the sanitizer presets, instrumentation. -Wno-psabi: GCC's notes on vector arguments.
+set(GHOSTSHARD_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
+function(ghostshard_set_compile_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi -fno-math-errno
+    $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  if(GHOSTSHARD_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${GHOSTSHARD_SANITIZE} -fno-omit-frame-pointer -g1)
+    target_compile_definitions(${target} PRIVATE GHOSTSHARD_SANITIZED)
+    target_link_options(${target} PUBLIC -fsanitize=${GHOSTSHARD_SANITIZE})
+  endif()
+endfunction()
+
+# ghostshard_add_library(name) builds the .cpp files of the current folder into libghostshard_<name>.a,
+# sources whose name ends in _main.cpp excepted.
+function(ghostshard_add_library name)
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  list(FILTER sources EXCLUDE REGEX "_main\\.cpp$")
+  add_library(ghostshard_${name} STATIC ${sources})
+  target_include_directories(ghostshard_${name} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}/..")
+  ghostshard_set_compile_options(ghostshard_${name})
+endfunction()

@@ -1,0 +1,80 @@
+// The ranks of a run and the channels between them.
+//
+// Joins a run started by `torchrun --no-python` (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; where
+// TORCHELASTIC_USE_AGENT_STORE is set torchrun serves the store and every rank is a client). Without these variables
+// the mesh has one rank and no process group. Three communicators, so that gathers, reductions and control messages
+// never wait for each other: gather, reduce, control. Gloo on CPUs.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace ghostshard::fsdp {
+
+// A collective under way. wait() blocks until it is complete and rethrows its error; every handle must be waited
+// for (the destructor frees, it never communicates).
+class PendingCollective {
+ public:
+  virtual ~PendingCollective() = default;
+  virtual void wait() = 0;
+};
+
+// One communicator. Every rank must issue the same calls in the same order. With one rank each call is a copy or
+// nothing. Errors (lost peer, time-out) are std::runtime_error naming the call and the communicator.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
+  // out [size·n] = concatenation of every rank's in [n]; in may be the rank's own slice of out.
+  virtual std::unique_ptr<PendingCollective> all_gather(at::Tensor out, at::Tensor in) = 0;
+  // Slice r of in [size·n] goes to rank r; slice r of out comes from rank r.
+  virtual std::unique_ptr<PendingCollective> all_to_all(at::Tensor out, at::Tensor in) = 0;
+  virtual void broadcast(at::Tensor tensor, int64_t root) = 0;
+  virtual void all_reduce_sum(at::Tensor tensor) = 0;
+  virtual void all_reduce_max(at::Tensor tensor) = 0;
+  virtual void barrier() = 0;
+  // Bytes this rank has handed to other ranks so far (payload, for reports and benches).
+  virtual int64_t bytes_sent() const = 0;
+};
+
+struct MeshShape {
+  int64_t replicate = 1;
+  int64_t shard = 1;
+  int64_t model = 1;
+};
+
+class Mesh {
+ public:
+  // From torchrun's environment, with all ranks on the shard axis. Throws std::invalid_argument (variable and value)
+  // for an environment that is there but wrong, std::runtime_error if the others do not come within the time-out.
+  static std::unique_ptr<Mesh> from_environment(std::chrono::seconds timeout);
+  // One rank, no environment, no process group.
+  static std::unique_ptr<Mesh> single();
+  // W ranks as threads or processes of a test: explicit store address.
+  static std::unique_ptr<Mesh> connect(const std::string& address, int port, int64_t rank, int64_t world_size,
+                                       bool serve_store, std::chrono::seconds timeout);
+  virtual ~Mesh() = default;
+
+  virtual int64_t rank() const = 0;        // on the shard axis
+  virtual int64_t world_size() const = 0;  // extent of the shard axis
+  virtual const MeshShape& shape() const = 0;
+  virtual Communicator& gather() = 0;
+  virtual Communicator& reduce() = 0;
+  virtual Communicator& control() = 0;
+
+  // Tells every other rank that this one gives up, and why. Never throws, never blocks for long; the first message
+  // of the run wins.
+  virtual void announce_failure(const std::string& message) noexcept = 0;
+  // Calls on_failure once, on a thread of the mesh, when another rank has announced a failure (message begins with
+  // "rank R: "). Polls the store twice a second on a connection of its own.
+  virtual void watch_failures(std::function<void(const std::string&)> on_failure) = 0;
+};
+
+}  // namespace ghostshard::fsdp

@@ -1,0 +1,60 @@
+// Sums flat gradient buffers over the ranks, each rank keeping its slice.
+//
+// By all-to-all and a float32 sum in rank order that starts from values of the owner: (W−1)/W of the buffer leaves
+// each rank once (Gloo's own reduce-scatter is an all-reduce: twice that), the order is fixed, and the sum without
+// the owner's starting values never exists anywhere.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "fsdp/sharded_model.h"
+
+namespace ghostshard::fsdp {
+
+// Whole-size float32 buffers [flat_size] for the trainable groups of a model, zero at first, allocated once.
+class GradientBuffers {
+ public:
+  explicit GradientBuffers(const ShardedModel& model);
+  at::Tensor flat(const FlatGroup& group) const;       // [flat_size]; throws std::invalid_argument for a frozen group
+  at::Tensor view(const Parameter& parameter) const;   // [shape]
+  void zero();
+
+ private:
+  std::vector<at::Tensor> flat_;  // by group index; undefined for frozen groups
+};
+
+// Shard-size float32 buffers [shard_size] for the trainable groups: noise, sums, gradients of the owner's slices.
+class ShardBuffers {
+ public:
+  explicit ShardBuffers(const ShardedModel& model);
+  at::Tensor shard(const FlatGroup& group) const;  // throws std::invalid_argument for a frozen group
+  void zero();
+
+ private:
+  std::vector<at::Tensor> shard_;
+};
+
+// A pipeline of reductions, one per group, in the same order on every rank. At most two are in flight.
+class ReduceScatter {
+ public:
+  explicit ReduceScatter(ShardedModel& model);
+  ~ReduceScatter();
+
+  // Starts sending message [flat_size]; it must stay unchanged until finish() of the same group.
+  void begin(const FlatGroup& group, at::Tensor message);
+  // own [shard_size] += slices of ranks 0 … W−1 in this order. Groups finish in the order they began.
+  void finish(const FlatGroup& group, at::Tensor own);
+
+ private:
+  struct InFlight;
+  ShardedModel& model_;
+  std::deque<std::unique_ptr<InFlight>> in_flight_;
+  std::vector<at::Tensor> receive_;
+  int64_t begun_ = 0;
+};
+
+}  // namespace ghostshard::fsdp

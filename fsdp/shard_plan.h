@@ -1,0 +1,54 @@
+// Where every tensor of a flat group lies and which rank owns which elements. Pure arithmetic.
+//
+// The tensors of a group stand one after the other in a flat buffer of world_size · shard_size elements; rank r owns
+// elements [r·shard_size, (r+1)·shard_size). A shard boundary never cuts a tensor's block; every tensor is
+// contiguous; padding stands only between tensors and at the end; shard_size is the same on all ranks and, for the
+// given tensor order, as small as the planner finds. Method: veScale-FSDP, arXiv:2602.22437, section on planning.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ghostshard::fsdp {
+
+struct TensorSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t block = 1;  // elements that stay together: 1, a row, k rows, or the whole tensor; must divide numel
+
+  int64_t numel() const;
+};
+
+// A run of consecutive elements of one tensor inside one rank's shard.
+struct OwnedRange {
+  int64_t tensor;        // index into the group's specs
+  int64_t first;         // first element, counted within the tensor
+  int64_t count;         // elements
+  int64_t shard_offset;  // where they lie within the shard
+};
+
+class ShardPlan {
+ public:
+  // alignment: shard_size is a multiple of it. Throws std::invalid_argument for a block that does not divide its
+  // tensor, a negative extent, world_size < 1 or alignment < 1, naming the tensor and the value.
+  static ShardPlan make(std::vector<TensorSpec> specs, int64_t world_size, int64_t alignment = 16);
+
+  int64_t world_size() const { return world_size_; }
+  int64_t shard_size() const { return shard_size_; }
+  int64_t flat_size() const { return world_size_ * shard_size_; }
+  int64_t padding() const;  // flat_size minus the elements of all tensors
+  const std::vector<TensorSpec>& specs() const { return specs_; }
+  int64_t offset(int64_t tensor) const { return offsets_[static_cast<size_t>(tensor)]; }
+  // In order of shard_offset. Together over all ranks they cover every element of every tensor exactly once.
+  const std::vector<OwnedRange>& owned(int64_t rank) const { return owned_[static_cast<size_t>(rank)]; }
+
+ private:
+  std::vector<TensorSpec> specs_;
+  std::vector<int64_t> offsets_;
+  std::vector<std::vector<OwnedRange>> owned_;
+  int64_t world_size_ = 1;
+  int64_t shard_size_ = 0;
+};
+
+}  // namespace ghostshard::fsdp

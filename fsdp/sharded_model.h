@@ -1,0 +1,151 @@
+// Parameters of a model in flat, sharded, preallocated memory (fully sharded data parallel, ZeRO stage 3).
+//
+// A *unit* (a transformer block, an embedding) is gathered and released as a whole. Its parameters lie in up to two
+// flat groups, trainable and frozen, each with a ShardPlan. Every rank keeps its float32 shard of each group; the
+// whole group exists only while the unit is gathered, in a buffer allocated once: units with Residency::kRegather
+// share two buffers in turn (unit index mod 2 among them), units with Residency::kKeep own one and are gathered once per
+// weight version. With one rank the shard itself is the gathered buffer and nothing is copied.
+// Parameters are views of these buffers and never move; autograd must save the Parameter, not its value().
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/mesh.h"
+#include "fsdp/shard_plan.h"
+
+namespace ghostshard::fsdp {
+
+class ShardedModel;
+class FlatGroup;
+
+enum class Residency { kRegather, kKeep };
+
+struct ParameterSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool trainable = true;
+};
+
+struct UnitSpec {
+  std::string name;
+  std::vector<ParameterSpec> parameters;
+  Residency residency = Residency::kRegather;
+};
+
+// Stable address for the life of the model.
+class Parameter {
+ public:
+  const std::string& name() const { return name_; }
+  uint32_t id() const { return id_; }  // position in order of declaration; does not depend on ranks or freezing
+  const std::vector<int64_t>& shape() const { return shape_; }
+  int64_t numel() const;
+  bool trainable() const { return trainable_; }
+  int64_t unit() const { return unit_; }
+  const FlatGroup& group() const { return *group_; }
+  int64_t offset() const { return offset_; }  // of the first element within the group's flat buffer
+  // View [shape] of the gathered buffer. Throws std::logic_error naming the parameter if its unit is not gathered.
+  at::Tensor value() const;
+
+ private:
+  friend class ShardedModel;
+  std::string name_;
+  uint32_t id_ = 0;
+  std::vector<int64_t> shape_;
+  bool trainable_ = true;
+  int64_t unit_ = 0;
+  int64_t offset_ = 0;
+  const FlatGroup* group_ = nullptr;
+  ShardedModel* model_ = nullptr;
+};
+
+// One flat buffer's worth of parameters of one unit, all trainable or all frozen.
+class FlatGroup {
+ public:
+  int64_t index() const { return index_; }  // among all groups of the model
+  int64_t unit() const { return unit_; }
+  bool trainable() const { return trainable_; }
+  const ShardPlan& plan() const { return plan_; }
+  const std::vector<const Parameter*>& parameters() const { return parameters_; }  // in the plan's order
+  at::Tensor shard() const { return shard_; }  // float32 [shard_size], this rank's master weights
+
+ private:
+  friend class ShardedModel;
+  int64_t index_ = 0;
+  int64_t unit_ = 0;
+  bool trainable_ = true;
+  ShardPlan plan_;
+  std::vector<const Parameter*> parameters_;
+  at::Tensor shard_;
+};
+
+class ShardedModel {
+ public:
+  // Blocks of parameters are whole rows (last extent) where that leaves padding under 3 %, else single elements.
+  // Throws std::invalid_argument for a name used twice or an empty shape.
+  ShardedModel(Mesh& mesh, std::vector<UnitSpec> units);
+  ~ShardedModel();
+  ShardedModel(const ShardedModel&) = delete;
+  ShardedModel& operator=(const ShardedModel&) = delete;
+
+  Mesh& mesh() const { return mesh_; }
+  int64_t unit_count() const;
+  int64_t parameter_count() const;            // elements, trainable and frozen
+  int64_t trainable_parameter_count() const;  // elements
+  const Parameter& parameter(const std::string& name) const;  // std::out_of_range naming it
+  const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
+  const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
+  bool unit_trainable(int64_t unit) const;
+
+  // Starts gathering a unit into its buffer unless it is there or under way. The buffer's owner must have been released.
+  void prefetch(int64_t unit);
+  // Waits until the unit is gathered (starting it if need be); leases nest and count.
+  void acquire(int64_t unit);
+  void release(int64_t unit);
+  bool gathered(int64_t unit) const;
+
+  // This rank's shards get their part of a whole tensor; every rank calls it with the same values. Shape must fit.
+  void set_parameter(const Parameter& parameter, const at::Tensor& whole);
+  // The whole tensor, on every rank, as a copy. A collective: every rank must call it for the same parameter.
+  at::Tensor whole_parameter(const Parameter& parameter);
+  // After shards were changed: what is gathered is out of date. (set_parameter and optimizers call it.)
+  void weights_changed();
+
+ private:
+  friend class Parameter;
+  struct Buffers;
+  Mesh& mesh_;
+  std::vector<UnitSpec> specs_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<std::unique_ptr<FlatGroup>> groups_;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+// Keeps a unit gathered while it lives.
+class Lease {
+ public:
+  Lease(ShardedModel& model, int64_t unit) : model_(&model), unit_(unit) { model_->acquire(unit_); }
+  ~Lease() { if (model_ != nullptr) model_->release(unit_); }
+  Lease(Lease&& other) noexcept : model_(other.model_), unit_(other.unit_) { other.model_ = nullptr; }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  Lease& operator=(Lease&&) = delete;
+
+ private:
+  ShardedModel* model_;
+  int64_t unit_;
+};
+
+// body(x) with the unit gathered, forward and backward: in backward the unit is gathered again before body's
+// operations run and released after them. Prefetches the following unit in forward (next_forward) and the preceding
+// one in backward (next_backward); -1 for none. A unit without trainable parameters below which nothing needs a
+// gradient runs without recording. If grad mode is on and the unit is trainable, body sees an input that requires grad.
+at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward,
+                    const at::Tensor& x, const std::function<at::Tensor(const at::Tensor&)>& body);
+
+}  // namespace ghostshard::fsdp
