@@ -11,10 +11,10 @@
 
 namespace ghostshard::accountant {
 
-// Which data sets count as neighbours. Zero-out: one unit's record is replaced by one that contributes nothing, n is
-// public; for the Poisson-sampled Gaussian its numbers are those of add-or-remove.
+// Which data sets count as neighbours. Zero-out: one unit's record is replaced by one that contributes
+// nothing, n is public; for the Poisson-sampled Gaussian its numbers are those of add-or-remove.
 enum class Adjacency { kZeroOut, kAddOrRemove };
-std::string to_string(Adjacency adjacency);  // "zero-out", "add-or-remove"
+std::string to_string(Adjacency adjacency);                // "zero-out", "add-or-remove"
 Adjacency adjacency_from_string(const std::string& text);  // std::invalid_argument listing the known ones
 
 // A sum of L2 sensitivity S released with noise N(0, (sigma·S)²) per coordinate.
@@ -32,8 +32,9 @@ struct PoissonGaussianEvent {
 
 using Event = std::variant<GaussianEvent, PoissonGaussianEvent>;
 
-// {"type":"gaussian","noise_multiplier":s} / {"type":"poisson_gaussian","sampling_rate":q,"noise_multiplier":s}.
-// event_from_json throws std::invalid_argument naming what must hold: an unknown type is an error, never a guess.
+// {"type":"gaussian","noise_multiplier":s} /
+// {"type":"poisson_gaussian","sampling_rate":q,"noise_multiplier":s}. event_from_json throws
+// std::invalid_argument naming what must hold: an unknown type is an error, never a guess.
 nlohmann::json to_json(const Event& event);
 Event event_from_json(const nlohmann::json& json);
 

@@ -1,10 +1,29 @@
 // The write-ahead ledger: what a run has spent, on disk before anyone can see the result.
 //
-// JSON lines. The first line is the header (schema, run id, adjacency, unit of privacy, n, expected batch, clip norm,
-// planned steps, …); each further line is one release. Every line carries "previous" (the SHA-256 of the line before,
-// hex; 64 zeros for the header) and is appended and fsynced before append() returns. A crash may leave a last line
-// cut short: it is recovered as "one release that may have happened" only if it parses; otherwise it is dropped and
-// said so (its release had not been permitted yet).
+// JSON lines. The first line is the header; each further line is one release. Every line carries "previous"
+// (the SHA-256 of the bytes of the line before, without its newline, hex; 64 zeros for the header) and is
+// appended and fsynced before append() returns. A crash may leave a last line cut short: it is recovered as
+// "one release that may have happened" only if it parses; otherwise it is dropped and said so (its release
+// had not been permitted yet).
+//
+//   {"adjacency":"zero-out","clip_norm":1.0,…,"previous":"00…","schema":"ghostshard.ledger/1","type":"header"}
+//   {"attempt":0,"event":{…},"previous":"6f…","sequence":1,"step":0,"type":"release"}
+//
+// Header fields the report reads; all but the first are optional, others are kept and shown as they are:
+//   adjacency         "zero-out" or "add-or-remove"; required, since without it nothing can be accounted
+//   run_id            text
+//   unit_of_privacy   text: what one unit is, e.g. "example", "document", "user"
+//   units             n, the number of units, where it is public
+//   expected_batch    B, the fixed divisor
+//   sampling_rate     q, as planned
+//   noise_multiplier  sigma, as planned
+//   clip_norm         C
+//   planned_steps     T
+// Reserved, set by create(): type, schema, library_version, previous.
+//
+// What the chain proves: no line was edited, reordered, inserted or taken out of the middle by accident.
+// Whole lines missing at the end, or a file rewritten from scratch, show only when the head is compared with
+// one kept elsewhere, e.g. in a checkpoint or in a published report.
 #pragma once
 
 #include <cstdint>
@@ -14,54 +33,64 @@
 
 #include <nlohmann/json.hpp>
 
+#include "accountant/durable_file.h"
 #include "accountant/events.h"
 
 namespace ghostshard::accountant {
 
 inline constexpr const char* kLedgerSchema = "ghostshard.ledger/1";
+inline constexpr const char* kLibraryVersion = "0.1.0";
 
 struct LedgerEntry {
   int64_t sequence = 0;  // 1, 2, … without gaps
   int64_t step = 0;      // logical step, from 0
   int64_t attempt = 0;   // > 0 when a step is redone after a crash: charged again
   Event event;
-  std::string hash;      // SHA-256 of this line, hex
+  std::string hash;  // SHA-256 of this line, hex
 };
 
 struct LedgerContents {
   nlohmann::json header;
   std::vector<LedgerEntry> entries;
-  std::string head;             // hash of the last line
+  std::string head;  // hash of the last line
   std::string header_hash;
   bool dropped_partial_line = false;
 };
 
-// Verifies schema, order, sequence numbers and the hash chain. Throws std::invalid_argument: path, line number, rule.
+// Verifies schema, order, sequence numbers and the hash chain. Throws std::invalid_argument: path, line
+// number, rule; std::runtime_error where the file cannot be read.
 LedgerContents read_ledger(const std::filesystem::path& path);
 
+// Holds an exclusive advisory lock (flock) for as long as it lives, so that the lines of two runs cannot
+// interleave.
 class LedgerWriter {
  public:
-  // Creates the file exclusively (std::invalid_argument if it exists) and writes the header, to which schema and
-  // library version are added. Throws std::runtime_error naming path and the system's reason where it cannot.
+  // Creates the file exclusively (std::invalid_argument if it exists) and writes the header, to which type,
+  // schema, library version and previous are added. Throws std::invalid_argument where the header is not an
+  // object, lacks a known adjacency or uses a reserved name; std::runtime_error naming path and the system's
+  // reason where the file cannot be written, and leaves none behind.
   static LedgerWriter create(const std::filesystem::path& path, nlohmann::json header);
-  // Opens a verified ledger for appending.
+  // Opens a verified ledger for appending, removing a partial last line. Throws as read_ledger does, and
+  // std::runtime_error where another writer holds it.
   static LedgerWriter reopen(const std::filesystem::path& path);
 
-  LedgerWriter(LedgerWriter&&) noexcept;
-  LedgerWriter& operator=(LedgerWriter&&) noexcept;
-  ~LedgerWriter();
+  LedgerWriter(LedgerWriter&&) noexcept = default;
+  LedgerWriter& operator=(LedgerWriter&&) noexcept = default;
 
-  // Durable when it returns. On failure throws std::runtime_error and refuses every further append.
+  // Durable when it returns. Throws std::invalid_argument unless step and attempt are >= 0 (nothing was
+  // written, the writer stays usable). On failure to write throws std::runtime_error and refuses every
+  // further append: what is on the disk is then unknown, and reopen() finds out.
   void append(int64_t step, int64_t attempt, const Event& event);
-  const std::string& head() const { return head_; }
+  const std::string& head() const { return head_; }  // of the last line known to be durable
   int64_t entries() const { return entries_; }
 
  private:
   LedgerWriter() = default;
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  OwnedDescriptor descriptor_;
   std::string head_;
   int64_t entries_ = 0;
+  bool failed_ = false;
 };
 
 }  // namespace ghostshard::accountant

@@ -12,16 +12,38 @@ namespace ghostshard::accountant {
 
 inline constexpr const char* kReportSchema = "ghostshard.privacy_report/1";
 
-// facts: what the run knows and the ledger does not (claim boundary, released outputs, public data, tuning, noise
-// source, …), merged into the report's sections. Every one of the 16 items of the checklist appears; what is neither
-// in the ledger nor in facts is stated as "not stated by the run". epsilon is recomputed from the ledger's entries.
+// Sections, numbered as the checklist of "How to DP-fy ML" (arXiv:2303.00654) and NIST SP 800-226 has them:
+//    1 trust_model             2 unit_of_privacy      3 adjacency             4 claim_boundary
+//    5 released_outputs        6 tuning               7 guarantee             8 privacy_curve
+//    9 rdp                    10 sampler             11 population_and_steps 12 mechanism
+//   13 noise_source           14 provenance          15 empirical_audit      16 not_promised
+// and schema, assumptions (each with "checked" and, where code checked it, "holds") and further_facts.
+//
+//   guarantee   {"applies", "epsilon": {"lower","estimate","upper"}, "delta", "adjacency", "unit",
+//   "statement",
+//                "accountant", "accountant_detail", "library_version", …}. `upper` is the claim. It is null
+//                where there is none: no finite bound, or something is known to have run that was not
+//                accounted (then "applies" is false, "reasons" says why, and "epsilon_if_it_applied" keeps
+//                the numbers).
+//
+// facts: what the run knows and the ledger does not, an object whose keys are section names. An object is
+// merged into its section, anything else becomes the section's "stated"; a name that is no section goes to
+// further_facts. Facts cannot replace what is computed here (std::invalid_argument). Every section appears;
+// what is neither in the ledger nor in facts is "not stated by the run". Read from facts beyond showing it:
+//   sampler.executed            "poisson", or what it was: anything else than the events assume voids the
+//   guarantee released_outputs.nonprivate_metrics   true: un-noised numbers were printed; voids the guarantee
+//   for who saw them
+//
+// epsilon is recomputed from the ledger's entries, every attempt charged. Throws std::invalid_argument for
+// facts that are no object, an unknown accountant, or a header without adjacency.
 nlohmann::json build_report(const LedgerContents& ledger, Delta delta, const nlohmann::json& facts,
                             const std::string& accountant = "rdp");
 
 // A dozen lines for a terminal: the guarantee in one plain sentence, what it covers, what it does not.
 std::string summarize_report(const nlohmann::json& report);
 
-// Atomic write (partial file, fsync, rename). Throws std::runtime_error with path and reason.
+// Atomic write (partial file beside it, fsync, rename). Throws std::runtime_error with path and reason,
+// std::invalid_argument where the JSON holds a NaN or an infinity.
 void write_json_file(const std::filesystem::path& path, const nlohmann::json& json);
 
 }  // namespace ghostshard::accountant

@@ -1,6 +1,7 @@
 // Privacy numbers as checked types: NaN cannot enter, and one cannot be passed where another is meant.
 #pragma once
 
+#include <compare>
 #include <stdexcept>
 #include <string>
 
@@ -10,25 +11,27 @@ namespace detail {
 [[noreturn]] void throw_out_of_range(const char* name, const char* rule, double value);
 }
 
-// Each type: explicit construction from double, throws std::invalid_argument ("epsilon must be finite and >= 0, got
-// nan") unless the rule in its comment holds; value() reads it. Conditions say what is allowed, so NaN fails them.
-#define GHOSTSHARD_CHECKED_TYPE(Type, name, condition, rule)                  \
-  class Type {                                                                \
-   public:                                                                    \
-    explicit Type(double v) : value_(v) {                                     \
-      if (!(condition)) detail::throw_out_of_range(name, rule, v);            \
-    }                                                                         \
-    double value() const { return value_; }                                   \
-    friend auto operator<=>(const Type&, const Type&) = default;              \
-                                                                              \
-   private:                                                                   \
-    double value_;                                                            \
+// Each type: explicit construction from double, throws std::invalid_argument ("epsilon must be finite and >=
+// 0, got nan") unless the rule in its comment holds; value() reads it. Conditions say what is allowed, so NaN
+// fails them.
+#define GHOSTSHARD_CHECKED_TYPE(Type, name, condition, rule)       \
+  class Type {                                                     \
+   public:                                                         \
+    explicit Type(double v) : value_(v) {                          \
+      if (!(condition)) detail::throw_out_of_range(name, rule, v); \
+    }                                                              \
+    double value() const { return value_; }                        \
+    friend auto operator<=>(const Type&, const Type&) = default;   \
+                                                                   \
+   private:                                                        \
+    double value_;                                                 \
   }
 
 inline constexpr double kLargest = 1.7976931348623157e308;
 GHOSTSHARD_CHECKED_TYPE(Epsilon, "epsilon", v >= 0 && v <= kLargest, "must be finite and >= 0");
 GHOSTSHARD_CHECKED_TYPE(Delta, "delta", v > 0 && v < 1, "must lie strictly between 0 and 1");
-GHOSTSHARD_CHECKED_TYPE(NoiseMultiplier, "noise multiplier", v > 0 && v <= kLargest, "must be finite and > 0");
+GHOSTSHARD_CHECKED_TYPE(NoiseMultiplier, "noise multiplier", v > 0 && v <= kLargest,
+                        "must be finite and > 0");
 GHOSTSHARD_CHECKED_TYPE(SamplingRate, "sampling rate", v > 0 && v <= 1, "must be > 0 and <= 1");
 GHOSTSHARD_CHECKED_TYPE(ClipNorm, "clip norm", v > 0 && v <= kLargest, "must be finite and > 0");
 #undef GHOSTSHARD_CHECKED_TYPE

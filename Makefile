@@ -1,0 +1,44 @@
+# The commands of this project. `make` alone explains them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup build finetune test bench format clean
+
+PYTHON_BIN := $(CURDIR)/.venv/bin
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+
+help:
+	@echo 'GhostShard: differentially private training at almost the speed of fully sharded training.'
+	@echo
+	@echo '  make finetune   fine-tune a small GPT-2 on real texts under a privacy budget, two ranks on this CPU'
+	@echo '  make test       build everything, run every test; the last line is "N passed, N failed"'
+	@echo
+	@echo '  make setup      only what the others do first: system packages where missing, .venv with pinned wheels'
+	@echo '  make build      the programs, into build/release/bin'
+	@echo '  make bench      build and run the micro-benchmarks; results go to build/release/bench'
+	@echo '  make format     clang-format over the C++ files of the tree'
+	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
+	@echo
+	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
+
+setup:
+	@tools/setup.sh
+
+build: setup
+	@tools/build.sh -j $(JOBS)
+
+finetune: setup
+	@tools/build.sh -j $(JOBS) ghostshard-finetune-gpt2
+	@$(PYTHON_BIN)/python -m ghostshard.demo
+
+test: build
+	@tools/run_tests.sh
+
+bench: build
+	@tools/run_benches.sh
+
+format:
+	@tools/format.sh
+
+clean:
+	rm -rf build

@@ -1,0 +1,40 @@
+// Files that must be on the disk when a call returns (POSIX). Every failure is a std::runtime_error that
+// names the operation, the path and the system's reason.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace ghostshard::accountant {
+
+// An open file descriptor that closes itself.
+class OwnedDescriptor {
+ public:
+  explicit OwnedDescriptor(int value = -1) : value_(value) {}
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept;
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept;
+  ~OwnedDescriptor();
+  int get() const { return value_; }
+
+ private:
+  int value_;
+};
+
+[[noreturn]] void throw_system_error(const char* operation, const std::filesystem::path& path);
+
+OwnedDescriptor open_file(const std::filesystem::path& path, int flags);  // creates with mode 0644
+void write_all(int descriptor, std::string_view bytes, const std::filesystem::path& path);
+std::string read_all(int descriptor, const std::filesystem::path& path);
+void sync_file(int descriptor, const std::filesystem::path& path);
+// Makes the creation or renaming of path itself durable.
+void sync_parent_directory(const std::filesystem::path& path);
+
+// The text of a JSON value that reads back as exactly this value. Throws std::invalid_argument if there is
+// none: NaN and infinity would silently become null, text that is not UTF-8 cannot be written. `what` names
+// it in the message.
+std::string exact_json_text(const nlohmann::json& json, const std::string& what, int indent = -1);
+
+}  // namespace ghostshard::accountant

@@ -1,0 +1,62 @@
+"""What a user can get wrong, and how a command says so: one sentence, exit code 2."""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+
+
+class UserError(ValueError):
+    """A mistake of the caller. The text says what must hold and what came."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):  # argparse would print the whole usage first
+        raise UserError(f"{message.removeprefix('argument ')} (--help lists the options)")
+
+
+def parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """An argument parser that reports a mistake as UserError. Options must be written out in full."""
+    return _Parser(prog=prog, description=description, allow_abbrev=False)
+
+
+def run(command: Callable[[list[str]], int | None], arguments: list[str] | None) -> int:
+    """Runs a command line's function; returns the exit code."""
+    try:
+        return command(sys.argv[1:] if arguments is None else arguments) or 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def whole_number(*, at_least: int, at_most: int = 2**63 - 1) -> Callable[[str], int]:
+    """An argparse type. Underscores, which int() would take, are refused: a flag is typed by a person."""
+    limit = f">= {at_least}" if at_most == 2**63 - 1 else f"from {at_least} to {at_most}"
+
+    def convert(text: str) -> int:
+        digits = text.removeprefix("-")
+        if digits.isascii() and digits.isdigit() and len(digits) < 20 and at_least <= int(text) <= at_most:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"must be a whole number {limit}, got {text!r}")
+
+    return convert
+
+
+def number(*, at_least: float) -> Callable[[str], float]:
+    """An argparse type: finite and not below at_least."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if math.isfinite(value) and value >= at_least:
+            return value
+        raise argparse.ArgumentTypeError(f"must be a number >= {at_least:g}, got {text!r}")
+
+    return convert

@@ -1,0 +1,63 @@
+"""Writing so that a crash leaves the old file or the new one, never half of one."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ghostshard.errors import UserError
+
+
+def require_writable_file(path: Path, *, force: bool) -> None:
+    """UserError if something is at `path` already (unless a file, with force), or no folder can be made to hold it."""
+    if path.is_dir():
+        raise UserError(f"the output must be a file, {path} is a folder")
+    if path.exists() and not force:
+        raise UserError(f"the output {path} exists already; --force overwrites it")
+    _make_parent(path)
+
+
+def require_writable_folder(path: Path, *, force: bool, holds: set[str]) -> None:
+    """The same for a folder. force removes a folder only if it holds nothing but files of the names in `holds`."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"the output must be a folder, {path} is a file")
+    present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    if present and not force:
+        raise UserError(f"the output {path} exists already; --force overwrites it")
+    if others := sorted(present - holds):
+        raise UserError(f"--force overwrites only what this command writes, {path} holds {others[0]} as well")
+    _make_parent(path)
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {path.parent} cannot be made: {error.strerror}") from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a place beside `path` to write to; moves it to `path` (a file or a folder) if the block succeeds."""
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    _remove(partial)
+    try:
+        yield partial
+        if partial.is_file():
+            with partial.open("rb") as stream:
+                os.fsync(stream.fileno())
+        if partial.is_dir() and path.exists():
+            _remove(path)  # a folder cannot be replaced in one move
+        os.replace(partial, path)
+    except OSError as error:
+        raise UserError(f"the output {path} cannot be written: {error.strerror}") from error
+    finally:
+        _remove(partial)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,29 @@
+// A rank's clipped, un-noised contribution to one logical batch.
+//
+// Move-only and unreadable: a Clipper of the plan makes it and adds to it, the plan's GaussianMechanism alone opens
+// it, adding noise before anything leaves the rank. There is no accessor, on purpose; tests/compile_fail proves it.
+#pragma once
+
+#include <memory>
+
+#include "fsdp/reduce_scatter.h"
+
+namespace ghostshard::dp {
+
+class ClippedSum {
+ public:
+  ClippedSum(ClippedSum&&) noexcept = default;
+  ClippedSum& operator=(ClippedSum&&) noexcept = default;
+  ClippedSum(const ClippedSum&) = delete;
+  ClippedSum& operator=(const ClippedSum&) = delete;
+
+ private:
+  friend class Clipper;
+  friend class GaussianMechanism;
+  ClippedSum(std::shared_ptr<fsdp::GradientBuffers> sums, uint64_t plan) : sums_(std::move(sums)), plan_(plan) {}
+
+  std::shared_ptr<fsdp::GradientBuffers> sums_;  // null once consumed
+  uint64_t plan_;                                // which plan's clip norm bounded it
+};
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,51 @@
+#include "dp/clipper.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+namespace ghostshard::dp {
+
+at::Tensor clip_factors(const at::Tensor& squared_norms, accountant::ClipNorm clip_norm) {
+  const at::Tensor factors = at::empty({squared_norms.size(0)}, at::kFloat);
+  const double* bounds = squared_norms.const_data_ptr<double>();
+  float* out = factors.data_ptr<float>();
+  constexpr double kShrink = 1.0 - 0x1p-22;
+  for (int64_t u = 0; u < factors.size(0); ++u) {
+    const double norm = std::sqrt(bounds[u]);
+    if (!(norm <= std::numeric_limits<double>::max())) {
+      out[u] = 0.0F;
+      continue;
+    }
+    const double exact = kShrink * (norm > clip_norm.value() ? clip_norm.value() / norm : 1.0);
+    auto rounded = static_cast<float>(exact);
+    if (static_cast<double>(rounded) > exact) rounded = std::nextafter(rounded, 0.0F);
+    out[u] = rounded;
+  }
+  return factors;
+}
+
+Clipper::Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, const ClipperOptions& options,
+                 uint64_t plan)
+    : clip_norm_(clip_norm),
+      choice_(options.recording),
+      plan_(plan),
+      sums_(std::make_shared<fsdp::GradientBuffers>(model)),
+      arena_(std::make_unique<HoldArena>(options.hold_memory_bytes)) {}
+
+ClippedSum Clipper::begin() {
+  if (sums_.use_count() != 1) throw std::logic_error("the previous clipped sum must be released before the next begins");
+  sums_->zero();
+  return {sums_, plan_};
+}
+
+std::shared_ptr<Tape> Clipper::record(int64_t units) { return std::make_shared<Tape>(units, *arena_, choice_); }
+
+void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
+  if (sum.plan_ != plan_ || sum.sums_ == nullptr) {
+    throw std::logic_error("a clipped sum takes contributions only from the clipper that began it");
+  }
+  tape->add_scaled_to(clip_factors(tape->squared_norms(), clip_norm_), *sum.sums_);
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,46 @@
+// Flat per-unit clipping: c_u = min(1, C/‖g_u‖) over all trainable parameters, then the sum of c_u·g_u.
+//
+// The bound each unit obeys: ‖c_u·g_u as added‖ ≤ C. Norms are upper bounds (kernels/norm_parts.h), factors are
+// rounded towards zero and shrunk by 2^-22 for the rounding of the product. A unit whose norm is not finite
+// contributes exactly zero. What is left is the rounding of the float32 sum over units: removing a unit also moves the
+// rounding of every other addition, at worst by 2·gamma(n)·(sum of norms), n additions; DpPlan::rounding_slack states it.
+#pragma once
+
+#include <memory>
+
+#include "accountant/types.h"
+#include "dp/clipped_sum.h"
+#include "dp/tape.h"
+
+namespace ghostshard::dp {
+
+struct ClipperOptions {
+  RecordingChoice recording = RecordingChoice::kAutomatic;
+  int64_t hold_memory_bytes = int64_t{1} << 30;
+};
+
+class Clipper {
+ public:
+  // Starts a logical batch. The previous one must have been consumed (std::logic_error): buffers are allocated once.
+  ClippedSum begin();
+  // The recorder for one microbatch of `units` units. One at a time.
+  std::shared_ptr<Tape> record(int64_t units);
+  // After backward: turns the microbatch's norms into factors and adds its clipped gradients.
+  void add(ClippedSum& sum, std::shared_ptr<Tape> tape);
+
+ private:
+  friend class DpPlan;
+  Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, const ClipperOptions& options, uint64_t plan);
+
+  accountant::ClipNorm clip_norm_;
+  RecordingChoice choice_;
+  uint64_t plan_;
+  std::shared_ptr<fsdp::GradientBuffers> sums_;
+  std::unique_ptr<HoldArena> arena_;
+};
+
+// float32 [U] from float64 upper bounds of squared norms [U]: min(1, C/sqrt(n²)), rounded towards zero and shrunk by
+// 2^-22; 0 where the bound is not finite.
+at::Tensor clip_factors(const at::Tensor& squared_norms, accountant::ClipNorm clip_norm);
+
+}  // namespace ghostshard::dp

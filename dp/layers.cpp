@@ -1,0 +1,217 @@
+#include "dp/layers.h"
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
+
+#include <limits>
+
+namespace ghostshard::dp {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Function;
+using torch::autograd::variable_list;
+
+// What a layer's backward needs, beside tensors. Parameters are saved as handles: their values live in buffers that
+// other units reuse between forward and backward.
+struct Saved : torch::CustomClassHolder {
+  LinearUse linear;
+  LayerNormUse norm;
+  const fsdp::Parameter* table = nullptr;
+  SegmentsPtr segments;
+  RecorderPtr recorder;
+  at::Tensor rows;     // layer input, detached
+  at::Tensor ids;      // looked-up ids or targets
+  at::Tensor mean, inverse_deviation;
+  at::Tensor probabilities;
+};
+
+void keep(AutogradContext* ctx, c10::intrusive_ptr<Saved> saved) {
+  ctx->saved_data["saved"] = c10::IValue::make_capsule(std::move(saved));
+}
+
+// Each node runs once; taking the record out frees its tensors as soon as they are used.
+c10::intrusive_ptr<Saved> take(AutogradContext* ctx) {
+  auto entry = ctx->saved_data.find("saved");
+  TORCH_CHECK(entry != ctx->saved_data.end(), "a ghost layer's backward can run only once per forward");
+  auto capsule = entry->second.toCapsule();
+  ctx->saved_data.erase(entry);
+  return c10::static_intrusive_pointer_cast<Saved>(capsule);
+}
+
+bool trainable(const fsdp::Parameter* parameter) { return parameter != nullptr && parameter->trainable(); }
+
+void check_linear(const LinearUse& use, const at::Tensor& x) {
+  const auto& shape = use.weight->shape();
+  TORCH_CHECK_VALUE(shape.size() == 2, use.weight->name(), " must have two extents, has ", shape.size());
+  const int64_t d = use.stored_transposed ? shape[0] : shape[1];
+  TORCH_CHECK_VALUE(x.dim() == 2 && x.size(1) == d, use.weight->name(), " takes rows of ", d, " values, got ", x.sizes());
+}
+
+at::Tensor affine_output(const LinearUse& use, const at::Tensor& x) {
+  const at::Tensor w = use.weight->value();
+  const at::Tensor w_dp = use.stored_transposed ? w : w.t();
+  return use.bias != nullptr ? at::addmm(use.bias->value(), x, w_dp) : at::mm(x, w_dp);
+}
+
+at::Tensor input_gradient(const LinearUse& use, const at::Tensor& g) {
+  const at::Tensor w = use.weight->value();
+  return at::mm(g, use.stored_transposed ? w.t() : w);
+}
+
+bool report_linear(const LinearUse& use) { return trainable(use.weight) || trainable(use.bias); }
+
+struct LinearFunction : Function<LinearFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const LinearUse& use,
+                            const SegmentsPtr& segments, const RecorderPtr& recorder) {
+    auto saved = c10::make_intrusive<Saved>();
+    saved->linear = use;
+    saved->segments = segments;
+    saved->recorder = recorder;
+    if (report_linear(use)) saved->rows = x.detach();
+    keep(ctx, std::move(saved));
+    return affine_output(use, x);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = take(ctx);
+    const at::Tensor g = grads[0].contiguous();
+    at::Tensor dx;
+    if (ctx->needs_input_grad(0)) dx = input_gradient(saved->linear, g);
+    if (report_linear(saved->linear)) saved->recorder->linear(saved->linear, saved->rows, g, saved->segments);
+    return {dx, {}, {}, {}};
+  }
+};
+
+struct EmbeddingFunction : Function<EmbeddingFunction> {
+  // anchor: a scalar that requires grad, so that backward reaches a layer whose input is integers.
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*anchor*/, const fsdp::Parameter* table,
+                            const at::Tensor& ids, const SegmentsPtr& segments, const RecorderPtr& recorder) {
+    auto saved = c10::make_intrusive<Saved>();
+    saved->table = table;
+    saved->ids = ids;
+    saved->segments = segments;
+    saved->recorder = recorder;
+    keep(ctx, std::move(saved));
+    return at::index_select(table->value(), 0, ids);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = take(ctx);
+    saved->recorder->embedding(*saved->table, saved->ids, grads[0].contiguous(), saved->segments);
+    return {{}, {}, {}, {}, {}};
+  }
+};
+
+struct LayerNormFunction : Function<LayerNormFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const LayerNormUse& use, double epsilon,
+                            const SegmentsPtr& segments, const RecorderPtr& recorder) {
+    auto [y, mean, inverse_deviation] =
+        at::native_layer_norm(x, {x.size(1)}, use.scale->value(), use.shift->value(), epsilon);
+    auto saved = c10::make_intrusive<Saved>();
+    saved->norm = use;
+    saved->segments = segments;
+    saved->recorder = recorder;
+    saved->rows = x.detach();
+    saved->mean = mean;
+    saved->inverse_deviation = inverse_deviation;
+    keep(ctx, std::move(saved));
+    return y;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = take(ctx);
+    const at::Tensor g = grads[0].contiguous();
+    at::Tensor dx;
+    if (ctx->needs_input_grad(0)) {
+      dx = std::get<0>(at::native_layer_norm_backward(g, saved->rows, {saved->rows.size(1)}, saved->mean,
+                                                      saved->inverse_deviation, saved->norm.scale->value(),
+                                                      saved->norm.shift->value(), {true, false, false}));
+    }
+    if (trainable(saved->norm.scale) || trainable(saved->norm.shift)) {
+      const at::Tensor x_hat = at::sub(saved->rows, saved->mean).mul_(saved->inverse_deviation);
+      saved->recorder->layer_norm(saved->norm, x_hat, g, saved->segments);
+    }
+    return {dx, {}, {}, {}, {}};
+  }
+};
+
+// Probabilities below the smallest normal float would give −log 0.
+constexpr double kSmallestProbability = std::numeric_limits<float>::min();
+
+at::Tensor probabilities_in_place(at::Tensor logits) {
+  at::_softmax_out(logits, logits, 1, false);
+  return logits;
+}
+
+at::Tensor row_losses(const at::Tensor& probabilities, const at::Tensor& targets) {
+  return probabilities.gather(1, targets.unsqueeze(1)).squeeze(1).clamp_min_(kSmallestProbability).log_().neg_();
+}
+
+struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& h, const LinearUse& head,
+                            const at::Tensor& targets, const SegmentsPtr& segments, const RecorderPtr& recorder) {
+    auto saved = c10::make_intrusive<Saved>();
+    saved->linear = head;
+    saved->segments = segments;
+    saved->recorder = recorder;
+    saved->rows = h.detach();
+    saved->ids = targets;
+    saved->probabilities = probabilities_in_place(affine_output(head, h));
+    const at::Tensor losses = row_losses(saved->probabilities, targets);
+    keep(ctx, std::move(saved));
+    return losses;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = take(ctx);
+    const at::Tensor weights = grads[0].unsqueeze(1);
+    at::Tensor g = saved->probabilities.mul_(weights);
+    g.scatter_add_(1, saved->ids.unsqueeze(1), weights.neg());
+    at::Tensor dh;
+    if (ctx->needs_input_grad(0)) dh = input_gradient(saved->linear, g);
+    if (report_linear(saved->linear)) saved->recorder->linear(saved->linear, saved->rows, g, saved->segments);
+    return {dh, {}, {}, {}, {}};
+  }
+};
+
+bool recording(const RecorderPtr& recorder) { return recorder != nullptr && at::GradMode::is_enabled(); }
+
+// Backward must reach a layer with something to report even where all below it is frozen.
+at::Tensor reachable(const at::Tensor& x, bool reports) {
+  return reports && !x.requires_grad() ? x.detach().set_requires_grad(true) : x;
+}
+
+}  // namespace
+
+at::Tensor linear(const LinearUse& use, const at::Tensor& x, const SegmentsPtr& segments, const RecorderPtr& recorder) {
+  check_linear(use, x);
+  if (!recording(recorder)) return affine_output(use, x);
+  return LinearFunction::apply(reachable(x, report_linear(use)), use, segments, recorder);
+}
+
+at::Tensor embedding(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments,
+                     const RecorderPtr& recorder) {
+  TORCH_CHECK_VALUE(ids.dim() == 1 && ids.scalar_type() == at::kLong, table.name(), " takes int64 ids [N], got ",
+                    ids.scalar_type(), " ", ids.sizes());
+  if (!recording(recorder) || !table.trainable()) return at::index_select(table.value(), 0, ids);
+  const at::Tensor anchor = at::zeros({}, at::kFloat).set_requires_grad(true);
+  return EmbeddingFunction::apply(anchor, &table, ids, segments, recorder);
+}
+
+at::Tensor layer_norm(const LayerNormUse& use, const at::Tensor& x, double epsilon, const SegmentsPtr& segments,
+                      const RecorderPtr& recorder) {
+  TORCH_CHECK_VALUE(x.dim() == 2 && x.size(1) == use.scale->shape().at(0), use.scale->name(), " takes rows of ",
+                    use.scale->shape().at(0), " values, got ", x.sizes());
+  if (!recording(recorder)) {
+    return std::get<0>(at::native_layer_norm(x, {x.size(1)}, use.scale->value(), use.shift->value(), epsilon));
+  }
+  return LayerNormFunction::apply(reachable(x, trainable(use.scale) || trainable(use.shift)), use, epsilon, segments, recorder);
+}
+
+at::Tensor linear_cross_entropy(const LinearUse& head, const at::Tensor& h, const at::Tensor& targets,
+                                const SegmentsPtr& segments, const RecorderPtr& recorder) {
+  check_linear(head, h);
+  TORCH_CHECK_VALUE(targets.dim() == 1 && targets.size(0) == h.size(0), head.weight->name(), ": ", h.size(0),
+                    " rows need as many targets, got ", targets.sizes());
+  if (!recording(recorder)) return row_losses(probabilities_in_place(affine_output(head, h)), targets);
+  return LinearCrossEntropyFunction::apply(reachable(h, report_linear(head)), head, targets, segments, recorder);
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,89 @@
+#include "dp/mechanism.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/gaussian.h"
+
+namespace ghostshard::dp {
+namespace {
+
+float rounded_up(double value) {
+  auto rounded = static_cast<float>(value);
+  if (static_cast<double>(rounded) < value) rounded = std::nextafter(rounded, std::numeric_limits<float>::infinity());
+  return rounded;
+}
+
+}  // namespace
+
+GaussianMechanism::GaussianMechanism(fsdp::ShardedModel& model, const RunKey& key, accountant::LedgerWriter* ledger,
+                                     const accountant::Event& event, double noise_scale, double divisor, uint64_t plan)
+    : model_(model),
+      key_(&key),
+      ledger_(ledger),
+      event_(event),
+      noise_scale_(rounded_up(noise_scale)),
+      divisor_(divisor),
+      plan_(plan),
+      reduction_(model),
+      slices_(std::make_shared<fsdp::ShardBuffers>(model)) {}
+
+void GaussianMechanism::charge(const StepId& step) {
+  // Rank 0 writes and every rank learns the outcome before any of them goes on.
+  const at::Tensor written = at::ones({1}, at::kLong);
+  std::string reason;
+  if (ledger_ != nullptr) {
+    try {
+      ledger_->append(step.step, step.attempt, event_);
+    } catch (const std::exception& error) {
+      reason = error.what();
+      written.zero_();
+    }
+  }
+  if (model_.mesh().world_size() > 1) model_.mesh().control().broadcast(written, 0);
+  if (written.item<int64_t>() != 1) {
+    throw std::runtime_error("the ledger could not be written, so nothing of step " + std::to_string(step.step) +
+                             " was released" + (reason.empty() ? " (rank 0 has the reason)" : ": " + reason));
+  }
+}
+
+PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step) {
+  const ClippedSum opened = std::move(sum);
+  if (opened.sums_ == nullptr || opened.plan_ != plan_) {
+    throw std::logic_error("a mechanism releases only unconsumed clipped sums of its own plan");
+  }
+  if (slices_.use_count() != 1) throw std::logic_error("the previous private gradient must be dropped first");
+  if (last_ && !(step.step > last_->step || (step.step == last_->step && step.attempt > last_->attempt))) {
+    throw std::logic_error("step " + std::to_string(step.step) + ", attempt " + std::to_string(step.attempt) +
+                           " does not come after the last release: its noise would repeat");
+  }
+  last_ = step;
+  charge(step);
+
+  const kernels::ChaChaKey noise_key = key_->derive(Purpose::kNoise, step);
+  const auto rank = model_.mesh().rank();
+  std::vector<const fsdp::FlatGroup*> groups;
+  for (const auto& group : model_.groups()) {
+    if (group->trainable()) groups.push_back(group.get());
+  }
+  // While one group's slices travel, the next one's are already on their way and this one's noise is drawn.
+  if (!groups.empty()) reduction_.begin(*groups[0], opened.sums_->flat(*groups[0]));
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (i + 1 < groups.size()) reduction_.begin(*groups[i + 1], opened.sums_->flat(*groups[i + 1]));
+    const fsdp::FlatGroup& group = *groups[i];
+    const at::Tensor slice = slices_->shard(group).zero_();
+    float* values = slice.data_ptr<float>();
+    for (const fsdp::OwnedRange& range : group.plan().owned(rank)) {
+      const fsdp::Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
+      kernels::add_gaussian(noise_key, parameter.id(), static_cast<uint64_t>(range.first), noise_scale_,
+                            {values + range.shard_offset, static_cast<size_t>(range.count)});
+    }
+    reduction_.finish(group, slice);
+    slice.div_(divisor_);
+  }
+  return PrivateGradient(slices_);
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,46 @@
+// The Gaussian mechanism over ranks: the only door from a ClippedSum to anything readable.
+//
+// release(): the ledger is written and durable on rank 0 and every rank knows it; then, group by group, each rank
+// starts its slice from the noise it owns and adds the ranks' contributions to it in rank order
+// (fsdp/reduce_scatter.h), so no sum without noise ever exists; then the fixed divisor. Noise is N(0, (sigma·C)²) per
+// element, a function of (key, run id, step, attempt, parameter, element) alone: the same for every number of ranks.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "accountant/events.h"
+#include "accountant/ledger.h"
+#include "dp/clipped_sum.h"
+#include "dp/private_gradient.h"
+#include "dp/run_key.h"
+#include "fsdp/sharded_model.h"
+
+namespace ghostshard::dp {
+
+class GaussianMechanism {
+ public:
+  // Consumes the sum. A collective: every rank calls it for the same step. std::runtime_error on every rank if the
+  // ledger could not be written (then nothing was released); std::logic_error for a sum of another plan or a step
+  // that does not come after the one released last.
+  PrivateGradient release(ClippedSum&& sum, const StepId& step);
+
+ private:
+  friend class DpPlan;
+  GaussianMechanism(fsdp::ShardedModel& model, const RunKey& key, accountant::LedgerWriter* ledger,
+                    const accountant::Event& event, double noise_scale, double divisor, uint64_t plan);
+  void charge(const StepId& step);
+
+  fsdp::ShardedModel& model_;
+  const RunKey* key_;
+  accountant::LedgerWriter* ledger_;  // rank 0 only
+  accountant::Event event_;
+  float noise_scale_;  // sigma·C, rounded up
+  double divisor_;
+  uint64_t plan_;
+  fsdp::ReduceScatter reduction_;
+  std::shared_ptr<fsdp::ShardBuffers> slices_;
+  std::optional<StepId> last_;
+};
+
+}  // namespace ghostshard::dp

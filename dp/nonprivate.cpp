@@ -1,0 +1,52 @@
+#include "dp/nonprivate.h"
+
+namespace ghostshard::dp {
+
+void PlainRecorder::linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g,
+                           const SegmentsPtr& /*segments*/) {
+  const at::NoGradGuard no_grad;
+  if (use.weight->trainable()) {
+    at::Tensor out = sums_.view(*use.weight);
+    use.stored_transposed ? out.addmm_(a.t(), g) : out.addmm_(g.t(), a);
+  }
+  if (use.bias != nullptr && use.bias->trainable()) sums_.view(*use.bias).add_(g.sum(0));
+}
+
+void PlainRecorder::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
+                              const SegmentsPtr& /*segments*/) {
+  const at::NoGradGuard no_grad;
+  sums_.view(table).index_add_(0, ids, g);
+}
+
+void PlainRecorder::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
+                               const SegmentsPtr& /*segments*/) {
+  const at::NoGradGuard no_grad;
+  if (use.scale->trainable()) sums_.view(*use.scale).add_(at::mul(g, x_hat).sum(0));
+  if (use.shift->trainable()) sums_.view(*use.shift).add_(g.sum(0));
+}
+
+PlainAccumulator::PlainAccumulator(fsdp::ShardedModel& model, double divisor)
+    : model_(model),
+      divisor_(divisor),
+      sums_(model),
+      recorder_(std::make_shared<PlainRecorder>(sums_)),
+      reduction_(model),
+      slices_(model) {}
+
+const fsdp::ShardBuffers& PlainAccumulator::reduce() {
+  const fsdp::FlatGroup* pending = nullptr;
+  const auto finish = [&](const fsdp::FlatGroup& group) {
+    reduction_.finish(group, slices_.shard(group).zero_());
+    slices_.shard(group).div_(divisor_);
+  };
+  for (const auto& group : model_.groups()) {
+    if (!group->trainable()) continue;
+    reduction_.begin(*group, sums_.flat(*group));
+    if (pending != nullptr) finish(*pending);
+    pending = group.get();
+  }
+  if (pending != nullptr) finish(*pending);
+  return slices_;
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,48 @@
+// What a ghost layer reports in its backward pass instead of returning a weight gradient.
+//
+// The layers of dp/layers.h compute outputs and input gradients; everything that concerns their parameters goes
+// through a Recorder: the Tape of a private step (dp/tape.h), or the plain accumulator of a run without privacy
+// (dp/nonprivate.h). A Recorder must outlive the backward pass; layers hold it by shared_ptr.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+
+#include "fsdp/sharded_model.h"
+#include "kernels/segments.h"
+
+namespace ghostshard::dp {
+
+using SegmentsPtr = std::shared_ptr<const kernels::Segments>;
+
+// One use of a matrix and, where there is one, its bias.
+struct LinearUse {
+  const fsdp::Parameter* weight = nullptr;  // [p,d], or [d,p] where stored_transposed (Hugging Face Conv1D)
+  const fsdp::Parameter* bias = nullptr;    // [p] or none
+  bool stored_transposed = false;
+};
+
+struct LayerNormUse {
+  const fsdp::Parameter* scale = nullptr;  // [d]
+  const fsdp::Parameter* shift = nullptr;  // [d]
+};
+
+// Tensors handed over are read-only and may alias each other: two embeddings added up share their gradient rows.
+// Frozen parameters are never reported.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  // a [N,d] inputs, g [N,p] output gradients.
+  virtual void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) = 0;
+  // ids int64 [N], g [N,d] gradients of the looked-up rows.
+  virtual void embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
+                         const SegmentsPtr& segments) = 0;
+  // x_hat [N,d] normalised inputs, g [N,d] output gradients.
+  virtual void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
+                          const SegmentsPtr& segments) = 0;
+};
+
+using RecorderPtr = std::shared_ptr<Recorder>;
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,59 @@
+// The secret of a run: 32 bytes from which every coin and every noise value follows.
+//
+// Subkeys are HMAC-SHA256(key, purpose ‖ run id ‖ step ‖ attempt) (RFC 2104): a step redone after a crash gets new
+// noise *and* new coins; two runs that share a key file share nothing, because each draws its own run id.
+// All ranks hold the key (central model: ranks are trusted); it is never written anywhere and wiped on destruction.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "fsdp/mesh.h"
+#include "kernels/gaussian.h"
+
+namespace ghostshard::dp {
+
+using RunId = std::array<uint8_t, 16>;  // public; stands in the ledger
+
+enum class Purpose : uint8_t { kCoins = 1, kNoise = 2 };
+
+struct StepId {
+  int64_t step = 0;     // logical step, from 0
+  int64_t attempt = 0;  // > 0 when a step is redone
+};
+
+class RunKey {
+ public:
+  // From the operating system's generator; std::runtime_error if it fails.
+  static RunKey generate();
+  // A file of exactly 32 bytes that nobody but its owner may read (mode 0600 or 0400): std::invalid_argument naming
+  // path, rule and value otherwise.
+  static RunKey from_file(const std::filesystem::path& path);
+  // Given bytes and run id: for tests and for resuming.
+  static RunKey from_bytes(const std::array<uint8_t, 32>& key, const RunId& run_id);
+
+  // Rank 0's key and run id on every rank. A collective.
+  void share(fsdp::Mesh& mesh);
+
+  kernels::ChaChaKey derive(Purpose purpose, const StepId& step) const;
+  const RunId& run_id() const { return run_id_; }
+  std::string run_id_hex() const;
+  // "operating system" or "key file": for the report.
+  const std::string& origin() const { return origin_; }
+
+  ~RunKey();
+  RunKey(RunKey&& other) noexcept;
+  RunKey& operator=(RunKey&&) = delete;
+  RunKey(const RunKey&) = delete;
+  RunKey& operator=(const RunKey&) = delete;
+
+ private:
+  RunKey() = default;
+  std::array<uint8_t, 32> key_{};
+  RunId run_id_{};
+  std::string origin_;
+};
+
+}  // namespace ghostshard::dp

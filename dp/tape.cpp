@@ -1,0 +1,151 @@
+#include "dp/tape.h"
+
+#include "kernels/affine_norm.h"
+#include "kernels/embedding_norm.h"
+#include "kernels/scaled_sum.h"
+
+namespace ghostshard::dp {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+
+[[noreturn]] void refuse_reuse(const fsdp::Parameter& parameter, const char* uses) {
+  TORCH_CHECK_VALUE(false, "parameter '", parameter.name(), "' is used by ", uses,
+                    ": its per-unit norm has no exact rule here. A parameter may be used once, or by one linear head "
+                    "and one embedding.");
+}
+
+}  // namespace
+
+HoldArena::HoldArena(int64_t capacity_bytes) : capacity_(capacity_bytes / kFloatBytes) {
+  TORCH_CHECK_VALUE(capacity_bytes >= 0, "hold memory must be >= 0 bytes, got ", capacity_bytes);
+  // Untouched pages cost nothing, so the whole range is reserved at once and only what is used becomes resident.
+  storage_ = at::empty({capacity_}, at::kFloat);
+}
+
+int64_t HoldArena::bytes_left() const { return (capacity_ - used_) * kFloatBytes; }
+
+at::Tensor HoldArena::take(at::IntArrayRef sizes) {
+  const int64_t count = c10::multiply_integers(sizes);
+  if (used_ + count > capacity_) return at::empty(sizes, at::kFloat);
+  const at::Tensor view = storage_.narrow(0, used_, count).view(sizes);
+  used_ += (count + 15) / 16 * 16;  // whole cache lines
+  used_ = std::min(used_, capacity_);
+  return view;
+}
+
+Tape::Tape(int64_t units, HoldArena& arena, RecordingChoice choice) : units_(units), arena_(arena), choice_(choice) {
+  arena_.reset();
+}
+
+Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
+  Entry& found = entries_[parameter.id()];
+  if (found.parameter == nullptr) {
+    found.parameter = &parameter;
+    found.parts = kernels::NormParts::zeros(units_);
+  }
+  return found;
+}
+
+void Tape::check_units(const fsdp::Parameter& parameter, const SegmentsPtr& segments) const {
+  TORCH_CHECK_VALUE(segments != nullptr && segments->units() == units_, parameter.name(), ": segments of ",
+                    segments == nullptr ? -1 : segments->units(), " units in a microbatch of ", units_);
+}
+
+void Tape::linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) {
+  const at::NoGradGuard no_grad;
+  if (use.weight->trainable()) {
+    // A weight stored [d,p] has the gradient aᵀg: the two change places.
+    use.stored_transposed ? matrix(*use.weight, g, a, segments) : matrix(*use.weight, a, g, segments);
+  }
+  if (use.bias != nullptr && use.bias->trainable()) vector(*use.bias, g, {}, segments);
+}
+
+void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g,
+                  const SegmentsPtr& segments) {
+  check_units(weight, segments);
+  Entry& book = entry(weight);
+  const bool first_use = !book.held.defined() && book.rows.empty() && book.lookups.empty();
+  if (first_use) {
+    const kernels::LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};
+    auto way = kernels::Recording::kReplay;
+    if (choice_ == RecordingChoice::kHold) way = kernels::Recording::kHold;
+    if (choice_ == RecordingChoice::kAutomatic) {
+      way = kernels::choose_recording(shape, *segments, arena_.bytes_left());
+    }
+    if (way == kernels::Recording::kHold) {
+      book.held = arena_.take({units_, g.size(1), a.size(1)});
+      kernels::per_unit_gradient(a, g, *segments, book.held, /*accumulate=*/false, book.parts);
+    } else {
+      kernels::gram_norm(a, g, *segments, book.parts);
+      book.rows.push_back({a, g, segments});
+    }
+  } else if (book.held.defined()) {
+    kernels::per_unit_gradient(a, g, *segments, book.held, /*accumulate=*/true, book.parts);
+  } else if (book.rows.empty() && book.lookups.size() == 1) {
+    const Lookup& lookup = book.lookups.front();
+    kernels::gram_norm(a, g, *segments, book.parts);
+    kernels::tied_cross_term(lookup.ids, lookup.g, *lookup.segments, a, g, *segments, book.parts);
+    book.rows.push_back({a, g, segments});
+  } else {
+    refuse_reuse(weight, "more than one linear layer");
+  }
+}
+
+void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
+                     const SegmentsPtr& segments) {
+  const at::NoGradGuard no_grad;
+  check_units(table, segments);
+  Entry& book = entry(table);
+  if (book.held.defined()) {
+    kernels::embedding_into_held(ids, g, *segments, book.held, book.parts);
+    return;
+  }
+  if (!book.lookups.empty() || book.rows.size() > 1) refuse_reuse(table, "more than one embedding");
+  kernels::embedding_norm(ids, g, *segments, table.shape().at(0), book.parts);
+  if (!book.rows.empty()) {
+    const Rows& head = book.rows.front();
+    kernels::tied_cross_term(ids, g, *segments, head.a, head.g, *head.segments, book.parts);
+  }
+  book.lookups.push_back({ids, g, segments});
+}
+
+void Tape::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
+                      const SegmentsPtr& segments) {
+  const at::NoGradGuard no_grad;
+  if (use.scale->trainable()) vector(*use.scale, g, x_hat, segments);
+  if (use.shift->trainable()) vector(*use.shift, g, {}, segments);
+}
+
+void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g, const at::Tensor& factor,
+                  const SegmentsPtr& segments) {
+  check_units(parameter, segments);
+  Entry& book = entry(parameter);
+  const bool again = book.held.defined();
+  if (!again) book.held = arena_.take({units_, g.size(1)});
+  if (factor.defined()) {
+    kernels::per_unit_product_sum(g, factor, *segments, book.held, again, book.parts);
+  } else {
+    kernels::per_unit_row_sum(g, *segments, book.held, again, book.parts);
+  }
+}
+
+at::Tensor Tape::squared_norms() const {
+  at::Tensor total = at::zeros({units_}, at::kDouble);
+  for (const auto& [id, book] : entries_) total.add_(kernels::norm_upper_bound_sq(book.parts));
+  return total;
+}
+
+void Tape::add_scaled_to(const at::Tensor& factors, fsdp::GradientBuffers& sums) {
+  const at::NoGradGuard no_grad;
+  for (auto& [id, book] : entries_) {
+    const at::Tensor out = sums.view(*book.parameter);
+    if (book.held.defined()) kernels::scaled_sum_held(book.held, factors, out);
+    for (const Rows& use : book.rows) kernels::scaled_sum_rows(use.a, use.g, *use.segments, factors, out);
+    for (const Lookup& use : book.lookups) kernels::embedding_scaled_sum(use.ids, use.g, *use.segments, factors, out);
+    book = Entry{};  // free the rows as soon as they are used
+  }
+  entries_.clear();
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,90 @@
+// One microbatch's book: per-unit squared norms, and whatever the clipped sum will need.
+//
+// Each trainable parameter has one entry. A matrix is *held* (its per-unit gradients [U,p,d] are formed at once) or
+// *replayed* (the rows stay on the tape), as kernels::choose_recording decides within the arena's memory; vectors are
+// always held. A parameter used a second time: a held entry takes the second use in exactly, the pair of one head and
+// one embedding is exact through its cross term, anything else is refused by name (std::invalid_argument), never
+// under-counted.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "dp/recorder.h"
+#include "fsdp/reduce_scatter.h"
+#include "kernels/linear_norm.h"
+#include "kernels/norm_parts.h"
+
+namespace ghostshard::dp {
+
+// Memory for held gradients, allocated once and handed out from the front. Fresh pages for every microbatch would
+// cost more than the arithmetic done in them.
+class HoldArena {
+ public:
+  explicit HoldArena(int64_t capacity_bytes);
+  // float32 [sizes]; from the arena while it lasts, else freshly allocated (small vectors may exceed the budget).
+  at::Tensor take(at::IntArrayRef sizes);
+  int64_t bytes_left() const;
+  void reset() { used_ = 0; }
+
+ private:
+  int64_t capacity_;  // float32 elements
+  int64_t used_ = 0;
+  at::Tensor storage_;  // grows to what was needed, never beyond capacity_
+};
+
+// How matrices are recorded. kAutomatic for users; the other two so that tests can drive either way.
+enum class RecordingChoice { kAutomatic, kHold, kReplay };
+
+class Tape final : public Recorder {
+ public:
+  // units: U of this microbatch (0 allowed). The arena must outlive the tape and serve one tape at a time.
+  Tape(int64_t units, HoldArena& arena, RecordingChoice choice);
+
+  void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) override;
+  void embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
+                 const SegmentsPtr& segments) override;
+  void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
+                  const SegmentsPtr& segments) override;
+
+ private:
+  friend class Clipper;  // norms and sums are private data: the clipper alone reads them
+
+  struct Rows {
+    at::Tensor a, g;  // oriented so that the gradient is gᵀa in the parameter's own layout
+    SegmentsPtr segments;
+  };
+  struct Lookup {
+    at::Tensor ids, g;
+    SegmentsPtr segments;
+  };
+  struct Entry {
+    const fsdp::Parameter* parameter = nullptr;
+    kernels::NormParts parts;
+    at::Tensor held;  // [U, shape...] or undefined
+    std::vector<Rows> rows;
+    std::vector<Lookup> lookups;
+  };
+
+  Entry& entry(const fsdp::Parameter& parameter);
+  void matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments);
+  void vector(const fsdp::Parameter& parameter, const at::Tensor& g, const at::Tensor& factor,
+              const SegmentsPtr& segments);
+  void check_units(const fsdp::Parameter& parameter, const SegmentsPtr& segments) const;
+
+  // Upper bound of each unit's squared norm over all parameters, float64 [U]; +infinity where it is not finite.
+  at::Tensor squared_norms() const;
+  // sums += sum over units of factors[u]·G_u, for every recorded parameter.
+  void add_scaled_to(const at::Tensor& factors, fsdp::GradientBuffers& sums);
+
+  int64_t units_;
+  HoldArena& arena_;
+  RecordingChoice choice_;
+  std::map<uint32_t, Entry> entries_;  // by parameter id: a fixed order of summation
+};
+
+}  // namespace ghostshard::dp

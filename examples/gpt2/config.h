@@ -1,0 +1,35 @@
+// Hugging Face's config.json of a GPT-2, as far as it changes what is computed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace ghostshard::gpt2 {
+
+struct Config {
+  int64_t vocab_size = 50257;
+  int64_t n_positions = 1024;
+  int64_t n_embd = 768;
+  int64_t n_layer = 12;
+  int64_t n_head = 12;
+  int64_t n_inner = 3072;
+  double layer_norm_epsilon = 1e-5;
+  double initializer_range = 0.02;
+  std::string activation = "gelu_new";
+  bool tie_word_embeddings = true;
+
+  int64_t head_size() const { return n_embd / n_head; }
+};
+
+// Throws std::invalid_argument naming the key, what must hold and what was found; a setting that would compute
+// something else than this model does (scaled attention by layer, cross attention, …) is refused, never ignored.
+Config config_from_json(const nlohmann::json& json);
+Config read_config(const std::filesystem::path& config_json);
+
+// A config.json that transformers' GPT2LMHeadModel loads. `original` (may be empty) keeps keys we do not interpret.
+nlohmann::json config_to_json(const Config& config, const nlohmann::json& original);
+
+}  // namespace ghostshard::gpt2

@@ -1,0 +1,130 @@
+#include "examples/gpt2/dataset.h"
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "fsdp/safetensors.h"
+
+namespace ghostshard::gpt2 {
+namespace {
+
+template <class T>
+std::vector<T> column(const fsdp::SafetensorsFile& file, const std::string& path, const char* name,
+                      at::ScalarType type) {
+  if (!file.contains(name)) throw std::invalid_argument(path + ": tensor '" + name + "' is missing");
+  const at::Tensor tensor = file.tensor(name);
+  if (tensor.scalar_type() != type || tensor.dim() != 1) {
+    throw std::invalid_argument(path + ": tensor '" + name + "' must be " + std::string(c10::toString(type)) +
+                                " with one extent, is " + c10::toString(tensor.scalar_type()) + " with " +
+                                std::to_string(tensor.dim()));
+  }
+  std::vector<T> values(static_cast<size_t>(tensor.numel()));
+  if (!values.empty()) std::memcpy(values.data(), tensor.const_data_ptr(), values.size() * sizeof(T));
+  return values;
+}
+
+at::Tensor long_tensor(const std::vector<int64_t>& values) {
+  return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong));
+}
+
+// Collects rows unit by unit.
+struct BatchBuilder {
+  std::vector<int64_t> ids, positions, offsets{0};
+  std::vector<int64_t> loss_rows, targets, loss_offsets{0};
+  std::vector<float> weights;
+
+  TokenBatch build() && {
+    TokenBatch batch;
+    batch.ids = long_tensor(ids);
+    batch.positions = long_tensor(positions);
+    batch.segments = std::make_shared<kernels::Segments>(std::move(offsets));
+    batch.targets = long_tensor(targets);
+    batch.loss_weights = at::tensor(at::ArrayRef<float>(weights), at::TensorOptions(at::kFloat));
+    if (loss_rows.size() != ids.size()) {
+      batch.loss_rows = long_tensor(loss_rows);
+      batch.loss_segments = std::make_shared<kernels::Segments>(std::move(loss_offsets));
+    } else {
+      batch.loss_segments = batch.segments;
+    }
+    return batch;
+  }
+};
+
+}  // namespace
+
+Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t max_length) {
+  const fsdp::SafetensorsFile file(path);
+  const std::string name = path.string();
+  tokens_ = column<int32_t>(file, name, "tokens", at::kInt);
+  offsets_ = column<int64_t>(file, name, "offsets", at::kLong);
+  loss_mask_ = column<uint8_t>(file, name, "loss_mask", at::kByte);
+  metadata_ = file.metadata();
+  if (offsets_.size() < 2) throw std::invalid_argument(name + ": there must be at least one text, found none");
+  if (loss_mask_.size() != tokens_.size()) {
+    throw std::invalid_argument(name + ": loss_mask must have one value per token (" + std::to_string(tokens_.size()) +
+                                "), has " + std::to_string(loss_mask_.size()));
+  }
+  if (offsets_.front() != 0 || offsets_.back() != tokens()) {
+    throw std::invalid_argument(name + ": offsets must run from 0 to the number of tokens (" +
+                                std::to_string(tokens_.size()) + "), run from " + std::to_string(offsets_.front()) +
+                                " to " + std::to_string(offsets_.back()));
+  }
+  row_counts_.reserve(offsets_.size() - 1);
+  for (size_t u = 0; u + 1 < offsets_.size(); ++u) {
+    const int64_t length = offsets_[u + 1] - offsets_[u];
+    if (length < 0) throw std::invalid_argument(name + ": offsets must never decrease, do so at text " + std::to_string(u));
+    const int64_t rows = length > 0 ? length - 1 : 0;
+    if (rows > max_length) {
+      throw std::invalid_argument(name + ": a text may have at most " + std::to_string(max_length + 1) +
+                                  " tokens for this model (n_positions), text " + std::to_string(u) + " has " +
+                                  std::to_string(length));
+    }
+    row_counts_.push_back(rows);
+  }
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    if (!(tokens_[i] >= 0 && tokens_[i] < vocab_size)) {
+      throw std::invalid_argument(name + ": tokens must lie in [0, " + std::to_string(vocab_size) +
+                                  ") (the model's vocab_size), token " + std::to_string(i) + " is " +
+                                  std::to_string(tokens_[i]));
+    }
+  }
+}
+
+TokenBatch Dataset::batch(std::span<const int64_t> units) const {
+  BatchBuilder rows;
+  for (const int64_t unit : units) {
+    const int64_t first = offsets_.at(static_cast<size_t>(unit));
+    const int64_t count = row_counts_.at(static_cast<size_t>(unit));
+    const size_t losses_before = rows.loss_rows.size();
+    for (int64_t t = 0; t < count; ++t) {
+      const auto next = static_cast<size_t>(first + t + 1);
+      if (loss_mask_[next] != 0) {
+        rows.loss_rows.push_back(static_cast<int64_t>(rows.ids.size()));
+        rows.targets.push_back(tokens_[next]);
+      }
+      rows.ids.push_back(tokens_[static_cast<size_t>(first + t)]);
+      rows.positions.push_back(t);
+    }
+    const size_t losses = rows.loss_rows.size() - losses_before;
+    rows.weights.resize(rows.loss_rows.size(), losses > 0 ? 1.0F / static_cast<float>(losses) : 0.0F);
+    rows.offsets.push_back(static_cast<int64_t>(rows.ids.size()));
+    rows.loss_offsets.push_back(static_cast<int64_t>(rows.loss_rows.size()));
+  }
+  return std::move(rows).build();
+}
+
+TokenBatch batch_of_rows(std::span<const int64_t> ids) {
+  BatchBuilder rows;
+  for (size_t t = 0; t < ids.size(); ++t) {
+    rows.ids.push_back(ids[t]);
+    rows.positions.push_back(static_cast<int64_t>(t));
+    rows.loss_rows.push_back(static_cast<int64_t>(t));
+    rows.targets.push_back(0);
+    rows.weights.push_back(0.0F);
+  }
+  rows.offsets.push_back(static_cast<int64_t>(ids.size()));
+  return std::move(rows).build();
+}
+
+}  // namespace ghostshard::gpt2

@@ -1,0 +1,187 @@
+#include "examples/gpt2/model.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <fnmatch.h>
+
+#include <cmath>
+#include <stdexcept>
+
+namespace ghostshard::gpt2 {
+namespace {
+
+std::string block_prefix(int64_t layer) { return "transformer.h." + std::to_string(layer) + "."; }
+
+std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::string>& freeze) {
+  const int64_t d = c.n_embd;
+  std::vector<fsdp::UnitSpec> units;
+  units.push_back({.name = "embeddings",
+                   .parameters = {{"transformer.wte.weight", {c.vocab_size, d}}, {"transformer.wpe.weight", {c.n_positions, d}}},
+                   .residency = fsdp::Residency::kKeep});
+  for (int64_t layer = 0; layer < c.n_layer; ++layer) {
+    const std::string h = block_prefix(layer);
+    units.push_back({.name = h.substr(0, h.size() - 1),
+                     .parameters = {{h + "ln_1.weight", {d}},
+                                    {h + "ln_1.bias", {d}},
+                                    {h + "attn.c_attn.weight", {d, 3 * d}},
+                                    {h + "attn.c_attn.bias", {3 * d}},
+                                    {h + "attn.c_proj.weight", {d, d}},
+                                    {h + "attn.c_proj.bias", {d}},
+                                    {h + "ln_2.weight", {d}},
+                                    {h + "ln_2.bias", {d}},
+                                    {h + "mlp.c_fc.weight", {d, c.n_inner}},
+                                    {h + "mlp.c_fc.bias", {c.n_inner}},
+                                    {h + "mlp.c_proj.weight", {c.n_inner, d}},
+                                    {h + "mlp.c_proj.bias", {d}}},
+                     .residency = fsdp::Residency::kRegather});
+  }
+  units.push_back({.name = "end",
+                   .parameters = {{"transformer.ln_f.weight", {d}}, {"transformer.ln_f.bias", {d}}},
+                   .residency = fsdp::Residency::kKeep});
+  if (!c.tie_word_embeddings) units.back().parameters.push_back({"lm_head.weight", {c.vocab_size, d}});
+
+  for (const std::string& pattern : freeze) {
+    bool matched = false;
+    for (auto& unit : units) {
+      for (auto& parameter : unit.parameters) {
+        if (::fnmatch(pattern.c_str(), parameter.name.c_str(), 0) != 0) continue;
+        parameter.trainable = false;
+        matched = true;
+      }
+    }
+    if (!matched) throw std::invalid_argument("--freeze must match at least one parameter, '" + pattern + "' matches none");
+  }
+  return units;
+}
+
+}  // namespace
+
+Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze)
+    : config_(config), model_(std::make_unique<fsdp::ShardedModel>(mesh, unit_specs(config, freeze))) {
+  if (model_->trainable_parameter_count() == 0) {
+    throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
+  }
+  const auto at = [&](const std::string& name) { return &model_->parameter(name); };
+  const auto norm = [&](const std::string& name) {
+    return dp::LayerNormUse{.scale = at(name + ".weight"), .shift = at(name + ".bias")};
+  };
+  const auto conv1d = [&](const std::string& name) {
+    return dp::LinearUse{.weight = at(name + ".weight"), .bias = at(name + ".bias"), .stored_transposed = true};
+  };
+  for (int64_t layer = 0; layer < config.n_layer; ++layer) {
+    const std::string h = block_prefix(layer);
+    blocks_.push_back({.ln_1 = norm(h + "ln_1"),
+                       .ln_2 = norm(h + "ln_2"),
+                       .attention_in = conv1d(h + "attn.c_attn"),
+                       .attention_out = conv1d(h + "attn.c_proj"),
+                       .mlp_in = conv1d(h + "mlp.c_fc"),
+                       .mlp_out = conv1d(h + "mlp.c_proj")});
+  }
+  ln_f_ = norm("transformer.ln_f");
+  wte_ = at("transformer.wte.weight");
+  wpe_ = at("transformer.wpe.weight");
+  head_.weight = config.tie_word_embeddings ? wte_ : at("lm_head.weight");
+}
+
+std::vector<fsdp::Lease> Gpt2::resident() {
+  std::vector<fsdp::Lease> leases;
+  leases.reserve(2);
+  leases.emplace_back(*model_, 0);
+  leases.emplace_back(*model_, config_.n_layer + 1);
+  return leases;
+}
+
+at::Tensor Gpt2::activation(const at::Tensor& x) const {
+  if (config_.activation == "relu") return at::relu(x);
+  return at::gelu(x, config_.activation == "gelu" ? "none" : "tanh");
+}
+
+// Units of different lengths share one call: rows are set into [U, longest] slots. With causal attention a real row
+// never looks at a slot after it, so what pads the end is never read.
+at::Tensor Gpt2::attention(const at::Tensor& qkv, const kernels::Segments& segments, const at::Tensor& slots) const {
+  const int64_t units = segments.units();
+  const int64_t longest = segments.longest();
+  const int64_t heads = config_.n_head;
+  const int64_t d = config_.n_embd;
+  // A rank whose share of a batch is empty still walks through every unit, with no rows.
+  if (segments.rows() == 0) return qkv.slice(1, 0, d);
+  const bool padded = slots.defined();
+  const at::Tensor grid =
+      padded ? at::zeros({units * longest, 3 * d}, qkv.options()).index_copy(0, slots, qkv) : qkv;
+  const at::Tensor split = grid.view({units, longest, 3, heads, config_.head_size()}).permute({2, 0, 3, 1, 4});
+  const auto parts = split.unbind(0);
+  const at::Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
+  const at::Tensor rows = mixed.transpose(1, 2).reshape({units * longest, d});
+  return padded ? rows.index_select(0, slots) : rows;
+}
+
+at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments,
+                       const at::Tensor& slots, const dp::RecorderPtr& recorder) const {
+  const double eps = config_.layer_norm_epsilon;
+  const at::Tensor qkv =
+      dp::linear(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder), segments, recorder);
+  const at::Tensor attended =
+      x + dp::linear(block.attention_out, attention(qkv, *segments, slots), segments, recorder);
+  const at::Tensor inner =
+      dp::linear(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder), segments, recorder);
+  return attended + dp::linear(block.mlp_out, activation(inner), segments, recorder);
+}
+
+at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
+  const kernels::Segments& segments = *batch.segments;
+  at::Tensor slots;  // where each row stands in the [U, longest] grid; undefined where rows fill it exactly
+  if (segments.rows() != segments.units() * segments.longest()) {
+    slots = at::empty({segments.rows()}, at::kLong);
+    int64_t* slot = slots.data_ptr<int64_t>();
+    for (int64_t u = 0; u < segments.units(); ++u) {
+      for (int64_t t = 0; t < segments.length(u); ++t) *slot++ = u * segments.longest() + t;
+    }
+  }
+  at::Tensor x = dp::embedding(*wte_, batch.ids, batch.segments, recorder) +
+                 dp::embedding(*wpe_, batch.positions, batch.segments, recorder);
+  for (int64_t layer = 0; layer < config_.n_layer; ++layer) {
+    const int64_t next = layer + 1 < config_.n_layer ? layer + 2 : -1;
+    const int64_t previous = layer > 0 ? layer : -1;
+    x = fsdp::run_unit(*model_, layer + 1, next, previous, x, [&](const at::Tensor& input) {
+      return block(blocks_[static_cast<size_t>(layer)], input, batch.segments, slots, recorder);
+    });
+  }
+  return x;
+}
+
+at::Tensor Gpt2::row_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
+  at::Tensor x = hidden(batch, recorder);
+  // The final norm and the head are needed only where there is a loss.
+  if (batch.loss_rows.defined()) x = x.index_select(0, batch.loss_rows);
+  const at::Tensor normed = dp::layer_norm(ln_f_, x, config_.layer_norm_epsilon, batch.loss_segments, recorder);
+  return dp::linear_cross_entropy(head_, normed, batch.targets, batch.loss_segments, recorder);
+}
+
+at::Tensor Gpt2::summed_unit_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
+  return row_losses(batch, recorder).dot(batch.loss_weights);
+}
+
+at::Tensor Gpt2::logits(const TokenBatch& batch) {
+  const at::NoGradGuard no_grad;
+  const auto leases = resident();
+  const at::Tensor x = dp::layer_norm(ln_f_, hidden(batch, nullptr), config_.layer_norm_epsilon, batch.segments, nullptr);
+  return dp::linear(head_, x, batch.segments, nullptr);
+}
+
+void initialize(Gpt2& model, uint64_t seed) {
+  auto& parameters = model.parameters();
+  auto generator = at::detail::createCPUGenerator(seed);
+  const double residual = 1.0 / std::sqrt(2.0 * static_cast<double>(model.config().n_layer));
+  for (const auto& parameter : parameters.parameters()) {
+    const std::string& name = parameter->name();
+    at::Tensor whole = at::zeros(parameter->shape(), at::kFloat);
+    if (parameter->shape().size() > 1) {
+      whole.normal_(0.0, model.config().initializer_range, generator);
+      if (name.ends_with("c_proj.weight")) whole.mul_(residual);
+    } else if (name.ends_with(".weight")) {
+      whole.fill_(1.0);
+    }
+    parameters.set_parameter(*parameter, whole);
+  }
+}
+
+}  // namespace ghostshard::gpt2

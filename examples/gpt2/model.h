@@ -1,0 +1,65 @@
+// GPT-2 (Radford et al. 2019) over GhostShard's layers, in Hugging Face's parameter names and layouts.
+//
+// Units: the embeddings (wte, wpe; kept gathered, as the tied head reads wte again), one per block (gathered again for
+// backward), the end (ln_f and, untied, lm_head; kept gathered). No dropout: clipping and noise regularise enough, and a
+// unit's gradient stays a function of the unit alone.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dp/layers.h"
+#include "examples/gpt2/config.h"
+#include "examples/gpt2/dataset.h"
+#include "fsdp/sharded_model.h"
+
+namespace ghostshard::gpt2 {
+
+class Gpt2 {
+ public:
+  // freeze: glob patterns over parameter names ("transformer.wte.*"); one that matches nothing, or patterns that
+  // leave nothing to train, are std::invalid_argument.
+  Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze);
+
+  const Config& config() const { return config_; }
+  fsdp::ShardedModel& parameters() { return *model_; }
+
+  // The units that stay gathered while a step lives. Take before forward, drop after backward.
+  std::vector<fsdp::Lease> resident();
+
+  // −log p(target) of every loss row, float32 [M], differentiable; recorder null: no gradients.
+  at::Tensor row_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder);
+  // Sum over units of each unit's mean loss: what backward starts from.
+  at::Tensor summed_unit_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder);
+  // Logits of all rows, [N,V], without gradients.
+  at::Tensor logits(const TokenBatch& batch);
+
+ private:
+  struct Block {
+    dp::LayerNormUse ln_1, ln_2;
+    dp::LinearUse attention_in, attention_out, mlp_in, mlp_out;
+  };
+
+  at::Tensor hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder);
+  at::Tensor block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments, const at::Tensor& slots,
+                   const dp::RecorderPtr& recorder) const;
+  at::Tensor attention(const at::Tensor& qkv, const kernels::Segments& segments, const at::Tensor& slots) const;
+  at::Tensor activation(const at::Tensor& x) const;
+
+  Config config_;
+  std::unique_ptr<fsdp::ShardedModel> model_;
+  std::vector<Block> blocks_;
+  dp::LayerNormUse ln_f_;
+  dp::LinearUse head_;
+  const fsdp::Parameter* wte_ = nullptr;
+  const fsdp::Parameter* wpe_ = nullptr;
+};
+
+// Fresh weights as GPT-2 was initialised: N(0, initializer_range²), residual projections divided by sqrt(2·n_layer),
+// biases 0, scales 1. The same for every number of ranks. A collective.
+void initialize(Gpt2& model, uint64_t seed);
+
+}  // namespace ghostshard::gpt2

@@ -1,0 +1,58 @@
+// The command line of ghostshard-finetune-gpt2, and of its --config file: the same names.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ghostshard::gpt2 {
+
+struct Options {
+  // What to train.
+  std::string model;         // Hugging Face folder
+  std::string model_config;  // config.json of a model with fresh weights
+  std::string data;
+  std::string eval_data;  // declared public
+  std::string output;
+  bool untied = false;
+  std::vector<std::string> freeze;
+
+  // The budget.
+  std::optional<double> target_epsilon;
+  std::optional<double> noise_multiplier;
+  std::optional<double> delta;
+  double clip_norm = 1.0;
+  int64_t expected_batch = 0;
+  std::optional<int64_t> steps;
+  std::optional<double> epochs;
+  std::string noise_key_file;
+  std::string public_note;
+  bool non_private = false;
+  bool allow_nonprivate_metrics = false;
+
+  // How to train.
+  int64_t microbatch = 16;
+  std::string optimizer = "adamw";
+  double learning_rate = 1e-3;
+  double weight_decay = 0.0;
+  double momentum = 0.0;
+  uint64_t seed = 0;
+  int64_t eval_every = 0;
+  int64_t timeout_seconds = 600;
+
+  // Generation instead of training.
+  std::string generate;
+  std::string generate_tokens;
+  int64_t max_new_tokens = 64;
+  double temperature = 0.8;
+  int64_t top_k = 40;
+
+  bool generating() const { return !generate.empty() || !generate_tokens.empty(); }
+};
+
+// Throws std::invalid_argument with one sentence for anything wrong. Returns nothing if --help or --version was asked
+// for and answered.
+std::optional<Options> parse_options(int argc, const char* const* argv);
+
+}  // namespace ghostshard::gpt2

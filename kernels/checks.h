@@ -1,0 +1,81 @@
+// Checks shared by the operations of this folder. Internal: callers see only the std::invalid_argument.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "kernels/norm_parts.h"
+#include "kernels/segments.h"
+
+namespace ghostshard::kernels {
+
+// Throws std::invalid_argument with the text's parts joined. The text is only built on failure.
+template <typename... Text>
+void require(bool holds, const Text&... text) {
+  if (!holds) {
+    throw std::invalid_argument(c10::str(text...));
+  }
+}
+
+inline void require_dense_cpu(const char* op, const char* name, const at::Tensor& x) {
+  require(x.defined(), op, ": ", name, " must be a tensor; got an undefined one");
+  require(x.device().is_cpu() && x.is_contiguous(), op, ": ", name, " must be contiguous and on the CPU; got strides ",
+          x.strides(), " on ", x.device());
+}
+
+// A contiguous CPU matrix of float32 or float64.
+inline void require_matrix(const char* op, const char* name, const at::Tensor& x) {
+  require_dense_cpu(op, name, x);
+  require(x.dim() == 2, op, ": ", name, " must have two dimensions; got shape ", x.sizes());
+  require(x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble, op, ": ", name,
+          " must be float32 or float64; got ", x.scalar_type());
+}
+
+inline void require_rows(const char* op, const char* name, const at::Tensor& x, const Segments& segments) {
+  require(x.size(0) == segments.rows(), op, ": ", name, " must have one row per row of the segments; got ", x.size(0),
+          " rows for ", segments.rows());
+}
+
+// Rows a [N,d] and g [N,p] of one dtype that fit the segments.
+inline void require_row_pair(const char* op, const char* a_name, const at::Tensor& a, const char* g_name,
+                             const at::Tensor& g, const Segments& segments) {
+  require_matrix(op, a_name, a);
+  require_matrix(op, g_name, g);
+  require(a.scalar_type() == g.scalar_type(), op, ": ", a_name, " and ", g_name, " must have one dtype; got ",
+          a.scalar_type(), " and ", g.scalar_type());
+  require_rows(op, a_name, a, segments);
+  require_rows(op, g_name, g, segments);
+}
+
+inline void require_factors(const char* op, const at::Tensor& factors, int64_t units) {
+  require_dense_cpu(op, "factors", factors);
+  require(factors.dim() == 1 && factors.size(0) == units && factors.scalar_type() == at::kFloat, op,
+          ": factors must be float32 of one per unit, ", units, "; got ", factors.scalar_type(), " of shape ",
+          factors.sizes());
+}
+
+inline void require_parts(const NormParts& parts, int64_t units) {
+  for (const at::Tensor* part : {&parts.value, &parts.value_error, &parts.mass, &parts.sum_error}) {
+    require_dense_cpu("NormParts", "every part", *part);
+    require(part->dim() == 1 && part->size(0) == units && part->scalar_type() == at::kDouble,
+            "NormParts: every part must be float64 of one per unit, ", units, "; got ", part->scalar_type(),
+            " of shape ", part->sizes());
+  }
+}
+
+// Ids int64 [N], every one in [0, table_rows).
+inline void require_ids(const char* op, const at::Tensor& ids, const Segments& segments, int64_t table_rows) {
+  require_dense_cpu(op, "ids", ids);
+  require(ids.dim() == 1 && ids.scalar_type() == at::kLong && ids.size(0) == segments.rows(), op,
+          ": ids must be int64 of one per row, ", segments.rows(), "; got ", ids.scalar_type(), " of shape ",
+          ids.sizes());
+  const int64_t* id = ids.const_data_ptr<int64_t>();
+  for (int64_t s = 0; s < ids.size(0); ++s) {
+    require(id[s] >= 0 && id[s] < table_rows, op, ": every id must be in [0, ", table_rows, "); got ids[", s,
+            "] = ", id[s]);
+  }
+}
+
+}  // namespace ghostshard::kernels

@@ -1,0 +1,46 @@
+// The norm of one unit, by one way, in one arithmetic. Internal: what gram_norm, embedding_norm and the tied pair share.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ghostshard::kernels {
+
+struct BoundedSum {
+  double value = 0;
+  double error = 0;  // bound on |value − exact|
+};
+
+// A unit is recomputed in float64 where the error exceeds this part of the value. Not-a-number counts as exceeding.
+constexpr double kRecomputeRatio = 1e-3;
+inline bool certain_enough(const BoundedSum& sum) { return sum.error <= kRecomputeRatio * sum.value; }
+
+// Euclidean norms of the rows of x [N,d], rounded up.
+std::vector<double> row_norms_rounded_up(const at::Tensor& x);
+
+// One unit's rows and their norms.
+struct UnitRows {
+  at::Tensor x;  // [T,d]
+  std::span<const double> norms;
+};
+
+// sum over s,t of (a_s·a_t)(g_s·g_t) for the rows of one unit, T ≥ 1. The products are formed in `arithmetic`
+// (float32 or float64, not narrower than the rows), their sums in float64.
+BoundedSum gram_product_sum(const UnitRows& a, const UnitRows& g, at::ScalarType arithmetic);
+
+// sum over s,t of m_st·⟨e_s,h_t⟩ with m_st = b[t, ids[s]]; ids [S], e [S,d], h [T,d], b [T,V]; S, T ≥ 1.
+BoundedSum gathered_product_sum(const at::Tensor& ids, const UnitRows& e, const UnitRows& h, const at::Tensor& b,
+                                at::ScalarType arithmetic);
+
+// ‖G‖² of one unit's table lookup in float64; mass is the sum of |e_s|.
+struct LookupNorm {
+  BoundedSum squared;
+  double mass = 0;
+  int64_t longest = 0;  // the most rows that share one id
+};
+LookupNorm lookup_norm(std::span<const int64_t> ids, const at::Tensor& e);
+
+}  // namespace ghostshard::kernels

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Configures once, then builds. Usage: tools/build.sh [-j N] [target ...]
+# ninja calls cmake itself when a CMakeLists.txt changes; only new presets or a new environment need configuring here.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+jobs=2
+if [ "${1:-}" = -j ]; then jobs=$2; shift 2; fi
+venv=$PWD/.venv
+preset=${GHOSTSHARD_PRESET:-release}
+tree=build/$preset
+
+configured=$tree/.configured
+if [ ! -f "$configured" ] || [ ! -f "$tree/build.ninja" ] || [ CMakePresets.json -nt "$configured" ] ||
+  [ "$venv/.ghostshard-setup" -nt "$configured" ]; then
+  "$venv/bin/cmake" --preset "$preset" --fresh -Wno-dev -DPython3_EXECUTABLE="$venv/bin/python" \
+    -DCMAKE_MAKE_PROGRAM="$venv/bin/ninja" > /dev/null
+  touch "$configured"
+fi
+targets=()
+for target in "$@"; do targets+=(--target "$target"); done
+exec "$venv/bin/cmake" --build "$tree" --parallel "$jobs" "${targets[@]}"
