@@ -8,14 +8,13 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kLargestSigma = 1e6;
-constexpr double kSmallestSigma =
-    0.01;  // below it every epsilon is astronomical and no noise is worth choosing
+constexpr double kSmallestSigma = 0.01;  // below it every epsilon is astronomical and no noise is worth choosing
 constexpr double kRelative = 1e-6;
 
 }  // namespace
 
-NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacency, Epsilon target,
-                                Delta delta, SamplingRate q, int64_t steps) {
+NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacency, Epsilon target, Delta delta,
+                                SamplingRate q, int64_t steps) {
   if (!(steps > 0)) throw std::invalid_argument("steps must be > 0, got " + std::to_string(steps));
   const auto upper = [&](double sigma) {
     const auto engine = make_accountant(accountant, adjacency);
@@ -28,8 +27,7 @@ NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacen
     if (enough >= kLargestSigma) {
       std::ostringstream message;
       message << "target epsilon must be reachable with a noise multiplier <= " << kLargestSigma
-              << ": at this one epsilon is still " << upper(kLargestSigma) << ", the target is "
-              << target.value();
+              << ": at this one epsilon is still " << upper(kLargestSigma) << ", the target is " << target.value();
       throw std::invalid_argument(message.str());
     }
     enough = std::min(enough * 2, kLargestSigma);

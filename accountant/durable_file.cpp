@@ -12,8 +12,7 @@
 
 namespace ghostshard::accountant {
 
-OwnedDescriptor::OwnedDescriptor(OwnedDescriptor&& other) noexcept
-    : value_(std::exchange(other.value_, -1)) {}
+OwnedDescriptor::OwnedDescriptor(OwnedDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
 
 OwnedDescriptor& OwnedDescriptor::operator=(OwnedDescriptor&& other) noexcept {
   OwnedDescriptor moved(std::move(other));  // what this held is closed at the end of this scope

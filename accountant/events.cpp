@@ -17,8 +17,7 @@ void require_keys(const nlohmann::json& json, std::initializer_list<const char*>
   for (const char* key : keys) expected += std::string(expected.empty() ? "" : ", ") + key;
   bool exact = json.size() == keys.size();
   for (const char* key : keys) exact = exact && json.contains(key);
-  if (!exact)
-    throw std::invalid_argument("event must have exactly the keys " + expected + ", got " + json.dump());
+  if (!exact) throw std::invalid_argument("event must have exactly the keys " + expected + ", got " + json.dump());
 }
 
 double number(const nlohmann::json& json, const char* key) {
@@ -51,9 +50,8 @@ nlohmann::json to_json(const Event& event) {
   if (const auto* gaussian = std::get_if<GaussianEvent>(&event))
     return {{"type", kGaussian}, {"noise_multiplier", gaussian->sigma.value()}};
   const auto& sampled = std::get<PoissonGaussianEvent>(event);
-  return {{"type", kPoissonGaussian},
-          {"sampling_rate", sampled.q.value()},
-          {"noise_multiplier", sampled.sigma.value()}};
+  return {
+      {"type", kPoissonGaussian}, {"sampling_rate", sampled.q.value()}, {"noise_multiplier", sampled.sigma.value()}};
 }
 
 Event event_from_json(const nlohmann::json& json) {

@@ -52,8 +52,7 @@ void check_header(const std::filesystem::path& path, const nlohmann::json& heade
   if (schema != kLedgerSchema)
     refuse(path, 1, std::string("schema must be ") + kLedgerSchema + ", got \"" + schema + '"');
   if (text_field(header, "type") != "header") refuse(path, 1, "the first line must be of type header");
-  if (text_field(header, "previous") != no_previous())
-    refuse(path, 1, "the header's previous must be 64 zeros");
+  if (text_field(header, "previous") != no_previous()) refuse(path, 1, "the header's previous must be 64 zeros");
   try {
     (void)adjacency_from_string(text_field(header, "adjacency"));
   } catch (const std::invalid_argument& error) {
@@ -66,8 +65,7 @@ LedgerEntry parse_entry(const nlohmann::json& json) {
   for (const char* key : kKeys)
     if (!json.contains(key)) throw std::invalid_argument(std::string("a release must have ") + key);
   if (json.size() != kKeys.size() || text_field(json, "type") != "release")
-    throw std::invalid_argument("must be a release of schema " + std::string(kLedgerSchema) +
-                                " and nothing more");
+    throw std::invalid_argument("must be a release of schema " + std::string(kLedgerSchema) + " and nothing more");
   return {count_field(json, "sequence"), count_field(json, "step"), count_field(json, "attempt"),
           event_from_json(json.at("event")), ""};
 }
@@ -144,8 +142,7 @@ LedgerContents read_ledger(const std::filesystem::path& path) {
 // Writing
 
 LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::json header) {
-  if (!header.is_object())
-    throw std::invalid_argument("ledger header must be a JSON object, got " + header.dump());
+  if (!header.is_object()) throw std::invalid_argument("ledger header must be a JSON object, got " + header.dump());
   for (const char* reserved : {"type", "schema", "library_version", "previous"})
     if (header.contains(reserved))
       throw std::invalid_argument(std::string("ledger header must not set the reserved name ") + reserved);
@@ -157,8 +154,7 @@ LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::j
   const std::string line = exact_json_text(header, "ledger header");
 
   if (std::filesystem::exists(std::filesystem::symlink_status(path)))
-    throw std::invalid_argument("ledger " + path.string() +
-                                " must not exist yet: reopen it to go on with its run");
+    throw std::invalid_argument("ledger " + path.string() + " must not exist yet: reopen it to go on with its run");
   LedgerWriter writer;
   writer.path_ = path;
   writer.descriptor_ = open_file(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND);
@@ -183,8 +179,7 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   lock_exclusively(descriptor, path);
   const Scan found = scan(path, read_all(descriptor, path));
   if (found.contents.dropped_partial_line) {
-    if (::ftruncate(descriptor, static_cast<off_t>(found.complete_bytes)) != 0)
-      throw_system_error("truncate", path);
+    if (::ftruncate(descriptor, static_cast<off_t>(found.complete_bytes)) != 0) throw_system_error("truncate", path);
   } else if (found.last_lacks_newline) {
     write_all(descriptor, "\n", path);
   }

@@ -48,8 +48,7 @@ double rdp_log_moment(const Event& event, double c) {
   // For this mechanism removing is never the better direction (Mironov et al. 2019, Thm. 5); the maximum is
   // taken anyway, so that nothing rests on a theorem about another mechanism when one is added.
   const SampledGaussian release = sampled_gaussian(event);
-  return std::max(log_moment_upper(Direction::kRemove, release, c),
-                  log_moment_upper(Direction::kAdd, release, c));
+  return std::max(log_moment_upper(Direction::kRemove, release, c), log_moment_upper(Direction::kAdd, release, c));
 }
 
 double rdp_to_epsilon(double c, double k, Delta delta) {
@@ -57,8 +56,7 @@ double rdp_to_epsilon(double c, double k, Delta delta) {
   const double shift = std::log1p(-1 / (1 + c));
   const double tail = std::log(delta.value()) / c;
   const double order = std::log1p(c) / c;
-  const double rounding =
-      4 * std::numeric_limits<double>::epsilon() * (rdp + std::abs(shift) + std::abs(tail) + order);
+  const double rounding = 4 * std::numeric_limits<double>::epsilon() * (rdp + std::abs(shift) + std::abs(tail) + order);
   return rdp + shift - tail - order + rounding;
 }
 
@@ -69,8 +67,8 @@ std::vector<double> opacus_orders() {
   return orders;
 }
 
-double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed,
-                             std::span<const double> orders, Delta delta) {
+double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed, std::span<const double> orders,
+                             Delta delta) {
   int64_t total = 0;
   for (const auto& [event, count] : composed) total = checked_sum(total, checked_count(count));
   double best = kInfinity;
@@ -134,8 +132,7 @@ EpsilonBound RdpAccountant::epsilon(Delta delta) const {
   // time.
   const auto moment_at = [&](int index) {
     double k = 0;
-    for (const Charge& charge : charges_)
-      k += static_cast<double>(charge.count) * charge.curve->at_index(index);
+    for (const Charge& charge : charges_) k += static_cast<double>(charge.count) * charge.curve->at_index(index);
     return k;
   };
   double best = kInfinity;
@@ -163,8 +160,7 @@ EpsilonBound RdpAccountant::epsilon(Delta delta) const {
     const auto at = [&](double index) {
       const double c = order_at(index);
       double k = 0;
-      for (const Charge& charge : charges_)
-        k += static_cast<double>(charge.count) * rdp_log_moment(charge.event, c);
+      for (const Charge& charge : charges_) k += static_cast<double>(charge.count) * rdp_log_moment(charge.event, c);
       return consider(c, k);
     };
     constexpr double kGolden = 0.6180339887498949;

@@ -39,8 +39,8 @@ std::vector<double> opacus_orders();
 
 // Epsilon of the composed events, minimised over the orders given. Throws std::invalid_argument for an order
 // <= 1 or a negative count; +infinity if no order gives a bound.
-double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed,
-                             std::span<const double> orders, Delta delta);
+double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed, std::span<const double> orders,
+                             Delta delta);
 
 // log A of one event on a fixed grid of orders, computed when first asked for. Safe to use from several
 // threads.

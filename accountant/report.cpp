@@ -2,8 +2,6 @@
 // more. Numbers in sentences are rounded up.
 #include "accountant/report.h"
 
-
-#include <algorithm>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -132,8 +130,7 @@ json privacy_curve(const Accountant& engine, Delta delta) {
 
 json event_table(const Spent& spent) {
   json table = json::array();
-  for (const auto& [event, count] : spent.events)
-    table.push_back({{"event", to_json(event)}, {"releases", count}});
+  for (const auto& [event, count] : spent.events) table.push_back({{"event", to_json(event)}, {"releases", count}});
   return table;
 }
 
@@ -173,9 +170,9 @@ json mechanism(const LedgerContents& ledger, const Spent& spent) {
 }
 
 json sampler_section(const Spent& spent, const json& facts) {
-  const std::string assumed = spent.sampled ? "poisson"
-                                            : (spent.events.empty() ? "none (nothing was released)"
-                                                                    : "none (every unit in every step)");
+  const std::string assumed =
+      spent.sampled ? "poisson"
+                    : (spent.events.empty() ? "none (nothing was released)" : "none (every unit in every step)");
   json section = {{"assumed", assumed}};
   const json stated = facts.is_object() ? facts.value("executed", json()) : facts;
   // Without sampling amplification nothing depends on how the batches were drawn.
@@ -191,22 +188,22 @@ json sampler_section(const Spent& spent, const json& facts) {
 json adjacency_section(Adjacency adjacency) {
   const bool zero_out = adjacency == Adjacency::kZeroOut;
   return {{"relation", to_string(adjacency)},
-          {"meaning",
-           zero_out ? "two data sets are neighbours if they differ in one unit whose record is replaced by "
-                      "one that contributes nothing"
-                    : "two data sets are neighbours if one is the other with one unit added or removed"},
+          {"meaning", zero_out ? "two data sets are neighbours if they differ in one unit whose record is replaced by "
+                                 "one that contributes nothing"
+                               : "two data sets are neighbours if one is the other with one unit added or removed"},
           {"number_of_units_is_public", zero_out}};
 }
 
 // Things every reader may take for granted and must not.
-json not_promised(const std::string& unit, bool per_person) {
+json not_promised(const std::string& unit, bool per_person, bool unnoised_shown) {
   json list = json::array();
+  if (unnoised_shown)
+    list.push_back("Anything towards whoever saw the numbers that were computed from private data without noise.");
   if (!per_person)
     list.push_back("Protection of a person who contributed more than one " + unit +
                    ": their protection is weaker, and weaker with each further " + unit + '.');
   list.push_back("Secrecy of what many units have in common: a fact found in many of them may be learnt.");
-  list.push_back(
-      "Protection against what can be inferred without this data, e.g. from public or pre-training data.");
+  list.push_back("Protection against what can be inferred without this data, e.g. from public or pre-training data.");
   list.push_back(
       "Cover for accesses to the data other than the releases in the ledger: preprocessing, tokenizers, "
       "validation, early stopping, choice among runs, unless claim_boundary and tuning say so.");
@@ -238,8 +235,7 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
     bool same = true;
     for (const auto& [event, count] : spent.events)
       if (const auto* sampled = std::get_if<PoissonGaussianEvent>(&event))
-        same =
-            same && std::abs(sampled->q.value() - rate) <= 1e-12 * rate;  // one division, written out exactly
+        same = same && std::abs(sampled->q.value() - rate) <= 1e-12 * rate;  // one division, written out exactly
     list.push_back(checked("Every charged sampling rate is expected_batch / units.", same));
   }
   if (header.contains("noise_multiplier") && header.at("noise_multiplier").is_number()) {
@@ -250,9 +246,8 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
     list.push_back(checked("Every charged noise multiplier is the planned one.", same));
   }
   if (header.contains("planned_steps") && header.at("planned_steps").is_number_integer())
-    list.push_back(
-        checked("No more steps were executed than planned.",
-                static_cast<int64_t>(spent.steps.size()) <= header.at("planned_steps").get<int64_t>()));
+    list.push_back(checked("No more steps were executed than planned.",
+                           static_cast<int64_t>(spent.steps.size()) <= header.at("planned_steps").get<int64_t>()));
   list.push_back(
       unchecked("The ledger is complete: every release was written to it, and no line was taken off its "
                 "end since. Compare provenance.ledger_head with a copy kept elsewhere."));
@@ -270,10 +265,8 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
   list.push_back(
       unchecked("Clip norm, noise multiplier, expected batch and number of units were fixed without "
                 "looking at the data."));
-  list.push_back(
-      unchecked("Each record belongs to one unit, and units are what unit_of_privacy says they are."));
-  list.push_back(
-      unchecked("Nothing but the releases and what was computed from them left the trusted machines."));
+  list.push_back(unchecked("Each record belongs to one unit, and units are what unit_of_privacy says they are."));
+  list.push_back(unchecked("Nothing but the releases and what was computed from them left the trusted machines."));
   return list;
 }
 
@@ -281,31 +274,33 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
 // The guarantee
 
 std::string statement(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
-                      const std::vector<std::string>& reasons) {
+                      const std::vector<std::string>& reasons, bool unnoised_shown) {
   if (!reasons.empty()) {
     std::string text = "No differential privacy guarantee is claimed: ";
     for (size_t i = 0; i < reasons.size(); ++i) text += (i > 0 ? "; " : "") + reasons[i];
     return text + '.';
   }
-  const std::string change = adjacency == Adjacency::kZeroOut ? "replacing the record of any one " + unit +
-                                                                    " by one that contributes nothing"
-                                                              : "adding or removing any one " + unit;
+  const std::string change = adjacency == Adjacency::kZeroOut
+                                 ? "replacing the record of any one " + unit + " by one that contributes nothing"
+                                 : "adding or removing any one " + unit;
   return "Under the assumptions listed in this report, " + change +
-         " changes the probability of any set of outcomes of the recorded releases, and of anything computed "
-         "from "
+         " changes the probability of any set of outcomes of the recorded releases, and of anything computed from "
          "them alone, by at most a factor e^epsilon plus delta, with epsilon = " +
          rounded_up(bound.upper) + " and delta = " + shortest(delta.value()) + ". It covers one " + unit +
-         " at a time and these releases only; not_promised lists what is not covered.";
+         " at a time and these releases only; not_promised lists what is not covered." +
+         (unnoised_shown ? " Numbers computed from private data without noise were shown as well: whoever saw them "
+                           "has no guarantee."
+                         : "");
 }
 
 json guarantee(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
-               const std::vector<std::string>& reasons, const json& header) {
+               const std::vector<std::string>& reasons, bool unnoised_shown, const json& header) {
   json section = {{"applies", reasons.empty()},
                   {"epsilon", to_json(bound)},
                   {"delta", delta.value()},
                   {"adjacency", to_string(adjacency)},
                   {"unit", unit},
-                  {"statement", statement(bound, delta, adjacency, unit, reasons)},
+                  {"statement", statement(bound, delta, adjacency, unit, reasons, unnoised_shown)},
                   {"accountant", bound.accountant},
                   {"accountant_detail", bound.detail},
                   {"library_version", kLibraryVersion}};
@@ -330,8 +325,7 @@ void merge_facts(json& report, const json& facts) {
       report["further_facts"][name] = stated;
       continue;
     }
-    if (name == "guarantee")
-      throw std::invalid_argument("facts must not state the guarantee, it is computed");
+    if (name == "guarantee") throw std::invalid_argument("facts must not state the guarantee, it is computed");
     json& section = report[name];
     if (!stated.is_object()) {
       section["stated"] = stated;
@@ -353,8 +347,7 @@ void merge_facts(json& report, const json& facts) {
 
 }  // namespace
 
-json build_report(const LedgerContents& ledger, Delta delta, const json& facts,
-                  const std::string& accountant) {
+json build_report(const LedgerContents& ledger, Delta delta, const json& facts, const std::string& accountant) {
   if (!facts.is_object()) throw std::invalid_argument("facts must be a JSON object, got " + facts.dump());
   const Adjacency adjacency = adjacency_from_string(text_or(ledger.header, "adjacency", ""));
   const std::string unit = text_or(ledger.header, "unit_of_privacy", "unit");
@@ -368,7 +361,7 @@ json build_report(const LedgerContents& ledger, Delta delta, const json& facts,
   if (!std::isfinite(bound.upper)) reasons.push_back("the accountant found no finite epsilon");
   if (sampler.at("executed_is_assumed") == json(false))
     reasons.push_back("the sampler that ran is not the Poisson sampler that was accounted");
-  const bool leaked = released.is_object() && released.value("nonprivate_metrics", json()) == json(true);
+  const bool unnoised_shown = released.is_object() && released.value("nonprivate_metrics", json()) == json(true);
 
   json report = {{"schema", kReportSchema}};
   report["trust_model"] = json::object();
@@ -376,10 +369,9 @@ json build_report(const LedgerContents& ledger, Delta delta, const json& facts,
   report["adjacency"] = adjacency_section(adjacency);
   report["claim_boundary"] = {{"accounted", "the releases in the ledger and nothing else"}};
   report["released_outputs"] = {
-      {"accounted",
-       "all intermediate releases: showing every checkpoint costs no more than showing the last"}};
+      {"accounted", "all intermediate releases: showing every checkpoint costs no more than showing the last"}};
   report["tuning"] = {{"accounted", "this run only, with no charge for other runs on the same data"}};
-  report["guarantee"] = guarantee(bound, delta, adjacency, unit, reasons, ledger.header);
+  report["guarantee"] = guarantee(bound, delta, adjacency, unit, reasons, unnoised_shown, ledger.header);
   report["privacy_curve"] = privacy_curve(*engine, delta);
   report["rdp"] = {{"delta", delta.value()}, {"epsilon", nullptr}};
   const EpsilonBound rdp = account(spent, "rdp", adjacency)->epsilon(delta);
@@ -401,7 +393,7 @@ json build_report(const LedgerContents& ledger, Delta delta, const json& facts,
   report["empirical_audit"] = {{"meaning", "a measured lower bound on epsilon, separate from the guarantee"}};
   const json unit_facts = facts.value("unit_of_privacy", json::object());
   const bool per_person = unit_facts.is_object() && unit_facts.value("units_per_person", json()) == json(1);
-  report["not_promised"] = {{"list", not_promised(unit, per_person)}};
+  report["not_promised"] = {{"list", not_promised(unit, per_person, unnoised_shown)}};
   report["assumptions"] = assumptions(ledger, spent);
   merge_facts(report, facts);
   return report;

@@ -19,20 +19,21 @@ inline constexpr const char* kReportSchema = "ghostshard.privacy_report/1";
 //   13 noise_source           14 provenance          15 empirical_audit      16 not_promised
 // and schema, assumptions (each with "checked" and, where code checked it, "holds") and further_facts.
 //
-//   guarantee   {"applies", "epsilon": {"lower","estimate","upper"}, "delta", "adjacency", "unit",
-//   "statement",
-//                "accountant", "accountant_detail", "library_version", …}. `upper` is the claim. It is null
-//                where there is none: no finite bound, or something is known to have run that was not
-//                accounted (then "applies" is false, "reasons" says why, and "epsilon_if_it_applied" keeps
-//                the numbers).
+//   guarantee: {applies, epsilon: {lower, estimate, upper}, delta, adjacency, unit, statement, accountant,
+//     accountant_detail, library_version, delta_below_one_over_units}. `upper` is the claim. It is null where
+//     there is none: no finite bound, or something is known to have run that was not accounted. Then "applies"
+//     is false, "reasons" says why, and "epsilon_if_it_applied" keeps the numbers.
 //
 // facts: what the run knows and the ledger does not, an object whose keys are section names. An object is
 // merged into its section, anything else becomes the section's "stated"; a name that is no section goes to
 // further_facts. Facts cannot replace what is computed here (std::invalid_argument). Every section appears;
 // what is neither in the ledger nor in facts is "not stated by the run". Read from facts beyond showing it:
-//   sampler.executed            "poisson", or what it was: anything else than the events assume voids the
-//   guarantee released_outputs.nonprivate_metrics   true: un-noised numbers were printed; voids the guarantee
-//   for who saw them
+//   sampler.executed
+//       "poisson", or what it was: anything else than the charged events assume voids the guarantee
+//   released_outputs.nonprivate_metrics
+//       true: un-noised numbers were shown; statement and not_promised then say so
+//   unit_of_privacy.units_per_person
+//       1: the warning about persons with several units is left out
 //
 // epsilon is recomputed from the ledger's entries, every attempt charged. Throws std::invalid_argument for
 // facts that are no object, an unknown accountant, or a header without adjacency.

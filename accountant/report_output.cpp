@@ -16,23 +16,18 @@ using nlohmann::json;
 std::string summarize_report(const json& report) {
   const json& guarantee = report.at("guarantee");
   const json& steps = report.at("population_and_steps");
-  const auto shown = [](const json& value) {
-    return value.is_string() ? value.get<std::string>() : value.dump();
-  };
+  const auto shown = [](const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); };
   std::ostringstream text;
   text << guarantee.at("statement").get<std::string>() << '\n';
   text << "  accountant       " << shown(guarantee.at("accountant")) << ", epsilon in ["
-       << shown(guarantee.at("epsilon").at("lower")) << ", " << shown(guarantee.at("epsilon").at("upper"))
-       << "]\n";
+       << shown(guarantee.at("epsilon").at("lower")) << ", " << shown(guarantee.at("epsilon").at("upper")) << "]\n";
   text << "  delta            " << shown(guarantee.at("delta"));
-  if (guarantee.at("delta_below_one_over_units") == json(false))
-    text << " (not below 1/units: too large to mean much)";
+  if (guarantee.at("delta_below_one_over_units") == json(false)) text << " (not below 1/units: too large to mean much)";
   text << '\n';
-  text << "  unit, adjacency  " << shown(guarantee.at("unit")) << ", " << shown(guarantee.at("adjacency"))
-       << '\n';
-  text << "  steps            " << steps.at("steps_executed") << " executed, "
-       << shown(steps.at("steps_planned")) << " planned, " << steps.at("releases_charged")
-       << " releases charged (" << steps.at("releases_of_later_attempts") << " of later attempts)\n";
+  text << "  unit, adjacency  " << shown(guarantee.at("unit")) << ", " << shown(guarantee.at("adjacency")) << '\n';
+  text << "  steps            " << steps.at("steps_executed") << " executed, " << shown(steps.at("steps_planned"))
+       << " planned, " << steps.at("releases_charged") << " releases charged ("
+       << steps.at("releases_of_later_attempts") << " of later attempts)\n";
   const json& sampler = report.at("sampler");
   text << "  sampler          assumed " << shown(sampler.at("assumed")) << ", executed "
        << shown(sampler.contains("executed") ? sampler.at("executed") : sampler.at("stated")) << '\n';

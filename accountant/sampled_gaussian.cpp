@@ -65,8 +65,7 @@ constexpr double kTail = 13;
 constexpr double kNegligible = 60;      // cells below e^-60 of the largest one are left out
 constexpr double kMostCells = 1 << 17;  // limits time (about 5 ms) at orders that no run would choose
 constexpr int64_t kMostNodes = 1 << 20;
-constexpr double kAgreement =
-    1e-12;  // relative, between a mesh and its half; the finer one is far better than this
+constexpr double kAgreement = 1e-12;  // relative, between a mesh and its half; the finer one is far better than this
 
 class Sum {  // Neumaier: the error does not grow with the number of nodes
  public:
@@ -129,9 +128,7 @@ class Quadrature {
     std::vector<double> ends(static_cast<size_t>(count) + 1);
     for (size_t i = 0; i < ends.size(); ++i) ends[i] = log_integrand(low + static_cast<double>(i));
     const double least = *std::max_element(ends.begin(), ends.end()) - kNegligible;
-    const auto matters = [&](int64_t i) {
-      return i >= 0 && i <= count && ends[static_cast<size_t>(i)] > least;
-    };
+    const auto matters = [&](int64_t i) { return i >= 0 && i <= count && ends[static_cast<size_t>(i)] > least; };
     for (int64_t i = 0; i < count; ++i)
       if (matters(i - 1) || matters(i) || matters(i + 1) || matters(i + 2))
         cells_.push_back(low + static_cast<double>(i));
@@ -159,8 +156,7 @@ class Quadrature {
   std::vector<double> cells_;
   Sum sum_;
   double scale_ = 0;
-  double largest_exponent_ =
-      0;  // each rounding of an exponent this large is one relative rounding of its node
+  double largest_exponent_ = 0;  // each rounding of an exponent this large is one relative rounding of its node
 };
 
 double log1p_exp(double x) { return x > 40 ? x + std::exp(-x) : std::log1p(std::exp(x)); }
@@ -201,8 +197,8 @@ SampledGaussian sampled_gaussian(const Event& event) {
 double log_moment_upper(Direction direction, SampledGaussian release, double c) {
   const double gaussian = c * (1 + c) / (2 * release.sigma * release.sigma) * (1 + 4 * kRounding);
   if (release.q == 1) return gaussian;
-  const double convexity = gaussian > 40 ? log1p_exp(gaussian + std::log(release.q))
-                                         : std::log1p(release.q * std::expm1(gaussian));
+  const double convexity =
+      gaussian > 40 ? log1p_exp(gaussian + std::log(release.q)) : std::log1p(release.q * std::expm1(gaussian));
   const auto excess = Quadrature(direction, release, c).log_excess_upper();
   const double bound = excess ? std::min(log1p_exp(*excess), convexity) : convexity;
   return bound >= 0 ? bound * (1 + 8 * kRounding) : kInfinity;  // NaN becomes infinity
@@ -212,9 +208,7 @@ double single_release_epsilon_lower(SampledGaussian release, Delta delta) {
   constexpr double kLargestEpsilon = 600;
   double best = 0;
   for (const Direction direction : {Direction::kRemove, Direction::kAdd}) {
-    const auto holds = [&](double epsilon) {
-      return delta_lower(direction, release, epsilon) >= delta.value();
-    };
+    const auto holds = [&](double epsilon) { return delta_lower(direction, release, epsilon) >= delta.value(); };
     if (!holds(0)) continue;
     double low = 0;
     double high = kLargestEpsilon;

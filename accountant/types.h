@@ -30,8 +30,7 @@ namespace detail {
 inline constexpr double kLargest = 1.7976931348623157e308;
 GHOSTSHARD_CHECKED_TYPE(Epsilon, "epsilon", v >= 0 && v <= kLargest, "must be finite and >= 0");
 GHOSTSHARD_CHECKED_TYPE(Delta, "delta", v > 0 && v < 1, "must lie strictly between 0 and 1");
-GHOSTSHARD_CHECKED_TYPE(NoiseMultiplier, "noise multiplier", v > 0 && v <= kLargest,
-                        "must be finite and > 0");
+GHOSTSHARD_CHECKED_TYPE(NoiseMultiplier, "noise multiplier", v > 0 && v <= kLargest, "must be finite and > 0");
 GHOSTSHARD_CHECKED_TYPE(SamplingRate, "sampling rate", v > 0 && v <= 1, "must be > 0 and <= 1");
 GHOSTSHARD_CHECKED_TYPE(ClipNorm, "clip norm", v > 0 && v <= kLargest, "must be finite and > 0");
 #undef GHOSTSHARD_CHECKED_TYPE

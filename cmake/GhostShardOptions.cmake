@@ -18,7 +18,7 @@ endif()
 # Warnings and, in the sanitizer presets, instrumentation. -Wno-psabi: GCC's notes on vector arguments.
 set(GHOSTSHARD_SANITIZE "" CACHE STRING "Sanitizers, e.g. address,undefined or thread")
 function(ghostshard_set_compile_options target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi -fno-math-errno
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi -Wno-missing-field-initializers -fno-math-errno
     $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   if(GHOSTSHARD_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${GHOSTSHARD_SANITIZE} -fno-omit-frame-pointer -g1)

@@ -49,4 +49,11 @@ const fsdp::ShardBuffers& PlainAccumulator::reduce() {
   return slices_;
 }
 
+PoissonSampler nonprivate_sampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
+                                  int64_t world_size) {
+  TORCH_CHECK_VALUE(expected_batch >= 1 && expected_batch <= units,
+                    "the expected batch must be between 1 and the number of units (", units, "), got ", expected_batch);
+  return {key, units, expected_batch, rank, world_size};
+}
+
 }  // namespace ghostshard::dp

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "dp/recorder.h"
+#include "dp/sampler.h"
 #include "fsdp/reduce_scatter.h"
 
 namespace ghostshard::dp {
@@ -40,5 +41,10 @@ class PlainAccumulator {
   fsdp::ReduceScatter reduction_;
   fsdp::ShardBuffers slices_;
 };
+
+// The same Poisson sampling, so that a run without privacy sees the same kind of batches. 1 ≤ expected_batch ≤ units
+// (std::invalid_argument otherwise); key must outlive the sampler.
+PoissonSampler nonprivate_sampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
+                                  int64_t world_size);
 
 }  // namespace ghostshard::dp

@@ -58,8 +58,12 @@ accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
 
 accountant::Event DpPlan::event() const { return accountant::PoissonGaussianEvent{sampling_rate(), sigma_}; }
 
+std::unique_ptr<accountant::Accountant> DpPlan::accountant() const {
+  return accountant::make_accountant(config_.accountant, config_.adjacency);
+}
+
 accountant::EpsilonBound DpPlan::epsilon_after(int64_t steps) const {
-  const auto engine = accountant::make_accountant(config_.accountant, config_.adjacency);
+  const auto engine = accountant();
   engine->compose(event(), steps);
   return engine->epsilon(delta_);
 }

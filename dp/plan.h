@@ -51,6 +51,8 @@ class DpPlan {
   accountant::Delta delta() const { return delta_; }
   double divisor() const { return static_cast<double>(config_.expected_batch); }
   accountant::Event event() const;
+  // An accountant that has been charged nothing yet.
+  std::unique_ptr<accountant::Accountant> accountant() const;
   // Epsilon after `steps` of the plan's steps.
   accountant::EpsilonBound epsilon_after(int64_t steps) const;
 

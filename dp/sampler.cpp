@@ -5,6 +5,11 @@
 #include <string>
 
 namespace ghostshard::dp {
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+}  // namespace
 
 PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
                                int64_t world_size)
@@ -13,8 +18,7 @@ PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expecte
       rank_(rank),
       world_size_(world_size),
       everything_(expected_batch == units),
-      threshold_(static_cast<uint64_t>((static_cast<unsigned __int128>(expected_batch) << 64) /
-                                       static_cast<unsigned __int128>(units))) {}
+      threshold_(static_cast<uint64_t>((static_cast<Wide>(expected_batch) << 64) / static_cast<Wide>(units))) {}
 
 std::vector<int64_t> PoissonSampler::draw(const StepId& step) const {
   std::vector<int64_t> batch;

@@ -30,6 +30,8 @@ class PoissonSampler {
 
  private:
   friend class DpPlan;
+  friend PoissonSampler nonprivate_sampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
+                                           int64_t world_size);
   PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank, int64_t world_size);
 
   const RunKey* key_;

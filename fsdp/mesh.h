@@ -25,8 +25,9 @@ class PendingCollective {
   virtual void wait() = 0;
 };
 
-// One communicator. Every rank must issue the same calls in the same order. With one rank each call is a copy or
-// nothing. Errors (lost peer, time-out) are std::runtime_error naming the call and the communicator.
+// One communicator for contiguous CPU tensors of float32 or int64. Every rank must issue the same calls in the same
+// order, from one thread at a time. With one rank each call is a copy or nothing. A lost peer or a time-out is a
+// std::runtime_error naming the call and the communicator; after one the communicator is good for nothing more.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -36,11 +37,14 @@ class Communicator {
   virtual std::unique_ptr<PendingCollective> all_gather(at::Tensor out, at::Tensor in) = 0;
   // Slice r of in [size·n] goes to rank r; slice r of out comes from rank r.
   virtual std::unique_ptr<PendingCollective> all_to_all(at::Tensor out, at::Tensor in) = 0;
+  // all_to_all for a caller who reads this rank's own slice straight from in: that slice of out is left as it is.
+  virtual std::unique_ptr<PendingCollective> exchange(at::Tensor out, at::Tensor in) = 0;
   virtual void broadcast(at::Tensor tensor, int64_t root) = 0;
   virtual void all_reduce_sum(at::Tensor tensor) = 0;
   virtual void all_reduce_max(at::Tensor tensor) = 0;
   virtual void barrier() = 0;
-  // Bytes this rank has handed to other ranks so far (payload, for reports and benches).
+  // Bytes this rank has handed to other ranks so far: payload, for reports and benches. Exact for all_gather,
+  // all_to_all and exchange; broadcast and all_reduce count what the best known algorithm sends.
   virtual int64_t bytes_sent() const = 0;
 };
 

@@ -11,8 +11,9 @@
 
 namespace ghostshard::fsdp {
 
-// Memory-mapped and checked on opening: header length and JSON, dtypes, shapes against offsets, offsets inside the
-// file and not overlapping. Throws std::invalid_argument: the path, what must hold, what was found.
+// Memory-mapped and checked on opening: header length (at most 100 MB) and JSON, names used once, dtypes, shapes against
+// offsets, data without overlaps or gaps up to the end of the file. Throws std::invalid_argument: the path, what must
+// hold, what was found; std::runtime_error with the system's reason if the file cannot be read.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -21,14 +22,15 @@ class SafetensorsFile {
 
   std::vector<std::string> names() const;  // in order of data offsets
   bool contains(const std::string& name) const;
-  // A view of the mapped memory, read-only by contract, valid while this object lives. F32 F16 BF16 F64 I64 I32 U8.
+  // A view of the mapped memory, read-only by contract (writing to it ends the process); it keeps the mapping alive.
+  // A copy where the file did not align the data to its type. F32 F16 BF16 F64 I64 I32 I16 I8 U8 BOOL.
   // Throws std::invalid_argument naming path and tensor if it is not there.
   at::Tensor tensor(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const;
 
  private:
   struct Mapping;
-  std::unique_ptr<Mapping> mapping_;
+  std::shared_ptr<Mapping> mapping_;
 };
 
 struct NamedTensor {
@@ -36,8 +38,9 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// Writes to path + ".partial", fsyncs, renames: a crash leaves the old file or the new one. Contiguous CPU tensors.
-// Throws std::runtime_error naming the path and the system's reason.
+// Writes to path + ".partial", fsyncs, renames: a crash leaves the old file or the new one. Contiguous CPU tensors, in
+// the order given. Throws std::invalid_argument for a tensor that cannot be written (dtype, layout, a name used twice),
+// std::runtime_error naming the path and the system's reason.
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 

@@ -40,13 +40,13 @@ class ShardPlan {
   int64_t padding() const;  // flat_size minus the elements of all tensors
   const std::vector<TensorSpec>& specs() const { return specs_; }
   int64_t offset(int64_t tensor) const { return offsets_[static_cast<size_t>(tensor)]; }
-  // In order of shard_offset. Together over all ranks they cover every element of every tensor exactly once.
-  const std::vector<OwnedRange>& owned(int64_t rank) const { return owned_[static_cast<size_t>(rank)]; }
+  // In order of shard_offset. Together over all ranks they cover every element of every tensor exactly once. Worked
+  // out on each call (a plan keeps nothing per rank). Throws std::invalid_argument for a rank that is not there.
+  std::vector<OwnedRange> owned(int64_t rank) const;
 
  private:
   std::vector<TensorSpec> specs_;
   std::vector<int64_t> offsets_;
-  std::vector<std::vector<OwnedRange>> owned_;
   int64_t world_size_ = 1;
   int64_t shard_size_ = 0;
 };

@@ -4,8 +4,10 @@
 // flat groups, trainable and frozen, each with a ShardPlan. Every rank keeps its float32 shard of each group; the
 // whole group exists only while the unit is gathered, in a buffer allocated once: units with Residency::kRegather
 // share two buffers in turn (unit index mod 2 among them), units with Residency::kKeep own one and are gathered once per
-// weight version. With one rank the shard itself is the gathered buffer and nothing is copied.
+// weight version. With one rank the shard itself is the gathered buffer and nothing is copied; the rules of acquiring
+// are the same, so that a program that runs on one rank runs on many.
 // Parameters are views of these buffers and never move; autograd must save the Parameter, not its value().
+// All methods are called from one thread, in the same order on every rank.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,6 +25,8 @@ namespace ghostshard::fsdp {
 
 class ShardedModel;
 class FlatGroup;
+class UnitBuffers;
+struct UnitPassage;
 
 enum class Residency { kRegather, kKeep };
 
@@ -87,7 +91,7 @@ class FlatGroup {
 class ShardedModel {
  public:
   // Blocks of parameters are whole rows (last extent) where that leaves padding under 3 %, else single elements.
-  // Throws std::invalid_argument for a name used twice or an empty shape.
+  // Throws std::invalid_argument for a name used twice or a shape without elements.
   ShardedModel(Mesh& mesh, std::vector<UnitSpec> units);
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
@@ -102,49 +106,65 @@ class ShardedModel {
   const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
   bool unit_trainable(int64_t unit) const;
 
-  // Starts gathering a unit into its buffer unless it is there or under way. The buffer's owner must have been released.
+  // Starts gathering a unit into its buffer unless it is there or under way. The buffer's owner must have been released
+  // (std::logic_error naming both).
   void prefetch(int64_t unit);
   // Waits until the unit is gathered (starting it if need be); leases nest and count.
   void acquire(int64_t unit);
+  // std::logic_error if the unit is not leased.
   void release(int64_t unit);
+  // Its buffer holds the unit, whole and up to date.
   bool gathered(int64_t unit) const;
+  // Takes every lease back, after an exception that unwound past whoever held them. Leases that live on release nothing.
+  void reset_leases();
+  // Waits for what prefetch() started, because shards must not change while they are being sent.
+  void wait_for_gathers();
+  // Gathers issued so far, one per group: for tests and benches.
+  int64_t gathers() const;
 
   // This rank's shards get their part of a whole tensor; every rank calls it with the same values. Shape must fit.
   void set_parameter(const Parameter& parameter, const at::Tensor& whole);
   // The whole tensor, on every rank, as a copy. A collective: every rank must call it for the same parameter.
   at::Tensor whole_parameter(const Parameter& parameter);
-  // After shards were changed: what is gathered is out of date. (set_parameter and optimizers call it.)
+  // After shards were changed: what is gathered is out of date. (set_parameter and optimizers call it, and call
+  // wait_for_gathers() before they change anything.)
   void weights_changed();
 
  private:
   friend class Parameter;
-  struct Buffers;
+  friend class Lease;
+  friend struct UnitPassage;
   Mesh& mesh_;
   std::vector<UnitSpec> specs_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
-  std::unique_ptr<Buffers> buffers_;
+  std::shared_ptr<UnitBuffers> buffers_;  // a lease that outlives the model holds a weak reference
 };
 
 // Keeps a unit gathered while it lives.
 class Lease {
  public:
-  Lease(ShardedModel& model, int64_t unit) : model_(&model), unit_(unit) { model_->acquire(unit_); }
-  ~Lease() { if (model_ != nullptr) model_->release(unit_); }
-  Lease(Lease&& other) noexcept : model_(other.model_), unit_(other.unit_) { other.model_ = nullptr; }
+  Lease(ShardedModel& model, int64_t unit);
+  ~Lease() { release(); }
+  Lease(Lease&& other) noexcept = default;
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
   Lease& operator=(Lease&&) = delete;
 
  private:
-  ShardedModel* model_;
-  int64_t unit_;
+  void release() noexcept;
+  std::weak_ptr<UnitBuffers> buffers_;  // empty after a move
+  int64_t unit_ = 0;
+  uint64_t epoch_ = 0;
 };
 
 // body(x) with the unit gathered, forward and backward: in backward the unit is gathered again before body's
 // operations run and released after them. Prefetches the following unit in forward (next_forward) and the preceding
 // one in backward (next_backward); -1 for none. A unit without trainable parameters below which nothing needs a
-// gradient runs without recording. If grad mode is on and the unit is trainable, body sees an input that requires grad.
+// gradient runs without recording. If grad mode is on and the unit is trainable, body sees an input that requires grad;
+// an input of integers (token ids) cannot, and there body itself must anchor its operations in the graph.
+// After an exception in body or in backward no lease is left: what backward held goes when its graph does, or at once
+// by reset_leases(). In backward a unit whose input needs no gradient is released at the end of the whole backward.
 at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward,
                     const at::Tensor& x, const std::function<at::Tensor(const at::Tensor&)>& body);
 

@@ -62,8 +62,7 @@ void per_unit_product_sum(const at::Tensor& g, const at::Tensor& x_hat, const Se
                           bool accumulate, NormParts& parts) {
   constexpr const char* op = "per_unit_product_sum";
   require_row_pair(op, "g", g, "x_hat", x_hat, segments);
-  require(g.size(1) == x_hat.size(1), op, ": g and x_hat must have one shape; got ", g.sizes(), " and ",
-          x_hat.sizes());
+  require(g.size(1) == x_hat.size(1), op, ": g and x_hat must have one shape; got ", g.sizes(), " and ", x_hat.sizes());
   require_out(op, g, segments, out, parts);
   AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), op, [&] {
     const int64_t columns = g.size(1);

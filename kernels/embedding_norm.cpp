@@ -30,8 +30,8 @@ LookupNorm lookup_norm_of(std::span<const int64_t> ids, const Scalar* e, int64_t
   std::vector<int64_t> order(ids.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   std::sort(order.begin(), order.end(), [ids](int64_t s, int64_t t) {
-    const int64_t id_s = ids[static_cast<size_t>(s)], id_t = ids[static_cast<size_t>(t)];
-    return id_s != id_t ? id_s < id_t : s < t;
+    const int64_t left = ids[static_cast<size_t>(s)], right = ids[static_cast<size_t>(t)];
+    return left != right ? left < right : s < t;
   });
   const auto id_at = [&](int64_t k) { return ids[static_cast<size_t>(order[static_cast<size_t>(k)])]; };
   std::vector<double> sum(static_cast<size_t>(columns));
@@ -79,8 +79,7 @@ void embedding_norm(const at::Tensor& ids, const at::Tensor& e, const Segments& 
   require_parts(parts, segments.units());
   const bool in_float32 = e.scalar_type() == at::kFloat;
   for (int64_t u = 0; u < segments.units(); ++u) {
-    const LookupNorm norm =
-        lookup_norm(unit_ids(ids, segments, u), e.slice(0, segments.begin(u), segments.end(u)));
+    const LookupNorm norm = lookup_norm(unit_ids(ids, segments, u), e.slice(0, segments.begin(u), segments.end(u)));
     parts.value.mutable_data_ptr<double>()[u] += norm.squared.value;
     parts.value_error.mutable_data_ptr<double>()[u] += norm.squared.error;
     parts.mass.mutable_data_ptr<double>()[u] += norm.mass;

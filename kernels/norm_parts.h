@@ -21,8 +21,8 @@ double gamma_float64(int64_t terms);
 struct NormParts {
   at::Tensor value;        // float64 [U], CPU: ‖G_u‖² as computed.
   at::Tensor value_error;  // float64 [U]: bound on |value − exact ‖G_u‖²|.
-  at::Tensor mass;         // float64 [U]: sum of |a_t|·|g_t| over the rows whose sum is formed later; 0 where G is held.
-  at::Tensor sum_error;    // float64 [U]: gamma of that later sum: ‖computed G_u‖ ≤ ‖exact G_u‖ + sum_error·mass.
+  at::Tensor mass;       // float64 [U]: sum of |a_t|·|g_t| over the rows whose sum is formed later; 0 where G is held.
+  at::Tensor sum_error;  // float64 [U]: gamma of that later sum: ‖computed G_u‖ ≤ ‖exact G_u‖ + sum_error·mass.
 
   static NormParts zeros(int64_t units);
 };

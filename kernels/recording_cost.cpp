@@ -7,8 +7,8 @@ namespace {
 constexpr double kFloat32Bytes = 4;
 
 // One core of a server CPU, measured (bench/linear_norm_bench.cpp). Only the ratios matter for the decision.
-constexpr double kFlopsPerSecond = 70e9;   // float32 matrix product
-constexpr double kBytesPerSecond = 12e9;   // streaming
+constexpr double kFlopsPerSecond = 70e9;  // float32 matrix product
+constexpr double kBytesPerSecond = 12e9;  // streaming
 // A sum over few rows leaves little work for each element written: the rows at which a product runs at half speed.
 constexpr double kHalfSpeedRows = 12;
 

@@ -74,9 +74,7 @@ void sum_held(const Scalar* held, const float* factors, int64_t units, int64_t e
   for (int64_t begin = 0; begin < elements; begin += kBlock) {
     const int64_t n = std::min(kBlock, elements - begin);
     const auto row = [&](int64_t k) { return held + contributing[static_cast<size_t>(k)] * elements + begin; };
-    const auto factor = [&](int64_t k) {
-      return static_cast<Scalar>(factors[contributing[static_cast<size_t>(k)]]);
-    };
+    const auto factor = [&](int64_t k) { return static_cast<Scalar>(factors[contributing[static_cast<size_t>(k)]]); };
     int64_t k = 0;
     for (; k + 4 <= count; k += 4) {
       const Scalar c[4] = {factor(k), factor(k + 1), factor(k + 2), factor(k + 3)};
@@ -123,12 +121,9 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
   const bool scale_a = a.size(1) < g.size(1);
   const at::Tensor& narrow = scale_a ? a : g;
   at::Tensor scaled = at::empty_like(narrow);
-  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), op, [&] {
-    scale_rows<scalar_t>(narrow, segments, factors.const_data_ptr<float>(), scaled);
-  });
-  const auto add = [&](const at::Tensor& left, const at::Tensor& right) {
-    at::addmm_out(out, out, left.t(), right);
-  };
+  AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), op,
+                             [&] { scale_rows<scalar_t>(narrow, segments, factors.const_data_ptr<float>(), scaled); });
+  const auto add = [&](const at::Tensor& left, const at::Tensor& right) { at::addmm_out(out, out, left.t(), right); };
   const at::Tensor& left = scale_a ? g : scaled;
   const at::Tensor& right = scale_a ? scaled : a;
   int64_t rows = 0;

@@ -18,8 +18,7 @@ Segments::Segments(std::vector<int64_t> offsets) : offsets_(std::move(offsets)) 
   for (size_t i = 1; i < offsets_.size(); ++i) {
     if (!(offsets_[i] >= offsets_[i - 1])) {
       throw std::invalid_argument("Segments: offsets must not decrease; got offsets[" + std::to_string(i) +
-                                  "] = " + std::to_string(offsets_[i]) + " after " +
-                                  std::to_string(offsets_[i - 1]));
+                                  "] = " + std::to_string(offsets_[i]) + " after " + std::to_string(offsets_[i - 1]));
     }
     const int64_t length = offsets_[i] - offsets_[i - 1];
     longest_ = std::max(longest_, length);

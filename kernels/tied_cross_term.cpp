@@ -44,6 +44,9 @@ void tied_cross_term(const at::Tensor& ids, const at::Tensor& e, const Segments&
       continue;
     }
     const UnitRows unit_e = rows_of(e, e_norms, embedding_segments, u);
+    if (std::all_of(unit_e.norms.begin(), unit_e.norms.end(), [](double norm) { return norm == 0; })) {
+      continue;  // the term is exactly zero
+    }
     const UnitRows unit_h = rows_of(h, h_norms, head_segments, u);
     const at::Tensor unit_ids = ids.narrow(0, embedding_segments.begin(u), lookups);
     const at::Tensor unit_b = b.narrow(0, head_segments.begin(u), tokens);

@@ -68,7 +68,8 @@ class InnerProducts {
     }
     for (int64_t begin = 0; begin < x_.size(1); begin += chunks_.columns) {
       const Range columns{begin, std::min(begin + chunks_.columns, x_.size(1))};
-      at::Tensor product = (begin == 0 ? tile_ : chunk_).narrow(0, 0, elements).view({x_rows.length(), y_rows.length()});
+      at::Tensor product =
+          (begin == 0 ? tile_ : chunk_).narrow(0, 0, elements).view({x_rows.length(), y_rows.length()});
       at::mm_out(product, block(x_, x_rows, columns), block(y_, y_rows, columns).t());
       if (begin > 0) {
         Scalar* __restrict sum = tile_.template mutable_data_ptr<Scalar>();
@@ -176,7 +177,8 @@ BoundedSum gram_product_sum_in(const UnitRows& a, const UnitRows& g) {
   const double sums = gamma_float64(rows * rows + 8) * (1 + a_error) * (1 + g_error) * square(mass);
   return {.value = total.product,
           .error = (g_error * total.x_weighted + a_error * total.y_weighted + a_error * g_error * square(mass) + sums) *
-                       (1 + gamma_float64(2 * rows + 16)) + underflow};
+                       (1 + gamma_float64(2 * rows + 16)) +
+                   underflow};
 }
 
 template <typename Scalar, typename Value>
@@ -191,6 +193,7 @@ BoundedSum gathered_product_sum_in(const at::Tensor& ids, const UnitRows& e, con
   const int64_t table_rows = b.size(1);
 
   double value = 0, weighted = 0;
+  Scalar largest = 0;  // of |m_st|
   for (int64_t top = 0; top < e_rows; top += kTileRows) {
     const Range tile_rows{top, std::min(top + kTileRows, e_rows)};
     for (int64_t left = 0; left < h_rows; left += kTileColumns) {
@@ -200,7 +203,9 @@ BoundedSum gathered_product_sum_in(const at::Tensor& ids, const UnitRows& e, con
       for (int64_t t = 0; t < width; ++t) {
         const Value* row = logits + (left + t) * table_rows;
         for (int64_t s = 0; s < tile_rows.length(); ++s) {
-          gathered[static_cast<size_t>(s * width + t)] = static_cast<Scalar>(row[id[top + s]]);
+          const auto m = static_cast<Scalar>(row[id[top + s]]);
+          gathered[static_cast<size_t>(s * width + t)] = m;
+          largest = std::max(largest, std::abs(m));
         }
       }
       const Scalar* tile = products.tile(tile_rows, columns);
@@ -215,12 +220,11 @@ BoundedSum gathered_product_sum_in(const at::Tensor& ids, const UnitRows& e, con
   }
   const double error = products.relative_error();
   const double count = static_cast<double>(e_rows) * static_cast<double>(h_rows);
-  const double largest = b.abs().max().template item<double>();
   const double tiny = std::numeric_limits<Scalar>::min();
   const double sums = gamma_float64(e_rows * h_rows + 8) * (1 + error) * weighted;
   return {.value = value,
           .error = (error * weighted + sums) * (1 + gamma_float64(2 * e_rows + 16)) +
-                   count * largest * products.underflow() + 2 * tiny * count * sum_of(e.norms)};
+                   count * static_cast<double>(largest) * products.underflow() + 2 * tiny * count * sum_of(e.norms)};
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The norm of one unit, by one way, in one arithmetic. Internal: what gram_norm, embedding_norm and the tied pair share.
+// The norm of one unit, by one way, in one arithmetic. Internal: what gram_norm, embedding_norm and the tied pair
+// share.
 #pragma once
 
 #include <ATen/ATen.h>

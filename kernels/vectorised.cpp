@@ -70,8 +70,8 @@ GHOSTSHARD_VECTORISED void add_to(double* __restrict out, const double* __restri
   }
 }
 
-GHOSTSHARD_VECTORISED void add_product_to(double* __restrict out, const float* __restrict x,
-                                          const float* __restrict y, int64_t n) {
+GHOSTSHARD_VECTORISED void add_product_to(double* __restrict out, const float* __restrict x, const float* __restrict y,
+                                          int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
     out[j] += static_cast<double>(x[j]) * y[j];
   }

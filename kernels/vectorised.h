@@ -33,7 +33,7 @@ void add_four_scaled_to(double* out, const double c[4], const double* const x[4]
 
 // What one row of a pair of Gram tiles x, y adds: the sum of products, and the two sums that bound its error.
 struct RowProductSums {
-  double product = 0;   // sum of x[t]·y[t]
+  double product = 0;     // sum of x[t]·y[t]
   double x_weighted = 0;  // sum of |x[t]|·x_weight[t], not too small by more than float32 underflow
   double y_weighted = 0;  // sum of |y[t]|·y_weight[t], likewise
 };

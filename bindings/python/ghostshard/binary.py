@@ -14,12 +14,12 @@ def repository() -> Path:
     return Path(__file__).resolve().parents[3]
 
 
-def find_binary() -> Path:
-    """$GHOSTSHARD_BINARY, else build/release/bin of the tree, else PATH. UserError if there is none."""
-    if named := os.environ.get("GHOSTSHARD_BINARY"):
-        if not os.access(named, os.X_OK) or Path(named).is_dir():
-            raise UserError(f"GHOSTSHARD_BINARY must name a program, {named} is none")
-        return Path(named)
+def find_binary(named: str | None = None) -> Path:
+    """`named` or $GHOSTSHARD_BINARY, else build/release/bin of the tree, else PATH. UserError if there is none."""
+    if named := named or os.environ.get("GHOSTSHARD_BINARY"):
+        if program := shutil.which(named):
+            return Path(program)
+        raise UserError(f"--binary and GHOSTSHARD_BINARY must name a program, {named} is none")
     built = repository() / "build" / "release" / "bin" / PROGRAM
     if built.is_file():
         return built

@@ -28,13 +28,19 @@ class Sampling:
 
 
 def generate(model: Path, prompt: str, *, tokenizer: str | None = None, sampling: Sampling = Sampling(),
-             backend: str = "native") -> str:
-    """The prompt and what the model makes of it, up to the end-of-text token. An empty prompt starts a new text."""
+             backend: str = "native", binary: str | None = None) -> str:
+    """The prompt and what the model makes of it, up to the end-of-text token. An empty prompt starts a new text.
+
+    binary names the C++ program for the native backend; default: see ghostshard.binary.
+    """
     if not (model / "config.json").is_file():
         raise UserError(f"the model must be a folder with config.json, {model} is not")
     vocabulary = load_vocabulary(tokenizer or _tokenizer_beside(model))
     ids = vocabulary.encode([prompt])[0] or [vocabulary.end_of_text_id]
-    new = _BACKENDS[backend](model, ids, vocabulary, sampling)
+    if backend == "native":
+        new = _native(find_binary(binary), model, ids, sampling)
+    else:
+        new = _transformers(model, ids, vocabulary, sampling)
     if vocabulary.end_of_text_id in new:
         new = new[: new.index(vocabulary.end_of_text_id)]
     return prompt + vocabulary.decode(new)
@@ -46,9 +52,9 @@ def _tokenizer_beside(model: Path) -> str:
     raise UserError(f"{model} holds no tokenizer; name one with --tokenizer DIR|gpt2")
 
 
-def _native(model: Path, ids: list[int], vocabulary: Vocabulary, sampling: Sampling) -> list[int]:
+def _native(binary: Path, model: Path, ids: list[int], sampling: Sampling) -> list[int]:
     command = [
-        str(find_binary()),
+        str(binary),
         "--model", str(model),
         "--generate-tokens", ",".join(map(str, ids)),
         "--max-new-tokens", str(sampling.max_new_tokens),
@@ -95,9 +101,6 @@ def _transformers(model: Path, ids: list[int], vocabulary: Vocabulary, sampling:
     return output[0, len(ids) :].tolist()
 
 
-_BACKENDS = {"native": _native, "transformers": _transformers}
-
-
 def main(arguments: list[str] | None = None) -> int:
     return run(_main, arguments)
 
@@ -113,13 +116,14 @@ def _main(arguments: list[str]) -> None:
     command.add_argument("--top-k", default=Sampling.top_k, type=whole_number(at_least=0), metavar="K",
                          help="choose among the K likeliest tokens; 0: among all")
     command.add_argument("--seed", default=Sampling.seed, type=whole_number(at_least=0), metavar="N")
-    command.add_argument("--backend", choices=tuple(_BACKENDS), default="native",
+    command.add_argument("--backend", choices=("native", "transformers"), default="native",
                          help="native: the C++ program; transformers: Hugging Face's own code (default: native)")
+    command.add_argument("--binary", metavar="FILE", help="the C++ program (default: the one built in this tree)")
     options = command.parse_args(arguments)
     sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, options.seed)
     try:
         print(generate(options.model, options.prompt, tokenizer=options.tokenizer, sampling=sampling,
-                       backend=options.backend))
+                       backend=options.backend, binary=options.binary))
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)

@@ -8,13 +8,13 @@
 The metadata says how it was made (METADATA below); all values are strings, as the file format wants.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from ghostshard.data.text import TextUnit
 from ghostshard.data.vocabulary import Vocabulary
@@ -23,7 +23,7 @@ from ghostshard.files import replacing
 
 SCHEMA = "ghostshard.data/1"
 
-_TYPES = {"tokens": numpy.int32, "offsets": numpy.int64, "loss_mask": numpy.uint8}
+_TYPES = {"offsets": ("<i8", "I64"), "tokens": ("<i4", "I32"), "loss_mask": ("u1", "U8")}
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,26 @@ def encode_units(
 
 
 def write_packed(path: Path, data: PackedData) -> None:
-    """Writes the file whole or not at all."""
-    tensors = {name: numpy.ascontiguousarray(getattr(data, name), type_) for name, type_ in _TYPES.items()}
+    """Writes the file whole or not at all; equal data gives equal bytes."""
     with replacing(path) as partial:
-        save_file(tensors, str(partial), data.metadata)
+        partial.write_bytes(_safetensors(data))
+
+
+def _safetensors(data: PackedData) -> bytes:
+    # The library's save() puts the metadata in another order each time, and files are compared by their hash here.
+    header: dict = {"__metadata__": dict(sorted(data.metadata.items()))}
+    body = b""
+    for name, (type_, code) in _TYPES.items():  # wide types first: each tensor is aligned to its own width
+        values = numpy.ascontiguousarray(getattr(data, name), type_).tobytes()
+        header[name] = {
+            "dtype": code,
+            "shape": list(getattr(data, name).shape),
+            "data_offsets": [len(body), len(body) + len(values)],
+        }
+        body += values
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + body
 
 
 def read_packed(path: Path) -> PackedData:

@@ -1,0 +1,85 @@
+#include "examples/gpt2/run_folder.h"
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+namespace ghostshard::gpt2 {
+
+void check_output_is_new(const std::filesystem::path& output) {
+  if (!std::filesystem::exists(output)) return;
+  if (!std::filesystem::is_directory(output)) {
+    throw std::invalid_argument("--output must be a folder, " + output.string() + " is a file");
+  }
+  if (!std::filesystem::is_empty(output)) {
+    throw std::invalid_argument("--output must be new or empty, " + output.string() + " already holds a run or other files");
+  }
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path), stream_(path) {
+  if (!stream_) throw std::runtime_error(path.string() + " cannot be written");
+}
+
+void MetricsFile::write(const MetricsLine& line) {
+  nlohmann::ordered_json json = {{"step", line.step}, {"seconds", line.seconds}};
+  const auto put = [&](const char* key, const auto& value) {
+    if (value) json[key] = *value;
+  };
+  put("tokens_per_second", line.tokens_per_second);
+  put("epsilon", line.epsilon);
+  json["learning_rate"] = line.learning_rate;
+  put("eval_loss", line.eval_loss);
+  put("eval_standard_error", line.eval_standard_error);
+  put("private_loss", line.private_loss);
+  put("private_batch", line.private_batch);
+  stream_ << json.dump() << '\n' << std::flush;
+  if (!stream_) throw std::runtime_error(path_.string() + " could not be written (is the disk full?)");
+}
+
+nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, const dp::RunKey& key,
+                            int64_t world_size, int64_t trainable_parameters) {
+  using nlohmann::json;
+  const std::string start =
+      !options.model.empty() ? "the weights of the folder given as --model" : "fresh random weights (--model-config)";
+  json released = {"the final model", "the epsilon, rate and time of every step"};
+  if (!options.eval_data.empty()) released.push_back("the loss on texts declared public, during and after training");
+  if (options.allow_nonprivate_metrics) released.push_back("losses and batch sizes of the private data (--allow-nonprivate-metrics): NOT covered");
+  return {
+      {"trust_model",
+       {{"model", "central"},
+        {"trusted_parties", "every rank, its memory and the links between ranks; each rank holds the noise key"},
+        {"who_sees_what", "outsiders see what is listed under released outputs; no sum leaves the mechanism without noise"}}},
+      {"unit_of_privacy",
+       {{"definition", plan.config().unit_of_privacy},
+        {"packing", "each unit is its own sequence; units never share one"},
+        {"units_per_person", "not limited by the code: a person who contributed k texts is protected k times less"}}},
+      {"claim_boundary",
+       {{"covered", "all optimizer steps on --data"},
+        {"not_covered",
+         json::array({"the starting point: " + start,
+                      options.public_note.empty() ? "public data used before: not stated by the run"
+                                                  : "public data used before: " + options.public_note,
+                      "how the texts were collected, cleaned, truncated and tokenized",
+                      "the number of texts, treated as public",
+                      "running time and memory use as side channels"})}}},
+      {"released_outputs", {{"released", released}, {"nonprivate_metrics", options.allow_nonprivate_metrics}}},
+      {"tuning", {{"included", false}, {"number_of_runs", "not known to the code: other runs on the same data are not counted"}}},
+      {"sampler", {{"executed", "poisson"}, {"coins", "64-bit, ChaCha20 (RFC 8439), one per unit and step"}}},
+      {"mechanism",
+       {{"clipping_style", "flat, per unit, over all trainable parameters, one backward pass (arXiv:2210.00038)"},
+        {"normaliser", "the fixed expected batch, a public constant"},
+        {"microbatching", "clipped sums are added in float32; how a batch is cut does not change the sensitivity"},
+        {"trainable_parameters", trainable_parameters}}},
+      {"noise_source",
+       {{"generator", "ChaCha20 (RFC 8439) keyed per step by HMAC-SHA256; Box-Muller with 64-bit radius, float32"},
+        {"key_custody", key.origin() == "key file" ? "a file of the operator" : "drawn by the operating system, in memory only, never stored"},
+        {"dtype", "float32"},
+        {"floating_point_caveat",
+         "noise and sums are float32 numbers, not reals; for " + std::to_string(plan.config().expected_batch) +
+             " additions the rounding of the sum can exceed the clip norm by a factor of at most 1 + " +
+             json(dp::DpPlan::rounding_slack(plan.config().expected_batch)).dump() + " in the worst case, not counted in epsilon"},
+        {"placement", "added by each slice's owner before the reduction, once per logical batch"}}},
+      {"provenance", {{"checkpoint_lineage", start}, {"ranks", world_size}, {"program", "ghostshard-finetune-gpt2 0.1.0"}}},
+  };
+}
+
+}  // namespace ghostshard::gpt2

@@ -1,0 +1,44 @@
+// What a run leaves behind: metrics.jsonl while it goes, ledger.jsonl, privacy_report.json and model/ in the end.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "dp/plan.h"
+#include "examples/gpt2/options.h"
+
+namespace ghostshard::gpt2 {
+
+// A name that does not exist yet, or an empty folder. std::invalid_argument otherwise: a run never overwrites another.
+void check_output_is_new(const std::filesystem::path& output);
+
+// One line of metrics.jsonl. Of private data it says nothing but what released gradients already tell.
+struct MetricsLine {
+  int64_t step = 0;
+  double seconds = 0;                         // since the first step began
+  std::optional<double> tokens_per_second;    // expected, from public constants; the batch's own count is private
+  std::optional<double> epsilon;
+  double learning_rate = 0;
+  std::optional<double> eval_loss;            // mean over tokens of the public texts
+  std::optional<double> eval_standard_error;  // over texts
+  std::optional<double> private_loss;         // only with --allow-nonprivate-metrics
+  std::optional<int64_t> private_batch;       // likewise
+};
+
+// Appends whole lines. std::runtime_error naming the file when it cannot.
+class MetricsFile {
+ public:
+  explicit MetricsFile(const std::filesystem::path& path);
+  void write(const MetricsLine& line);
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream stream_;
+};
+
+// What the run knows and the ledger does not, as accountant::build_report takes it.
+nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, const dp::RunKey& key,
+                            int64_t world_size, int64_t trainable_parameters);
+
+}  // namespace ghostshard::gpt2

@@ -1,0 +1,274 @@
+// All-gather and all-to-all are sent pairwise (send/recv between views of the caller's tensors) and not by Gloo's
+// collectives of those names: c10d flattens into temporaries around the latter (one or two more copies of every byte),
+// runs them on a pool thread and renames them from release to release, while sends and receives go straight between
+// socket and tensor, all at once, on the device's own thread. Small things (broadcast, all-reduce, barrier) are
+// Gloo's. This is the one file that sees Gloo's headers; only shared_ptrs to Gloo types cross into the library.
+#include "fsdp/gloo_communicator.h"
+
+#include <atomic>
+#include <cstring>
+#include <stdexcept>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
+#include <vector>
+
+namespace ghostshard::fsdp {
+
+std::string reason_of(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  return c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
+}
+
+namespace {
+
+void check_tensor(const at::Tensor& tensor, const char* call, const char* argument) {
+  const auto fail = [&](const std::string& found) {
+    throw std::invalid_argument(std::string(call) + ": " + argument +
+                                " must be a contiguous float32 or int64 CPU tensor, got " + found);
+  };
+  if (!tensor.defined()) fail("an undefined tensor");
+  if (!tensor.device().is_cpu()) fail("one on " + tensor.device().str());
+  if (!tensor.is_contiguous()) fail("one that is not contiguous");
+  if (tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kLong) {
+    fail(c10::toString(tensor.scalar_type()));
+  }
+}
+
+void check_pair(const at::Tensor& out, int64_t out_factor, const at::Tensor& in, const char* call) {
+  check_tensor(out, call, "out");
+  check_tensor(in, call, "in");
+  if (out.scalar_type() != in.scalar_type() || out.numel() != out_factor * in.numel()) {
+    throw std::invalid_argument(std::string(call) + ": out must hold " + std::to_string(out_factor) + " × " +
+                                std::to_string(in.numel()) + " elements of in's type, got " +
+                                std::to_string(out.numel()));
+  }
+}
+
+void check_slices(const at::Tensor& tensor, int64_t size, const char* call) {
+  if (tensor.numel() % size != 0) {
+    throw std::invalid_argument(std::string(call) + ": the number of elements must be a multiple of " +
+                                std::to_string(size) + " ranks, got " + std::to_string(tensor.numel()));
+  }
+}
+
+// Raw bytes: a buffer that is refilled with what it held before must not look modified to autograd.
+void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
+  if (to.data_ptr() != from.data_ptr()) std::memmove(to.data_ptr(), from.data_ptr(), from.nbytes());
+}
+
+class Complete final : public PendingCollective {
+ public:
+  void wait() override {}
+};
+
+class PairwiseTransfer final : public PendingCollective {
+ public:
+  PairwiseTransfer(std::string what, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+      : what_(std::move(what)), works_(std::move(works)) {}
+
+  void wait() override {
+    auto works = std::exchange(works_, {});
+    for (const auto& work : works) {
+      try {
+        work->wait();
+      } catch (const std::exception& error) {
+        throw std::runtime_error(what_ + ": " + reason_of(error));
+      }
+    }
+  }
+
+ private:
+  std::string what_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
+class GlooCommunicator final : public Communicator {
+ public:
+  explicit GlooCommunicator(GlooEndpoint endpoint) : name_(endpoint.name), rank_(endpoint.rank), size_(endpoint.size) {
+    auto options = c10d::ProcessGroupGloo::Options::create(endpoint.timeout);
+    options->threads = 1;  // for the small collectives, one at a time; sends and receives need none
+    options->devices.push_back(device(endpoint.loopback));
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(endpoint.store, static_cast<int>(rank_),
+                                                         static_cast<int>(size_), options);
+    self_test();
+    bytes_sent_ = 0;
+  }
+
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return size_; }
+  int64_t bytes_sent() const override { return bytes_sent_; }
+
+  std::unique_ptr<PendingCollective> all_gather(at::Tensor out, at::Tensor in) override {
+    check_pair(out, size_, in, "all_gather");
+    const at::Tensor flat_out = out.view(-1), flat_in = in.view(-1);
+    const int64_t n = flat_in.numel();
+    copy_bytes(flat_out.narrow(0, rank_ * n, n), flat_in);
+    return pairwise("all_gather", flat_out, n, [&](int64_t) { return flat_in; });
+  }
+
+  std::unique_ptr<PendingCollective> all_to_all(at::Tensor out, at::Tensor in) override {
+    check_pair(out, 1, in, "all_to_all");
+    check_slices(in, size_, "all_to_all");
+    const int64_t n = in.numel() / size_;
+    copy_bytes(out.view(-1).narrow(0, rank_ * n, n), in.view(-1).narrow(0, rank_ * n, n));
+    return exchange(std::move(out), std::move(in));
+  }
+
+  std::unique_ptr<PendingCollective> exchange(at::Tensor out, at::Tensor in) override {
+    check_pair(out, 1, in, "exchange");
+    check_slices(in, size_, "exchange");
+    const at::Tensor flat_in = in.view(-1);
+    const int64_t n = flat_in.numel() / size_;
+    return pairwise("exchange", out.view(-1), n, [&](int64_t peer) { return flat_in.narrow(0, peer * n, n); });
+  }
+
+  void broadcast(at::Tensor tensor, int64_t root) override {
+    check_tensor(tensor, "broadcast", "tensor");
+    if (!(root >= 0 && root < size_)) {
+      throw std::invalid_argument("broadcast: root must be a rank below " + std::to_string(size_) + ", got " +
+                                  std::to_string(root));
+    }
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    std::vector<at::Tensor> tensors{tensor};
+    run("broadcast", [&] { return group_->broadcast(tensors, options); });
+    if (rank_ == root) bytes_sent_ += static_cast<int64_t>(tensor.nbytes()) * (size_ - 1);
+  }
+
+  void all_reduce_sum(at::Tensor tensor) override { all_reduce("all_reduce_sum", tensor, c10d::ReduceOp::SUM); }
+  void all_reduce_max(at::Tensor tensor) override { all_reduce("all_reduce_max", tensor, c10d::ReduceOp::MAX); }
+  void barrier() override {
+    run("barrier", [&] { return group_->barrier(); });
+  }
+
+ private:
+  static std::shared_ptr<gloo::transport::Device> device(bool loopback) {
+    if (loopback) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+    const char* interface_name = std::getenv("GLOO_SOCKET_IFNAME");
+    return interface_name != nullptr ? c10d::ProcessGroupGloo::createDeviceForInterface(interface_name)
+                                     : c10d::ProcessGroupGloo::createDefaultDevice();
+  }
+
+  std::string describe(const char* call) const {
+    return std::string(call) + " on communicator '" + name_ + "', rank " + std::to_string(rank_) + " of " +
+           std::to_string(size_);
+  }
+
+  // Receives slice p of out from, and sends outgoing(p) to, every peer p.
+  template <typename Outgoing>
+  std::unique_ptr<PendingCollective> pairwise(const char* call, const at::Tensor& out, int64_t n,
+                                              const Outgoing& outgoing) {
+    const int tag = static_cast<int>(next_tag_++ & 0x3fffffff);
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    if (n == 0) return std::make_unique<Complete>();
+    try {
+      // Receives first: what arrives early then needs no second look. Every rank starts with another peer.
+      for (int64_t step = 1; step < size_; ++step) {
+        const int64_t peer = (rank_ + size_ - step) % size_;
+        std::vector<at::Tensor> slice{out.narrow(0, peer * n, n)};
+        works.push_back(group_->recv(slice, static_cast<int>(peer), tag));
+      }
+      for (int64_t step = 1; step < size_; ++step) {
+        const int64_t peer = (rank_ + step) % size_;
+        std::vector<at::Tensor> slice{outgoing(peer)};
+        works.push_back(group_->send(slice, static_cast<int>(peer), tag));
+        bytes_sent_ += static_cast<int64_t>(slice[0].nbytes());
+      }
+    } catch (const std::exception& error) {
+      throw std::runtime_error(describe(call) + ": " + reason_of(error));
+    }
+    return std::make_unique<PairwiseTransfer>(describe(call), std::move(works));
+  }
+
+  template <typename Start>
+  void run(const char* call, const Start& start) {
+    try {
+      start()->wait();
+    } catch (const std::exception& error) {
+      throw std::runtime_error(describe(call) + ": " + reason_of(error));
+    }
+  }
+
+  void all_reduce(const char* call, at::Tensor tensor, c10d::ReduceOp::RedOpType op) {
+    check_tensor(tensor, call, "tensor");
+    c10d::AllreduceOptions options;
+    options.reduceOp = op;
+    std::vector<at::Tensor> tensors{tensor};
+    run(call, [&] { return group_->allreduce(tensors, options); });
+    bytes_sent_ += 2 * static_cast<int64_t>(tensor.nbytes()) * (size_ - 1) / size_;
+  }
+
+  // Every collective, in both types, on values whose results differ by rank and place.
+  void self_test() {
+    for (const at::ScalarType type : {at::kFloat, at::kLong}) {
+      const auto values = [&](int64_t first, int64_t count) { return at::arange(first, first + count, type); };
+      const auto expect = [&](const char* call, const at::Tensor& found, const at::Tensor& expected) {
+        if (!at::equal(found, expected)) {
+          throw std::runtime_error(describe(call) + ": the start-up test got wrong values (" +
+                                   c10::toString(type) + "); is this torch release one the build knows?");
+        }
+      };
+      at::Tensor out = at::zeros({3 * size_}, type);
+      all_gather(out, values(3 * rank_, 3))->wait();
+      expect("all_gather", out, values(0, 3 * size_));
+      all_to_all(out, values(0, 3 * size_) + 100 * rank_)->wait();
+      for (int64_t r = 0; r < size_; ++r) {
+        expect("all_to_all", out.narrow(0, 3 * r, 3), values(3 * rank_ + 100 * r, 3));
+      }
+      at::Tensor small = values(rank_, 3);
+      broadcast(small, size_ - 1);
+      expect("broadcast", small, values(size_ - 1, 3));
+      small = values(rank_, 3);
+      all_reduce_sum(small);
+      expect("all_reduce_sum", small, values(0, 3) * size_ + size_ * (size_ - 1) / 2);
+      small = values(rank_, 3);
+      all_reduce_max(small);
+      expect("all_reduce_max", small, values(size_ - 1, 3));
+    }
+    barrier();
+  }
+
+  std::string name_;
+  int64_t rank_, size_;
+  uint32_t next_tag_ = 0;
+  std::atomic<int64_t> bytes_sent_{0};
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+};
+
+class LoneCommunicator final : public Communicator {
+ public:
+  int64_t rank() const override { return 0; }
+  int64_t size() const override { return 1; }
+  int64_t bytes_sent() const override { return 0; }
+  std::unique_ptr<PendingCollective> all_gather(at::Tensor out, at::Tensor in) override {
+    check_pair(out, 1, in, "all_gather");
+    copy_bytes(out, in);
+    return std::make_unique<Complete>();
+  }
+  std::unique_ptr<PendingCollective> all_to_all(at::Tensor out, at::Tensor in) override {
+    check_pair(out, 1, in, "all_to_all");
+    copy_bytes(out, in);
+    return std::make_unique<Complete>();
+  }
+  std::unique_ptr<PendingCollective> exchange(at::Tensor out, at::Tensor in) override {
+    check_pair(out, 1, in, "exchange");
+    return std::make_unique<Complete>();
+  }
+  void broadcast(at::Tensor tensor, int64_t root) override {
+    check_tensor(tensor, "broadcast", "tensor");
+    if (root != 0) throw std::invalid_argument("broadcast: root must be rank 0, got " + std::to_string(root));
+  }
+  void all_reduce_sum(at::Tensor tensor) override { check_tensor(tensor, "all_reduce_sum", "tensor"); }
+  void all_reduce_max(at::Tensor tensor) override { check_tensor(tensor, "all_reduce_max", "tensor"); }
+  void barrier() override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo_communicator(GlooEndpoint endpoint) {
+  return std::make_unique<GlooCommunicator>(std::move(endpoint));
+}
+
+std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }
+
+}  // namespace ghostshard::fsdp

@@ -1,0 +1,32 @@
+// A Communicator on torch's own Gloo. Internal to this folder.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "fsdp/mesh.h"
+
+namespace ghostshard::fsdp {
+
+struct GlooEndpoint {
+  c10::intrusive_ptr<c10d::Store> store;  // where the ranks find each other; its keys belong to this communicator
+  std::string name;                       // for messages
+  int64_t rank = 0;
+  int64_t size = 1;
+  bool loopback = false;  // all ranks run on this host
+  std::chrono::milliseconds timeout{};
+};
+
+// Connects to every other rank and tries each collective once: the packaged Gloo headers are not those of the library
+// inside torch, so a layout that drifted must show here and not in a sum. Throws std::runtime_error.
+std::unique_ptr<Communicator> make_gloo_communicator(GlooEndpoint endpoint);
+
+// One rank: copies, no process group.
+std::unique_ptr<Communicator> make_lone_communicator();
+
+// What an exception says, without the stack trace that c10::Error carries.
+std::string reason_of(const std::exception& error);
+
+}  // namespace ghostshard::fsdp

@@ -1,0 +1,149 @@
+#include "fsdp/optimizer.h"
+
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+
+#include <stdexcept>
+
+namespace ghostshard::fsdp {
+namespace {
+
+void require(bool holds, const char* rule, double found) {
+  if (!holds) throw std::invalid_argument(std::string(rule) + ", got " + std::to_string(found));
+}
+
+// The owned parts of all parameters that share a weight decay, and buffers laid out like the shards cut in the same way.
+class Slices {
+ public:
+  // decayed: the parameters with two or more extents, or those with one.
+  Slices(const ShardedModel& model, bool decayed) {
+    for (const auto& group : model.groups()) {
+      if (!group->trainable()) continue;
+      int64_t end = -1;  // of the last slice, to join neighbours: fewer, longer slices
+      for (const OwnedRange& range : group->plan().owned(model.mesh().rank())) {
+        const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
+        if ((parameter.shape().size() >= 2) != decayed) continue;
+        if (range.shard_offset == end) {
+          places_.back().count += range.count;
+        } else {
+          places_.push_back({group.get(), range.shard_offset, range.count});
+        }
+        end = range.shard_offset + range.count;
+      }
+    }
+  }
+
+  std::vector<at::Tensor> weights() const {
+    return cut([](const FlatGroup& group) { return group.shard(); });
+  }
+  std::vector<at::Tensor> of(const ShardBuffers& buffers) const {
+    return cut([&](const FlatGroup& group) { return buffers.shard(group); });
+  }
+
+ private:
+  struct Place {
+    const FlatGroup* group;
+    int64_t offset;
+    int64_t count;
+  };
+
+  template <typename FlatOf>
+  std::vector<at::Tensor> cut(const FlatOf& flat_of) const {
+    std::vector<at::Tensor> tensors;
+    tensors.reserve(places_.size());
+    for (const Place& place : places_) tensors.push_back(flat_of(*place.group).narrow(0, place.offset, place.count));
+    return tensors;
+  }
+
+  std::vector<Place> places_;
+};
+
+// What every optimizer does around its rule: check, keep peers' gathers and autograd away, apply to both halves.
+class ShardOptimizer : public Optimizer {
+ public:
+  ShardOptimizer(ShardedModel& model, double weight_decay) : model_(model) {
+    require(weight_decay >= 0, "weight_decay must not be negative", weight_decay);
+    halves_[0] = {Slices(model, true), weight_decay};
+    halves_[1] = {Slices(model, false), 0.0};
+  }
+
+  void step(const ShardBuffers& gradient, double learning_rate) final {
+    require(learning_rate > 0, "learning_rate must be positive", learning_rate);
+    const at::NoGradGuard no_grad;
+    model_.wait_for_gathers();
+    ++steps_;
+    for (const Half& half : halves_) {
+      const auto weights = half.slices->weights();
+      if (!weights.empty()) update(*half.slices, weights, half.slices->of(gradient), learning_rate, half.weight_decay);
+    }
+    model_.weights_changed();
+  }
+
+ protected:
+  virtual void update(const Slices& slices, const std::vector<at::Tensor>& weights,
+                      const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) = 0;
+  int64_t steps() const { return steps_; }
+
+ private:
+  struct Half {
+    std::optional<Slices> slices;
+    double weight_decay = 0.0;
+  };
+  ShardedModel& model_;
+  Half halves_[2];
+  int64_t steps_ = 0;
+};
+
+class Sgd final : public ShardOptimizer {
+ public:
+  Sgd(ShardedModel& model, const SgdOptions& options)
+      : ShardOptimizer(model, options.weight_decay), momentum_(options.momentum) {
+    require(momentum_ >= 0 && momentum_ < 1, "momentum must be at least 0 and below 1", momentum_);
+    if (momentum_ > 0) velocity_.emplace(model);
+  }
+
+ private:
+  void update(const Slices& slices, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
+              double learning_rate, double weight_decay) override {
+    const auto velocity = velocity_ ? slices.of(*velocity_) : std::vector<at::Tensor>();
+    at::_fused_sgd_(weights, gradients, velocity, weight_decay, momentum_, learning_rate, /*dampening=*/0.0,
+                    /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/steps() == 1);
+  }
+
+  double momentum_;
+  std::optional<ShardBuffers> velocity_;
+};
+
+class AdamW final : public ShardOptimizer {
+ public:
+  AdamW(ShardedModel& model, const AdamWOptions& options)
+      : ShardOptimizer(model, options.weight_decay), options_(options), first_moment_(model), second_moment_(model) {
+    require(options.beta1 >= 0 && options.beta1 < 1, "beta1 must be at least 0 and below 1", options.beta1);
+    require(options.beta2 >= 0 && options.beta2 < 1, "beta2 must be at least 0 and below 1", options.beta2);
+    require(options.epsilon > 0, "epsilon must be positive", options.epsilon);
+  }
+
+ private:
+  void update(const Slices& slices, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
+              double learning_rate, double weight_decay) override {
+    const std::vector<at::Tensor> counts(weights.size(), at::full({}, static_cast<double>(steps()), at::kFloat));
+    at::_fused_adamw_(weights, gradients, slices.of(first_moment_), slices.of(second_moment_),
+                      /*max_exp_avg_sqs=*/at::TensorList(), counts, learning_rate, options_.beta1, options_.beta2,
+                      weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+  }
+
+  AdamWOptions options_;
+  ShardBuffers first_moment_, second_moment_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_sgd(ShardedModel& model, const SgdOptions& options) {
+  return std::make_unique<Sgd>(model, options);
+}
+
+std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& options) {
+  return std::make_unique<AdamW>(model, options);
+}
+
+}  // namespace ghostshard::fsdp

@@ -1,0 +1,139 @@
+#include "fsdp/reduce_scatter.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace ghostshard::fsdp {
+namespace {
+
+constexpr int64_t kMostInFlight = 2;
+
+const at::Tensor& of_group(const std::vector<at::Tensor>& buffers, const FlatGroup& group) {
+  const at::Tensor& buffer = buffers.at(static_cast<size_t>(group.index()));
+  if (!buffer.defined()) {
+    throw std::invalid_argument("the group must be trainable, got the frozen group of parameter '" +
+                                group.parameters().front()->name() + "'");
+  }
+  return buffer;
+}
+
+void check_flat(const at::Tensor& tensor, int64_t elements, const char* name) {
+  if (!tensor.defined() || tensor.scalar_type() != at::kFloat || !tensor.is_contiguous() ||
+      tensor.numel() != elements) {
+    throw std::invalid_argument(std::string(name) + " must be contiguous float32 of " + std::to_string(elements) +
+                                " elements, got " +
+                                (tensor.defined() ? std::to_string(tensor.numel()) + " of " +
+                                                        c10::toString(tensor.scalar_type())
+                                                  : "an undefined tensor"));
+  }
+}
+
+// own[i] += slices[0][i], then slices[1][i], …: each element's order is fixed. In pieces that stay in the cache, so
+// that own is read and written once.
+void add_in_order(float* own, const std::vector<const float*>& slices, int64_t count) {
+  constexpr int64_t kPiece = 4096;
+  at::parallel_for(0, count, 16 * kPiece, [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += kPiece) {
+      const int64_t last = std::min(end, first + kPiece);
+      for (const float* slice : slices) {
+        for (int64_t i = first; i < last; ++i) own[i] += slice[i];
+      }
+    }
+  });
+}
+
+}  // namespace
+
+GradientBuffers::GradientBuffers(const ShardedModel& model) {
+  for (const auto& group : model.groups()) {
+    flat_.push_back(group->trainable() ? at::zeros({group->plan().flat_size()}, at::kFloat) : at::Tensor());
+  }
+}
+
+at::Tensor GradientBuffers::flat(const FlatGroup& group) const { return of_group(flat_, group); }
+
+at::Tensor GradientBuffers::view(const Parameter& parameter) const {
+  return of_group(flat_, parameter.group()).narrow(0, parameter.offset(), parameter.numel()).view(parameter.shape());
+}
+
+void GradientBuffers::zero() {
+  for (at::Tensor& buffer : flat_) {
+    if (buffer.defined()) buffer.zero_();
+  }
+}
+
+ShardBuffers::ShardBuffers(const ShardedModel& model) {
+  for (const auto& group : model.groups()) {
+    shard_.push_back(group->trainable() ? at::zeros({group->plan().shard_size()}, at::kFloat) : at::Tensor());
+  }
+}
+
+at::Tensor ShardBuffers::shard(const FlatGroup& group) const { return of_group(shard_, group); }
+
+void ShardBuffers::zero() {
+  for (at::Tensor& buffer : shard_) {
+    if (buffer.defined()) buffer.zero_();
+  }
+}
+
+struct ReduceScatter::InFlight {
+  const FlatGroup* group;
+  at::Tensor message;
+  at::Tensor received;  // [flat_size], undefined with one rank; this rank's own slice is never written
+  std::unique_ptr<PendingCollective> exchange;
+};
+
+ReduceScatter::ReduceScatter(ShardedModel& model) : model_(model) {
+  if (model.mesh().world_size() == 1) return;
+  int64_t longest = 0;
+  for (const auto& group : model.groups()) {
+    if (group->trainable()) longest = std::max(longest, group->plan().flat_size());
+  }
+  for (int64_t i = 0; i < kMostInFlight; ++i) receive_.push_back(at::empty({longest}, at::kFloat));
+}
+
+ReduceScatter::~ReduceScatter() = default;
+
+void ReduceScatter::begin(const FlatGroup& group, at::Tensor message) {
+  if (!group.trainable()) {
+    throw std::invalid_argument("reduce: the group must be trainable, got the frozen group of parameter '" +
+                                group.parameters().front()->name() + "'");
+  }
+  check_flat(message, group.plan().flat_size(), "reduce: message");
+  if (static_cast<int64_t>(in_flight_.size()) >= kMostInFlight) {
+    throw std::logic_error("reduce: at most " + std::to_string(kMostInFlight) +
+                           " groups may be in flight; finish the oldest first");
+  }
+  auto started = std::make_unique<InFlight>();
+  started->group = &group;
+  started->message = message;
+  if (!receive_.empty()) {
+    started->received = receive_[static_cast<size_t>(begun_ % kMostInFlight)].narrow(0, 0, message.numel());
+    started->exchange = model_.mesh().reduce().exchange(started->received, message);
+  }
+  ++begun_;
+  in_flight_.push_back(std::move(started));
+}
+
+void ReduceScatter::finish(const FlatGroup& group, at::Tensor own) {
+  if (in_flight_.empty() || in_flight_.front()->group != &group) {
+    throw std::logic_error("reduce: groups must finish in the order they began, got the group of parameter '" +
+                           group.parameters().front()->name() + "'");
+  }
+  const int64_t size = group.plan().shard_size();
+  check_flat(own, size, "reduce: own");
+  const std::unique_ptr<InFlight> done = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  if (done->exchange != nullptr) done->exchange->wait();
+  std::vector<const float*> slices;
+  const int64_t rank = model_.mesh().rank();
+  for (int64_t r = 0; r < model_.mesh().world_size(); ++r) {
+    const at::Tensor& from = r == rank ? done->message : done->received;
+    slices.push_back(from.const_data_ptr<float>() + r * size);
+  }
+  add_in_order(own.mutable_data_ptr<float>(), slices, size);
+}
+
+}  // namespace ghostshard::fsdp

@@ -1,0 +1,60 @@
+// Which buffer holds which unit, of which weight version, and for how many leases. Internal to this folder.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/sharded_model.h"
+
+namespace ghostshard::fsdp {
+
+class UnitBuffers {
+ public:
+  UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs, const std::vector<std::unique_ptr<FlatGroup>>& groups);
+
+  void prefetch(int64_t unit);
+  void acquire(int64_t unit);
+  void release(int64_t unit);
+  bool gathered(int64_t unit) const;
+  // The unit could be acquired now: nobody else leases its buffer.
+  bool available(int64_t unit) const;
+  const at::Tensor& flat(const FlatGroup& group) const { return flat_[static_cast<size_t>(group.index())]; }
+  void invalidate();  // waits for gathers, then marks all contents out of date
+  void wait_for_gathers();
+  int64_t gathers() const { return gathers_; }
+
+  // Releases are ignored where the leases they belong to were taken back (another epoch).
+  uint64_t epoch() const { return epoch_; }
+  void release_of_epoch(int64_t unit, uint64_t epoch) noexcept;
+  void reset_leases();
+
+ private:
+  struct Slot {
+    int64_t owner = -1;     // unit whose weights it holds or is receiving
+    int64_t version = -1;   // of the weights
+    std::vector<std::unique_ptr<PendingCollective>> pending;
+    at::Tensor memory;      // undefined with one rank
+  };
+  struct Unit {
+    std::string name;
+    size_t slot = 0;
+    int64_t leases = 0;
+    std::vector<const FlatGroup*> groups;
+  };
+
+  Unit& unit_at(int64_t unit);
+  const Unit& unit_at(int64_t unit) const;
+  bool current(int64_t unit) const;  // there or under way
+  void wait_for(Slot& slot);
+
+  Mesh& mesh_;
+  std::vector<Unit> units_;
+  std::vector<Slot> slots_;
+  std::vector<at::Tensor> flat_;  // [flat_size] by group index: views of slots, or the shards themselves
+  int64_t version_ = 0;
+  uint64_t epoch_ = 0;
+  int64_t gathers_ = 0;
+};
+
+}  // namespace ghostshard::fsdp

@@ -1,0 +1,97 @@
+// DESIGN 5.1: the sum over texts of clipped gradients equals the float64 oracle, one text at a time.
+#include <gtest/gtest.h>
+
+#include "tests/dist/local_ranks.h"
+#include "tests/gpt2/small_world.h"
+
+namespace ghostshard::testing {
+namespace {
+
+struct Case {
+  const char* name;
+  bool tied = true;
+  std::vector<std::string> freeze;
+  dp::RecordingChoice recording = dp::RecordingChoice::kAutomatic;
+  int64_t microbatch = 100;
+  int64_t ranks = 1;
+  double clip_norm = 6.0;  // about half of the texts are above
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+using Choice = dp::RecordingChoice;
+
+const Case kCases[] = {
+    {.name = "tied_automatic"},
+    {.name = "tied_hold", .recording = Choice::kHold},
+    {.name = "tied_replay", .recording = Choice::kReplay},
+    {.name = "untied_hold", .tied = false, .recording = Choice::kHold},
+    {.name = "untied_replay", .tied = false, .recording = Choice::kReplay},
+    {.name = "accumulation_hold", .recording = Choice::kHold, .microbatch = 3},
+    {.name = "accumulation_replay", .recording = Choice::kReplay, .microbatch = 3},
+    {.name = "one_text_at_a_time", .microbatch = 1},
+    {.name = "embeddings_frozen_tied_replay", .freeze = {"transformer.w*"}, .recording = Choice::kReplay},
+    {.name = "embeddings_frozen_untied_hold", .tied = false, .freeze = {"transformer.w*"}, .recording = Choice::kHold},
+    {.name = "first_blocks_frozen", .freeze = {"transformer.w*", "transformer.h.0.*", "transformer.h.1.*"}},
+    {.name = "only_biases", .freeze = {"*.weight"}},
+    {.name = "only_head", .tied = false, .freeze = {"transformer.*"}},
+    {.name = "only_embedding", .tied = false, .freeze = {"transformer.h.*", "transformer.ln_f.*", "lm_head.*"}},
+    {.name = "middle_block_frozen", .freeze = {"transformer.h.1.*"}},
+    {.name = "nothing_clips", .clip_norm = 1e4},
+    {.name = "everything_clips", .clip_norm = 1e-3},
+    {.name = "two_ranks_hold", .recording = Choice::kHold, .microbatch = 2, .ranks = 2},
+    {.name = "two_ranks_replay", .recording = Choice::kReplay, .microbatch = 2, .ranks = 2},
+    {.name = "two_ranks_untied", .tied = false, .microbatch = 4, .ranks = 2},
+    {.name = "two_ranks_frozen_parts", .freeze = {"transformer.w*", "transformer.h.1.*"}, .microbatch = 4, .ranks = 2},
+    {.name = "four_ranks", .microbatch = 2, .ranks = 4},
+};
+
+class ClippedSum : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
+  const Case& c = GetParam();
+  const gpt2::Config config = small_config(c.tied);
+  const auto texts = awkward_texts(config);
+  const TemporaryFolder folder;
+  const auto path = write_texts(folder.path() / "texts.safetensors", texts);
+  std::mutex results;
+  Distance total;
+  run_ranks(static_cast<int>(c.ranks), [&](fsdp::Mesh& mesh) {
+    gpt2::Gpt2 model(mesh, config, c.freeze);
+    randomize(model, 3);
+    const gpt2::Dataset data(path, config.vocab_size, config.n_positions);
+    std::vector<std::string> frozen;
+    for (const auto& parameter : model.parameters().parameters()) {
+      if (!parameter->trainable()) frozen.push_back(parameter->name());
+    }
+    const auto n = data.units();
+    const auto plan = dp::DpPlan::make({.units = n,
+                                        .expected_batch = n,  // q = 1: every text, every step
+                                        .steps = 1,
+                                        .clip_norm = accountant::ClipNorm(c.clip_norm),
+                                        .noise_multiplier = kNoNoise});
+    const auto key = test_key();
+    auto clipper = plan.clipper(model.parameters(), {.recording = c.recording});
+    auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
+    const auto sampler = plan.sampler(key, mesh.rank(), mesh.world_size());
+    auto sum = clipped_batch(model, clipper, data, sampler.draw_local({0}, c.microbatch, data.row_counts()));
+    const auto gradient = mechanism.release(std::move(sum), {0});
+
+    const ReferenceGpt2 reference(config, whole_weights(model), frozen);
+    const Gradients expected = clipped_sum(reference, texts, c.clip_norm);
+    const Distance d = compare_slices(model.parameters(), gradient.slices(), static_cast<double>(n), expected);
+    const std::lock_guard lock(results);
+    total.squared_difference += d.squared_difference;
+    total.squared_norm += d.squared_norm;
+  });
+  // Forward and backward chain about 80 float32 operations here, each a sum of at most 96 products with a rounding of
+  // about sqrt(96)·2^-24 = 6e-7; in quadrature sqrt(80)·6e-7 = 5e-6, and twice that for luck.
+  ASSERT_GT(total.squared_norm, 0.0);
+  EXPECT_LT(std::sqrt(total.squared_difference / total.squared_norm), 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpt2, ClippedSum, ::testing::ValuesIn(kCases),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+}  // namespace
+}  // namespace ghostshard::testing

@@ -1,0 +1,135 @@
+// The slow, obviously right twin: GPT-2 in float64 with plain autograd, one text at a time.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "examples/gpt2/config.h"
+
+namespace ghostshard::testing {
+
+using Gradients = std::map<std::string, at::Tensor>;  // float64, by Hugging Face name
+
+struct Text {
+  std::vector<int64_t> tokens;
+  std::vector<uint8_t> mask;  // 1 where the token is to be predicted
+};
+
+class ReferenceGpt2 {
+ public:
+  // weights: float32 or float64 by name; those in `frozen` get no gradient.
+  ReferenceGpt2(gpt2::Config config, const std::map<std::string, at::Tensor>& weights,
+                const std::vector<std::string>& frozen)
+      : config_(std::move(config)) {
+    for (const auto& [name, value] : weights) {
+      const bool fixed = std::find(frozen.begin(), frozen.end(), name) != frozen.end();
+      weights_[name] = value.to(at::kDouble).clone().set_requires_grad(!fixed);
+    }
+  }
+
+  // Mean loss over the predicted tokens of one text; zero if there is none.
+  at::Tensor loss(const Text& text) const {
+    const auto length = static_cast<int64_t>(text.tokens.size()) - 1;
+    if (length < 1) return at::zeros({}, at::kDouble);
+    const at::Tensor tokens = at::tensor(at::ArrayRef<int64_t>(text.tokens));
+    const at::Tensor log_p = at::log_softmax(logits(tokens.narrow(0, 0, length)), 1);
+    const at::Tensor picked = -log_p.gather(1, tokens.narrow(0, 1, length).unsqueeze(1)).squeeze(1);
+    std::vector<double> mask;
+    for (int64_t t = 1; t <= length; ++t) mask.push_back(text.mask[static_cast<size_t>(t)] != 0 ? 1.0 : 0.0);
+    const at::Tensor m = at::tensor(at::ArrayRef<double>(mask), at::TensorOptions(at::kDouble));
+    if (m.sum().item<double>() == 0) return at::zeros({}, at::kDouble);
+    return (picked * m).sum() / m.sum();
+  }
+
+  at::Tensor logits(const at::Tensor& ids) const {
+    const int64_t length = ids.size(0);
+    at::Tensor x = w("transformer.wte.weight").index_select(0, ids) + w("transformer.wpe.weight").narrow(0, 0, length);
+    for (int64_t layer = 0; layer < config_.n_layer; ++layer) {
+      const std::string h = "transformer.h." + std::to_string(layer) + ".";
+      x = x + linear(attention(linear(norm(x, h + "ln_1"), h + "attn.c_attn")), h + "attn.c_proj");
+      x = x + linear(gelu(linear(norm(x, h + "ln_2"), h + "mlp.c_fc")), h + "mlp.c_proj");
+    }
+    x = norm(x, "transformer.ln_f");
+    return at::mm(x, w(config_.tie_word_embeddings ? "transformer.wte.weight" : "lm_head.weight").t());
+  }
+
+  Gradients gradient(const Text& text) const {
+    std::vector<at::Tensor> inputs;
+    std::vector<std::string> names;
+    for (const auto& [name, value] : weights_) {
+      if (!value.requires_grad()) continue;
+      inputs.push_back(value);
+      names.push_back(name);
+    }
+    Gradients result;
+    const at::Tensor value = loss(text);
+    std::vector<at::Tensor> grads(inputs.size());
+    if (value.requires_grad()) {
+      grads = torch::autograd::grad({value}, inputs, {}, std::nullopt, false, /*allow_unused=*/true);
+    }
+    for (size_t i = 0; i < names.size(); ++i) {
+      result[names[i]] = grads[i].defined() ? grads[i] : at::zeros_like(inputs[i]);
+    }
+    return result;
+  }
+
+ private:
+  at::Tensor w(const std::string& name) const { return weights_.at(name); }
+  at::Tensor linear(const at::Tensor& x, const std::string& name) const {
+    return at::mm(x, w(name + ".weight")) + w(name + ".bias");
+  }
+  at::Tensor norm(const at::Tensor& x, const std::string& name) const {
+    const at::Tensor centred = x - x.mean(1, true);
+    return centred / (centred.pow(2).mean(1, true) + config_.layer_norm_epsilon).sqrt() * w(name + ".weight") +
+           w(name + ".bias");
+  }
+  static at::Tensor gelu(const at::Tensor& x) {
+    return 0.5 * x * (1 + at::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x.pow(3))));
+  }
+  at::Tensor attention(const at::Tensor& qkv) const {
+    const int64_t length = qkv.size(0);
+    const int64_t size = config_.head_size();
+    const auto parts = qkv.split(config_.n_embd, 1);
+    std::vector<at::Tensor> heads;
+    const at::Tensor later = at::ones({length, length}, at::kBool).triu(1);
+    for (int64_t head = 0; head < config_.n_head; ++head) {
+      const at::Tensor q = parts[0].narrow(1, head * size, size);
+      const at::Tensor k = parts[1].narrow(1, head * size, size);
+      const at::Tensor v = parts[2].narrow(1, head * size, size);
+      const at::Tensor scores = (at::mm(q, k.t()) / std::sqrt(static_cast<double>(size)))
+                                    .masked_fill(later, -std::numeric_limits<double>::infinity());
+      heads.push_back(at::mm(scores.softmax(1), v));
+    }
+    return at::cat(heads, 1);
+  }
+
+  gpt2::Config config_;
+  std::map<std::string, at::Tensor> weights_;
+};
+
+inline double norm_of(const Gradients& gradients) {
+  double squared = 0;
+  for (const auto& [name, value] : gradients) squared += value.pow(2).sum().item<double>();
+  return std::sqrt(squared);
+}
+
+// Sum over texts of min(1, C/‖g‖)·g.
+inline Gradients clipped_sum(const ReferenceGpt2& model, const std::vector<Text>& texts, double clip_norm) {
+  Gradients sum;
+  for (const Text& text : texts) {
+    const Gradients g = model.gradient(text);
+    const double norm = norm_of(g);
+    const double factor = norm > clip_norm ? clip_norm / norm : 1.0;
+    for (const auto& [name, value] : g) {
+      auto [at, fresh] = sum.try_emplace(name, value * factor);
+      if (!fresh) at->second += value * factor;
+    }
+  }
+  return sum;
+}
+
+}  // namespace ghostshard::testing
