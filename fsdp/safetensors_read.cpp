@@ -39,7 +39,7 @@ json parse_header(const std::filesystem::path& path, std::string_view text) {
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
     if (event == json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      reject(path, "every name in the header must be used once", "'" + value.get<std::string>() + "' twice");
+      reject(path, "every name in the header must be used once", value.dump() + " twice");
     }
     return true;
   };

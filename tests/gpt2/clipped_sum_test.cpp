@@ -4,7 +4,7 @@
 #include "tests/dist/local_ranks.h"
 #include "tests/gpt2/small_world.h"
 
-namespace ghostshard::testing {
+namespace ghostshard::tests {
 namespace {
 
 struct Case {
@@ -94,4 +94,4 @@ INSTANTIATE_TEST_SUITE_P(Gpt2, ClippedSum, ::testing::ValuesIn(kCases),
                          [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
-}  // namespace ghostshard::testing
+}  // namespace ghostshard::tests

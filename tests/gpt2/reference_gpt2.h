@@ -1,7 +1,8 @@
 // The slow, obviously right twin: GPT-2 in float64 with plain autograd, one text at a time.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <map>
@@ -10,7 +11,7 @@
 
 #include "examples/gpt2/config.h"
 
-namespace ghostshard::testing {
+namespace ghostshard::tests {
 
 using Gradients = std::map<std::string, at::Tensor>;  // float64, by Hugging Face name
 
@@ -132,4 +133,4 @@ inline Gradients clipped_sum(const ReferenceGpt2& model, const std::vector<Text>
   return sum;
 }
 
-}  // namespace ghostshard::testing
+}  // namespace ghostshard::tests

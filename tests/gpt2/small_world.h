@@ -1,7 +1,9 @@
 // A small GPT-2, texts of awkward lengths, and one private step over any number of ranks, for tests.
 #pragma once
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <unistd.h>
 
 #include <filesystem>
@@ -14,7 +16,7 @@
 #include "fsdp/safetensors.h"
 #include "tests/gpt2/reference_gpt2.h"
 
-namespace ghostshard::testing {
+namespace ghostshard::tests {
 
 inline gpt2::Config small_config(bool tied) {
   gpt2::Config c;
@@ -32,7 +34,7 @@ inline gpt2::Config small_config(bool tied) {
 // Ragged: a text of one token (no rows), of two, full length, repeated tokens, masked prompts, and one with no loss.
 inline std::vector<Text> awkward_texts(const gpt2::Config& c) {
   std::vector<Text> texts;
-  torch::manual_seed(7);
+  at::manual_seed(7);
   for (const int64_t length : {1, 2, 25, 3, 9, 9, 14, 25, 5, 17, 2, 8}) {
     Text text;
     const at::Tensor tokens = at::randint(0, c.vocab_size, {length}, at::kLong);
@@ -145,4 +147,4 @@ inline Distance compare_slices(fsdp::ShardedModel& model, const fsdp::ShardBuffe
   return d;
 }
 
-}  // namespace ghostshard::testing
+}  // namespace ghostshard::tests

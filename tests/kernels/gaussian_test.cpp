@@ -237,8 +237,8 @@ TEST_P(Radius, HasRelativePrecision) {
     std::array<float, 2> z;
     box_muller(words.data(), z.data(), 1);
     const Pair pair = pair_of(bits, angle);
-    // The lowest bit of the radius is dropped: where nothing but it is left, u doubles.
-    const double dropped_bit = std::min(bits, ~bits) < 4096 ? 0.12 * pair.radius : 0;
+    // The lowest bit of the radius is dropped: where nothing else is left, its square may halve or double.
+    const double dropped_bit = std::min(bits, ~bits) < 2 ? (std::numbers::sqrt2 - 1) * pair.radius : 0;
     EXPECT_NEAR(z[0], pair.cosine, 6 * 0x1p-24 * pair.radius + dropped_bit);
     EXPECT_NEAR(z[1], pair.sine, 6 * 0x1p-24 * pair.radius + dropped_bit);
     EXPECT_GT(std::hypot(z[0], z[1]), 0);

@@ -53,7 +53,7 @@ class ScaledSumRows : public ScaledSum {};
 
 TEST_P(ScaledSumRows, EqualsTheOracleThoughUnitsOfFactorZeroAreNotFinite) {
   oracle::Rows rows = oracle::rows_like(oracle::Tokens::kIndependent, segments.rows(), c.inputs, c.outputs, c.type);
-  at::Tensor expected = before.to(at::kDouble), magnitude = expected.abs();
+  at::Tensor expected = before.to(at::kDouble).clone(), magnitude = expected.abs();
   for (int64_t u = 0; u < segments.units(); ++u) {
     const double factor = c.factors[static_cast<size_t>(u)];
     if (factor != 0) {
@@ -92,7 +92,7 @@ class ScaledSumHeld : public ScaledSum {};
 
 TEST_P(ScaledSumHeld, EqualsTheOracleThoughUnitsOfFactorZeroAreNotFinite) {
   at::Tensor held = oracle::normal({segments.units(), c.outputs, c.inputs}, 4, c.type);
-  at::Tensor expected = before.to(at::kDouble), magnitude = expected.abs();
+  at::Tensor expected = before.to(at::kDouble).clone(), magnitude = expected.abs();
   int64_t contributing = 0;
   for (int64_t u = 0; u < segments.units(); ++u) {
     const double factor = c.factors[static_cast<size_t>(u)];

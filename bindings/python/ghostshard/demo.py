@@ -22,7 +22,7 @@ from ghostshard.data import (
     encode_units, load_vocabulary, read_packed, read_units, split_indices, train_vocabulary, write_packed,
 )  # fmt: skip
 from ghostshard.data.text import TextUnit
-from ghostshard.errors import UserError, parser, run
+from ghostshard.errors import Failure, UserError, parser, run
 from ghostshard.files import replacing
 from ghostshard.generate import Sampling, generate
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     return run(_main, arguments)
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str]) -> None:
     command = parser("python -m ghostshard.demo", "Fine-tunes a small GPT-2 on real texts under a privacy budget.")
     command.add_argument("--config", type=Path, default=repository() / "examples" / "gpt2" / "demo" / "demo.json")
     command.add_argument("--cache", type=Path, default=repository() / "data-cache")
@@ -64,11 +64,9 @@ def _main(arguments: list[str]) -> int:
          "eval-data": data / "public-eval.safetensors", "output": output},
     )  # fmt: skip
     if status != 0:
-        print(f"error: the run ended with status {status}; its own message is above", file=sys.stderr)
-        return 1
+        raise Failure(f"the run ended with status {status}; its own message is above")
     _copy_tokenizer(data / "tokenizer", output / "model")
     print(closing_words(config, output))
-    return 0
 
 
 def prepare_data(config: dict, model_config: dict, cache: Path) -> Path:
@@ -121,7 +119,7 @@ def warm_start(config: dict, model_config: Path, data: Path, cache: Path, binary
                  "output": partial},
             )  # fmt: skip
             if status != 0:
-                raise UserError(f"the warm start ended with status {status}; its own message is above")
+                raise Failure(f"the warm start ended with status {status}; its own message is above")
             _copy_tokenizer(data / "tokenizer", partial / "model")
     return folder / "model"
 
@@ -131,7 +129,7 @@ def closing_words(config: dict, output: Path) -> str:
     sample = Sampling(**{key: value for key, value in config["sample"].items() if key != "prompt"})
     try:
         text = generate(output / "model", config["sample"]["prompt"], sampling=sample)
-    except (UserError, RuntimeError) as error:
+    except (UserError, Failure) as error:
         text = f"(none: {error})"
     guarantee = _read_json(output / "privacy_report.json")["guarantee"]
     return "\n".join([

@@ -1,4 +1,4 @@
-"""What a user can get wrong, and how a command says so: one sentence, exit code 2."""
+"""How a command says what went wrong: one sentence; exit code 2 for a mistake of the user, 1 for anything else."""
 
 import argparse
 import math
@@ -8,6 +8,10 @@ from collections.abc import Callable
 
 class UserError(ValueError):
     """A mistake of the caller. The text says what must hold and what came."""
+
+
+class Failure(RuntimeError):
+    """A program that was started failed; nothing the caller typed is wrong."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -27,6 +31,9 @@ def run(command: Callable[[list[str]], int | None], arguments: list[str] | None)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except Failure as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         return 1
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ghostshard.binary import find_binary
 from ghostshard.data.vocabulary import Vocabulary, load_vocabulary
-from ghostshard.errors import UserError, number, parser, run, whole_number
+from ghostshard.errors import Failure, UserError, number, parser, run, whole_number
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ def _native(binary: Path, model: Path, ids: list[int], sampling: Sampling) -> li
     if done.returncode == 2:
         raise UserError(done.stderr.strip().removeprefix("error: "))
     if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} ended with status {done.returncode}: {done.stderr.strip()}")
+        raise Failure(f"{command[0]} ended with status {done.returncode}: {done.stderr.strip()}")
     line = re.search(r"(?m)^tokens:[ \t]*((?:\d+(?:,\d+)*)?)[ \t]*$", done.stdout)
     if line is None:
-        raise RuntimeError(f"{command[0]} must print a line `tokens: 1,2,3`, printed {done.stdout.strip()!r}")
+        raise Failure(f"{command[0]} must print a line `tokens: 1,2,3`, printed {done.stdout.strip()!r}")
     return [int(token) for token in line[1].split(",") if token]
 
 
@@ -121,12 +121,8 @@ def _main(arguments: list[str]) -> None:
     command.add_argument("--binary", metavar="FILE", help="the C++ program (default: the one built in this tree)")
     options = command.parse_args(arguments)
     sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, options.seed)
-    try:
-        print(generate(options.model, options.prompt, tokenizer=options.tokenizer, sampling=sampling,
-                       backend=options.backend, binary=options.binary))
-    except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    print(generate(options.model, options.prompt, tokenizer=options.tokenizer, sampling=sampling,
+                   backend=options.backend, binary=options.binary))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+#include "accountant/events.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace ghostshard::accountant {
+namespace {
+
+struct Form {
+  const char* name;
+  Event event;
+  const char* json;
+};
+
+void PrintTo(const Form& c, std::ostream* out) { *out << c.name; }
+
+class EventJson : public testing::TestWithParam<Form> {};
+
+TEST_P(EventJson, IsTheDocumentedText) { EXPECT_EQ(to_json(GetParam().event).dump(), GetParam().json); }
+
+TEST_P(EventJson, ReadsBackToTheSameBits) {
+  EXPECT_EQ(event_from_json(nlohmann::json::parse(GetParam().json)), GetParam().event);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Events, EventJson,
+    testing::Values(
+        Form{"Gaussian", GaussianEvent{NoiseMultiplier(1.5)}, R"({"noise_multiplier":1.5,"type":"gaussian"})"},
+        Form{"PoissonGaussian", PoissonGaussianEvent{SamplingRate(0.25), NoiseMultiplier(0.5)},
+             R"({"noise_multiplier":0.5,"sampling_rate":0.25,"type":"poisson_gaussian"})"},
+        Form{
+            "ValuesWithoutAShortDecimal", PoissonGaussianEvent{SamplingRate(256.0 / 60000), NoiseMultiplier(1.0 / 3)},
+            R"({"noise_multiplier":0.3333333333333333,"sampling_rate":0.004266666666666667,"type":"poisson_gaussian"})"}),
+    [](const auto& c) { return c.param.name; });
+
+struct Refused {
+  const char* name;
+  const char* json;
+  const char* message;
+};
+
+void PrintTo(const Refused& c, std::ostream* out) { *out << c.name; }
+
+class EventFromJsonRefuses : public testing::TestWithParam<Refused> {};
+
+TEST_P(EventFromJsonRefuses, AndSaysWhatMustHold) {
+  try {
+    (void)event_from_json(nlohmann::json::parse(GetParam().json));
+    FAIL() << "was accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(GetParam().message));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Json, EventFromJsonRefuses,
+    testing::Values(Refused{"NoObject", R"([1])", "must be an object with a text \"type\""},
+                    Refused{"NoType", R"({"noise_multiplier":1})", "must be an object with a text \"type\""},
+                    Refused{"UnknownType", R"({"type":"laplace","noise_multiplier":1})",
+                            "must be one of gaussian, poisson_gaussian; got \"laplace\""},
+                    Refused{"MissingRate", R"({"type":"poisson_gaussian","noise_multiplier":1})",
+                            "exactly the keys type, sampling_rate, noise_multiplier"},
+                    Refused{"RateOnAGaussian", R"({"type":"gaussian","noise_multiplier":1,"sampling_rate":0.1})",
+                            "exactly the keys type, noise_multiplier"},
+                    Refused{"NullForANumber", R"({"type":"gaussian","noise_multiplier":null})",
+                            "noise_multiplier must be a number, got null"},
+                    Refused{"ZeroNoise", R"({"type":"gaussian","noise_multiplier":0})",
+                            "noise multiplier must be finite and > 0, got 0"},
+                    Refused{"RateAboveOne", R"({"type":"poisson_gaussian","noise_multiplier":1,"sampling_rate":2})",
+                            "sampling rate must be > 0 and <= 1, got 2"}),
+    [](const auto& c) { return c.param.name; });
+
+TEST(Adjacency, NamesReadBack) {
+  EXPECT_EQ(adjacency_from_string(to_string(Adjacency::kZeroOut)), Adjacency::kZeroOut);
+  EXPECT_EQ(adjacency_from_string(to_string(Adjacency::kAddOrRemove)), Adjacency::kAddOrRemove);
+}
+
+TEST(Adjacency, AnUnknownNameListsTheKnownOnes) {
+  EXPECT_THAT([] { (void)adjacency_from_string("replace-one"); },
+              testing::ThrowsMessage<std::invalid_argument>(
+                  "adjacency must be one of zero-out, add-or-remove; got \"replace-one\""));
+}
+
+}  // namespace
+}  // namespace ghostshard::accountant

@@ -1,0 +1,390 @@
+#include "accountant/ledger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "accountant/sha256.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+const Event kEvent = PoissonGaussianEvent{SamplingRate(0.01), NoiseMultiplier(1.1)};
+
+TEST(Sha256, GivesTheDigestsOfTheStandard) {
+  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+class Ledger : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ghostshard_ledger_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    path_ = folder_ / "ledger.jsonl";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  static nlohmann::json header() { return {{"adjacency", "zero-out"}, {"run_id", "a run"}, {"clip_norm", 1.0}}; }
+
+  void write_three_releases() const {
+    LedgerWriter writer = LedgerWriter::create(path_, header());
+    writer.append(0, 0, kEvent);
+    writer.append(1, 0, kEvent);
+    writer.append(1, 1, GaussianEvent{NoiseMultiplier(2)});
+  }
+  std::string bytes() const {
+    std::ifstream in(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void set_bytes(const std::string& text) const { std::ofstream(path_, std::ios::binary) << text; }
+  std::vector<std::string> lines() const {
+    std::istringstream in(bytes());
+    std::vector<std::string> all;
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    return all;
+  }
+  void set_lines(const std::vector<std::string>& all) const {
+    std::string text;
+    for (const std::string& line : all) text += line + '\n';
+    set_bytes(text);
+  }
+
+  std::filesystem::path folder_, path_;
+};
+
+// -----------------------------------------------------------------------------------------------------------------
+// What is written is what is read
+
+TEST_F(Ledger, ReadsBackWhatWasAppended) {
+  write_three_releases();
+  const LedgerContents contents = read_ledger(path_);
+  EXPECT_EQ(contents.header.at("run_id"), "a run");
+  EXPECT_EQ(contents.header.at("schema"), kLedgerSchema);
+  EXPECT_EQ(contents.header.at("library_version"), kLibraryVersion);
+  ASSERT_EQ(contents.entries.size(), 3U);
+  EXPECT_EQ(contents.entries[0].event, kEvent);
+  EXPECT_EQ(contents.entries[2].sequence, 3);
+  EXPECT_EQ(contents.entries[2].step, 1);
+  EXPECT_EQ(contents.entries[2].attempt, 1);
+  EXPECT_EQ(contents.entries[2].event, Event(GaussianEvent{NoiseMultiplier(2)}));
+  EXPECT_FALSE(contents.dropped_partial_line);
+}
+
+TEST_F(Ledger, ChainsTheHashesOfTheExactLines) {
+  write_three_releases();
+  const auto text = lines();
+  ASSERT_EQ(text.size(), 4U);
+  EXPECT_EQ(nlohmann::json::parse(text[0]).at("previous"), std::string(64, '0'));
+  EXPECT_EQ(nlohmann::json::parse(text[1]).at("previous"), sha256_hex(text[0]));
+  EXPECT_EQ(nlohmann::json::parse(text[2]).at("previous"), sha256_hex(text[1]));
+  EXPECT_EQ(nlohmann::json::parse(text[3]).at("previous"), sha256_hex(text[2]));
+  const LedgerContents contents = read_ledger(path_);
+  EXPECT_EQ(contents.header_hash, sha256_hex(text[0]));
+  EXPECT_EQ(contents.entries[1].hash, sha256_hex(text[2]));
+  EXPECT_EQ(contents.head, sha256_hex(text[3]));
+}
+
+TEST_F(Ledger, AnAppendIsInTheFileWhenItReturns) {
+  LedgerWriter writer = LedgerWriter::create(path_, header());
+  EXPECT_EQ(read_ledger(path_).head, writer.head());
+  writer.append(0, 0, kEvent);
+  EXPECT_EQ(read_ledger(path_).entries.size(), 1U);
+  EXPECT_EQ(read_ledger(path_).head, writer.head());
+}
+
+TEST_F(Ledger, ReopenGoesOnWhereTheFileEnds) {
+  write_three_releases();
+  LedgerWriter writer = LedgerWriter::reopen(path_);
+  EXPECT_EQ(writer.entries(), 3);
+  EXPECT_EQ(writer.head(), read_ledger(path_).head);
+  writer.append(2, 1, kEvent);
+  EXPECT_EQ(read_ledger(path_).entries.back().sequence, 4);
+}
+
+TEST_F(Ledger, AMovedWriterWritesAndTheOldOneRefuses) {
+  LedgerWriter writer = LedgerWriter::create(path_, header());
+  LedgerWriter other = std::move(writer);
+  other.append(0, 0, kEvent);
+  EXPECT_THROW(writer.append(1, 0, kEvent), std::runtime_error);
+  EXPECT_EQ(read_ledger(path_).entries.size(), 1U);
+}
+
+// -----------------------------------------------------------------------------------------------------------------
+// Tampering
+
+struct Tampering {
+  const char* name;
+  std::function<void(std::vector<std::string>&)> change;
+  const char* message;
+};
+
+void PrintTo(const Tampering& c, std::ostream* out) { *out << c.name; }
+
+void replace(std::string& line, const std::string& from, const std::string& to) {
+  line.replace(line.find(from), from.size(), to);
+}
+
+// The hash of line i of a list, to write a line whose chain is right and whose content is not.
+void rechain(std::vector<std::string>& all, size_t i) {
+  auto json = nlohmann::json::parse(all[i]);
+  json["previous"] = sha256_hex(all[i - 1]);
+  all[i] = json.dump();
+}
+
+class TamperedLedger : public Ledger, public testing::WithParamInterface<Tampering> {};
+
+TEST_P(TamperedLedger, IsRefusedWithPathLineAndRule) {
+  write_three_releases();
+  auto all = lines();
+  GetParam().change(all);
+  set_lines(all);
+  EXPECT_THAT([&] { (void)read_ledger(path_); },
+              ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr(path_.string()), HasSubstr(GetParam().message))));
+}
+
+TEST_P(TamperedLedger, IsNotReopened) {
+  write_three_releases();
+  auto all = lines();
+  GetParam().change(all);
+  set_lines(all);
+  const std::string before = bytes();
+  EXPECT_THROW((void)LedgerWriter::reopen(path_), std::invalid_argument);
+  EXPECT_EQ(bytes(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, TamperedLedger,
+    testing::Values(
+        Tampering{"HeaderEdited", [](auto& l) { replace(l[0], "a run", "b run"); }, "line 2: previous must be"},
+        Tampering{"ReleaseEdited", [](auto& l) { replace(l[1], "1.1", "2.2"); }, "line 3: previous must be"},
+        Tampering{"BlankAdded", [](auto& l) { l[1] += ' '; }, "line 3: previous must be"},
+        Tampering{"CarriageReturns",
+                  [](auto& l) {
+                    for (auto& line : l) line += '\r';
+                  },
+                  "line 2: previous must be"},
+        Tampering{"ReleasesReordered", [](auto& l) { std::swap(l[1], l[2]); }, "line 2: previous must be"},
+        Tampering{"ReleaseDeleted", [](auto& l) { l.erase(l.begin() + 1); }, "line 2: previous must be"},
+        Tampering{"ReleaseRepeated", [](auto& l) { l.insert(l.begin() + 2, l[1]); }, "line 3: previous must be"},
+        Tampering{"HeaderDeleted", [](auto& l) { l.erase(l.begin()); }, "line 1: schema must be"},
+        Tampering{"CutInTheMiddleOfTheFile", [](auto& l) { l[2].resize(20); }, "line 3: must be a JSON object"},
+        Tampering{"EmptyLine", [](auto& l) { l.insert(l.begin() + 1, ""); }, "line 2: must be a JSON object"},
+        Tampering{"Empty", [](auto& l) { l.clear(); }, "line 1: must be a header, the file is empty"},
+        Tampering{"UnknownSchema", [](auto& l) { replace(l[0], "ledger/1", "ledger/2"); },
+                  "line 1: schema must be ghostshard.ledger/1, got \"ghostshard.ledger/2\""},
+        Tampering{"UnknownAdjacency", [](auto& l) { replace(l[0], "zero-out", "replace!"); },
+                  "line 1: adjacency must be one of"},
+        Tampering{"HeaderThatIsNotTheFirst", [](auto& l) { replace(l[0], std::string(64, '0'), std::string(64, '1')); },
+                  "line 1: the header's previous must be 64 zeros"},
+        Tampering{"HeaderOfAnotherType", [](auto& l) { replace(l[0], "\"header\"", "\"release\""); },
+                  "line 1: the first line must be of type header"},
+        Tampering{"SequenceWithAGap", [](auto& l) { replace(l[3], "\"sequence\":3", "\"sequence\":4"); },
+                  "line 4: sequence must be 3, got 4"},
+        Tampering{"UnknownEvent", [](auto& l) { replace(l[3], "\"gaussian\"", "\"laplace\""); },
+                  "line 4: event type must be one of"},
+        Tampering{"UnknownField", [](auto& l) { replace(l[3], "\"step\"", "\"more\":1,\"step\""); },
+                  "line 4: must be a release of schema"},
+        Tampering{"MissingField", [](auto& l) { replace(l[3], "\"step\":1,", ""); },
+                  "line 4: a release must have step"},
+        Tampering{"NegativeStep", [](auto& l) { replace(l[3], "\"step\":1", "\"step\":-1"); },
+                  "line 4: step must be a whole number >= 0, got -1"},
+        Tampering{"FractionalAttempt", [](auto& l) { replace(l[3], "\"attempt\":1", "\"attempt\":0.5"); },
+                  "line 4: attempt must be a whole number >= 0, got 0.5"},
+        Tampering{"ReleaseOfAnotherType",
+                  [](auto& l) {
+                    replace(l[2], "\"release\"", "\"comment\"");
+                    rechain(l, 3);
+                  },
+                  "line 3: must be a release of schema"}),
+    [](const auto& c) { return c.param.name; });
+
+// -----------------------------------------------------------------------------------------------------------------
+// A crash in the middle of a line
+
+TEST_F(Ledger, ALastLineCutShortIsDroppedAndSaidSo) {
+  write_three_releases();
+  const auto all = lines();
+  const std::string whole = bytes();
+  set_bytes(whole.substr(0, whole.size() - 10));
+  const LedgerContents contents = read_ledger(path_);
+  EXPECT_TRUE(contents.dropped_partial_line);
+  EXPECT_EQ(contents.entries.size(), 2U);
+  EXPECT_EQ(contents.head, sha256_hex(all[2]));
+}
+
+TEST_F(Ledger, ALastLineThatLacksOnlyItsNewlineCounts) {
+  write_three_releases();
+  const std::string whole = bytes();
+  set_bytes(whole.substr(0, whole.size() - 1));
+  EXPECT_EQ(read_ledger(path_).entries.size(), 3U);
+  EXPECT_FALSE(read_ledger(path_).dropped_partial_line);
+}
+
+TEST_F(Ledger, ReopenRemovesALineCutShort) {
+  write_three_releases();
+  const std::string whole = bytes();
+  set_bytes(whole.substr(0, whole.size() - 10));
+  LedgerWriter::reopen(path_).append(1, 2, kEvent);
+  const LedgerContents contents = read_ledger(path_);
+  EXPECT_EQ(contents.entries.size(), 3U);
+  EXPECT_EQ(contents.entries.back().attempt, 2);
+  EXPECT_FALSE(contents.dropped_partial_line);
+}
+
+TEST_F(Ledger, ReopenCompletesALineThatLacksItsNewline) {
+  write_three_releases();
+  const std::string whole = bytes();
+  set_bytes(whole.substr(0, whole.size() - 1));
+  LedgerWriter::reopen(path_).append(2, 1, kEvent);
+  EXPECT_EQ(bytes().substr(0, whole.size()), whole);
+  EXPECT_EQ(read_ledger(path_).entries.size(), 4U);
+}
+
+TEST_F(Ledger, AHeaderCutShortIsNoLedger) {
+  write_three_releases();
+  set_bytes(bytes().substr(0, 30));
+  EXPECT_THROW((void)read_ledger(path_), std::invalid_argument);
+}
+
+// -----------------------------------------------------------------------------------------------------------------
+// Refusals of the writer
+
+TEST_F(Ledger, CreateRefusesAFileThatExistsAndLeavesItAlone) {
+  write_three_releases();
+  const std::string before = bytes();
+  EXPECT_THAT([&] { (void)LedgerWriter::create(path_, header()); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr("must not exist yet")));
+  EXPECT_EQ(bytes(), before);
+}
+
+TEST_F(Ledger, ASecondWriterIsRefusedWhileTheFirstLives) {
+  {
+    LedgerWriter writer = LedgerWriter::create(path_, header());
+    EXPECT_THAT([&] { (void)LedgerWriter::reopen(path_); },
+                ThrowsMessage<std::runtime_error>(HasSubstr("another writer has it open")));
+    writer.append(0, 0, kEvent);
+  }
+  EXPECT_EQ(LedgerWriter::reopen(path_).entries(), 1);
+}
+
+TEST_F(Ledger, AssigningAWriterFreesTheLedgerItHeld) {
+  LedgerWriter writer = LedgerWriter::create(path_, header());
+  LedgerWriter other = LedgerWriter::create(folder_ / "other.jsonl", header());
+  writer = std::move(other);
+  EXPECT_NO_THROW((void)LedgerWriter::reopen(path_));
+}
+
+// A full disk, played by a limit on file sizes that cuts the line after five bytes.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t most_bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{most_bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+TEST_F(Ledger, AfterAFailedAppendEveryFurtherOneIsRefused) {
+  LedgerWriter writer = LedgerWriter::create(path_, header());
+  writer.append(0, 0, kEvent);
+  const std::string head = writer.head();
+  {
+    const FullDisk full(std::filesystem::file_size(path_) + 5);
+    EXPECT_THAT([&] { writer.append(1, 0, kEvent); },
+                ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("cannot write"), HasSubstr(path_.string()))));
+  }
+  EXPECT_THAT([&] { writer.append(1, 0, kEvent); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("an earlier append failed")));
+  EXPECT_EQ(writer.head(), head);
+  EXPECT_EQ(writer.entries(), 1);
+  EXPECT_TRUE(read_ledger(path_).dropped_partial_line);
+  EXPECT_EQ(read_ledger(path_).head, head);
+}
+
+TEST_F(Ledger, AHeaderThatCannotBeWrittenLeavesNoFile) {
+  {
+    const FullDisk full(5);
+    EXPECT_THROW((void)LedgerWriter::create(path_, header()), std::runtime_error);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_NO_THROW((void)LedgerWriter::create(path_, header()));
+}
+
+TEST_F(Ledger, CreateSaysWhyADirectoryIsUnusable) {
+  EXPECT_THAT([&] { (void)LedgerWriter::create(folder_ / "missing" / "ledger.jsonl", header()); },
+              ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("cannot create"), HasSubstr("missing/ledger.jsonl"),
+                                                      HasSubstr("No such file or directory"))));
+  write_three_releases();
+  EXPECT_THAT([&] { (void)LedgerWriter::create(path_ / "ledger.jsonl", header()); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("Not a directory")));
+}
+
+TEST_F(Ledger, CreateRefusesADirectoryWithoutWritePermission) {
+  // /proc takes no new files from anyone; permission bits would not stop a superuser.
+  EXPECT_THAT([&] { (void)LedgerWriter::create("/proc/ghostshard_ledger.jsonl", header()); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("cannot create /proc/ghostshard_ledger.jsonl: ")));
+}
+
+TEST_F(Ledger, ReadAndReopenOfAMissingFileSayWhy) {
+  EXPECT_THAT([&] { (void)read_ledger(path_); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("cannot open " + path_.string() + ": No such file")));
+  EXPECT_THROW((void)LedgerWriter::reopen(path_), std::runtime_error);
+}
+
+TEST_F(Ledger, RefusesNegativeStepsAndStaysUsable) {
+  LedgerWriter writer = LedgerWriter::create(path_, header());
+  EXPECT_THROW(writer.append(-1, 0, kEvent), std::invalid_argument);
+  EXPECT_THROW(writer.append(0, -1, kEvent), std::invalid_argument);
+  writer.append(0, 0, kEvent);
+  EXPECT_EQ(read_ledger(path_).entries.size(), 1U);
+}
+
+struct BadHeader {
+  const char* name;
+  nlohmann::json header;
+  const char* message;
+};
+
+void PrintTo(const BadHeader& c, std::ostream* out) { *out << c.name; }
+
+class LedgerHeader : public Ledger, public testing::WithParamInterface<BadHeader> {};
+
+TEST_P(LedgerHeader, IsRefusedAndNoFileIsLeft) {
+  EXPECT_THAT([&] { (void)LedgerWriter::create(path_, GetParam().header); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(GetParam().message)));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Bad, LedgerHeader,
+    testing::Values(BadHeader{"NoObject", nlohmann::json::array({1}), "must be a JSON object"},
+                    BadHeader{"NoAdjacency", {{"run_id", "x"}}, "adjacency must be one of"},
+                    BadHeader{"UnknownAdjacency", {{"adjacency", "both"}}, "adjacency must be one of"},
+                    BadHeader{"ReservedName", {{"adjacency", "zero-out"}, {"previous", "0"}}, "reserved name previous"},
+                    BadHeader{"NaN", {{"adjacency", "zero-out"}, {"clip_norm", std::nan("")}}, "finite numbers only"},
+                    BadHeader{"NotUtf8", {{"adjacency", "zero-out"}, {"run_id", "\xff"}}, "valid UTF-8"}),
+    [](const auto& c) { return c.param.name; });
+
+}  // namespace
+}  // namespace ghostshard::accountant

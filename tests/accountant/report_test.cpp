@@ -1,0 +1,427 @@
+#include "accountant/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+
+#include "accountant/accountant.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+using testing::ThrowsMessage;
+
+constexpr double kRate = 256.0 / 60000;
+
+LedgerContents ledger(const json& header_changes = json::object()) {
+  LedgerContents contents;
+  contents.header = {{"type", "header"},
+                     {"schema", kLedgerSchema},
+                     {"library_version", kLibraryVersion},
+                     {"adjacency", "zero-out"},
+                     {"run_id", "run 7"},
+                     {"unit_of_privacy", "document"},
+                     {"units", 60000},
+                     {"expected_batch", 256},
+                     {"sampling_rate", kRate},
+                     {"noise_multiplier", 1.1},
+                     {"clip_norm", 0.5},
+                     {"planned_steps", 4},
+                     {"previous", std::string(64, '0')}};
+  contents.header.update(header_changes);
+  contents.header_hash = std::string(64, 'a');
+  contents.head = std::string(64, 'b');
+  const Event event = PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(1.1)};
+  // Three steps, the last one redone.
+  contents.entries = {{1, 0, 0, event, ""}, {2, 1, 0, event, ""}, {3, 2, 0, event, ""}, {4, 2, 1, event, ""}};
+  return contents;
+}
+
+json report(const json& facts = json::object(), const json& header_changes = json::object()) {
+  return build_report(ledger(header_changes), Delta(1e-6), facts);
+}
+
+EpsilonBound four_releases(double delta) {
+  const auto engine = make_accountant("rdp", Adjacency::kZeroOut);
+  engine->compose(PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(1.1)}, 4);
+  return engine->epsilon(Delta(delta));
+}
+
+// -----------------------------------------------------------------------------------------------------------------
+// Every field, at its place
+
+struct Field {
+  const char* name;
+  const char* pointer;
+  json value;
+};
+
+void PrintTo(const Field& c, std::ostream* out) { *out << c.pointer; }
+
+class ReportField : public testing::TestWithParam<Field> {};
+
+TEST_P(ReportField, HasItsValueWithoutAnyFacts) {
+  const json built = report();
+  ASSERT_TRUE(built.contains(json::json_pointer(GetParam().pointer)));
+  EXPECT_EQ(built.at(json::json_pointer(GetParam().pointer)), GetParam().value);
+}
+
+const json kNotStated = "not stated by the run";
+
+INSTANTIATE_TEST_SUITE_P(
+    Fields, ReportField,
+    testing::Values(
+        Field{"Schema", "/schema", "ghostshard.privacy_report/1"},
+        Field{"TrustModel", "/trust_model/model", kNotStated},
+        Field{"TrustedParties", "/trust_model/trusted_parties", kNotStated},
+        Field{"WhoSeesWhat", "/trust_model/who_sees_what", kNotStated},
+        Field{"Unit", "/unit_of_privacy/unit", "document"},
+        Field{"UnitDefinition", "/unit_of_privacy/definition", kNotStated},
+        Field{"UnitPacking", "/unit_of_privacy/packing", kNotStated},
+        Field{"UnitsPerPerson", "/unit_of_privacy/units_per_person", kNotStated},
+        Field{"Adjacency", "/adjacency/relation", "zero-out"},
+        Field{"AdjacencyPublicN", "/adjacency/number_of_units_is_public", true},
+        Field{"BoundaryAccounted", "/claim_boundary/accounted", "the releases in the ledger and nothing else"},
+        Field{"BoundaryCovered", "/claim_boundary/covered", kNotStated},
+        Field{"BoundaryNotCovered", "/claim_boundary/not_covered", kNotStated},
+        Field{"Released", "/released_outputs/released", kNotStated},
+        Field{"NonprivateMetrics", "/released_outputs/nonprivate_metrics", kNotStated},
+        Field{"TuningIncluded", "/tuning/included", kNotStated},
+        Field{"TuningRuns", "/tuning/number_of_runs", kNotStated},
+        Field{"GuaranteeApplies", "/guarantee/applies", true}, Field{"GuaranteeDelta", "/guarantee/delta", 1e-6},
+        Field{"GuaranteeUpper", "/guarantee/epsilon/upper", four_releases(1e-6).upper},
+        Field{"GuaranteeLower", "/guarantee/epsilon/lower", four_releases(1e-6).lower},
+        Field{"GuaranteeEstimate", "/guarantee/epsilon/estimate", four_releases(1e-6).estimate},
+        Field{"GuaranteeAdjacency", "/guarantee/adjacency", "zero-out"},
+        Field{"GuaranteeUnit", "/guarantee/unit", "document"},
+        Field{"GuaranteeAccountant", "/guarantee/accountant", "rdp"},
+        Field{"GuaranteeDetail", "/guarantee/accountant_detail", four_releases(1e-6).detail},
+        Field{"GuaranteeVersion", "/guarantee/library_version", kLibraryVersion},
+        Field{"GuaranteeDeltaBelowOneOverN", "/guarantee/delta_below_one_over_units", true},
+        Field{"CurveFirstDelta", "/privacy_curve/points/0/delta", 1e-12},
+        Field{"CurveFirstEpsilon", "/privacy_curve/points/0/epsilon/upper", four_releases(1e-12).upper},
+        Field{"CurveLastDelta", "/privacy_curve/points/7/delta", 1e-4},
+        Field{"CurveLastEpsilon", "/privacy_curve/points/7/epsilon/upper", four_releases(1e-4).upper},
+        Field{"RdpDelta", "/rdp/delta", 1e-6}, Field{"RdpUpper", "/rdp/epsilon/upper", four_releases(1e-6).upper},
+        Field{"SamplerAssumed", "/sampler/assumed", "poisson"},
+        Field{"SamplerExecuted", "/sampler/executed", kNotStated},
+        Field{"SamplerExecutedIsAssumed", "/sampler/executed_is_assumed", nullptr},
+        Field{"Units", "/population_and_steps/units", 60000},
+        Field{"ExpectedBatch", "/population_and_steps/expected_batch", 256},
+        Field{"RatePlanned", "/population_and_steps/sampling_rate_planned", kRate},
+        Field{"RatesCharged", "/population_and_steps/sampling_rates_charged", {kRate}},
+        Field{"StepsPlanned", "/population_and_steps/steps_planned", 4},
+        Field{"StepsExecuted", "/population_and_steps/steps_executed", 3},
+        Field{"ReleasesCharged", "/population_and_steps/releases_charged", 4},
+        Field{"FirstAttempt", "/population_and_steps/attempts/0", {{"attempt", 0}, {"releases", 3}}},
+        Field{"SecondAttempt", "/population_and_steps/attempts/1", {{"attempt", 1}, {"releases", 1}}},
+        Field{"LaterAttempts", "/population_and_steps/releases_of_later_attempts", 1},
+        Field{"TruncationCap", "/population_and_steps/truncation_cap", kNotStated},
+        Field{"SkippedBatches", "/population_and_steps/skipped_batches", kNotStated},
+        Field{"DroppedTail", "/population_and_steps/dropped_tail", kNotStated},
+        Field{"NoiseCharged", "/mechanism/noise_multipliers_charged", {1.1}},
+        Field{"NoisePlanned", "/mechanism/noise_multiplier_planned", 1.1},
+        Field{"ClipNorm", "/mechanism/clip_norm", 0.5}, Field{"EventCount", "/mechanism/events/0/releases", 4},
+        Field{"EventType", "/mechanism/events/0/event/type", "poisson_gaussian"},
+        Field{"ClippingStyle", "/mechanism/clipping_style", kNotStated},
+        Field{"Normaliser", "/mechanism/normaliser", kNotStated},
+        Field{"Microbatching", "/mechanism/microbatching", kNotStated},
+        Field{"NoiseGenerator", "/noise_source/generator", kNotStated},
+        Field{"KeyCustody", "/noise_source/key_custody", kNotStated},
+        Field{"NoiseDtype", "/noise_source/dtype", kNotStated},
+        Field{"FloatingPoint", "/noise_source/floating_point_caveat", kNotStated},
+        Field{"NoisePlacement", "/noise_source/placement", kNotStated}, Field{"RunId", "/provenance/run_id", "run 7"},
+        Field{"LedgerSchema", "/provenance/ledger_schema", kLedgerSchema},
+        Field{"LedgerHead", "/provenance/ledger_head", std::string(64, 'b')},
+        Field{"LedgerHeaderHash", "/provenance/ledger_header_hash", std::string(64, 'a')},
+        Field{"LedgerHeader", "/provenance/ledger_header", ledger().header},
+        Field{"LedgerEntries", "/provenance/ledger_entries", 4},
+        Field{"LedgerPartialLine", "/provenance/ledger_partial_line_dropped", false},
+        Field{"VersionOfRun", "/provenance/library_version_of_run", kLibraryVersion},
+        Field{"VersionOfReport", "/provenance/library_version_of_report", kLibraryVersion},
+        Field{"CodeCommit", "/provenance/code_commit", kNotStated},
+        Field{"ConfigHash", "/provenance/config_hash", kNotStated},
+        Field{"CheckpointLineage", "/provenance/checkpoint_lineage", kNotStated},
+        Field{"AuditResult", "/empirical_audit/result", kNotStated}),
+    [](const auto& c) { return c.param.name; });
+
+TEST(Report, HasTheSixteenSectionsAndNothingUnknown) {
+  std::vector<std::string> names;
+  const json built = report();
+  for (const auto& [name, section] : built.items()) names.push_back(name);
+  EXPECT_THAT(
+      names, testing::UnorderedElementsAre("schema", "assumptions", "trust_model", "unit_of_privacy", "adjacency",
+                                           "claim_boundary", "released_outputs", "tuning", "guarantee", "privacy_curve",
+                                           "rdp", "sampler", "population_and_steps", "mechanism", "noise_source",
+                                           "provenance", "empirical_audit", "not_promised"));
+}
+
+TEST(Report, EveryAttemptIsCharged) {
+  LedgerContents without_the_second_attempt = ledger();
+  without_the_second_attempt.entries.pop_back();
+  EXPECT_LT(
+      build_report(without_the_second_attempt, Delta(1e-6), json::object()).at("guarantee").at("epsilon").at("upper"),
+      report().at("guarantee").at("epsilon").at("upper"));
+}
+
+TEST(Report, TheCurveHasTheReportedDeltaToo) {
+  const json built = build_report(ledger(), Delta(3e-7), json::object());
+  bool found = false;
+  for (const json& point : built.at("privacy_curve").at("points"))
+    found = found || (point.at("delta") == 3e-7 &&
+                      point.at("epsilon").at("upper") == built.at("guarantee").at("epsilon").at("upper"));
+  EXPECT_TRUE(found);
+}
+
+TEST(Report, BoundsMembershipTestsByTheCurve) {
+  const json first = report().at("privacy_curve").at("membership_test_bounds").at(0);
+  EXPECT_EQ(first.at("false_positive_rate"), 0.1);
+  // The curve's best point can only be better than its point at 1e-6; no bound lies below the test of pure chance.
+  EXPECT_LE(first.at("true_positive_rate_at_most").get<double>(), std::exp(four_releases(1e-6).upper) * 0.1 + 1e-6);
+  EXPECT_GE(first.at("true_positive_rate_at_most").get<double>(), 0.1);
+}
+
+// -----------------------------------------------------------------------------------------------------------------
+// The statement
+
+std::string statement(const json& built) { return built.at("guarantee").at("statement"); }
+
+TEST(ReportStatement, SaysUnitAdjacencyAndNumbersRoundedUp) {
+  const double upper = four_releases(1e-6).upper;
+  char rounded[32];
+  std::snprintf(rounded, sizeof rounded, "epsilon = %.4f", std::ceil(upper * 1e4) / 1e4);
+  EXPECT_THAT(statement(report()),
+              testing::AllOf(HasSubstr("replacing the record of any one document by one that contributes nothing"),
+                             HasSubstr(rounded), HasSubstr("delta = 1e-06"), HasSubstr("Under the assumptions listed"),
+                             HasSubstr("one document at a time")));
+  EXPECT_GE(std::stod(std::string(rounded).substr(10)), upper);
+}
+
+TEST(ReportStatement, OfAddOrRemoveSaysSo) {
+  const json built = report(json::object(), {{"adjacency", "add-or-remove"}});
+  EXPECT_THAT(statement(built), HasSubstr("adding or removing any one document"));
+  EXPECT_EQ(built.at("adjacency").at("number_of_units_is_public"), false);
+}
+
+TEST(ReportStatement, AnotherSamplerVoidsTheGuarantee) {
+  const json built = report({{"sampler", {{"executed", "shuffled epochs"}}}});
+  EXPECT_EQ(built.at("guarantee").at("applies"), false);
+  EXPECT_EQ(built.at("guarantee").at("epsilon").at("upper"), nullptr);
+  EXPECT_EQ(built.at("guarantee").at("epsilon_if_it_applied").at("upper"), four_releases(1e-6).upper);
+  EXPECT_EQ(built.at("sampler").at("executed_is_assumed"), false);
+  EXPECT_THAT(statement(built), testing::StartsWith("No differential privacy guarantee is claimed: the sampler"));
+}
+
+TEST(ReportStatement, ThePoissonSamplerStatedIsTheOneAssumed) {
+  const json built = report({{"sampler", {{"executed", "poisson"}}}});
+  EXPECT_EQ(built.at("guarantee").at("applies"), true);
+  EXPECT_EQ(built.at("sampler").at("executed_is_assumed"), true);
+}
+
+TEST(ReportStatement, SaysWhereUnnoisedNumbersWereShown) {
+  const json built = report({{"released_outputs", {{"nonprivate_metrics", true}}}});
+  EXPECT_THAT(statement(built), HasSubstr("whoever saw them has no guarantee"));
+  EXPECT_THAT(built.at("not_promised").at("list").at(0), HasSubstr("computed from private data without noise"));
+  EXPECT_THAT(statement(report()), Not(HasSubstr("whoever saw them has no guarantee")));
+}
+
+TEST(ReportStatement, AnInfiniteEpsilonIsNoGuarantee) {
+  LedgerContents contents = ledger();
+  contents.entries = {{1, 0, 0, GaussianEvent{NoiseMultiplier(1e-160)}, ""}};
+  const json built = build_report(contents, Delta(1e-6), json::object());
+  EXPECT_EQ(built.at("guarantee").at("applies"), false);
+  EXPECT_EQ(built.at("guarantee").at("epsilon").at("upper"), nullptr);
+  EXPECT_THAT(statement(built), HasSubstr("no finite epsilon"));
+}
+
+TEST(Report, ADeltaOfOneOverNIsMarked) {
+  const json built = build_report(ledger(), Delta(1.0 / 60000), json::object());
+  EXPECT_EQ(built.at("guarantee").at("delta_below_one_over_units"), false);
+  EXPECT_THAT(summarize_report(built), HasSubstr("not below 1/units"));
+}
+
+TEST(Report, WarnsOfPersonsWithSeveralUnitsUnlessThereAreNone) {
+  EXPECT_THAT(report().at("not_promised").at("list").dump(), HasSubstr("contributed more than one document"));
+  EXPECT_THAT(report({{"unit_of_privacy", {{"units_per_person", 1}}}}).at("not_promised").at("list").dump(),
+              Not(HasSubstr("contributed more than one document")));
+}
+
+TEST(Report, OfARunThatReleasedNothingIsZero) {
+  LedgerContents contents = ledger();
+  contents.entries.clear();
+  const json built = build_report(contents, Delta(1e-6), json::object());
+  EXPECT_EQ(built.at("guarantee").at("epsilon").at("upper"), 0);
+  EXPECT_EQ(built.at("population_and_steps").at("steps_executed"), 0);
+}
+
+// -----------------------------------------------------------------------------------------------------------------
+// Assumptions
+
+struct Assumption {
+  const char* name;
+  const char* text;
+  json header_changes;
+  bool checked;
+  bool holds;
+};
+
+void PrintTo(const Assumption& c, std::ostream* out) { *out << c.name; }
+
+class ReportAssumption : public testing::TestWithParam<Assumption> {};
+
+TEST_P(ReportAssumption, IsListedWithWhatIsKnownOfIt) {
+  const json built = report(json::object(), GetParam().header_changes);
+  const json* found = nullptr;
+  for (const json& assumption : built.at("assumptions"))
+    if (assumption.at("assumption").get<std::string>().find(GetParam().text) != std::string::npos) found = &assumption;
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->at("checked"), GetParam().checked);
+  EXPECT_EQ(found->contains("holds"), GetParam().checked);
+  EXPECT_EQ(found->value("holds", false), GetParam().holds);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ReportAssumption,
+    testing::Values(Assumption{"Chain", "hash chain", json::object(), true, true},
+                    Assumption{"RateIsBatchOverUnits", "expected_batch / units", json::object(), true, true},
+                    Assumption{"RateIsNot", "expected_batch / units", {{"expected_batch", 128}}, true, false},
+                    Assumption{"NoiseAsPlanned", "planned one", json::object(), true, true},
+                    Assumption{"NoiseIsNot", "planned one", {{"noise_multiplier", 1.2}}, true, false},
+                    Assumption{"StepsAsPlanned", "No more steps", json::object(), true, true},
+                    Assumption{"StepsAreNot", "No more steps", {{"planned_steps", 2}}, true, false},
+                    Assumption{"LedgerComplete", "ledger is complete", json::object(), false, false},
+                    Assumption{"Sampling", "included in each step independently", json::object(), false, false},
+                    Assumption{"Sensitivity", "at most the stated L2 norm", json::object(), false, false},
+                    Assumption{"Noise", "independent of the data", json::object(), false, false},
+                    Assumption{"FloatingPoint", "floating-point", json::object(), false, false},
+                    Assumption{"Constants", "without looking at the data", json::object(), false, false},
+                    Assumption{"Units", "belongs to one unit", json::object(), false, false},
+                    Assumption{"NothingElseLeft", "left the trusted machines", json::object(), false, false}),
+    [](const auto& c) { return c.param.name; });
+
+// -----------------------------------------------------------------------------------------------------------------
+// Facts
+
+TEST(ReportFacts, AnObjectIsMergedIntoItsSection) {
+  const json built = report({{"noise_source", {{"generator", "ChaCha20"}}}, {"tuning", {{"number_of_runs", 3}}}});
+  EXPECT_EQ(built.at("noise_source").at("generator"), "ChaCha20");
+  EXPECT_EQ(built.at("noise_source").at("dtype"), kNotStated);
+  EXPECT_EQ(built.at("tuning").at("number_of_runs"), 3);
+}
+
+TEST(ReportFacts, ATextStandsForItsWholeSection) {
+  const json built = report({{"claim_boundary", "training only"}});
+  EXPECT_EQ(built.at("claim_boundary").at("stated"), "training only");
+  EXPECT_FALSE(built.at("claim_boundary").contains("covered"));
+}
+
+TEST(ReportFacts, ATextForTheSamplerIsWhatWasExecuted) {
+  EXPECT_EQ(report({{"sampler", "shuffled"}}).at("guarantee").at("applies"), false);
+  EXPECT_EQ(report({{"sampler", "poisson"}}).at("guarantee").at("applies"), true);
+}
+
+TEST(ReportFacts, AnUnknownNameIsKeptApart) {
+  EXPECT_EQ(report({{"weather", "fine"}}).at("further_facts").at("weather"), "fine");
+}
+
+struct BadFacts {
+  const char* name;
+  json facts;
+  const char* message;
+};
+
+void PrintTo(const BadFacts& c, std::ostream* out) { *out << c.name; }
+
+class RefusedFacts : public testing::TestWithParam<BadFacts> {};
+
+TEST_P(RefusedFacts, SayWhy) {
+  EXPECT_THAT([] { (void)report(GetParam().facts); },
+              ThrowsMessage<std::invalid_argument>(HasSubstr(GetParam().message)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Facts, RefusedFacts,
+    testing::Values(
+        BadFacts{"NoObject", "text", "facts must be a JSON object"},
+        BadFacts{"TheGuarantee", {{"guarantee", {{"extra", 1}}}}, "must not state the guarantee"},
+        BadFacts{"AComputedField",
+                 {{"population_and_steps", {{"steps_executed", 1}}}},
+                 "must not state population_and_steps.steps_executed"},
+        BadFacts{"TheAssumedSampler", {{"sampler", {{"assumed", "shuffle"}}}}, "must not state sampler.assumed"}),
+    [](const auto& c) { return c.param.name; });
+
+TEST(Report, RefusesALedgerWithoutAdjacency) {
+  EXPECT_THROW((void)report(json::object(), {{"adjacency", nullptr}}), std::invalid_argument);
+}
+
+TEST(Report, RefusesAnUnknownAccountant) {
+  EXPECT_THROW((void)build_report(ledger(), Delta(1e-6), json::object(), "none"), std::invalid_argument);
+}
+
+// -----------------------------------------------------------------------------------------------------------------
+// Output
+
+TEST(SummarizeReport, FitsATerminalAndNamesTheLedger) {
+  const std::string text = summarize_report(report());
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 12);
+  EXPECT_THAT(text, testing::AllOf(HasSubstr(statement(report())), HasSubstr(std::string(64, 'b')),
+                                   HasSubstr("3 executed, 4 planned, 4 releases charged (1 of later attempts)"),
+                                   HasSubstr("not promised")));
+}
+
+TEST(SummarizeReport, NamesAnAssumptionThatDoesNotHold) {
+  EXPECT_THAT(summarize_report(report(json::object(), {{"planned_steps", 2}})),
+              HasSubstr("DOES NOT HOLD    No more steps were executed than planned."));
+  EXPECT_THAT(summarize_report(report()), Not(HasSubstr("DOES NOT HOLD")));
+}
+
+class WriteJsonFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ghostshard_report_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  int64_t files() const {
+    return std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator());
+  }
+  std::filesystem::path folder_;
+};
+
+TEST_F(WriteJsonFile, ReplacesTheOldFileAndLeavesNothingElse) {
+  const auto path = folder_ / "report.json";
+  write_json_file(path, {{"old", 1}});
+  write_json_file(path, report());
+  std::ifstream in(path);
+  EXPECT_EQ(json::parse(in), report());
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(WriteJsonFile, RefusesInfinityAndKeepsTheOldFile) {
+  const auto path = folder_ / "report.json";
+  write_json_file(path, {{"old", 1}});
+  EXPECT_THROW(write_json_file(path, {{"epsilon", HUGE_VAL}}), std::invalid_argument);
+  std::ifstream in(path);
+  EXPECT_EQ(json::parse(in).at("old"), 1);
+  EXPECT_EQ(files(), 1);
+}
+
+TEST_F(WriteJsonFile, SaysPathAndReasonAndLeavesNoPartialFile) {
+  EXPECT_THAT([&] { write_json_file(folder_ / "missing" / "report.json", json::object()); },
+              ThrowsMessage<std::runtime_error>(
+                  testing::AllOf(HasSubstr("missing/report.json"), HasSubstr("No such file or directory"))));
+  std::filesystem::create_directory(folder_ / "taken");
+  EXPECT_THROW(write_json_file(folder_ / "taken", json::object()), std::runtime_error);
+  EXPECT_EQ(files(), 1);
+}
+
+}  // namespace
+}  // namespace ghostshard::accountant

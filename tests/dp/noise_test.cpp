@@ -1,0 +1,123 @@
+// DESIGN 5.3: noise of variance (sigma·C)² per coordinate, once, the same for every number of owners, new for every
+// step and attempt.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "tests/dist/local_ranks.h"
+#include "tests/dp/single_layer.h"
+
+namespace ghostshard::tests {
+namespace {
+
+constexpr double kSigma = 1.5;
+constexpr double kClip = 0.25;
+constexpr int64_t kExpectedBatch = 4;
+
+const std::vector<fsdp::UnitSpec> kUnits = {
+    {.name = "first", .parameters = {{"a", {37, 11}}, {"b", {13}}, {"frozen", {5}, false}}},
+    {.name = "second", .parameters = {{"c", {64, 33}}, {"d", {7}}}, .residency = fsdp::Residency::kKeep}};
+
+// What is released for an empty batch: noise alone, by parameter, times the divisor.
+std::map<std::string, at::Tensor> released_noise(int64_t ranks, uint8_t key_byte, const std::vector<dp::StepId>& steps) {
+  std::mutex results;
+  std::map<std::string, at::Tensor> whole;
+  run_ranks(ranks, [&](fsdp::Mesh& mesh) {
+    fsdp::ShardedModel model(mesh, kUnits);
+    const auto plan = dp::DpPlan::make({.units = 100,
+                                        .expected_batch = kExpectedBatch,
+                                        .steps = 10,
+                                        .clip_norm = accountant::ClipNorm(kClip),
+                                        .noise_multiplier = accountant::NoiseMultiplier(kSigma)});
+    const auto key = key_of(key_byte);
+    auto clipper = plan.clipper(model);
+    auto mechanism = plan.mechanism(model, key, nullptr);
+    for (const auto& step : steps) {
+      const auto gradient = mechanism.release(clipper.begin(), step);
+      const std::lock_guard lock(results);
+      for (const auto& group : model.groups()) {
+        if (!group->trainable()) continue;
+        const at::Tensor slice = gradient.slices().shard(*group);
+        at::Tensor unowned = at::ones({slice.size(0)}, at::kBool);
+        for (const auto& range : group->plan().owned(mesh.rank())) {
+          const fsdp::Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
+          auto [at, fresh] = whole.try_emplace(parameter.name(), at::zeros({parameter.numel()}));
+          at->second.narrow(0, range.first, range.count)
+              .copy_(slice.narrow(0, range.shard_offset, range.count) * static_cast<double>(kExpectedBatch));
+          unowned.narrow(0, range.shard_offset, range.count).fill_(false);
+        }
+        EXPECT_EQ(slice.masked_select(unowned).count_nonzero().item<int64_t>(), 0) << "noise on padding";
+      }
+    }
+  });
+  return whole;
+}
+
+at::Tensor all_values(const std::map<std::string, at::Tensor>& by_name) {
+  std::vector<at::Tensor> parts;
+  for (const auto& [name, value] : by_name) parts.push_back(value);
+  return at::cat(parts);
+}
+
+TEST(Noise, IsBitEqualForOneTwoAndFourOwners) {
+  const auto one = released_noise(1, 5, {{0}});
+  for (const int64_t ranks : {2, 4}) {
+    const auto more = released_noise(ranks, 5, {{0}});
+    ASSERT_EQ(one.size(), more.size());
+    for (const auto& [name, value] : one) EXPECT_TRUE(at::equal(value, more.at(name))) << name << " on " << ranks;
+  }
+}
+
+TEST(Noise, HasVarianceSigmaTimesClipSquaredOnce) {
+  const at::Tensor z = all_values(released_noise(2, 6, {{0}})).to(at::kDouble) / (kSigma * kClip);
+  const auto n = static_cast<double>(z.numel());
+  // Mean of n standard normals: sd 1/sqrt(n). Mean of squares: sd sqrt(2/n). Five of each: one false alarm in 1e6.
+  EXPECT_LT(std::abs(z.mean().item<double>()), 5 / std::sqrt(n));
+  EXPECT_LT(std::abs(z.pow(2).mean().item<double>() - 1), 5 * std::sqrt(2 / n));
+}
+
+TEST(Noise, IsNewForEveryStepAttemptAndKeyAndIndependentOfTheOthers) {
+  const at::Tensor base = all_values(released_noise(1, 5, {{0}})).to(at::kDouble) / (kSigma * kClip);
+  const std::pair<const char*, at::Tensor> others[] = {
+      {"next step", all_values(released_noise(1, 5, {{1}}))},
+      {"next attempt", all_values(released_noise(1, 5, {{0, 1}}))},
+      {"other key", all_values(released_noise(1, 6, {{0}}))}};
+  for (const auto& [name, other] : others) {
+    const at::Tensor z = other.to(at::kDouble) / (kSigma * kClip);
+    // Correlation of independent normals: sd 1/sqrt(n).
+    const double correlation = (z * base).mean().item<double>();
+    EXPECT_LT(std::abs(correlation), 5 / std::sqrt(static_cast<double>(z.numel()))) << name;
+  }
+}
+
+TEST(Noise, IsIndependentBetweenParameters) {
+  const auto noise = released_noise(1, 5, {{0}});
+  const at::Tensor a = noise.at("a").to(at::kDouble) / (kSigma * kClip);
+  const at::Tensor c = noise.at("c").narrow(0, 0, a.numel()).to(at::kDouble) / (kSigma * kClip);
+  EXPECT_LT(std::abs((a * c).mean().item<double>()), 5 / std::sqrt(static_cast<double>(a.numel())));
+}
+
+TEST(Mechanism, RefusesToRepeatAStepsNoise) {
+  EXPECT_THROW(released_noise(1, 5, {{3}, {3}}), std::runtime_error);
+  EXPECT_THROW(released_noise(1, 5, {{3}, {2}}), std::runtime_error);
+  EXPECT_NO_THROW(released_noise(1, 5, {{3}, {3, 1}, {4}}));
+}
+
+TEST(Mechanism, RefusesASumOfAnotherPlanAndAConsumedOne) {
+  const auto mesh = fsdp::Mesh::single();
+  fsdp::ShardedModel model(*mesh, kUnits);
+  const auto key = key_of(1);
+  const auto plan = plan_without_noise(10, 1.0);
+  const auto other = plan_without_noise(10, 5.0);
+  auto clipper = plan.clipper(model);
+  auto mechanism = plan.mechanism(model, key, nullptr);
+  auto stranger = other.clipper(model).begin();
+  EXPECT_THROW(mechanism.release(std::move(stranger), {0}), std::logic_error);
+  auto sum = clipper.begin();
+  EXPECT_THROW(clipper.begin(), std::logic_error) << "two logical batches at once";
+  mechanism.release(std::move(sum), {1});
+  EXPECT_THROW(mechanism.release(std::move(sum), {2}), std::logic_error) << "a sum released twice";
+}
+
+}  // namespace
+}  // namespace ghostshard::tests

@@ -1,0 +1,126 @@
+// DESIGN 5.2: taking one unit out moves the un-noised sum by at most C(1+slack), also where tokens cancel.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/dp/single_layer.h"
+
+namespace ghostshard::tests {
+namespace {
+
+constexpr int64_t kInputs = 48;
+constexpr int64_t kOutputs = 40;
+constexpr int64_t kUnits = 5;
+constexpr int64_t kTokens = 32;
+
+struct Case {
+  const char* name;
+  dp::RecordingChoice way;
+  double magnitude;  // of the rows
+  double residue;    // what is left after tokens cancel, relative
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+using Choice = dp::RecordingChoice;
+const Case kCases[] = {
+    {"ordinary_hold", Choice::kHold, 1.0, 1.0},
+    {"ordinary_replay", Choice::kReplay, 1.0, 1.0},
+    {"cancelling_to_1e3_hold", Choice::kHold, 1.0, 1e-3},
+    {"cancelling_to_1e3_replay", Choice::kReplay, 1.0, 1e-3},
+    {"cancelling_to_1e6_replay", Choice::kReplay, 1.0, 1e-6},
+    {"cancelling_exactly_replay", Choice::kReplay, 1.0, 0.0},
+    {"huge_and_cancelling_exactly_hold", Choice::kHold, 1e6, 0.0},
+    {"huge_and_cancelling_exactly_replay", Choice::kReplay, 1e6, 0.0},
+    {"huge_and_cancelling_to_1e7_replay", Choice::kReplay, 1e6, 1e-7},
+    {"tiny_replay", Choice::kReplay, 1e-12, 1.0},
+};
+
+class Sensitivity : public ::testing::TestWithParam<Case> {};
+
+// Unit 2 is the adversary: its tokens come in pairs with equal inputs and opposite output gradients but for a residue.
+std::pair<at::Tensor, at::Tensor> rows(const Case& c) {
+  at::manual_seed(11);
+  at::Tensor a = at::randn({kUnits * kTokens, kInputs});
+  at::Tensor g = at::randn({kUnits * kTokens, kOutputs});
+  const at::Tensor adversary_a = a.narrow(0, 2 * kTokens, kTokens);
+  const at::Tensor adversary_g = g.narrow(0, 2 * kTokens, kTokens);
+  adversary_a.mul_(c.magnitude);
+  adversary_g.mul_(c.magnitude);
+  if (c.residue < 1.0) {
+    for (int64_t t = 0; t + 1 < kTokens; t += 2) {
+      adversary_a[t + 1].copy_(adversary_a[t] * (1.0 + c.residue));
+      adversary_g[t + 1].copy_(-adversary_g[t]);
+    }
+  }
+  return {a, g};
+}
+
+TEST_P(Sensitivity, OneUnitMovesTheSumByAtMostTheClipNorm) {
+  const Case& c = GetParam();
+  const double clip_norm = 1.0;
+  const auto mesh = fsdp::Mesh::single();
+  SingleLinear layer(*mesh, kInputs, kOutputs);
+  const auto plan = plan_without_noise(kUnits, clip_norm);
+  const auto [a, g] = rows(c);
+  std::vector<int64_t> all(kUnits + 1);
+  for (int64_t u = 0; u <= kUnits; ++u) all[static_cast<size_t>(u)] = u * kTokens;
+  const auto with = std::make_shared<kernels::Segments>(all);
+  // Without the adversary: its segment is empty, the others' rows are the same.
+  std::vector<int64_t> rest;
+  std::vector<int64_t> kept;
+  for (int64_t u = 0; u <= kUnits; ++u) rest.push_back(u * kTokens - (u > 2 ? kTokens : 0));
+  for (int64_t r = 0; r < kUnits * kTokens; ++r) {
+    if (r / kTokens != 2) kept.push_back(r);
+  }
+  const at::Tensor keep = at::tensor(at::ArrayRef<int64_t>(kept));
+  const auto without = std::make_shared<kernels::Segments>(rest);
+
+  const at::Tensor whole = released_sum(layer, plan, c.way, a, g, with);
+  const at::Tensor less = released_sum(layer, plan, c.way, a.index_select(0, keep), g.index_select(0, keep), without);
+  // The slack: with replay all rows of all units meet in one float32 sum.
+  const double slack = dp::DpPlan::rounding_slack(c.way == Choice::kHold ? kUnits : kUnits * kTokens);
+  EXPECT_LE((whole - less).norm().item<double>(), clip_norm * (1 + slack));
+  EXPECT_TRUE(at::isfinite(whole).all().item<bool>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Linear, Sensitivity, ::testing::ValuesIn(kCases),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+struct NonFinite {
+  const char* name;
+  dp::RecordingChoice way;
+  float value;
+  bool in_gradient;
+};
+void PrintTo(const NonFinite& c, std::ostream* out) { *out << c.name; }
+const NonFinite kNonFinite[] = {
+    {"nan_input_hold", Choice::kHold, NAN, false},        {"nan_input_replay", Choice::kReplay, NAN, false},
+    {"inf_gradient_hold", Choice::kHold, INFINITY, true}, {"inf_gradient_replay", Choice::kReplay, INFINITY, true},
+    {"overflow_replay", Choice::kReplay, 3e38F, true},    {"overflow_hold", Choice::kHold, 3e38F, true},
+};
+class NonFiniteUnit : public ::testing::TestWithParam<NonFinite> {};
+
+TEST_P(NonFiniteUnit, ContributesExactlyZeroAndLeavesTheOthersAlone) {
+  const NonFinite& c = GetParam();
+  const auto mesh = fsdp::Mesh::single();
+  SingleLinear layer(*mesh, kInputs, kOutputs);
+  const auto plan = plan_without_noise(2, 1.0);
+  at::manual_seed(3);
+  const at::Tensor a = at::randn({8, kInputs});
+  const at::Tensor g = at::randn({8, kOutputs});
+  const auto both = std::make_shared<kernels::Segments>(std::vector<int64_t>{0, 4, 8});
+  const auto first = std::make_shared<kernels::Segments>(std::vector<int64_t>{0, 4, 4});
+  const at::Tensor alone = released_sum(layer, plan, c.way, a.narrow(0, 0, 4), g.narrow(0, 0, 4), first);
+  // 3e38 is finite; its products are not.
+  (c.in_gradient ? g : a)[6].fill_(c.value);
+  if (c.value == 3e38F) a[6].fill_(3e38F);
+  const at::Tensor sum = released_sum(layer, plan, c.way, a, g, both);
+  EXPECT_LE((sum - alone).abs().max().item<double>(), 1e-6);
+  EXPECT_TRUE(at::isfinite(sum).all().item<bool>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Linear, NonFiniteUnit, ::testing::ValuesIn(kNonFinite),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+}  // namespace
+}  // namespace ghostshard::tests

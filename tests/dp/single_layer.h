@@ -1,0 +1,61 @@
+// One ghost layer whose rows and output gradients a test chooses: loss = sum(y∘R) makes R the output gradient.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "dp/layers.h"
+#include "dp/plan.h"
+#include "fsdp/sharded_model.h"
+
+namespace ghostshard::tests {
+
+inline dp::DpPlan plan_without_noise(int64_t units, double clip_norm) {
+  return dp::DpPlan::make({.units = units,
+                           .expected_batch = units,
+                           .steps = 1000,
+                           .clip_norm = accountant::ClipNorm(clip_norm),
+                           .noise_multiplier = accountant::NoiseMultiplier(1e-30)});
+}
+
+inline dp::RunKey key_of(uint8_t first) {
+  std::array<uint8_t, 32> bytes{};
+  bytes[0] = first;
+  return dp::RunKey::from_bytes(bytes, dp::RunId{});
+}
+
+struct SingleLinear {
+  SingleLinear(fsdp::Mesh& mesh, int64_t inputs, int64_t outputs)
+      : model(mesh, {{.name = "unit",
+                      .parameters = {{"weight", {outputs, inputs}}, {"bias", {outputs}}},
+                      .residency = fsdp::Residency::kKeep}}) {
+    use.weight = &model.parameter("weight");
+    use.bias = &model.parameter("bias");
+  }
+  fsdp::ShardedModel model;
+  dp::LinearUse use;
+};
+
+// The clipped sum of one microbatch of the layer, as released (one rank): weight [p,d] flattened, then bias.
+inline at::Tensor released_sum(SingleLinear& layer, const dp::DpPlan& plan, dp::RecordingChoice way, const at::Tensor& a,
+                               const at::Tensor& g, const dp::SegmentsPtr& segments) {
+  const auto key = key_of(1);
+  auto clipper = plan.clipper(layer.model, {.recording = way});
+  auto mechanism = plan.mechanism(layer.model, key, nullptr);
+  auto sum = clipper.begin();
+  {
+    const fsdp::Lease lease(layer.model, 0);
+    const auto tape = clipper.record(segments->units());
+    const at::Tensor y = dp::linear(layer.use, a, segments, tape);
+    y.mul(g).sum().backward();
+    clipper.add(sum, tape);
+  }
+  const auto gradient = mechanism.release(std::move(sum), {0});
+  const fsdp::FlatGroup& group = *layer.model.groups().front();
+  std::vector<at::Tensor> parts;
+  for (const auto& range : group.plan().owned(0)) {
+    parts.push_back(gradient.slices().shard(group).narrow(0, range.shard_offset, range.count));
+  }
+  return at::cat(parts).to(at::kDouble) * plan.divisor();
+}
+
+}  // namespace ghostshard::tests

@@ -1,0 +1,100 @@
+#include "fsdp/reduce_scatter.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/dist/local_ranks.h"
+
+namespace ghostshard::fsdp {
+namespace {
+using tests::run_ranks;
+
+std::vector<UnitSpec> some_units() {
+  return {{"a", {{"a.w", {5, 7}}, {"a.f", {3}, false}}},
+          {"b", {{"b.w", {101}}}},
+          {"c", {{"c.f", {4}, false}}},
+          {"d", {{"d.w", {17, 3}}, {"d.b", {2}}}},
+          {"e", {{"e.w", {1}}}}};
+}
+
+// Values whose float32 sum depends on the order of the ranks.
+at::Tensor message_of(const FlatGroup& group, int64_t rank) {
+  const at::Tensor index = at::arange(group.plan().flat_size(), at::kFloat);
+  return (index * 0.37F + static_cast<double>(group.index())).sin() * std::pow(10.0F, static_cast<float>(3 - 2 * rank));
+}
+
+class ReduceScatters : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(ranks, ReduceScatters, testing::Values(1, 2, 3, 4));
+
+TEST_P(ReduceScatters, add_to_the_owners_values_in_rank_order) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    ShardedModel model(mesh, some_units());
+    GradientBuffers gradients(model);
+    ShardBuffers own(model);
+    ReduceScatter reduce(model);
+    std::vector<const FlatGroup*> groups;
+    for (const auto& group : model.groups()) {
+      if (group->trainable()) groups.push_back(group.get());
+    }
+    for (int round = 0; round < 2; ++round) {
+      gradients.zero();
+      for (const FlatGroup* group : groups) {
+        gradients.flat(*group).copy_(message_of(*group, mesh.rank()));
+        own.shard(*group).fill_(0.125 + static_cast<double>(group->index()));
+      }
+      const int64_t sent = mesh.reduce().bytes_sent();
+      int64_t expected_bytes = 0;
+      for (size_t i = 0; i < groups.size() + 1; ++i) {  // two in flight
+        if (i < groups.size()) reduce.begin(*groups[i], gradients.flat(*groups[i]));
+        if (i > 0) reduce.finish(*groups[i - 1], own.shard(*groups[i - 1]));
+      }
+      for (const FlatGroup* group : groups) {
+        const int64_t size = group->plan().shard_size();
+        at::Tensor expected = at::full({size}, 0.125 + static_cast<double>(group->index()));
+        for (int64_t r = 0; r < mesh.world_size(); ++r) {
+          expected += message_of(*group, r).narrow(0, mesh.rank() * size, size);
+        }
+        EXPECT_TRUE(at::equal(own.shard(*group), expected)) << "group " << group->index() << ", round " << round;
+        expected_bytes += 4 * size * (mesh.world_size() - 1);
+      }
+      EXPECT_EQ(mesh.reduce().bytes_sent() - sent, expected_bytes) << "one size of the buffer less the own slice";
+    }
+  });
+}
+
+TEST(ReduceScatter, refuses_what_would_mix_up_groups) {
+  run_ranks(2, [](Mesh& mesh) {
+    ShardedModel model(mesh, some_units());
+    const GradientBuffers gradients(model);
+    const ShardBuffers own(model);
+    ReduceScatter reduce(model);
+    const FlatGroup &a = *model.groups()[0], &frozen = *model.groups()[1], &b = *model.groups()[2];
+    EXPECT_THROW(reduce.finish(a, own.shard(a)), std::logic_error) << "nothing began";
+    EXPECT_THROW(reduce.begin(frozen, at::zeros({frozen.plan().flat_size()})), std::invalid_argument);
+    EXPECT_THROW(reduce.begin(a, gradients.flat(b)), std::invalid_argument) << "another group's size";
+    reduce.begin(a, gradients.flat(a));
+    reduce.begin(b, gradients.flat(b));
+    EXPECT_THROW(reduce.begin(a, gradients.flat(a)), std::logic_error) << "a third in flight";
+    EXPECT_THROW(reduce.finish(b, own.shard(b)), std::logic_error) << "out of order";
+    reduce.finish(a, own.shard(a));
+    reduce.finish(b, own.shard(b));
+  });
+}
+
+TEST(ReduceScatter, buffers_know_their_groups) {
+  const auto mesh = Mesh::single();
+  const ShardedModel model(*mesh, some_units());
+  GradientBuffers gradients(model);
+  ShardBuffers own(model);
+  EXPECT_THROW(gradients.flat(*model.groups()[1]), std::invalid_argument);
+  EXPECT_THROW(own.shard(*model.groups()[1]), std::invalid_argument);
+  const Parameter& d = model.parameter("d.b");
+  gradients.view(d).fill_(3);
+  EXPECT_EQ(gradients.view(d).sizes(), at::IntArrayRef({2}));
+  EXPECT_EQ(gradients.flat(d.group()).sum().item<float>(), 6);
+  EXPECT_EQ(gradients.flat(d.group()).narrow(0, d.offset(), 2).sum().item<float>(), 6);
+  gradients.zero();
+  EXPECT_EQ(gradients.flat(d.group()).abs().sum().item<float>(), 0);
+}
+
+}  // namespace
+}  // namespace ghostshard::fsdp

@@ -1,0 +1,323 @@
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "fsdp/sharded_model.h"
+#include "tests/dist/local_ranks.h"
+
+namespace ghostshard::fsdp {
+namespace {
+using tests::run_ranks;
+
+constexpr int64_t kWidth = 6;
+
+// y = tanh(x·W): saves y and the parameter, reads the weights again in backward, and adds the weights' gradient to a
+// buffer outside of autograd, as an engine with flat gradient buffers does.
+struct TanhLinear : torch::autograd::Function<TanhLinear> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Parameter* weight,
+                            at::Tensor gradient, bool fail_backward) {
+    const at::Tensor y = x.matmul(weight->value()).tanh();
+    context->save_for_backward({x, y});
+    context->saved_data["weight"] = reinterpret_cast<int64_t>(weight);
+    context->saved_data["gradient"] = gradient;
+    context->saved_data["fail"] = fail_backward;
+    return y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grad) {
+    if (context->saved_data["fail"].toBool()) throw std::runtime_error("backward broke");
+    const auto* weight = reinterpret_cast<const Parameter*>(context->saved_data["weight"].toInt());
+    const auto saved = context->get_saved_variables();
+    const at::Tensor inner = grad[0] * (1 - saved[1] * saved[1]);
+    if (weight->trainable()) context->saved_data["gradient"].toTensor().add_(saved[0].t().matmul(inner));
+    return {inner.matmul(weight->value().t()), {}, {}, {}};
+  }
+};
+
+// A stack of such layers, each a unit; with embedding a table of token rows below them, kept gathered.
+struct Stack {
+  Stack(Mesh& mesh, std::vector<bool> trainable_layers, bool with_embedding = false)
+      : trainable(std::move(trainable_layers)), model(mesh, specs(trainable, with_embedding)), embedding(with_embedding) {
+    const at::Generator generator = at::detail::createCPUGenerator(3);
+    for (const auto& parameter : model.parameters()) {
+      model.set_parameter(*parameter, at::randn(parameter->shape(), generator));
+      whole.push_back(model.whole_parameter(*parameter));
+      gradients.push_back(at::zeros(parameter->shape()));
+    }
+    model.weights_changed();
+  }
+
+  static std::vector<UnitSpec> specs(const std::vector<bool>& trainable, bool with_embedding) {
+    std::vector<UnitSpec> units;
+    if (with_embedding) units.push_back({"table", {{"table.w", {11, kWidth}}}, Residency::kKeep});
+    for (size_t i = 0; i < trainable.size(); ++i) {
+      units.push_back({"layer" + std::to_string(i), {{"w" + std::to_string(i), {kWidth, kWidth}, trainable[i]}}});
+    }
+    return units;
+  }
+
+  int64_t first_layer() const { return embedding ? 1 : 0; }
+
+  at::Tensor forward(at::Tensor x, int64_t fail_forward = -1, int64_t fail_backward = -1) {
+    const int64_t units = model.unit_count();
+    for (int64_t u = first_layer(); u < units; ++u) {
+      const Parameter& weight = *model.parameters()[static_cast<size_t>(u)];
+      x = run_unit(model, u, u + 1 < units ? u + 1 : -1, u > first_layer() ? u - 1 : -1, x, [&](const at::Tensor& in) {
+        if (u == fail_forward) throw std::runtime_error("forward broke");
+        return TanhLinear::apply(in, &weight, gradients[static_cast<size_t>(u)], u == fail_backward);
+      });
+    }
+    return x;
+  }
+
+  // By plain autograd on whole weights.
+  std::vector<at::Tensor> expected_gradients(const at::Tensor& x) const {
+    std::vector<at::Tensor> weights;
+    at::Tensor h = x.detach();
+    for (size_t i = 0; i < whole.size(); ++i) {
+      weights.push_back(whole[i].detach().clone().requires_grad_());
+      h = h.matmul(weights.back()).tanh();
+    }
+    std::vector<at::Tensor> inputs = weights;
+    return torch::autograd::grad({h.sum()}, inputs);
+  }
+
+  void expect_no_leases() {
+    // Every buffer can be had by every unit.
+    for (int64_t u = 0; u < model.unit_count(); ++u) {
+      EXPECT_NO_THROW(const Lease lease(model, u)) << "unit " << u;
+    }
+  }
+
+  std::vector<bool> trainable;
+  ShardedModel model;
+  bool embedding;
+  std::vector<at::Tensor> whole, gradients;
+};
+
+at::Tensor input() { return at::linspace(-1, 1, 4 * kWidth).view({4, kWidth}); }
+
+class RunUnit : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(ranks, RunUnit, testing::Values(1, 2, 3));
+
+TEST_P(RunUnit, gives_the_gradients_of_plain_autograd) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true, true, true});
+    const at::Tensor y = stack.forward(input());
+    EXPECT_TRUE(y.requires_grad());
+    y.sum().backward();
+    const auto expected = stack.expected_gradients(input());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      // The same operations on the same values, but for the order in which a matmul may sum.
+      EXPECT_TRUE(at::allclose(stack.gradients[i], expected[i], 1e-5, 1e-6)) << "layer " << i;
+    }
+    stack.expect_no_leases();
+  });
+}
+
+TEST_P(RunUnit, gathers_each_unit_once_forward_and_once_backward_but_the_last_two) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true, true, true});
+    const int64_t before = stack.model.gathers();
+    const at::Tensor y = stack.forward(input());
+    const int64_t after_forward = stack.model.gathers();
+    y.sum().backward();
+    const int64_t after_backward = stack.model.gathers();
+    const bool alone = mesh.world_size() == 1;
+    EXPECT_EQ(after_forward - before, alone ? 0 : 5);
+    EXPECT_EQ(after_backward - after_forward, alone ? 0 : 3);
+  });
+}
+
+TEST_P(RunUnit, without_grad_mode_records_nothing) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true});
+    const at::NoGradGuard no_grad;
+    EXPECT_FALSE(stack.forward(input()).requires_grad());
+    stack.expect_no_leases();
+  });
+}
+
+TEST_P(RunUnit, a_frozen_stack_below_is_not_recorded) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {false, false, true});
+    int64_t recorded_below = 0;
+    at::Tensor x = input();
+    for (int64_t u = 0; u < 2; ++u) {
+      x = run_unit(stack.model, u, -1, -1, x, [&](const at::Tensor& in) {
+        recorded_below += in.requires_grad() || at::GradMode::is_enabled();
+        return in * 2;
+      });
+      EXPECT_FALSE(x.requires_grad());
+    }
+    EXPECT_EQ(recorded_below, 0);
+    EXPECT_TRUE(at::GradMode::is_enabled());
+    stack.forward(input()).sum().backward();
+    EXPECT_GT(stack.gradients[2].abs().sum().item<float>(), 0);
+    stack.expect_no_leases();
+  });
+}
+
+TEST_P(RunUnit, a_frozen_unit_above_a_trainable_one_is_gathered_in_backward) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, false, false, false, true});
+    stack.forward(input()).sum().backward();
+    const auto expected = stack.expected_gradients(input());
+    for (const size_t i : {0U, 4U}) EXPECT_TRUE(at::allclose(stack.gradients[i], expected[i], 1e-5, 1e-6)) << i;
+    stack.expect_no_leases();
+  });
+}
+
+TEST_P(RunUnit, passes_the_gradient_of_its_input_on) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {false, false, false});
+    const at::Tensor x = input().requires_grad_();
+    stack.forward(x).sum().backward();
+    const at::Tensor plain = input().requires_grad_();
+    at::Tensor h = plain;
+    for (const at::Tensor& weight : stack.whole) h = h.matmul(weight).tanh();
+    h.sum().backward();
+    EXPECT_TRUE(at::allclose(x.grad(), plain.grad(), 1e-5, 1e-6));
+    stack.expect_no_leases();
+  });
+}
+
+TEST_P(RunUnit, does_not_leave_a_gradient_on_an_input_that_wants_none) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true});
+    const at::Tensor x = input();
+    at::Tensor seen;
+    const at::Tensor y = run_unit(stack.model, 0, -1, -1, x, [&](const at::Tensor& in) {
+      seen = in;
+      return TanhLinear::apply(in, stack.model.parameters()[0].get(), stack.gradients[0], false);
+    });
+    EXPECT_TRUE(seen.requires_grad());
+    EXPECT_FALSE(x.requires_grad());
+    y.sum().backward();
+    EXPECT_FALSE(x.grad().defined());
+  });
+}
+
+// Rows of a table by token; nothing but an anchor makes autograd record it.
+struct TableRows : torch::autograd::Function<TableRows> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& anchor, const at::Tensor& ids,
+                            const Parameter* table, at::Tensor gradient) {
+    (void)anchor;
+    context->save_for_backward({ids});
+    context->saved_data["gradient"] = gradient;
+    return table->value().index_select(0, ids);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grad) {
+    const auto saved = context->get_saved_variables();
+    context->saved_data["gradient"].toTensor().index_add_(0, saved[0], grad[0]);
+    return {{}, {}, {}, {}};
+  }
+};
+
+TEST_P(RunUnit, takes_integers_and_releases_at_the_end_of_backward) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true}, /*with_embedding=*/true);
+    const at::Tensor ids = at::tensor({3, 0, 3, 10}, at::kLong);
+    const at::Tensor rows = run_unit(stack.model, 0, 1, -1, ids, [&](const at::Tensor& in) {
+      return TableRows::apply(at::zeros({0}).requires_grad_(), in, stack.model.parameters()[0].get(),
+                              stack.gradients[0]);
+    });
+    stack.forward(rows).sum().backward();
+    const at::Tensor table = stack.whole[0].detach().clone().requires_grad_();
+    at::Tensor h = table.index_select(0, ids);
+    for (size_t i = 1; i < stack.whole.size(); ++i) h = h.matmul(stack.whole[i]).tanh();
+    h.sum().backward();
+    EXPECT_TRUE(at::allclose(stack.gradients[0], table.grad(), 1e-5, 1e-6));
+    stack.model.weights_changed();
+    EXPECT_THROW(stack.model.release(0), std::logic_error) << "a lease was left";
+  });
+}
+
+TEST_P(RunUnit, an_exception_in_the_body_leaves_no_lease) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true, true});
+    for (int64_t layer = 0; layer < 4; ++layer) {
+      EXPECT_THROW(stack.forward(input(), layer), std::runtime_error);
+      stack.expect_no_leases();
+    }
+  });
+}
+
+TEST_P(RunUnit, an_exception_in_backward_leaves_no_lease_once_the_graph_is_gone) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true, true});
+    for (int64_t layer = 0; layer < 4; ++layer) {
+      {
+        const at::Tensor loss = stack.forward(input(), -1, layer).sum();
+        EXPECT_THROW(loss.backward(), std::runtime_error);
+      }
+      stack.expect_no_leases();
+    }
+    for (at::Tensor& gradient : stack.gradients) gradient.zero_();
+    stack.forward(input()).sum().backward();
+    const auto expected = stack.expected_gradients(input());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(at::allclose(stack.gradients[i], expected[i], 1e-5, 1e-6)) << "layer " << i;
+    }
+  });
+}
+
+TEST_P(RunUnit, reset_leases_helps_while_the_graph_is_still_held) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true, true});
+    at::Tensor loss = stack.forward(input(), -1, 3).sum();
+    EXPECT_THROW(loss.backward(), std::runtime_error);
+    stack.model.reset_leases();
+    const Lease lease(stack.model, 1);  // the buffer of the unit whose backward broke
+    loss = at::Tensor();
+    EXPECT_THROW(stack.model.acquire(3), std::logic_error) << "the dying graph released a lease that is not its own";
+  });
+}
+
+TEST_P(RunUnit, a_graph_may_outlive_the_model) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    at::Tensor loss;
+    {
+      Stack stack(mesh, {true, true});
+      loss = stack.forward(input(), -1, 1).sum();
+      EXPECT_THROW(loss.backward(), std::runtime_error);
+    }
+    EXPECT_ANY_THROW(loss.backward());
+  });
+}
+
+TEST_P(RunUnit, backward_may_run_twice) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true});
+    const at::Tensor loss = stack.forward(input()).sum();
+    loss.backward({}, /*retain_graph=*/true);
+    const at::Tensor once = stack.gradients[0].clone();
+    loss.backward();
+    EXPECT_TRUE(at::allclose(stack.gradients[0], 2 * once));
+    stack.expect_no_leases();
+  });
+}
+
+// Ordinary operations save a view of the weights. The view is right again, and accepted, once the unit is back.
+TEST_P(RunUnit, ordinary_operations_on_values_are_right_too) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {false, false, false, false, false});
+    const at::Tensor x = input().requires_grad_();
+    at::Tensor h = x;
+    for (int64_t u = 0; u < 5; ++u) {
+      h = run_unit(stack.model, u, u < 4 ? u + 1 : -1, u - 1, h, [&](const at::Tensor& in) {
+        return in.matmul(stack.model.parameters()[static_cast<size_t>(u)]->value()).tanh();
+      });
+    }
+    h.sum().backward();
+    const at::Tensor plain = input().requires_grad_();
+    at::Tensor p = plain;
+    for (const at::Tensor& weight : stack.whole) p = p.matmul(weight).tanh();
+    p.sum().backward();
+    EXPECT_TRUE(at::allclose(x.grad(), plain.grad(), 1e-5, 1e-6));
+  });
+}
+
+}  // namespace
+}  // namespace ghostshard::fsdp
