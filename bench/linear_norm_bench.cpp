@@ -58,15 +58,6 @@ void hold(benchmark::State& state) {
   finish(state, layer);
 }
 
-void hold_sum_only(benchmark::State& state) {
-  Layer layer(state);
-  const at::Tensor held = at::randn({layer.units, layer.outputs, layer.inputs});
-  for (auto _ : state) {
-    scaled_sum_held(held, layer.factors, layer.out);
-  }
-  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(held.nbytes()));
-}
-
 void replay(benchmark::State& state) {
   Layer layer(state);
   for (auto _ : state) {
@@ -96,7 +87,6 @@ void shapes(benchmark::internal::Benchmark* bench) {
 }
 BENCHMARK(plain)->Apply(shapes);
 BENCHMARK(hold)->Apply(shapes);
-BENCHMARK(hold_sum_only)->Apply(shapes);
 BENCHMARK(replay)->Apply(shapes);
 BENCHMARK(gram_only)->Apply(shapes);
 

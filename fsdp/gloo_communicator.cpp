@@ -1,8 +1,9 @@
-// All-gather and all-to-all are sent pairwise (send/recv between views of the caller's tensors) and not by Gloo's
-// collectives of those names: c10d flattens into temporaries around the latter (one or two more copies of every byte),
-// runs them on a pool thread and renames them from release to release, while sends and receives go straight between
-// socket and tensor, all at once, on the device's own thread. Small things (broadcast, all-reduce, barrier) are
-// Gloo's. This is the one file that sees Gloo's headers; only shared_ptrs to Gloo types cross into the library.
+// Every collective is made of sends and receives between views of the caller's tensors, and not of Gloo's own: around
+// those c10d flattens into temporaries (one or two more copies of every byte), queues for a pool thread, writes to a
+// flight recorder that is shared by all groups of the process and not safe among threads (seen to crash), and renames
+// the calls from release to release. Sends and receives go straight between socket and tensor, all at once, and sums
+// in rank order come out bit-equal on every rank. This is the one file that sees Gloo's headers; only shared_ptrs to
+// Gloo types cross into the library.
 #include "fsdp/gloo_communicator.h"
 
 #include <atomic>
@@ -24,13 +25,14 @@ namespace {
 void check_tensor(const at::Tensor& tensor, const char* call, const char* argument) {
   const auto fail = [&](const std::string& found) {
     throw std::invalid_argument(std::string(call) + ": " + argument +
-                                " must be a contiguous float32 or int64 CPU tensor, got " + found);
+                                " must be a contiguous float32, float64 or int64 CPU tensor, got " + found);
   };
   if (!tensor.defined()) fail("an undefined tensor");
   if (!tensor.device().is_cpu()) fail("one on " + tensor.device().str());
   if (!tensor.is_contiguous()) fail("one that is not contiguous");
-  if (tensor.scalar_type() != at::kFloat && tensor.scalar_type() != at::kLong) {
-    fail(c10::toString(tensor.scalar_type()));
+  const at::ScalarType type = tensor.scalar_type();
+  if (type != at::kFloat && type != at::kDouble && type != at::kLong) {
+    fail(c10::toString(type));
   }
 }
 
@@ -86,7 +88,7 @@ class GlooCommunicator final : public Communicator {
  public:
   explicit GlooCommunicator(GlooEndpoint endpoint) : name_(endpoint.name), rank_(endpoint.rank), size_(endpoint.size) {
     auto options = c10d::ProcessGroupGloo::Options::create(endpoint.timeout);
-    options->threads = 1;  // for the small collectives, one at a time; sends and receives need none
+    options->threads = 1;  // idle: for Gloo's own collectives
     options->devices.push_back(device(endpoint.loopback));
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(endpoint.store, static_cast<int>(rank_),
                                                          static_cast<int>(size_), options);
@@ -128,17 +130,24 @@ class GlooCommunicator final : public Communicator {
       throw std::invalid_argument("broadcast: root must be a rank below " + std::to_string(size_) + ", got " +
                                   std::to_string(root));
     }
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    std::vector<at::Tensor> tensors{tensor};
-    run("broadcast", [&] { return group_->broadcast(tensors, options); });
-    if (rank_ == root) bytes_sent_ += static_cast<int64_t>(tensor.nbytes()) * (size_ - 1);
+    Transfers transfers(*this, "broadcast");
+    for (int64_t peer = 0; peer < size_ && tensor.numel() > 0; ++peer) {
+      if (rank_ == root && peer != root) transfers.send(tensor.view(-1), peer);
+      if (rank_ != root && peer == root) transfers.receive(tensor.view(-1), peer);
+    }
+    std::move(transfers).pending()->wait();
   }
 
-  void all_reduce_sum(at::Tensor tensor) override { all_reduce("all_reduce_sum", tensor, c10d::ReduceOp::SUM); }
-  void all_reduce_max(at::Tensor tensor) override { all_reduce("all_reduce_max", tensor, c10d::ReduceOp::MAX); }
+  void all_reduce_sum(at::Tensor tensor) override {
+    all_reduce("all_reduce_sum", tensor, [](at::Tensor& sum, const at::Tensor& slice) { sum.add_(slice); });
+  }
+  void all_reduce_max(at::Tensor tensor) override {
+    all_reduce("all_reduce_max", tensor,
+               [](at::Tensor& most, const at::Tensor& slice) { at::maximum_out(most, most, slice); });
+  }
   void barrier() override {
-    run("barrier", [&] { return group_->barrier(); });
+    at::Tensor out = at::zeros({size_}, at::kLong);
+    pairwise("barrier", out, 1, [&](int64_t) { return out.narrow(0, rank_, 1); })->wait();
   }
 
  private:
@@ -154,53 +163,79 @@ class GlooCommunicator final : public Communicator {
            std::to_string(size_);
   }
 
+  // The sends and receives of one call; its tag keeps them apart from those of other calls in flight.
+  class Transfers {
+   public:
+    Transfers(GlooCommunicator& owner, const char* call)
+        : owner_(owner), what_(owner.describe(call)), tag_(static_cast<int>(owner.next_tag_++ & 0x3fffffff)) {}
+
+    void receive(at::Tensor to, int64_t peer) {
+      std::vector<at::Tensor> tensors{std::move(to)};
+      start([&] { return owner_.group_->recv(tensors, static_cast<int>(peer), tag_); });
+    }
+    void send(at::Tensor from, int64_t peer) {
+      owner_.bytes_sent_ += static_cast<int64_t>(from.nbytes());
+      std::vector<at::Tensor> tensors{std::move(from)};
+      start([&] { return owner_.group_->send(tensors, static_cast<int>(peer), tag_); });
+    }
+    std::unique_ptr<PendingCollective> pending() && {
+      return std::make_unique<PairwiseTransfer>(std::move(what_), std::move(works_));
+    }
+
+   private:
+    template <typename Call>
+    void start(const Call& call) {
+      try {
+        works_.push_back(call());
+      } catch (const std::exception& error) {
+        throw std::runtime_error(what_ + ": " + reason_of(error));
+      }
+    }
+    GlooCommunicator& owner_;
+    std::string what_;
+    int tag_;
+    std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  };
+
   // Receives slice p of out from, and sends outgoing(p) to, every peer p.
   template <typename Outgoing>
   std::unique_ptr<PendingCollective> pairwise(const char* call, const at::Tensor& out, int64_t n,
                                               const Outgoing& outgoing) {
-    const int tag = static_cast<int>(next_tag_++ & 0x3fffffff);
-    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    Transfers transfers(*this, call);
     if (n == 0) return std::make_unique<Complete>();
-    try {
-      // Receives first: what arrives early then needs no second look. Every rank starts with another peer.
-      for (int64_t step = 1; step < size_; ++step) {
-        const int64_t peer = (rank_ + size_ - step) % size_;
-        std::vector<at::Tensor> slice{out.narrow(0, peer * n, n)};
-        works.push_back(group_->recv(slice, static_cast<int>(peer), tag));
-      }
-      for (int64_t step = 1; step < size_; ++step) {
-        const int64_t peer = (rank_ + step) % size_;
-        std::vector<at::Tensor> slice{outgoing(peer)};
-        works.push_back(group_->send(slice, static_cast<int>(peer), tag));
-        bytes_sent_ += static_cast<int64_t>(slice[0].nbytes());
-      }
-    } catch (const std::exception& error) {
-      throw std::runtime_error(describe(call) + ": " + reason_of(error));
+    // Receives first: what arrives early then needs no second look. Every rank starts with another peer.
+    for (int64_t step = 1; step < size_; ++step) {
+      const int64_t peer = (rank_ + size_ - step) % size_;
+      transfers.receive(out.narrow(0, peer * n, n), peer);
     }
-    return std::make_unique<PairwiseTransfer>(describe(call), std::move(works));
+    for (int64_t step = 1; step < size_; ++step) {
+      const int64_t peer = (rank_ + step) % size_;
+      transfers.send(outgoing(peer), peer);
+    }
+    return std::move(transfers).pending();
   }
 
-  template <typename Start>
-  void run(const char* call, const Start& start) {
-    try {
-      start()->wait();
-    } catch (const std::exception& error) {
-      throw std::runtime_error(describe(call) + ": " + reason_of(error));
-    }
-  }
-
-  void all_reduce(const char* call, at::Tensor tensor, c10d::ReduceOp::RedOpType op) {
+  // Each rank combines one slice, in rank order, and the slices are gathered.
+  template <typename Combine>
+  void all_reduce(const char* call, const at::Tensor& tensor, const Combine& combine) {
     check_tensor(tensor, call, "tensor");
-    c10d::AllreduceOptions options;
-    options.reduceOp = op;
-    std::vector<at::Tensor> tensors{tensor};
-    run(call, [&] { return group_->allreduce(tensors, options); });
-    bytes_sent_ += 2 * static_cast<int64_t>(tensor.nbytes()) * (size_ - 1) / size_;
+    const at::NoGradGuard no_grad;
+    const int64_t n = tensor.numel(), slice = (n + size_ - 1) / size_;
+    at::Tensor padded = at::zeros({slice * size_}, tensor.scalar_type()), received = at::empty_like(padded);
+    padded.narrow(0, 0, n).copy_(tensor.view(-1));
+    const auto of = [&](const at::Tensor& whole, int64_t rank) { return whole.narrow(0, rank * slice, slice); };
+    copy_bytes(of(received, rank_), of(padded, rank_));
+    pairwise(call, received, slice, [&](int64_t peer) { return of(padded, peer); })->wait();
+    at::Tensor own = of(padded, rank_);
+    copy_bytes(own, of(received, 0));
+    for (int64_t r = 1; r < size_; ++r) combine(own, of(received, r));
+    pairwise(call, padded, slice, [&](int64_t) { return own; })->wait();
+    tensor.view(-1).copy_(padded.narrow(0, 0, n));
   }
 
-  // Every collective, in both types, on values whose results differ by rank and place.
+  // Every collective, in each type, on values whose results differ by rank and place.
   void self_test() {
-    for (const at::ScalarType type : {at::kFloat, at::kLong}) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
       const auto values = [&](int64_t first, int64_t count) { return at::arange(first, first + count, type); };
       const auto expect = [&](const char* call, const at::Tensor& found, const at::Tensor& expected) {
         if (!at::equal(found, expected)) {

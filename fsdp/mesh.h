@@ -25,7 +25,7 @@ class PendingCollective {
   virtual void wait() = 0;
 };
 
-// One communicator for contiguous CPU tensors of float32 or int64. Every rank must issue the same calls in the same
+// One communicator for contiguous CPU tensors of float32, float64 or int64. Every rank must issue the same calls in the same
 // order, from one thread at a time. With one rank each call is a copy or nothing. A lost peer or a time-out is a
 // std::runtime_error naming the call and the communicator; after one the communicator is good for nothing more.
 class Communicator {
@@ -40,11 +40,11 @@ class Communicator {
   // all_to_all for a caller who reads this rank's own slice straight from in: that slice of out is left as it is.
   virtual std::unique_ptr<PendingCollective> exchange(at::Tensor out, at::Tensor in) = 0;
   virtual void broadcast(at::Tensor tensor, int64_t root) = 0;
+  // In rank order: the same bits on every rank, and from run to run.
   virtual void all_reduce_sum(at::Tensor tensor) = 0;
   virtual void all_reduce_max(at::Tensor tensor) = 0;
   virtual void barrier() = 0;
-  // Bytes this rank has handed to other ranks so far: payload, for reports and benches. Exact for all_gather,
-  // all_to_all and exchange; broadcast and all_reduce count what the best known algorithm sends.
+  // Payload bytes this rank has handed to other ranks so far, for reports and benches.
   virtual int64_t bytes_sent() const = 0;
 };
 

@@ -140,8 +140,16 @@ BoundedSum gram_product_sum_in(const UnitRows& a, const UnitRows& g) {
   const std::vector<Scalar> a_norms = rounded_up<Scalar>(a.norms);
   const std::vector<Scalar> g_norms = rounded_up<Scalar>(g.norms);
 
+  const double a_error = a_products.relative_error(), g_error = g_products.relative_error();
   RowProductSums total;
   for (int64_t top = 0; top < rows; top += kTileRows) {
+    // Relative to the norm the error grows about as the rows do. Where the first rows say that float32 will not be
+    // certain enough, the rest is not worth computing; a wrong guess costs time only.
+    const double growth = static_cast<double>(rows) / static_cast<double>(kTileRows);
+    if (std::is_same_v<Scalar, float> && top == kTileRows &&
+        (g_error * total.x_weighted + a_error * total.y_weighted) * growth > 2 * kRecomputeRatio * total.product) {
+      return {.value = total.product, .error = std::numeric_limits<double>::infinity()};
+    }
     const Range tile_rows{top, std::min(top + kTileRows, rows)};
     // Both Grams are symmetric: what lies left of the diagonal block counts twice, what lies right of it not at all.
     for (int64_t left = 0; left < tile_rows.end; left += kTileColumns) {
@@ -167,7 +175,6 @@ BoundedSum gram_product_sum_in(const UnitRows& a, const UnitRows& g) {
 
   // With A, G the exact Grams, A~, G~ the computed ones and dA, dG their errors, A~G~ − AG = A~dG + G~dA − dA dG.
   const double mass = sum_of_products(a.norms, g.norms);
-  const double a_error = a_products.relative_error(), g_error = g_products.relative_error();
   const double tiny = std::numeric_limits<Scalar>::min();
   const double count = static_cast<double>(rows);
   const double a_sum = sum_of(a.norms), g_sum = sum_of(g.norms);

@@ -32,6 +32,8 @@ const auto kCases = testing::Values(LinearCase{"EqualLengths", {5, 5, 5}, 7, 11}
                                     LinearCase{"NoUnits", {}, 4, 4},                                              //
                                     LinearCase{"OneColumn", {6, 3}, 1, 1},                                        //
                                     LinearCase{"SeveralColumnChunks", {20, 9}, 700, 300},                         //
+                                    LinearCase{"SeveralPanels", {4, 3}, 1000, 1300},                              //
+                                    LinearCase{"LongAndShared", {300}, 30, 20, Tokens::kSharedDirection},         //
                                     LinearCase{"SeveralTiles", {300, 129}, 24, 40},                               //
                                     LinearCase{"SeveralColumnTiles", {1100}, 8, 4},                               //
                                     LinearCase{"SharedDirection", {40, 64}, 300, 32, Tokens::kSharedDirection},   //
@@ -313,6 +315,49 @@ TEST(TiedCrossTerm, RefusesShapesThatDoNotFit) {
   EXPECT_THROW(tied_cross_term(with_ids({0, 1, 5}), e, segments, at::zeros({3, 5}), b, segments, parts),
                std::invalid_argument);
   EXPECT_NO_THROW(tied_cross_term(with_ids({0, 1, 5}), e, segments, h, b, segments, parts));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Choosing a way
+
+struct ChoiceCase {
+  const char* name;
+  int64_t units, rows;
+  LinearShape shape;
+  int64_t memory_left_bytes;
+  Recording expected;
+};
+
+constexpr int64_t kMuch = int64_t{1} << 40;
+
+class ChooseRecording : public testing::TestWithParam<ChoiceCase> {};
+
+TEST_P(ChooseRecording, TakesTheFasterWayThatFits) {
+  const ChoiceCase& c = GetParam();
+  const Segments segments = oracle::segments_of(std::vector<int64_t>(static_cast<size_t>(c.units), c.rows));
+  EXPECT_EQ(choose_recording(c.shape, segments, c.memory_left_bytes), c.expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , ChooseRecording,
+    testing::Values(ChoiceCase{"LongUnitsAreHeld", 4, 512, {768, 768}, kMuch, Recording::kHold},
+                    ChoiceCase{"LongUnitsOfAWideLayerAreHeld", 4, 512, {768, 3072}, kMuch, Recording::kHold},
+                    ChoiceCase{"ShortUnitsReplay", 64, 16, {768, 768}, kMuch, Recording::kReplay},
+                    ChoiceCase{"SmallMatricesAreHeld", 16, 100, {256, 256}, kMuch, Recording::kHold},
+                    ChoiceCase{"OneRowUnitsReplay", 100, 1, {64, 4096}, kMuch, Recording::kReplay},
+                    ChoiceCase{"ExactlyEnoughMemory", 4, 512, {768, 768}, 4 * 4 * 768 * 768, Recording::kHold},
+                    ChoiceCase{"OneByteTooLittle", 4, 512, {768, 768}, 4 * 4 * 768 * 768 - 1, Recording::kReplay},
+                    ChoiceCase{"NoMemory", 4, 512, {768, 768}, 0, Recording::kReplay},
+                    ChoiceCase{"BeyondInt32", 3, 512, {1 << 20, 1 << 12}, kMuch, Recording::kHold},
+                    ChoiceCase{"EmptyBatch", 0, 0, {768, 768}, kMuch, Recording::kReplay}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(RecordingCost, CountsWhatIsKept) {
+  const Segments segments = oracle::segments_of({3, 5});
+  EXPECT_EQ(recording_cost(Recording::kHold, {.inputs = 7, .outputs = 11}, segments).bytes_kept, 2 * 7 * 11 * 4);
+  EXPECT_EQ(recording_cost(Recording::kReplay, {.inputs = 7, .outputs = 11}, segments).bytes_kept, 8 * 11 * 4);
+  EXPECT_EQ(recording_cost(Recording::kReplay, {.inputs = 7, .outputs = 11}, segments).flops,
+            2 * (9 + 25) * (7 + 11) + 2 * 8 * 7 * 11);
 }
 
 }  // namespace
