@@ -111,7 +111,7 @@ inline at::Tensor only(int64_t unit, int64_t units) {
 // Bitwise, so that −0, NaN and rounding all count.
 inline bool same_bits(const at::Tensor& x, const at::Tensor& y) {
   return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
-         std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+         (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
 }
 
 }  // namespace ghostshard::kernels::oracle

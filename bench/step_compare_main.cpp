@@ -1,0 +1,233 @@
+// One training step with privacy beside the same step without, interleaved in one process: seconds, their ratio, and
+// where the time goes. Peak memory needs a process each (--only). Run it alone or under `torchrun --no-python`.
+//
+//   step_compare --layers 12 --width 768 --vocab 50257 --length 100 --texts 8 --microbatches 4 --repeats 5
+#include <malloc.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "dp/nonprivate.h"
+#include "dp/optimizer.h"
+#include "dp/plan.h"
+#include "examples/gpt2/model.h"
+
+namespace {
+
+using namespace ghostshard;
+
+struct Shape {
+  gpt2::Config config;
+  int64_t length = 100;
+  int64_t texts = 8;  // in a microbatch, on each rank
+  int64_t microbatches = 4;
+  int64_t repeats = 5;
+  std::string only;
+  dp::RecordingChoice recording = dp::RecordingChoice::kAutomatic;
+  int64_t hold_mib = 1024;
+};
+
+constexpr int kPhases = 5;
+constexpr const char* kPhaseNames[kPhases] = {"forward", "backward", "clipped sum", "noise+reduce", "optimizer"};
+
+class Stopwatch {
+ public:
+  void lap(int phase) {
+    const auto now = Clock::now();
+    seconds_[phase] += std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+  }
+  std::array<double, kPhases> seconds() const { return seconds_; }
+  double total() const { return std::accumulate(seconds_.begin(), seconds_.end(), 0.0); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_ = Clock::now();
+  std::array<double, kPhases> seconds_{};
+};
+
+gpt2::TokenBatch random_batch(const Shape& shape, int64_t seed) {
+  at::manual_seed(static_cast<uint64_t>(seed));
+  gpt2::TokenBatch batch;
+  const int64_t rows = shape.texts * shape.length;
+  batch.ids = at::randint(0, shape.config.vocab_size, {rows}, at::kLong);
+  batch.positions = at::arange(shape.length, at::kLong).repeat({shape.texts});
+  std::vector<int64_t> offsets;
+  for (int64_t u = 0; u <= shape.texts; ++u) offsets.push_back(u * shape.length);
+  batch.segments = std::make_shared<kernels::Segments>(offsets);
+  batch.loss_segments = batch.segments;
+  batch.targets = at::randint(0, shape.config.vocab_size, {rows}, at::kLong);
+  batch.loss_weights = at::full({rows}, 1.0 / static_cast<double>(shape.length), at::kFloat);
+  return batch;
+}
+
+struct PrivateSide {
+  PrivateSide(fsdp::Mesh& mesh, const Shape& shape)
+      : key(dp::RunKey::from_bytes({}, {})),
+        plan(dp::DpPlan::make({.units = 1 << 20,
+                               .expected_batch = shape.texts * shape.microbatches * mesh.world_size(),
+                               .steps = 1 << 20,
+                               .noise_multiplier = accountant::NoiseMultiplier(1.0)})),
+        model(mesh, shape.config, {}),
+        clipper(plan.clipper(model.parameters(), {.recording = shape.recording, .hold_memory_bytes = shape.hold_mib << 20})),
+        mechanism(plan.mechanism(model.parameters(), key, nullptr)),
+        optimizer(fsdp::make_adamw(model.parameters(), {})) {
+    gpt2::initialize(model, 1);
+  }
+  Stopwatch step(const std::vector<gpt2::TokenBatch>& batches) {
+    Stopwatch watch;
+    auto sum = clipper.begin();
+    {
+      const auto resident = model.resident();
+      for (const auto& batch : batches) {
+        const auto tape = clipper.record(batch.units());
+        const at::Tensor loss = model.summed_unit_losses(batch, tape);
+        watch.lap(0);
+        loss.backward();
+        watch.lap(1);
+        clipper.add(sum, tape);
+        watch.lap(2);
+      }
+    }
+    auto gradient = mechanism.release(std::move(sum), {next++});
+    watch.lap(3);
+    optimizer.step(std::move(gradient), 1e-5);
+    watch.lap(4);
+    return watch;
+  }
+  dp::RunKey key;
+  dp::DpPlan plan;
+  gpt2::Gpt2 model;
+  dp::Clipper clipper;
+  dp::GaussianMechanism mechanism;
+  dp::PrivateOptimizer optimizer;
+  int64_t next = 0;
+};
+
+struct PlainSide {
+  PlainSide(fsdp::Mesh& mesh, const Shape& shape)
+      : model(mesh, shape.config, {}),
+        accumulator(model.parameters(), static_cast<double>(shape.texts * shape.microbatches * mesh.world_size())),
+        optimizer(fsdp::make_adamw(model.parameters(), {})) {
+    gpt2::initialize(model, 1);
+  }
+  Stopwatch step(const std::vector<gpt2::TokenBatch>& batches) {
+    Stopwatch watch;
+    accumulator.begin();
+    {
+      const auto resident = model.resident();
+      for (const auto& batch : batches) {
+        const at::Tensor loss = model.summed_unit_losses(batch, accumulator.recorder());
+        watch.lap(0);
+        loss.backward();
+        watch.lap(1);
+      }
+    }
+    const auto& gradient = accumulator.reduce();
+    watch.lap(3);
+    optimizer->step(gradient, 1e-5);
+    watch.lap(4);
+    return watch;
+  }
+  gpt2::Gpt2 model;
+  dp::PlainAccumulator accumulator;
+  std::unique_ptr<fsdp::Optimizer> optimizer;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Series {
+  std::vector<double> totals;
+  std::array<std::vector<double>, kPhases> phases;
+  void add(const Stopwatch& watch) {
+    totals.push_back(watch.total());
+    for (int p = 0; p < kPhases; ++p) phases[static_cast<size_t>(p)].push_back(watch.seconds()[static_cast<size_t>(p)]);
+  }
+  nlohmann::ordered_json json() const {
+    nlohmann::ordered_json out = {{"seconds", median(totals)},
+                                  {"fastest", *std::min_element(totals.begin(), totals.end())},
+                                  {"slowest", *std::max_element(totals.begin(), totals.end())}};
+    for (int p = 0; p < kPhases; ++p) out[kPhaseNames[p]] = median(phases[static_cast<size_t>(p)]);
+    return out;
+  }
+};
+
+Shape parse(int argc, char** argv) {
+  Shape s;
+  std::string recording = "automatic";
+  CLI::App app{"A private training step beside the same step without privacy, interleaved."};
+  app.add_option("--layers", s.config.n_layer)->capture_default_str();
+  app.add_option("--width", s.config.n_embd)->capture_default_str();
+  app.add_option("--heads", s.config.n_head)->capture_default_str();
+  app.add_option("--vocab", s.config.vocab_size)->capture_default_str();
+  app.add_option("--length", s.length, "Tokens in a text")->capture_default_str();
+  app.add_option("--texts", s.texts, "Texts in a microbatch, on each rank")->capture_default_str();
+  app.add_option("--microbatches", s.microbatches)->capture_default_str();
+  app.add_option("--repeats", s.repeats)->capture_default_str();
+  app.add_option("--recording", recording)->check(CLI::IsMember({"automatic", "hold", "replay"}))->capture_default_str();
+  app.add_option("--hold-mib", s.hold_mib)->capture_default_str();
+  app.add_option("--only", s.only, "For peak memory")->check(CLI::IsMember({"private", "plain"}));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  s.config.n_inner = 4 * s.config.n_embd;
+  s.config.n_positions = std::max(s.config.n_positions, s.length);
+  if (recording == "hold") s.recording = dp::RecordingChoice::kHold;
+  if (recording == "replay") s.recording = dp::RecordingChoice::kReplay;
+  return s;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  mallopt(M_MMAP_MAX, 0);  // as the training program does
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  const Shape shape = parse(argc, argv);
+  const auto mesh = fsdp::Mesh::from_environment(std::chrono::seconds(300));
+  std::optional<PrivateSide> with;
+  std::optional<PlainSide> without;
+  if (shape.only != "plain") with.emplace(*mesh, shape);
+  if (shape.only != "private") without.emplace(*mesh, shape);
+  std::vector<gpt2::TokenBatch> batches;
+  for (int64_t m = 0; m < shape.microbatches; ++m) batches.push_back(random_batch(shape, 100 * mesh->rank() + m));
+
+  Series private_steps, plain_steps;
+  std::vector<double> ratios;
+  for (int64_t i = 0; i <= shape.repeats; ++i) {  // the first round warms up
+    // Pairs in alternating order, so that drift of the machine hits both alike.
+    Stopwatch p, q;
+    const auto run_private = [&] { if (with) p = with->step(batches); };
+    const auto run_plain = [&] { if (without) q = without->step(batches); };
+    mesh->control().barrier();
+    if (i % 2 == 0) { run_private(); mesh->control().barrier(); run_plain(); }
+    else { run_plain(); mesh->control().barrier(); run_private(); }
+    if (i == 0) continue;
+    if (with) private_steps.add(p);
+    if (without) plain_steps.add(q);
+    if (with && without) ratios.push_back(q.total() / p.total());
+  }
+  if (mesh->rank() != 0) return 0;
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  nlohmann::ordered_json result = {
+      {"layers", shape.config.n_layer}, {"width", shape.config.n_embd},       {"vocab", shape.config.vocab_size},
+      {"length", shape.length},         {"texts", shape.texts},               {"microbatches", shape.microbatches},
+      {"ranks", mesh->world_size()},    {"peak_memory_mib", usage.ru_maxrss / 1024}};
+  result["parameters"] = with ? with->model.parameters().parameter_count() : without->model.parameters().parameter_count();
+  if (with) result["private"] = private_steps.json();
+  if (without) result["plain"] = plain_steps.json();
+  if (!ratios.empty()) result["throughput_private_over_plain"] = median(ratios);
+  std::cout << result.dump(2) << '\n';
+  return 0;
+}

@@ -1,0 +1,103 @@
+// Poisson sampling is what is accounted, so what runs must be just that.
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "tests/dp/single_layer.h"
+
+namespace ghostshard::tests {
+namespace {
+
+dp::DpPlan plan_of(int64_t units, int64_t batch) {
+  return dp::DpPlan::make(
+      {.units = units, .expected_batch = batch, .steps = 10, .noise_multiplier = accountant::NoiseMultiplier(1.0)});
+}
+
+TEST(PoissonSampler, IncludesEachUnitWithProbabilityQIndependently) {
+  const int64_t n = 1000;
+  const int64_t batch = 130;
+  const int64_t steps = 400;
+  const auto key = key_of(9);
+  const auto sampler = plan_of(n, batch).sampler(key, 0, 1);
+  std::vector<double> times(static_cast<size_t>(n), 0.0);
+  double pairs = 0;  // units 3 and 4 together
+  double size = 0, size_squared = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    const auto drawn = sampler.draw({step});
+    for (const int64_t unit : drawn) ++times[static_cast<size_t>(unit)];
+    const std::set<int64_t> set(drawn.begin(), drawn.end());
+    EXPECT_EQ(set.size(), drawn.size());
+    pairs += set.contains(3) && set.contains(4) ? 1 : 0;
+    size += static_cast<double>(drawn.size());
+    size_squared += static_cast<double>(drawn.size() * drawn.size());
+  }
+  const double q = static_cast<double>(batch) / static_cast<double>(n);
+  const double variance = q * (1 - q);
+  // Binomial: total count within 5 sd; every unit within 5 sd of its own count (n·1e-6 chance of a false alarm).
+  EXPECT_NEAR(size / (n * steps), q, 5 * std::sqrt(variance / (n * steps)));
+  for (const double count : times) EXPECT_NEAR(count / steps, q, 5 * std::sqrt(variance / steps));
+  EXPECT_NEAR(pairs / steps, q * q, 5 * std::sqrt(q * q * (1 - q * q) / steps));
+  // Batch sizes vary as a binomial does (a fixed-size sampler would have variance 0): relative sd sqrt(2/steps).
+  const double mean = size / steps;
+  const double spread = size_squared / steps - mean * mean;
+  EXPECT_NEAR(spread / (n * variance), 1.0, 5 * std::sqrt(2.0 / steps));
+}
+
+TEST(PoissonSampler, DependsOnKeyStepAndAttempt) {
+  const auto key = key_of(1);
+  const auto other_key = key_of(2);
+  const auto plan = plan_of(500, 250);
+  const auto sampler = plan.sampler(key, 0, 1);
+  const auto base = sampler.draw({4});
+  EXPECT_EQ(base, sampler.draw({4}));
+  EXPECT_NE(base, sampler.draw({5}));
+  EXPECT_NE(base, sampler.draw({4, 1}));
+  EXPECT_NE(base, plan.sampler(other_key, 0, 1).draw({4}));
+}
+
+TEST(PoissonSampler, TakesEverythingAtQOne) {
+  const auto key = key_of(1);
+  EXPECT_EQ(plan_of(77, 77).sampler(key, 0, 1).draw({0}).size(), 77U);
+}
+
+struct Deal {
+  const char* name;
+  int64_t units;
+  int64_t ranks;
+  int64_t microbatch;
+};
+void PrintTo(const Deal& c, std::ostream* out) { *out << c.name; }
+const Deal kDeals[] = {
+    {"nothing_sampled", 0, 2, 4},       {"fewer_units_than_ranks", 1, 4, 4}, {"uneven", 17, 2, 4},
+    {"one_rank", 17, 1, 16},            {"many_ranks", 100, 8, 3},           {"microbatch_larger_than_batch", 5, 2, 100},
+};
+class Dealing : public ::testing::TestWithParam<Deal> {};
+
+TEST_P(Dealing, GivesEveryUnitOnceAndEveryRankTheSameNumberOfMicrobatches) {
+  const Deal& c = GetParam();
+  std::vector<int64_t> batch(static_cast<size_t>(c.units));
+  std::iota(batch.begin(), batch.end(), 0);
+  std::vector<int64_t> lengths;
+  for (int64_t u = 0; u < c.units; ++u) lengths.push_back((u * 37) % 23);
+  std::multiset<int64_t> seen;
+  std::set<size_t> counts;
+  for (int64_t rank = 0; rank < c.ranks; ++rank) {
+    const auto mine = dp::deal(batch, c.microbatch, lengths, rank, c.ranks);
+    counts.insert(mine.size());
+    for (const auto& units : mine) {
+      EXPECT_LE(static_cast<int64_t>(units.size()), c.microbatch);
+      seen.insert(units.begin(), units.end());
+    }
+  }
+  EXPECT_EQ(counts.size(), 1U);
+  EXPECT_EQ(seen, std::multiset<int64_t>(batch.begin(), batch.end()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Sampler, Dealing, ::testing::ValuesIn(kDeals),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+TEST(Dealing, RefusesAnEmptyMicrobatch) { EXPECT_THROW(dp::deal({1, 2}, 0, {}, 0, 1), std::invalid_argument); }
+
+}  // namespace
+}  // namespace ghostshard::tests

@@ -1,0 +1,116 @@
+// The same run on one rank and on several: one key, one result, up to the rounding of sums.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "tests/dist/local_ranks.h"
+#include "tests/gpt2/small_world.h"
+
+namespace ghostshard::tests {
+namespace {
+
+using Weights = std::map<std::string, at::Tensor>;
+
+struct Run {
+  int64_t ranks = 1;
+  int64_t steps = 3;
+  bool adamw = false;
+  int64_t microbatch = 2;
+  int64_t expected_batch = 5;
+};
+
+Weights train(const Run& run) {
+  const gpt2::Config config = small_config(true);
+  const TemporaryFolder folder;
+  const auto path = write_texts(folder.path() / "texts.safetensors", awkward_texts(config));
+  std::mutex results;
+  Weights weights;
+  run_ranks(run.ranks, [&](fsdp::Mesh& mesh) {
+    gpt2::Gpt2 model(mesh, config, {});
+    randomize(model, 5);
+    const gpt2::Dataset data(path, config.vocab_size, config.n_positions);
+    const auto plan = dp::DpPlan::make({.units = data.units(),
+                                        .expected_batch = run.expected_batch,
+                                        .steps = run.steps,
+                                        .noise_multiplier = accountant::NoiseMultiplier(0.7)});
+    const auto key = test_key(8);
+    auto clipper = plan.clipper(model.parameters());
+    auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
+    const auto sampler = plan.sampler(key, mesh.rank(), mesh.world_size());
+    dp::PrivateOptimizer optimizer(run.adamw ? fsdp::make_adamw(model.parameters(), {.weight_decay = 0.01})
+                                             : fsdp::make_sgd(model.parameters(), {}));
+    for (int64_t step = 0; step < run.steps; ++step) {
+      auto sum = clipped_batch(model, clipper, data, sampler.draw_local({step}, run.microbatch, data.row_counts()));
+      optimizer.step(mechanism.release(std::move(sum), {step}), run.adamw ? 1e-3 : 0.05);
+    }
+    const Weights mine = whole_weights(model);
+    const std::lock_guard lock(results);
+    weights = mine;
+  });
+  return weights;
+}
+
+double relative_difference(const Weights& a, const Weights& b) {
+  double difference = 0, size = 0;
+  for (const auto& [name, value] : a) {
+    difference += (value - b.at(name)).to(at::kDouble).pow(2).sum().item<double>();
+    size += value.to(at::kDouble).pow(2).sum().item<double>();
+  }
+  return std::sqrt(difference / size);
+}
+
+class Ranks : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(Ranks, ThreeSgdStepsGiveTheWeightsOfOneRankUpToSumRounding) {
+  // Noise and batches are bit-equal; what differs is the order in which clipped gradients are added: per step an error
+  // of at most lr/B·(terms)·2^-24·(sum of norms ≤ terms·C + noise) ≈ 0.05/5·12·6e-8·15 = 1e-7 in absolute size against
+  // weights of norm about 20, and the next steps' gradients move by no more than that times the loss's curvature (~1e2).
+  const double bound = 3 * 1e-7 / 20 * 1e2;
+  const Weights one = train({.ranks = 1});
+  EXPECT_LT(relative_difference(one, train({.ranks = GetParam()})), bound);
+  EXPECT_GT(relative_difference(one, train({.ranks = 1, .steps = 2})), 1e-4) << "the comparison must be able to fail";
+}
+
+TEST_P(Ranks, TwentyAdamWStepsStayWithinOneInTenThousand) {
+  const Run run{.steps = 20, .adamw = true};
+  Run more = run;
+  more.ranks = GetParam();
+  EXPECT_LT(relative_difference(train(run), train(more)), 1e-4);
+}
+
+TEST_P(Ranks, EmptyAndUnequalBatchesEndWell) {
+  // One text expected in a batch: most ranks have nothing most of the time, and some logical batches are empty.
+  const Weights one = train({.ranks = 1, .steps = 6, .expected_batch = 1});
+  EXPECT_LT(relative_difference(one, train({.ranks = GetParam(), .steps = 6, .expected_batch = 1})), 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpt2, Ranks, ::testing::Values(2, 4),
+                         [](const auto& param) { return "on_" + std::to_string(param.param); });
+
+TEST(SameRun, IsBitEqualWhenRepeated) {
+  const Weights first = train({.ranks = 2, .adamw = true});
+  const Weights again = train({.ranks = 2, .adamw = true});
+  for (const auto& [name, value] : first) EXPECT_TRUE(at::equal(value, again.at(name))) << name;
+}
+
+TEST(MicrobatchSize, DoesNotChangeTheResultBeyondRounding) {
+  EXPECT_LT(relative_difference(train({.microbatch = 1}), train({.microbatch = 50})), 1e-5);
+}
+
+TEST(FailingRank, EndsAllRanksWithItsMessage) {
+  const gpt2::Config config = small_config(true);
+  try {
+    run_ranks(2, [&](fsdp::Mesh& mesh) {
+      gpt2::Gpt2 model(mesh, config, {});
+      gpt2::initialize(model, 1);
+      if (mesh.rank() == 1) throw std::runtime_error("disk on fire");
+      model.logits(gpt2::batch_of_rows(std::vector<int64_t>{1, 2, 3}));
+    });
+    FAIL() << "nobody noticed";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("disk on fire"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace ghostshard::tests
