@@ -239,8 +239,8 @@ class GlooCommunicator final : public Communicator {
       const auto values = [&](int64_t first, int64_t count) { return at::arange(first, first + count, type); };
       const auto expect = [&](const char* call, const at::Tensor& found, const at::Tensor& expected) {
         if (!at::equal(found, expected)) {
-          throw std::runtime_error(describe(call) + ": the start-up test got wrong values (" +
-                                   c10::toString(type) + "); is this torch release one the build knows?");
+          throw std::runtime_error(describe(call) + ": the start-up test got wrong values (" + c10::toString(type) +
+                                   "); is this torch release one the build knows?");
         }
       };
       at::Tensor out = at::zeros({3 * size_}, type);

@@ -13,6 +13,9 @@
 namespace ghostshard::fsdp {
 namespace {
 
+// A rank that gives up must not wait long for a store that does not answer.
+constexpr auto kAnnouncementTimeout = std::chrono::seconds(5);
+
 std::optional<std::string> environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
@@ -71,20 +74,23 @@ class GlooMesh final : public Mesh {
     const auto seconds = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(where.timeout).count());
     try {
       store_ = connect_store(where, where.serve_store);
-      failure_ = std::make_unique<FailureChannel>(
-          c10::make_intrusive<c10d::PrefixStore>(where.prefix, connect_store(where, false)), where.rank);
+      const auto own_connection = connect_store(where, false);
+      own_connection->setTimeout(kAnnouncementTimeout);
+      failure_ = std::make_unique<FailureChannel>(c10::make_intrusive<c10d::PrefixStore>(where.prefix, own_connection),
+                                                  where.rank);
     } catch (const std::exception& error) {
       throw std::runtime_error(self + " could not join the store at " + place + " within " + seconds +
                                " s: " + reason_of(error));
     }
     const auto communicator = [&](const std::string& name) {
       try {
-        return make_gloo_communicator({.store = c10::make_intrusive<c10d::PrefixStore>(where.prefix + "/" + name, store_),
-                                       .name = name,
-                                       .rank = where.rank,
-                                       .size = where.world_size,
-                                       .loopback = where.loopback,
-                                       .timeout = where.timeout});
+        return make_gloo_communicator(
+            {.store = c10::make_intrusive<c10d::PrefixStore>(where.prefix + "/" + name, store_),
+             .name = name,
+             .rank = where.rank,
+             .size = where.world_size,
+             .loopback = where.loopback,
+             .timeout = where.timeout});
       } catch (const std::exception& error) {
         throw std::runtime_error(self + " could not connect communicator '" + name + "' with every other rank within " +
                                  seconds + " s (store at " + place + "): " + reason_of(error));

@@ -25,8 +25,8 @@ class PendingCollective {
   virtual void wait() = 0;
 };
 
-// One communicator for contiguous CPU tensors of float32, float64 or int64. Every rank must issue the same calls in the same
-// order, from one thread at a time. With one rank each call is a copy or nothing. A lost peer or a time-out is a
+// One communicator for contiguous CPU tensors of float32, float64 or int64. Every rank must issue the same calls in the
+// same order, from one thread at a time. With one rank each call is a copy or nothing. A lost peer or a time-out is a
 // std::runtime_error naming the call and the communicator; after one the communicator is good for nothing more.
 class Communicator {
  public:

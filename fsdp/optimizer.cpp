@@ -12,7 +12,8 @@ void require(bool holds, const char* rule, double found) {
   if (!holds) throw std::invalid_argument(std::string(rule) + ", got " + std::to_string(found));
 }
 
-// The owned parts of all parameters that share a weight decay, and buffers laid out like the shards cut in the same way.
+// The owned parts of all parameters that share a weight decay, and buffers laid out like the shards cut in the same
+// way.
 class Slices {
  public:
   // decayed: the parameters with two or more extents, or those with one.

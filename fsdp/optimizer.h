@@ -16,8 +16,8 @@ namespace ghostshard::fsdp {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // gradient: one slice [shard_size] per trainable group; read only. learning_rate > 0 (std::invalid_argument otherwise).
-  // Updates the shards and calls model.weights_changed().
+  // gradient: one slice [shard_size] per trainable group; read only. learning_rate > 0 (std::invalid_argument
+  // otherwise). Updates the shards and calls model.weights_changed().
   virtual void step(const ShardBuffers& gradient, double learning_rate) = 0;
 };
 

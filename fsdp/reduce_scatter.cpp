@@ -22,11 +22,10 @@ const at::Tensor& of_group(const std::vector<at::Tensor>& buffers, const FlatGro
 void check_flat(const at::Tensor& tensor, int64_t elements, const char* name) {
   if (!tensor.defined() || tensor.scalar_type() != at::kFloat || !tensor.is_contiguous() ||
       tensor.numel() != elements) {
-    throw std::invalid_argument(std::string(name) + " must be contiguous float32 of " + std::to_string(elements) +
-                                " elements, got " +
-                                (tensor.defined() ? std::to_string(tensor.numel()) + " of " +
-                                                        c10::toString(tensor.scalar_type())
-                                                  : "an undefined tensor"));
+    throw std::invalid_argument(
+        std::string(name) + " must be contiguous float32 of " + std::to_string(elements) + " elements, got " +
+        (tensor.defined() ? std::to_string(tensor.numel()) + " of " + c10::toString(tensor.scalar_type())
+                          : "an undefined tensor"));
   }
 }
 

@@ -19,8 +19,8 @@ namespace ghostshard::fsdp {
 class GradientBuffers {
  public:
   explicit GradientBuffers(const ShardedModel& model);
-  at::Tensor flat(const FlatGroup& group) const;       // [flat_size]; throws std::invalid_argument for a frozen group
-  at::Tensor view(const Parameter& parameter) const;   // [shape]
+  at::Tensor flat(const FlatGroup& group) const;      // [flat_size]; throws std::invalid_argument for a frozen group
+  at::Tensor view(const Parameter& parameter) const;  // [shape]
   void zero();
 
  private:

@@ -78,8 +78,8 @@ struct UnitEntry : torch::autograd::Function<UnitEntry> {
 
 }  // namespace
 
-at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward,
-                    const at::Tensor& x, const std::function<at::Tensor(const at::Tensor&)>& body) {
+at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
+                    const std::function<at::Tensor(const at::Tensor&)>& body) {
   const bool recording = at::GradMode::is_enabled() && (x.requires_grad() || model.unit_trainable(unit));
   const Lease lease(model, unit);
   if (next_forward >= 0) model.prefetch(next_forward);

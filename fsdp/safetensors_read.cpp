@@ -162,8 +162,10 @@ void SafetensorsFile::Mapping::read_header() {
   for (const std::string& name : names) {
     const Entry& entry = entries.at(name);
     if (entry.begin != end) {
-      reject(path, "tensor '" + name + "': data must follow the tensor before it without overlap or gap, at byte " +
-                       std::to_string(end), std::to_string(entry.begin));
+      reject(path,
+             "tensor '" + name + "': data must follow the tensor before it without overlap or gap, at byte " +
+                 std::to_string(end),
+             std::to_string(entry.begin));
     }
     end = entry.end;
   }
@@ -196,7 +198,8 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
     std::memcpy(copy.data_ptr(), from, entry.end - entry.begin);
     return copy;
   }
-  return at::from_blob(const_cast<char*>(from), entry.shape, [mapping = mapping_](void*) {}, entry.dtype);
+  return at::from_blob(
+      const_cast<char*>(from), entry.shape, [mapping = mapping_](void*) {}, entry.dtype);
 }
 
 }  // namespace ghostshard::fsdp

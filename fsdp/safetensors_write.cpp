@@ -28,13 +28,16 @@ std::string header_text(const std::vector<NamedTensor>& tensors, const std::map<
       reject(named, "must be a contiguous CPU tensor");
     }
     const auto dtype = name_of(tensor.scalar_type());
-    if (!dtype) reject(named, "must have a dtype of the format, got " + std::string(c10::toString(tensor.scalar_type())));
-    header[named.name] = {{"dtype", *dtype}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, offset + tensor.nbytes()}}};
+    if (!dtype)
+      reject(named, "must have a dtype of the format, got " + std::string(c10::toString(tensor.scalar_type())));
+    header[named.name] = {
+        {"dtype", *dtype}, {"shape", tensor.sizes().vec()}, {"data_offsets", {offset, offset + tensor.nbytes()}}};
     offset += tensor.nbytes();
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // data then begin at a multiple of 8 bytes
-  if (text.size() > kMostHeaderBytes) throw std::invalid_argument("write_safetensors: the header must be at most 100 MB");
+  if (text.size() > kMostHeaderBytes)
+    throw std::invalid_argument("write_safetensors: the header must be at most 100 MB");
   return text;
 }
 

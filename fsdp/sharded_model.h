@@ -3,11 +3,11 @@
 // A *unit* (a transformer block, an embedding) is gathered and released as a whole. Its parameters lie in up to two
 // flat groups, trainable and frozen, each with a ShardPlan. Every rank keeps its float32 shard of each group; the
 // whole group exists only while the unit is gathered, in a buffer allocated once: units with Residency::kRegather
-// share two buffers in turn (unit index mod 2 among them), units with Residency::kKeep own one and are gathered once per
-// weight version. With one rank the shard itself is the gathered buffer and nothing is copied; the rules of acquiring
-// are the same, so that a program that runs on one rank runs on many.
-// Parameters are views of these buffers and never move; autograd must save the Parameter, not its value().
-// All methods are called from one thread, in the same order on every rank.
+// share two buffers in turn (unit index mod 2 among them), units with Residency::kKeep own one and are gathered once
+// per weight version. With one rank the shard itself is the gathered buffer and nothing is copied; the rules of
+// acquiring are the same, so that a program that runs on one rank runs on many. Parameters are views of these buffers
+// and never move; autograd must save the Parameter, not its value(). All methods are called from one thread, in the
+// same order on every rank.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -99,8 +99,8 @@ class ShardedModel {
 
   Mesh& mesh() const { return mesh_; }
   int64_t unit_count() const;
-  int64_t parameter_count() const;            // elements, trainable and frozen
-  int64_t trainable_parameter_count() const;  // elements
+  int64_t parameter_count() const;                            // elements, trainable and frozen
+  int64_t trainable_parameter_count() const;                  // elements
   const Parameter& parameter(const std::string& name) const;  // std::out_of_range naming it
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
@@ -115,7 +115,8 @@ class ShardedModel {
   void release(int64_t unit);
   // Its buffer holds the unit, whole and up to date.
   bool gathered(int64_t unit) const;
-  // Takes every lease back, after an exception that unwound past whoever held them. Leases that live on release nothing.
+  // Takes every lease back, after an exception that unwound past whoever held them. Leases that live on release
+  // nothing.
   void reset_leases();
   // Waits for what prefetch() started, because shards must not change while they are being sent.
   void wait_for_gathers();
@@ -165,7 +166,7 @@ class Lease {
 // an input of integers (token ids) cannot, and there body itself must anchor its operations in the graph.
 // After an exception in body or in backward no lease is left: what backward held goes when its graph does, or at once
 // by reset_leases(). In backward a unit whose input needs no gradient is released at the end of the whole backward.
-at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward,
-                    const at::Tensor& x, const std::function<at::Tensor(const at::Tensor&)>& body);
+at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
+                    const std::function<at::Tensor(const at::Tensor&)>& body);
 
 }  // namespace ghostshard::fsdp

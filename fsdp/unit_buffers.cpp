@@ -58,9 +58,7 @@ bool UnitBuffers::current(int64_t unit) const {
   return slot.owner == unit && slot.version == version_;
 }
 
-bool UnitBuffers::gathered(int64_t unit) const {
-  return current(unit) && slots_[unit_at(unit).slot].pending.empty();
-}
+bool UnitBuffers::gathered(int64_t unit) const { return current(unit) && slots_[unit_at(unit).slot].pending.empty(); }
 
 bool UnitBuffers::available(int64_t unit) const {
   const Slot& slot = slots_[unit_at(unit).slot];

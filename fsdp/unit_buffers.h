@@ -31,10 +31,10 @@ class UnitBuffers {
 
  private:
   struct Slot {
-    int64_t owner = -1;     // unit whose weights it holds or is receiving
-    int64_t version = -1;   // of the weights
+    int64_t owner = -1;    // unit whose weights it holds or is receiving
+    int64_t version = -1;  // of the weights
     std::vector<std::unique_ptr<PendingCollective>> pending;
-    at::Tensor memory;      // undefined with one rank
+    at::Tensor memory;  // undefined with one rank
   };
   struct Unit {
     std::string name;

@@ -80,7 +80,7 @@ TEST(CalibrateNoise, SaysWhatIsReachableWhereTheTargetIsNot) {
                               int64_t{1} << 40);
       },
       testing::ThrowsMessage<std::invalid_argument>(
-          testing::AllOf(testing::HasSubstr("reachable with a noise multiplier <= 1e+06"),
+          testing::AllOf(testing::HasSubstr("target epsilon must be reachable with a noise multiplier <= 1e+06"),
                          testing::HasSubstr("the target is 1e-06"))));
 }
 

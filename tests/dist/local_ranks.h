@@ -84,8 +84,8 @@ inline void run_ranks(int64_t world_size, const std::function<void(fsdp::Mesh&)>
     std::unique_lock<std::mutex> lock(mutex);
     if (!changed.wait_for(lock, options.test_timeout, [&] { return running == 0; })) {
       std::fprintf(stderr, "run_ranks: %lld of %lld ranks still run after the test's time-out%s%s\n",
-                   static_cast<long long>(running), static_cast<long long>(world_size),
-                   first_error.empty() ? "" : "; ", first_error.c_str());
+                   static_cast<long long>(running), static_cast<long long>(world_size), first_error.empty() ? "" : "; ",
+                   first_error.c_str());
       std::abort();
     }
   }

@@ -16,13 +16,12 @@ struct CollectiveCase {
 
 class Collectives : public testing::TestWithParam<CollectiveCase> {};
 
-INSTANTIATE_TEST_SUITE_P(, Collectives,
-                         testing::Values(CollectiveCase{"one_rank", 1, 7}, CollectiveCase{"two_ranks_one_element", 2, 1},
-                                         CollectiveCase{"two_ranks_nothing", 2, 0},
-                                         CollectiveCase{"two_ranks_odd", 2, 100003},
-                                         CollectiveCase{"three_ranks_odd", 3, 4097},
-                                         CollectiveCase{"four_ranks_odd", 4, 1001}),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    , Collectives,
+    testing::Values(CollectiveCase{"one_rank", 1, 7}, CollectiveCase{"two_ranks_one_element", 2, 1},
+                    CollectiveCase{"two_ranks_nothing", 2, 0}, CollectiveCase{"two_ranks_odd", 2, 100003},
+                    CollectiveCase{"three_ranks_odd", 3, 4097}, CollectiveCase{"four_ranks_odd", 4, 1001}),
+    [](const auto& test) { return test.param.name; });
 
 at::Tensor values_of(int64_t rank, int64_t count) {
   return at::arange(count, at::kFloat) + 1000000.0 * static_cast<double>(rank);
@@ -100,6 +99,20 @@ TEST_P(Collectives, sums_and_maxima_and_broadcasts) {
   });
 }
 
+TEST(Mesh, all_reduce_sums_in_rank_order_to_the_same_bits_everywhere) {
+  run_ranks(4, [](Mesh& mesh) {
+    const int64_t n = 1003;
+    const auto of_rank = [&](int64_t r) {
+      return (at::arange(n, at::kFloat) * 0.7F).sin() * std::pow(10.0F, static_cast<float>(4 - 3 * r));
+    };
+    at::Tensor sum = of_rank(mesh.rank());
+    mesh.control().all_reduce_sum(sum);
+    at::Tensor expected = of_rank(0);
+    for (int64_t r = 1; r < mesh.world_size(); ++r) expected += of_rank(r);
+    EXPECT_TRUE(at::equal(sum, expected));
+  });
+}
+
 TEST(Mesh, several_collectives_in_flight_do_not_mix) {
   run_ranks(3, [](Mesh& mesh) {
     const int64_t n = 5003, w = mesh.world_size();
@@ -136,24 +149,23 @@ TEST(Mesh, a_lost_peer_ends_the_others_with_the_name_of_call_and_communicator) {
 }
 
 TEST(Mesh, a_silent_peer_is_a_time_out) {
-  run_ranks(
-      2,
-      [](Mesh& mesh) {
-        if (mesh.rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::seconds(4));
-          return;
-        }
-        at::Tensor out = at::zeros({8});
-        try {
-          mesh.reduce().all_to_all(out, at::ones({8}))->wait();
-          ADD_FAILURE() << "the exchange ended although the other rank never came";
-        } catch (const std::runtime_error& error) {
-          const std::string what = error.what();
-          EXPECT_NE(what.find("communicator 'reduce'"), std::string::npos) << what;
-          EXPECT_NE(what.find("imed out"), std::string::npos) << what;
-        }
-      },
-      {.collective_timeout = std::chrono::seconds(2)});
+  run_ranks(2,
+            [](Mesh& mesh) {
+              if (mesh.rank() == 1) {
+                std::this_thread::sleep_for(std::chrono::seconds(4));
+                return;
+              }
+              at::Tensor out = at::zeros({8});
+              try {
+                mesh.reduce().all_to_all(out, at::ones({8}))->wait();
+                ADD_FAILURE() << "the exchange ended although the other rank never came";
+              } catch (const std::runtime_error& error) {
+                const std::string what = error.what();
+                EXPECT_NE(what.find("communicator 'reduce'"), std::string::npos) << what;
+                EXPECT_NE(what.find("imed out"), std::string::npos) << what;
+              }
+            },
+            {.collective_timeout = std::chrono::seconds(2)});
 }
 
 TEST(Mesh, the_first_failure_reaches_every_other_rank) {
@@ -248,18 +260,15 @@ class WrongEnvironment : public testing::TestWithParam<BadEnvironment> {};
 
 INSTANTIATE_TEST_SUITE_P(
     , WrongEnvironment,
-    testing::Values(BadEnvironment{"no_world_size", {{"RANK", "0"}}, "WORLD_SIZE"},
-                    BadEnvironment{"no_rank", {{"WORLD_SIZE", "2"}}, "RANK"},
-                    BadEnvironment{"rank_too_high", {{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK"},
-                    BadEnvironment{"rank_no_number", {{"RANK", "1x"}, {"WORLD_SIZE", "2"}}, "RANK"},
-                    BadEnvironment{"no_ranks", {{"RANK", "0"}, {"WORLD_SIZE", "0"}}, "WORLD_SIZE"},
-                    BadEnvironment{"no_port", {{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MASTER_PORT"},
-                    BadEnvironment{"port_too_high",
-                                   {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "65536"}},
-                                   "MASTER_PORT"},
-                    BadEnvironment{"no_address",
-                                   {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}},
-                                   "MASTER_ADDR"}),
+    testing::Values(
+        BadEnvironment{"no_world_size", {{"RANK", "0"}}, "WORLD_SIZE"},
+        BadEnvironment{"no_rank", {{"WORLD_SIZE", "2"}}, "RANK"},
+        BadEnvironment{"rank_too_high", {{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK"},
+        BadEnvironment{"rank_no_number", {{"RANK", "1x"}, {"WORLD_SIZE", "2"}}, "RANK"},
+        BadEnvironment{"no_ranks", {{"RANK", "0"}, {"WORLD_SIZE", "0"}}, "WORLD_SIZE"},
+        BadEnvironment{"no_port", {{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MASTER_PORT"},
+        BadEnvironment{"port_too_high", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "65536"}}, "MASTER_PORT"},
+        BadEnvironment{"no_address", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "29500"}}, "MASTER_ADDR"}),
     [](const auto& test) { return test.param.name; });
 
 TEST_P(WrongEnvironment, is_named) {

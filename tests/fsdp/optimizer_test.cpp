@@ -149,15 +149,14 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 INSTANTIATE_TEST_SUITE_P(
     , WrongOptimizers,
-    testing::Values(
-        WrongOptions{"momentum_one", [](ShardedModel& m) { make_sgd(m, {.momentum = 1.0}); }},
-        WrongOptions{"momentum_nan", [](ShardedModel& m) { make_sgd(m, {.momentum = kNaN}); }},
-        WrongOptions{"sgd_decay_negative", [](ShardedModel& m) { make_sgd(m, {.weight_decay = -0.1}); }},
-        WrongOptions{"beta1_one", [](ShardedModel& m) { make_adamw(m, {.beta1 = 1.0}); }},
-        WrongOptions{"beta2_nan", [](ShardedModel& m) { make_adamw(m, {.beta2 = kNaN}); }},
-        WrongOptions{"epsilon_zero", [](ShardedModel& m) { make_adamw(m, {.epsilon = 0.0}); }},
-        WrongOptions{"rate_zero", [](ShardedModel& m) { make_sgd(m, {})->step(ShardBuffers(m), 0.0); }},
-        WrongOptions{"rate_nan", [](ShardedModel& m) { make_adamw(m, {})->step(ShardBuffers(m), kNaN); }}),
+    testing::Values(WrongOptions{"momentum_one", [](ShardedModel& m) { make_sgd(m, {.momentum = 1.0}); }},
+                    WrongOptions{"momentum_nan", [](ShardedModel& m) { make_sgd(m, {.momentum = kNaN}); }},
+                    WrongOptions{"sgd_decay_negative", [](ShardedModel& m) { make_sgd(m, {.weight_decay = -0.1}); }},
+                    WrongOptions{"beta1_one", [](ShardedModel& m) { make_adamw(m, {.beta1 = 1.0}); }},
+                    WrongOptions{"beta2_nan", [](ShardedModel& m) { make_adamw(m, {.beta2 = kNaN}); }},
+                    WrongOptions{"epsilon_zero", [](ShardedModel& m) { make_adamw(m, {.epsilon = 0.0}); }},
+                    WrongOptions{"rate_zero", [](ShardedModel& m) { make_sgd(m, {})->step(ShardBuffers(m), 0.0); }},
+                    WrongOptions{"rate_nan", [](ShardedModel& m) { make_adamw(m, {})->step(ShardBuffers(m), kNaN); }}),
     [](const auto& test) { return test.param.name; });
 
 TEST_P(WrongOptimizers, are_refused) {

@@ -37,7 +37,9 @@ struct TanhLinear : torch::autograd::Function<TanhLinear> {
 // A stack of such layers, each a unit; with embedding a table of token rows below them, kept gathered.
 struct Stack {
   Stack(Mesh& mesh, std::vector<bool> trainable_layers, bool with_embedding = false)
-      : trainable(std::move(trainable_layers)), model(mesh, specs(trainable, with_embedding)), embedding(with_embedding) {
+      : trainable(std::move(trainable_layers)),
+        model(mesh, specs(trainable, with_embedding)),
+        embedding(with_embedding) {
     const at::Generator generator = at::detail::createCPUGenerator(3);
     for (const auto& parameter : model.parameters()) {
       model.set_parameter(*parameter, at::randn(parameter->shape(), generator));

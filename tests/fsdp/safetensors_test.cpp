@@ -30,17 +30,16 @@ class Safetensors : public testing::Test {
 };
 
 TEST_F(Safetensors, come_back_as_they_were_written) {
-  const std::vector<NamedTensor> tensors = {
-      {"floats", at::arange(6, at::kFloat).view({2, 3})},
-      {"a byte", at::tensor({7}, at::kByte)},
-      {"doubles after an odd byte", at::tensor({0.25, -1e300}, at::kDouble)},
-      {"halves", at::tensor({1.5, 2.5}).to(at::kHalf)},
-      {"bfloats", at::tensor({1.5, 2.5}).to(at::kBFloat16)},
-      {"longs", at::tensor({-1L, 1L << 40}, at::kLong)},
-      {"ints", at::tensor({-5, 5}, at::kInt)},
-      {"scalar", at::scalar_tensor(3.5, at::kFloat)},
-      {"nothing", at::empty({0, 4}, at::kFloat)},
-      {"flags", at::tensor({1, 0}, at::kByte).to(at::kBool)}};
+  const std::vector<NamedTensor> tensors = {{"floats", at::arange(6, at::kFloat).view({2, 3})},
+                                            {"a byte", at::tensor({7}, at::kByte)},
+                                            {"doubles after an odd byte", at::tensor({0.25, -1e300}, at::kDouble)},
+                                            {"halves", at::tensor({1.5, 2.5}).to(at::kHalf)},
+                                            {"bfloats", at::tensor({1.5, 2.5}).to(at::kBFloat16)},
+                                            {"longs", at::tensor({-1L, 1L << 40}, at::kLong)},
+                                            {"ints", at::tensor({-5, 5}, at::kInt)},
+                                            {"scalar", at::scalar_tensor(3.5, at::kFloat)},
+                                            {"nothing", at::empty({0, 4}, at::kFloat)},
+                                            {"flags", at::tensor({1, 0}, at::kByte).to(at::kBool)}};
   write_safetensors(path(), tensors, {{"format", "pt"}, {"step", "12"}});
   EXPECT_FALSE(std::filesystem::exists(path().string() + ".partial"));
   const SafetensorsFile file(path());
@@ -148,8 +147,9 @@ INSTANTIATE_TEST_SUITE_P(
         CorruptFile{"header_no_json", "{]", 0, "must be JSON"}, CorruptFile{"header_a_list", "[]", 0, "begin with '{'"},
         CorruptFile{"header_empty", "", 0, "begin with '{'"},
         CorruptFile{"header_cut_off", R"({"w":)", 0, "must be JSON"},
-        CorruptFile{"name_twice", "{\"w\":" + entry("F32", "[1]", "[0,4]") + ",\"w\":" + entry("F32", "[1]", "[4,8]") + "}",
-                    8, "used once"},
+        CorruptFile{"name_twice",
+                    "{\"w\":" + entry("F32", "[1]", "[0,4]") + ",\"w\":" + entry("F32", "[1]", "[4,8]") + "}", 8,
+                    "used once"},
         CorruptFile{"key_twice", R"({"w":{"dtype":"F32","dtype":"F64","shape":[1],"data_offsets":[0,4]}})", 4,
                     "used once"},
         CorruptFile{"unknown_dtype", "{\"w\":" + entry("F8_E4M3", "[4]", "[0,4]") + "}", 4, "dtype must be one of"},

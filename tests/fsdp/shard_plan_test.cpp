@@ -48,7 +48,8 @@ void expect_sound(const ShardPlan& plan, int64_t alignment) {
   EXPECT_EQ(plan.shard_size() % alignment, 0);
   const auto tensors = static_cast<int64_t>(plan.specs().size());
   std::vector<std::vector<int>> times(plan.specs().size());
-  for (int64_t t = 0; t < tensors; ++t) times[static_cast<size_t>(t)].resize(plan.specs()[static_cast<size_t>(t)].numel());
+  for (int64_t t = 0; t < tensors; ++t)
+    times[static_cast<size_t>(t)].resize(plan.specs()[static_cast<size_t>(t)].numel());
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
     int64_t end = 0;
     for (const OwnedRange& range : plan.owned(rank)) {
@@ -77,16 +78,16 @@ class ShardPlans : public testing::TestWithParam<PlanCase> {};
 
 INSTANTIATE_TEST_SUITE_P(
     , ShardPlans,
-    testing::Values(
-        PlanCase{"nothing_at_all", {}, 3}, PlanCase{"a_tensor_without_elements", {{"a", {0, 4}, 1}, {"b", {5}, 1}}, 2},
-        PlanCase{"elements", {{"a", {7}, 1}, {"b", {6}, 1}}, 4},
-        PlanCase{"rows_that_divide", {{"a", {8, 3}, 3}, {"b", {4}, 1}}, 4},
-        PlanCase{"rows_over_three_shards_force_a_multiple", {{"a", {9, 5}, 5}, {"b", {3}, 1}}, 4},
-        PlanCase{"two_row_lengths", {{"a", {5, 6}, 6}, {"b", {5, 4}, 4}, {"c", {6}, 1}}, 3},
-        PlanCase{"whole_tensors", {{"a", {9}, 9}, {"b", {7}, 7}, {"c", {5}, 5}, {"d", {3}, 3}}, 3},
-        PlanCase{"more_ranks_than_elements", {{"a", {3}, 1}}, 8},
-        PlanCase{"one_rank", {{"a", {6, 5}, 5}, {"b", {5}, 5}}, 1},
-        PlanCase{"aligned", {{"a", {10, 3}, 3}, {"b", {3}, 1}}, 3, 8}),
+    testing::Values(PlanCase{"nothing_at_all", {}, 3},
+                    PlanCase{"a_tensor_without_elements", {{"a", {0, 4}, 1}, {"b", {5}, 1}}, 2},
+                    PlanCase{"elements", {{"a", {7}, 1}, {"b", {6}, 1}}, 4},
+                    PlanCase{"rows_that_divide", {{"a", {8, 3}, 3}, {"b", {4}, 1}}, 4},
+                    PlanCase{"rows_over_three_shards_force_a_multiple", {{"a", {9, 5}, 5}, {"b", {3}, 1}}, 4},
+                    PlanCase{"two_row_lengths", {{"a", {5, 6}, 6}, {"b", {5, 4}, 4}, {"c", {6}, 1}}, 3},
+                    PlanCase{"whole_tensors", {{"a", {9}, 9}, {"b", {7}, 7}, {"c", {5}, 5}, {"d", {3}, 3}}, 3},
+                    PlanCase{"more_ranks_than_elements", {{"a", {3}, 1}}, 8},
+                    PlanCase{"one_rank", {{"a", {6, 5}, 5}, {"b", {5}, 5}}, 1},
+                    PlanCase{"aligned", {{"a", {10, 3}, 3}, {"b", {3}, 1}}, 3, 8}),
     [](const auto& test) { return test.param.name; });
 
 TEST_P(ShardPlans, are_sound_and_smallest) {
@@ -107,7 +108,7 @@ TEST_P(RandomShardPlans, are_sound_and_smallest) {
     const int64_t count = upto(6);
     for (int64_t t = 0; t < count; ++t) {
       const int64_t block = upto(7), blocks = upto(9);
-      plan.specs.push_back({"t" + std::to_string(t), {blocks, block}, upto(3) == 1 ? 1 : block});
+      plan.specs.push_back({std::string("t").append(std::to_string(t)), {blocks, block}, upto(3) == 1 ? 1 : block});
     }
     const ShardPlan made = ShardPlan::make(plan.specs, plan.ranks, plan.alignment);
     expect_sound(made, plan.alignment);
@@ -117,12 +118,18 @@ TEST_P(RandomShardPlans, are_sound_and_smallest) {
 
 TEST(ShardPlan, of_a_gpt2_block_by_rows_wastes_little) {
   const int64_t d = 768;
-  const std::vector<TensorSpec> block = {{"ln_1.weight", {d}, 1},          {"ln_1.bias", {d}, 1},
-                                         {"attn.weight", {d, 3 * d}, 3 * d}, {"attn.bias", {3 * d}, 1},
-                                         {"proj.weight", {d, d}, d},       {"proj.bias", {d}, 1},
-                                         {"ln_2.weight", {d}, 1},          {"ln_2.bias", {d}, 1},
-                                         {"fc.weight", {d, 4 * d}, 4 * d}, {"fc.bias", {4 * d}, 1},
-                                         {"fc_proj.weight", {4 * d, d}, d}, {"fc_proj.bias", {d}, 1}};
+  const std::vector<TensorSpec> block = {{"ln_1.weight", {d}, 1},
+                                         {"ln_1.bias", {d}, 1},
+                                         {"attn.weight", {d, 3 * d}, 3 * d},
+                                         {"attn.bias", {3 * d}, 1},
+                                         {"proj.weight", {d, d}, d},
+                                         {"proj.bias", {d}, 1},
+                                         {"ln_2.weight", {d}, 1},
+                                         {"ln_2.bias", {d}, 1},
+                                         {"fc.weight", {d, 4 * d}, 4 * d},
+                                         {"fc.bias", {4 * d}, 1},
+                                         {"fc_proj.weight", {4 * d, d}, d},
+                                         {"fc_proj.bias", {d}, 1}};
   // (On 64 ranks the three row lengths force shards of a multiple of 9216 elements and 8 % of padding.)
   for (const int64_t ranks : {2, 3, 4, 8}) {
     const ShardPlan plan = ShardPlan::make(block, ranks);
@@ -138,13 +145,16 @@ TEST(ShardPlan, of_400_awkward_tensors_on_ten_thousand_ranks_ends) {
   std::vector<TensorSpec> specs;
   for (int t = 0; t < 400; ++t) {
     const int64_t row = 1 + static_cast<int64_t>(random() % 5000), rows = 1 + static_cast<int64_t>(random() % 20000);
-    specs.push_back({"t" + std::to_string(t), {rows, row}, row});
+    specs.push_back({std::string("t").append(std::to_string(t)), {rows, row}, row});
   }
   const auto start = std::chrono::steady_clock::now();
   const ShardPlan plan = ShardPlan::make(specs, 10000);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
-  RecordProperty("padding_percent", static_cast<int>(100 * plan.padding() / plan.flat_size()));
-  EXPECT_EQ(plan.owned(9999).size() + plan.owned(0).size() > 0, true);
+  int64_t elements = 0;
+  for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
+    for (const OwnedRange& range : plan.owned(rank)) elements += range.count;
+  }
+  EXPECT_EQ(elements, plan.flat_size() - plan.padding());
 }
 
 struct WrongPlan {

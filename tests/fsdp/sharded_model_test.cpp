@@ -19,7 +19,8 @@ std::vector<UnitSpec> some_units() {
 }
 
 at::Tensor content(const Parameter& parameter, int64_t version = 0) {
-  return (at::arange(parameter.numel(), at::kFloat) + 1000.0 * (parameter.id() + 1) + 1e5 * static_cast<double>(version))
+  return (at::arange(parameter.numel(), at::kFloat) + 1000.0 * (parameter.id() + 1) +
+          1e5 * static_cast<double>(version))
       .view(parameter.shape());
 }
 
@@ -107,7 +108,8 @@ TEST_P(ShardedModels, refuse_a_buffer_whose_owner_is_leased) {
     fill(model);
     model.acquire(0);
     model.acquire(0);
-    for (const auto& attempt : std::vector<std::function<void()>>{[&] { model.prefetch(3); }, [&] { model.acquire(3); }}) {
+    for (const auto& attempt :
+         std::vector<std::function<void()>>{[&] { model.prefetch(3); }, [&] { model.acquire(3); }}) {
       try {
         attempt();
         ADD_FAILURE() << "unit c took the buffer of unit a";
@@ -205,7 +207,7 @@ TEST(ShardedModel, addresses_do_not_move) {
       return model.parameter(name).value().data_ptr();
     };
     void* first = address("a.w");
-    EXPECT_EQ(address("c.w") != nullptr, true);
+    EXPECT_EQ(address("c.w"), first) << "unit c has the same buffer";
     fill(model, 1);
     EXPECT_EQ(address("a.w"), first);
   });

@@ -11,7 +11,7 @@ namespace {
 
 using Weights = std::map<std::string, at::Tensor>;
 
-struct Run {
+struct RunSpec {
   int64_t ranks = 1;
   int64_t steps = 3;
   bool adamw = false;
@@ -19,7 +19,7 @@ struct Run {
   int64_t expected_batch = 5;
 };
 
-Weights train(const Run& run) {
+Weights train(const RunSpec& run) {
   const gpt2::Config config = small_config(true);
   const TemporaryFolder folder;
   const auto path = write_texts(folder.path() / "texts.safetensors", awkward_texts(config));
@@ -72,8 +72,8 @@ TEST_P(Ranks, ThreeSgdStepsGiveTheWeightsOfOneRankUpToSumRounding) {
 }
 
 TEST_P(Ranks, TwentyAdamWStepsStayWithinOneInTenThousand) {
-  const Run run{.steps = 20, .adamw = true};
-  Run more = run;
+  const RunSpec run{.steps = 20, .adamw = true};
+  RunSpec more = run;
   more.ranks = GetParam();
   EXPECT_LT(relative_difference(train(run), train(more)), 1e-4);
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from program import Program, write_inputs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = "ghostshard-finetune-gpt2"
@@ -24,6 +25,16 @@ def binary() -> Path:
     if not os.access(path, os.X_OK):
         pytest.fail(f"{path} is not there: `make build` builds it", pytrace=False)
     return path
+
+
+@pytest.fixture
+def program(binary, tmp_path):
+    """The C++ program in a folder that holds model/, data.safetensors and public.safetensors."""
+    folder = tmp_path / "work"
+    write_inputs(folder)
+    runner = Program(binary, folder)
+    yield runner
+    runner.kill_all()
 
 
 @dataclass(frozen=True)
