@@ -39,11 +39,21 @@ ClippedSum Clipper::begin() {
   return {sums_, plan_};
 }
 
-std::shared_ptr<Tape> Clipper::record(int64_t units) { return std::make_shared<Tape>(units, *arena_, choice_); }
+std::shared_ptr<Tape> Clipper::record(int64_t units) {
+  if (const auto open = open_.lock(); open != nullptr && !open->closed_) {
+    throw std::logic_error("one microbatch at a time: add() or drop the previous tape before recording the next");
+  }
+  auto tape = std::make_shared<Tape>(units, *arena_, choice_);
+  open_ = tape;
+  return tape;
+}
 
 void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
   if (sum.plan_ != plan_ || sum.sums_ == nullptr) {
     throw std::logic_error("a clipped sum takes contributions only from the clipper that began it");
+  }
+  if (tape == nullptr || tape != open_.lock() || tape->closed_) {
+    throw std::logic_error("a tape is added once, to a sum of the clipper that recorded it");
   }
   tape->add_scaled_to(clip_factors(tape->squared_norms(), clip_norm_), *sum.sums_);
 }

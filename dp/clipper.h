@@ -23,9 +23,11 @@ class Clipper {
  public:
   // Starts a logical batch. The previous one must have been consumed (std::logic_error): buffers are allocated once.
   ClippedSum begin();
-  // The recorder for one microbatch of `units` units. One at a time.
+  // The recorder for one microbatch of `units` units, for one backward pass. The previous one must have been added or
+  // dropped (std::logic_error): held gradients share one memory.
   std::shared_ptr<Tape> record(int64_t units);
-  // After backward: turns the microbatch's norms into factors and adds its clipped gradients.
+  // After backward: turns the microbatch's norms into factors and adds its clipped gradients. Once per tape, and only
+  // the tape recorded last (std::logic_error).
   void add(ClippedSum& sum, std::shared_ptr<Tape> tape);
 
  private:
@@ -37,6 +39,7 @@ class Clipper {
   uint64_t plan_;
   std::shared_ptr<fsdp::GradientBuffers> sums_;
   std::unique_ptr<HoldArena> arena_;
+  std::weak_ptr<Tape> open_;
 };
 
 // float32 [U] from float64 upper bounds of squared norms [U]: min(1, C/sqrt(n²)), rounded towards zero and shrunk by

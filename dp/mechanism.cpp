@@ -28,7 +28,9 @@ GaussianMechanism::GaussianMechanism(fsdp::ShardedModel& model, const RunKey& ke
       divisor_(divisor),
       plan_(plan),
       reduction_(model),
-      slices_(std::make_shared<fsdp::ShardBuffers>(model)) {}
+      slices_(std::make_shared<fsdp::ShardBuffers>(model)) {
+  key.claim_for_mechanism();
+}
 
 void GaussianMechanism::charge(const StepId& step) {
   // Rank 0 writes and every rank learns the outcome before any of them goes on.

@@ -87,6 +87,11 @@ void RunKey::share(fsdp::Mesh& mesh) {
   OPENSSL_cleanse(bytes, 48);
 }
 
+void RunKey::claim_for_mechanism() const {
+  if (claimed_) throw std::logic_error("a run key serves one mechanism: a second one would repeat its noise");
+  claimed_ = true;
+}
+
 kernels::ChaChaKey RunKey::derive(Purpose purpose, const StepId& step) const {
   if (!(step.step >= 0 && step.attempt >= 0)) {
     throw std::invalid_argument("step and attempt must be >= 0, got " + std::to_string(step.step) + " and " +
@@ -119,7 +124,7 @@ std::string RunKey::run_id_hex() const {
 
 RunKey::~RunKey() { OPENSSL_cleanse(key_.data(), key_.size()); }
 
-RunKey::RunKey(RunKey&& other) noexcept : key_(other.key_), run_id_(other.run_id_), origin_(std::move(other.origin_)) {
+RunKey::RunKey(RunKey&& other) noexcept : key_(other.key_), run_id_(other.run_id_), origin_(std::move(other.origin_)), claimed_(other.claimed_) {
   OPENSSL_cleanse(other.key_.data(), other.key_.size());
 }
 

@@ -37,6 +37,10 @@ class RunKey {
   // Rank 0's key and run id on every rank. A collective.
   void share(fsdp::Mesh& mesh);
 
+  // A key serves one mechanism: a second one would repeat the first one's noise on other sums, and the difference of
+  // two releases would show them. std::logic_error on the second call.
+  void claim_for_mechanism() const;
+
   kernels::ChaChaKey derive(Purpose purpose, const StepId& step) const;
   const RunId& run_id() const { return run_id_; }
   std::string run_id_hex() const;
@@ -54,6 +58,7 @@ class RunKey {
   std::array<uint8_t, 32> key_{};
   RunId run_id_{};
   std::string origin_;
+  mutable bool claimed_ = false;
 };
 
 }  // namespace ghostshard::dp

@@ -1,5 +1,9 @@
 #include "dp/tape.h"
 
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <stdexcept>
+
 #include "kernels/affine_norm.h"
 #include "kernels/embedding_norm.h"
 #include "kernels/scaled_sum.h"
@@ -39,6 +43,12 @@ Tape::Tape(int64_t units, HoldArena& arena, RecordingChoice choice) : units_(uni
 }
 
 Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
+  if (closed_) throw std::logic_error("a tape takes nothing more once it was added to a clipped sum");
+  const int backward = torch::autograd::get_current_graph_task_id();
+  if (backward_ == -1) backward_ = backward;
+  if (backward != backward_) {
+    throw std::logic_error("a tape serves one backward pass: record() a new one for every microbatch");
+  }
   Entry& found = entries_[parameter.id()];
   if (found.parameter == nullptr) {
     found.parameter = &parameter;
@@ -146,6 +156,7 @@ void Tape::add_scaled_to(const at::Tensor& factors, fsdp::GradientBuffers& sums)
     book = Entry{};  // free the rows as soon as they are used
   }
   entries_.clear();
+  closed_ = true;
 }
 
 }  // namespace ghostshard::dp

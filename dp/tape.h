@@ -2,7 +2,8 @@
 //
 // Each trainable parameter has one entry. A matrix is *held* (its per-unit gradients [U,p,d] are formed at once) or
 // *replayed* (the rows stay on the tape), as kernels::choose_recording decides within the arena's memory; vectors are
-// always held. A parameter used a second time: a held entry takes the second use in exactly, the pair of one head and
+// always held. One forward and one backward per tape: a second backward is refused (std::logic_error), because its
+// texts would be counted as the same units. A parameter used a second time: a held entry takes the second use in exactly, the pair of one head and
 // one embedding is exact through its cross term, anything else is refused by name (std::invalid_argument), never
 // under-counted.
 #pragma once
@@ -70,6 +71,7 @@ class Tape final : public Recorder {
     std::vector<Lookup> lookups;
   };
 
+  // Every report passes here: refuses a tape that was already added up and a second backward pass.
   Entry& entry(const fsdp::Parameter& parameter);
   void matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments);
   void vector(const fsdp::Parameter& parameter, const at::Tensor& g, const at::Tensor& factor,
@@ -85,6 +87,8 @@ class Tape final : public Recorder {
   HoldArena& arena_;
   RecordingChoice choice_;
   std::map<uint32_t, Entry> entries_;  // by parameter id: a fixed order of summation
+  int backward_ = -1;                  // autograd's number of the backward pass this tape belongs to
+  bool closed_ = false;                // added to a sum
 };
 
 }  // namespace ghostshard::dp

@@ -119,5 +119,14 @@ TEST(Mechanism, RefusesASumOfAnotherPlanAndAConsumedOne) {
   EXPECT_THROW(mechanism.release(std::move(sum), {2}), std::logic_error) << "a sum released twice";
 }
 
+TEST(Mechanism, RefusesAKeyThatServesAnother) {
+  const auto mesh = fsdp::Mesh::single();
+  fsdp::ShardedModel model(*mesh, kUnits);
+  const auto key = key_of(1);
+  const auto plan = plan_without_noise(10, 1.0);
+  const auto mechanism = plan.mechanism(model, key, nullptr);
+  EXPECT_THROW(plan.mechanism(model, key, nullptr), std::logic_error) << "its noise would repeat";
+}
+
 }  // namespace
 }  // namespace ghostshard::tests

@@ -159,5 +159,37 @@ TEST(Tape, RefusesAParameterUsedByTwoLinearLayersUnlessHeld) {
   }
 }
 
+struct RecordedTwice {
+  std::unique_ptr<fsdp::Mesh> mesh = fsdp::Mesh::single();
+  SingleLinear layer{*mesh, 6, 6};
+  dp::DpPlan plan = plan_without_noise(2, 0.5);
+  dp::Clipper clipper = plan.clipper(layer.model, {.recording = dp::RecordingChoice::kHold});
+  fsdp::Lease lease{layer.model, 0};
+  dp::SegmentsPtr segments = std::make_shared<kernels::Segments>(std::vector<int64_t>{0, 2, 4});
+
+  at::Tensor loss(const std::shared_ptr<dp::Tape>& tape) {
+    return dp::linear(layer.use, at::ones({4, 6}), segments, tape).sum();
+  }
+};
+
+TEST(Tape, RefusesASecondBackwardWhoseTextsWouldCountAsTheSameUnits) {
+  RecordedTwice world;
+  const auto tape = world.clipper.record(2);
+  world.loss(tape).backward();
+  EXPECT_THROW(world.loss(tape).backward(), std::logic_error);
+}
+
+TEST(Clipper, RefusesASecondTapeWhileTheFirstIsOpenAndATapeAddedTwice) {
+  RecordedTwice world;
+  auto sum = world.clipper.begin();
+  auto tape = world.clipper.record(2);
+  EXPECT_THROW(world.clipper.record(2), std::logic_error) << "held gradients share one memory";
+  world.loss(tape).backward();
+  world.clipper.add(sum, tape);
+  EXPECT_THROW(world.clipper.add(sum, tape), std::logic_error);
+  EXPECT_THROW(world.loss(tape).backward(), std::logic_error);
+  EXPECT_NO_THROW(world.clipper.record(2));
+}
+
 }  // namespace
 }  // namespace ghostshard::tests

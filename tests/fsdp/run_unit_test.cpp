@@ -271,9 +271,10 @@ TEST_P(RunUnit, reset_leases_helps_while_the_graph_is_still_held) {
     at::Tensor loss = stack.forward(input(), -1, 3).sum();
     EXPECT_THROW(loss.backward(), std::runtime_error);
     stack.model.reset_leases();
-    const Lease lease(stack.model, 1);  // the buffer of the unit whose backward broke
+    stack.expect_no_leases();
+    const Lease lease(stack.model, 3);  // the unit whose backward broke
     loss = at::Tensor();
-    EXPECT_THROW(stack.model.acquire(3), std::logic_error) << "the dying graph released a lease that is not its own";
+    EXPECT_THROW(stack.model.acquire(1), std::logic_error) << "the dying graph released a lease that is not its own";
   });
 }
 

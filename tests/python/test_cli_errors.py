@@ -118,6 +118,10 @@ MODEL = {
         lambda work: write_model(work / "model", change=reshaped("transformer.h.2.ln_1.bias", (16,))), {},
         "tensor 'transformer.h.2.ln_1.bias' does not belong to this model",
     ),
+    "tensor_by_both_its_names": (
+        lambda work: write_model(work / "model", change=lambda t: t.update({"wpe.weight": t["transformer.wpe.weight"] + 1})),
+        {}, "wpe.weight",
+    ),
     "tensor_of_integers": (
         lambda work: write_model(work / "model", change=lambda t: t.update(
             {"transformer.ln_f.bias": numpy.zeros(16, numpy.int32)})), {},
@@ -155,6 +159,10 @@ DATA = {
     "public_token_too_large": (
         lambda work: write_data(work / "public.safetensors", [[1, 99]]), {"eval_data": "public.safetensors"}, "token 1 is 99",
     ),
+    "nothing_public_to_predict": (
+        lambda work: write_data(work / "public.safetensors", [[1, 2, 3]], loss_mask=numpy.array([1, 0, 0], numpy.uint8)),
+        {"eval_data": "public.safetensors"}, "public.safetensors: ",
+    ),
     "text_too_long": (units(3, 3, 3, POSITIONS + 2), {}, f"at most {POSITIONS + 1} tokens for this model (n_positions), text 3 has"),
     "batch_larger_than_n": (nothing, {"expected_batch": str(UNITS + 1)}, f"at most the number of texts in data.safetensors ({UNITS}), got {UNITS + 1}"),
     "batch_of_none": (nothing, {"expected_batch": "0"}, "--expected-batch must be >= 1, got 0"),
@@ -184,6 +192,7 @@ BUDGET = {
     "key_short": (key_file(31, 0o600), {"noise_key_file": "key"}, "must hold exactly 32 bytes, has 31"),
     "key_long": (key_file(33, 0o600), {"noise_key_file": "key"}, "must hold exactly 32 bytes, has 33"),
     "key_is_a_folder": (nothing, {"noise_key_file": "model"}, "noise key file model must be a regular file"),
+    "key_is_a_pipe": (lambda work: os.mkfifo(work / "key", 0o600), {"noise_key_file": "key"}, "must be a regular file"),
     "guarantee_without_privacy": (nothing, {"non_private": ""}, "--non-private gives no guarantee"),
     "freeze_matches_nothing": (nothing, {"freeze": "wte*"}, "--freeze must match at least one parameter, 'wte*' matches none"),
     "freeze_everything": (nothing, {"freeze": "*"}, "at least one parameter must stay trainable"),
@@ -252,11 +261,12 @@ def mistakes_made(request, binary, tmp_path_factory):
     """Futures of all mistakes whose tests will run: starting the program is what takes time, so two start at once."""
     folder = tmp_path_factory.mktemp("mistakes")
     calls = [item.callspec for item in request.session.items if "mistake" in getattr(item, "fixturenames", ())]
-    with ThreadPoolExecutor(2) as pool:
-        yield {
-            call.params["mistake"]: pool.submit(make_mistake, binary, folder / call.id, *MISTAKES[call.params["mistake"]][:2])
-            for call in calls
-        }
+    pool = ThreadPoolExecutor(2)
+    yield {
+        call.params["mistake"]: pool.submit(make_mistake, binary, folder / call.id, *MISTAKES[call.params["mistake"]][:2])
+        for call in calls
+    }
+    pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
