@@ -75,7 +75,8 @@ struct PrivateSide {
                                .steps = 1 << 20,
                                .noise_multiplier = accountant::NoiseMultiplier(1.0)})),
         model(mesh, shape.config, {}),
-        clipper(plan.clipper(model.parameters(), {.recording = shape.recording, .hold_memory_bytes = shape.hold_mib << 20})),
+        clipper(plan.clipper(model.parameters(),
+                             {.recording = shape.recording, .hold_memory_bytes = shape.hold_mib << 20})),
         mechanism(plan.mechanism(model.parameters(), key, nullptr)),
         optimizer(fsdp::make_adamw(model.parameters(), {})) {
     gpt2::initialize(model, 1);
@@ -173,7 +174,9 @@ Shape parse(int argc, char** argv) {
   app.add_option("--texts", s.texts, "Texts in a microbatch, on each rank")->capture_default_str();
   app.add_option("--microbatches", s.microbatches)->capture_default_str();
   app.add_option("--repeats", s.repeats)->capture_default_str();
-  app.add_option("--recording", recording)->check(CLI::IsMember({"automatic", "hold", "replay"}))->capture_default_str();
+  app.add_option("--recording", recording)
+      ->check(CLI::IsMember({"automatic", "hold", "replay"}))
+      ->capture_default_str();
   app.add_option("--hold-mib", s.hold_mib)->capture_default_str();
   app.add_option("--only", s.only, "For peak memory")->check(CLI::IsMember({"private", "plain"}));
   try {
@@ -207,11 +210,22 @@ int main(int argc, char** argv) {
   for (int64_t i = 0; i <= shape.repeats; ++i) {  // the first round warms up
     // Pairs in alternating order, so that drift of the machine hits both alike.
     Stopwatch p, q;
-    const auto run_private = [&] { if (with) p = with->step(batches); };
-    const auto run_plain = [&] { if (without) q = without->step(batches); };
+    const auto run_private = [&] {
+      if (with) p = with->step(batches);
+    };
+    const auto run_plain = [&] {
+      if (without) q = without->step(batches);
+    };
     mesh->control().barrier();
-    if (i % 2 == 0) { run_private(); mesh->control().barrier(); run_plain(); }
-    else { run_plain(); mesh->control().barrier(); run_private(); }
+    if (i % 2 == 0) {
+      run_private();
+      mesh->control().barrier();
+      run_plain();
+    } else {
+      run_plain();
+      mesh->control().barrier();
+      run_private();
+    }
     if (i == 0) continue;
     if (with) private_steps.add(p);
     if (without) plain_steps.add(q);
@@ -220,11 +234,16 @@ int main(int argc, char** argv) {
   if (mesh->rank() != 0) return 0;
   struct rusage usage {};
   getrusage(RUSAGE_SELF, &usage);
-  nlohmann::ordered_json result = {
-      {"layers", shape.config.n_layer}, {"width", shape.config.n_embd},       {"vocab", shape.config.vocab_size},
-      {"length", shape.length},         {"texts", shape.texts},               {"microbatches", shape.microbatches},
-      {"ranks", mesh->world_size()},    {"peak_memory_mib", usage.ru_maxrss / 1024}};
-  result["parameters"] = with ? with->model.parameters().parameter_count() : without->model.parameters().parameter_count();
+  nlohmann::ordered_json result = {{"layers", shape.config.n_layer},
+                                   {"width", shape.config.n_embd},
+                                   {"vocab", shape.config.vocab_size},
+                                   {"length", shape.length},
+                                   {"texts", shape.texts},
+                                   {"microbatches", shape.microbatches},
+                                   {"ranks", mesh->world_size()},
+                                   {"peak_memory_mib", usage.ru_maxrss / 1024}};
+  result["parameters"] =
+      with ? with->model.parameters().parameter_count() : without->model.parameters().parameter_count();
   if (with) result["private"] = private_steps.json();
   if (without) result["plain"] = plain_steps.json();
   if (!ratios.empty()) result["throughput_private_over_plain"] = median(ratios);

@@ -34,7 +34,8 @@ Clipper::Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, cons
       arena_(std::make_unique<HoldArena>(options.hold_memory_bytes)) {}
 
 ClippedSum Clipper::begin() {
-  if (sums_.use_count() != 1) throw std::logic_error("the previous clipped sum must be released before the next begins");
+  if (sums_.use_count() != 1)
+    throw std::logic_error("the previous clipped sum must be released before the next begins");
   sums_->zero();
   return {sums_, plan_};
 }

@@ -3,7 +3,8 @@
 // The bound each unit obeys: ‖c_u·g_u as added‖ ≤ C. Norms are upper bounds (kernels/norm_parts.h), factors are
 // rounded towards zero and shrunk by 2^-22 for the rounding of the product. A unit whose norm is not finite
 // contributes exactly zero. What is left is the rounding of the float32 sum over units: removing a unit also moves the
-// rounding of every other addition, at worst by 2·gamma(n)·(sum of norms), n additions; DpPlan::rounding_slack states it.
+// rounding of every other addition, at worst by 2·gamma(n)·(sum of norms), n additions; DpPlan::rounding_slack states
+// it.
 #pragma once
 
 #include <memory>

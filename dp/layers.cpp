@@ -20,8 +20,8 @@ struct Saved : torch::CustomClassHolder {
   const fsdp::Parameter* table = nullptr;
   SegmentsPtr segments;
   RecorderPtr recorder;
-  at::Tensor rows;     // layer input, detached
-  at::Tensor ids;      // looked-up ids or targets
+  at::Tensor rows;  // layer input, detached
+  at::Tensor ids;   // looked-up ids or targets
   at::Tensor mean, inverse_deviation;
   at::Tensor probabilities;
 };
@@ -45,7 +45,8 @@ void check_linear(const LinearUse& use, const at::Tensor& x) {
   const auto& shape = use.weight->shape();
   TORCH_CHECK_VALUE(shape.size() == 2, use.weight->name(), " must have two extents, has ", shape.size());
   const int64_t d = use.stored_transposed ? shape[0] : shape[1];
-  TORCH_CHECK_VALUE(x.dim() == 2 && x.size(1) == d, use.weight->name(), " takes rows of ", d, " values, got ", x.sizes());
+  TORCH_CHECK_VALUE(x.dim() == 2 && x.size(1) == d, use.weight->name(), " takes rows of ", d, " values, got ",
+                    x.sizes());
 }
 
 at::Tensor affine_output(const LinearUse& use, const at::Tensor& x) {
@@ -146,8 +147,8 @@ at::Tensor row_losses(const at::Tensor& probabilities, const at::Tensor& targets
 }
 
 struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& h, const LinearUse& head,
-                            const at::Tensor& targets, const SegmentsPtr& segments, const RecorderPtr& recorder) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& h, const LinearUse& head, const at::Tensor& targets,
+                            const SegmentsPtr& segments, const RecorderPtr& recorder) {
     auto saved = c10::make_intrusive<Saved>();
     saved->linear = head;
     saved->segments = segments;
@@ -202,7 +203,8 @@ at::Tensor layer_norm(const LayerNormUse& use, const at::Tensor& x, double epsil
   if (!recording(recorder)) {
     return std::get<0>(at::native_layer_norm(x, {x.size(1)}, use.scale->value(), use.shift->value(), epsilon));
   }
-  return LayerNormFunction::apply(reachable(x, trainable(use.scale) || trainable(use.shift)), use, epsilon, segments, recorder);
+  return LayerNormFunction::apply(reachable(x, trainable(use.scale) || trainable(use.shift)), use, epsilon, segments,
+                                  recorder);
 }
 
 at::Tensor linear_cross_entropy(const LinearUse& head, const at::Tensor& h, const at::Tensor& targets,

@@ -47,10 +47,9 @@ DpPlan DpPlan::make(const DpConfig& config) {
   }
   const accountant::Delta delta = config.delta.value_or(default_delta(config.units));
   const accountant::NoiseMultiplier sigma =
-      config.noise_multiplier
-          ? *config.noise_multiplier
-          : accountant::calibrate_noise(config.accountant, config.adjacency, *config.target_epsilon, delta,
-                                        rate(config), config.steps);
+      config.noise_multiplier ? *config.noise_multiplier
+                              : accountant::calibrate_noise(config.accountant, config.adjacency, *config.target_epsilon,
+                                                            delta, rate(config), config.steps);
   return {config, sigma, delta};
 }
 

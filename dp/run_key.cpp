@@ -20,7 +20,8 @@ void fill_random(uint8_t* out, size_t count) {
   for (size_t done = 0; done < count;) {
     const ssize_t got = ::getrandom(out + done, count - done, 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) throw std::runtime_error("the operating system's random generator failed: " + std::string(std::strerror(errno)));
+    if (got <= 0)
+      throw std::runtime_error("the operating system's random generator failed: " + std::string(std::strerror(errno)));
     done += static_cast<size_t>(got);
   }
 }
@@ -41,17 +42,20 @@ RunKey RunKey::generate() {
 
 RunKey RunKey::from_file(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw std::invalid_argument("noise key file " + path.string() + " cannot be read: " + std::strerror(errno));
+  if (descriptor < 0)
+    throw std::invalid_argument("noise key file " + path.string() + " cannot be read: " + std::strerror(errno));
   struct stat status {};
   std::array<uint8_t, 33> bytes{};  // one more than allowed, to notice longer files
   const bool known = ::fstat(descriptor, &status) == 0;
   const ssize_t got = known ? ::read(descriptor, bytes.data(), bytes.size()) : -1;
   ::close(descriptor);
-  if (!known || !S_ISREG(status.st_mode)) throw std::invalid_argument("noise key file " + path.string() + " must be a regular file");
+  if (!known || !S_ISREG(status.st_mode))
+    throw std::invalid_argument("noise key file " + path.string() + " must be a regular file");
   if ((status.st_mode & 077) != 0) {
     char mode[8];
     std::snprintf(mode, sizeof mode, "%04o", status.st_mode & 07777U);
-    throw std::invalid_argument("noise key file " + path.string() + " must be readable by its owner alone (mode 0600), has mode " + mode);
+    throw std::invalid_argument("noise key file " + path.string() +
+                                " must be readable by its owner alone (mode 0600), has mode " + mode);
   }
   if (got != 32) {
     throw std::invalid_argument("noise key file " + path.string() + " must hold exactly 32 bytes, has " +
@@ -124,7 +128,8 @@ std::string RunKey::run_id_hex() const {
 
 RunKey::~RunKey() { OPENSSL_cleanse(key_.data(), key_.size()); }
 
-RunKey::RunKey(RunKey&& other) noexcept : key_(other.key_), run_id_(other.run_id_), origin_(std::move(other.origin_)), claimed_(other.claimed_) {
+RunKey::RunKey(RunKey&& other) noexcept
+    : key_(other.key_), run_id_(other.run_id_), origin_(std::move(other.origin_)), claimed_(other.claimed_) {
   OPENSSL_cleanse(other.key_.data(), other.key_.size());
 }
 

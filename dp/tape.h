@@ -3,9 +3,9 @@
 // Each trainable parameter has one entry. A matrix is *held* (its per-unit gradients [U,p,d] are formed at once) or
 // *replayed* (the rows stay on the tape), as kernels::choose_recording decides within the arena's memory; vectors are
 // always held. One forward and one backward per tape: a second backward is refused (std::logic_error), because its
-// texts would be counted as the same units. A parameter used a second time: a held entry takes the second use in exactly, the pair of one head and
-// one embedding is exact through its cross term, anything else is refused by name (std::invalid_argument), never
-// under-counted.
+// texts would be counted as the same units. A parameter used a second time: a held entry takes the second use in
+// exactly, the pair of one head and one embedding is exact through its cross term, anything else is refused by name
+// (std::invalid_argument), never under-counted.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -37,7 +37,8 @@ class Weights {
       }
       for (const auto& [name, file] : json["weight_map"].items()) files.insert(file.get<std::string>());
     } else {
-      throw std::invalid_argument(folder.string() + " must contain model.safetensors (or model.safetensors.index.json)");
+      throw std::invalid_argument(folder.string() +
+                                  " must contain model.safetensors (or model.safetensors.index.json)");
     }
     for (const auto& file : files) {
       opened_.push_back(std::make_unique<fsdp::SafetensorsFile>(folder / file));
@@ -72,7 +73,8 @@ class Weights {
 }  // namespace
 
 Folder open_folder(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) throw std::invalid_argument("--model must be a folder, " + path.string() + " is none");
+  if (!std::filesystem::is_directory(path))
+    throw std::invalid_argument("--model must be a folder, " + path.string() + " is none");
   Folder folder{.path = path, .config = {}, .original_config = parse_file(path / "config.json")};
   folder.config = config_from_json(folder.original_config);
   return folder;
@@ -120,7 +122,8 @@ void save_folder(Gpt2& model, const nlohmann::json& original_config, const std::
     for (const char* file : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
                              "special_tokens_map.json", "added_tokens.json"}) {
       if (std::filesystem::exists(tokenizer_from / file)) {
-        std::filesystem::copy_file(tokenizer_from / file, path / file, std::filesystem::copy_options::overwrite_existing);
+        std::filesystem::copy_file(tokenizer_from / file, path / file,
+                                   std::filesystem::copy_options::overwrite_existing);
       }
     }
   }

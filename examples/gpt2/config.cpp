@@ -25,14 +25,16 @@ double positive_number(const nlohmann::json& json, const char* key, double fallb
 }
 
 void must_be(const nlohmann::json& json, const char* key, const nlohmann::json& expected) {
-  if (json.contains(key) && json[key] != expected) refuse(key, "must be " + expected.dump() + " for this model", json[key]);
+  if (json.contains(key) && json[key] != expected)
+    refuse(key, "must be " + expected.dump() + " for this model", json[key]);
 }
 
 }  // namespace
 
 Config config_from_json(const nlohmann::json& json) {
   if (!json.is_object()) throw std::invalid_argument("config.json: must be a JSON object");
-  if (json.contains("model_type") && json["model_type"] != "gpt2") refuse("model_type", "must be \"gpt2\"", json["model_type"]);
+  if (json.contains("model_type") && json["model_type"] != "gpt2")
+    refuse("model_type", "must be \"gpt2\"", json["model_type"]);
   must_be(json, "scale_attn_weights", true);
   must_be(json, "scale_attn_by_inverse_layer_idx", false);
   must_be(json, "add_cross_attention", false);

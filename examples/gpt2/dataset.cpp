@@ -73,7 +73,8 @@ Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t 
   row_counts_.reserve(offsets_.size() - 1);
   for (size_t u = 0; u + 1 < offsets_.size(); ++u) {
     const int64_t length = offsets_[u + 1] - offsets_[u];
-    if (length < 0) throw std::invalid_argument(name + ": offsets must never decrease, do so at text " + std::to_string(u));
+    if (length < 0)
+      throw std::invalid_argument(name + ": offsets must never decrease, do so at text " + std::to_string(u));
     const int64_t rows = length > 0 ? length - 1 : 0;
     if (rows > max_length) {
       throw std::invalid_argument(name + ": a text may have at most " + std::to_string(max_length + 1) +

@@ -23,9 +23,10 @@ struct TokenBatch {
   at::Tensor positions;  // int64 [N]
   dp::SegmentsPtr segments;
   // The rows that have a loss, a subset of the N in order.
-  at::Tensor loss_rows;     // int64 [M]; undefined where every row has one
-  at::Tensor targets;       // int64 [M]
-  at::Tensor loss_weights;  // float32 [M]: 1/(rows with loss in the unit), so that a unit's loss is a mean over its tokens
+  at::Tensor loss_rows;  // int64 [M]; undefined where every row has one
+  at::Tensor targets;    // int64 [M]
+  at::Tensor
+      loss_weights;  // float32 [M]: 1/(rows with loss in the unit), so that a unit's loss is a mean over its tokens
   dp::SegmentsPtr loss_segments;
 
   int64_t units() const { return segments->units(); }

@@ -49,8 +49,10 @@ Inputs read_inputs(const Options& o) {
     throw std::invalid_argument("--expected-batch must be at most the number of texts in " + o.data + " (" +
                                 std::to_string(n) + "), got " + std::to_string(o.expected_batch));
   }
-  in.steps = o.steps ? *o.steps
-                     : static_cast<int64_t>(std::ceil(*o.epochs * static_cast<double>(n) / static_cast<double>(o.expected_batch)));
+  in.steps =
+      o.steps
+          ? *o.steps
+          : static_cast<int64_t>(std::ceil(*o.epochs * static_cast<double>(n) / static_cast<double>(o.expected_batch)));
   if (!o.non_private) {
     dp::DpConfig config{.units = n, .expected_batch = o.expected_batch, .steps = in.steps};
     config.clip_norm = accountant::ClipNorm(o.clip_norm);
@@ -115,10 +117,12 @@ class Observer {
   }
 
   void after(int64_t steps_done, std::optional<double> epsilon) {
-    MetricsLine line{.step = steps_done, .seconds = progress_.seconds() - evaluating_, .learning_rate = options_.learning_rate};
+    MetricsLine line{
+        .step = steps_done, .seconds = progress_.seconds() - evaluating_, .learning_rate = options_.learning_rate};
     line.epsilon = epsilon;
     if (tokens_per_text_ && steps_done > 0) {
-      line.tokens_per_second = *tokens_per_text_ * static_cast<double>(options_.expected_batch * steps_done) / line.seconds;
+      line.tokens_per_second =
+          *tokens_per_text_ * static_cast<double>(options_.expected_batch * steps_done) / line.seconds;
     }
     if (steps_done > 0) private_metrics.fill(line, mesh_);
     if (in_.eval && (steps_done % every_ == 0 || steps_done == in_.steps)) {
@@ -223,7 +227,8 @@ void announce(const Options& o, const Inputs& in, Gpt2& model) {
   std::cerr << "GPT-2: " << c.n_layer << " blocks, width " << c.n_embd << ", vocabulary " << c.vocab_size << ", "
             << model.parameters().parameter_count() << " parameters, " << model.parameters().trainable_parameter_count()
             << " trained, on " << model.parameters().mesh().world_size() << " rank(s)\n";
-  std::cerr << "Data: " << in.data->units() << " texts, expected batch " << o.expected_batch << ", " << in.steps << " steps\n";
+  std::cerr << "Data: " << in.data->units() << " texts, expected batch " << o.expected_batch << ", " << in.steps
+            << " steps\n";
   if (!in.plan) {
     std::cerr << "No privacy: --non-private trains without clipping and noise, nothing is guaranteed\n";
     return;
@@ -236,15 +241,16 @@ void announce(const Options& o, const Inputs& in, Gpt2& model) {
               << "; at " << text("%g", in.plan->delta().value()) << " publishing one text whole would be allowed\n";
   }
   if (o.allow_nonprivate_metrics) {
-    std::cerr << "warning: losses and batch sizes of the private data will be written; they are not covered by the guarantee\n";
+    std::cerr << "warning: losses and batch sizes of the private data will be written; they are not covered by the "
+                 "guarantee\n";
   }
 }
 
 void summarize_loss(const Observer& observer) {
   if (!observer.first() || !observer.last) return;
   std::cout << "Public evaluation loss: " << text("%.4f", observer.first()->loss) << " before, "
-            << text("%.4f", observer.last->loss) << " after (standard error " << text("%.4f", observer.last->standard_error)
-            << ")\n";
+            << text("%.4f", observer.last->loss) << " after (standard error "
+            << text("%.4f", observer.last->standard_error) << ")\n";
 }
 
 double peak_memory_mib() {
@@ -279,8 +285,10 @@ void finetune(const Options& o, const std::function<fsdp::Mesh&()>& join) {
     if (first_rank) ledger = accountant::LedgerWriter::create(output / "ledger.jsonl", in.plan->ledger_header(key));
     train_privately(o, in, model, key, ledger ? &*ledger : nullptr, observer);
     if (first_rank) {
-      const auto facts = report_facts(o, *in.plan, key, mesh.world_size(), model.parameters().trainable_parameter_count());
-      const auto report = accountant::build_report(accountant::read_ledger(output / "ledger.jsonl"), in.plan->delta(), facts);
+      const auto facts =
+          report_facts(o, *in.plan, key, mesh.world_size(), model.parameters().trainable_parameter_count());
+      const auto report =
+          accountant::build_report(accountant::read_ledger(output / "ledger.jsonl"), in.plan->delta(), facts);
       accountant::write_json_file(output / "privacy_report.json", report);
       std::cout << accountant::summarize_report(report) << '\n';
     }
@@ -291,8 +299,8 @@ void finetune(const Options& o, const std::function<fsdp::Mesh&()>& join) {
   summarize_loss(observer);
   const double seconds = observer.training_seconds();
   std::cout << "Time: " << clock_text(seconds) << " for " << in.steps << " steps ("
-            << text("%.2f", static_cast<double>(o.expected_batch * in.steps) / seconds) << " texts/s expected), peak memory "
-            << text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
+            << text("%.2f", static_cast<double>(o.expected_batch * in.steps) / seconds)
+            << " texts/s expected), peak memory " << text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
   std::cout << "Written: " << (output / "model").string() << ", " << (output / "metrics.jsonl").string();
   if (!o.non_private) {
     std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "ledger.jsonl").string();
@@ -306,7 +314,8 @@ void generate_text(const Options& o) {
   const auto mesh = fsdp::Mesh::single();
   Gpt2 model(*mesh, folder.config, {});
   load_weights(model, folder);
-  GenerationOptions how{.max_new_tokens = o.max_new_tokens, .temperature = o.temperature, .top_k = o.top_k, .seed = o.seed};
+  GenerationOptions how{
+      .max_new_tokens = o.max_new_tokens, .temperature = o.temperature, .top_k = o.top_k, .seed = o.seed};
   const auto& eos = folder.original_config.value("eos_token_id", nlohmann::json());
   if (eos.is_number_integer()) how.end_token = eos.get<int64_t>();
   std::cout << "tokens: ";

@@ -43,7 +43,8 @@ std::vector<int64_t> parse_token_ids(const std::string& text, int64_t vocab_size
       throw std::invalid_argument("token ids must be whole numbers separated by commas, got '" + text + "'");
     }
     if (!(id >= 0 && id < vocab_size)) {
-      throw std::invalid_argument("token ids must lie in [0, " + std::to_string(vocab_size) + "), got " + std::to_string(id));
+      throw std::invalid_argument("token ids must lie in [0, " + std::to_string(vocab_size) + "), got " +
+                                  std::to_string(id));
     }
     ids.push_back(id);
     at = next == end ? end : next + 1;

@@ -14,9 +14,10 @@ std::string block_prefix(int64_t layer) { return "transformer.h." + std::to_stri
 std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::string>& freeze) {
   const int64_t d = c.n_embd;
   std::vector<fsdp::UnitSpec> units;
-  units.push_back({.name = "embeddings",
-                   .parameters = {{"transformer.wte.weight", {c.vocab_size, d}}, {"transformer.wpe.weight", {c.n_positions, d}}},
-                   .residency = fsdp::Residency::kKeep});
+  units.push_back(
+      {.name = "embeddings",
+       .parameters = {{"transformer.wte.weight", {c.vocab_size, d}}, {"transformer.wpe.weight", {c.n_positions, d}}},
+       .residency = fsdp::Residency::kKeep});
   for (int64_t layer = 0; layer < c.n_layer; ++layer) {
     const std::string h = block_prefix(layer);
     units.push_back({.name = h.substr(0, h.size() - 1),
@@ -48,7 +49,8 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
         matched = true;
       }
     }
-    if (!matched) throw std::invalid_argument("--freeze must match at least one parameter, '" + pattern + "' matches none");
+    if (!matched)
+      throw std::invalid_argument("--freeze must match at least one parameter, '" + pattern + "' matches none");
   }
   return units;
 }
@@ -105,8 +107,7 @@ at::Tensor Gpt2::attention(const at::Tensor& qkv, const kernels::Segments& segme
   // A rank whose share of a batch is empty still walks through every unit, with no rows.
   if (segments.rows() == 0) return qkv.slice(1, 0, d);
   const bool padded = slots.defined();
-  const at::Tensor grid =
-      padded ? at::zeros({units * longest, 3 * d}, qkv.options()).index_copy(0, slots, qkv) : qkv;
+  const at::Tensor grid = padded ? at::zeros({units * longest, 3 * d}, qkv.options()).index_copy(0, slots, qkv) : qkv;
   const at::Tensor split = grid.view({units, longest, 3, heads, config_.head_size()}).permute({2, 0, 3, 1, 4});
   const auto parts = split.unbind(0);
   const at::Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
@@ -119,8 +120,7 @@ at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::Segmen
   const double eps = config_.layer_norm_epsilon;
   const at::Tensor qkv =
       dp::linear(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder), segments, recorder);
-  const at::Tensor attended =
-      x + dp::linear(block.attention_out, attention(qkv, *segments, slots), segments, recorder);
+  const at::Tensor attended = x + dp::linear(block.attention_out, attention(qkv, *segments, slots), segments, recorder);
   const at::Tensor inner =
       dp::linear(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder), segments, recorder);
   return attended + dp::linear(block.mlp_out, activation(inner), segments, recorder);
@@ -163,7 +163,8 @@ at::Tensor Gpt2::summed_unit_losses(const TokenBatch& batch, const dp::RecorderP
 at::Tensor Gpt2::logits(const TokenBatch& batch) {
   const at::NoGradGuard no_grad;
   const auto leases = resident();
-  const at::Tensor x = dp::layer_norm(ln_f_, hidden(batch, nullptr), config_.layer_norm_epsilon, batch.segments, nullptr);
+  const at::Tensor x =
+      dp::layer_norm(ln_f_, hidden(batch, nullptr), config_.layer_norm_epsilon, batch.segments, nullptr);
   return dp::linear(head_, x, batch.segments, nullptr);
 }
 

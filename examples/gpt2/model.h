@@ -1,8 +1,8 @@
 // GPT-2 (Radford et al. 2019) over GhostShard's layers, in Hugging Face's parameter names and layouts.
 //
 // Units: the embeddings (wte, wpe; kept gathered, as the tied head reads wte again), one per block (gathered again for
-// backward), the end (ln_f and, untied, lm_head; kept gathered). No dropout: clipping and noise regularise enough, and a
-// unit's gradient stays a function of the unit alone.
+// backward), the end (ln_f and, untied, lm_head; kept gathered). No dropout: clipping and noise regularise enough, and
+// a unit's gradient stays a function of the unit alone.
 #pragma once
 
 #include <ATen/ATen.h>

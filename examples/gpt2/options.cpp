@@ -26,12 +26,14 @@ void check_generation(const Options& o) {
   must(!o.model.empty(), "--generate needs --model DIR");
   must(o.generate.empty() || o.generate_tokens.empty(), "give one of --generate and --generate-tokens, not both");
   must(o.max_new_tokens >= 1, "--max-new-tokens must be >= 1, got " + std::to_string(o.max_new_tokens));
-  must(o.temperature >= 0 && std::isfinite(o.temperature), "--temperature must be finite and >= 0, got " + number(o.temperature));
+  must(o.temperature >= 0 && std::isfinite(o.temperature),
+       "--temperature must be finite and >= 0, got " + number(o.temperature));
   must(o.top_k >= 0, "--top-k must be >= 0 (0: all tokens), got " + std::to_string(o.top_k));
 }
 
 void check_training(const Options& o) {
-  must(o.model.empty() != o.model_config.empty(), "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
+  must(o.model.empty() != o.model_config.empty(),
+       "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
   must(!o.data.empty(), "--data FILE is needed: what to train on, as written by `python -m ghostshard.data prepare`");
   must(!o.output.empty(), "--output DIR is needed: where report, metrics, ledger and model go");
   must(o.expected_batch >= 1, "--expected-batch must be >= 1, got " + std::to_string(o.expected_batch));
@@ -40,15 +42,17 @@ void check_training(const Options& o) {
   must(!o.steps || *o.steps >= 1, "--steps must be >= 1, got " + std::to_string(o.steps.value_or(0)));
   if (o.epochs) finite_positive("--epochs", *o.epochs);
   finite_positive("--learning-rate", o.learning_rate);
-  must(o.weight_decay >= 0 && std::isfinite(o.weight_decay), "--weight-decay must be finite and >= 0, got " + number(o.weight_decay));
+  must(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
+       "--weight-decay must be finite and >= 0, got " + number(o.weight_decay));
   must(o.momentum >= 0 && o.momentum < 1, "--momentum must be in [0, 1), got " + number(o.momentum));
   must(o.momentum == 0 || o.optimizer == "sgd", "--momentum is for --optimizer sgd");
   must(o.timeout_seconds >= 1, "--timeout must be >= 1 second, got " + std::to_string(o.timeout_seconds));
   must(o.eval_every >= 0, "--eval-every must be >= 0, got " + std::to_string(o.eval_every));
   if (o.non_private) {
-    must(!o.target_epsilon && !o.noise_multiplier && !o.delta && o.noise_key_file.empty(),
-         "--non-private gives no guarantee: it cannot be combined with --target-epsilon, --noise-multiplier, --delta or "
-         "--noise-key-file");
+    must(
+        !o.target_epsilon && !o.noise_multiplier && !o.delta && o.noise_key_file.empty(),
+        "--non-private gives no guarantee: it cannot be combined with --target-epsilon, --noise-multiplier, --delta or "
+        "--noise-key-file");
     return;
   }
   must(o.target_epsilon.has_value() != o.noise_multiplier.has_value(),
@@ -67,7 +71,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       "Fine-tunes GPT-2 with differential privacy, on one process or, under `torchrun --no-python`, on several.\n"
       "Each text of --data is one privacy unit. What is written to --output is covered by the guarantee in\n"
       "privacy_report.json; losses and batch sizes of the private data are never shown unless you allow it.\n\n"
-      "  torchrun --nproc-per-node 2 --no-python ghostshard-finetune-gpt2 --model gpt2-folder --data private.safetensors \\\n"
+      "  torchrun --nproc-per-node 2 --no-python ghostshard-finetune-gpt2 --model gpt2-folder --data "
+      "private.safetensors \\\n"
       "      --eval-data public.safetensors --output run1 --target-epsilon 8 --expected-batch 512 --epochs 3\n"};
   app.get_formatter()->column_width(36);
   app.set_config("--config", "", "Read any of these flags from a TOML or INI file, without the dashes");
@@ -80,34 +85,47 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   what->add_option("--eval-data", o.eval_data, "Texts you declare public; their loss is shown and written");
   what->add_option("--output", o.output, "New folder for report, metrics, ledger and model");
   what->add_flag("--untied", o.untied, "Train the head apart from the token embedding (starts as its copy)");
-  what->add_option("--freeze", o.freeze, "Keep parameters fixed: glob over their names, e.g. 'transformer.w*'; repeatable");
+  what->add_option("--freeze", o.freeze,
+                   "Keep parameters fixed: glob over their names, e.g. 'transformer.w*'; repeatable");
 
   auto* budget = app.add_option_group("The privacy budget");
   budget->add_option("--target-epsilon", o.target_epsilon, "Spend at most this epsilon: the noise follows from it");
-  budget->add_option("--noise-multiplier", o.noise_multiplier, "Or give sigma: noise per coordinate is sigma x clip norm");
+  budget->add_option("--noise-multiplier", o.noise_multiplier,
+                     "Or give sigma: noise per coordinate is sigma x clip norm");
   budget->add_option("--delta", o.delta, "Default: min(1e-6, n^-1.1) for n texts");
   budget->add_option("--clip-norm", o.clip_norm, "Largest L2 norm of one text's gradient")->capture_default_str();
-  budget->add_option("--expected-batch", o.expected_batch, "Mean texts per step; each is drawn with probability this/n");
+  budget->add_option("--expected-batch", o.expected_batch,
+                     "Mean texts per step; each is drawn with probability this/n");
   budget->add_option("--steps", o.steps, "Optimizer steps");
   budget->add_option("--epochs", o.epochs, "Or expected passes over the data");
-  budget->add_option("--noise-key-file", o.noise_key_file, "32 secret bytes, mode 0600 (default: drawn by the system, never stored)");
-  budget->add_option("--public-note", o.public_note, "What public data the starting weights have seen; goes into the report");
-  budget->add_flag("--allow-nonprivate-metrics", o.allow_nonprivate_metrics, "Write losses and batch sizes of the private data: NOT covered by the guarantee");
-  budget->add_flag("--non-private", o.non_private, "The same loop without clipping and noise, to compare; no guarantee");
+  budget->add_option("--noise-key-file", o.noise_key_file,
+                     "32 secret bytes, mode 0600 (default: drawn by the system, never stored)");
+  budget->add_option("--public-note", o.public_note,
+                     "What public data the starting weights have seen; goes into the report");
+  budget->add_flag("--allow-nonprivate-metrics", o.allow_nonprivate_metrics,
+                   "Write losses and batch sizes of the private data: NOT covered by the guarantee");
+  budget->add_flag("--non-private", o.non_private,
+                   "The same loop without clipping and noise, to compare; no guarantee");
 
   auto* how = app.add_option_group("How to train");
   how->add_option("--microbatch", o.microbatch, "Texts at a time on each rank")->capture_default_str();
-  how->add_option("--optimizer", o.optimizer, "adamw or sgd")->capture_default_str()->check(CLI::IsMember({"adamw", "sgd"}));
+  how->add_option("--optimizer", o.optimizer, "adamw or sgd")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"adamw", "sgd"}));
   how->add_option("--learning-rate", o.learning_rate, "Constant")->capture_default_str();
   how->add_option("--weight-decay", o.weight_decay, "Decoupled, on matrices")->capture_default_str();
   how->add_option("--momentum", o.momentum, "For sgd")->capture_default_str();
-  how->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")->capture_default_str();
-  how->add_option("--eval-every", o.eval_every, "Steps between losses on --eval-data (0: about ten in a run)")->capture_default_str();
-  how->add_option("--timeout", o.timeout_seconds, "Seconds after which a silent rank ends the run")->capture_default_str();
+  how->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")
+      ->capture_default_str();
+  how->add_option("--eval-every", o.eval_every, "Steps between losses on --eval-data (0: about ten in a run)")
+      ->capture_default_str();
+  how->add_option("--timeout", o.timeout_seconds, "Seconds after which a silent rank ends the run")
+      ->capture_default_str();
 
   auto* generation = app.add_option_group("Generating text");
   generation->add_option("--generate", o.generate, "Continue this prompt with --model and stop");
-  generation->add_option("--generate-tokens", o.generate_tokens, "The same with token ids: \"464,3290\" (an empty text: its end token)");
+  generation->add_option("--generate-tokens", o.generate_tokens,
+                         "The same with token ids: \"464,3290\" (an empty text: its end token)");
   generation->add_option("--max-new-tokens", o.max_new_tokens, "")->capture_default_str();
   generation->add_option("--temperature", o.temperature, "0: always the likeliest token")->capture_default_str();
   generation->add_option("--top-k", o.top_k, "Choose among the k likeliest (0: all)")->capture_default_str();

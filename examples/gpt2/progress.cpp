@@ -18,7 +18,8 @@ std::string clock_text(double seconds) {
   return text;
 }
 
-Progress::Progress(int64_t steps, bool enabled) : steps_(steps), enabled_(enabled), terminal_(::isatty(STDERR_FILENO) != 0) {}
+Progress::Progress(int64_t steps, bool enabled)
+    : steps_(steps), enabled_(enabled), terminal_(::isatty(STDERR_FILENO) != 0) {}
 
 double Progress::seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 

@@ -11,7 +11,8 @@ void check_output_is_new(const std::filesystem::path& output) {
     throw std::invalid_argument("--output must be a folder, " + output.string() + " is a file");
   }
   if (!std::filesystem::is_empty(output)) {
-    throw std::invalid_argument("--output must be new or empty, " + output.string() + " already holds a run or other files");
+    throw std::invalid_argument("--output must be new or empty, " + output.string() +
+                                " already holds a run or other files");
   }
 }
 
@@ -35,19 +36,21 @@ void MetricsFile::write(const MetricsLine& line) {
   if (!stream_) throw std::runtime_error(path_.string() + " could not be written (is the disk full?)");
 }
 
-nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, const dp::RunKey& key,
-                            int64_t world_size, int64_t trainable_parameters) {
+nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, const dp::RunKey& key, int64_t world_size,
+                            int64_t trainable_parameters) {
   using nlohmann::json;
   const std::string start =
       !options.model.empty() ? "the weights of the folder given as --model" : "fresh random weights (--model-config)";
   json released = {"the final model", "the epsilon, rate and time of every step"};
   if (!options.eval_data.empty()) released.push_back("the loss on texts declared public, during and after training");
-  if (options.allow_nonprivate_metrics) released.push_back("losses and batch sizes of the private data (--allow-nonprivate-metrics): NOT covered");
+  if (options.allow_nonprivate_metrics)
+    released.push_back("losses and batch sizes of the private data (--allow-nonprivate-metrics): NOT covered");
   return {
       {"trust_model",
        {{"model", "central"},
         {"trusted_parties", "every rank, its memory and the links between ranks; each rank holds the noise key"},
-        {"who_sees_what", "outsiders see what is listed under released outputs; no sum leaves the mechanism without noise"}}},
+        {"who_sees_what",
+         "outsiders see what is listed under released outputs; no sum leaves the mechanism without noise"}}},
       {"unit_of_privacy",
        {{"definition", plan.config().unit_of_privacy},
         {"packing", "each unit is its own sequence; units never share one"},
@@ -59,10 +62,10 @@ nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, cons
                       options.public_note.empty() ? "public data used before: not stated by the run"
                                                   : "public data used before: " + options.public_note,
                       "how the texts were collected, cleaned, truncated and tokenized",
-                      "the number of texts, treated as public",
-                      "running time and memory use as side channels"})}}},
+                      "the number of texts, treated as public", "running time and memory use as side channels"})}}},
       {"released_outputs", {{"released", released}, {"nonprivate_metrics", options.allow_nonprivate_metrics}}},
-      {"tuning", {{"included", false}, {"number_of_runs", "not known to the code: other runs on the same data are not counted"}}},
+      {"tuning",
+       {{"included", false}, {"number_of_runs", "not known to the code: other runs on the same data are not counted"}}},
       {"sampler", {{"executed", "poisson"}, {"coins", "64-bit, ChaCha20 (RFC 8439), one per unit and step"}}},
       {"mechanism",
        {{"clipping_style", "flat, per unit, over all trainable parameters, one backward pass (arXiv:2210.00038)"},
@@ -71,14 +74,17 @@ nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, cons
         {"trainable_parameters", trainable_parameters}}},
       {"noise_source",
        {{"generator", "ChaCha20 (RFC 8439) keyed per step by HMAC-SHA256; Box-Muller with 64-bit radius, float32"},
-        {"key_custody", key.origin() == "key file" ? "a file of the operator" : "drawn by the operating system, in memory only, never stored"},
+        {"key_custody", key.origin() == "key file" ? "a file of the operator"
+                                                   : "drawn by the operating system, in memory only, never stored"},
         {"dtype", "float32"},
         {"floating_point_caveat",
          "noise and sums are float32 numbers, not reals; for " + std::to_string(plan.config().expected_batch) +
              " additions the rounding of the sum can exceed the clip norm by a factor of at most 1 + " +
-             json(dp::DpPlan::rounding_slack(plan.config().expected_batch)).dump() + " in the worst case, not counted in epsilon"},
+             json(dp::DpPlan::rounding_slack(plan.config().expected_batch)).dump() +
+             " in the worst case, not counted in epsilon"},
         {"placement", "added by each slice's owner before the reduction, once per logical batch"}}},
-      {"provenance", {{"checkpoint_lineage", start}, {"ranks", world_size}, {"program", "ghostshard-finetune-gpt2 0.1.0"}}},
+      {"provenance",
+       {{"checkpoint_lineage", start}, {"ranks", world_size}, {"program", "ghostshard-finetune-gpt2 0.1.0"}}},
   };
 }
 

@@ -16,8 +16,8 @@ void check_output_is_new(const std::filesystem::path& output);
 // One line of metrics.jsonl. Of private data it says nothing but what released gradients already tell.
 struct MetricsLine {
   int64_t step = 0;
-  double seconds = 0;                         // since the first step began
-  std::optional<double> tokens_per_second;    // expected, from public constants; the batch's own count is private
+  double seconds = 0;                       // since the first step began
+  std::optional<double> tokens_per_second;  // expected, from public constants; the batch's own count is private
   std::optional<double> epsilon;
   double learning_rate = 0;
   std::optional<double> eval_loss;            // mean over tokens of the public texts
@@ -38,7 +38,7 @@ class MetricsFile {
 };
 
 // What the run knows and the ledger does not, as accountant::build_report takes it.
-nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, const dp::RunKey& key,
-                            int64_t world_size, int64_t trainable_parameters);
+nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, const dp::RunKey& key, int64_t world_size,
+                            int64_t trainable_parameters);
 
 }  // namespace ghostshard::gpt2

@@ -4,9 +4,9 @@
 
 using namespace ghostshard;
 
-void misuse(dp::ClippedSum& sum, dp::PrivateGradient& gradient, dp::PrivateOptimizer& optimizer, fsdp::ShardedModel& model,
-            fsdp::Optimizer& plain, const fsdp::ShardBuffers& slices, const dp::RunKey& key, const dp::DpPlan& plan,
-            dp::Tape& tape, const std::shared_ptr<fsdp::GradientBuffers>& buffers,
+void misuse(dp::ClippedSum& sum, dp::PrivateGradient& gradient, dp::PrivateOptimizer& optimizer,
+            fsdp::ShardedModel& model, fsdp::Optimizer& plain, const fsdp::ShardBuffers& slices, const dp::RunKey& key,
+            const dp::DpPlan& plan, dp::Tape& tape, const std::shared_ptr<fsdp::GradientBuffers>& buffers,
             const std::shared_ptr<fsdp::ShardBuffers>& shared_slices) {
 #ifdef READ_A_CLIPPED_SUM  // sums_.*is private
   sum.sums_->zero();

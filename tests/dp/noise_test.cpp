@@ -19,7 +19,8 @@ const std::vector<fsdp::UnitSpec> kUnits = {
     {.name = "second", .parameters = {{"c", {64, 33}}, {"d", {7}}}, .residency = fsdp::Residency::kKeep}};
 
 // What is released for an empty batch: noise alone, by parameter, times the divisor.
-std::map<std::string, at::Tensor> released_noise(int64_t ranks, uint8_t key_byte, const std::vector<dp::StepId>& steps) {
+std::map<std::string, at::Tensor> released_noise(int64_t ranks, uint8_t key_byte,
+                                                 const std::vector<dp::StepId>& steps) {
   std::mutex results;
   std::map<std::string, at::Tensor> whole;
   run_ranks(ranks, [&](fsdp::Mesh& mesh) {
@@ -78,10 +79,9 @@ TEST(Noise, HasVarianceSigmaTimesClipSquaredOnce) {
 
 TEST(Noise, IsNewForEveryStepAttemptAndKeyAndIndependentOfTheOthers) {
   const at::Tensor base = all_values(released_noise(1, 5, {{0}})).to(at::kDouble) / (kSigma * kClip);
-  const std::pair<const char*, at::Tensor> others[] = {
-      {"next step", all_values(released_noise(1, 5, {{1}}))},
-      {"next attempt", all_values(released_noise(1, 5, {{0, 1}}))},
-      {"other key", all_values(released_noise(1, 6, {{0}}))}};
+  const std::pair<const char*, at::Tensor> others[] = {{"next step", all_values(released_noise(1, 5, {{1}}))},
+                                                       {"next attempt", all_values(released_noise(1, 5, {{0, 1}}))},
+                                                       {"other key", all_values(released_noise(1, 6, {{0}}))}};
   for (const auto& [name, other] : others) {
     const at::Tensor z = other.to(at::kDouble) / (kSigma * kClip);
     // Correlation of independent normals: sd 1/sqrt(n).

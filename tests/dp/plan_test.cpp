@@ -22,15 +22,18 @@ struct Bad {
 void PrintTo(const Bad& c, std::ostream* out) { *out << c.name; }
 const Bad kBad[] = {
     {"no_units", [](auto& c) { c.units = 0; }, "number of units must be >= 1, got 0"},
-    {"batch_larger_than_n", [](auto& c) { c.expected_batch = 10001; }, "at most the number of units (10000), got 10001"},
+    {"batch_larger_than_n", [](auto& c) { c.expected_batch = 10001; },
+     "at most the number of units (10000), got 10001"},
     {"no_batch", [](auto& c) { c.expected_batch = 0; }, "expected batch must be >= 1, got 0"},
     {"no_steps", [](auto& c) { c.steps = 0; }, "steps must be >= 1, got 0"},
     {"both_targets", [](auto& c) { c.noise_multiplier = accountant::NoiseMultiplier(1.0); }, "exactly one"},
     {"no_target", [](auto& c) { c.target_epsilon.reset(); }, "exactly one"},
-    {"unreachable", [](auto& c) {
+    {"unreachable",
+     [](auto& c) {
        c.target_epsilon = accountant::Epsilon(1e-9);
        c.delta = accountant::Delta(1e-300);
-     }, "epsilon"},
+     },
+     "epsilon"},
     {"unknown_accountant", [](auto& c) { c.accountant = "guess"; }, "guess"},
 };
 class BadPlan : public ::testing::TestWithParam<Bad> {};
@@ -71,8 +74,8 @@ TEST(Plan, DefaultDeltaIsTheSmallerOfAMillionthAndNToTheMinusElevenTenths) {
 TEST(Plan, LedgerHeaderHoldsWhatAnAuditorNeeds) {
   const auto key = key_of(3);
   const auto header = dp::DpPlan::make(good()).ledger_header(key);
-  for (const char* field : {"run_id", "adjacency", "unit_of_privacy", "units", "expected_batch", "sampling_rate", "sampler",
-                            "noise_multiplier", "clip_norm", "divisor", "delta", "planned_steps"}) {
+  for (const char* field : {"run_id", "adjacency", "unit_of_privacy", "units", "expected_batch", "sampling_rate",
+                            "sampler", "noise_multiplier", "clip_norm", "divisor", "delta", "planned_steps"}) {
     EXPECT_TRUE(header.contains(field)) << field;
   }
   EXPECT_EQ(header.dump().find("0300000000"), std::string::npos) << "the key must not be in the ledger";
@@ -85,9 +88,10 @@ struct Factor {
 };
 void PrintTo(const Factor& c, std::ostream* out) { *out << c.name; }
 const Factor kFactors[] = {
-    {"zero", 0.0, 1.0},           {"below", 0.5, 1.0},     {"at_the_norm", 4.0, 1.0},
-    {"just_above", 4.0000001, 1.0}, {"far_above", 1e30, 2e-15}, {"beyond_float", 1e300, 2e-150},
-    {"infinite", INFINITY, 0.0},  {"nan", NAN, 0.0},
+    {"zero", 0.0, 1.0},          {"below", 0.5, 1.0},
+    {"at_the_norm", 4.0, 1.0},   {"just_above", 4.0000001, 1.0},
+    {"far_above", 1e30, 2e-15},  {"beyond_float", 1e300, 2e-150},
+    {"infinite", INFINITY, 0.0}, {"nan", NAN, 0.0},
 };
 class ClipFactor : public ::testing::TestWithParam<Factor> {};
 TEST_P(ClipFactor, NeverLetsAUnitExceedTheNorm) {
@@ -144,7 +148,8 @@ TEST(Tape, RefusesAParameterUsedByTwoLinearLayersUnlessHeld) {
     const fsdp::Lease lease(layer.model, 0);
     auto sum = clipper.begin();
     const auto tape = clipper.record(2);
-    const at::Tensor y = dp::linear(layer.use, dp::linear(layer.use, at::randn({4, 6}), segments, tape), segments, tape);
+    const at::Tensor y =
+        dp::linear(layer.use, dp::linear(layer.use, at::randn({4, 6}), segments, tape), segments, tape);
     const auto run = [&] { y.sum().backward(); };
     if (way == dp::RecordingChoice::kHold) {
       EXPECT_NO_THROW(run());

@@ -69,8 +69,8 @@ struct Deal {
 };
 void PrintTo(const Deal& c, std::ostream* out) { *out << c.name; }
 const Deal kDeals[] = {
-    {"nothing_sampled", 0, 2, 4},       {"fewer_units_than_ranks", 1, 4, 4}, {"uneven", 17, 2, 4},
-    {"one_rank", 17, 1, 16},            {"many_ranks", 100, 8, 3},           {"microbatch_larger_than_batch", 5, 2, 100},
+    {"nothing_sampled", 0, 2, 4}, {"fewer_units_than_ranks", 1, 4, 4}, {"uneven", 17, 2, 4},
+    {"one_rank", 17, 1, 16},      {"many_ranks", 100, 8, 3},           {"microbatch_larger_than_batch", 5, 2, 100},
 };
 class Dealing : public ::testing::TestWithParam<Deal> {};
 

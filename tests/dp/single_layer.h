@@ -36,8 +36,8 @@ struct SingleLinear {
 };
 
 // The clipped sum of one microbatch of the layer, as released (one rank): weight [p,d] flattened, then bias.
-inline at::Tensor released_sum(SingleLinear& layer, const dp::DpPlan& plan, dp::RecordingChoice way, const at::Tensor& a,
-                               const at::Tensor& g, const dp::SegmentsPtr& segments) {
+inline at::Tensor released_sum(SingleLinear& layer, const dp::DpPlan& plan, dp::RecordingChoice way,
+                               const at::Tensor& a, const at::Tensor& g, const dp::SegmentsPtr& segments) {
   const auto key = key_of(1);
   auto clipper = plan.clipper(layer.model, {.recording = way});
   auto mechanism = plan.mechanism(layer.model, key, nullptr);

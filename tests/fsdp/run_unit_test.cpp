@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "fsdp/sharded_model.h"
 #include "tests/dist/local_ranks.h"
@@ -197,6 +198,10 @@ TEST_P(RunUnit, does_not_leave_a_gradient_on_an_input_that_wants_none) {
     EXPECT_FALSE(x.requires_grad());
     y.sum().backward();
     EXPECT_FALSE(x.grad().defined());
+    // Nor on the leaf that stands for it in the graph: that would hold one activation's worth of memory.
+    const auto leaf = std::dynamic_pointer_cast<torch::autograd::AccumulateGrad>(seen.grad_fn()->next_edge(0).function);
+    ASSERT_NE(leaf, nullptr);
+    EXPECT_FALSE(leaf->variable.grad().defined());
   });
 }
 

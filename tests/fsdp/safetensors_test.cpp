@@ -52,6 +52,7 @@ TEST_F(Safetensors, come_back_as_they_were_written) {
     EXPECT_EQ(read.scalar_type(), tensor.scalar_type()) << name;
     EXPECT_EQ(read.sizes(), tensor.sizes()) << name;
     EXPECT_TRUE(at::equal(read, tensor)) << name;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(read.data_ptr()) % c10::elementSize(read.scalar_type()), 0U) << name;
   }
 }
 

@@ -64,7 +64,8 @@ class Ranks : public ::testing::TestWithParam<int64_t> {};
 TEST_P(Ranks, ThreeSgdStepsGiveTheWeightsOfOneRankUpToSumRounding) {
   // Noise and batches are bit-equal; what differs is the order in which clipped gradients are added: per step an error
   // of at most lr/B·(terms)·2^-24·(sum of norms ≤ terms·C + noise) ≈ 0.05/5·12·6e-8·15 = 1e-7 in absolute size against
-  // weights of norm about 20, and the next steps' gradients move by no more than that times the loss's curvature (~1e2).
+  // weights of norm about 20, and the next steps' gradients move by no more than that times the loss's curvature
+  // (~1e2).
   const double bound = 3 * 1e-7 / 20 * 1e2;
   const Weights one = train({.ranks = 1});
   EXPECT_LT(relative_difference(one, train({.ranks = GetParam()})), bound);
