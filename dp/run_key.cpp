@@ -41,7 +41,7 @@ RunKey RunKey::generate() {
 }
 
 RunKey RunKey::from_file(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0)
     throw std::invalid_argument("noise key file " + path.string() + " cannot be read: " + std::strerror(errno));
   struct stat status {};

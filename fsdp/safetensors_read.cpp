@@ -95,6 +95,10 @@ Entry parse_entry(const std::filesystem::path& path, const std::string& name, co
 
 struct SafetensorsFile::Mapping {
   explicit Mapping(const std::filesystem::path& file_path) : path(file_path) {
+    // Wrong paths are the caller's mistake, anything else the system's.
+    std::error_code unknown;
+    if (!std::filesystem::exists(path, unknown)) reject(path, "the file must exist", "no such file");
+    if (!std::filesystem::is_regular_file(path, unknown)) reject(path, "it must be a regular file", "something else");
     const auto fail = [&](const char* call) {
       throw std::runtime_error(path.string() + ": " + call + ": " + std::generic_category().message(errno));
     };

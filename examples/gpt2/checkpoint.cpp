@@ -35,7 +35,13 @@ class Weights {
       if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
         throw std::invalid_argument(index.string() + " must have an object 'weight_map'");
       }
-      for (const auto& [name, file] : json["weight_map"].items()) files.insert(file.get<std::string>());
+      for (const auto& [name, file] : json["weight_map"].items()) {
+        if (!file.is_string()) {
+          throw std::invalid_argument(index.string() + ": 'weight_map' must name a file for '" + name + "', got " +
+                                      file.dump());
+        }
+        files.insert(file.get<std::string>());
+      }
     } else {
       throw std::invalid_argument(folder.string() +
                                   " must contain model.safetensors (or model.safetensors.index.json)");
@@ -46,7 +52,11 @@ class Weights {
         // Old checkpoints carry the causal mask as a buffer.
         if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) continue;
         const bool known_root = name.starts_with(kPrefix) || name.starts_with("lm_head.");
-        found_[known_root ? name : kPrefix + name] = {opened_.back().get(), name};
+        const std::string own_name = known_root ? name : kPrefix + name;
+        if (!found_.try_emplace(own_name, opened_.back().get(), name).second) {
+          throw std::invalid_argument(folder.string() + ": tensor '" + name + "' must be there once, '" +
+                                      found_.at(own_name).second + "' is the same one");
+        }
       }
     }
   }

@@ -92,6 +92,17 @@ Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t 
   }
 }
 
+int64_t Dataset::loss_tokens() const {
+  int64_t count = 0;
+  for (int64_t u = 0; u < units(); ++u) {
+    // A unit's first token is never predicted.
+    for (int64_t i = offsets_[static_cast<size_t>(u)] + 1; i < offsets_[static_cast<size_t>(u) + 1]; ++i) {
+      count += loss_mask_[static_cast<size_t>(i)] != 0 ? 1 : 0;
+    }
+  }
+  return count;
+}
+
 TokenBatch Dataset::batch(std::span<const int64_t> units) const {
   BatchBuilder rows;
   for (const int64_t unit : units) {

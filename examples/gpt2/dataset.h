@@ -40,6 +40,7 @@ class Dataset {
 
   int64_t units() const { return static_cast<int64_t>(offsets_.size()) - 1; }
   int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
+  int64_t loss_tokens() const;  // tokens to be predicted, over all units
   // Rows each unit takes (its tokens but the last).
   const std::vector<int64_t>& row_counts() const { return row_counts_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }

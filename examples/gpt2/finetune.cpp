@@ -16,11 +16,12 @@
 #include "examples/gpt2/generate.h"
 #include "examples/gpt2/progress.h"
 #include "examples/gpt2/run_folder.h"
+#include "fsdp/agree.h"
 
 namespace ghostshard::gpt2 {
 namespace {
 
-// What the options name, read and checked, before any rank waits for another.
+// What the options name, read and checked.
 struct Inputs {
   std::optional<Folder> folder;
   Config config;
@@ -29,9 +30,35 @@ struct Inputs {
   std::optional<Dataset> eval;
   int64_t steps = 0;
   std::optional<dp::DpPlan> plan;
+  std::optional<dp::RunKey> key;
 };
 
-Inputs read_inputs(const Options& o) {
+dp::RunKey noise_key(const Options& o) {
+  if (!o.noise_key_file.empty()) return dp::RunKey::from_file(o.noise_key_file);
+  return dp::RunKey::generate();
+}
+
+void check_public(const Dataset& texts, const std::string& path) {
+  const auto declared = texts.metadata().find("declared");
+  if (declared != texts.metadata().end() && declared->second == "private") {
+    throw std::invalid_argument(path +
+                                ": --eval-data must be public, the file was declared private when it was prepared");
+  }
+  if (texts.loss_tokens() == 0) {
+    throw std::invalid_argument(path + ": there must be at least one token to predict, found none");
+  }
+}
+
+int64_t steps_of_epochs(double epochs, int64_t units, int64_t expected_batch) {
+  const double steps = std::ceil(epochs * static_cast<double>(units) / static_cast<double>(expected_batch));
+  if (!(steps <= 1e12)) {
+    throw std::invalid_argument("--epochs must give at most 1e12 steps, gives " + nlohmann::json(steps).dump());
+  }
+  return static_cast<int64_t>(steps);
+}
+
+// Everything a user can get wrong. Writes nothing and does not communicate. The key is rank 0's business.
+Inputs read_inputs(const Options& o, int64_t rank) {
   Inputs in;
   if (!o.model.empty()) {
     in.folder = open_folder(o.model);
@@ -43,16 +70,16 @@ Inputs read_inputs(const Options& o) {
   }
   if (o.untied) in.config.tie_word_embeddings = false;
   in.data.emplace(o.data, in.config.vocab_size, in.config.n_positions);
-  if (!o.eval_data.empty()) in.eval.emplace(o.eval_data, in.config.vocab_size, in.config.n_positions);
+  if (!o.eval_data.empty()) {
+    in.eval.emplace(o.eval_data, in.config.vocab_size, in.config.n_positions);
+    check_public(*in.eval, o.eval_data);
+  }
   const int64_t n = in.data->units();
   if (o.expected_batch > n) {
     throw std::invalid_argument("--expected-batch must be at most the number of texts in " + o.data + " (" +
                                 std::to_string(n) + "), got " + std::to_string(o.expected_batch));
   }
-  in.steps =
-      o.steps
-          ? *o.steps
-          : static_cast<int64_t>(std::ceil(*o.epochs * static_cast<double>(n) / static_cast<double>(o.expected_batch)));
+  in.steps = o.steps ? *o.steps : steps_of_epochs(*o.epochs, n, o.expected_batch);
   if (!o.non_private) {
     dp::DpConfig config{.units = n, .expected_batch = o.expected_batch, .steps = in.steps};
     config.clip_norm = accountant::ClipNorm(o.clip_norm);
@@ -60,14 +87,11 @@ Inputs read_inputs(const Options& o) {
     if (o.noise_multiplier) config.noise_multiplier = accountant::NoiseMultiplier(*o.noise_multiplier);
     if (o.delta) config.delta = accountant::Delta(*o.delta);
     in.plan = dp::DpPlan::make(config);
+    // The other ranks' keys are placeholders until rank 0 shares its own.
+    in.key.emplace(rank == 0 ? noise_key(o) : dp::RunKey::generate());
   }
   check_output_is_new(o.output);
   return in;
-}
-
-dp::RunKey noise_key(const Options& o) {
-  if (!o.noise_key_file.empty()) return dp::RunKey::from_file(o.noise_key_file);
-  return dp::RunKey::generate();
 }
 
 // Without privacy the batches may follow the seed, so that a run can be repeated.
@@ -261,32 +285,36 @@ double peak_memory_mib() {
 
 }  // namespace
 
-void finetune(const Options& o, const std::function<fsdp::Mesh&()>& join) {
-  Inputs in = read_inputs(o);
-  fsdp::Mesh& mesh = join();
+void finetune(const Options& o, fsdp::Mesh& mesh) {
   const bool first_rank = mesh.rank() == 0;
   const std::filesystem::path output(o.output);
-
-  Gpt2 model(mesh, in.config, o.freeze);
-  in.folder ? load_weights(model, *in.folder) : initialize(model, o.seed);
-  if (first_rank) {
+  std::optional<Inputs> read;
+  std::optional<Gpt2> built;
+  std::optional<accountant::LedgerWriter> ledger;
+  // A mistake that only one rank can see ends all of them, with its message and before anything is written.
+  fsdp::agree(mesh, [&] {
+    read.emplace(read_inputs(o, mesh.rank()));
+    built.emplace(mesh, read->config, o.freeze);
+    read->folder ? load_weights(*built, *read->folder) : initialize(*built, o.seed);
+  });
+  Inputs& in = *read;
+  Gpt2& model = *built;
+  if (in.key) in.key->share(mesh);
+  fsdp::agree(mesh, [&] {
+    if (!first_rank) return;
     std::filesystem::create_directories(output);
-    announce(o, in, model);
-  }
-  mesh.control().barrier();
+    if (in.plan) ledger = accountant::LedgerWriter::create(output / "ledger.jsonl", in.plan->ledger_header(*in.key));
+  });
+  if (first_rank) announce(o, in, model);
 
   Observer observer(o, in, model);
   if (o.non_private) {
     train_without_privacy(o, in, model, observer);
   } else {
-    dp::RunKey key = noise_key(o);
-    key.share(mesh);
-    std::optional<accountant::LedgerWriter> ledger;
-    if (first_rank) ledger = accountant::LedgerWriter::create(output / "ledger.jsonl", in.plan->ledger_header(key));
-    train_privately(o, in, model, key, ledger ? &*ledger : nullptr, observer);
+    train_privately(o, in, model, *in.key, ledger ? &*ledger : nullptr, observer);
     if (first_rank) {
       const auto facts =
-          report_facts(o, *in.plan, key, mesh.world_size(), model.parameters().trainable_parameter_count());
+          report_facts(o, *in.plan, *in.key, mesh.world_size(), model.parameters().trainable_parameter_count());
       const auto report =
           accountant::build_report(accountant::read_ledger(output / "ledger.jsonl"), in.plan->delta(), facts);
       accountant::write_json_file(output / "privacy_report.json", report);
@@ -310,7 +338,7 @@ void finetune(const Options& o, const std::function<fsdp::Mesh&()>& join) {
 
 void generate_text(const Options& o) {
   const Folder folder = open_folder(o.model);
-  const auto prompt = parse_token_ids(o.generate_tokens, folder.config.vocab_size);
+  const auto prompt = parse_token_ids(*o.generate_tokens, folder.config.vocab_size);
   const auto mesh = fsdp::Mesh::single();
   Gpt2 model(*mesh, folder.config, {});
   load_weights(model, folder);

@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <thread>
 
 #include "examples/gpt2/finetune.h"
+#include "fsdp/agree.h"
 
 namespace {
 
@@ -22,20 +24,25 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 }
 
-// The tokenizer lives on the Python side.
-void generate_from_text(int argc, char** argv) {
+// The tokenizer lives on the Python side, which calls this program again with token ids.
+[[noreturn]] void generate_from_text(const gpt2::Options& o, const std::string& program) {
   const char* chosen = std::getenv("GHOSTSHARD_PYTHON");
   const std::string python = chosen != nullptr ? chosen : GHOSTSHARD_DEFAULT_PYTHON;
-  std::vector<char*> arguments = {const_cast<char*>(python.c_str()), const_cast<char*>("-m"),
-                                  const_cast<char*>("ghostshard.generate"), const_cast<char*>("--binary"), argv[0]};
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument == "--generate") {
-      arguments.push_back(const_cast<char*>("--prompt"));
-    } else {
-      arguments.push_back(argv[i]);
-    }
-  }
+  char temperature[32];
+  std::snprintf(temperature, sizeof temperature, "%.17g", o.temperature);
+  std::vector<std::string> words = {python,
+                                    "-m",
+                                    "ghostshard.generate",
+                                    "--binary=" + program,
+                                    "--model=" + o.model,
+                                    "--prompt=" + *o.generate,
+                                    "--max-new-tokens=" + std::to_string(o.max_new_tokens),
+                                    std::string("--temperature=") + temperature,
+                                    "--top-k=" + std::to_string(o.top_k),
+                                    "--seed=" + std::to_string(o.seed)};
+  if (!o.tokenizer.empty()) words.push_back("--tokenizer=" + o.tokenizer);
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ::execvp(python.c_str(), arguments.data());
   throw std::invalid_argument("--generate needs Python with the ghostshard package to tokenize; " + python +
@@ -48,15 +55,30 @@ std::string rank_prefix() {
   return size != nullptr && rank != nullptr && std::string(size) != "1" ? "rank " + std::string(rank) + ": " : "";
 }
 
+// One write, so that ranks that share a terminal do not mix their lines.
+void say(const std::string& what, const std::string& message) {
+  const std::string line = rank_prefix() + what + message + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
+}
+
 int fail(fsdp::Mesh* mesh, const std::string& message, int code) {
-  std::cerr << rank_prefix() << "error: " << message << std::endl;
-  if (mesh != nullptr) {
-    mesh->announce_failure(message);
-    // Other ranks may still be inside a collective with this one: no orderly teardown waits for them.
-    std::cout.flush();
-    std::_Exit(code);
-  }
-  return code;
+  say("error: ", message);
+  if (mesh == nullptr || mesh->world_size() == 1) return code;
+  // The others wait inside a collective: the announcement must reach them before this rank's connections close.
+  mesh->announce_failure(message);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  std::cout.flush();
+  std::_Exit(code);
+}
+
+// Every rank knows already: nothing to announce. They leave together, since one of them may serve the store.
+int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
+  say("error: ", failure.what());
+  const int code = failure.callers_mistake() ? kUserMistake : kFailure;
+  if (mesh.world_size() == 1) return code;
+  mesh.control().barrier();
+  std::_Exit(code);
 }
 
 }  // namespace
@@ -67,20 +89,20 @@ int main(int argc, char** argv) {
   try {
     const auto options = gpt2::parse_options(argc, argv);
     if (!options) return 0;
-    if (!options->generate.empty()) generate_from_text(argc, argv);
-    if (options->generating()) {
+    if (options->generate) generate_from_text(*options, argv[0]);
+    if (options->generate_tokens) {
       gpt2::generate_text(*options);
       return 0;
     }
-    gpt2::finetune(*options, [&]() -> fsdp::Mesh& {
-      mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds));
-      mesh->watch_failures([](const std::string& message) {
-        std::cerr << rank_prefix() << "ending because " << message << std::endl;
-        std::_Exit(kFailure);
-      });
-      return *mesh;
+    mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds));
+    mesh->watch_failures([](const std::string& message) {
+      say("ending because ", message);
+      std::_Exit(kFailure);
     });
+    gpt2::finetune(*options, *mesh);
     return 0;
+  } catch (const fsdp::AgreedFailure& failure) {
+    return fail_together(*mesh, failure);
   } catch (const std::invalid_argument& error) {
     return fail(mesh.get(), error.what(), kUserMistake);
   } catch (const c10::ValueError& error) {

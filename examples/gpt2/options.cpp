@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 namespace ghostshard::gpt2 {
@@ -10,6 +11,23 @@ namespace {
 
 void must(bool holds, const std::string& rule) {
   if (!holds) throw std::invalid_argument(rule);
+}
+
+// CLI11 would turn a number that does not fit into one that does.
+const CLI::Validator kWholeNumber(
+    [](std::string& text) -> std::string {
+      const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+      return digits && text.size() <= 18 ? "" : "must be a whole number from 0 to 10^18, got " + text;
+    },
+    "", "whole number");
+
+bool valid_utf8(const std::string& text) {
+  try {
+    (void)nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
 }
 
 std::string number(double value) {
@@ -24,7 +42,7 @@ void finite_positive(const char* flag, double value) {
 
 void check_generation(const Options& o) {
   must(!o.model.empty(), "--generate needs --model DIR");
-  must(o.generate.empty() || o.generate_tokens.empty(), "give one of --generate and --generate-tokens, not both");
+  must(!o.generate || !o.generate_tokens, "give one of --generate and --generate-tokens, not both");
   must(o.max_new_tokens >= 1, "--max-new-tokens must be >= 1, got " + std::to_string(o.max_new_tokens));
   must(o.temperature >= 0 && std::isfinite(o.temperature),
        "--temperature must be finite and >= 0, got " + number(o.temperature));
@@ -41,6 +59,7 @@ void check_training(const Options& o) {
   must(o.steps.has_value() != o.epochs.has_value(), "give one of --steps and --epochs");
   must(!o.steps || *o.steps >= 1, "--steps must be >= 1, got " + std::to_string(o.steps.value_or(0)));
   if (o.epochs) finite_positive("--epochs", *o.epochs);
+  must(valid_utf8(o.public_note), "--public-note must be valid UTF-8: it goes into the report");
   finite_positive("--learning-rate", o.learning_rate);
   must(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
        "--weight-decay must be finite and >= 0, got " + number(o.weight_decay));
@@ -75,6 +94,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       "private.safetensors \\\n"
       "      --eval-data public.safetensors --output run1 --target-epsilon 8 --expected-batch 512 --epochs 3\n"};
   app.get_formatter()->column_width(36);
+  app.allow_config_extras(CLI::config_extras_mode::error);
   app.set_config("--config", "", "Read any of these flags from a TOML or INI file, without the dashes");
   app.set_version_flag("--version", "ghostshard-finetune-gpt2 0.1.0");
 
@@ -96,7 +116,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   budget->add_option("--clip-norm", o.clip_norm, "Largest L2 norm of one text's gradient")->capture_default_str();
   budget->add_option("--expected-batch", o.expected_batch,
                      "Mean texts per step; each is drawn with probability this/n");
-  budget->add_option("--steps", o.steps, "Optimizer steps");
+  budget->add_option("--steps", o.steps, "Optimizer steps")->check(kWholeNumber);
   budget->add_option("--epochs", o.epochs, "Or expected passes over the data");
   budget->add_option("--noise-key-file", o.noise_key_file,
                      "32 secret bytes, mode 0600 (default: drawn by the system, never stored)");
@@ -116,6 +136,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   how->add_option("--weight-decay", o.weight_decay, "Decoupled, on matrices")->capture_default_str();
   how->add_option("--momentum", o.momentum, "For sgd")->capture_default_str();
   how->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")
+      ->check(kWholeNumber)
       ->capture_default_str();
   how->add_option("--eval-every", o.eval_every, "Steps between losses on --eval-data (0: about ten in a run)")
       ->capture_default_str();
@@ -124,6 +145,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
 
   auto* generation = app.add_option_group("Generating text");
   generation->add_option("--generate", o.generate, "Continue this prompt with --model and stop");
+  generation->add_option("--tokenizer", o.tokenizer, "For --generate: a folder, or gpt2 (default: beside --model)");
   generation->add_option("--generate-tokens", o.generate_tokens,
                          "The same with token ids: \"464,3290\" (an empty text: its end token)");
   generation->add_option("--max-new-tokens", o.max_new_tokens, "")->capture_default_str();

@@ -42,13 +42,14 @@ struct Options {
   int64_t timeout_seconds = 600;
 
   // Generation instead of training.
-  std::string generate;
-  std::string generate_tokens;
+  std::optional<std::string> generate;
+  std::optional<std::string> generate_tokens;
+  std::string tokenizer;
   int64_t max_new_tokens = 64;
   double temperature = 0.8;
   int64_t top_k = 40;
 
-  bool generating() const { return !generate.empty() || !generate_tokens.empty(); }
+  bool generating() const { return generate || generate_tokens; }
 };
 
 // Throws std::invalid_argument with one sentence for anything wrong. Returns nothing if --help or --version was asked

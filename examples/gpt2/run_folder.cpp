@@ -6,7 +6,13 @@
 namespace ghostshard::gpt2 {
 
 void check_output_is_new(const std::filesystem::path& output) {
-  if (!std::filesystem::exists(output)) return;
+  std::error_code ignored;
+  auto parent = std::filesystem::absolute(output).parent_path();
+  while (!std::filesystem::exists(parent, ignored) && parent != parent.root_path()) parent = parent.parent_path();
+  if (!std::filesystem::is_directory(parent, ignored)) {
+    throw std::invalid_argument("--output must lie in a folder, " + parent.string() + " is a file");
+  }
+  if (!std::filesystem::exists(output, ignored)) return;
   if (!std::filesystem::is_directory(output)) {
     throw std::invalid_argument("--output must be a folder, " + output.string() + " is a file");
   }

@@ -164,7 +164,10 @@ DATA = {
         {"eval_data": "public.safetensors"}, "public.safetensors: ",
     ),
     "text_too_long": (units(3, 3, 3, POSITIONS + 2), {}, f"at most {POSITIONS + 1} tokens for this model (n_positions), text 3 has"),
-    "batch_larger_than_n": (nothing, {"expected_batch": str(UNITS + 1)}, f"at most the number of texts in data.safetensors ({UNITS}), got {UNITS + 1}"),
+    "batch_larger_than_n": (
+        nothing, {"expected_batch": str(UNITS + 1)},
+        f"at most the number of texts in data.safetensors ({UNITS}), got {UNITS + 1}",
+    ),
     "batch_of_none": (nothing, {"expected_batch": "0"}, "--expected-batch must be >= 1, got 0"),
 }  # fmt: skip
 

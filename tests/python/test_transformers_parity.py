@@ -6,6 +6,7 @@ log-probability of that token, and over all tokens of a vocabulary these are the
 
 import json
 import math
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,31 +85,49 @@ def first_loss(program: Program, data: str) -> float:
     return metrics(program.folder / run)[0]["eval_loss"]
 
 
+def write_folder(work: Path, shape: str) -> GPT2LMHeadModel:
+    """model/ as transformers writes it, with data for its vocabulary."""
+    config, how = SHAPES[shape]
+    shutil.rmtree(work / "model", ignore_errors=True)
+    network = save(make_network(**config), work / "model", **how)
+    write_data(work / "data.safetensors", texts([5, 2, 5, 3, 4, 3, 2, 6], network.config.vocab_size))
+    write_data(work / "public.safetensors", public_texts(network))
+    return network
+
+
+def public_texts(network: GPT2LMHeadModel) -> list[list[int]]:
+    """The first as long as the model takes: one token is only predicted."""
+    return texts([network.config.n_positions + 1, 2, 7, 3, 5], network.config.vocab_size, seed=3)
+
+
 @pytest.fixture
 def folder_of(program):
-    """folder_of(shape): the model/ that transformers wrote, with data for its vocabulary; returns the network."""
-
-    def make(shape: str) -> GPT2LMHeadModel:
-        config, how = SHAPES[shape]
-        for file in (program.folder / "model").iterdir():
-            file.unlink()
-        network = save(make_network(**config), program.folder / "model", **how)
-        size, longest = network.config.vocab_size, network.config.n_positions + 1
-        write_data(program.folder / "data.safetensors", texts([longest, 2, 5, 3, 4, 3, 2, 6], size))
-        write_data(program.folder / "public.safetensors", texts([longest, 2, 7, 3, 5], size, seed=3))
-        return network
-
-    return make
+    return lambda shape: write_folder(program.folder, shape)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_losses_and_likeliest_tokens_are_those_of_transformers(program, folder_of, shape):
-    network = folder_of(shape)
-    size, positions = network.config.vocab_size, network.config.n_positions
-    public = texts([positions + 1, 2, 7, 3, 5], size, seed=3)
-    assert abs(first_loss(program, "public.safetensors") - mean_loss(network, public)) < LOSS_TOLERANCE
+@pytest.fixture(scope="module", params=SHAPES)
+def untouched_run(request, binary, tmp_path_factory):
+    """A network and the program in the folder of its untouched run."""
+    work = tmp_path_factory.mktemp(request.param) / "work"
+    work.mkdir()
+    network = write_folder(work, request.param)
+    program = Program(binary, work)
+    done = untouched(program, "public.safetensors", "run")
+    assert done.code == 0, done.err
+    yield network, program
+    program.kill_all()
 
-    prompt = texts([4], size, seed=8)[0]
+
+def test_losses_are_those_of_transformers(untouched_run):
+    network, program = untouched_run
+    loss = metrics(program.folder / "run")[0]["eval_loss"]
+    assert abs(loss - mean_loss(network, public_texts(network))) < LOSS_TOLERANCE
+
+
+def test_the_likeliest_tokens_are_those_of_transformers(untouched_run):
+    network, program = untouched_run
+    positions = network.config.n_positions
+    prompt = texts([4], network.config.vocab_size, seed=8)[0]
     done = program.run(["--model", "model", "--generate-tokens", ",".join(map(str, prompt)), "--temperature", "0",
                         "--max-new-tokens", str(positions - 4)])  # fmt: skip
     expected = list(prompt)
@@ -157,10 +176,8 @@ def difference(one: GPT2LMHeadModel, other: GPT2LMHeadModel) -> float:
     return ((a - b).abs().max() / a.abs().max()).item()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_saved_folder_loads_back_to_the_same_logits(program, folder_of, shape):
-    network = folder_of(shape)
-    assert untouched(program, "public.safetensors", "run").code == 0
+def test_a_saved_folder_loads_back_to_the_same_logits(untouched_run):
+    network, program = untouched_run
     saved = load(program.folder / "run" / "model")
     assert saved.dtype == torch.float32
     assert saved.config.tie_word_embeddings == network.config.tie_word_embeddings
@@ -177,9 +194,8 @@ def test_a_privately_trained_folder_loads_and_differs(program, folder_of, shape)
     changed = {name for name, value in saved.state_dict().items() if not torch.equal(value, network.state_dict()[name])}
     assert changed == set(network.state_dict())
     # The file holds what the program itself had at the end.
-    public = texts([network.config.n_positions + 1, 2, 7, 3, 5], network.config.vocab_size, seed=3)
     last = metrics(program.folder / "run")[-1]["eval_loss"]
-    assert abs(last - mean_loss(saved.float(), public)) < LOSS_TOLERANCE
+    assert abs(last - mean_loss(saved.float(), public_texts(saved))) < LOSS_TOLERANCE
 
 
 def test_a_head_trained_apart_starts_as_the_embedding_and_is_saved(program, folder_of):
@@ -187,8 +203,7 @@ def test_a_head_trained_apart_starts_as_the_embedding_and_is_saved(program, fold
     words = arguments(PRIVATE, untied="", eval_data="public.safetensors")
     assert program.run(words).code == 0
     run = program.folder / "run"
-    public = texts([11, 2, 7, 3, 5], BASE["vocab_size"], seed=3)
-    assert abs(metrics(run)[0]["eval_loss"] - mean_loss(network, public)) < LOSS_TOLERANCE
+    assert abs(metrics(run)[0]["eval_loss"] - mean_loss(network, public_texts(network))) < LOSS_TOLERANCE
     saved = load(run / "model")
     assert saved.config.tie_word_embeddings is False
     assert not torch.equal(saved.lm_head.weight, saved.transformer.wte.weight)
@@ -218,8 +233,8 @@ def test_fresh_weights_are_drawn_as_the_config_says(program):
     assert state["transformer.h.0.attn.c_attn.bias"].abs().max() < 1e-20
 
 
-def test_a_base_model_of_transformers_loads_what_the_program_saved(program, folder_of):
-    network = folder_of("base_model_names")
-    assert untouched(program, "public.safetensors", "run").code == 0
+@pytest.mark.parametrize("untouched_run", ["base_model_names"], indirect=True)
+def test_a_base_model_of_transformers_loads_what_the_program_saved(untouched_run):
+    network, program = untouched_run
     loaded = GPT2Model.from_pretrained(program.folder / "run" / "model", local_files_only=True)
     assert torch.equal(loaded.h[1].mlp.c_fc.weight, network.transformer.h[1].mlp.c_fc.weight)
