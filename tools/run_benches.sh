@@ -21,3 +21,8 @@ if [ $found = 0 ]; then
   echo "bench: no program named *_bench in $tree/bin" >&2
   exit 1
 fi
+
+# A private training step beside the same step without privacy, over two ranks.
+echo "== step_compare"
+.venv/bin/torchrun --standalone --no-python --nproc-per-node 2 "$tree/bin/step_compare" --layers 4 --width 384 --heads 6 \
+  --vocab 8192 --length 100 --texts 8 --microbatches 4 --repeats 5 | tee "$tree/bench/step_compare.json"
