@@ -13,7 +13,8 @@ namespace ghostshard::fsdp {
 
 // Memory-mapped and checked on opening: header length (at most 100 MB) and JSON, names used once, dtypes, shapes
 // against offsets, data without overlaps or gaps up to the end of the file. Throws std::invalid_argument: the path,
-// what must hold, what was found; std::runtime_error with the system's reason if the file cannot be read.
+// what must hold, what was found; also for a path that is no file; std::runtime_error with the system's reason if the
+// file cannot be read.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);

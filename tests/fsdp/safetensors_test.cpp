@@ -98,9 +98,11 @@ TEST_F(Safetensors, that_are_missing_name_the_path_and_the_reason) {
   try {
     const SafetensorsFile file(path());
     FAIL() << "opened";
-  } catch (const std::runtime_error& error) {
-    EXPECT_NE(std::string(error.what()).find("No such file"), std::string::npos) << error.what();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_NE(std::string(error.what()).find(path().string() + ": the file must exist"), std::string::npos)
+        << error.what();
   }
+  EXPECT_THROW(SafetensorsFile{folder_}, std::invalid_argument) << "a folder is no file";
   EXPECT_THROW(write_safetensors(folder_ / "no" / "such" / "folder", {}, {}), std::runtime_error);
 }
 
