@@ -31,7 +31,7 @@ Clipper::Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, cons
       choice_(options.recording),
       plan_(plan),
       sums_(std::make_shared<fsdp::GradientBuffers>(model)),
-      arena_(std::make_unique<HoldArena>(options.hold_memory_bytes)) {}
+      arena_(std::make_unique<HoldMemory>(options.hold_memory_bytes)) {}
 
 ClippedSum Clipper::begin() {
   if (sums_.use_count() != 1)

@@ -21,24 +21,16 @@ constexpr int64_t kFloatBytes = 4;
 
 }  // namespace
 
-HoldArena::HoldArena(int64_t capacity_bytes) : capacity_(capacity_bytes / kFloatBytes) {
+HoldMemory::HoldMemory(int64_t capacity_bytes) : capacity_(capacity_bytes) {
   TORCH_CHECK_VALUE(capacity_bytes >= 0, "hold memory must be >= 0 bytes, got ", capacity_bytes);
-  // Untouched pages cost nothing, so the whole range is reserved at once and only what is used becomes resident.
-  storage_ = at::empty({capacity_}, at::kFloat);
 }
 
-int64_t HoldArena::bytes_left() const { return (capacity_ - used_) * kFloatBytes; }
-
-at::Tensor HoldArena::take(at::IntArrayRef sizes) {
-  const int64_t count = c10::multiply_integers(sizes);
-  if (used_ + count > capacity_) return at::empty(sizes, at::kFloat);
-  const at::Tensor view = storage_.narrow(0, used_, count).view(sizes);
-  used_ += (count + 15) / 16 * 16;  // whole cache lines
-  used_ = std::min(used_, capacity_);
-  return view;
+at::Tensor HoldMemory::take(at::IntArrayRef sizes) {
+  used_ += c10::multiply_integers(sizes) * kFloatBytes;
+  return at::empty(sizes, at::kFloat);
 }
 
-Tape::Tape(int64_t units, HoldArena& arena, RecordingChoice choice) : units_(units), arena_(arena), choice_(choice) {
+Tape::Tape(int64_t units, HoldMemory& arena, RecordingChoice choice) : units_(units), arena_(arena), choice_(choice) {
   arena_.reset();
 }
 

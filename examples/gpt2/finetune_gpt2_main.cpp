@@ -1,5 +1,4 @@
 // Exit codes: 0 done; 2 a user's mistake, said in one sentence, nothing overwritten; 1 anything else.
-#include <malloc.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,6 +8,7 @@
 
 #include "examples/gpt2/finetune.h"
 #include "fsdp/agree.h"
+#include "fsdp/host_memory.h"
 
 namespace {
 
@@ -16,13 +16,6 @@ using namespace ghostshard;
 
 constexpr int kUserMistake = 2;
 constexpr int kFailure = 1;
-
-// Large activations come and go every layer. glibc would map and unmap each, paying for fresh zeroed pages; kept in
-// the heap they are reused.
-void keep_freed_memory() {
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-}
 
 // The tokenizer lives on the Python side, which calls this program again with token ids.
 [[noreturn]] void generate_from_text(const gpt2::Options& o, const std::string& program) {
@@ -84,7 +77,7 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_freed_memory();
+  fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
   try {
     const auto options = gpt2::parse_options(argc, argv);
