@@ -89,7 +89,7 @@ class GlooCommunicator final : public Communicator {
   explicit GlooCommunicator(GlooEndpoint endpoint) : name_(endpoint.name), rank_(endpoint.rank), size_(endpoint.size) {
     auto options = c10d::ProcessGroupGloo::Options::create(endpoint.timeout);
     options->threads = 1;  // idle: for Gloo's own collectives
-    options->devices.push_back(device(endpoint.loopback));
+    options->devices.push_back(device(endpoint));
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(endpoint.store, static_cast<int>(rank_),
                                                          static_cast<int>(size_), options);
     self_test();
@@ -151,11 +151,14 @@ class GlooCommunicator final : public Communicator {
   }
 
  private:
-  static std::shared_ptr<gloo::transport::Device> device(bool loopback) {
-    if (loopback) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  static std::shared_ptr<gloo::transport::Device> device(const GlooEndpoint& endpoint) {
+    if (endpoint.loopback) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
     const char* interface_name = std::getenv("GLOO_SOCKET_IFNAME");
-    return interface_name != nullptr ? c10d::ProcessGroupGloo::createDeviceForInterface(interface_name)
-                                     : c10d::ProcessGroupGloo::createDefaultDevice();
+    if (interface_name != nullptr) return c10d::ProcessGroupGloo::createDeviceForInterface(interface_name);
+    if (!endpoint.local_address.empty()) {
+      return c10d::ProcessGroupGloo::createDeviceForHostname(endpoint.local_address);
+    }
+    return c10d::ProcessGroupGloo::createDefaultDevice();
   }
 
   std::string describe(const char* call) const {
@@ -221,8 +224,10 @@ class GlooCommunicator final : public Communicator {
     check_tensor(tensor, call, "tensor");
     const at::NoGradGuard no_grad;
     const int64_t n = tensor.numel(), slice = (n + size_ - 1) / size_;
-    at::Tensor padded = at::zeros({slice * size_}, tensor.scalar_type()), received = at::empty_like(padded);
-    padded.narrow(0, 0, n).copy_(tensor.view(-1));
+    const bool even = slice * size_ == n;
+    at::Tensor padded = even ? tensor.view(-1) : at::zeros({slice * size_}, tensor.scalar_type());
+    at::Tensor received = at::empty_like(padded);
+    if (!even) padded.narrow(0, 0, n).copy_(tensor.view(-1));
     const auto of = [&](const at::Tensor& whole, int64_t rank) { return whole.narrow(0, rank * slice, slice); };
     copy_bytes(of(received, rank_), of(padded, rank_));
     pairwise(call, received, slice, [&](int64_t peer) { return of(padded, peer); })->wait();
@@ -230,7 +235,7 @@ class GlooCommunicator final : public Communicator {
     copy_bytes(own, of(received, 0));
     for (int64_t r = 1; r < size_; ++r) combine(own, of(received, r));
     pairwise(call, padded, slice, [&](int64_t) { return own; })->wait();
-    tensor.view(-1).copy_(padded.narrow(0, 0, n));
+    if (!even) tensor.view(-1).copy_(padded.narrow(0, 0, n));
   }
 
   // Every collective, in each type, on values whose results differ by rank and place.
