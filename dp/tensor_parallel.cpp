@@ -11,8 +11,8 @@ using torch::autograd::variable_list;
 
 // In float32 whatever came in: a sum of rounded parts would be coarser than the layer it replaces.
 at::Tensor summed(fsdp::Mesh& mesh, const at::Tensor& part) {
-  at::Tensor sum = part.scalar_type() == at::kFloat ? part.clone(at::MemoryFormat::Contiguous)
-                                                    : part.to(at::kFloat).contiguous();
+  at::Tensor sum =
+      part.scalar_type() == at::kFloat ? part.clone(at::MemoryFormat::Contiguous) : part.to(at::kFloat).contiguous();
   mesh.model().all_reduce_sum(sum);
   return sum.to(part.scalar_type());
 }
@@ -50,9 +50,7 @@ LinearSplit column_split(bool stored_transposed, int64_t sections) {
           .bias = {.extent = 0, .sections = sections}};
 }
 
-LinearSplit row_split(bool stored_transposed) {
-  return {.weight = {.extent = stored_transposed ? 0 : 1}, .bias = {}};
-}
+LinearSplit row_split(bool stored_transposed) { return {.weight = {.extent = stored_transposed ? 0 : 1}, .bias = {}}; }
 
 at::Tensor column_split_linear(fsdp::Mesh& mesh, const LinearUse& use, const at::Tensor& x, const SegmentsPtr& segments,
                                const RecorderPtr& recorder) {

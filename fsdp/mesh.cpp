@@ -56,10 +56,10 @@ std::string address_towards(const std::string& host, int port) {
     sockaddr_storage own{};
     socklen_t length = sizeof own;
     char text[NI_MAXHOST] = "";
-    const bool known = ::connect(socket, to->ai_addr, to->ai_addrlen) == 0 &&
-                       ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-                       ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0,
-                                     NI_NUMERICHOST) == 0;
+    const bool known =
+        ::connect(socket, to->ai_addr, to->ai_addrlen) == 0 &&
+        ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0;
     ::close(socket);
     if (known) return text;
   }
@@ -98,7 +98,7 @@ struct Rendezvous {
   bool serve_store = false;
   bool loopback = false;
   std::string local_address;  // by which this host reaches the store; empty where unknown
-  std::string prefix;  // keeps the keys of a restarted run apart from those of the run before it
+  std::string prefix;         // keeps the keys of a restarted run apart from those of the run before it
   std::chrono::milliseconds timeout{};
 };
 

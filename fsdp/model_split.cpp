@@ -46,7 +46,9 @@ at::Tensor part_of(const at::Tensor& whole, const ModelSplit& split, int64_t ran
   if (!split.cuts() || ranks == 1) return whole;
   const std::vector<int64_t> shape = whole.sizes().vec();
   const Pieces pieces = pieces_of(shape, split, ranks);
-  return whole.reshape({pieces.chunks, ranks, pieces.piece}).select(1, rank).reshape(part_shape("", shape, split, ranks));
+  return whole.reshape({pieces.chunks, ranks, pieces.piece})
+      .select(1, rank)
+      .reshape(part_shape("", shape, split, ranks));
 }
 
 at::Tensor join_parts(const at::Tensor& parts, const std::vector<int64_t>& whole, const ModelSplit& split,

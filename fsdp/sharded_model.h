@@ -87,7 +87,7 @@ class FlatGroup {
   int64_t index() const { return index_; }  // among all groups of the model
   int64_t unit() const { return unit_; }
   bool trainable() const { return trainable_; }
-  const ShardPlan& plan() const { return plan_; }  // over the shard axis
+  const ShardPlan& plan() const { return plan_; }                             // over the shard axis
   std::vector<OwnedRange> owned() const { return plan_.owned(shard_rank_); }  // by this rank; the same on all replicas
   const std::vector<const Parameter*>& parameters() const { return parameters_; }  // in the plan's order
   at::Tensor shard() const { return shard_; }  // float32 [shard_size], this rank's master weights

@@ -222,7 +222,8 @@ void train_privately(const Options& o, const Inputs& in, Gpt2& model, const dp::
 void train_without_privacy(const Options& o, const Inputs& in, Gpt2& model, Observer& observer) {
   fsdp::Mesh& mesh = model.parameters().mesh();
   const dp::RunKey key = seeded_key(o.seed);
-  const auto sampler = dp::nonprivate_sampler(key, in.data->units(), o.expected_batch, mesh.data_rank(), mesh.data_size());
+  const auto sampler =
+      dp::nonprivate_sampler(key, in.data->units(), o.expected_batch, mesh.data_rank(), mesh.data_size());
   dp::PlainAccumulator accumulator(model.parameters(), static_cast<double>(o.expected_batch));
   const auto optimizer = make_optimizer(o, model.parameters());
 

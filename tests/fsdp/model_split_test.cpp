@@ -89,8 +89,8 @@ TEST_P(SplitModels, take_and_give_back_whole_parameters) {
     EXPECT_EQ(model.parameter_count(), 5 * 24 + 7 + 24);
     EXPECT_EQ(model.trainable_parameter_count(), 5 * 24 + 7);
     for (const auto& parameter : model.parameters()) {
-      const at::Tensor content =
-          (at::arange(parameter->whole_numel(), at::kFloat) + 1000 * (1 + parameter->id())).view(parameter->whole_shape());
+      const at::Tensor content = (at::arange(parameter->whole_numel(), at::kFloat) + 1000 * (1 + parameter->id()))
+                                     .view(parameter->whole_shape());
       model.set_parameter(*parameter, content);
       EXPECT_TRUE(at::equal(model.whole_parameter(*parameter), content)) << parameter->name();
       const Lease lease(model, parameter->unit());

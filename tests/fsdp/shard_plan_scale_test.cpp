@@ -15,8 +15,8 @@ namespace {
 using Shapes = std::vector<std::vector<int64_t>>;
 
 // One block, in Hugging Face's layouts: matrices of GPT-2 are stored [inputs, outputs].
-const Shapes kGpt2XlBlock = {{1600},       {1600}, {1600, 4800}, {4800}, {1600, 1600}, {1600}, {1600}, {1600},
-                             {1600, 6400}, {6400}, {6400, 1600}, {1600}};
+const Shapes kGpt2XlBlock = {{1600}, {1600}, {1600, 4800}, {4800}, {1600, 1600}, {1600},
+                             {1600}, {1600}, {1600, 6400}, {6400}, {6400, 1600}, {1600}};
 const Shapes kGpt2XlEmbeddings = {{50257, 1600}, {1024, 1600}};
 const Shapes kLlama70bLayer = {{8192, 8192},  {1024, 8192},  {1024, 8192}, {8192, 8192}, {28672, 8192},
                                {28672, 8192}, {8192, 28672}, {8192},       {8192}};
@@ -51,7 +51,7 @@ std::vector<TensorSpec> by_rows(const Shapes& shapes, int64_t rows) {
   for (const auto& shape : shapes) {
     const bool matrix = shape.size() == 2;
     const int64_t together = matrix && shape[0] % rows == 0 ? rows : 1;
-    specs.push_back({"t" + std::to_string(specs.size()), shape, matrix ? together * shape[1] : 1});
+    specs.push_back({std::string("t").append(std::to_string(specs.size())), shape, matrix ? together * shape[1] : 1});
   }
   return specs;
 }
@@ -160,7 +160,7 @@ TEST_P(RandomGroups, are_sound_on_any_number_of_ranks) {
       const int64_t row = upto(5) == 1 ? upto(500) : width * upto(4);
       const int64_t rows = upto(400);
       const int64_t blocks[] = {1, row, rows % 4 == 0 ? 4 * row : row, rows * row};
-      specs.push_back({"t" + std::to_string(t), {rows, row}, blocks[upto(4) - 1]});
+      specs.push_back({std::string("t").append(std::to_string(t)), {rows, row}, blocks[upto(4) - 1]});
       total += rows * row;
       longest_block = std::max(longest_block, specs.back().block);
       multiple = std::lcm(multiple, specs.back().block) > 1'000'000'000 ? 1'000'000'000
@@ -203,7 +203,9 @@ TEST(ShardPlan, of_400_tensors_on_ten_thousand_ranks_takes_less_than_300_ms) {
          const int64_t n = upto(1'000'000);
          return TensorSpec{"t", {n}, n};
        }},
-      {"elements", [&] { return TensorSpec{"t", {upto(5000), upto(5000)}, 1}; }}};
+      {"elements", [&] {
+         return TensorSpec{"t", {upto(5000), upto(5000)}, 1};
+       }}};
   for (const auto& [kind, make_tensor] : kinds) {
     std::vector<TensorSpec> specs;
     for (int t = 0; t < 400; ++t) specs.push_back(make_tensor());

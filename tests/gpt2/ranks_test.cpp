@@ -1,6 +1,7 @@
 // The same run on one rank and on several: one key, one result, up to the rounding of sums.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <mutex>
 
 #include "tests/dist/local_ranks.h"
@@ -20,31 +21,36 @@ struct RunSpec {
   int64_t heads = 3;
 };
 
-Weights train(const RunSpec& run) {
+// One rank's whole run, private, with the test's key and run id.
+Weights train_rank(fsdp::Mesh& mesh, const RunSpec& run, const std::filesystem::path& texts) {
   const gpt2::Config config = small_config(true, run.heads);
+  gpt2::Gpt2 model(mesh, config, {});
+  randomize(model, 5);
+  const gpt2::Dataset data(texts, config.vocab_size, config.n_positions);
+  const auto plan = dp::DpPlan::make({.units = data.units(),
+                                      .expected_batch = run.expected_batch,
+                                      .steps = run.steps,
+                                      .noise_multiplier = accountant::NoiseMultiplier(0.7)});
+  const auto key = test_key(8);
+  auto clipper = plan.clipper(model.parameters());
+  auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
+  const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
+  dp::PrivateOptimizer optimizer(run.adamw ? fsdp::make_adamw(model.parameters(), {.weight_decay = 0.01})
+                                           : fsdp::make_sgd(model.parameters(), {}));
+  for (int64_t step = 0; step < run.steps; ++step) {
+    auto sum = clipped_batch(model, clipper, data, sampler.draw_local({step}, run.microbatch, data.row_counts()));
+    optimizer.step(mechanism.release(std::move(sum), {step}), run.adamw ? 1e-3 : 0.05);
+  }
+  return whole_weights(model);
+}
+
+Weights train(const RunSpec& run) {
   const TemporaryFolder folder;
-  const auto path = write_texts(folder.path() / "texts.safetensors", awkward_texts(config));
+  const auto path = write_texts(folder.path() / "texts.safetensors", awkward_texts(small_config(true, run.heads)));
   std::mutex results;
   Weights weights;
   run_mesh(run.mesh, [&](fsdp::Mesh& mesh) {
-    gpt2::Gpt2 model(mesh, config, {});
-    randomize(model, 5);
-    const gpt2::Dataset data(path, config.vocab_size, config.n_positions);
-    const auto plan = dp::DpPlan::make({.units = data.units(),
-                                        .expected_batch = run.expected_batch,
-                                        .steps = run.steps,
-                                        .noise_multiplier = accountant::NoiseMultiplier(0.7)});
-    const auto key = test_key(8);
-    auto clipper = plan.clipper(model.parameters());
-    auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
-    const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
-    dp::PrivateOptimizer optimizer(run.adamw ? fsdp::make_adamw(model.parameters(), {.weight_decay = 0.01})
-                                             : fsdp::make_sgd(model.parameters(), {}));
-    for (int64_t step = 0; step < run.steps; ++step) {
-      auto sum = clipped_batch(model, clipper, data, sampler.draw_local({step}, run.microbatch, data.row_counts()));
-      optimizer.step(mechanism.release(std::move(sum), {step}), run.adamw ? 1e-3 : 0.05);
-    }
-    const Weights mine = whole_weights(model);
+    const Weights mine = train_rank(mesh, run, path);
     const std::lock_guard lock(results);
     if (weights.empty()) weights = mine;
     // Replicas, and model ranks as to what they all hold, must not drift apart by a bit.
@@ -116,6 +122,22 @@ TEST(SameRun, IsBitEqualWhenRepeated) {
 
 TEST(MicrobatchSize, DoesNotChangeTheResultBeyondRounding) {
   EXPECT_LT(relative_difference(train({.microbatch = 1}), train({.microbatch = 50})), 1e-5);
+}
+
+// A process of its own, with a launcher's environment: tests/python/test_two_hosts.py starts it on every rank.
+TEST(RankOfAnEnvironment, DISABLED_WritesItsWeights) {
+  const char* output = std::getenv("GHOSTSHARD_TEST_OUTPUT");
+  const char* shape = std::getenv("GHOSTSHARD_TEST_MESH");
+  ASSERT_TRUE(output != nullptr && shape != nullptr) << "started without GHOSTSHARD_TEST_OUTPUT, GHOSTSHARD_TEST_MESH";
+  const auto mesh = fsdp::Mesh::from_environment(std::chrono::seconds(60), fsdp::MeshShape::parse(shape));
+  const TemporaryFolder folder;
+  const auto path = write_texts(folder.path() / "texts.safetensors", awkward_texts(small_config(true, 4)));
+  std::vector<fsdp::NamedTensor> tensors;
+  for (auto& [name, value] : train_rank(*mesh, {.steps = 4, .adamw = true, .heads = 4}, path)) {
+    tensors.push_back({name, value});
+  }
+  fsdp::write_safetensors(std::string(output) + "." + std::to_string(mesh->rank()), tensors, {});
+  mesh->control().barrier();
 }
 
 TEST(FailingRank, EndsAllRanksWithItsMessage) {

@@ -138,7 +138,8 @@ inline Distance compare_slices(fsdp::ShardedModel& model, const fsdp::ShardBuffe
     const at::Tensor slice = slices.shard(*group).to(at::kDouble) * scale;
     for (const auto& range : group->owned()) {
       const std::string& name = group->parameters()[static_cast<size_t>(range.tensor)]->name();
-      for (const auto& run : group->parameters()[static_cast<size_t>(range.tensor)]->whole_runs(range.first, range.count)) {
+      for (const auto& run :
+           group->parameters()[static_cast<size_t>(range.tensor)]->whole_runs(range.first, range.count)) {
         const at::Tensor want = expected.at(name).reshape(-1).narrow(0, run.whole_first, run.count);
         const at::Tensor got = slice.narrow(0, range.shard_offset + run.first - range.first, run.count);
         d.squared_difference += (want - got).pow(2).sum().item<double>();
