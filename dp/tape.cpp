@@ -132,9 +132,11 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g, const a
   }
 }
 
-at::Tensor Tape::squared_norms() const {
+at::Tensor Tape::squared_norms(bool shared_too) const {
   at::Tensor total = at::zeros({units_}, at::kDouble);
-  for (const auto& [id, book] : entries_) total.add_(kernels::norm_upper_bound_sq(book.parts));
+  for (const auto& [id, book] : entries_) {
+    if (shared_too || book.parameter->cut()) total.add_(kernels::norm_upper_bound_sq(book.parts));
+  }
   return total;
 }
 

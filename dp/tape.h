@@ -77,8 +77,9 @@ class Tape final : public Recorder {
               const SegmentsPtr& segments);
   void check_units(const fsdp::Parameter& parameter, const SegmentsPtr& segments) const;
 
-  // Upper bound of each unit's squared norm over all parameters, float64 [U]; +infinity where it is not finite.
-  at::Tensor squared_norms() const;
+  // Upper bound of each unit's squared norm over the parameters (shared_too: those that every model rank holds whole,
+  // too), float64 [U]; +infinity where it is not finite.
+  at::Tensor squared_norms(bool shared_too = true) const;
   // sums += sum over units of factors[u]·G_u, for every recorded parameter.
   void add_scaled_to(const at::Tensor& factors, fsdp::GradientBuffers& sums);
 

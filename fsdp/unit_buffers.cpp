@@ -21,7 +21,7 @@ UnitBuffers::UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs,
     }
   }
   for (const auto& group : groups) units_[static_cast<size_t>(group->unit())].groups.push_back(group.get());
-  if (mesh_.world_size() == 1) {
+  if (mesh_.shape().shard == 1) {
     for (const auto& group : groups) flat_[static_cast<size_t>(group->index())] = group->shard();
     return;
   }
@@ -86,7 +86,7 @@ void UnitBuffers::prefetch(int64_t unit) {
   }
   wait_for(slot);  // of a unit that was prefetched and never used
   slot.owner = -1;
-  if (mesh_.world_size() > 1) {
+  if (mesh_.shape().shard > 1) {
     for (const FlatGroup* group : wanted.groups) {
       slot.pending.push_back(mesh_.gather().all_gather(flat(*group), group->shard()));
       ++gathers_;

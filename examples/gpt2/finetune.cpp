@@ -120,6 +120,7 @@ struct PrivateMetrics {
   }
   void fill(MetricsLine& line, fsdp::Mesh& mesh) const {
     if (!wanted) return;
+    if (mesh.model_rank() != 0) loss_and_units.zero_();  // model peers saw the same texts
     if (mesh.world_size() > 1) mesh.control().all_reduce_sum(loss_and_units);
     const double* values = loss_and_units.const_data_ptr<double>();
     line.private_batch = static_cast<int64_t>(values[1]);
@@ -193,7 +194,7 @@ void train_privately(const Options& o, const Inputs& in, Gpt2& model, const dp::
                      accountant::LedgerWriter* ledger, Observer& observer) {
   const dp::DpPlan& plan = *in.plan;
   fsdp::Mesh& mesh = model.parameters().mesh();
-  const dp::PoissonSampler sampler = plan.sampler(key, mesh.rank(), mesh.world_size());
+  const dp::PoissonSampler sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
   dp::Clipper clipper = plan.clipper(model.parameters());
   dp::GaussianMechanism mechanism = plan.mechanism(model.parameters(), key, ledger);
   dp::PrivateOptimizer optimizer(make_optimizer(o, model.parameters()));
@@ -221,7 +222,8 @@ void train_privately(const Options& o, const Inputs& in, Gpt2& model, const dp::
 void train_without_privacy(const Options& o, const Inputs& in, Gpt2& model, Observer& observer) {
   fsdp::Mesh& mesh = model.parameters().mesh();
   const dp::RunKey key = seeded_key(o.seed);
-  const auto sampler = dp::nonprivate_sampler(key, in.data->units(), o.expected_batch, mesh.rank(), mesh.world_size());
+  const auto sampler =
+      dp::nonprivate_sampler(key, in.data->units(), o.expected_batch, mesh.data_rank(), mesh.data_size());
   dp::PlainAccumulator accumulator(model.parameters(), static_cast<double>(o.expected_batch));
   const auto optimizer = make_optimizer(o, model.parameters());
 
@@ -250,7 +252,8 @@ void announce(const Options& o, const Inputs& in, Gpt2& model) {
   const Config& c = in.config;
   std::cerr << "GPT-2: " << c.n_layer << " blocks, width " << c.n_embd << ", vocabulary " << c.vocab_size << ", "
             << model.parameters().parameter_count() << " parameters, " << model.parameters().trainable_parameter_count()
-            << " trained, on " << model.parameters().mesh().world_size() << " rank(s)\n";
+            << " trained, on " << model.parameters().mesh().world_size() << " rank(s)"
+            << (o.mesh ? ", mesh " + o.mesh->text() : "") << '\n';
   std::cerr << "Data: " << in.data->units() << " texts, expected batch " << o.expected_batch << ", " << in.steps
             << " steps\n";
   if (!in.plan) {
@@ -313,8 +316,9 @@ void finetune(const Options& o, fsdp::Mesh& mesh) {
   } else {
     train_privately(o, in, model, *in.key, ledger ? &*ledger : nullptr, observer);
     if (first_rank) {
-      const auto facts =
+      auto facts =
           report_facts(o, *in.plan, *in.key, mesh.world_size(), model.parameters().trainable_parameter_count());
+      facts["provenance"]["mesh"] = mesh.shape().text();
       const auto report =
           accountant::build_report(accountant::read_ledger(output / "ledger.jsonl"), in.plan->delta(), facts);
       accountant::write_json_file(output / "privacy_report.json", report);

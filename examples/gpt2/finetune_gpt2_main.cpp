@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
       gpt2::generate_text(*options);
       return 0;
     }
-    mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds));
+    mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds), options->mesh);
     mesh->watch_failures([](const std::string& message) {
       say("ending because ", message);
       std::_Exit(kFailure);

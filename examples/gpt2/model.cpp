@@ -6,6 +6,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "dp/tensor_parallel.h"
+
 namespace ghostshard::gpt2 {
 namespace {
 
@@ -18,20 +20,23 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
       {.name = "embeddings",
        .parameters = {{"transformer.wte.weight", {c.vocab_size, d}}, {"transformer.wpe.weight", {c.n_positions, d}}},
        .residency = fsdp::Residency::kKeep});
+  const auto qkv = dp::column_split(/*stored_transposed=*/true, /*sections=*/3);
+  const auto fc = dp::column_split(/*stored_transposed=*/true);
+  const auto projection = dp::row_split(/*stored_transposed=*/true);
   for (int64_t layer = 0; layer < c.n_layer; ++layer) {
     const std::string h = block_prefix(layer);
     units.push_back({.name = h.substr(0, h.size() - 1),
                      .parameters = {{h + "ln_1.weight", {d}},
                                     {h + "ln_1.bias", {d}},
-                                    {h + "attn.c_attn.weight", {d, 3 * d}},
-                                    {h + "attn.c_attn.bias", {3 * d}},
-                                    {h + "attn.c_proj.weight", {d, d}},
+                                    {h + "attn.c_attn.weight", {d, 3 * d}, true, qkv.weight},
+                                    {h + "attn.c_attn.bias", {3 * d}, true, qkv.bias},
+                                    {h + "attn.c_proj.weight", {d, d}, true, projection.weight},
                                     {h + "attn.c_proj.bias", {d}},
                                     {h + "ln_2.weight", {d}},
                                     {h + "ln_2.bias", {d}},
-                                    {h + "mlp.c_fc.weight", {d, c.n_inner}},
-                                    {h + "mlp.c_fc.bias", {c.n_inner}},
-                                    {h + "mlp.c_proj.weight", {c.n_inner, d}},
+                                    {h + "mlp.c_fc.weight", {d, c.n_inner}, true, fc.weight},
+                                    {h + "mlp.c_fc.bias", {c.n_inner}, true, fc.bias},
+                                    {h + "mlp.c_proj.weight", {c.n_inner, d}, true, projection.weight},
                                     {h + "mlp.c_proj.bias", {d}}},
                      .residency = fsdp::Residency::kRegather});
   }
@@ -55,10 +60,23 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
   return units;
 }
 
+// Before anything is cut, so that the message speaks of heads and not of columns.
+fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& c) {
+  const int64_t ranks = mesh.shape().model;
+  const auto must_divide = [&](const char* key, int64_t value) {
+    if (value % ranks == 0) return;
+    throw std::invalid_argument("on a mesh with " + std::to_string(ranks) + " model ranks " + key +
+                                " must be a multiple of " + std::to_string(ranks) + ", got " + std::to_string(value));
+  };
+  must_divide("n_head", c.n_head);
+  must_divide("n_inner", c.n_inner);
+  return mesh;
+}
+
 }  // namespace
 
 Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze)
-    : config_(config), model_(std::make_unique<fsdp::ShardedModel>(mesh, unit_specs(config, freeze))) {
+    : config_(config), model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config), unit_specs(config, freeze))) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
   }
@@ -102,8 +120,8 @@ at::Tensor Gpt2::activation(const at::Tensor& x) const {
 at::Tensor Gpt2::attention(const at::Tensor& qkv, const kernels::Segments& segments, const at::Tensor& slots) const {
   const int64_t units = segments.units();
   const int64_t longest = segments.longest();
-  const int64_t heads = config_.n_head;
-  const int64_t d = config_.n_embd;
+  const int64_t heads = config_.n_head / model_->mesh().shape().model;  // this rank's
+  const int64_t d = heads * config_.head_size();
   // A rank whose share of a batch is empty still walks through every unit, with no rows.
   if (segments.rows() == 0) return qkv.slice(1, 0, d);
   const bool padded = slots.defined();
@@ -118,12 +136,14 @@ at::Tensor Gpt2::attention(const at::Tensor& qkv, const kernels::Segments& segme
 at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments,
                        const at::Tensor& slots, const dp::RecorderPtr& recorder) const {
   const double eps = config_.layer_norm_epsilon;
-  const at::Tensor qkv =
-      dp::linear(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder), segments, recorder);
-  const at::Tensor attended = x + dp::linear(block.attention_out, attention(qkv, *segments, slots), segments, recorder);
-  const at::Tensor inner =
-      dp::linear(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder), segments, recorder);
-  return attended + dp::linear(block.mlp_out, activation(inner), segments, recorder);
+  fsdp::Mesh& mesh = model_->mesh();
+  const at::Tensor qkv = dp::column_split_linear(
+      mesh, block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder), segments, recorder);
+  const at::Tensor attended =
+      x + dp::row_split_linear(mesh, block.attention_out, attention(qkv, *segments, slots), segments, recorder);
+  const at::Tensor inner = dp::column_split_linear(
+      mesh, block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder), segments, recorder);
+  return attended + dp::row_split_linear(mesh, block.mlp_out, activation(inner), segments, recorder);
 }
 
 at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
@@ -174,7 +194,7 @@ void initialize(Gpt2& model, uint64_t seed) {
   const double residual = 1.0 / std::sqrt(2.0 * static_cast<double>(model.config().n_layer));
   for (const auto& parameter : parameters.parameters()) {
     const std::string& name = parameter->name();
-    at::Tensor whole = at::zeros(parameter->shape(), at::kFloat);
+    at::Tensor whole = at::zeros(parameter->whole_shape(), at::kFloat);
     if (parameter->shape().size() > 1) {
       whole.normal_(0.0, model.config().initializer_range, generator);
       if (name.ends_with("c_proj.weight")) whole.mul_(residual);

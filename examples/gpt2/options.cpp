@@ -82,10 +82,19 @@ void check_training(const Options& o) {
   finite_positive("--clip-norm", o.clip_norm);
 }
 
+fsdp::MeshShape mesh_of(const std::string& text) {
+  try {
+    return fsdp::MeshShape::parse(text);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string("--mesh: ") + error.what());
+  }
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, const char* const* argv) {
   Options o;
+  std::string mesh;
   CLI::App app{
       "Fine-tunes GPT-2 with differential privacy, on one process or, under `torchrun --no-python`, on several.\n"
       "Each text of --data is one privacy unit. What is written to --output is covered by the guarantee in\n"
@@ -140,6 +149,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->capture_default_str();
   how->add_option("--eval-every", o.eval_every, "Steps between losses on --eval-data (0: about ten in a run)")
       ->capture_default_str();
+  how->add_option("--mesh", mesh,
+                  "REPLICATExSHARDxMODEL ranks, e.g. 1x2x2 (default: all on the shard axis); MODEL cuts every layer");
   how->add_option("--timeout", o.timeout_seconds, "Seconds after which a silent rank ends the run")
       ->capture_default_str();
 
@@ -160,6 +171,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     throw std::invalid_argument(std::string(error.what()) + " (see --help)");
   }
+  if (!mesh.empty()) o.mesh = mesh_of(mesh);
   o.generating() ? check_generation(o) : check_training(o);
   return o;
 }

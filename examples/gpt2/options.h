@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/mesh.h"
+
 namespace ghostshard::gpt2 {
 
 struct Options {
@@ -40,6 +42,7 @@ struct Options {
   uint64_t seed = 0;
   int64_t eval_every = 0;
   int64_t timeout_seconds = 600;
+  std::optional<fsdp::MeshShape> mesh;  // default: all ranks on the shard axis
 
   // Generation instead of training.
   std::optional<std::string> generate;

@@ -82,7 +82,7 @@ struct PrivateSide {
   PrivateSide(fsdp::Mesh& mesh, const Shape& shape)
       : key(dp::RunKey::from_bytes({}, {})),
         plan(dp::DpPlan::make({.units = 1 << 20,
-                               .expected_batch = shape.texts * shape.microbatches * mesh.world_size(),
+                               .expected_batch = shape.texts * shape.microbatches * mesh.data_size(),
                                .steps = 1 << 20,
                                .noise_multiplier = accountant::NoiseMultiplier(1.0)})),
         model(mesh, shape.config, {}),
@@ -125,7 +125,7 @@ struct PrivateSide {
 struct PlainSide {
   PlainSide(fsdp::Mesh& mesh, const Shape& shape)
       : model(mesh, shape.config, {}),
-        accumulator(model.parameters(), static_cast<double>(shape.texts * shape.microbatches * mesh.world_size())),
+        accumulator(model.parameters(), static_cast<double>(shape.texts * shape.microbatches * mesh.data_size())),
         optimizer(fsdp::make_adamw(model.parameters(), {})) {
     gpt2::initialize(model, 1);
   }
