@@ -43,7 +43,7 @@ enum class RecordingChoice { kAutomatic, kHold, kReplay };
 class Tape final : public Recorder {
  public:
   // units: U of this microbatch (0 allowed). The memory must outlive the tape and serve one tape at a time.
-  Tape(int64_t units, HoldMemory& arena, RecordingChoice choice);
+  Tape(int64_t units, HoldMemory& memory, RecordingChoice choice);
 
   void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) override;
   void embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
@@ -84,7 +84,7 @@ class Tape final : public Recorder {
   void add_scaled_to(const at::Tensor& factors, fsdp::GradientBuffers& sums);
 
   int64_t units_;
-  HoldMemory& arena_;
+  HoldMemory& memory_;
   RecordingChoice choice_;
   std::map<uint32_t, Entry> entries_;  // by parameter id: a fixed order of summation
   int backward_ = -1;                  // autograd's number of the backward pass this tape belongs to
