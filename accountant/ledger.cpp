@@ -203,7 +203,7 @@ LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::j
     ::unlink(path.c_str());
     throw;
   }
-  writer.head_ = sha256_hex(line);
+  writer.head_ = writer.header_hash_ = sha256_hex(line);
   return writer;
 }
 
@@ -223,6 +223,7 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   // only, and what is appended next rests on them.
   sync_file(descriptor, path);
   writer.head_ = found.contents.head;
+  writer.header_hash_ = found.contents.header_hash;
   writer.entries_ = static_cast<int64_t>(found.contents.entries.size());
   writer.epochs_ = static_cast<int64_t>(found.contents.epochs.size());
   writer.lines_ = writer.entries_ + writer.epochs_;

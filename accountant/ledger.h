@@ -102,6 +102,7 @@ class LedgerWriter {
   // object.
   void begin_epoch(int64_t step, const std::string& run_id, const nlohmann::json& key);
   const std::string& head() const { return head_; }  // of the last line known to be durable
+  const std::string& header_hash() const { return header_hash_; }
   int64_t entries() const { return entries_; }  // releases
 
  private:
@@ -109,7 +110,7 @@ class LedgerWriter {
   void write_line(nlohmann::json line, const char* what);
   std::filesystem::path path_;
   OwnedDescriptor descriptor_;
-  std::string head_;
+  std::string head_, header_hash_;
   int64_t entries_ = 0;
   int64_t lines_ = 0;   // after the header
   int64_t epochs_ = 0;  // after the header's own
