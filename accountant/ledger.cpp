@@ -240,8 +240,8 @@ void LedgerWriter::append(int64_t step, int64_t attempt, const Event& event) {
                                 std::to_string(attempt));
   if (const auto last = last_attempts_.find(step); last != last_attempts_.end() && !(attempt > last->second))
     throw std::invalid_argument("step " + std::to_string(step) + " must be charged with an attempt above " +
-                                std::to_string(last->second) + ", the last one in the ledger: its noise would repeat; got " +
-                                std::to_string(attempt));
+                                std::to_string(last->second) +
+                                ", the last one in the ledger: its noise would repeat; got " + std::to_string(attempt));
   write_line({{"type", "release"}, {"step", step}, {"attempt", attempt}, {"event", to_json(event)}}, "ledger entry");
   last_attempts_[step] = attempt;
   ++entries_;

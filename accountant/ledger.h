@@ -1,10 +1,10 @@
 // The write-ahead ledger: what a run has spent, on disk before anyone can see the result.
 //
 // JSON lines. The first line is the header; each further line is one release, or a change of the noise key (an
-// "epoch"). Every line carries "previous" (the SHA-256 of the bytes of the line before, without its newline, hex; 64 zeros for the header) and is
-// appended and fsynced before append() returns. A crash may leave a last line cut short: it is recovered as
-// "one release that may have happened" only if it parses; otherwise it is dropped and said so (its release
-// had not been permitted yet).
+// "epoch"). Every line carries "previous" (the SHA-256 of the bytes of the line before, without its newline, hex; 64
+// zeros for the header) and is appended and fsynced before append() returns. A crash may leave a last line cut short:
+// it is recovered as "one release that may have happened" only if it parses; otherwise it is dropped and said so (its
+// release had not been permitted yet).
 //
 //   {"adjacency":"zero-out","clip_norm":1.0,…,"previous":"00…","schema":"ghostshard.ledger/1","type":"header"}
 //   {"attempt":0,"event":{…},"previous":"6f…","sequence":1,"step":0,"type":"release"}
@@ -69,7 +69,7 @@ struct LedgerContents {
   nlohmann::json header;
   std::vector<LedgerEntry> entries;  // releases
   std::vector<LedgerEpoch> epochs;   // changes of the key, usually none
-  std::string head;  // hash of the last line
+  std::string head;                  // hash of the last line
   std::string header_hash;
   bool dropped_partial_line = false;
 };
@@ -95,8 +95,8 @@ class LedgerWriter {
   LedgerWriter& operator=(LedgerWriter&&) noexcept = default;
 
   // Durable when it returns. Throws std::invalid_argument unless step and attempt are >= 0 and the attempt is above
-  // every one already charged for the step (nothing was written, the writer stays usable). On failure to write throws std::runtime_error and refuses every
-  // further append: what is on the disk is then unknown, and reopen() finds out.
+  // every one already charged for the step (nothing was written, the writer stays usable). On failure to write throws
+  // std::runtime_error and refuses every further append: what is on the disk is then unknown, and reopen() finds out.
   void append(int64_t step, int64_t attempt, const Event& event);
   // Durable when it returns; failures as those of append(). Throws std::invalid_argument unless step >= 0 and key is an
   // object.
@@ -112,8 +112,8 @@ class LedgerWriter {
   OwnedDescriptor descriptor_;
   std::string head_, header_hash_;
   int64_t entries_ = 0;
-  int64_t lines_ = 0;   // after the header
-  int64_t epochs_ = 0;  // after the header's own
+  int64_t lines_ = 0;                         // after the header
+  int64_t epochs_ = 0;                        // after the header's own
   std::map<int64_t, int64_t> last_attempts_;  // by step
   bool failed_ = false;
 };

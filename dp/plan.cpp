@@ -66,19 +66,20 @@ DpPlan DpPlan::resume(const DpConfig& config, const accountant::LedgerContents& 
   const DpPlan plan(config, config.noise_multiplier.value_or(accountant::NoiseMultiplier(sigma->get<double>())),
                     config.delta.value_or(default_delta(config.units)));
   const nlohmann::json own = plan.public_constants();
-  for (const char* optional : {"target_epsilon"}) {
-    if (!own.contains(optional) && ledger.header.contains(optional)) {
-      throw std::invalid_argument("a run goes on under the plan it began with: the ledger's " + std::string(optional) +
-                                  " is " + ledger.header.at(optional).dump() + ", here none is given");
-    }
+  if (!own.contains("target_epsilon") && ledger.header.contains("target_epsilon")) {
+    throw std::invalid_argument("a run goes on under the plan it began with: the ledger's target_epsilon is " +
+                                ledger.header.at("target_epsilon").dump() + ", here none is given");
   }
-  for (const auto& [name, value] : own.items()) {
+  const auto compare = [&](const std::string& name) {
     const nlohmann::json begun = ledger.header.value(name, nlohmann::json());
-    if (begun != value) {
+    if (begun != own.at(name)) {
       throw std::invalid_argument("a run goes on under the plan it began with: the ledger's " + name + " is " +
-                                  begun.dump() + ", here it would be " + value.dump());
+                                  begun.dump() + ", here it would be " + own.at(name).dump());
     }
-  }
+  };
+  for (const char* cause : {"units", "expected_batch", "planned_steps"})
+    compare(cause);  // before what follows from them
+  for (const auto& constant : own.items()) compare(constant.key());
   for (const accountant::LedgerEntry& entry : ledger.entries) {
     if (!(entry.event == plan.event())) {
       throw std::invalid_argument("the ledger holds a release that this plan does not make, at sequence " +
@@ -116,19 +117,18 @@ GaussianMechanism DpPlan::mechanism(fsdp::ShardedModel& model, const RunKey& key
 }
 
 nlohmann::json DpPlan::public_constants() const {
-  nlohmann::json constants = {
-          {"adjacency", accountant::to_string(config_.adjacency)},
-          {"unit_of_privacy", config_.unit_of_privacy},
-          {"units", config_.units},
-          {"expected_batch", config_.expected_batch},
-          {"sampling_rate", sampling_rate().value()},
-          {"sampler", "poisson"},
-          {"noise_multiplier", sigma_.value()},
-          {"clip_norm", config_.clip_norm.value()},
-          {"clipping", "flat, per unit, over all trainable parameters"},
-          {"divisor", divisor()},
-          {"delta", delta_.value()},
-          {"planned_steps", config_.steps}};
+  nlohmann::json constants = {{"adjacency", accountant::to_string(config_.adjacency)},
+                              {"unit_of_privacy", config_.unit_of_privacy},
+                              {"units", config_.units},
+                              {"expected_batch", config_.expected_batch},
+                              {"sampling_rate", sampling_rate().value()},
+                              {"sampler", "poisson"},
+                              {"noise_multiplier", sigma_.value()},
+                              {"clip_norm", config_.clip_norm.value()},
+                              {"clipping", "flat, per unit, over all trainable parameters"},
+                              {"divisor", divisor()},
+                              {"delta", delta_.value()},
+                              {"planned_steps", config_.steps}};
   if (config_.target_epsilon) constants["target_epsilon"] = config_.target_epsilon->value();
   return constants;
 }

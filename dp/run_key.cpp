@@ -86,8 +86,10 @@ RunKey RunKey::from_file(const std::filesystem::path& path, const std::optional<
   RunKey run;
   std::memcpy(run.key_.data(), bytes.data(), run.key_.size());
   OPENSSL_cleanse(bytes.data(), bytes.size());
-  if (run_id) run.run_id_ = *run_id;
-  else fill_random(run.run_id_.data(), run.run_id_.size());
+  if (run_id)
+    run.run_id_ = *run_id;
+  else
+    fill_random(run.run_id_.data(), run.run_id_.size());
   run.origin_ = "key file";
   return run;
 }

@@ -54,8 +54,8 @@ class RunKey {
   // is one more output of the function from which every coin and noise value comes, for a purpose of its own.
   std::string commitment() const;
   // HMAC of a file's bytes under a key of this purpose alone, hex: recognises the same file again and, unlike a plain
-  // hash, tells nothing to whoever lacks the key (a guess of the file cannot be tested). std::runtime_error if it cannot
-  // be read.
+  // hash, tells nothing to whoever lacks the key (a guess of the file cannot be tested). std::runtime_error if it
+  // cannot be read.
   std::string tag_of_file(const std::filesystem::path& path) const;
   // {"origin": …} and, for a key that can come again, {"commitment": …}: for the ledger.
   nlohmann::json public_facts() const;

@@ -49,8 +49,8 @@ Checkpoint read_checkpoint(const std::filesystem::path& path) {
                           .files = {},
                           .about = json.at("about")};
     for (const auto& file : json.at("files")) {
-      checkpoint.files.push_back({file.at("name").get<std::string>(), file.at("bytes").get<int64_t>(),
-                                  file.at("sha256").get<std::string>()});
+      checkpoint.files.push_back(
+          {file.at("name").get<std::string>(), file.at("bytes").get<int64_t>(), file.at("sha256").get<std::string>()});
     }
     if (!(checkpoint.world_size >= 1 && checkpoint.files.size() == static_cast<size_t>(checkpoint.world_size))) {
       throw reject("there must be one file for each of its ranks, got " + std::to_string(checkpoint.files.size()) +
@@ -75,8 +75,8 @@ std::vector<Checkpoint> list_checkpoints(const std::filesystem::path& folder) {
     if (!step) continue;
     found.push_back(read_checkpoint(entry.path()));
     if (found.back().step != *step) {
-      throw std::invalid_argument("checkpoint " + entry.path().string() + ": the manifest must be of this step, is of " +
-                                  std::to_string(found.back().step));
+      throw std::invalid_argument("checkpoint " + entry.path().string() +
+                                  ": the manifest must be of this step, is of " + std::to_string(found.back().step));
     }
   }
   std::sort(found.begin(), found.end(), [](const Checkpoint& a, const Checkpoint& b) { return a.step < b.step; });
@@ -89,8 +89,10 @@ void prune_checkpoints(const std::filesystem::path& folder, int64_t keep) {
   std::vector<std::filesystem::path> unwanted;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (const auto step = step_of(name)) complete.emplace_back(*step, entry.path());
-    else if (name.starts_with(kStepPrefix) && name.find(kPartialMark) != std::string::npos) unwanted.push_back(entry);
+    if (const auto step = step_of(name))
+      complete.emplace_back(*step, entry.path());
+    else if (name.starts_with(kStepPrefix) && name.find(kPartialMark) != std::string::npos)
+      unwanted.push_back(entry);
   }
   std::sort(complete.begin(), complete.end());
   for (size_t i = 0; i + static_cast<size_t>(std::max<int64_t>(keep, 0)) < complete.size(); ++i) {

@@ -4,13 +4,13 @@
 //                         rank-00001-of-00002.safetensors
 //                         checkpoint.json                    the manifest, written last
 //
-// Tensors are named "weight/PARAMETER@FIRST" and "SLICES/PARAMETER@FIRST" (float32, flat): elements FIRST, FIRST+1, … of
-// the whole parameter. Nothing in the files depends on how the model was sharded, so another number of ranks, or another
-// way to cut parameters, reads them as well. The folder must be one that all ranks see.
+// Tensors are named "weight/PARAMETER@FIRST" and "SLICES/PARAMETER@FIRST" (float32, flat): elements FIRST, FIRST+1, …
+// of the whole parameter. Nothing in the files depends on how the model was sharded, so another number of ranks, or
+// another way to cut parameters, reads them as well. The folder must be one that all ranks see.
 //
 // Written in a folder "step-….partial" beside, each file fsynced, hashed (SHA-256) and listed in the manifest, then the
-// folder is renamed: a crash leaves the whole checkpoint or a partial folder that nobody takes for one. What a checkpoint
-// holds is what the optimizer holds: no gradient, no activation, nothing per example.
+// folder is renamed: a crash leaves the whole checkpoint or a partial folder that nobody takes for one. What a
+// checkpoint holds is what the optimizer holds: no gradient, no activation, nothing per example.
 #pragma once
 
 #include <cstdint>

@@ -217,8 +217,7 @@ void copy_overlaps(const Piece& piece, const std::vector<Part>& parts) {
     const int64_t from = std::max(piece.first, part.first);
     const int64_t to = std::min(end, part.first + part.values.numel());
     if (from >= to) continue;
-    piece.values.narrow(0, from - piece.first, to - from)
-        .copy_(part.values.narrow(0, from - part.first, to - from));
+    piece.values.narrow(0, from - piece.first, to - from).copy_(part.values.narrow(0, from - part.first, to - from));
   }
 }
 

@@ -114,8 +114,8 @@ class Sgd final : public ShardOptimizer {
   }
 
  private:
-  void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
-              double learning_rate, double weight_decay) override {
+  void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights,
+              const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) override {
     const auto velocity = velocity_ ? slices.of(*velocity_) : std::vector<at::Tensor>();
     at::_fused_sgd_(weights, gradients, velocity, weight_decay, momentum_, learning_rate, /*dampening=*/0.0,
                     /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/steps() == 1);
@@ -139,8 +139,8 @@ class AdamW final : public ShardOptimizer {
   }
 
  private:
-  void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
-              double learning_rate, double weight_decay) override {
+  void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights,
+              const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) override {
     const std::vector<at::Tensor> counts(weights.size(), at::full({}, static_cast<double>(steps()), at::kFloat));
     at::_fused_adamw_(weights, gradients, slices.of(first_moment_), slices.of(second_moment_),
                       /*max_exp_avg_sqs=*/at::TensorList(), counts, learning_rate, options_.beta1, options_.beta2,

@@ -20,7 +20,8 @@ using testing::HasSubstr;
 using tests::run_ranks;
 
 std::vector<UnitSpec> some_units(bool frozen = true) {
-  return {{"a", {{"a.w", {23, 7}}, {"a.b", {7}}, {"a.f", {5}, !frozen}}}, {"b", {{"b/b@1", {101}}, {"b.w", {3, 3, 3}}}}};
+  return {{"a", {{"a.w", {23, 7}}, {"a.b", {7}}, {"a.f", {5}, !frozen}}},
+          {"b", {{"b/b@1", {101}}, {"b.w", {3, 3, 3}}}}};
 }
 
 at::Tensor wave(const Parameter& parameter, double step) {
@@ -266,9 +267,7 @@ TEST_F(Checkpoints, AFileInPlaceOfTheFolderIsEveryRanksFailure) {
 TEST(BroadcastText, GivesEveryRankTheTextOfRank0) {
   const std::vector<std::string> texts{"", "1234567", "12345678", std::string(9999, 'x')};
   for (const std::string& text : texts) {
-    run_ranks(3, [&](Mesh& mesh) {
-      EXPECT_EQ(broadcast_text(mesh, mesh.rank() == 0 ? text : "another's"), text);
-    });
+    run_ranks(3, [&](Mesh& mesh) { EXPECT_EQ(broadcast_text(mesh, mesh.rank() == 0 ? text : "another's"), text); });
   }
 }
 
