@@ -1,9 +1,8 @@
 #include "dp/tape.h"
 
-#include <torch/csrc/autograd/graph_task.h>
-
 #include <stdexcept>
 
+#include "fsdp/backward_pass.h"
 #include "kernels/affine_norm.h"
 #include "kernels/embedding_norm.h"
 #include "kernels/scaled_sum.h"
@@ -44,7 +43,7 @@ Tape::Tape(int64_t units, HoldArena& arena, RecordingChoice choice) : units_(uni
 
 Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
   if (closed_) throw std::logic_error("a tape takes nothing more once it was added to a clipped sum");
-  const int backward = torch::autograd::get_current_graph_task_id();
+  const int backward = fsdp::current_backward_pass();
   if (backward_ == -1) backward_ = backward;
   if (backward != backward_) {
     throw std::logic_error("a tape serves one backward pass: record() a new one for every microbatch");

@@ -166,7 +166,14 @@ class Lease {
 // an input of integers (token ids) cannot, and there body itself must anchor its operations in the graph.
 // After an exception in body or in backward no lease is left: what backward held goes when its graph does, or at once
 // by reset_leases(). In backward a unit whose input needs no gradient is released at the end of the whole backward.
+//
+// Activations::kRecompute (arXiv:1604.06174): forward keeps x and y alone, backward runs body once more, now recording,
+// and goes through it at once. Body must compute the same again (no coins) and is kept until then: what it captures by
+// reference must live as long. Backward runs once (std::logic_error). An input of integers is stored as ever. Gradients
+// are the same bits either way.
+enum class Activations { kStore, kRecompute };
 at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
-                    const std::function<at::Tensor(const at::Tensor&)>& body);
+                    const std::function<at::Tensor(const at::Tensor&)>& body,
+                    Activations activations = Activations::kStore);
 
 }  // namespace ghostshard::fsdp

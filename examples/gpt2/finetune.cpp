@@ -17,6 +17,7 @@
 #include "examples/gpt2/progress.h"
 #include "examples/gpt2/run_folder.h"
 #include "fsdp/agree.h"
+#include "fsdp/learning_rate.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -29,6 +30,7 @@ struct Inputs {
   std::optional<Dataset> data;
   std::optional<Dataset> eval;
   int64_t steps = 0;
+  fsdp::LearningRateSchedule rate;
   std::optional<dp::DpPlan> plan;
   std::optional<dp::RunKey> key;
 };
@@ -57,6 +59,13 @@ int64_t steps_of_epochs(double epochs, int64_t units, int64_t expected_batch) {
   return static_cast<int64_t>(steps);
 }
 
+ModelOptions model_options(const Options& o) {
+  return {.lora = {.rank = o.lora_rank,
+                   .alpha = o.lora_alpha.value_or(static_cast<double>(o.lora_rank)),
+                   .targets = o.lora_targets},
+          .activation_checkpointing = o.activation_checkpointing};
+}
+
 // Everything a user can get wrong. Writes nothing and does not communicate. The key is rank 0's business.
 Inputs read_inputs(const Options& o, int64_t rank) {
   Inputs in;
@@ -80,6 +89,16 @@ Inputs read_inputs(const Options& o, int64_t rank) {
                                 std::to_string(n) + "), got " + std::to_string(o.expected_batch));
   }
   in.steps = o.steps ? *o.steps : steps_of_epochs(*o.epochs, n, o.expected_batch);
+  if (!(o.warmup_steps < in.steps)) {
+    throw std::invalid_argument("--warmup-steps must be fewer than the run's " + std::to_string(in.steps) +
+                                " steps, got " + std::to_string(o.warmup_steps));
+  }
+  in.rate = {.peak = o.learning_rate,
+             .steps = in.steps,
+             .shape = fsdp::schedule_shape(o.lr_schedule),
+             .warmup_steps = o.warmup_steps,
+             .minimum = o.min_learning_rate};
+  in.rate.check();
   if (!o.non_private) {
     dp::DpConfig config{.units = n, .expected_batch = o.expected_batch, .steps = in.steps};
     config.clip_norm = accountant::ClipNorm(o.clip_norm);
@@ -141,8 +160,9 @@ class Observer {
   }
 
   void after(int64_t steps_done, std::optional<double> epsilon) {
-    MetricsLine line{
-        .step = steps_done, .seconds = progress_.seconds() - evaluating_, .learning_rate = options_.learning_rate};
+    MetricsLine line{.step = steps_done,
+                     .seconds = progress_.seconds() - evaluating_,
+                     .learning_rate = in_.rate.at(std::max<int64_t>(steps_done, 1) - 1)};
     line.epsilon = epsilon;
     if (tokens_per_text_ && steps_done > 0) {
       line.tokens_per_second =
@@ -212,7 +232,7 @@ void train_privately(const Options& o, const Inputs& in, Gpt2& model, const dp::
         clipper.add(sum, tape);
       }
     }
-    optimizer.step(mechanism.release(std::move(sum), {step}), o.learning_rate);
+    optimizer.step(mechanism.release(std::move(sum), {step}), in.rate.at(step));
     spent->compose(plan.event(), 1);
     observer.after(step + 1, spent->epsilon(plan.delta()).upper);
   }
@@ -235,7 +255,7 @@ void train_without_privacy(const Options& o, const Inputs& in, Gpt2& model, Obse
         forward_and_backward(model, in.data->batch(units), accumulator.recorder(), observer);
       }
     }
-    optimizer->step(accumulator.reduce(), o.learning_rate);
+    optimizer->step(accumulator.reduce(), in.rate.at(step));
     observer.after(step + 1, std::nullopt);
   }
 }
@@ -294,8 +314,9 @@ void finetune(const Options& o, fsdp::Mesh& mesh) {
   // A mistake that only one rank can see ends all of them, with its message and before anything is written.
   fsdp::agree(mesh, [&] {
     read.emplace(read_inputs(o, mesh.rank()));
-    built.emplace(mesh, read->config, o.freeze);
+    built.emplace(mesh, read->config, o.freeze, model_options(o));
     read->folder ? load_weights(*built, *read->folder) : initialize(*built, o.seed);
+    if (read->folder) initialize_adapters(built->parameters(), o.seed);
   });
   Inputs& in = *read;
   Gpt2& model = *built;
@@ -322,6 +343,7 @@ void finetune(const Options& o, fsdp::Mesh& mesh) {
     }
   }
   save_folder(model, in.original_config, o.model, output / "model");
+  save_adapters(model, o.model, output / "adapter");
   mesh.control().barrier();
   if (!first_rank) return;
   summarize_loss(observer);
@@ -329,7 +351,9 @@ void finetune(const Options& o, fsdp::Mesh& mesh) {
   std::cout << "Time: " << clock_text(seconds) << " for " << in.steps << " steps ("
             << text("%.2f", static_cast<double>(o.expected_batch * in.steps) / seconds)
             << " texts/s expected), peak memory " << text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
-  std::cout << "Written: " << (output / "model").string() << ", " << (output / "metrics.jsonl").string();
+  std::cout << "Written: " << (output / "model").string() << ", ";
+  if (o.lora_rank > 0) std::cout << (output / "adapter").string() << ", ";
+  std::cout << (output / "metrics.jsonl").string();
   if (!o.non_private) {
     std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "ledger.jsonl").string();
   }

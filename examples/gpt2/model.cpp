@@ -11,7 +11,8 @@ namespace {
 
 std::string block_prefix(int64_t layer) { return "transformer.h." + std::to_string(layer) + "."; }
 
-std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::string>& freeze) {
+std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::string>& freeze,
+                                       const LoraOptions& lora) {
   const int64_t d = c.n_embd;
   std::vector<fsdp::UnitSpec> units;
   units.push_back(
@@ -40,6 +41,7 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
                    .residency = fsdp::Residency::kKeep});
   if (!c.tie_word_embeddings) units.back().parameters.push_back({"lm_head.weight", {c.vocab_size, d}});
 
+  add_adapters(units, lora);
   for (const std::string& pattern : freeze) {
     bool matched = false;
     for (auto& unit : units) {
@@ -57,8 +59,10 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
 
 }  // namespace
 
-Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze)
-    : config_(config), model_(std::make_unique<fsdp::ShardedModel>(mesh, unit_specs(config, freeze))) {
+Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze, const ModelOptions& options)
+    : config_(config),
+      options_(options),
+      model_(std::make_unique<fsdp::ShardedModel>(mesh, unit_specs(config, freeze, options.lora))) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
   }
@@ -66,9 +70,7 @@ Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string
   const auto norm = [&](const std::string& name) {
     return dp::LayerNormUse{.scale = at(name + ".weight"), .shift = at(name + ".bias")};
   };
-  const auto conv1d = [&](const std::string& name) {
-    return dp::LinearUse{.weight = at(name + ".weight"), .bias = at(name + ".bias"), .stored_transposed = true};
-  };
+  const auto conv1d = [&](const std::string& name) { return adapted_linear_use(*model_, name, options_.lora); };
   for (int64_t layer = 0; layer < config.n_layer; ++layer) {
     const std::string h = block_prefix(layer);
     blocks_.push_back({.ln_1 = norm(h + "ln_1"),
@@ -119,11 +121,12 @@ at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::Segmen
                        const at::Tensor& slots, const dp::RecorderPtr& recorder) const {
   const double eps = config_.layer_norm_epsilon;
   const at::Tensor qkv =
-      dp::linear(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder), segments, recorder);
-  const at::Tensor attended = x + dp::linear(block.attention_out, attention(qkv, *segments, slots), segments, recorder);
+      adapted_linear(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder), segments, recorder);
+  const at::Tensor attended =
+      x + adapted_linear(block.attention_out, attention(qkv, *segments, slots), segments, recorder);
   const at::Tensor inner =
-      dp::linear(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder), segments, recorder);
-  return attended + dp::linear(block.mlp_out, activation(inner), segments, recorder);
+      adapted_linear(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder), segments, recorder);
+  return attended + adapted_linear(block.mlp_out, activation(inner), segments, recorder);
 }
 
 at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
@@ -141,9 +144,12 @@ at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder
   for (int64_t layer = 0; layer < config_.n_layer; ++layer) {
     const int64_t next = layer + 1 < config_.n_layer ? layer + 2 : -1;
     const int64_t previous = layer > 0 ? layer : -1;
-    x = fsdp::run_unit(*model_, layer + 1, next, previous, x, [&](const at::Tensor& input) {
-      return block(blocks_[static_cast<size_t>(layer)], input, batch.segments, slots, recorder);
-    });
+    // By value: a block that is recomputed runs again in backward.
+    const auto body = [this, layer, slots, recorder, units = batch.segments](const at::Tensor& input) {
+      return block(blocks_[static_cast<size_t>(layer)], input, units, slots, recorder);
+    };
+    x = fsdp::run_unit(*model_, layer + 1, next, previous, x, body,
+                       options_.activation_checkpointing ? fsdp::Activations::kRecompute : fsdp::Activations::kStore);
   }
   return x;
 }
@@ -174,6 +180,7 @@ void initialize(Gpt2& model, uint64_t seed) {
   const double residual = 1.0 / std::sqrt(2.0 * static_cast<double>(model.config().n_layer));
   for (const auto& parameter : parameters.parameters()) {
     const std::string& name = parameter->name();
+    if (is_adapter(name)) continue;
     at::Tensor whole = at::zeros(parameter->shape(), at::kFloat);
     if (parameter->shape().size() > 1) {
       whole.normal_(0.0, model.config().initializer_range, generator);
@@ -183,6 +190,7 @@ void initialize(Gpt2& model, uint64_t seed) {
     }
     parameters.set_parameter(*parameter, whole);
   }
+  initialize_adapters(parameters, seed);
 }
 
 }  // namespace ghostshard::gpt2

@@ -14,17 +14,25 @@
 #include "dp/layers.h"
 #include "examples/gpt2/config.h"
 #include "examples/gpt2/dataset.h"
+#include "examples/gpt2/lora.h"
 #include "fsdp/sharded_model.h"
 
 namespace ghostshard::gpt2 {
 
+struct ModelOptions {
+  LoraOptions lora;
+  bool activation_checkpointing = false;  // blocks keep their input alone and run forward again in backward
+};
+
 class Gpt2 {
  public:
   // freeze: glob patterns over parameter names ("transformer.wte.*"); one that matches nothing, or patterns that
-  // leave nothing to train, are std::invalid_argument.
-  Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze);
+  // leave nothing to train, are std::invalid_argument. With adapters only these are trained.
+  Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze,
+       const ModelOptions& options = {});
 
   const Config& config() const { return config_; }
+  const LoraOptions& lora() const { return options_.lora; }
   fsdp::ShardedModel& parameters() { return *model_; }
 
   // The units that stay gathered while a step lives. Take before forward, drop after backward.
@@ -40,7 +48,7 @@ class Gpt2 {
  private:
   struct Block {
     dp::LayerNormUse ln_1, ln_2;
-    dp::LinearUse attention_in, attention_out, mlp_in, mlp_out;
+    AdaptedLinear attention_in, attention_out, mlp_in, mlp_out;
   };
 
   at::Tensor hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder);
@@ -50,6 +58,7 @@ class Gpt2 {
   at::Tensor activation(const at::Tensor& x) const;
 
   Config config_;
+  ModelOptions options_;
   std::unique_ptr<fsdp::ShardedModel> model_;
   std::vector<Block> blocks_;
   dp::LayerNormUse ln_f_;
@@ -59,7 +68,7 @@ class Gpt2 {
 };
 
 // Fresh weights as GPT-2 was initialised: N(0, initializer_range²), residual projections divided by sqrt(2·n_layer),
-// biases 0, scales 1. The same for every number of ranks. A collective.
+// biases 0, scales 1; adapters as initialize_adapters() says. The same for every number of ranks. A collective.
 void initialize(Gpt2& model, uint64_t seed);
 
 }  // namespace ghostshard::gpt2

@@ -15,7 +15,16 @@ struct Case {
   int64_t microbatch = 100;
   int64_t ranks = 1;
   double clip_norm = 6.0;  // about half of the texts are above
+  gpt2::ModelOptions options = {};
 };
+
+gpt2::ModelOptions lora(std::vector<std::string> targets, int64_t rank = 3) {
+  return {.lora = {.rank = rank, .alpha = 2.0 * static_cast<double>(rank), .targets = std::move(targets)}};
+}
+gpt2::ModelOptions checkpointed(gpt2::ModelOptions options = {}) {
+  options.activation_checkpointing = true;
+  return options;
+}
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -44,6 +53,17 @@ const Case kCases[] = {
     {.name = "two_ranks_untied", .tied = false, .microbatch = 4, .ranks = 2},
     {.name = "two_ranks_frozen_parts", .freeze = {"transformer.w*", "transformer.h.1.*"}, .microbatch = 4, .ranks = 2},
     {.name = "four_ranks", .microbatch = 2, .ranks = 4},
+    {.name = "lora_hold", .recording = Choice::kHold, .clip_norm = 3, .options = lora({"attn.c_attn"})},
+    {.name = "lora_replay", .recording = Choice::kReplay, .clip_norm = 3, .options = lora({"attn.c_attn"})},
+    {.name = "lora_everywhere", .microbatch = 3, .options = lora({"attn.*", "mlp.*"})},
+    {.name = "lora_of_one_block", .clip_norm = 1, .options = lora({"transformer.h.1.mlp.c_fc"}, 1)},
+    {.name = "lora_only_up", .freeze = {"*lora_A*"}, .clip_norm = 3, .options = lora({"*"})},
+    {.name = "lora_two_ranks", .microbatch = 2, .ranks = 2, .options = lora({"attn.c_proj", "mlp.c_proj"})},
+    {.name = "checkpointed_hold", .recording = Choice::kHold, .options = checkpointed()},
+    {.name = "checkpointed_replay", .recording = Choice::kReplay, .microbatch = 3, .options = checkpointed()},
+    {.name = "checkpointed_frozen_parts", .freeze = {"transformer.w*", "transformer.h.1.*"}, .options = checkpointed()},
+    {.name = "checkpointed_lora", .microbatch = 3, .clip_norm = 3, .options = checkpointed(lora({"*"}))},
+    {.name = "checkpointed_two_ranks", .microbatch = 2, .ranks = 2, .options = checkpointed()},
 };
 
 class ClippedSum : public ::testing::TestWithParam<Case> {};
@@ -57,7 +77,7 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
   std::mutex results;
   Distance total;
   run_ranks(static_cast<int>(c.ranks), [&](fsdp::Mesh& mesh) {
-    gpt2::Gpt2 model(mesh, config, c.freeze);
+    gpt2::Gpt2 model(mesh, config, c.freeze, c.options);
     randomize(model, 3);
     const gpt2::Dataset data(path, config.vocab_size, config.n_positions);
     std::vector<std::string> frozen;
@@ -77,7 +97,8 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
     auto sum = clipped_batch(model, clipper, data, sampler.draw_local({0}, c.microbatch, data.row_counts()));
     const auto gradient = mechanism.release(std::move(sum), {0});
 
-    const ReferenceGpt2 reference(config, whole_weights(model), frozen);
+    const double scale = c.options.lora.enabled() ? c.options.lora.scale() : 0;
+    const ReferenceGpt2 reference(config, whole_weights(model), frozen, scale);
     const Gradients expected = clipped_sum(reference, texts, c.clip_norm);
     const Distance d = compare_slices(model.parameters(), gradient.slices(), static_cast<double>(n), expected);
     const std::lock_guard lock(results);

@@ -22,10 +22,11 @@ struct Text {
 
 class ReferenceGpt2 {
  public:
-  // weights: float32 or float64 by name; those in `frozen` get no gradient.
+  // weights: float32 or float64 by name; those in `frozen` get no gradient. Where there are adapters among them, they
+  // count lora_scale times.
   ReferenceGpt2(gpt2::Config config, const std::map<std::string, at::Tensor>& weights,
-                const std::vector<std::string>& frozen)
-      : config_(std::move(config)) {
+                const std::vector<std::string>& frozen, double lora_scale = 0)
+      : config_(std::move(config)), lora_scale_(lora_scale) {
     for (const auto& [name, value] : weights) {
       const bool fixed = std::find(frozen.begin(), frozen.end(), name) != frozen.end();
       weights_[name] = value.to(at::kDouble).clone().set_requires_grad(!fixed);
@@ -81,7 +82,9 @@ class ReferenceGpt2 {
  private:
   at::Tensor w(const std::string& name) const { return weights_.at(name); }
   at::Tensor linear(const at::Tensor& x, const std::string& name) const {
-    return at::mm(x, w(name + ".weight")) + w(name + ".bias");
+    const at::Tensor y = at::mm(x, w(name + ".weight")) + w(name + ".bias");
+    if (!weights_.contains(name + ".lora_A.weight")) return y;
+    return y + lora_scale_ * at::mm(at::mm(x, w(name + ".lora_A.weight").t()), w(name + ".lora_B.weight").t());
   }
   at::Tensor norm(const at::Tensor& x, const std::string& name) const {
     const at::Tensor centred = x - x.mean(1, true);
@@ -109,6 +112,7 @@ class ReferenceGpt2 {
   }
 
   gpt2::Config config_;
+  double lora_scale_;
   std::map<std::string, at::Tensor> weights_;
 };
 

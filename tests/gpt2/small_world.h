@@ -81,14 +81,15 @@ inline std::filesystem::path write_texts(const std::filesystem::path& path, cons
   return path;
 }
 
-// Weights whose every element matters: biases and scales are moved off their initial 0 and 1. The same on all ranks.
+// Weights whose every element matters: biases, scales and adapters are moved off their initial 0 and 1. The same on all
+// ranks.
 inline void randomize(gpt2::Gpt2& model, uint64_t seed) {
   gpt2::initialize(model, seed);
   auto random = at::detail::createCPUGenerator(seed + 1);
   auto& parameters = model.parameters();
   for (const auto& parameter : parameters.parameters()) {
-    if (parameter->shape().size() > 1) continue;
-    const double centre = parameter->name().ends_with(".weight") ? 1.0 : 0.0;
+    if (parameter->shape().size() > 1 && !parameter->name().ends_with("lora_B.weight")) continue;
+    const double centre = parameter->shape().size() == 1 && parameter->name().ends_with(".weight") ? 1.0 : 0.0;
     parameters.set_parameter(*parameter, at::empty(parameter->shape(), at::kFloat).normal_(centre, 0.2, random));
   }
 }
