@@ -63,7 +63,8 @@ ModelOptions model_options(const Options& o) {
   return {.lora = {.rank = o.lora_rank,
                    .alpha = o.lora_alpha.value_or(static_cast<double>(o.lora_rank)),
                    .targets = o.lora_targets},
-          .activation_checkpointing = o.activation_checkpointing};
+          .activation_checkpointing = o.activation_checkpointing,
+          .compute_dtype = o.compute_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
 }
 
 // Everything a user can get wrong. Writes nothing and does not communicate. The key is rank 0's business.
@@ -102,6 +103,7 @@ Inputs read_inputs(const Options& o, int64_t rank) {
   if (!o.non_private) {
     dp::DpConfig config{.units = n, .expected_batch = o.expected_batch, .steps = in.steps};
     config.clip_norm = accountant::ClipNorm(o.clip_norm);
+    config.unit_of_privacy = in.data->unit_of_privacy();
     if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);
     if (o.noise_multiplier) config.noise_multiplier = accountant::NoiseMultiplier(*o.noise_multiplier);
     if (o.delta) config.delta = accountant::Delta(*o.delta);
@@ -271,8 +273,10 @@ void announce(const Options& o, const Inputs& in, Gpt2& model) {
   std::cerr << "GPT-2: " << c.n_layer << " blocks, width " << c.n_embd << ", vocabulary " << c.vocab_size << ", "
             << model.parameters().parameter_count() << " parameters, " << model.parameters().trainable_parameter_count()
             << " trained, on " << model.parameters().mesh().world_size() << " rank(s)\n";
-  std::cerr << "Data: " << in.data->units() << " texts, expected batch " << o.expected_batch << ", " << in.steps
-            << " steps\n";
+  const std::string unit = in.data->unit_of_privacy();
+  std::cerr << "Data: ";
+  if (unit != "text") std::cerr << in.data->units() << " units (" << unit << ") of ";
+  std::cerr << in.data->texts() << " texts, expected batch " << o.expected_batch << ", " << in.steps << " steps\n";
   if (!in.plan) {
     std::cerr << "No privacy: --non-private trains without clipping and noise, nothing is guaranteed\n";
     return;

@@ -62,7 +62,8 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
 Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze, const ModelOptions& options)
     : config_(config),
       options_(options),
-      model_(std::make_unique<fsdp::ShardedModel>(mesh, unit_specs(config, freeze, options.lora))) {
+      model_(
+          std::make_unique<fsdp::ShardedModel>(mesh, unit_specs(config, freeze, options.lora), options.compute_dtype)) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
   }
@@ -99,54 +100,29 @@ at::Tensor Gpt2::activation(const at::Tensor& x) const {
   return at::gelu(x, config_.activation == "gelu" ? "none" : "tanh");
 }
 
-// Units of different lengths share one call: rows are set into [U, longest] slots. With causal attention a real row
-// never looks at a slot after it, so what pads the end is never read.
-at::Tensor Gpt2::attention(const at::Tensor& qkv, const kernels::Segments& segments, const at::Tensor& slots) const {
-  const int64_t units = segments.units();
-  const int64_t longest = segments.longest();
-  const int64_t heads = config_.n_head;
-  const int64_t d = config_.n_embd;
-  // A rank whose share of a batch is empty still walks through every unit, with no rows.
-  if (segments.rows() == 0) return qkv.slice(1, 0, d);
-  const bool padded = slots.defined();
-  const at::Tensor grid = padded ? at::zeros({units * longest, 3 * d}, qkv.options()).index_copy(0, slots, qkv) : qkv;
-  const at::Tensor split = grid.view({units, longest, 3, heads, config_.head_size()}).permute({2, 0, 3, 1, 4});
-  const auto parts = split.unbind(0);
-  const at::Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
-  const at::Tensor rows = mixed.transpose(1, 2).reshape({units * longest, d});
-  return padded ? rows.index_select(0, slots) : rows;
-}
-
 at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments,
-                       const at::Tensor& slots, const dp::RecorderPtr& recorder) const {
+                       const AttentionPlan& attention, const dp::RecorderPtr& recorder) const {
   const double eps = config_.layer_norm_epsilon;
   const at::Tensor qkv =
       adapted_linear(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder), segments, recorder);
   const at::Tensor attended =
-      x + adapted_linear(block.attention_out, attention(qkv, *segments, slots), segments, recorder);
+      x + adapted_linear(block.attention_out, attention.attend(qkv, config_.n_head), segments, recorder);
   const at::Tensor inner =
       adapted_linear(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder), segments, recorder);
   return attended + adapted_linear(block.mlp_out, activation(inner), segments, recorder);
 }
 
 at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
-  const kernels::Segments& segments = *batch.segments;
-  at::Tensor slots;  // where each row stands in the [U, longest] grid; undefined where rows fill it exactly
-  if (segments.rows() != segments.units() * segments.longest()) {
-    slots = at::empty({segments.rows()}, at::kLong);
-    int64_t* slot = slots.data_ptr<int64_t>();
-    for (int64_t u = 0; u < segments.units(); ++u) {
-      for (int64_t t = 0; t < segments.length(u); ++t) *slot++ = u * segments.longest() + t;
-    }
-  }
+  const auto attention =
+      std::make_shared<const AttentionPlan>(batch.documents ? *batch.documents : *batch.segments, config_.n_embd);
   at::Tensor x = dp::embedding(*wte_, batch.ids, batch.segments, recorder) +
                  dp::embedding(*wpe_, batch.positions, batch.segments, recorder);
   for (int64_t layer = 0; layer < config_.n_layer; ++layer) {
     const int64_t next = layer + 1 < config_.n_layer ? layer + 2 : -1;
     const int64_t previous = layer > 0 ? layer : -1;
     // By value: a block that is recomputed runs again in backward.
-    const auto body = [this, layer, slots, recorder, units = batch.segments](const at::Tensor& input) {
-      return block(blocks_[static_cast<size_t>(layer)], input, units, slots, recorder);
+    const auto body = [this, layer, attention, recorder, units = batch.segments](const at::Tensor& input) {
+      return block(blocks_[static_cast<size_t>(layer)], input, units, *attention, recorder);
     };
     x = fsdp::run_unit(*model_, layer + 1, next, previous, x, body,
                        options_.activation_checkpointing ? fsdp::Activations::kRecompute : fsdp::Activations::kStore);
@@ -171,7 +147,7 @@ at::Tensor Gpt2::logits(const TokenBatch& batch) {
   const auto leases = resident();
   const at::Tensor x =
       dp::layer_norm(ln_f_, hidden(batch, nullptr), config_.layer_norm_epsilon, batch.segments, nullptr);
-  return dp::linear(head_, x, batch.segments, nullptr);
+  return dp::linear(head_, x, batch.segments, nullptr).to(at::kFloat);
 }
 
 void initialize(Gpt2& model, uint64_t seed) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dp/layers.h"
+#include "examples/gpt2/attention.h"
 #include "examples/gpt2/config.h"
 #include "examples/gpt2/dataset.h"
 #include "examples/gpt2/lora.h"
@@ -22,6 +23,9 @@ namespace ghostshard::gpt2 {
 struct ModelOptions {
   LoraOptions lora;
   bool activation_checkpointing = false;  // blocks keep their input alone and run forward again in backward
+  // Of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax, losses,
+  // per-unit norms and sums are float32 either way.
+  at::ScalarType compute_dtype = at::kFloat;
 };
 
 class Gpt2 {
@@ -52,9 +56,8 @@ class Gpt2 {
   };
 
   at::Tensor hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder);
-  at::Tensor block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments, const at::Tensor& slots,
-                   const dp::RecorderPtr& recorder) const;
-  at::Tensor attention(const at::Tensor& qkv, const kernels::Segments& segments, const at::Tensor& slots) const;
+  at::Tensor block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments,
+                   const AttentionPlan& attention, const dp::RecorderPtr& recorder) const;
   at::Tensor activation(const at::Tensor& x) const;
 
   Config config_;

@@ -94,7 +94,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   Options o;
   CLI::App app{
       "Fine-tunes GPT-2 with differential privacy, on one process or, under `torchrun --no-python`, on several.\n"
-      "Each text of --data is one privacy unit. What is written to --output is covered by the guarantee in\n"
+      "Each text of --data (or each user, as it was prepared) is one privacy unit. What is written to --output is "
+      "covered by the guarantee in\n"
       "privacy_report.json; losses and batch sizes of the private data are never shown unless you allow it.\n\n"
       "  torchrun --nproc-per-node 2 --no-python ghostshard-finetune-gpt2 --model gpt2-folder --data "
       "private.safetensors \\\n"
@@ -145,6 +146,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   how->add_option("--microbatch", o.microbatch, "Texts at a time on each rank")->capture_default_str();
   how->add_flag("--activation-checkpointing", o.activation_checkpointing,
                 "Keep only each block's input and compute the block again in backward: less memory, more time");
+  how->add_option("--compute-dtype", o.compute_dtype,
+                  "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
   how->add_option("--optimizer", o.optimizer, "adamw or sgd")
       ->capture_default_str()
       ->check(CLI::IsMember({"adamw", "sgd"}));

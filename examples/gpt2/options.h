@@ -37,6 +37,7 @@ struct Options {
   // How to train.
   int64_t microbatch = 16;
   bool activation_checkpointing = false;
+  std::string compute_dtype = "float32";
   std::string optimizer = "adamw";
   double learning_rate = 1e-3;
   std::string lr_schedule = "constant";
