@@ -32,7 +32,7 @@ Clipper::Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, cons
       choice_(options.recording),
       plan_(plan),
       sums_(std::make_shared<fsdp::GradientBuffers>(model)),
-      arena_(std::make_unique<HoldArena>(options.hold_memory_bytes)) {}
+      memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes)) {}
 
 ClippedSum Clipper::begin() {
   if (sums_.use_count() != 1)
@@ -45,7 +45,7 @@ std::shared_ptr<Tape> Clipper::record(int64_t units) {
   if (const auto open = open_.lock(); open != nullptr && !open->closed_) {
     throw std::logic_error("one microbatch at a time: add() or drop the previous tape before recording the next");
   }
-  auto tape = std::make_shared<Tape>(units, *arena_, choice_);
+  auto tape = std::make_shared<Tape>(units, *memory_, choice_);
   open_ = tape;
   return tape;
 }

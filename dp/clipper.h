@@ -43,7 +43,7 @@ class Clipper {
   RecordingChoice choice_;
   uint64_t plan_;
   std::shared_ptr<fsdp::GradientBuffers> sums_;
-  std::unique_ptr<HoldArena> arena_;
+  std::unique_ptr<HoldMemory> memory_;
   std::weak_ptr<Tape> open_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +45,12 @@ struct Options {
   int64_t timeout_seconds = 600;
   std::optional<fsdp::MeshShape> mesh;  // default: all ranks on the shard axis
 
+  // Checkpoints and going on from them.
+  std::optional<int64_t> checkpoint_every;  // 0: only when stopped by a signal; default: see checkpointing.cpp
+  int64_t keep_checkpoints = 2;
+  bool resume = false;
+  std::optional<double> epsilon_limit;
+
   // Generation instead of training.
   std::optional<std::string> generate;
   std::optional<std::string> generate_tokens;
@@ -51,6 +58,9 @@ struct Options {
   int64_t max_new_tokens = 64;
   double temperature = 0.8;
   int64_t top_k = 40;
+
+  // Every option of the command line by name with its value as text (defaults too): what a resumed run is compared by.
+  std::map<std::string, std::string> given;
 
   bool generating() const { return generate || generate_tokens; }
 };
