@@ -51,7 +51,12 @@ at::Tensor Parameter::value() const {
   return buffers.flat(*group_).narrow(0, offset_, numel()).view(shape_);
 }
 
-ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units) : mesh_(mesh), specs_(std::move(units)) {
+ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units, at::ScalarType compute_dtype)
+    : mesh_(mesh), specs_(std::move(units)), compute_dtype_(compute_dtype) {
+  if (compute_dtype != at::kFloat && compute_dtype != at::kBFloat16) {
+    throw std::invalid_argument(std::string("the compute dtype must be float32 or bfloat16, got ") +
+                                c10::toString(compute_dtype));
+  }
   const at::NoGradGuard no_grad;
   std::unordered_set<std::string> names;
   for (size_t u = 0; u < specs_.size(); ++u) {
@@ -97,7 +102,7 @@ ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units) : mesh_(mesh
       groups_.push_back(std::move(group));
     }
   }
-  buffers_ = std::make_shared<UnitBuffers>(mesh_, specs_, groups_);
+  buffers_ = std::make_shared<UnitBuffers>(mesh_, specs_, groups_, compute_dtype_);
 }
 
 ShardedModel::~ShardedModel() = default;
@@ -169,7 +174,7 @@ at::Tensor ShardedModel::whole_parameter(const Parameter& parameter) {
 
 at::Tensor ShardedModel::whole_part(const Parameter& parameter) {
   // The unit's own buffer where it is free: the unit's other parameters then cost no further gather.
-  if (buffers_->available(parameter.unit())) {
+  if (compute_dtype_ == at::kFloat && buffers_->available(parameter.unit())) {
     const Lease lease(*this, parameter.unit());
     return parameter.value().clone();
   }

@@ -5,7 +5,9 @@
 // whole group exists only while the unit is gathered, in a buffer allocated once: units with Residency::kRegather
 // share two buffers in turn (unit index mod 2 among them), units with Residency::kKeep own one and are gathered once
 // per weight version. With one rank the shard itself is the gathered buffer and nothing is copied; the rules of
-// acquiring are the same, so that a program that runs on one rank runs on many. Parameters are views of these buffers
+// acquiring are the same, so that a program that runs on one rank runs on many. With a 16-bit compute dtype shards stay
+// float32; each is rounded once per weight version into a slice of that dtype, which is what travels (half the bytes)
+// and what Parameter::value() shows. Parameters are views of these buffers
 // and never move; autograd must save the Parameter, not its value(). All methods are called from one thread, in the
 // same order on every rank.
 //
@@ -65,7 +67,8 @@ class Parameter {
   int64_t unit() const { return unit_; }
   const FlatGroup& group() const { return *group_; }
   int64_t offset() const { return offset_; }  // of the first element within the group's flat buffer
-  // View [shape] of the gathered buffer. Throws std::logic_error naming the parameter if its unit is not gathered.
+  // View [shape] of the gathered buffer, in the model's compute dtype. Throws std::logic_error naming the parameter if
+  // its unit is not gathered.
   at::Tensor value() const;
 
  private:
@@ -106,13 +109,15 @@ class FlatGroup {
 class ShardedModel {
  public:
   // Blocks of parameters are whole rows (last extent) where that leaves padding under 3 %, else single elements.
-  // Throws std::invalid_argument for a name used twice, a shape without elements and a cut that does not come out even.
-  ShardedModel(Mesh& mesh, std::vector<UnitSpec> units);
+  // Throws std::invalid_argument for a name used twice, a shape without elements, a cut that does not come out even, or
+  // a compute dtype that is neither float32 nor bfloat16.
+  ShardedModel(Mesh& mesh, std::vector<UnitSpec> units, at::ScalarType compute_dtype = at::kFloat);
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
   Mesh& mesh() const { return mesh_; }
+  at::ScalarType compute_dtype() const { return compute_dtype_; }
   int64_t unit_count() const;
   int64_t parameter_count() const;                            // elements of whole parameters, trainable and frozen
   int64_t trainable_parameter_count() const;                  // likewise
@@ -140,7 +145,8 @@ class ShardedModel {
 
   // This rank's shards get their part of a whole tensor; every rank calls it with the same values. Shape must fit.
   void set_parameter(const Parameter& parameter, const at::Tensor& whole);
-  // The whole tensor, on every rank, as a copy. A collective: every rank must call it for the same parameter.
+  // The whole tensor in float32 (the master weights), on every rank, as a copy. A collective: every rank must call it
+  // for the same parameter.
   at::Tensor whole_parameter(const Parameter& parameter);
   // After shards were changed: what is gathered is out of date. (set_parameter and optimizers call it, and call
   // wait_for_gathers() before they change anything.)
@@ -153,6 +159,7 @@ class ShardedModel {
   friend struct UnitPassage;
   Mesh& mesh_;
   std::vector<UnitSpec> specs_;
+  at::ScalarType compute_dtype_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
   std::shared_ptr<UnitBuffers> buffers_;  // a lease that outlives the model holds a weak reference
@@ -182,7 +189,14 @@ class Lease {
 // an input of integers (token ids) cannot, and there body itself must anchor its operations in the graph.
 // After an exception in body or in backward no lease is left: what backward held goes when its graph does, or at once
 // by reset_leases(). In backward a unit whose input needs no gradient is released at the end of the whole backward.
+//
+// Activations::kRecompute (arXiv:1604.06174): forward keeps x and y alone, backward runs body once more, now recording,
+// and goes through it at once. Body must compute the same again (no coins) and is kept until then: what it captures by
+// reference must live as long. Backward runs once (std::logic_error). An input of integers is stored as ever. Gradients
+// are the same bits either way.
+enum class Activations { kStore, kRecompute };
 at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
-                    const std::function<at::Tensor(const at::Tensor&)>& body);
+                    const std::function<at::Tensor(const at::Tensor&)>& body,
+                    Activations activations = Activations::kStore);
 
 }  // namespace ghostshard::fsdp
