@@ -213,7 +213,7 @@ TEST(ModelAxis, MustDivideHeadsAndInnerColumnsAndTakesNoAdapters) {
   EXPECT_EQ(message(4, config), "accepted");
   EXPECT_EQ(message(3, config), "on a mesh with 3 model ranks n_head must be a multiple of 3, got 4");
   const std::string neither = "a mesh with model ranks takes neither adapters nor bfloat16, got 2 model ranks";
-  EXPECT_EQ(message(2, config, {.lora = {.rank = 2}}), neither);
+  EXPECT_EQ(message(2, config, {.lora = {.rank = 2, .alpha = 4.0, .targets = {"attn.c_attn"}}}), neither);
   EXPECT_EQ(message(2, config, {.compute_dtype = at::kBFloat16}), neither);
   config.n_inner = 42;
   EXPECT_EQ(message(4, config), "on a mesh with 4 model ranks n_inner must be a multiple of 4, got 42");
