@@ -30,6 +30,7 @@ class ClippedSum {
   // Where parts are reduced with every microbatch: by whom, and as what step. Null otherwise.
   GaussianMechanism* mechanism_ = nullptr;
   StepId step_;
+  uint64_t serial_ = 0;  // of this sum alone
 };
 
 }  // namespace ghostshard::dp

@@ -45,6 +45,7 @@ ClippedSum Clipper::begin(GaussianMechanism& mechanism, const StepId& step) {
   ClippedSum sum = begin_sum();
   sum.mechanism_ = &mechanism;
   sum.step_ = step;
+  sum.serial_ = ++sums_begun_;
   return sum;
 }
 

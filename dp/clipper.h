@@ -57,6 +57,7 @@ class Clipper {
   std::shared_ptr<fsdp::GradientBuffers> sums_;
   std::unique_ptr<HoldMemory> memory_;
   std::weak_ptr<Tape> open_;
+  uint64_t sums_begun_ = 0;
 };
 
 // float32 [U] from float64 upper bounds of squared norms [U]: min(1, C/sqrt(n²)), rounded towards zero and shrunk by

@@ -51,19 +51,19 @@ void GaussianMechanism::charge(const StepId& step) {
   }
 }
 
-void GaussianMechanism::open(const StepId& step) {
-  if (open_ && last_->step == step.step && last_->attempt == step.attempt) return;
+void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
+  if (open_for_ && sum.mechanism_ == this && *open_for_ == sum.serial_) return;
   if (slices_.use_count() != 1) throw std::logic_error("the previous private gradient must be dropped first");
   if (last_ && !(step.step > last_->step || (step.step == last_->step && step.attempt > last_->attempt))) {
     throw std::logic_error("step " + std::to_string(step.step) + ", attempt " + std::to_string(step.attempt) +
                            " does not come after the last release: its noise would repeat");
   }
   last_ = step;
-  open_ = false;
+  open_for_.reset();
   charge(step);
   noise_key_ = key_->derive(Purpose::kNoise, step);
   started_.assign(model_.groups().size(), false);
-  open_ = true;
+  open_for_ = sum.serial_;
 }
 
 at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
@@ -86,7 +86,7 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
 
 void GaussianMechanism::absorb(ClippedSum& sum, const std::function<void(const fsdp::FlatGroup&)>& fill) {
   if (sum.plan_ != plan_) throw std::logic_error("a mechanism takes only clipped sums of its own plan");
-  open(sum.step_);
+  open(sum, sum.step_);
   const fsdp::FlatGroup* travelling = nullptr;
   const auto arrive = [&] {
     if (travelling == nullptr) return;
@@ -113,10 +113,7 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
       (opened.mechanism_ != this || opened.step_.step != step.step || opened.step_.attempt != step.attempt)) {
     throw std::logic_error("a clipped sum is released by the mechanism and as the step that it was begun with");
   }
-  if (open_ && opened.mechanism_ == nullptr) {
-    throw std::logic_error("a step was opened by another sum: it must be released first");
-  }
-  open(step);
+  open(opened, step);
   std::vector<const fsdp::FlatGroup*> groups;
   for (const auto& group : model_.groups()) {
     if (!group->trainable()) continue;
@@ -142,7 +139,7 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
     reduction_.finish(*groups[i], slice);
     slice.div_(divisor_);
   }
-  open_ = false;
+  open_for_.reset();
   noise_key_.fill(0);
   return PrivateGradient(slices_);
 }

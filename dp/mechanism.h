@@ -33,8 +33,9 @@ class GaussianMechanism {
   friend class Clipper;
   GaussianMechanism(fsdp::ShardedModel& model, const RunKey& key, accountant::LedgerWriter* ledger,
                     const accountant::Event& event, double noise_scale, double divisor, uint64_t plan);
-  // Opens a step if it is not open: order, ledger, noise key.
-  void open(const StepId& step);
+  // Opens a step, unless this sum has: order, ledger, noise key. A sum that was given up leaves its step open for
+  // nobody: another sum under the same noise would let two batches share it.
+  void open(const ClippedSum& sum, const StepId& step);
   void charge(const StepId& step);
   // This rank's slice of the group, holding nothing but the noise it owns.
   at::Tensor start_slice(const fsdp::FlatGroup& group);
@@ -52,7 +53,7 @@ class GaussianMechanism {
   fsdp::ReduceScatter reduction_;
   std::shared_ptr<fsdp::ShardBuffers> slices_;
   std::optional<StepId> last_;   // opened last
-  bool open_ = false;            // last_ is charged and not released yet
+  std::optional<uint64_t> open_for_;  // the sum for which last_ is charged and not released yet
   kernels::ChaChaKey noise_key_{};
   std::vector<bool> started_;    // by group index: the slice holds noise, and maybe microbatches
 };

@@ -46,7 +46,7 @@ class Runner {
     auto clipper = plan_.clipper(model_.parameters());
     auto mechanism = plan_.mechanism(model_.parameters(), key_, nullptr);
     dp::PrivateOptimizer optimizer(fsdp::make_sgd(model_.parameters(), {}));
-    auto sum = clipped_batch(model_, clipper, data_, batches());
+    auto sum = clipped_batch(model_, clipper, data_, batches(), mechanism, {0});
     optimizer.step(mechanism.release(std::move(sum), {0}), 0.1);
   }
 
