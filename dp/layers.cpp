@@ -52,7 +52,7 @@ void check_linear(const LinearUse& use, const at::Tensor& x) {
 at::Tensor affine_output(const LinearUse& use, const at::Tensor& x) {
   const at::Tensor w = use.weight->value();
   const at::Tensor w_dp = use.stored_transposed ? w : w.t();
-  return use.bias != nullptr ? at::addmm(use.bias->value(), x, w_dp) : at::mm(x, w_dp);
+  return use.bias != nullptr && use.adds_bias ? at::addmm(use.bias->value(), x, w_dp) : at::mm(x, w_dp);
 }
 
 at::Tensor input_gradient(const LinearUse& use, const at::Tensor& g) {

@@ -21,6 +21,7 @@ struct LinearUse {
   const fsdp::Parameter* weight = nullptr;  // [p,d], or [d,p] where stored_transposed (Hugging Face Conv1D)
   const fsdp::Parameter* bias = nullptr;    // [p] or none
   bool stored_transposed = false;
+  bool adds_bias = true;  // false: some other rank adds it to the output; its gradient is reported all the same
 };
 
 struct LayerNormUse {

@@ -20,25 +20,17 @@ constexpr int64_t kFloatBytes = 4;
 
 }  // namespace
 
-HoldArena::HoldArena(int64_t capacity_bytes) : capacity_(capacity_bytes / kFloatBytes) {
+HoldMemory::HoldMemory(int64_t capacity_bytes) : capacity_(capacity_bytes) {
   TORCH_CHECK_VALUE(capacity_bytes >= 0, "hold memory must be >= 0 bytes, got ", capacity_bytes);
-  // Untouched pages cost nothing, so the whole range is reserved at once and only what is used becomes resident.
-  storage_ = at::empty({capacity_}, at::kFloat);
 }
 
-int64_t HoldArena::bytes_left() const { return (capacity_ - used_) * kFloatBytes; }
-
-at::Tensor HoldArena::take(at::IntArrayRef sizes) {
-  const int64_t count = c10::multiply_integers(sizes);
-  if (used_ + count > capacity_) return at::empty(sizes, at::kFloat);
-  const at::Tensor view = storage_.narrow(0, used_, count).view(sizes);
-  used_ += (count + 15) / 16 * 16;  // whole cache lines
-  used_ = std::min(used_, capacity_);
-  return view;
+at::Tensor HoldMemory::take(at::IntArrayRef sizes) {
+  used_ += c10::multiply_integers(sizes) * kFloatBytes;
+  return at::empty(sizes, at::kFloat);
 }
 
-Tape::Tape(int64_t units, HoldArena& arena, RecordingChoice choice) : units_(units), arena_(arena), choice_(choice) {
-  arena_.reset();
+Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice) : units_(units), memory_(memory), choice_(choice) {
+  memory_.reset();
 }
 
 Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
@@ -82,10 +74,10 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
     auto way = kernels::Recording::kReplay;
     if (choice_ == RecordingChoice::kHold) way = kernels::Recording::kHold;
     if (choice_ == RecordingChoice::kAutomatic) {
-      way = kernels::choose_recording(shape, *segments, arena_.bytes_left());
+      way = kernels::choose_recording(shape, *segments, memory_.bytes_left());
     }
     if (way == kernels::Recording::kHold) {
-      book.held = arena_.take({units_, g.size(1), a.size(1)});
+      book.held = memory_.take({units_, g.size(1), a.size(1)});
       kernels::per_unit_gradient(a, g, *segments, book.held, /*accumulate=*/false, book.parts);
     } else {
       kernels::gram_norm(a, g, *segments, book.parts);
@@ -135,7 +127,7 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   const at::Tensor g = exact_rows(g_rows);
   Entry& book = entry(parameter);
   const bool again = book.held.defined();
-  if (!again) book.held = arena_.take({units_, g.size(1)});
+  if (!again) book.held = memory_.take({units_, g.size(1)});
   if (factor.defined()) {
     kernels::per_unit_product_sum(g, factor, *segments, book.held, again, book.parts);
   } else {
@@ -143,9 +135,11 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   }
 }
 
-at::Tensor Tape::squared_norms() const {
+at::Tensor Tape::squared_norms(bool shared_too) const {
   at::Tensor total = at::zeros({units_}, at::kDouble);
-  for (const auto& [id, book] : entries_) total.add_(kernels::norm_upper_bound_sq(book.parts));
+  for (const auto& [id, book] : entries_) {
+    if (shared_too || book.parameter->cut()) total.add_(kernels::norm_upper_bound_sq(book.parts));
+  }
   return total;
 }
 

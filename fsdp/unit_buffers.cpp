@@ -32,7 +32,7 @@ UnitBuffers::UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs,
       rounded_[static_cast<size_t>(group->index())] = at::zeros({group->plan().shard_size()}, compute_dtype_);
     }
   }
-  if (mesh_.world_size() == 1) {
+  if (mesh_.shape().shard == 1) {
     for (const auto& group : groups) {
       const auto index = static_cast<size_t>(group->index());
       flat_[index] = compute_dtype_ == at::kFloat ? group->shard() : rounded_[index];
@@ -113,7 +113,7 @@ void UnitBuffers::prefetch(int64_t unit) {
   slot.owner = -1;
   for (const FlatGroup* group : wanted.groups) {
     const at::Tensor own = outgoing(*group);
-    if (mesh_.world_size() == 1) continue;
+    if (mesh_.shape().shard == 1) continue;
     // A gather moves bytes; two 16-bit values go as one float32. Shards are a multiple of 16 elements.
     slot.pending.push_back(mesh_.gather().all_gather(flat(*group).view(at::kFloat), own.view(at::kFloat)));
     ++gathers_;

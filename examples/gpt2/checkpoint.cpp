@@ -101,9 +101,9 @@ void load_weights(Gpt2& model, const Folder& folder) {
       throw std::invalid_argument(folder.path.string() + ": tensor '" + name + "' is missing");
     }
     const at::Tensor tensor = copy_of_wte ? wte : weights.take(name);
-    if (tensor.sizes() != at::IntArrayRef(parameter->shape())) {
+    if (tensor.sizes() != at::IntArrayRef(parameter->whole_shape())) {
       throw std::invalid_argument(folder.path.string() + ": tensor '" + name + "' must have shape " +
-                                  c10::str(at::IntArrayRef(parameter->shape())) + " by config.json, has " +
+                                  c10::str(at::IntArrayRef(parameter->whole_shape())) + " by config.json, has " +
                                   c10::str(tensor.sizes()));
     }
     if (!at::isFloatingType(tensor.scalar_type())) {

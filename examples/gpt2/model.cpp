@@ -6,6 +6,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "dp/tensor_parallel.h"
+
 namespace ghostshard::gpt2 {
 namespace {
 
@@ -19,20 +21,23 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
       {.name = "embeddings",
        .parameters = {{"transformer.wte.weight", {c.vocab_size, d}}, {"transformer.wpe.weight", {c.n_positions, d}}},
        .residency = fsdp::Residency::kKeep});
+  const auto qkv = dp::column_split(/*stored_transposed=*/true, /*sections=*/3);
+  const auto fc = dp::column_split(/*stored_transposed=*/true);
+  const auto projection = dp::row_split(/*stored_transposed=*/true);
   for (int64_t layer = 0; layer < c.n_layer; ++layer) {
     const std::string h = block_prefix(layer);
     units.push_back({.name = h.substr(0, h.size() - 1),
                      .parameters = {{h + "ln_1.weight", {d}},
                                     {h + "ln_1.bias", {d}},
-                                    {h + "attn.c_attn.weight", {d, 3 * d}},
-                                    {h + "attn.c_attn.bias", {3 * d}},
-                                    {h + "attn.c_proj.weight", {d, d}},
+                                    {h + "attn.c_attn.weight", {d, 3 * d}, true, qkv.weight},
+                                    {h + "attn.c_attn.bias", {3 * d}, true, qkv.bias},
+                                    {h + "attn.c_proj.weight", {d, d}, true, projection.weight},
                                     {h + "attn.c_proj.bias", {d}},
                                     {h + "ln_2.weight", {d}},
                                     {h + "ln_2.bias", {d}},
-                                    {h + "mlp.c_fc.weight", {d, c.n_inner}},
-                                    {h + "mlp.c_fc.bias", {c.n_inner}},
-                                    {h + "mlp.c_proj.weight", {c.n_inner, d}},
+                                    {h + "mlp.c_fc.weight", {d, c.n_inner}, true, fc.weight},
+                                    {h + "mlp.c_fc.bias", {c.n_inner}, true, fc.bias},
+                                    {h + "mlp.c_proj.weight", {c.n_inner, d}, true, projection.weight},
                                     {h + "mlp.c_proj.bias", {d}}},
                      .residency = fsdp::Residency::kRegather});
   }
@@ -57,13 +62,30 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
   return units;
 }
 
+// Before anything is cut, so that the message speaks of heads and not of columns.
+fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& c, const ModelOptions& options) {
+  const int64_t ranks = mesh.shape().model;
+  if (ranks > 1 && (options.lora.enabled() || options.compute_dtype != at::kFloat)) {
+    throw std::invalid_argument("a mesh with model ranks takes neither adapters nor bfloat16, got " +
+                                std::to_string(ranks) + " model ranks");
+  }
+  const auto must_divide = [&](const char* key, int64_t value) {
+    if (value % ranks == 0) return;
+    throw std::invalid_argument("on a mesh with " + std::to_string(ranks) + " model ranks " + key +
+                                " must be a multiple of " + std::to_string(ranks) + ", got " + std::to_string(value));
+  };
+  must_divide("n_head", c.n_head);
+  must_divide("n_inner", c.n_inner);
+  return mesh;
+}
+
 }  // namespace
 
 Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze, const ModelOptions& options)
     : config_(config),
       options_(options),
-      model_(
-          std::make_unique<fsdp::ShardedModel>(mesh, unit_specs(config, freeze, options.lora), options.compute_dtype)) {
+      model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config, options),
+                                                  unit_specs(config, freeze, options.lora), options.compute_dtype)) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
   }
@@ -103,13 +125,20 @@ at::Tensor Gpt2::activation(const at::Tensor& x) const {
 at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments,
                        const AttentionPlan& attention, const dp::RecorderPtr& recorder) const {
   const double eps = config_.layer_norm_epsilon;
-  const at::Tensor qkv =
-      adapted_linear(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder), segments, recorder);
-  const at::Tensor attended =
-      x + adapted_linear(block.attention_out, attention.attend(qkv, config_.n_head), segments, recorder);
-  const at::Tensor inner =
-      adapted_linear(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder), segments, recorder);
-  return attended + adapted_linear(block.mlp_out, activation(inner), segments, recorder);
+  fsdp::Mesh& mesh = model_->mesh();
+  const auto into = [&](const AdaptedLinear& use, const at::Tensor& rows) {
+    if (mesh.shape().model == 1) return adapted_linear(use, rows, segments, recorder);
+    return dp::column_split_linear(mesh, use.base, rows, segments, recorder);
+  };
+  const auto out_of = [&](const AdaptedLinear& use, const at::Tensor& rows) {
+    if (mesh.shape().model == 1) return adapted_linear(use, rows, segments, recorder);
+    return dp::row_split_linear(mesh, use.base, rows, segments, recorder);
+  };
+  const int64_t heads = config_.n_head / mesh.shape().model;  // this rank's
+  const at::Tensor qkv = into(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder));
+  const at::Tensor attended = x + out_of(block.attention_out, attention.attend(qkv, heads));
+  const at::Tensor inner = into(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder));
+  return attended + out_of(block.mlp_out, activation(inner));
 }
 
 at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
@@ -156,7 +185,7 @@ void initialize(Gpt2& model, uint64_t seed) {
   for (const auto& parameter : parameters.parameters()) {
     const std::string& name = parameter->name();
     if (is_adapter(name)) continue;
-    at::Tensor whole = at::zeros(parameter->shape(), at::kFloat);
+    at::Tensor whole = at::zeros(parameter->whole_shape(), at::kFloat);
     if (parameter->shape().size() > 1) {
       whole.normal_(0.0, model.config().initializer_range, generator);
       if (name.ends_with("c_proj.weight")) whole.mul_(residual);

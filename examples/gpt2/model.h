@@ -3,6 +3,9 @@
 // Units: the embeddings (wte, wpe; kept gathered, as the tied head reads wte again), one per block (gathered again for
 // backward), the end (ln_f and, untied, lm_head; kept gathered). No dropout: clipping and noise regularise enough, and
 // a unit's gradient stays a function of the unit alone.
+//
+// On a mesh with a model axis of M ranks each block is cut as in Megatron-LM (arXiv:1909.08053): a rank holds n_head/M
+// heads and n_inner/M inner columns; embeddings, norms and the biases of the projections are whole on every rank.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,7 +34,8 @@ struct ModelOptions {
 class Gpt2 {
  public:
   // freeze: glob patterns over parameter names ("transformer.wte.*"); one that matches nothing, or patterns that
-  // leave nothing to train, are std::invalid_argument. With adapters only these are trained.
+  // leave nothing to train, are std::invalid_argument. So are n_head and n_inner that the model axis does not divide,
+  // and adapters or bfloat16 on a mesh with model ranks. With adapters only these are trained.
   Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze,
        const ModelOptions& options = {});
 

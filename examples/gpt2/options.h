@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "fsdp/mesh.h"
 
 namespace ghostshard::gpt2 {
 
@@ -48,6 +51,13 @@ struct Options {
   uint64_t seed = 0;
   int64_t eval_every = 0;
   int64_t timeout_seconds = 600;
+  std::optional<fsdp::MeshShape> mesh;  // default: all ranks on the shard axis
+
+  // Checkpoints and going on from them.
+  std::optional<int64_t> checkpoint_every;  // 0: only when stopped by a signal; default: see checkpointing.cpp
+  int64_t keep_checkpoints = 2;
+  bool resume = false;
+  std::optional<double> epsilon_limit;
 
   // Generation instead of training.
   std::optional<std::string> generate;
@@ -56,6 +66,9 @@ struct Options {
   int64_t max_new_tokens = 64;
   double temperature = 0.8;
   int64_t top_k = 40;
+
+  // Every option of the command line by name with its value as text (defaults too): what a resumed run is compared by.
+  std::map<std::string, std::string> given;
 
   bool generating() const { return generate || generate_tokens; }
 };

@@ -22,7 +22,8 @@ void check_output_is_new(const std::filesystem::path& output) {
   }
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path), stream_(path) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, bool append)
+    : path_(path), stream_(path, append ? std::ios::app : std::ios::out) {
   if (!stream_) throw std::runtime_error(path.string() + " cannot be written");
 }
 

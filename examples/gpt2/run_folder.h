@@ -29,7 +29,8 @@ struct MetricsLine {
 // Appends whole lines. std::runtime_error naming the file when it cannot.
 class MetricsFile {
  public:
-  explicit MetricsFile(const std::filesystem::path& path);
+  // A new file, or one that is there (append).
+  MetricsFile(const std::filesystem::path& path, bool append);
   void write(const MetricsLine& line);
 
  private:

@@ -13,8 +13,9 @@ struct Case {
   std::vector<std::string> freeze;
   dp::RecordingChoice recording = dp::RecordingChoice::kAutomatic;
   int64_t microbatch = 100;
-  int64_t ranks = 1;
+  const char* mesh = "1x1x1";
   double clip_norm = 6.0;  // about half of the texts are above
+  int64_t heads = 3;
   gpt2::ModelOptions options = {};
   std::vector<int64_t> texts_per_unit = {};
 };
@@ -53,40 +54,62 @@ const Case kCases[] = {
     {.name = "middle_block_frozen", .freeze = {"transformer.h.1.*"}},
     {.name = "nothing_clips", .clip_norm = 1e4},
     {.name = "everything_clips", .clip_norm = 1e-3},
-    {.name = "two_ranks_hold", .recording = Choice::kHold, .microbatch = 2, .ranks = 2},
-    {.name = "two_ranks_replay", .recording = Choice::kReplay, .microbatch = 2, .ranks = 2},
-    {.name = "two_ranks_untied", .tied = false, .microbatch = 4, .ranks = 2},
-    {.name = "two_ranks_frozen_parts", .freeze = {"transformer.w*", "transformer.h.1.*"}, .microbatch = 4, .ranks = 2},
-    {.name = "four_ranks", .microbatch = 2, .ranks = 4},
+    {.name = "two_ranks_hold", .recording = Choice::kHold, .microbatch = 2, .mesh = "1x2x1"},
+    {.name = "two_ranks_replay", .recording = Choice::kReplay, .microbatch = 2, .mesh = "1x2x1"},
+    {.name = "two_ranks_untied", .tied = false, .microbatch = 4, .mesh = "1x2x1"},
+    {.name = "two_ranks_frozen_parts",
+     .freeze = {"transformer.w*", "transformer.h.1.*"},
+     .microbatch = 4,
+     .mesh = "1x2x1"},
+    {.name = "two_replicas", .microbatch = 2, .mesh = "2x1x1"},
+    {.name = "two_replicas_of_two", .microbatch = 2, .mesh = "2x2x1"},
+    {.name = "eight_ranks", .microbatch = 2, .mesh = "1x8x1"},
+    {.name = "two_model_ranks_hold", .recording = Choice::kHold, .microbatch = 5, .mesh = "1x1x2", .heads = 4},
+    {.name = "two_model_ranks_replay", .recording = Choice::kReplay, .microbatch = 5, .mesh = "1x1x2", .heads = 4},
+    {.name = "two_model_ranks_untied", .tied = false, .mesh = "1x1x2", .heads = 4},
+    {.name = "four_model_ranks", .mesh = "1x1x4", .heads = 4},
+    {.name = "shard_and_model", .microbatch = 2, .mesh = "1x2x2", .heads = 4},
+    {.name = "all_three_axes", .microbatch = 2, .mesh = "2x2x2", .heads = 4},
+    {.name = "model_ranks_only_whole_parameters",
+     .freeze = {"*.c_attn.*", "*.c_fc.*", "*.c_proj.weight"},
+     .mesh = "1x1x2",
+     .heads = 4},
+    {.name = "model_ranks_only_cut_parameters",
+     .freeze = {"*.ln_*", "transformer.w*", "*.c_proj.bias"},
+     .mesh = "1x1x2",
+     .heads = 4},
+    {.name = "model_ranks_first_blocks_frozen",
+     .freeze = {"transformer.w*", "transformer.h.0.*", "transformer.h.1.*"},
+     .mesh = "1x2x2",
+     .heads = 4},
+    {.name = "model_ranks_everything_clips", .mesh = "1x2x2", .clip_norm = 1e-3, .heads = 4},
+    {.name = "four_ranks", .microbatch = 2, .mesh = "1x4x1"},
     {.name = "lora_hold", .recording = Choice::kHold, .clip_norm = 3, .options = lora({"attn.c_attn"})},
     {.name = "lora_replay", .recording = Choice::kReplay, .clip_norm = 3, .options = lora({"attn.c_attn"})},
     {.name = "lora_everywhere", .microbatch = 3, .options = lora({"attn.*", "mlp.*"})},
     {.name = "lora_of_one_block", .clip_norm = 1, .options = lora({"transformer.h.1.mlp.c_fc"}, 1)},
     {.name = "lora_only_up", .freeze = {"*lora_A*"}, .clip_norm = 3, .options = lora({"*"})},
-    {.name = "lora_two_ranks", .microbatch = 2, .ranks = 2, .options = lora({"attn.c_proj", "mlp.c_proj"})},
+    {.name = "lora_two_ranks", .microbatch = 2, .mesh = "1x2x1", .options = lora({"attn.c_proj", "mlp.c_proj"})},
     {.name = "checkpointed_hold", .recording = Choice::kHold, .options = checkpointed()},
     {.name = "checkpointed_replay", .recording = Choice::kReplay, .microbatch = 3, .options = checkpointed()},
     {.name = "checkpointed_frozen_parts", .freeze = {"transformer.w*", "transformer.h.1.*"}, .options = checkpointed()},
     {.name = "checkpointed_lora", .microbatch = 3, .clip_norm = 3, .options = checkpointed(lora({"*"}))},
-    {.name = "checkpointed_two_ranks", .microbatch = 2, .ranks = 2, .options = checkpointed()},
+    {.name = "checkpointed_two_ranks", .microbatch = 2, .mesh = "1x2x1", .options = checkpointed()},
 };
-
 const std::vector<int64_t> kUsers = {3, 1, 2, 4, 2};
-
 const Case kUserCases[] = {
     {.name = "users_hold", .recording = Choice::kHold, .clip_norm = 3, .texts_per_unit = kUsers},
     {.name = "users_replay", .recording = Choice::kReplay, .microbatch = 2, .clip_norm = 3, .texts_per_unit = kUsers},
     {.name = "users_untied", .tied = false, .clip_norm = 3, .texts_per_unit = kUsers},
-    {.name = "users_two_ranks", .microbatch = 2, .ranks = 2, .clip_norm = 3, .texts_per_unit = kUsers},
+    {.name = "users_two_ranks", .microbatch = 2, .mesh = "1x2x1", .clip_norm = 3, .texts_per_unit = kUsers},
     {.name = "users_checkpointed", .clip_norm = 3, .options = checkpointed(), .texts_per_unit = kUsers},
     {.name = "one_user", .clip_norm = 1, .texts_per_unit = {12}},
 };
-
 const Case kBfloat16Cases[] = {
     {.name = "bfloat16_hold", .recording = Choice::kHold, .options = in_bfloat16()},
     {.name = "bfloat16_replay", .recording = Choice::kReplay, .microbatch = 3, .options = in_bfloat16()},
     {.name = "bfloat16_untied", .tied = false, .options = in_bfloat16()},
-    {.name = "bfloat16_two_ranks", .microbatch = 2, .ranks = 2, .options = in_bfloat16()},
+    {.name = "bfloat16_two_ranks", .microbatch = 2, .mesh = "1x2x1", .options = in_bfloat16()},
     {.name = "bfloat16_checkpointed", .options = in_bfloat16(checkpointed())},
     {.name = "bfloat16_lora", .clip_norm = 3, .options = in_bfloat16(lora({"*"}))},
     {.name = "bfloat16_users", .clip_norm = 3, .options = in_bfloat16(), .texts_per_unit = kUsers},
@@ -96,13 +119,13 @@ class ClippedSum : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
   const Case& c = GetParam();
-  const gpt2::Config config = small_config(c.tied);
+  const gpt2::Config config = small_config(c.tied, c.heads);
   const auto texts = awkward_texts(config);
   const TemporaryFolder folder;
   const auto path = write_texts(folder.path() / "texts.safetensors", texts, c.texts_per_unit);
   std::mutex results;
   Distance total;
-  run_ranks(static_cast<int>(c.ranks), [&](fsdp::Mesh& mesh) {
+  run_mesh(fsdp::MeshShape::parse(c.mesh), [&](fsdp::Mesh& mesh) {
     gpt2::Gpt2 model(mesh, config, c.freeze, c.options);
     randomize(model, 3);
     const gpt2::Dataset data(path, config.vocab_size, config.n_positions);
@@ -119,7 +142,7 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
     const auto key = test_key();
     auto clipper = plan.clipper(model.parameters(), {.recording = c.recording});
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
-    const auto sampler = plan.sampler(key, mesh.rank(), mesh.world_size());
+    const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
     auto sum = clipped_batch(model, clipper, data, sampler.draw_local({0}, c.microbatch, data.row_counts()));
     const auto gradient = mechanism.release(std::move(sum), {0});
 

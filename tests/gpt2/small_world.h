@@ -18,13 +18,13 @@
 
 namespace ghostshard::tests {
 
-inline gpt2::Config small_config(bool tied) {
+inline gpt2::Config small_config(bool tied, int64_t heads = 3) {
   gpt2::Config c;
   c.vocab_size = 61;
   c.n_positions = 24;
   c.n_embd = 24;
   c.n_layer = 3;
-  c.n_head = 3;
+  c.n_head = heads;
   c.n_inner = 40;
   c.initializer_range = 0.2;  // large enough that every parameter's gradient matters in the comparison
   c.tie_word_embeddings = tied;
@@ -111,7 +111,7 @@ inline void randomize(gpt2::Gpt2& model, uint64_t seed) {
   for (const auto& parameter : parameters.parameters()) {
     if (parameter->shape().size() > 1 && !parameter->name().ends_with("lora_B.weight")) continue;
     const double centre = parameter->shape().size() == 1 && parameter->name().ends_with(".weight") ? 1.0 : 0.0;
-    parameters.set_parameter(*parameter, at::empty(parameter->shape(), at::kFloat).normal_(centre, 0.2, random));
+    parameters.set_parameter(*parameter, at::empty(parameter->whole_shape(), at::kFloat).normal_(centre, 0.2, random));
   }
 }
 
@@ -158,12 +158,15 @@ inline Distance compare_slices(fsdp::ShardedModel& model, const fsdp::ShardBuffe
   for (const auto& group : model.groups()) {
     if (!group->trainable()) continue;
     const at::Tensor slice = slices.shard(*group).to(at::kDouble) * scale;
-    for (const auto& range : group->plan().owned(model.mesh().rank())) {
+    for (const auto& range : group->owned()) {
       const std::string& name = group->parameters()[static_cast<size_t>(range.tensor)]->name();
-      const at::Tensor want = expected.at(name).reshape(-1).narrow(0, range.first, range.count);
-      const at::Tensor got = slice.narrow(0, range.shard_offset, range.count);
-      d.squared_difference += (want - got).pow(2).sum().item<double>();
-      d.squared_norm += want.pow(2).sum().item<double>();
+      for (const auto& run :
+           group->parameters()[static_cast<size_t>(range.tensor)]->whole_runs(range.first, range.count)) {
+        const at::Tensor want = expected.at(name).reshape(-1).narrow(0, run.whole_first, run.count);
+        const at::Tensor got = slice.narrow(0, range.shard_offset + run.first - range.first, run.count);
+        d.squared_difference += (want - got).pow(2).sum().item<double>();
+        d.squared_norm += want.pow(2).sum().item<double>();
+      }
     }
   }
   return d;
