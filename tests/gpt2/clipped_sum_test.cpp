@@ -82,6 +82,8 @@ const Case kCases[] = {
      .freeze = {"transformer.w*", "transformer.h.0.*", "transformer.h.1.*"},
      .mesh = "1x2x2",
      .heads = 4},
+    {.name = "model_ranks_recomputing", .microbatch = 2, .mesh = "1x2x2", .heads = 4, .options = checkpointed()},
+    {.name = "replicas_in_bfloat16", .microbatch = 2, .mesh = "2x2x1", .options = in_bfloat16()},
     {.name = "model_ranks_everything_clips", .mesh = "1x2x2", .clip_norm = 1e-3, .heads = 4},
     {.name = "four_ranks", .microbatch = 2, .mesh = "1x4x1"},
     {.name = "lora_hold", .recording = Choice::kHold, .clip_norm = 3, .options = lora({"attn.c_attn"})},
