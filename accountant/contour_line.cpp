@@ -13,7 +13,7 @@ constexpr double kPi = std::numbers::pi;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargestIntercept = 1e5;
-constexpr double kAmplification = 5;   // the line may lie off the saddle where the integrand is e^5 of delta
+constexpr double kAmplification = 3;   // the line may lie where the integrand is e^3 of what it is at the saddle
 constexpr double kMomentSlack = 1e-9;  // real_moment is good to 1e-13; a bound built on it takes this much more
 
 double log_kappa(double c) { return c * std::log(c / (1 + c)) - std::log1p(c); }
@@ -122,16 +122,12 @@ double rest_beyond(std::span<const LineMoment> lines, double t, double step, dou
 std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
                                              double saddle, double epsilon, double log_delta, double intercept, int64_t budget, double wanted_digits) {
   // K on a geometric grid around the saddle point; it tells what each intercept costs.
-  constexpr double kRatio = 1.3;
-  constexpr int kBelow = 6;
-  constexpr int kAbove = 11;
   std::vector<std::pair<double, double>> grid;  // (c, K(c))
-  std::vector<double> wide;
-  for (int i = -kBelow; i <= kAbove; ++i) {
-    const double c = saddle * std::pow(kRatio, i);
+  for (int i = -10; i <= 13; ++i) {
+    const double c = saddle * std::pow(1.15, i <= 8 ? i : 3 * i - 16);
     const double k = composed_moment(direction, phases, c).log_m;
     grid.emplace_back(c, k);
-    if (i > 0 && k - c * epsilon > 60 - 3 * log_delta) break;  // useless from here on
+    if (i > 0 && !(k - c * epsilon <= 60 - 3 * log_delta)) break;  // useless from here on
   }
   const auto period_of = [&](double c) {
     double right = kInfinity;
@@ -144,16 +140,19 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   if (intercept > 0) {
     line.c_ = saddle * intercept;
   } else {
+    const auto log_amplification = [&](double c, double k) { return k - c * epsilon - std::log(c) - std::log1p(c); };
+    double smallest = kInfinity;
+    for (const auto& [c, k] : grid) smallest = std::min(smallest, log_amplification(c, k));
     double least = kInfinity;
     for (const auto& [c, k] : grid) {
-      if (k - c * epsilon - std::log(c) - std::log1p(c) > log_delta + kAmplification + 2) continue;
+      if (!(log_amplification(c, k) <= smallest + kAmplification)) continue;
       const double period = period_of(c);
-      if (period < least * 0.9) {
+      if (period < least) {
         least = period;
         line.c_ = c;
       }
     }
-    if (!(line.c_ > 0)) line.c_ = saddle;
+    if (!(line.c_ > 0)) return std::nullopt;
   }
   const double c = line.c_;
   line.period_ = period_of(c);

@@ -16,6 +16,7 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kSqrtTwoPi = 2.506628274631000502415765284811;
 constexpr double kTail = 13;         // standard deviations on either side: e^-84 is left
 constexpr double kNegligible = 64;   // nodes below e^-64 of the largest are left out, and counted as error
+constexpr double kHeavy = 50;        // exponents of the power from here on are summed as they are
 constexpr int kLanes = 8;            // partial sums, so that roundings do not add up over all nodes
 constexpr double kPrecision = 45;    // the rule's error is e^-45 of M(c), divided by the count
 
@@ -131,8 +132,15 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
     double m1 = 0;
     double m2 = 0;
     for (const Node& node : kept) {
-      const double weight = std::exp(node.log_weight);
       const double y = p * node.l;
+      if (y > 50) {  // the power alone counts, and may be too large for a double where the weight is too small
+        const double term = std::exp(node.log_weight + y);
+        m += term;
+        m1 += term * node.l;
+        m2 += term * node.l * node.l;
+        continue;
+      }
+      const double weight = std::exp(node.log_weight);
       const double power = std::exp(y);
       m += weight * (e2(y) + p * node.d);
       m1 += weight * (std::abs(y) < 0.5 ? std::expm1(y) * node.l + node.d : (power - 1) * node.l + node.d);
@@ -234,6 +242,8 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     d_im_.push_back(d.imag());
     w_re_.push_back(weight.real());
     w_im_.push_back(weight.imag());
+    log_w_.push_back(log_weight);
+    w_phase_.push_back(phase);
     tilted_re_.push_back(tilted * std::cos(tilted_phase));
     tilted_im_.push_back(tilted * std::sin(tilted_phase));
     u_.push_back(u);
@@ -243,14 +253,19 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     const double of_weight = kRounding * (6 + z * z / 2 + std::abs(phase) + std::abs(log_h));
     const double of_loss = kRounding * (6 + 2 * std::abs(u));
     const double size = std::abs(l);
-    const double largest = std::max(1.0, std::exp(p0 * l.real()));
+    const double power = p0 * l.real();
     direct_error_ += tilted * (of_weight + kRounding * (2 + std::abs(p0 * l.real()) + std::abs(tilted_phase) +
                                                         std::abs(log_m)) + std::abs(p0) * size * of_loss);
     direct_error_per_p_ += tilted * size * (of_loss + 2 * kRounding);
-    excess_error_per_p2_ += std::abs(weight) * size * size * largest * (of_weight + 1.5 * of_loss + 12 * kRounding);
+    const double squares = std::exp(log_weight + std::max(0.0, power)) * size * size;
+    excess_error_per_p2_ += squares * (of_weight + 1.5 * of_loss + 12 * kRounding);
     excess_error_per_p_ += std::abs(weight) * (std::abs(d) * (of_weight + 2 * of_loss) + direct_d_rounding);
+    if (power > kHeavy) {  // see at(): there -1 - y + p·d is left out
+      excess_error_ += std::abs(weight);
+      excess_error_per_p_ += std::exp(std::min(log_weight + std::max(0.0, u), 700.0));
+    }
     sum_tilted += tilted;
-    sum_squares += std::abs(weight) * size * size * largest;
+    sum_squares += squares;
     sum_d += std::abs(weight) * std::abs(d);
   }
   // Adding n terms in eight lanes: at most n/8 + 8 roundings of the sum of moduli.
@@ -320,6 +335,12 @@ LineMoment::Value LineMoment::at(double t) const {
       const double yi = pr * l_im_[j] + pi * l_re_[j];
       double er;
       double ei;
+      if (pr * l_re_[j] > kHeavy) {  // the power alone counts, and may be too large where the weight is too small
+        const double term = std::exp(log_w_[j] + yr);
+        lanes_re[j % kLanes] += term * std::cos(w_phase_[j] + yi);
+        lanes_im[j % kLanes] += term * std::sin(w_phase_[j] + yi);
+        continue;
+      }
       if (yr * yr + yi * yi < 0.25) {
         double sr = 1;
         double si = 0;

@@ -82,6 +82,7 @@ class LineMoment {
   bool exact_ = false;       // q = 1: closed form
   bool use_excess_ = false;  // M(c) is small enough for the form M - 1
   std::vector<double> l_re_, l_im_, d_re_, d_im_, w_re_, w_im_, tilted_re_, tilted_im_;
+  std::vector<double> log_w_, w_phase_;
   std::vector<double> u_, mass_;  // mass: the real tilted measure, for B
   double direct_error_ = 0, direct_error_per_p_ = 0, sum_tilted_ = 0;
   double excess_error_ = 0, excess_error_per_p_ = 0, excess_error_per_p2_ = 0;
