@@ -14,6 +14,8 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargestIntercept = 1e5;
 constexpr double kAmplification = 3;   // the line may lie where the integrand is e^3 of what it is at the saddle
+constexpr double kCancelling = 6;      // from here on integrand and sum are kept in long double
+constexpr size_t kPreciseBudget = 1'000'000;
 constexpr double kMomentSlack = 1e-9;  // real_moment is good to 1e-13; a bound built on it takes this much more
 
 double log_kappa(double c) { return c * std::log(c / (1 + c)) - std::log1p(c); }
@@ -193,36 +195,60 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   const auto n = static_cast<size_t>(std::ceil(end / step));
   line.integrand_.assign(n, 0);
   line.error_.assign(n, 0);
+  const double excess = line.log_scale_ - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
+  line.precise_ = excess > kCancelling && n * nodes <= kPreciseBudget;
+  const auto add = [&](size_t k, const LineMoment::Value& value) {
+    line.integrand_[k] += value.log_power;
+    line.error_[k] += value.relative_error;
+  };
   for (const LineMoment& moment : moments)
-    moment.sweep(step, n, [&](size_t k, const LineMoment::Value& value) {
-      line.integrand_[k] += value.log_power;
-      line.error_[k] += value.relative_error;
-    });
+    if (line.precise_)
+      moment.sweep<long double>(line.step<long double>(), n, add);
+    else
+      moment.sweep<double>(step, n, add);
   for (size_t k = 0; k < n; ++k) {
-    const double t = step * static_cast<double>(k);
-    const Complex z(c, t);
-    const Complex log_power = line.integrand_[k];
-    line.t_.push_back(t);
-    line.integrand_[k] = std::exp(log_power) / (z * (z + 1.0));
-    line.error_[k] = std::abs(line.integrand_[k]) * (line.error_[k] + kRounding * (16 + std::abs(log_power)));
+    const std::complex<long double> log_power = line.integrand_[k];
+    const auto size = static_cast<double>(std::abs(log_power));
+    if (line.precise_) {
+      const std::complex<long double> z(c, line.step<long double>() * static_cast<long double>(k));
+      line.integrand_[k] = std::exp(log_power) / (z * (z + 1.0L));
+    } else {
+      const Complex z(c, step * static_cast<double>(k));
+      line.integrand_[k] = std::exp(Complex(log_power)) / (z * (z + 1.0));
+    }
+    line.error_[k] = static_cast<double>(std::abs(line.integrand_[k])) * (line.error_[k] + kRounding * (16 + size));
   }
   return line;
 }
 
 ContourLine::Value ContourLine::at(double epsilon) const {
-  double sum = 0;
-  double slope = 0;
+  return precise_ ? evaluate<long double>(epsilon) : evaluate<double>(epsilon);
+}
+
+template <class Real>
+ContourLine::Value ContourLine::evaluate(double epsilon) const {
+  Real real_sum = 0;
+  Real real_slope = 0;
   double error = 2 * rest_;
-  for (size_t k = t_.size(); k-- > 0;) {
-    const double angle = -t_[k] * epsilon;
-    const Complex term = integrand_[k] * Complex(std::cos(angle), std::sin(angle));
+  for (size_t k = integrand_.size(); k-- > 0;) {
+    const Real t = step<Real>() * static_cast<Real>(k);
+    const Real angle = -t * epsilon;
+    const auto re = static_cast<Real>(integrand_[k].real());
+    const auto im = static_cast<Real>(integrand_[k].imag());
+    const Real turn_re = std::cos(angle);
+    const Real turn_im = std::sin(angle);
+    const Real term_re = re * turn_re - im * turn_im;
+    const Real term_im = re * turn_im + im * turn_re;
     const double weight = k == 0 ? 1 : 2;
-    sum += weight * term.real();
-    slope -= weight * (c_ * term.real() - t_[k] * term.imag());
-    const double modulus = std::abs(term);
+    real_sum += weight * term_re;
+    real_slope -= weight * (c_ * term_re - t * term_im);
     // Added up from the last to the first: what k nodes have yet to join is rounded k times more.
-    error += weight * (error_[k] + modulus * kRounding * (4 + std::abs(angle) + static_cast<double>(k) / 2));
+    const double modulus = std::abs(static_cast<double>(term_re)) + std::abs(static_cast<double>(term_im));
+    error += weight * (error_[k] + modulus * kRounding *
+                                       (4 + std::abs(static_cast<double>(angle)) + static_cast<double>(k) / 2));
   }
+  const auto sum = static_cast<double>(real_sum);
+  const auto slope = static_cast<double>(real_slope);
   const double exponent = log_scale_ - c_ * epsilon;
   const double scale = std::exp(exponent) / period_;
   const double of_scale = kRounding * (8 + std::abs(log_scale_) + c_ * std::abs(epsilon)) * 2;

@@ -13,6 +13,7 @@
 
 #include <complex>
 #include <cstdint>
+#include <numbers>
 #include <optional>
 #include <span>
 #include <vector>
@@ -56,16 +57,22 @@ class ContourLine {
 
   double intercept() const { return c_; }
   double period() const { return period_; }
-  size_t nodes() const { return t_.size(); }
+  size_t nodes() const { return integrand_.size(); }
 
  private:
   ContourLine() = default;
+  template <class Real>
+  Value evaluate(double epsilon) const;
+  template <class Real>
+  Real step() const {
+    return 2 * std::numbers::pi_v<Real> / static_cast<Real>(period_);
+  }
   double c_ = 0, period_ = 0, log_scale_ = 0;
-  std::vector<double> t_;
-  std::vector<std::complex<double>> integrand_;  // M(c+it)/M(c)/(z(z+1))
-  std::vector<double> error_;                    // of each, absolute
-  double rest_ = 0;                              // sum of the moduli beyond the last node
-  std::vector<std::pair<double, double>> chernoff_;  // (c', K(c')) with c' > c
+  bool precise_ = false;  // the integrand is much larger than the integral: long double where roundings vary
+  std::vector<std::complex<long double>> integrand_;  // M(c+it)/M(c)/(z(z+1)) at t = 0, 2 pi/P, …
+  std::vector<double> error_;                         // of each, absolute
+  double rest_ = 0;                                   // sum of the moduli beyond the last node
+  std::vector<std::pair<double, double>> chernoff_;   // (c', K(c')) with c' > c
 };
 
 }  // namespace ghostshard::accountant

@@ -296,105 +296,99 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
 
 LineMoment::Value LineMoment::finish(Complex m, double error) const {
   const double modulus = std::abs(m);
-  Value value;
-  value.modulus = std::min(1.0, modulus + error);
-  if (!(count_ * error < 0.01 * modulus)) {
-    value.log_power = count_ * std::log(std::max(value.modulus, 1e-300));
-    value.relative_error = 2;
-    return value;
-  }
-  value.log_power = count_ * std::log(m);
-  value.relative_error = 1.01 * count_ * error / modulus + 4 * kRounding * (1 + std::abs(value.log_power));
-  return value;
+  if (!(count_ * error < 0.01 * modulus))
+    return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
+  const Complex log_power = count_ * std::log(m);
+  return {log_power, 1.01 * count_ * error / modulus + 4 * kRounding * (1 + std::abs(log_power))};
 }
 
 bool LineMoment::in_excess_form(double t) const {
   return use_excess_ && q_ * std::hypot(direction_ == Direction::kRemove ? 1 + c_ : c_, t) < 1;
 }
 
-LineMoment::Value LineMoment::at(double t) const {
+template <class Real>
+LineMoment::Value LineMoment::at(Real t) const {
   const bool remove = direction_ == Direction::kRemove;
-  if (exact_) {
-    // log M(z) = z(z+1)/(2 sigma²)
-    Value value;
-    const double scale = count_ / (2 * sigma_ * sigma_);
-    value.log_power = scale * Complex(-t * t, (1 + 2 * c_) * t);
-    value.modulus = std::exp(-t * t / (2 * sigma_ * sigma_)) * (1 + 1e-15);
-    value.relative_error = 8 * kRounding * (1 + std::abs(value.log_power));
-    return value;
+  const auto rough_t = static_cast<double>(t);
+  if (exact_) {  // log M(z) = z(z+1)/(2 sigma²)
+    const Real scale = count_ / (2 * static_cast<Real>(sigma_) * sigma_);
+    const std::complex<long double> log_power(-scale * t * t, scale * (1 + 2 * c_) * t);
+    return {log_power, 8 * kRounding * (1 + static_cast<double>(std::abs(log_power)))};
   }
-  const double pr = remove ? 1 + c_ : -c_;
-  const double pi = remove ? t : -t;
-  const double p = std::hypot(pr, pi);
   const size_t n = l_re_.size();
-  if (in_excess_form(t)) {
-    std::array<double, kLanes> lanes_re{};
-    std::array<double, kLanes> lanes_im{};
+  std::array<Real, kLanes> lanes_re{};
+  std::array<Real, kLanes> lanes_im{};
+  if (!in_excess_form(rough_t)) {
+    const Real pi = remove ? t : -t;
     for (size_t j = 0; j < n; ++j) {
-      const double yr = pr * l_re_[j] - pi * l_im_[j];
-      const double yi = pr * l_im_[j] + pi * l_re_[j];
-      double er;
-      double ei;
-      if (pr * l_re_[j] > kHeavy) {  // the power alone counts, and may be too large where the weight is too small
-        const double term = std::exp(log_w_[j] + yr);
-        lanes_re[j % kLanes] += term * std::cos(w_phase_[j] + yi);
-        lanes_im[j % kLanes] += term * std::sin(w_phase_[j] + yi);
-        continue;
-      }
-      if (yr * yr + yi * yi < 0.25) {
-        double sr = 1;
-        double si = 0;
-        for (int k = 14; k >= 3; --k) {
-          const double inverse = 1.0 / k;
-          const double ar = (sr * yr - si * yi) * inverse;
-          si = (sr * yi + si * yr) * inverse;
-          sr = 1 + ar;
-        }
-        const double hr = (yr * yr - yi * yi) / 2;
-        const double hi = yr * yi;
-        er = hr * sr - hi * si;
-        ei = hr * si + hi * sr;
-      } else {
-        const double growth = std::exp(yr);
-        er = growth * std::cos(yi) - 1 - yr;
-        ei = growth * std::sin(yi) - yi;
-      }
-      er += pr * d_re_[j] - pi * d_im_[j];
-      ei += pr * d_im_[j] + pi * d_re_[j];
-      lanes_re[j % kLanes] += w_re_[j] * er - w_im_[j] * ei;
-      lanes_im[j % kLanes] += w_re_[j] * ei + w_im_[j] * er;
+      const Real damping = std::exp(-pi * l_im_[j]);  // p0·l is in the tilted weight already
+      const Real angle = pi * l_re_[j];
+      const Real cr = damping * std::cos(angle);
+      const Real ci = damping * std::sin(angle);
+      lanes_re[j % kLanes] += tilted_re_[j] * cr - tilted_im_[j] * ci;
+      lanes_im[j % kLanes] += tilted_re_[j] * ci + tilted_im_[j] * cr;
     }
-    const double sum_re = std::accumulate(lanes_re.begin(), lanes_re.end(), 0.0);
-    const double sum_im = std::accumulate(lanes_im.begin(), lanes_im.end(), 0.0);
-    const double error = excess_error_ + p * excess_error_per_p_ + p * p * excess_error_per_p2_;
-    // log(1+S) with S small: both parts by log1p, so that a real part of 1e-12 keeps its digits.
-    const double norm = 2 * sum_re + sum_re * sum_re + sum_im * sum_im;
-    const Complex log_total(0.5 * std::log1p(norm), std::atan2(sum_im, 1 + sum_re));
-    const double modulus = std::exp(log_total.real());
-    if (count_ * error < 0.01 * modulus) {
-      Value value;
-      value.log_power = count_ * (log_total - log_m_);
-      value.modulus = std::min(1.0, std::exp(log_total.real() - log_m_) + 2 * error);
-      value.relative_error =
-          1.01 * count_ * error / modulus + 4 * kRounding * (1 + std::abs(value.log_power));
-      return value;
-    }
-    return finish(Complex(1 + sum_re, sum_im) * std::exp(-log_m_), (error + kRounding) * std::exp(-log_m_));
+    const Complex sum(static_cast<double>(std::accumulate(lanes_re.begin(), lanes_re.end(), Real(0))),
+                      static_cast<double>(std::accumulate(lanes_im.begin(), lanes_im.end(), Real(0))));
+    return finish(sum, direct_error_ + rough_t * direct_error_per_p_);
   }
-  std::array<double, kLanes> lanes_re{};
-  std::array<double, kLanes> lanes_im{};
+  const Real pr = remove ? 1 + Real(c_) : -Real(c_);
+  const Real pi = remove ? t : -t;
+  constexpr int kTerms = sizeof(Real) > 8 ? 18 : 14;
   for (size_t j = 0; j < n; ++j) {
-    const double damping = std::exp(-pi * l_im_[j]);  // p0·l is in the tilted weight already
-    const double angle = pi * l_re_[j];
-    const double cr = damping * std::cos(angle);
-    const double ci = damping * std::sin(angle);
-    lanes_re[j % kLanes] += tilted_re_[j] * cr - tilted_im_[j] * ci;
-    lanes_im[j % kLanes] += tilted_re_[j] * ci + tilted_im_[j] * cr;
+    const Real yr = pr * l_re_[j] - pi * l_im_[j];
+    const Real yi = pr * l_im_[j] + pi * l_re_[j];
+    if (pr * l_re_[j] > kHeavy) {  // the power alone counts, and may be too large where the weight is too small
+      const Real term = std::exp(log_w_[j] + yr);
+      lanes_re[j % kLanes] += term * std::cos(w_phase_[j] + yi);
+      lanes_im[j % kLanes] += term * std::sin(w_phase_[j] + yi);
+      continue;
+    }
+    Real er;
+    Real ei;
+    if (yr * yr + yi * yi < Real(0.25)) {  // e2 by its series
+      Real sr = 1;
+      Real si = 0;
+      for (int k = kTerms; k >= 3; --k) {
+        const Real inverse = Real(1) / k;
+        const Real ar = (sr * yr - si * yi) * inverse;
+        si = (sr * yi + si * yr) * inverse;
+        sr = 1 + ar;
+      }
+      const Real hr = (yr * yr - yi * yi) / 2;
+      const Real hi = yr * yi;
+      er = hr * sr - hi * si;
+      ei = hr * si + hi * sr;
+    } else {
+      const Real growth = std::exp(yr);
+      er = growth * std::cos(yi) - 1 - yr;
+      ei = growth * std::sin(yi) - yi;
+    }
+    er += pr * d_re_[j] - pi * d_im_[j];
+    ei += pr * d_im_[j] + pi * d_re_[j];
+    lanes_re[j % kLanes] += w_re_[j] * er - w_im_[j] * ei;
+    lanes_im[j % kLanes] += w_re_[j] * ei + w_im_[j] * er;
   }
-  const double sum_re = std::accumulate(lanes_re.begin(), lanes_re.end(), 0.0);
-  const double sum_im = std::accumulate(lanes_im.begin(), lanes_im.end(), 0.0);
-  return finish(Complex(sum_re, sum_im), direct_error_ + t * direct_error_per_p_);
+  const Real sum_re = std::accumulate(lanes_re.begin(), lanes_re.end(), Real(0));
+  const Real sum_im = std::accumulate(lanes_im.begin(), lanes_im.end(), Real(0));
+  const double p = std::hypot(static_cast<double>(pr), rough_t);
+  const double error = excess_error_ + p * excess_error_per_p_ + p * p * excess_error_per_p2_;
+  // log(1+S) with S small: the modulus by log1p, so that a real part of 1e-12 keeps its digits.
+  const Real norm = 2 * sum_re + sum_re * sum_re + sum_im * sum_im;
+  const Real log_modulus = norm > -1 ? std::log1p(norm) / 2 : Real(-750);
+  const auto modulus = static_cast<double>(std::exp(log_modulus));
+  if (!(count_ * error < 0.01 * modulus)) {
+    const double scale = std::exp(-log_m_);
+    return finish(Complex(static_cast<double>(1 + sum_re), static_cast<double>(sum_im)) * scale,
+                  (error + kRounding) * scale);
+  }
+  const std::complex<long double> log_power(count_ * (log_modulus - log_m_), count_ * std::atan2(sum_im, 1 + sum_re));
+  return {log_power,
+          1.01 * count_ * error / modulus + 4 * kRounding * (1 + static_cast<double>(std::abs(log_power)))};
 }
+
+template LineMoment::Value LineMoment::at<double>(double) const;
+template LineMoment::Value LineMoment::at<long double>(long double) const;
 
 namespace {
 constexpr double kShiftRatio = 1.4;

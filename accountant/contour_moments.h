@@ -52,15 +52,17 @@ class LineMoment {
   LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m);
 
   struct Value {
-    std::complex<double> log_power;  // of the quotient; its real part is rounded up where the error is large
+    std::complex<long double> log_power;  // of the quotient; its real part is rounded up where the error is large
     double relative_error;           // |computed - true| <= relative_error·|e^log_power|
-    double modulus;                  // upper bound of |M(c+it)|/M(c), of one execution
   };
-  Value at(double t) const;
+  // Precise: sums in long double. The rounding of each node is then one fixed, tiny change of the distribution and no
+  // longer differs from t to t, which is what an integral that cancels would amplify. The proven error stays.
+  template <class Real>  // double or long double
+  Value at(Real t) const;
 
   // at(k·step) for k = 0, …, n-1, one after the other: many times faster than one by one where t·q is large.
-  template <class Visitor>  // (size_t k, const Value&)
-  void sweep(double step, size_t n, const Visitor& visit) const;
+  template <class Real, class Visitor>  // (size_t k, const Value&)
+  void sweep(Real step, size_t n, const Visitor& visit) const;
 
   // Upper bound of log |M(c+it')/M(c)|^count for all t' >= t.
   double log_rest(double t) const;
@@ -94,11 +96,12 @@ class LineMoment {
 // How many steps a sweep goes by multiplication before it starts afresh: each adds two roundings.
 inline constexpr size_t kSweepLength = 64;
 
-template <class Visitor>
-void LineMoment::sweep(double step, size_t n, const Visitor& visit) const {
+template <class Real, class Visitor>
+void LineMoment::sweep(Real exact_step, size_t n, const Visitor& visit) const {
+  const auto step = static_cast<double>(exact_step);
   size_t k = 0;
   while (k < n && (exact_ || in_excess_form(step * static_cast<double>(k)))) {
-    visit(k, at(step * static_cast<double>(k)));
+    visit(k, at<Real>(exact_step * static_cast<Real>(k)));
     ++k;
   }
   const size_t size = l_re_.size();
