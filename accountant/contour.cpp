@@ -19,7 +19,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Evaluations of an integrand, about 15 ns each.
 constexpr int64_t kQuickBudget = 1'000'000;
-constexpr int64_t kTightBudget = 60'000'000;
+constexpr int64_t kTightBudget = 40'000'000;
 
 using Phases = std::vector<ComposedRelease>;
 
