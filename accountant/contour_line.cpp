@@ -129,8 +129,8 @@ double rest_beyond(std::span<const LineMoment> lines, double t, double step, dou
 
 }  // namespace
 
-std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
-                                             double saddle, double epsilon, double log_delta, double intercept, int64_t budget, double wanted_digits) {
+std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
+                                      double epsilon, double log_delta, double intercept, double wanted_digits) {
   // K on a geometric grid around the saddle point; it tells what each intercept costs.
   std::vector<std::pair<double, double>> grid;  // (c, K(c))
   for (const double share : {0.3, 0.4, 0.5, 0.6, 0.7, 0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99, 1.0, 1.01, 1.03, 1.07,
@@ -147,9 +147,9 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
         right = std::min(right, (k - other * epsilon + log_kappa(other) - log_delta + wanted_digits) / (other - c));
     return std::max({right, (wanted_digits - log_delta) / c, 1e-300});
   };
-  ContourLine line;
+  LineChoice choice;
   if (intercept > 0) {
-    line.c_ = saddle * intercept;
+    choice.c = saddle * intercept;
   } else {
     // The shortest period, where the integrand does not exceed the integral by much more than it must. Long double,
     // which then is needed, costs ten times as much.
@@ -165,16 +165,26 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
       const double cost = period_of(c) * (excess > kCancelling && excess > smallest + 3 ? 10 : 1);
       if (cost < least) {
         least = cost;
-        line.c_ = c;
+        choice.c = c;
       }
     }
-    if (!(line.c_ > 0)) return std::nullopt;
+    if (!(choice.c > 0)) return std::nullopt;
   }
-  const double c = line.c_;
-  line.period_ = period_of(c);
-  if (!(line.period_ < 1e300)) return std::nullopt;
+  choice.period = period_of(choice.c);
+  if (!(choice.period < 1e300)) return std::nullopt;
   for (const auto& point : grid)
-    if (point.first > c) line.chernoff_.push_back(point);
+    if (point.first > choice.c) choice.beyond.push_back(point);
+  return choice;
+}
+
+std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
+                                             double saddle, double epsilon, double log_delta, double intercept, int64_t budget, double wanted_digits) {
+  auto choice = choose_line(direction, phases, saddle, epsilon, log_delta, intercept, wanted_digits);
+  if (!choice) return std::nullopt;
+  ContourLine line;
+  const double c = line.c_ = choice->c;
+  line.period_ = choice->period;
+  line.chernoff_ = std::move(choice->beyond);
 
   std::vector<LineMoment> moments;
   size_t nodes = 0;
