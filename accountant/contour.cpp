@@ -121,13 +121,6 @@ std::optional<Result> line_delta(Direction direction, const Phases& phases, doub
   return std::nullopt;
 }
 
-// Adding is certainly no worse than removing where Chernoff's bound already says so.
-bool adding_is_no_worse(const Phases& phases, double epsilon, double log_delta) {
-  if (epsilon >= largest_loss_of_adding(phases)) return true;
-  const auto c = saddle_of_epsilon(Direction::kAdd, phases, epsilon);
-  return c && chernoff_log_delta(Direction::kAdd, phases, *c, epsilon) <= log_delta;
-}
-
 }  // namespace
 
 void ContourAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }

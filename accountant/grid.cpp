@@ -17,9 +17,9 @@ using Complex = std::complex<double>;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kWantedDigits = 27;
-constexpr double kTolerance = 1.5e-5;  // in epsilon, of either side
+constexpr double kTolerance = 4e-5;  // in epsilon, of either side
 constexpr size_t kFewestPoints = size_t{1} << 15;
-constexpr size_t kMostPoints = size_t{1} << 22;
+constexpr size_t kMostPoints = size_t{1} << 21;
 
 struct Shape {
   GridShape grid;

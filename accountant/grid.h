@@ -18,7 +18,7 @@
 
 namespace ghostshard::accountant {
 
-// estimate: the middle. Nothing where no finite bound is found. At most 2^22 grid points, about 300 MB.
+// estimate: the middle. Nothing where no finite bound is found. At most 2^21 grid points.
 std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta);
 std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<ComposedRelease>& phases,
                                          double epsilon);

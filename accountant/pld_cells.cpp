@@ -36,8 +36,10 @@ Mass between(const Tails& a, const Tails& b) {
 }
 
 // Calls visit(i, P, Q) for all cells up to `reach`, with the roundings of both. Returns the probability P beyond them.
+// offsets: by how much (in units of h) the lower boundary of each cell is moved; empty for none.
 template <class Visitor>
-double for_each_cell(Direction direction, SampledGaussian release, const GridShape& shape, const Visitor& visit) {
+double for_each_cell(Direction direction, SampledGaussian release, const GridShape& shape,
+                     const std::vector<double>& offsets, const Visitor& visit) {
   const auto [q, sigma] = release;
   const bool remove = direction == Direction::kRemove;
   // Outcomes in [first, last] are kept; loss rises with the outcome when a unit is removed, else falls.
@@ -51,7 +53,8 @@ double for_each_cell(Direction direction, SampledGaussian release, const GridSha
   const auto begin = static_cast<int64_t>(std::floor(least / shape.h));
   const auto end = static_cast<int64_t>(std::floor(most / shape.h)) + 1;
   const auto boundary = [&](int64_t i) {
-    const double loss = static_cast<double>(i) * shape.h;
+    const auto index = static_cast<size_t>(i - begin);
+    const double loss = (static_cast<double>(i) + (index < offsets.size() ? offsets[index] : 0.0)) * shape.h;
     double x = remove ? outcome(release, loss) : outcome(release, -loss);
     // What lies below the first outcome is counted in the first cell, which can only raise its loss.
     if (remove ? i == begin : i == end) x = remove ? -kInfinity : x;
@@ -94,7 +97,7 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
   const double h = shape.h;
   const double width = -std::expm1(-h);
   for (const double share : {1.03, 1.1, 1.25, 1.5, 2.0}) cells.moments.emplace_back(shape.c * share, 0.0);
-  cells.dropped = for_each_cell(direction, release, shape, [&](int64_t i, const Mass& p, const Mass& q) {
+  cells.dropped = for_each_cell(direction, release, shape, {}, [&](int64_t i, const Mass& p, const Mass& q) {
     const double loss = static_cast<double>(i) * h;
     const double total = p.value + p.error;
     if (!(total > 0)) return;
@@ -119,7 +122,16 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   };
   std::vector<Merged> merged;
   const double h = shape.h;
-  (void)for_each_cell(direction, release, shape, [&](int64_t i, const Mass& p, const Mass& q) {
+  // First where log(P/Q) lies in even cells; then the boundaries are moved so that it lies in the middle of each.
+  std::vector<double> offsets;
+  (void)for_each_cell(direction, release, shape, {}, [&](int64_t i, const Mass& p, const Mass& q) {
+    double place = 0.5;
+    if (p.value > 4 * p.error && q.value > 4 * q.error)
+      place = (std::log(p.value / q.value) - static_cast<double>(i) * h) / h;
+    offsets.push_back(std::clamp(0.5 - place, -0.25, 0.25));
+  });
+  for (size_t i = offsets.size(); i-- > 1;) offsets[i] = (offsets[i] + offsets[i - 1]) / 2;
+  (void)for_each_cell(direction, release, shape, offsets, [&](int64_t i, const Mass& p, const Mass& q) {
     const double mass = p.value - p.error;
     if (!(mass > 0)) return;
     const double loss = static_cast<double>(i) * h;

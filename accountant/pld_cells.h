@@ -8,7 +8,8 @@
 //     ends so that P and Q keep their totals, (P - e^(ih) Q)/(1 - e^-h) to the right. Its roundings go to the right, those
 //     of P are added, and what lies beyond the last cell is counted as an infinite loss (`dropped`).
 //   More private (lower): each cell is merged into one outcome, whose loss is log(P/Q) (post-processing), and then moved
-//     down to the grid (i + a)h; where log(P/Q) with its rounding is below that, to (i - 1 + a)h. a is chosen near 1/2.
+//     down to the grid (i + a)h; where log(P/Q) with its rounding is below that, to (i - 1 + a)h. a is chosen near 1/2, and
+//     the boundaries are moved by up to h/4 beforehand so that log(P/Q) lies where it should: any cells would be sound.
 #pragma once
 
 #include <utility>

@@ -1,5 +1,8 @@
 #include "accountant/prv.h"
 
+#include <cmath>
+#include <optional>
+
 #include "accountant/direction_bound.h"
 #include "accountant/grid.h"
 #include "accountant/rdp.h"
@@ -18,7 +21,7 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const auto phases = composed_releases(charges(), adjacency(), name());
   const auto remove = grid_epsilon(Direction::kRemove, phases, delta);
   if (!remove) return otherwise;
-  const bool add_is_zero = remove->lower >= largest_loss_of_adding(phases);
+  const bool add_is_zero = adding_is_no_worse(phases, remove->lower, std::log(delta.value()));
   const auto add = add_is_zero ? std::optional(DirectionBound{0, -1, 0, ""}) : grid_epsilon(Direction::kAdd, phases, delta);
   if (!add) return otherwise;
   EpsilonBound bound = larger_of<EpsilonBound>(*remove, *add);

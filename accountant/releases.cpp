@@ -1,8 +1,11 @@
 #include "accountant/releases.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+
+#include "accountant/contour_line.h"
 
 namespace ghostshard::accountant {
 
@@ -33,6 +36,12 @@ double largest_loss_of_adding(const std::vector<ComposedRelease>& phases) {
   double loss = 0;
   for (const ComposedRelease& phase : phases) loss -= phase.count * std::log1p(-phase.release.q);
   return loss * (1 + 1e-14);
+}
+
+bool adding_is_no_worse(const std::vector<ComposedRelease>& phases, double epsilon, double log_delta) {
+  if (epsilon >= largest_loss_of_adding(phases)) return true;
+  const auto c = saddle_of_epsilon(Direction::kAdd, phases, epsilon);
+  return c && chernoff_log_delta(Direction::kAdd, phases, *c, epsilon) <= log_delta;
 }
 
 }  // namespace ghostshard::accountant
