@@ -12,11 +12,11 @@ using Complex = std::complex<double>;
 constexpr double kPi = std::numbers::pi;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLargestIntercept = 1e5;
+constexpr double kLargestIntercept = 2e4;
 constexpr double kMostCancelling = 14;
 constexpr int64_t kMostNodes = 150'000;
 constexpr double kCancelling = 8;      // from here on integrand and sum are kept in long double
-constexpr size_t kPreciseBudget = 1'000'000;
+constexpr size_t kPreciseBudget = 80'000;
 constexpr double kMomentSlack = 1e-9;  // real_moment is good to 1e-13; a bound built on it takes this much more
 
 double log_kappa(double c) { return c * std::log(c / (1 + c)) - std::log1p(c); }
@@ -162,7 +162,7 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     for (const auto& [c, k] : grid) {
       const double excess = log_excess(c, k);
       if (!(excess <= std::max(smallest + 3, kMostCancelling))) continue;
-      const double cost = period_of(c) * (excess > kCancelling && excess > smallest + 3 ? 10 : 1);
+      const double cost = period_of(c) * (excess > kCancelling ? 30 : 1);
       if (cost < least) {
         least = cost;
         choice.c = c;

@@ -81,6 +81,7 @@ class Side {
     const double whole = std::floor(shift);
     origin_ = (shift - whole) * h_;
     start_ = shape.start;
+    const double one_step = std::exp(-h_);
     suffix_.assign(n + 1, 0);
     suffix_tilted_.assign(n + 1, 0);
     for (size_t j = n; j-- > 0;) {
@@ -89,7 +90,7 @@ class Side {
       // e^(-c·loss) relative to the window's start; what was shifted was not tilted by the shift.
       const double weight = value * std::exp(-c_ * h_ * static_cast<double>(j));
       suffix_[j] = suffix_[j + 1] + weight;
-      suffix_tilted_[j] = suffix_tilted_[j + 1] + weight * std::exp(-h_ * static_cast<double>(j));
+      suffix_tilted_[j] = weight + one_step * suffix_tilted_[j + 1];  // relative to its own loss: nothing overflows
     }
     // density[k] carries e^(c·k·h): undo it with the unshifted index.
     log_base_ = log_scale_ - c_ * h_ * (static_cast<double>(shape.start) - whole);
@@ -102,7 +103,8 @@ class Side {
     if (epsilon < base) return less_private_ ? 1 : -1;
     const auto first = static_cast<size_t>(std::min(std::ceil((epsilon - base) / h_), 1e15));
     if (first + 1 >= suffix_.size()) return less_private_ ? 1 : -1;
-    const double sum = suffix_[first] - std::exp(epsilon - base) * suffix_tilted_[first];
+    const double sum =
+        suffix_[first] - std::exp(epsilon - base - h_ * static_cast<double>(first)) * suffix_tilted_[first];
     const double adding = kRounding * 64 * suffix_[first];
     // 2-norm of the weights e^(-cs)(1 - e^-s), s = 0, h, …
     const double weights = std::sqrt((1 / (2 * c_) - 2 / (2 * c_ + 1) + 1 / (2 * c_ + 2)) / h_ + 1);

@@ -108,7 +108,7 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
     const double tilt = std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
     cells.mass[wrapped(i, shape.n)] += left * tilt;
     cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
-    for (auto& [c, sum] : cells.moments) sum += total * std::exp(c * (loss + h));
+    for (auto& [c, sum] : cells.moments) sum += (left + right * std::exp(c * h)) * std::exp(c * loss);
   });
   for (auto& [c, sum] : cells.moments) sum = std::log(sum) + 1e-9;
   return cells;
