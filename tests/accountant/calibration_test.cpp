@@ -136,8 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Corners, CalibrationRange,
                                          Range{"LargeDelta", 0.05, 2000, 1e-3, 2},
                                          Range{"TinyDelta", 0.02, 5000, 1e-30, 4},
                                          Range{"TinyRate", 1e-5, 10000000, 1e-9, 1},
-                                         Range{"NoSampling", 1, 1000, 1e-6, 5},
-                                         Range{"OneStep", 0.1, 1, 1e-6, 1}),
+                                         Range{"NoSampling", 1, 1000, 1e-6, 5}, Range{"OneStep", 0.1, 1, 1e-6, 1}),
                          [](const auto& c) { return c.param.name; });
 
 TEST(CalibrateSteps, NoneWhereOneIsTooMany) {

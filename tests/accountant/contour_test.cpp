@@ -1,4 +1,5 @@
-// What the contour accountant claims, against numbers computed elsewhere, and against itself where no such number exists.
+// What the contour accountant claims, against numbers computed elsewhere, and against itself where no such number
+// exists.
 #include "accountant/contour.h"
 
 #include <gmock/gmock.h>
@@ -100,23 +101,22 @@ TEST_P(DeltaOfOneDirection, IsTheMultiprecisionIntegral) {
 
 INSTANTIATE_TEST_SUITE_P(
     Multiprecision, DeltaOfOneDirection,
-    testing::Values(
-        DeltaRow{"PlainRemove", Direction::kRemove, 0.03, 0.9, 777, 4.5, 0.0013279168392453716961},
-        DeltaRow{"PlainAdd", Direction::kAdd, 0.03, 0.9, 777, 4.5, 0.000025186198759277227569},
-        DeltaRow{"Random0Remove", Direction::kRemove, 0.0255, 1.67, 1725, 5.229, 6.30762146971137372e-13},
-        DeltaRow{"Random1Add", Direction::kAdd, 0.0255, 1.67, 1725, 4.585, 7.33617221947783525e-13},
-        DeltaRow{"Random2Remove", Direction::kRemove, 0.0576, 0.74, 18515, 246.305, 2.18529974393345602e-13},
-        DeltaRow{"Random3Add", Direction::kAdd, 0.0576, 0.74, 18515, 180.632, 2.53451152452675406e-13},
-        DeltaRow{"Random4Remove", Direction::kRemove, 0.0185, 3.17, 3216, 2.481, 5.89062425593450911e-14},
-        DeltaRow{"Random5Add", Direction::kAdd, 0.0185, 3.17, 3216, 2.371, 6.66696586433262926e-14},
-        DeltaRow{"Random6Remove", Direction::kRemove, 0.0289, 1.39, 81, 1.426, 2.23995312687697475e-8},
-        DeltaRow{"Random7Remove", Direction::kRemove, 0.0112, 2.27, 8234, 3.853, 1.8613676569335099e-16},
-        DeltaRow{"Random8Add", Direction::kAdd, 0.0112, 2.27, 8234, 3.663, 2.69485234688520624e-16},
-        DeltaRow{"Random9Remove", Direction::kRemove, 0.124, 4.03, 321, 4.349, 2.80088079128149136e-14},
-        DeltaRow{"Random10Add", Direction::kAdd, 0.124, 4.03, 321, 3.947, 2.84037625980659982e-14},
-        DeltaRow{"Random11Remove", Direction::kRemove, 0.0391, 1.05, 891, 10.306, 8.97601195291639478e-10},
-        DeltaRow{"Random12Add", Direction::kAdd, 0.0391, 1.05, 891, 7.427, 9.65639625468235485e-10}
-        ),
+    testing::Values(DeltaRow{"PlainRemove", Direction::kRemove, 0.03, 0.9, 777, 4.5, 0.0013279168392453716961},
+                    DeltaRow{"PlainAdd", Direction::kAdd, 0.03, 0.9, 777, 4.5, 0.000025186198759277227569},
+                    DeltaRow{"Random0Remove", Direction::kRemove, 0.0255, 1.67, 1725, 5.229, 6.30762146971137372e-13},
+                    DeltaRow{"Random1Add", Direction::kAdd, 0.0255, 1.67, 1725, 4.585, 7.33617221947783525e-13},
+                    DeltaRow{"Random2Remove", Direction::kRemove, 0.0576, 0.74, 18515, 246.305,
+                             2.18529974393345602e-13},
+                    DeltaRow{"Random3Add", Direction::kAdd, 0.0576, 0.74, 18515, 180.632, 2.53451152452675406e-13},
+                    DeltaRow{"Random4Remove", Direction::kRemove, 0.0185, 3.17, 3216, 2.481, 5.89062425593450911e-14},
+                    DeltaRow{"Random5Add", Direction::kAdd, 0.0185, 3.17, 3216, 2.371, 6.66696586433262926e-14},
+                    DeltaRow{"Random6Remove", Direction::kRemove, 0.0289, 1.39, 81, 1.426, 2.23995312687697475e-8},
+                    DeltaRow{"Random7Remove", Direction::kRemove, 0.0112, 2.27, 8234, 3.853, 1.8613676569335099e-16},
+                    DeltaRow{"Random8Add", Direction::kAdd, 0.0112, 2.27, 8234, 3.663, 2.69485234688520624e-16},
+                    DeltaRow{"Random9Remove", Direction::kRemove, 0.124, 4.03, 321, 4.349, 2.80088079128149136e-14},
+                    DeltaRow{"Random10Add", Direction::kAdd, 0.124, 4.03, 321, 3.947, 2.84037625980659982e-14},
+                    DeltaRow{"Random11Remove", Direction::kRemove, 0.0391, 1.05, 891, 10.306, 8.97601195291639478e-10},
+                    DeltaRow{"Random12Add", Direction::kAdd, 0.0391, 1.05, 891, 7.427, 9.65639625468235485e-10}),
     [](const auto& c) { return c.param.name; });
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-// Faults found by running other accountants, each as a claim that ours does not have it. Numbers of truths: two contours
-// in 40-digit arithmetic.
+// Faults found by running other accountants, each as a claim that ours does not have it. Numbers of truths: two
+// contours in 40-digit arithmetic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -115,9 +115,9 @@ TEST(PeersFaults, HugeAndTinyEpsilonsAreAnswered) {
 TEST(PeersFaults, HighOrdersAndTinyMomentsKeepTheirDigits) {
   EXPECT_TRUE(std::isfinite(rdp_log_moment(PoissonGaussianEvent{SamplingRate(0.01), NoiseMultiplier(5)}, 1499)));
   // 45-digit quadrature.
-  EXPECT_NEAR(rdp_log_moment(PoissonGaussianEvent{SamplingRate(1e-7), NoiseMultiplier(0.5)}, 0.5) /
-                  2.00982953937850984e-13,
-              1, 1e-10);
+  EXPECT_NEAR(
+      rdp_log_moment(PoissonGaussianEvent{SamplingRate(1e-7), NoiseMultiplier(0.5)}, 0.5) / 2.00982953937850984e-13, 1,
+      1e-10);
 }
 
 // B11: a central limit theorem under-estimates, by a factor above 6 on the run of a large model.
@@ -127,8 +127,8 @@ TEST(PeersFaults, NoEngineAnswersBelowTheTruthOfALargeModelsRun) {
   EXPECT_THROW((void)make_accountant("gdp", Adjacency::kZeroOut), std::invalid_argument);
 }
 
-// B12: mass below a truncation point forgotten. One release: the whole distribution against its closed form at epsilon 0,
-// the total variation distance q·(2·Phi(1/(2 sigma)) - 1).
+// B12: mass below a truncation point forgotten. One release: the whole distribution against its closed form at epsilon
+// 0, the total variation distance q·(2·Phi(1/(2 sigma)) - 1).
 TEST(PeersFaults, NoMassIsForgotten) {
   const auto engine = make_accountant("contour", Adjacency::kZeroOut);
   engine->compose(PoissonGaussianEvent{SamplingRate(0.3), NoiseMultiplier(0.7)}, 1);
@@ -164,18 +164,18 @@ const PoissonGaussianEvent kPoisson{SamplingRate(0.1), NoiseMultiplier(1)};
 const FixedSizeGaussianEvent kFixed{100, 10, NoiseMultiplier(1)};
 const TruncatedPoissonGaussianEvent kTruncated{100, SamplingRate(0.1), 20, NoiseMultiplier(1)};
 const AdaptiveClippingEvent kAdaptive{SamplingRate(0.1), NoiseMultiplier(1), NoiseMultiplier(10)};
-INSTANTIATE_TEST_SUITE_P(
-    Pairs, Refuses,
-    testing::Values(RefusedPair{"PoissonReplaceOneContour", "contour", Adjacency::kReplaceOne, kPoisson},
-                    RefusedPair{"PoissonReplaceOnePrv", "prv", Adjacency::kReplaceOne, kPoisson},
-                    RefusedPair{"PoissonReplaceOneRdp", "rdp", Adjacency::kReplaceOne, kPoisson},
-                    RefusedPair{"AdaptiveReplaceOneRdp", "rdp", Adjacency::kReplaceOne, kAdaptive},
-                    RefusedPair{"FixedSizeContour", "contour", Adjacency::kReplaceOne, kFixed},
-                    RefusedPair{"FixedSizePrv", "prv", Adjacency::kReplaceOne, kFixed},
-                    RefusedPair{"FixedSizeZeroOutRdp", "rdp", Adjacency::kZeroOut, kFixed},
-                    RefusedPair{"TruncatedContour", "contour", Adjacency::kZeroOut, kTruncated},
-                    RefusedPair{"TruncatedRdp", "rdp", Adjacency::kZeroOut, kTruncated}),
-    [](const auto& c) { return c.param.name; });
+INSTANTIATE_TEST_SUITE_P(Pairs, Refuses,
+                         testing::Values(RefusedPair{"PoissonReplaceOneContour", "contour", Adjacency::kReplaceOne,
+                                                     kPoisson},
+                                         RefusedPair{"PoissonReplaceOnePrv", "prv", Adjacency::kReplaceOne, kPoisson},
+                                         RefusedPair{"PoissonReplaceOneRdp", "rdp", Adjacency::kReplaceOne, kPoisson},
+                                         RefusedPair{"AdaptiveReplaceOneRdp", "rdp", Adjacency::kReplaceOne, kAdaptive},
+                                         RefusedPair{"FixedSizeContour", "contour", Adjacency::kReplaceOne, kFixed},
+                                         RefusedPair{"FixedSizePrv", "prv", Adjacency::kReplaceOne, kFixed},
+                                         RefusedPair{"FixedSizeZeroOutRdp", "rdp", Adjacency::kZeroOut, kFixed},
+                                         RefusedPair{"TruncatedContour", "contour", Adjacency::kZeroOut, kTruncated},
+                                         RefusedPair{"TruncatedRdp", "rdp", Adjacency::kZeroOut, kTruncated}),
+                         [](const auto& c) { return c.param.name; });
 
 // Fixed size, replace-one: at whole orders Wang, Balle, Kasiviswanathan's sum, here term by term for alpha = 3, with
 // gamma = 0.1, sigma = 4 (eps(2) = 0.25, eps(3) = 0.375).
