@@ -156,6 +156,22 @@ json population_and_steps(const LedgerContents& ledger, const Spent& spent) {
   return section;
 }
 
+// Which key made the noise of which releases; more than one where a resumed run had lost its key.
+json key_epochs(const LedgerContents& ledger) {
+  json epochs = json::array({{{"epoch", 0}, {"run_id", text_or(ledger.header, "run_id", kNotStated)}}});
+  for (const LedgerEpoch& epoch : ledger.epochs)
+    epochs.push_back(
+        {{"epoch", epoch.number}, {"run_id", epoch.run_id}, {"key", epoch.key}, {"resumed_at_step", epoch.step}});
+  std::vector<int64_t> releases(epochs.size(), 0);
+  for (const LedgerEntry& entry : ledger.entries) {
+    const auto later = std::find_if(ledger.epochs.begin(), ledger.epochs.end(),
+                                    [&](const LedgerEpoch& epoch) { return epoch.sequence > entry.sequence; });
+    ++releases[static_cast<size_t>(later - ledger.epochs.begin())];
+  }
+  for (size_t i = 0; i < epochs.size(); ++i) epochs[i]["releases"] = releases[i];
+  return epochs;
+}
+
 json mechanism(const LedgerContents& ledger, const Spent& spent) {
   std::set<double> sigmas;
   for (const auto& [event, count] : spent.events)
@@ -387,6 +403,7 @@ json build_report(const LedgerContents& ledger, Delta delta, const json& facts, 
                           {"ledger_header_hash", ledger.header_hash},
                           {"ledger_header", ledger.header},
                           {"ledger_entries", ledger.entries.size()},
+                          {"key_epochs", key_epochs(ledger)},
                           {"ledger_partial_line_dropped", ledger.dropped_partial_line},
                           {"library_version_of_run", text_or(ledger.header, "library_version", kNotStated)},
                           {"library_version_of_report", kLibraryVersion}};
