@@ -21,7 +21,7 @@ class OwnedSlices {
     for (const auto& group : model.groups()) {
       if (!group->trainable()) continue;
       int64_t end = -1;  // of the last slice, to join neighbours: fewer, longer slices
-      for (const OwnedRange& range : group->plan().owned(model.mesh().rank())) {
+      for (const OwnedRange& range : group->owned()) {
         const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
         if ((parameter.shape().size() >= 2) != decayed) continue;
         if (range.shard_offset == end) {

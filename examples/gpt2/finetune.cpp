@@ -20,6 +20,7 @@
 #include "examples/gpt2/run_folder.h"
 #include "fsdp/agree.h"
 #include "fsdp/broadcast_text.h"
+#include "fsdp/learning_rate.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -32,6 +33,7 @@ struct Inputs {
   std::optional<Dataset> data;
   std::optional<Dataset> eval;
   int64_t steps = 0;
+  fsdp::LearningRateSchedule rate;
   std::optional<dp::DpPlan> plan;
   std::optional<dp::RunKey> key;
   bool new_epoch = false;  // a resumed run's key is another one than before
@@ -70,6 +72,14 @@ int64_t steps_of_epochs(double epochs, int64_t units, int64_t expected_batch) {
   return static_cast<int64_t>(steps);
 }
 
+ModelOptions model_options(const Options& o) {
+  return {.lora = {.rank = o.lora_rank,
+                   .alpha = o.lora_alpha.value_or(static_cast<double>(o.lora_rank)),
+                   .targets = o.lora_targets},
+          .activation_checkpointing = o.activation_checkpointing,
+          .compute_dtype = o.compute_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
+}
+
 // Everything a user can get wrong. Writes nothing and does not communicate. The key is rank 0's business.
 Inputs read_inputs(const Options& o, int64_t rank, const std::optional<Resumption>& resumed) {
   Inputs in;
@@ -93,9 +103,20 @@ Inputs read_inputs(const Options& o, int64_t rank, const std::optional<Resumptio
                                 std::to_string(n) + "), got " + std::to_string(o.expected_batch));
   }
   in.steps = o.steps ? *o.steps : steps_of_epochs(*o.epochs, n, o.expected_batch);
+  if (!(o.warmup_steps < in.steps)) {
+    throw std::invalid_argument("--warmup-steps must be fewer than the run's " + std::to_string(in.steps) +
+                                " steps, got " + std::to_string(o.warmup_steps));
+  }
+  in.rate = {.peak = o.learning_rate,
+             .steps = in.steps,
+             .shape = fsdp::schedule_shape(o.lr_schedule),
+             .warmup_steps = o.warmup_steps,
+             .minimum = o.min_learning_rate};
+  in.rate.check();
   if (!o.non_private) {
     dp::DpConfig config{.units = n, .expected_batch = o.expected_batch, .steps = in.steps};
     config.clip_norm = accountant::ClipNorm(o.clip_norm);
+    config.unit_of_privacy = in.data->unit_of_privacy();
     if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);
     if (o.noise_multiplier) config.noise_multiplier = accountant::NoiseMultiplier(*o.noise_multiplier);
     if (o.delta) config.delta = accountant::Delta(*o.delta);
@@ -150,6 +171,7 @@ struct PrivateMetrics {
   }
   void fill(MetricsLine& line, fsdp::Mesh& mesh) const {
     if (!wanted) return;
+    if (mesh.model_rank() != 0) loss_and_units.zero_();  // model peers saw the same texts
     if (mesh.world_size() > 1) mesh.control().all_reduce_sum(loss_and_units);
     const double* values = loss_and_units.const_data_ptr<double>();
     line.private_batch = static_cast<int64_t>(values[1]);
@@ -183,8 +205,9 @@ class Observer {
   void after(int64_t steps_done, std::optional<double> epsilon) {
     const double session = progress_.seconds() - evaluating_;
     const int64_t steps_of_session = steps_done - course_.first;
-    MetricsLine line{
-        .step = steps_done, .seconds = course_.kept.seconds + session, .learning_rate = options_.learning_rate};
+    MetricsLine line{.step = steps_done,
+                     .seconds = course_.kept.seconds + session,
+                     .learning_rate = in_.rate.at(std::max<int64_t>(steps_done, 1) - 1)};
     line.epsilon = epsilon;
     if (tokens_per_text_ && steps_of_session > 0) {
       line.tokens_per_second =
@@ -276,7 +299,7 @@ Ending train_privately(const Options& o, const Inputs& in, const Course& course,
                        const Keeper& keeper) {
   const dp::DpPlan& plan = *in.plan;
   fsdp::Mesh& mesh = model.parameters().mesh();
-  const dp::PoissonSampler sampler = plan.sampler(key, mesh.rank(), mesh.world_size());
+  const dp::PoissonSampler sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
   dp::Clipper clipper = plan.clipper(model.parameters());
   dp::GaussianMechanism mechanism = plan.mechanism(model.parameters(), key, ledger);
   const auto spent = plan.accountant();
@@ -296,7 +319,7 @@ Ending train_privately(const Options& o, const Inputs& in, const Course& course,
         clipper.add(sum, tape);
       }
     }
-    optimizer.step(mechanism.release(std::move(sum), id), o.learning_rate);
+    optimizer.step(mechanism.release(std::move(sum), id), in.rate.at(step));
     spent->compose(plan.event(), 1);
     observer.after(step + 1, spent->epsilon(plan.delta()).upper);
     if (keeper.after(step + 1, course, in.steps, observer) == Ending::kStopped) return Ending::kStopped;
@@ -308,7 +331,8 @@ Ending train_without_privacy(const Options& o, const Inputs& in, const Course& c
                              fsdp::Optimizer& optimizer, Observer& observer, const Keeper& keeper) {
   fsdp::Mesh& mesh = model.parameters().mesh();
   const dp::RunKey key = seeded_key(o.seed);
-  const auto sampler = dp::nonprivate_sampler(key, in.data->units(), o.expected_batch, mesh.rank(), mesh.world_size());
+  const auto sampler =
+      dp::nonprivate_sampler(key, in.data->units(), o.expected_batch, mesh.data_rank(), mesh.data_size());
   dp::PlainAccumulator accumulator(model.parameters(), static_cast<double>(o.expected_batch));
 
   observer.before_first(std::nullopt);
@@ -321,7 +345,7 @@ Ending train_without_privacy(const Options& o, const Inputs& in, const Course& c
         forward_and_backward(model, in.data->batch(units), accumulator.recorder(), observer);
       }
     }
-    optimizer.step(accumulator.reduce(), o.learning_rate);
+    optimizer.step(accumulator.reduce(), in.rate.at(step));
     observer.after(step + 1, std::nullopt);
     if (keeper.after(step + 1, course, in.steps, observer) == Ending::kStopped) return Ending::kStopped;
   }
@@ -338,9 +362,12 @@ void announce(const Options& o, const Inputs& in, Gpt2& model) {
   const Config& c = in.config;
   std::cerr << "GPT-2: " << c.n_layer << " blocks, width " << c.n_embd << ", vocabulary " << c.vocab_size << ", "
             << model.parameters().parameter_count() << " parameters, " << model.parameters().trainable_parameter_count()
-            << " trained, on " << model.parameters().mesh().world_size() << " rank(s)\n";
-  std::cerr << "Data: " << in.data->units() << " texts, expected batch " << o.expected_batch << ", " << in.steps
-            << " steps\n";
+            << " trained, on " << model.parameters().mesh().world_size() << " rank(s)"
+            << (o.mesh ? ", mesh " + o.mesh->text() : "") << '\n';
+  const std::string unit = in.data->unit_of_privacy();
+  std::cerr << "Data: ";
+  if (unit != "text") std::cerr << in.data->units() << " units (" << unit << ") of ";
+  std::cerr << in.data->texts() << " texts, expected batch " << o.expected_batch << ", " << in.steps << " steps\n";
   if (!in.plan) {
     std::cerr << "No privacy: --non-private trains without clipping and noise, nothing is guaranteed\n";
     return;
@@ -456,8 +483,12 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
                                     ", which the ledger has spent: --epsilon-limit raises it");
       }
     }
-    built.emplace(mesh, read->config, o.freeze);
-    if (!checkpoint) read->folder ? load_weights(*built, *read->folder) : initialize(*built, o.seed);
+    built.emplace(mesh, read->config, o.freeze, model_options(o));
+    // The checkpoint of a run with adapters holds the frozen base too.
+    if (!checkpoint) {
+      read->folder ? load_weights(*built, *read->folder) : initialize(*built, o.seed);
+      if (read->folder) initialize_adapters(built->parameters(), o.seed);
+    }
     optimizer = make_optimizer(o, built->parameters());
   });
   Inputs& in = *read;
@@ -522,6 +553,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   }
   if (in.plan && first_rank) {
     auto facts = report_facts(o, *in.plan, *in.key, mesh.world_size(), model.parameters().trainable_parameter_count());
+    facts["provenance"]["mesh"] = mesh.shape().text();
     if (resumed) add_resumption(facts, course.first, course.last, in.steps);
     const auto report =
         accountant::build_report(accountant::read_ledger(output / "ledger.jsonl"), in.plan->delta(), facts);
@@ -529,6 +561,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
     std::cout << accountant::summarize_report(report) << '\n';
   }
   save_folder(model, in.original_config, o.model, output / "model");
+  save_adapters(model, o.model, output / "adapter");
   mesh.control().barrier();
   if (!first_rank) return ending;
   summarize_loss(observer);
@@ -544,7 +577,9 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
         << text("%.4f", std::ceil(1e4 * in.plan->epsilon_after(ledger->entries() + in.steps - course.last).upper) / 1e4)
         << " would go on to the end\n";
   }
-  std::cout << "Written: " << (output / "model").string() << ", " << (output / "metrics.jsonl").string();
+  std::cout << "Written: " << (output / "model").string() << ", ";
+  if (o.lora_rank > 0) std::cout << (output / "adapter").string() << ", ";
+  std::cout << (output / "metrics.jsonl").string();
   if (!o.non_private) {
     std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "ledger.jsonl").string();
   }

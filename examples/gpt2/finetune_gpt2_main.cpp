@@ -1,7 +1,6 @@
 // Exit codes: 0 done; 2 a user's mistake, said in one sentence, nothing overwritten; 3 stopped by SIGTERM or Ctrl-C
 // with a checkpoint, to go on with --resume; 128 + the signal's number where it ended the program at once; 1 anything
 // else.
-#include <malloc.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,6 +11,7 @@
 
 #include "examples/gpt2/finetune.h"
 #include "fsdp/agree.h"
+#include "fsdp/host_memory.h"
 
 namespace {
 
@@ -20,13 +20,6 @@ using namespace ghostshard;
 constexpr int kUserMistake = 2;
 constexpr int kFailure = 1;
 constexpr int kStopped = 3;
-
-// Large activations come and go every layer. glibc would map and unmap each, paying for fresh zeroed pages; kept in
-// the heap they are reused.
-void keep_freed_memory() {
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-}
 
 // The tokenizer lives on the Python side, which calls this program again with token ids.
 [[noreturn]] void generate_from_text(const gpt2::Options& o, const std::string& program) {
@@ -88,7 +81,7 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_freed_memory();
+  fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
   std::optional<gpt2::StopSignal> stop;  // lives on while a failure is told to the other ranks
   try {
@@ -101,7 +94,7 @@ int main(int argc, char** argv) {
     }
     const char* rank = std::getenv("RANK");
     stop.emplace([](const std::string& message) { say("", message); }, rank == nullptr || std::string(rank) == "0");
-    mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds));
+    mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds), options->mesh);
     mesh->watch_failures([](const std::string& message) {
       say("ending because ", message);
       std::_Exit(kFailure);

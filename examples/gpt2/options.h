@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/mesh.h"
+
 namespace ghostshard::gpt2 {
 
 struct Options {
@@ -18,6 +20,9 @@ struct Options {
   std::string output;
   bool untied = false;
   std::vector<std::string> freeze;
+  int64_t lora_rank = 0;
+  std::optional<double> lora_alpha;
+  std::vector<std::string> lora_targets{"attn.c_attn"};
 
   // The budget.
   std::optional<double> target_epsilon;
@@ -34,13 +39,19 @@ struct Options {
 
   // How to train.
   int64_t microbatch = 16;
+  bool activation_checkpointing = false;
+  std::string compute_dtype = "float32";
   std::string optimizer = "adamw";
   double learning_rate = 1e-3;
+  std::string lr_schedule = "constant";
+  int64_t warmup_steps = 0;
+  double min_learning_rate = 0.0;
   double weight_decay = 0.0;
   double momentum = 0.0;
   uint64_t seed = 0;
   int64_t eval_every = 0;
   int64_t timeout_seconds = 600;
+  std::optional<fsdp::MeshShape> mesh;  // default: all ranks on the shard axis
 
   // Checkpoints and going on from them.
   std::optional<int64_t> checkpoint_every;  // 0: only when stopped by a signal; default: see checkpointing.cpp
