@@ -29,7 +29,8 @@ at::Tensor HoldMemory::take(at::IntArrayRef sizes) {
   return at::empty(sizes, at::kFloat);
 }
 
-Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice) : units_(units), memory_(memory), choice_(choice) {
+Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice)
+    : units_(units), memory_(memory), choice_(choice) {
   memory_.reset();
 }
 

@@ -23,15 +23,22 @@ struct Piece {
   std::string kind;  // kWeight or the slices' name
   const Parameter* parameter;
   int64_t first;
+  bool writes;        // of the ranks that hold the same elements, the one that saves them
   at::Tensor values;  // float32, flat, a view
 };
 
 std::vector<Piece> pieces_of(ShardedModel& model, OptimizerState& optimizer) {
   std::vector<Piece> pieces;
   const auto add = [&](const std::string& kind, const FlatGroup& group, const at::Tensor& flat) {
-    for (const OwnedRange& range : group.plan().owned(model.mesh().rank())) {
+    const Mesh& mesh = model.mesh();
+    for (const OwnedRange& range : group.owned()) {
       const Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
-      pieces.push_back({kind, &parameter, range.first, flat.narrow(0, range.shard_offset, range.count)});
+      const bool writes = mesh.replica() == 0 && (parameter.cut() || mesh.model_rank() == 0);
+      int64_t offset = range.shard_offset;
+      for (const ElementRun& run : parameter.whole_runs(range.first, range.count)) {
+        pieces.push_back({kind, &parameter, run.whole_first, writes, flat.narrow(0, offset, run.count)});
+        offset += run.count;
+      }
     }
   };
   const auto slices = optimizer.slices();
@@ -49,7 +56,7 @@ std::vector<Piece> pieces_of(ShardedModel& model, OptimizerState& optimizer) {
 nlohmann::json shapes_of(const ShardedModel& model) {
   nlohmann::json shapes = nlohmann::json::object();
   for (const auto& parameter : model.parameters()) {
-    shapes[parameter->name()] = {{"shape", parameter->shape()}, {"trainable", parameter->trainable()}};
+    shapes[parameter->name()] = {{"shape", parameter->whole_shape()}, {"trainable", parameter->trainable()}};
   }
   return shapes;
 }
@@ -59,6 +66,7 @@ std::filesystem::path with_suffix(std::filesystem::path path, const char* suffix
 std::vector<NamedTensor> named(const std::vector<Piece>& pieces) {
   std::vector<NamedTensor> tensors;
   for (const Piece& piece : pieces) {
+    if (!piece.writes) continue;
     tensors.push_back({piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values});
   }
   return tensors;
@@ -203,7 +211,7 @@ void check_complete(Parts& parts, const Checkpoint& checkpoint, const ShardedMod
       }
       int64_t total = 0;
       for (const Part& part : found) total += part.values.numel();
-      if (next != parameter->numel() || total != parameter->numel()) {
+      if (next != parameter->whole_numel() || total != parameter->whole_numel()) {
         reject("every element of " + key_of(kind, *parameter) + " must be there exactly once");
       }
     }

@@ -142,9 +142,8 @@ at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::Segmen
 }
 
 at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
-  const auto attention =
-      std::make_shared<const AttentionPlan>(batch.documents ? *batch.documents : *batch.segments,
-                                            config_.n_embd / model_->mesh().shape().model);
+  const auto attention = std::make_shared<const AttentionPlan>(batch.documents ? *batch.documents : *batch.segments,
+                                                               config_.n_embd / model_->mesh().shape().model);
   at::Tensor x = dp::embedding(*wte_, batch.ids, batch.segments, recorder) +
                  dp::embedding(*wpe_, batch.positions, batch.segments, recorder);
   for (int64_t layer = 0; layer < config_.n_layer; ++layer) {
