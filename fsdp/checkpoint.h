@@ -6,7 +6,9 @@
 //
 // Tensors are named "weight/PARAMETER@FIRST" and "SLICES/PARAMETER@FIRST" (float32, flat): elements FIRST, FIRST+1, …
 // of the whole parameter. Nothing in the files depends on how the model was sharded, so another number of ranks, or
-// another way to cut parameters, reads them as well. The folder must be one that all ranks see.
+// another mesh, reads them as well. Of ranks that hold the same elements
+// (replicas, model peers) one writes them. A parameter cut by columns over a model axis makes a tensor per row: right,
+// but long headers for very large models. The folder must be one that all ranks see.
 //
 // Written in a folder "step-….partial" beside, each file fsynced, hashed (SHA-256) and listed in the manifest, then the
 // folder is renamed: a crash leaves the whole checkpoint or a partial folder that nobody takes for one. What a

@@ -1,12 +1,15 @@
 #include "fsdp/failure_channel.h"
 
 #include <chrono>
+#include <future>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
 namespace ghostshard::fsdp {
 namespace {
 constexpr auto kPollInterval = std::chrono::milliseconds(500);
+constexpr auto kAnnouncementLimit = std::chrono::seconds(5);
 const std::string kKey = "failure";
 }  // namespace
 
@@ -21,10 +24,22 @@ FailureChannel::~FailureChannel() {
 
 void FailureChannel::announce(const std::string& message) noexcept {
   try {
-    // Sets the key only where it is not there yet: the first message of the run wins.
-    store_->compareSet(kKey, std::string(), "rank " + std::to_string(rank_) + ": " + message);
+    // A store whose server is there but silent (a stopped process) keeps a caller waiting for ever, whatever its
+    // time-out: so a thread of its own asks, and is left behind where it gets no answer.
+    const auto done = std::make_shared<std::promise<void>>();
+    auto answered = done->get_future();
+    std::thread([store = store_, done, text = "rank " + std::to_string(rank_) + ": " + message] {
+      try {
+        // Sets the key only where it is not there yet: the first message of the run wins.
+        store->compareSet(kKey, std::string(), text);
+      } catch (...) {
+        // The store is gone, and with it the rank or agent that served it; the others notice by their connections.
+      }
+      done->set_value();
+    }).detach();
+    answered.wait_for(kAnnouncementLimit);
   } catch (...) {
-    // The store is gone, and with it the rank or agent that served it; the others notice by their connections.
+    // No thread to be had: the others notice by their connections.
   }
 }
 

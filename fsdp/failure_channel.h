@@ -16,6 +16,7 @@ class FailureChannel {
   FailureChannel(c10::intrusive_ptr<c10d::Store> store, int64_t rank) : store_(std::move(store)), rank_(rank) {}
   ~FailureChannel();
 
+  // Returns after five seconds at the latest; the process must then end without destroying this object's store.
   void announce(const std::string& message) noexcept;
   // on_failure runs on the polling thread, at most once, and never for this rank's own announcement.
   void watch(std::function<void(const std::string&)> on_failure);

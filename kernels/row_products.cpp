@@ -121,7 +121,8 @@ template <typename Vector, int kX, int kY>
         tile<Vector, kX, kY>(x, y, columns, sums);
         for (int64_t i = 0; s + i <= last_row; ++i) {
           float* to = call.out + (s + i) * call.out_stride + t;
-          for (int64_t j = 0; t + j <= last_column; ++j) to[j] = first == 0 ? sums[i * kY + j] : to[j] + sums[i * kY + j];
+          for (int64_t j = 0; t + j <= last_column; ++j)
+            to[j] = first == 0 ? sums[i * kY + j] : to[j] + sums[i * kY + j];
         }
       }
     }

@@ -183,7 +183,8 @@ Shape parse(int argc, char** argv) {
   app.add_option("--width", s.config.n_embd)->capture_default_str();
   app.add_option("--heads", s.config.n_head)->capture_default_str();
   app.add_option("--vocab", s.config.vocab_size)->capture_default_str();
-  app.add_flag("--untied", [&](int64_t) { s.config.tie_word_embeddings = false; }, "A head of its own");
+  app.add_flag(
+      "--untied", [&](int64_t) { s.config.tie_word_embeddings = false; }, "A head of its own");
   app.add_option("--length", s.length, "Tokens in a text")->capture_default_str();
   app.add_option("--texts", s.texts, "Texts in a microbatch, on each rank")->capture_default_str();
   app.add_option("--microbatches", s.microbatches)->capture_default_str();

@@ -160,6 +160,56 @@ INSTANTIATE_TEST_SUITE_P(Of, Layouts,
                            return c.param.rule + "_from_" + c.param.written_by + "_to_" + c.param.loaded_by;
                          });
 
+// A mesh with replicas and parts writes every element once; any other mesh reads it.
+class Meshes : public Checkpoints, public testing::WithParamInterface<std::pair<const char*, const char*>> {};
+
+std::vector<UnitSpec> units_with_cut_parameters() {
+  return {{"a",
+           {{"a.columns", {6, 8}, true, {.extent = 1, .sections = 2}},
+            {"a.rows", {8, 5}, true, {.extent = 0}},
+            {"a.both", {7}}}}};
+}
+
+TEST_P(Meshes, ReadWhatAnotherOneWrote) {
+  using tests::run_mesh;
+  Weights written;
+  std::mutex mutex;
+  run_mesh(MeshShape::parse(GetParam().first), [&](Mesh& mesh) {
+    ShardedModel model(mesh, units_with_cut_parameters());
+    for (const auto& parameter : model.parameters()) {
+      int64_t count = 1;
+      for (const int64_t extent : parameter->whole_shape()) count *= extent;
+      model.set_parameter(*parameter,
+                          (at::arange(count, at::kFloat) + 100.0 * parameter->id()).view(parameter->whole_shape()));
+    }
+    const auto optimizer = make("adamw", model);
+    // A moment that says which element it is of.
+    for (const auto& group : model.groups()) optimizer->slices()[0].buffers->shard(*group).copy_(group->shard());
+    optimizer->set_steps(7);
+    write_checkpoint(model, *optimizer, folder_, 7, {});
+    const Weights mine = whole(model);
+    const std::lock_guard lock(mutex);
+    written = mine;
+  });
+  run_mesh(MeshShape::parse(GetParam().second), [&](Mesh& mesh) {
+    ShardedModel model(mesh, units_with_cut_parameters());
+    const auto optimizer = make("adamw", model);
+    load_checkpoint(model, *optimizer, list_checkpoints(folder_).at(0));
+    expect_same(written, whole(model));
+    for (const auto& group : model.groups()) {
+      const at::Tensor moment = optimizer->slices()[0].buffers->shard(*group);
+      EXPECT_TRUE(at::equal(moment, group->shard())) << "the moments are not their weights' any more";
+    }
+    EXPECT_EQ(optimizer->steps(), 7);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Meshes,
+                         testing::Values(std::pair{"2x1x1", "1x1x1"}, std::pair{"1x1x2", "1x3x1"},
+                                         std::pair{"1x2x1", "1x1x2"}, std::pair{"1x2x2", "2x1x1"},
+                                         std::pair{"2x1x2", "1x2x2"}),
+                         [](const auto& c) { return std::string(c.param.first) + "_to_" + c.param.second; });
+
 TEST_F(Checkpoints, APartialFolderIsNoCheckpointAndGoesWithTheNextPruning) {
   five_steps("sgd", 1);
   const auto partial = folder_ / "step-000000000009.partial";
