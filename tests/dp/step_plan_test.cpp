@@ -62,7 +62,7 @@ TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce
   for (size_t u = 0; u < model().size(); ++u) {
     const double unit = 4.0 * static_cast<double>(model()[u].parameters);
     const bool kept = model()[u].always_gathered;
-    if (!kept) EXPECT_EQ(least.units[u].residency, Residency::kRegather) << u;
+    EXPECT_EQ(least.units[u].residency, kept ? Residency::kKeep : Residency::kRegather) << u;
     const double reduced = least.units[u].gradients == GradientFlow::kReduceEach ? 4 : 1;
     expected += 0.5 * unit * ((kept ? 1 : 8) + reduced);
   }

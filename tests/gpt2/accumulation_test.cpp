@@ -41,7 +41,7 @@ at::Tensor private_gradient(const gpt2::ModelOptions& options, dp::RecordingChoi
   auto clipper = plan.clipper(w.model.parameters(), {.recording = recording});
   auto mechanism = plan.mechanism(w.model.parameters(), key, nullptr);
   const auto batches = plan.sampler(key, 0, 1).draw_local({0}, microbatch, w.data->row_counts());
-  const auto gradient = mechanism.release(clipped_batch(w.model, clipper, *w.data, batches), {0});
+  const auto gradient = mechanism.release(clipped_batch(w.model, clipper, *w.data, batches, mechanism, {0}), {0});
   return flat_of(w.model.parameters(), gradient.slices());
 }
 
@@ -121,7 +121,7 @@ TEST_P(Company, DoesNotChangeAUnitsContribution) {
     const auto key = test_key();
     auto clipper = plan.clipper(model.parameters(), {.recording = dp::RecordingChoice::kHold});
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
-    const auto gradient = mechanism.release(clipped_batch(model, clipper, data, {units}), {0});
+    const auto gradient = mechanism.release(clipped_batch(model, clipper, data, {units}, mechanism, {0}), {0});
     return flat_of(model.parameters(), gradient.slices());
   };
   const at::Tensor alone = released({kWith});
