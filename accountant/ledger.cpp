@@ -64,10 +64,15 @@ LedgerEntry parse_entry(const nlohmann::json& json) {
   static constexpr std::array kKeys = {"type", "sequence", "step", "attempt", "event", "previous"};
   for (const char* key : kKeys)
     if (!json.contains(key)) throw std::invalid_argument(std::string("a release must have ") + key);
-  if (json.size() != kKeys.size() || text_field(json, "type") != "release")
+  const bool has_epoch = json.contains("key_epoch");
+  if (json.size() != kKeys.size() + (has_epoch ? 1 : 0) || text_field(json, "type") != "release")
     throw std::invalid_argument("must be a release of schema " + std::string(kLedgerSchema) + " and nothing more");
-  return {count_field(json, "sequence"), count_field(json, "step"), count_field(json, "attempt"),
-          event_from_json(json.at("event")), ""};
+  return {count_field(json, "sequence"),
+          count_field(json, "step"),
+          count_field(json, "attempt"),
+          event_from_json(json.at("event")),
+          "",
+          has_epoch ? count_field(json, "key_epoch") : 0};
 }
 
 struct Scan {
@@ -191,15 +196,16 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   return writer;
 }
 
-void LedgerWriter::append(int64_t step, int64_t attempt, const Event& event) {
-  if (!(step >= 0 && attempt >= 0))
-    throw std::invalid_argument("step and attempt must be >= 0, got " + std::to_string(step) + " and " +
-                                std::to_string(attempt));
+void LedgerWriter::append(int64_t step, int64_t attempt, const Event& event, int64_t key_epoch) {
+  if (!(step >= 0 && attempt >= 0 && key_epoch >= 0))
+    throw std::invalid_argument("step, attempt and key epoch must be >= 0, got " + std::to_string(step) + ", " +
+                                std::to_string(attempt) + " and " + std::to_string(key_epoch));
   if (failed_ || descriptor_.get() < 0)
     throw std::runtime_error("ledger " + path_.string() +
                              " refuses to append: an earlier append failed or the writer was moved away");
-  const nlohmann::json entry = {{"type", "release"},  {"sequence", entries_ + 1}, {"step", step},
-                                {"attempt", attempt}, {"event", to_json(event)},  {"previous", head_}};
+  nlohmann::json entry = {{"type", "release"},  {"sequence", entries_ + 1}, {"step", step},
+                          {"attempt", attempt}, {"event", to_json(event)},  {"previous", head_}};
+  if (key_epoch > 0) entry["key_epoch"] = key_epoch;
   const std::string line = exact_json_text(entry, "ledger entry");
   failed_ = true;  // until the line is known to be on the disk
   write_all(descriptor_.get(), line + '\n', path_);

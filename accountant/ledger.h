@@ -9,8 +9,11 @@
 //   {"adjacency":"zero-out","clip_norm":1.0,…,"previous":"00…","schema":"ghostshard.ledger/1","type":"header"}
 //   {"attempt":0,"event":{…},"previous":"6f…","sequence":1,"step":0,"type":"release"}
 //
+// A release made with another noise key than the run began with (it was resumed without the old one) has a
+// "key_epoch" > 0 as well.
+//
 // Header fields the report reads; all but the first are optional, others are kept and shown as they are:
-//   adjacency         "zero-out" or "add-or-remove"; required, since without it nothing can be accounted
+//   adjacency         "zero-out", "add-or-remove" or "replace-one"; required, since without it nothing can be accounted
 //   run_id            text
 //   unit_of_privacy   text: what one unit is, e.g. "example", "document", "user"
 //   units             n, the number of units, where it is public
@@ -19,6 +22,8 @@
 //   noise_multiplier  sigma, as planned
 //   clip_norm         C
 //   planned_steps     T
+//   delta             at which the run is to be reported
+//   facts             what the run says of itself, as build_report takes it: fixed before the first release
 // Reserved, set by create(): type, schema, library_version, previous.
 //
 // What the chain proves: no line was edited, reordered, inserted or taken out of the middle by accident.
@@ -46,7 +51,8 @@ struct LedgerEntry {
   int64_t step = 0;      // logical step, from 0
   int64_t attempt = 0;   // > 0 when a step is redone after a crash: charged again
   Event event;
-  std::string hash;  // SHA-256 of this line, hex
+  std::string hash;       // SHA-256 of this line, hex
+  int64_t key_epoch = 0;  // > 0 after a resume without the noise key; noise repeats only within an epoch
 };
 
 struct LedgerContents {
@@ -77,10 +83,10 @@ class LedgerWriter {
   LedgerWriter(LedgerWriter&&) noexcept = default;
   LedgerWriter& operator=(LedgerWriter&&) noexcept = default;
 
-  // Durable when it returns. Throws std::invalid_argument unless step and attempt are >= 0 (nothing was
+  // Durable when it returns. Throws std::invalid_argument unless step, attempt and key epoch are >= 0 (nothing was
   // written, the writer stays usable). On failure to write throws std::runtime_error and refuses every
   // further append: what is on the disk is then unknown, and reopen() finds out.
-  void append(int64_t step, int64_t attempt, const Event& event);
+  void append(int64_t step, int64_t attempt, const Event& event, int64_t key_epoch = 0);
   const std::string& head() const { return head_; }  // of the last line known to be durable
   int64_t entries() const { return entries_; }
 
