@@ -1,35 +1,97 @@
-// An accountant composes events and bounds epsilon.
+// An accountant composes events and bounds epsilon at a delta, or delta at an epsilon.
+//
+// Both directions of every event (a unit removed, a unit added) are bounded and the larger is returned: that removing
+// is the worse one is no theorem for compositions (Lebeda et al., arXiv:2405.20769).
+//
+// Every number called upper is proven: Effort only says how much time may go into making it tight.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "accountant/events.h"
 #include "accountant/types.h"
 
 namespace ghostshard::accountant {
 
-// lower <= true epsilon <= upper. `upper` is what is reported. upper is +infinity where nothing can be said.
+// lower <= true epsilon <= upper, and lower <= estimate <= upper. `upper` is what is reported; `estimate` is the most
+// likely value. upper is +infinity where nothing can be said.
 struct EpsilonBound {
   double lower = 0;
   double estimate = 0;
   double upper = 0;
-  std::string accountant;  // "rdp", later "contour", "prv"
-  std::string detail;      // e.g. the order at which the minimum was found
+  std::string accountant;  // "contour", "prv", "rdp"
+  std::string direction;   // which neighbour decided: "remove", "add", or "both" where they are the same
+  std::string detail;      // how: e.g. the order at which the minimum was found, mesh and node counts
+};
+
+// lower <= true delta <= upper, all in [0, 1].
+struct DeltaBound {
+  double lower = 0;
+  double estimate = 0;
+  double upper = 1;
+  std::string accountant;
+  std::string direction;
+  std::string detail;
+};
+
+// kQuick: milliseconds, for a number shown after every step. Where the tight bracket would take longer, upper is the
+// Rényi bound: never less than true, up to 15% more, estimate = upper and lower may be 0.
+// kTight: the bracket is as narrow as the engine can make it, up to seconds in rare cases.
+enum class Effort { kQuick, kTight };
+
+// `count` executions of one event. An accountant holds one of these per distinct event.
+struct Charge {
+  Event event;
+  int64_t count;
 };
 
 class Accountant {
  public:
   virtual ~Accountant() = default;
-  // Charges `count` further executions of the event. The multiplication happens here and nowhere else.
-  virtual void compose(const Event& event, int64_t count) = 0;
-  virtual EpsilonBound epsilon(Delta delta) const = 0;
+
+  // Charges `count` further executions of the event. The multiplication happens here and nowhere else, for all events
+  // and engines. Throws std::invalid_argument for a negative count, a total of 2^63 or more, and an event that this
+  // engine cannot bound under this adjacency; what was charged before then stays as it was.
+  void compose(const Event& event, int64_t count);
+
+  EpsilonBound epsilon(Delta delta, Effort effort = Effort::kTight) const;
+  DeltaBound delta(Epsilon epsilon, Effort effort = Effort::kTight) const;
+
   virtual std::unique_ptr<Accountant> clone() const = 0;
   virtual std::string name() const = 0;
+
+  Adjacency adjacency() const { return adjacency_; }
+  const std::vector<Charge>& charges() const { return charges_; }
+
+ protected:
+  explicit Accountant(Adjacency adjacency);
+  Accountant(const Accountant&) = default;
+  Accountant& operator=(const Accountant&) = default;
+
+ private:
+  // Called once for each distinct event before it is charged; throws std::invalid_argument where the engine cannot
+  // bound it.
+  virtual void admit(const Event& event) = 0;
+  // Called only where something was charged; the name is filled in by the caller.
+  virtual EpsilonBound bound_epsilon(Delta delta, Effort effort) const = 0;
+  virtual DeltaBound bound_delta(Epsilon epsilon, Effort effort) const = 0;
+
+  Adjacency adjacency_;
+  std::vector<Charge> charges_;
 };
 
-// "rdp". Throws std::invalid_argument listing the known names, also for an adjacency the engine cannot bound.
+// "contour" (the default everywhere), "prv" or "rdp". Throws std::invalid_argument listing the known names, also for
+// an adjacency that does not exist. What can be bounded:
+//
+//   event                          zero-out, add-or-remove    replace-one
+//   gaussian                       contour prv rdp            contour prv rdp (sensitivity 2: sigma is halved)
+//   poisson_gaussian               contour prv rdp            refused
+//   poisson_adaptive_clipping      contour prv rdp            refused
+//   fixed_size_gaussian            refused                    rdp
+//   truncated_poisson_gaussian     refused                    refused
 std::unique_ptr<Accountant> make_accountant(const std::string& name, Adjacency adjacency);
 
 }  // namespace ghostshard::accountant

@@ -11,13 +11,17 @@
 
 namespace ghostshard::accountant {
 
-// Which data sets count as neighbours. Zero-out: one unit's record is replaced by one that contributes
-// nothing, n is public; for the Poisson-sampled Gaussian its numbers are those of add-or-remove.
-enum class Adjacency { kZeroOut, kAddOrRemove };
-std::string to_string(Adjacency adjacency);                // "zero-out", "add-or-remove"
+// Which data sets count as neighbours.
+//   zero-out       one unit's record is replaced by one that contributes nothing; n is public. For the
+//                  Poisson-sampled Gaussian its numbers are those of add-or-remove.
+//   add-or-remove  one data set is the other with one unit added or removed.
+//   replace-one    one unit's record is replaced by any other; n is public.
+enum class Adjacency { kZeroOut, kAddOrRemove, kReplaceOne };
+std::string to_string(Adjacency adjacency);                // "zero-out", "add-or-remove", "replace-one"
 Adjacency adjacency_from_string(const std::string& text);  // std::invalid_argument listing the known ones
 
-// A sum of L2 sensitivity S released with noise N(0, (sigma·S)²) per coordinate.
+// A sum to which each unit contributes at most norm S, released with noise N(0, (sigma·S)²) per coordinate. Under
+// replace-one two such contributions differ by up to 2·S.
 struct GaussianEvent {
   NoiseMultiplier sigma;
   bool operator==(const GaussianEvent&) const = default;
@@ -30,12 +34,51 @@ struct PoissonGaussianEvent {
   bool operator==(const PoissonGaussianEvent&) const = default;
 };
 
-using Event = std::variant<GaussianEvent, PoissonGaussianEvent>;
+// The same on a batch of exactly `batch` out of `units`, drawn uniformly without replacement. 1 <= batch <= units.
+struct FixedSizeGaussianEvent {
+  int64_t units;
+  int64_t batch;
+  NoiseMultiplier sigma;
+  bool operator==(const FixedSizeGaussianEvent&) const = default;
+};
 
-// {"type":"gaussian","noise_multiplier":s} /
-// {"type":"poisson_gaussian","sampling_rate":q,"noise_multiplier":s}. event_from_json throws
-// std::invalid_argument naming what must hold: an unknown type is an error, never a guess.
+// Poisson sampling, and where more than `cap` units were drawn, a uniformly chosen subset of `cap` of them
+// (arXiv:2508.15089). 1 <= cap <= units.
+struct TruncatedPoissonGaussianEvent {
+  int64_t units;
+  SamplingRate q;
+  int64_t cap;
+  NoiseMultiplier sigma;
+  bool operator==(const TruncatedPoissonGaussianEvent&) const = default;
+};
+
+// A step of adaptive clipping (Andrew et al. 2021, arXiv:1905.03871, Thm. 1): from one Poisson sample both the sum of
+// clipped gradients with noise sigma·S, and the centred count Σ(b_u - 1/2), b_u in {0, 1} telling whether unit u's
+// norm was below the clip norm, with noise N(0, count_sigma²), count_sigma in units of counts. A unit moves the pair
+// by 1/sigma and 1/(2·count_sigma) standard deviations: one Gaussian at (sigma^-2 + (2·count_sigma)^-2)^(-1/2).
+struct AdaptiveClippingEvent {
+  SamplingRate q;
+  NoiseMultiplier sigma;
+  NoiseMultiplier count_sigma;
+  bool operator==(const AdaptiveClippingEvent&) const = default;
+};
+
+using Event = std::variant<GaussianEvent, PoissonGaussianEvent, FixedSizeGaussianEvent, TruncatedPoissonGaussianEvent,
+                           AdaptiveClippingEvent>;
+
+// {"type":"gaussian","noise_multiplier":s}
+// {"type":"poisson_gaussian","sampling_rate":q,"noise_multiplier":s}
+// {"type":"fixed_size_gaussian","units":n,"batch":b,"noise_multiplier":s}
+// {"type":"truncated_poisson_gaussian","units":n,"sampling_rate":q,"cap":b,"noise_multiplier":s}
+// {"type":"poisson_adaptive_clipping","sampling_rate":q,"noise_multiplier":s,"count_noise":s_b}
+// event_from_json throws std::invalid_argument naming what must hold: an unknown type is an error, never a guess. So
+// does to_json where require_valid does.
 nlohmann::json to_json(const Event& event);
 Event event_from_json(const nlohmann::json& json);
+
+std::string type_name(const Event& event);    // "gaussian", …
+double noise_multiplier(const Event& event);  // of the gradient release
+// std::invalid_argument unless 1 <= batch <= units and 1 <= cap <= units, where the event has them.
+void require_valid(const Event& event);
 
 }  // namespace ghostshard::accountant

@@ -9,7 +9,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "accountant/fixed_size.h"
 #include "accountant/sampled_gaussian.h"
+#include "accountant/single_release.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -39,15 +41,17 @@ int64_t checked_count(int64_t count) {
 
 }  // namespace
 
-double rdp_log_moment(const Event& event, double c) {
+double rdp_log_moment(const Event& event, double c, Adjacency adjacency) {
   if (!(c > 0 && c < kInfinity)) {
     std::ostringstream message;
     message << "alpha - 1 must be finite and > 0, got " << c;
     throw std::invalid_argument(message.str());
   }
+  if (const auto* fixed = std::get_if<FixedSizeGaussianEvent>(&event); fixed && adjacency == Adjacency::kReplaceOne)
+    return fixed_size_log_moment(*fixed, c);
   // For this mechanism removing is never the better direction (Mironov et al. 2019, Thm. 5); the maximum is
   // taken anyway, so that nothing rests on a theorem about another mechanism when one is added.
-  const SampledGaussian release = sampled_gaussian(event);
+  const SampledGaussian release = sampled_gaussian(event, adjacency, "rdp");
   return std::max(log_moment_upper(Direction::kRemove, release, c), log_moment_upper(Direction::kAdd, release, c));
 }
 
@@ -58,6 +62,13 @@ double rdp_to_epsilon(double c, double k, Delta delta) {
   const double order = std::log1p(c) / c;
   const double rounding = 4 * std::numeric_limits<double>::epsilon() * (rdp + std::abs(shift) + std::abs(tail) + order);
   return rdp + shift - tail - order + rounding;
+}
+
+double rdp_to_log_delta(double c, double k, Epsilon epsilon) {
+  const double order = std::log1p(c);
+  const double shift = c * std::log1p(-1 / (1 + c));
+  const double gain = c * epsilon.value();
+  return k + shift - order - gain + 4 * std::numeric_limits<double>::epsilon() * (k + std::abs(shift) + order + gain);
 }
 
 std::vector<double> opacus_orders() {
@@ -88,123 +99,156 @@ double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed
 
 class RdpCurve {
  public:
-  explicit RdpCurve(const Event& event) : event_(event) {}
+  RdpCurve(const Event& event, Adjacency adjacency) : event_(event), adjacency_(adjacency) {}
 
   double at_index(int index) {
     const std::lock_guard lock(mutex_);
     const auto [entry, missing] = known_.try_emplace(index, 0.0);
-    if (missing) entry->second = rdp_log_moment(event_, order_at(index));
+    if (missing) entry->second = at(order_at(index));
     return entry->second;
   }
+  double at(double c) const { return rdp_log_moment(event_, c, adjacency_); }
 
  private:
   Event event_;
+  Adjacency adjacency_;
   std::mutex mutex_;
   std::unordered_map<int, double> known_;
 };
 
-RdpAccountant::RdpAccountant(Adjacency adjacency) {
-  // Zero-out and add-or-remove have the same pair of distributions here; to_string refuses anything else.
-  (void)to_string(adjacency);
-}
+namespace {
 
-void RdpAccountant::compose(const Event& event, int64_t count) {
-  if (checked_count(count) == 0) return;
-  int64_t total = count;
-  for (const Charge& charge : charges_) total = checked_sum(total, charge.count);
-  for (Charge& charge : charges_)
-    if (charge.event == event) {
-      charge.count += count;
-      return;
-    }
-  charges_.push_back({event, count, std::make_shared<RdpCurve>(event)});
-}
-
-EpsilonBound RdpAccountant::epsilon(Delta delta) const {
-  EpsilonBound bound;
-  bound.accountant = name();
-  if (charges_.empty()) {
-    bound.detail = "nothing was released";
-    return bound;
-  }
-
-  // ---- upper: the least over all orders. Every order gives a valid bound; the two stopping rules only save
-  // time.
-  const auto moment_at = [&](int index) {
-    double k = 0;
-    for (const Charge& charge : charges_) k += static_cast<double>(charge.count) * charge.curve->at_index(index);
-    return k;
-  };
-  double best = kInfinity;
-  double best_c = 0;
+// The least of objective(c, K(c)) over orders: upwards and downwards on the grid until stop says that no better one
+// can follow, then golden section around the best. Any order gives a valid bound, so this may only be loose.
+struct Minimum {
+  double value = kInfinity;
+  double c = 0;
+};
+template <class Objective, class MomentAtIndex, class Moment, class StopUp, class StopDown>
+Minimum minimize(const Objective& objective, const MomentAtIndex& moment_at_index, const Moment& moment_at,
+                 const StopUp& stop_up, const StopDown& stop_down) {
+  Minimum best;
   int best_index = kStart;
   const auto consider = [&](double c, double k) {
-    const double epsilon = rdp_to_epsilon(c, k, delta);
-    if (!(epsilon < best)) return epsilon;
-    best = epsilon;
-    best_c = c;
-    return epsilon;
+    const double value = objective(c, k);
+    if (!(value < best.value)) return value;
+    best = {value, c};
+    return value;
   };
   for (int index = kStart; index <= kLast; ++index) {
     const double c = order_at(index);
-    const double k = moment_at(index);
-    if (consider(c, k) == best && best < kInfinity) best_index = index;
-    if (!(k / c <= best + 1)) break;  // RDP grows with the order
+    const double k = moment_at_index(index);
+    if (consider(c, k) == best.value && best.value < kInfinity) best_index = index;
+    if (stop_up(c, k, best.value)) break;
   }
   for (int index = kStart - 1; index >= kFirst; --index) {
     const double c = order_at(index);
-    if (rdp_to_epsilon(c, 0, delta) > best) break;  // the other terms shrink with the order
-    if (consider(c, moment_at(index)) == best && best < kInfinity) best_index = index;
+    if (stop_down(c, best.value)) break;
+    if (consider(c, moment_at_index(index)) == best.value && best.value < kInfinity) best_index = index;
   }
-  if (best < kInfinity) {
-    const auto at = [&](double index) {
-      const double c = order_at(index);
-      double k = 0;
-      for (const Charge& charge : charges_) k += static_cast<double>(charge.count) * rdp_log_moment(charge.event, c);
-      return consider(c, k);
-    };
-    constexpr double kGolden = 0.6180339887498949;
-    double low = best_index - 1;
-    double high = best_index + 1;
-    double left = high - kGolden * (high - low);
-    double right = low + kGolden * (high - low);
-    double at_left = at(left);
-    double at_right = at(right);
-    for (int step = 0; step < kGoldenSteps; ++step) {
-      if (at_left < at_right) {
-        high = std::exchange(right, left);
-        at_right = at_left;
-        left = high - kGolden * (high - low);
-        at_left = at(left);
-      } else {
-        low = std::exchange(left, right);
-        at_left = at_right;
-        right = low + kGolden * (high - low);
-        at_right = at(right);
-      }
+  if (!(best.value < kInfinity)) return best;
+  const auto at = [&](double index) { return consider(order_at(index), moment_at(order_at(index))); };
+  constexpr double kGolden = 0.6180339887498949;
+  double low = best_index - 1;
+  double high = best_index + 1;
+  double left = high - kGolden * (high - low);
+  double right = low + kGolden * (high - low);
+  double at_left = at(left);
+  double at_right = at(right);
+  for (int step = 0; step < kGoldenSteps; ++step) {
+    if (at_left < at_right) {
+      high = std::exchange(right, left);
+      at_right = at_left;
+      left = high - kGolden * (high - low);
+      at_left = at(left);
+    } else {
+      low = std::exchange(left, right);
+      at_left = at_right;
+      right = low + kGolden * (high - low);
+      at_right = at(right);
     }
   }
-  bound.upper = bound.estimate = std::max(best, 0.0);
+  return best;
+}
 
-  // ---- lower: a part of what was released says no more than the whole.
-  double precision = 0;  // of all unsampled Gaussians together: one Gaussian with 1/sigma² summed
-  for (const Charge& charge : charges_) {
-    const SampledGaussian release = sampled_gaussian(charge.event);
+std::string describe(const Minimum& best) {
+  std::ostringstream detail;
+  if (best.value < kInfinity)
+    detail << "minimum over continuous orders, found at alpha = " << 1 + best.c;
+  else
+    detail << "no order gives a bound";
+  detail << "; lower: exact value for the worst single sampled release or for all unsampled ones together";
+  return detail.str();
+}
+
+// A part of what was released says no more than the whole: the sampled releases one by one, the unsampled Gaussians
+// together (one Gaussian with 1/sigma² summed).
+std::vector<SampledGaussian> parts(const std::vector<Charge>& charges, Adjacency adjacency) {
+  std::vector<SampledGaussian> parts;
+  double precision = 0;
+  for (const Charge& charge : charges) {
+    if (std::holds_alternative<FixedSizeGaussianEvent>(charge.event)) continue;
+    const SampledGaussian release = sampled_gaussian(charge.event, adjacency, "rdp");
     if (release.q == 1)
       precision += static_cast<double>(charge.count) / (release.sigma * release.sigma);
     else
-      bound.lower = std::max(bound.lower, single_release_epsilon_lower(release, delta));
+      parts.push_back(release);
   }
-  if (precision > 0 && precision < kInfinity)
-    bound.lower = std::max(bound.lower, single_release_epsilon_lower({1.0, 1 / std::sqrt(precision)}, delta));
+  if (precision > 0 && precision < kInfinity) parts.push_back({1.0, 1 / std::sqrt(precision)});
+  return parts;
+}
 
-  std::ostringstream detail;
-  if (best < kInfinity)
-    detail << "minimum over continuous orders, found at alpha = " << 1 + best_c;
-  else
-    detail << "no order gives a bound";
-  detail << "; lower: exact epsilon of the worst single sampled release or of all unsampled ones together";
-  bound.detail = detail.str();
+}  // namespace
+
+void RdpAccountant::admit(const Event& event) {
+  require_valid(event);
+  if (!(std::holds_alternative<FixedSizeGaussianEvent>(event) && adjacency() == Adjacency::kReplaceOne))
+    (void)sampled_gaussian(event, adjacency(), name());
+  curves_.push_back(std::make_shared<RdpCurve>(event, adjacency()));
+}
+
+double RdpAccountant::moment_at_index(int index) const {
+  double k = 0;
+  for (size_t i = 0; i < curves_.size(); ++i)
+    k += static_cast<double>(charges()[i].count) * curves_[i]->at_index(index);
+  return k;
+}
+
+double RdpAccountant::moment_at(double c) const {
+  double k = 0;
+  for (size_t i = 0; i < curves_.size(); ++i) k += static_cast<double>(charges()[i].count) * curves_[i]->at(c);
+  return k;
+}
+
+EpsilonBound RdpAccountant::bound_epsilon(Delta delta, Effort) const {
+  EpsilonBound bound;
+  bound.direction = "both";
+  const Minimum best = minimize(
+      [&](double c, double k) { return rdp_to_epsilon(c, k, delta); },
+      [&](int index) { return moment_at_index(index); }, [&](double c) { return moment_at(c); },
+      [](double c, double k, double so_far) { return !(k / c <= so_far + 1); },        // RDP grows with the order
+      [&](double c, double so_far) { return rdp_to_epsilon(c, 0, delta) > so_far; });  // the rest shrinks with it
+  bound.upper = bound.estimate = std::max(best.value, 0.0);
+  for (const SampledGaussian& part : parts(charges(), adjacency()))
+    bound.lower = std::max(bound.lower, single_release_epsilon_lower(part, delta));
+  bound.detail = describe(best);
+  return bound;
+}
+
+DeltaBound RdpAccountant::bound_delta(Epsilon epsilon, Effort) const {
+  DeltaBound bound;
+  bound.direction = "both";
+  // The objective is convex in the order: past its minimum it only grows.
+  const Minimum best =
+      minimize([&](double c, double k) { return rdp_to_log_delta(c, k, epsilon); },
+               [&](int index) { return moment_at_index(index); }, [&](double c) { return moment_at(c); },
+               [&](double c, double k, double so_far) { return !(rdp_to_log_delta(c, k, epsilon) <= so_far + 1); },
+               [](double, double) { return false; });
+  bound.upper = bound.estimate = std::min(1.0, std::exp(best.value) * (1 + 1e-15));
+  for (const SampledGaussian& part : parts(charges(), adjacency()))
+    for (const Direction direction : {Direction::kRemove, Direction::kAdd})
+      bound.lower = std::max(bound.lower, single_release_delta(direction, part, epsilon.value()).lower);
+  bound.detail = describe(best);
   return bound;
 }
 

@@ -26,12 +26,14 @@ namespace ghostshard::accountant {
 
 // (alpha - 1) · RDP(alpha) = log A(alpha), the larger of the two directions, as a function of c = alpha - 1
 // so that orders close to 1 keep their digits. Never below the exact value; +infinity where it exceeds a
-// double. Throws std::invalid_argument unless c is finite and > 0.
-double rdp_log_moment(const Event& event, double c);
+// double. Throws std::invalid_argument unless c is finite and > 0, and where RdpAccountant refuses the event.
+double rdp_log_moment(const Event& event, double c, Adjacency adjacency = Adjacency::kZeroOut);
 
 // Canonne, Kamath, Steinke 2020 (arXiv:2004.00010, Prop. 12): the epsilon that an RDP log-moment
 // (alpha-1)·RDP = k gives at delta, alpha = 1 + c. May be negative, which means that epsilon = 0 holds.
 double rdp_to_epsilon(double c, double k, Delta delta);
+// The same read the other way: the logarithm of the delta that it gives at epsilon. May be positive.
+double rdp_to_log_delta(double c, double k, Epsilon epsilon);
 
 // Opacus' default orders: 1.1, 1.2, …, 10.9, 12, 13, …, 63. To compare with what it reports; a continuous
 // order is never worse.
@@ -48,22 +50,21 @@ class RdpCurve;
 
 // upper = estimate = the RDP value. lower = the exact epsilon of a part of the run: one execution of its
 // worst event, or all unsampled Gaussian events together (Balle, Wang 2018, arXiv:1805.06530). It is valid,
-// and weak for a run of many sampled steps.
+// and weak for a run of many sampled steps; 0 for fixed-size sampling. Effort makes no difference.
 class RdpAccountant final : public Accountant {
  public:
-  explicit RdpAccountant(Adjacency adjacency);
-  void compose(const Event& event, int64_t count) override;
-  EpsilonBound epsilon(Delta delta) const override;
+  explicit RdpAccountant(Adjacency adjacency) : Accountant(adjacency) {}
   std::unique_ptr<Accountant> clone() const override;
   std::string name() const override { return "rdp"; }
 
  private:
-  struct Charge {
-    Event event;
-    int64_t count;
-    std::shared_ptr<RdpCurve> curve;  // depends on the event alone: clones share it
-  };
-  std::vector<Charge> charges_;
+  void admit(const Event& event) override;
+  EpsilonBound bound_epsilon(Delta delta, Effort effort) const override;
+  DeltaBound bound_delta(Epsilon epsilon, Effort effort) const override;
+  double moment_at_index(int index) const;
+  double moment_at(double c) const;
+
+  std::vector<std::shared_ptr<RdpCurve>> curves_;  // one per charge; depends on the event alone: clones share it
 };
 
 }  // namespace ghostshard::accountant

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
 namespace ghostshard::accountant {
@@ -161,37 +162,23 @@ class Quadrature {
 
 double log1p_exp(double x) { return x > 40 ? x + std::exp(-x) : std::log1p(std::exp(x)); }
 
-// ---------------------------------------------------------------------------------------------------------------
-// The hockey-stick divergence of one release
-
-double upper_tail(double x) { return 0.5 * std::erfc(x / std::sqrt(2.0)); }
-
-// A lower bound on delta(epsilon). Any threshold gives one, so only the roundings of the two terms count:
-// erfc and exp are good to a few of them, times the exponent's size.
-double delta_lower(Direction direction, SampledGaussian release, double epsilon) {
-  const auto [q, sigma] = release;
-  double gain = 0;
-  double loss = 0;
-  if (direction == Direction::kRemove) {  // P(x > t) - e^eps·Q(x > t)
-    const double t = sigma * sigma * std::log1p(std::expm1(epsilon) / q) + 0.5;
-    gain = q * upper_tail((t - 1) / sigma);
-    loss = (std::expm1(epsilon) + q) * upper_tail(t / sigma);
-  } else {  // Q(x < t) - e^eps·P(x < t)
-    const double inside = 1 - std::exp(epsilon) * (1 - q);
-    if (!(inside > 0)) return 0;
-    const double t = sigma * sigma * std::log(inside / (q * std::exp(epsilon))) + 0.5;
-    gain = inside * upper_tail(-t / sigma);
-    loss = std::exp(epsilon) * q * upper_tail(-(t - 1) / sigma);
-  }
-  return gain - loss - 1e-12 * (gain + loss);
-}
-
 }  // namespace
 
-SampledGaussian sampled_gaussian(const Event& event) {
-  if (const auto* gaussian = std::get_if<GaussianEvent>(&event)) return {1.0, gaussian->sigma.value()};
-  const auto& sampled = std::get<PoissonGaussianEvent>(event);
-  return {sampled.q.value(), sampled.sigma.value()};
+SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const std::string& engine) {
+  const bool replace = adjacency == Adjacency::kReplaceOne;
+  if (const auto* gaussian = std::get_if<GaussianEvent>(&event))
+    return {1.0, gaussian->sigma.value() / (replace ? 2 : 1)};
+  if (!replace) {
+    if (const auto* sampled = std::get_if<PoissonGaussianEvent>(&event))
+      return {sampled->q.value(), sampled->sigma.value()};
+    if (const auto* adaptive = std::get_if<AdaptiveClippingEvent>(&event)) {
+      const double gradient = 1 / adaptive->sigma.value();
+      const double centred_count = 1 / (2 * adaptive->count_sigma.value());
+      return {adaptive->q.value(), 1 / std::hypot(gradient, centred_count) * (1 - 4 * kRounding)};
+    }
+  }
+  throw std::invalid_argument("accountant " + engine + " must be given an event that it can bound under " +
+                              to_string(adjacency) + " adjacency, got " + type_name(event));
 }
 
 double log_moment_upper(Direction direction, SampledGaussian release, double c) {
@@ -202,25 +189,6 @@ double log_moment_upper(Direction direction, SampledGaussian release, double c) 
   const auto excess = Quadrature(direction, release, c).log_excess_upper();
   const double bound = excess ? std::min(log1p_exp(*excess), convexity) : convexity;
   return bound >= 0 ? bound * (1 + 8 * kRounding) : kInfinity;  // NaN becomes infinity
-}
-
-double single_release_epsilon_lower(SampledGaussian release, Delta delta) {
-  constexpr double kLargestEpsilon = 600;
-  double best = 0;
-  for (const Direction direction : {Direction::kRemove, Direction::kAdd}) {
-    const auto holds = [&](double epsilon) { return delta_lower(direction, release, epsilon) >= delta.value(); };
-    if (!holds(0)) continue;
-    double low = 0;
-    double high = kLargestEpsilon;
-    if (holds(high)) return high;
-    while (high - low > 1e-12 * high) {
-      const double middle = low + (high - low) / 2;
-      if (middle == low || middle == high) break;
-      (holds(middle) ? low : high) = middle;
-    }
-    best = std::max(best, low);
-  }
-  return best;
 }
 
 }  // namespace ghostshard::accountant

@@ -2,21 +2,23 @@
 // sigma²).
 #pragma once
 
+#include <string>
+
 #include "accountant/events.h"
 
 namespace ghostshard::accountant {
 
-// The two parameters of any event; a Gaussian without sampling has q = 1.
+// A Gaussian without sampling has q = 1.
 struct SampledGaussian {
   double q;
   double sigma;
 };
-SampledGaussian sampled_gaussian(const Event& event);
 
-// An epsilon that one execution certainly exceeds or equals at this delta: the hockey-stick divergence in
-// closed form, both directions, rounding subtracted (so at most about 1e-9 relative below the exact epsilon).
-// At most 600, beyond which e^epsilon leaves the range of the formula.
-double single_release_epsilon_lower(SampledGaussian release, Delta delta);
+// The pair of distributions that dominates the event under this adjacency. Replace-one moves an unsampled sum by
+// twice the norm of a contribution: sigma is halved. Throws std::invalid_argument, naming `engine`, event and
+// adjacency, where this family of pairs has none: Poisson sampling under replace-one (its pair has three Gaussians),
+// fixed-size and truncated sampling.
+SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const std::string& engine);
 
 // A certified upper bound on log E_Q[(P/Q)^(1+c)] (removing a unit) or log E_P[(Q/P)^(1+c)] (adding one), by
 // self-checked quadrature; never above log1p(q·expm1(c(1+c)/(2 sigma²))).

@@ -58,8 +58,10 @@ INSTANTIATE_TEST_SUITE_P(
     Json, EventFromJsonRefuses,
     testing::Values(Refused{"NoObject", R"([1])", "must be an object with a text \"type\""},
                     Refused{"NoType", R"({"noise_multiplier":1})", "must be an object with a text \"type\""},
-                    Refused{"UnknownType", R"({"type":"laplace","noise_multiplier":1})",
-                            "must be one of gaussian, poisson_gaussian; got \"laplace\""},
+                    Refused{
+                        "UnknownType", R"({"type":"laplace","noise_multiplier":1})",
+                        "must be one of gaussian, poisson_gaussian, fixed_size_gaussian, truncated_poisson_gaussian, "
+                        "poisson_adaptive_clipping; got \"laplace\""},
                     Refused{"MissingRate", R"({"type":"poisson_gaussian","noise_multiplier":1})",
                             "exactly the keys type, sampling_rate, noise_multiplier"},
                     Refused{"RateOnAGaussian", R"({"type":"gaussian","noise_multiplier":1,"sampling_rate":0.1})",
@@ -75,12 +77,13 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Adjacency, NamesReadBack) {
   EXPECT_EQ(adjacency_from_string(to_string(Adjacency::kZeroOut)), Adjacency::kZeroOut);
   EXPECT_EQ(adjacency_from_string(to_string(Adjacency::kAddOrRemove)), Adjacency::kAddOrRemove);
+  EXPECT_EQ(adjacency_from_string(to_string(Adjacency::kReplaceOne)), Adjacency::kReplaceOne);
 }
 
 TEST(Adjacency, AnUnknownNameListsTheKnownOnes) {
-  EXPECT_THAT([] { (void)adjacency_from_string("replace-one"); },
+  EXPECT_THAT([] { (void)adjacency_from_string("replace-all"); },
               testing::ThrowsMessage<std::invalid_argument>(
-                  "adjacency must be one of zero-out, add-or-remove; got \"replace-one\""));
+                  "adjacency must be one of zero-out, add-or-remove, replace-one; got \"replace-all\""));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "accountant/sampled_gaussian.h"
+#include "accountant/single_release.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -426,8 +427,9 @@ TEST(RdpAccountant, RefusesMomentsThatAreNone) {
 }
 
 TEST(MakeAccountant, AnUnknownNameListsTheKnownOnes) {
-  EXPECT_THAT([] { (void)make_accountant("gdp", Adjacency::kZeroOut); },
-              testing::ThrowsMessage<std::invalid_argument>("accountant must be one of rdp; got \"gdp\""));
+  EXPECT_THAT(
+      [] { (void)make_accountant("gdp", Adjacency::kZeroOut); },
+      testing::ThrowsMessage<std::invalid_argument>("accountant must be one of contour, prv, rdp; got \"gdp\""));
 }
 
 TEST(MakeAccountant, RefusesAnAdjacencyItCannotBound) {
