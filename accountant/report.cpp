@@ -39,10 +39,6 @@ const std::vector<Section>& sections() {
   return all;
 }
 
-bool is_section(const std::string& name) {
-  return std::any_of(sections().begin(), sections().end(), [&](const Section& section) { return section.name == name; });
-}
-
 std::string text_or(const json& object, const char* key, const std::string& otherwise) {
   const auto found = object.find(key);
   return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
@@ -128,6 +124,10 @@ void merge_facts(json& report, const json& facts) {
 }  // namespace
 
 namespace report_parts {
+
+bool is_section(const std::string& name) {
+  return std::any_of(sections().begin(), sections().end(), [&](const Section& section) { return section.name == name; });
+}
 
 json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
 

@@ -106,9 +106,9 @@ json accountants(const Spent& spent, Adjacency adjacency, Delta delta) {
     try {
       const auto engine = account(spent, name, adjacency);
       const EpsilonBound bound = engine->epsilon(delta);
-      all[name] = {{"delta", delta.value()}, {"epsilon", to_json(bound)}, {"detail", bound.detail}};
+      all[name] = {{"delta", delta.value()}, {"epsilon", to_json(bound)}, {"direction", bound.direction}, {"detail", bound.detail}};
       all[name]["curve"] = thin_curve(*engine, delta);
-    } catch (const std::invalid_argument& error) {
+    } catch (const std::logic_error& error) {
       all[name] = {{"refused", error.what()}};
     }
   }

@@ -18,6 +18,8 @@ namespace ghostshard::accountant::report_parts {
 
 inline constexpr const char* kNotStated = "not stated by the run";
 
+// Whether a name is one of the sixteen sections, to which facts may speak.
+bool is_section(const std::string& name);
 // JSON knows no infinity; null where there is no bound.
 nlohmann::json finite_or_null(double value);
 nlohmann::json to_json(const EpsilonBound& bound);
