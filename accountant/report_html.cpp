@@ -18,6 +18,7 @@ namespace {
 using nlohmann::json;
 using report_parts::kNotStated;
 using report_parts::rounded_up;
+using report_parts::small_number;
 
 // Names as a reader knows them.
 const char* accountant_title(const std::string& name) {
@@ -43,7 +44,14 @@ std::string lower_text(const json& value) {
   return text;
 }
 
-std::string percent(double share) { return rounded_up(share * 100, share < 0.01 ? 2 : 1) + " %"; }
+std::string percent(double share) {  // as given
+  char text[64];
+  std::snprintf(text, sizeof text, "%g %%", share * 100);
+  return text;
+}
+std::string percent_up(double share) { return rounded_up(share * 100, share < 0.01 ? 2 : 1) + " %"; }
+
+std::string delta_text(const json& guarantee) { return small_number(guarantee.at("delta").get<double>()); }
 
 // Any value of the report as HTML.
 std::string shown(const json& value) {
@@ -85,7 +93,7 @@ void write_claim(std::ostream& out, const json& report) {
   if (applies) {
     out << "<div class=\"numbers\"><div class=\"number\"><b>ε ≤ " << epsilon_text(guarantee.at("epsilon").at("upper"))
         << "</b><span>privacy loss, upper bound</span></div><div class=\"number\"><b>δ = "
-        << escape_html(guarantee.at("delta").dump()) << "</b><span>probability left out of it</span></div>"
+        << delta_text(guarantee) << "</b><span>probability left out of it</span></div>"
         << "<div class=\"number\"><b>one " << unit << "</b><span>is what is protected ("
         << escape_html(guarantee.at("adjacency").get<std::string>()) << ")</span></div></div>";
     for (const json& sentence : report.at("in_plain_words")) out << "<p>" << shown(sentence) << "</p>";
@@ -94,7 +102,7 @@ void write_claim(std::ostream& out, const json& report) {
     for (const json& reason : guarantee.at("reasons")) out << "<li class=\"fails\">" << shown(reason) << "</li>";
     out << "</ul><p>Had everything been as accounted, ε would be at most "
         << epsilon_text(guarantee.at("epsilon_if_it_applied").at("upper")) << " at δ = "
-        << escape_html(guarantee.at("delta").dump()) << ". It was not: do not quote this number.</p>";
+        << delta_text(guarantee) << ". It was not: do not quote this number.</p>";
   }
   if (guarantee.at("delta_below_one_over_units") == json(false))
     out << "<p class=\"note bad\">δ is not below 1 / (number of units): publishing one " << unit
@@ -126,11 +134,14 @@ std::pair<double, double> point(const json& x, const json& y) {
   return {x.get<double>(), y.is_number() ? y.get<double>() : NAN};
 }
 
+// A delta beyond it means nothing that anybody would want to promise.
+constexpr double kLargestDrawn = 0.011;
+
 void write_charts(std::ostream& out, const json& report) {
   const json& guarantee = report.at("guarantee");
   const json& bounds = guarantee.contains("epsilon_if_it_applied") ? guarantee.at("epsilon_if_it_applied")
                                                                    : guarantee.at("epsilon");
-  const std::string delta = guarantee.at("delta").dump();
+  const std::string delta = delta_text(guarantee);
 
   Plot steps{.title = "Epsilon after each release", .x_label = "releases charged", .y_label = "ε at δ = " + delta};
   steps.whole_x = true;
@@ -146,13 +157,15 @@ void write_charts(std::ostream& out, const json& report) {
   const std::string chosen = guarantee.at("accountant");
   PlotSeries claim{.name = accountant_title(chosen), .points = {}};
   for (const json& at : report.at("privacy_curve").at("points"))
-    claim.points.push_back(point(at.at("delta"), at.at("epsilon").at("upper")));
+    if (at.at("delta").get<double>() <= kLargestDrawn)
+      claim.points.push_back(point(at.at("delta"), at.at("epsilon").at("upper")));
   curve.series.push_back(std::move(claim));
   for (const char* name : {"rdp", "prv", "contour"}) {
     const json& other = report.at("accountants").at(name);
     if (name == chosen || !other.contains("curve")) continue;
     PlotSeries series{.name = accountant_title(name), .points = {}};
-    for (const json& at : other.at("curve")) series.points.push_back(point(at.at("delta"), at.at("upper")));
+    for (const json& at : other.at("curve"))
+      if (at.at("delta").get<double>() <= kLargestDrawn) series.points.push_back(point(at.at("delta"), at.at("upper")));
     curve.series.push_back(std::move(series));
   }
   if (bounds.at("upper").is_number())
@@ -188,7 +201,7 @@ void write_tables(std::ostream& out, const json& report) {
         << epsilon_text(epsilon.at("estimate")) << "</td><td class=\"n\">" << epsilon_text(epsilon.at("upper"))
         << "</td></tr>";
   }
-  out << "</table></div><p class=\"formal\">All at δ = " << escape_html(guarantee.at("delta").dump())
+  out << "</table></div><p class=\"formal\">All at δ = " << delta_text(guarantee)
       << ". “At most” is proven for each of them; the smallest is the best known bound, RDP is the one most "
          "earlier papers report.</p></section><section><h2>What a membership test can achieve</h2>"
          "<div class=\"scroll\"><table><tr><th>false alarms allowed</th><th class=\"n\">recognised at most</th>"
@@ -196,7 +209,7 @@ void write_tables(std::ostream& out, const json& report) {
   for (const json& rate : report.at("privacy_curve").at("membership_test_bounds")) {
     const double allowed = rate.at("false_positive_rate");
     out << "<tr><td>" << percent(allowed) << "</td><td class=\"n\">"
-        << percent(rate.at("true_positive_rate_at_most").get<double>()) << "</td><td class=\"n\">" << percent(allowed)
+        << percent_up(rate.at("true_positive_rate_at_most").get<double>()) << "</td><td class=\"n\">" << percent(allowed)
         << "</td></tr>";
   }
   const json& gdp = report.at("privacy_curve").at("gaussian_dp");
@@ -204,7 +217,7 @@ void write_tables(std::ostream& out, const json& report) {
       << escape_html(guarantee.at("unit").get<std::string>()) << " was in the data.";
   if (gdp.at("mu").is_number())
     out << " The whole curve as one number: μ-GDP with μ ≤ " << epsilon_text(gdp.at("mu")) << " (for every δ from "
-        << escape_html(gdp.at("holds_for_delta_from").dump()) << " on).";
+        << small_number(gdp.at("holds_for_delta_from").get<double>()) << " on).";
   out << "</p></section></div>";
 }
 

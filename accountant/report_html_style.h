@@ -68,7 +68,7 @@ code { font: .88em ui-monospace, "SFMono-Regular", Menlo, Consolas, "DejaVu Sans
 pre { background: var(--page); border: 1px solid var(--line); border-radius: 8px; padding: .7rem .9rem; margin: .4rem 0 0; white-space: pre-wrap; }
 figure { margin: 0; }
 figcaption { color: var(--soft); font-size: .92rem; margin-top: .5rem; }
-svg.plot { display: block; width: 100%; height: auto; font-size: 13px; font-family: inherit; }
+svg.plot { display: block; width: 100%; height: auto; font-size: 13.5px; font-family: inherit; }
 .plot text { fill: var(--text); }
 .plot .tick text { fill: var(--soft); font-variant-numeric: tabular-nums; }
 .plot .grid line { stroke: var(--line); }
@@ -86,6 +86,10 @@ footer { color: var(--soft); font-size: .9rem; margin-top: 1.4rem; }
   section { padding: 1rem; }
   dl { grid-template-columns: 1fr; gap: 0; }
   dd { margin-bottom: .55rem; }
+  table { font-size: .9rem; }
+  th, td { padding-right: .4rem; }
+  td.n, th.n { padding-left: .4rem; }
+  th.n { white-space: normal; }
 }
 @media print {
   :root {

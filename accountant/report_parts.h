@@ -72,5 +72,7 @@ nlohmann::json plain_words(const EpsilonBound& bound, Delta delta, Adjacency adj
                            const nlohmann::json& membership_bounds);
 // 2.99981 as "2.9999": never less than the number.
 std::string rounded_up(double value, int digits = 4);
+// 1e-06 as "10⁻⁶", 1.23456e-05 as "1.24×10⁻⁵", 0.01 as "0.01": three digits, rounded up.
+std::string small_number(double value);
 
 }  // namespace ghostshard::accountant::report_parts

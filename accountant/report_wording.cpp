@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "accountant/report_parts.h"
+#include "accountant/svg_plot.h"
 
 namespace ghostshard::accountant::report_parts {
 namespace {
@@ -30,6 +31,11 @@ std::string change_of(Adjacency adjacency, const std::string& unit) {
   throw std::invalid_argument("adjacency must be a known one");
 }
 
+std::string upper_case(std::string text) {  // its first letter
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text;
+}
+
 // 0.0123 as "1.3 %", rounded up.
 std::string percent_up(double share) {
   const double percent = share * 100;
@@ -43,6 +49,26 @@ std::string rounded_up(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof text, "%.*f", digits, std::ceil(value * scale) / scale);
   return text;
+}
+
+std::string small_number(double value) {
+  if (!(value > 0)) return "0";
+  int exponent = static_cast<int>(std::floor(std::log10(value)));
+  double mantissa = value / std::pow(10.0, exponent);
+  // Up to the third digit; what is a round number but for the division's rounding stays one.
+  mantissa = std::ceil(mantissa * 100 - 1e-9) / 100;
+  if (mantissa >= 10) {
+    mantissa /= 10;
+    ++exponent;
+  }
+  char text[64];
+  if (exponent >= -3) {
+    std::snprintf(text, sizeof text, "%.3g", mantissa * std::pow(10.0, exponent));
+    return text;
+  }
+  if (mantissa == 1) return power_of_ten(exponent);
+  std::snprintf(text, sizeof text, "%.3g×", mantissa);
+  return text + power_of_ten(exponent);
 }
 
 json adjacency_section(Adjacency adjacency) {
@@ -75,7 +101,7 @@ json not_promised(const std::string& unit, bool per_person, bool unnoised_shown)
   list.push_back("Protection against what can be inferred without this data, e.g. from public or pre-training data.");
   list.push_back(
       "Cover for accesses to the data other than the releases in the ledger: preprocessing, tokenizers, "
-      "validation, early stopping, choice among runs, unless claim_boundary and tuning say so.");
+      "validation, early stopping, choice among runs, unless the boundary of the claim is said to include them.");
   list.push_back(
       "Protection against whoever sees the training machines, their memory or their links, or knows the "
       "noise key.");
@@ -113,7 +139,7 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
                          !spent.noise_repeated));
   list.push_back(
       unchecked("The ledger is complete: every release was written to it, and no line was taken off its "
-                "end since. Compare provenance.ledger_head with a copy kept elsewhere."));
+                "end since. Compare its head, given under provenance, with a copy kept elsewhere."));
   if (spent.samplers.contains("poisson") || spent.samplers.contains("truncated-poisson"))
     list.push_back(
         unchecked("Each unit was included in each step independently, with exactly the charged "
@@ -132,7 +158,7 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
   list.push_back(
       unchecked("Clip norm, noise multiplier, expected batch and number of units were fixed without "
                 "looking at the data."));
-  list.push_back(unchecked("Each record belongs to one unit, and units are what unit_of_privacy says they are."));
+  list.push_back(unchecked("Each record belongs to one unit, and units are what this report says they are."));
   list.push_back(unchecked("Nothing but the releases and what was computed from them left the trusted machines."));
   return list;
 }
@@ -149,7 +175,7 @@ std::string statement(const EpsilonBound& bound, Delta delta, Adjacency adjacenc
          " changes the probability of any set of outcomes of the recorded releases, and of anything computed from "
          "them alone, by at most a factor e^epsilon plus delta, with epsilon = " +
          rounded_up(bound.upper) + " and delta = " + shortest(delta.value()) + ". It covers one " + unit +
-         " at a time and these releases only; not_promised lists what is not covered." +
+         " at a time and these releases only; what is not covered is listed with it." +
          (unnoised_shown ? " Numbers computed from private data without noise were shown as well: whoever saw them "
                            "has no guarantee."
                          : "");
@@ -158,20 +184,24 @@ std::string statement(const EpsilonBound& bound, Delta delta, Adjacency adjacenc
 json plain_words(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
                  const json& membership_bounds) {
   json words = json::array();
-  words.push_back("Whether any one " + unit + " was in the data or not, what this run released would have come out almost the same: "
-                  + change_of(adjacency, unit) + " makes no outcome more than " +
+  words.push_back("What difference can any one " + unit + " make? " + upper_case(change_of(adjacency, unit)) +
+                  " makes no outcome of this run more than " +
                   (bound.upper < 7 ? rounded_up(std::exp(bound.upper), 2) : "e^" + rounded_up(bound.upper, 2)) +
-                  " times as likely or as unlikely, except for a part of probability at most " + shortest(delta.value()) +
-                  ".");
+                  " times as likely, or as unlikely, as it was, except for a part of probability at most " +
+                  small_number(delta.value()) + ".");
   for (const json& rate : membership_bounds) {
     if (rate.at("false_positive_rate") != json(0.01)) continue;
     const double most = rate.at("true_positive_rate_at_most");
-    words.push_back("Somebody who knows everything except whether one " + unit +
-                    " was there, sees all that was released, and wants to be wrong about at most 1 in 100 of those that were not, "
-                    "recognises at most " + percent_up(most) + " of those that were. Guessing blindly recognises 1 %, without privacy it may be 100 %.");
+    words.push_back("Somebody who knows everything except whether one given " + unit +
+                    " was in the data, sees all that was released and accepts one false alarm in 100 finds out with a "
+                    "probability of at most " + percent_up(most) + " that it was. By guessing alone that would be 1 %; without privacy it may be 100 %.");
   }
-  words.push_back("The smaller epsilon is, the stronger this is. It holds whatever else that somebody knows or will ever learn, "
-                  "and nothing that is done to the released results later can weaken it.");
+  words.push_back("This holds whatever else that somebody knows or will ever learn, and nothing that is done later to what "
+                  "was released can weaken it.");
+  // The tiers of "How to DP-fy ML" (arXiv:2303.00654, section 5.2.1).
+  if (bound.upper > 10)
+    words.push_back("An epsilon above 10 is a weak promise: taken by itself it rules out little, and an empirical audit should "
+                    "stand beside it.");
   return words;
 }
 

@@ -1,5 +1,5 @@
-// Drawn in a box of 480 x 330 units with text of 13: at the width of a phone (about 340 pixels) it is still readable,
-// and two charts side by side on a desk's screen have the size of the text around them.
+// Drawn in a box of 430 x 310 units with text of 13.5: at the width of a phone (about 330 pixels) it is still readable,
+// and two charts side by side on a desk's screen have nearly the size of the text around them.
 #include "accountant/svg_plot.h"
 
 #include <algorithm>
@@ -11,8 +11,9 @@
 namespace ghostshard::accountant {
 namespace {
 
-constexpr double kWidth = 480, kHeight = 330;
-constexpr double kLeft = 62, kRight = 466, kTop = 44, kBottom = 276;
+constexpr double kWidth = 430, kHeight = 310;
+constexpr double kLeft = 58, kRight = 416, kTop = 42, kBottom = 254;
+constexpr double kLetter = 7.3;  // about the width of one
 
 std::string fixed(double value, int digits) {
   char text[64];
@@ -37,11 +38,9 @@ std::string tick_text(double value) {
   return digits;
 }
 
-std::string power_of_ten(int exponent) {
-  static const char* const kSuperscripts[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
-  std::string text = exponent < 0 ? "10⁻" : "10";
-  for (const char digit : std::to_string(std::abs(exponent))) text += kSuperscripts[digit - '0'];
-  return text;
+// Of UTF-8 text.
+size_t letters(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 struct Tick {
@@ -93,14 +92,14 @@ void draw_axes(std::ostream& out, const Plot& plot, const Frame& frame, const st
   for (const Tick& tick : x_ticks(plot, frame)) {
     const std::string x = coordinate(frame.x(tick.value));
     out << "<line x1=\"" << x << "\" x2=\"" << x << "\" y1=\"" << kBottom << "\" y2=\"" << kBottom + 5 << "\"/>"
-        << "<text x=\"" << x << "\" y=\"" << kBottom + 21 << "\" text-anchor=\"middle\">" << tick.text << "</text>";
+        << "<text x=\"" << x << "\" y=\"" << kBottom + 20 << "\" text-anchor=\"middle\">" << tick.text << "</text>";
   }
   out << "</g><line class=\"axis\" x1=\"" << kLeft << "\" x2=\"" << kRight << "\" y1=\"" << kBottom << "\" y2=\""
       << kBottom << "\"/>";
-  out << "<text class=\"name\" x=\"" << (kLeft + kRight) / 2 << "\" y=\"" << kHeight - 10
+  out << "<text class=\"name\" x=\"" << (kLeft + kRight) / 2 << "\" y=\"" << kHeight - 14
       << "\" text-anchor=\"middle\">" << escape_html(plot.x_label) << "</text>";
   const double middle = (kTop + kBottom) / 2;
-  out << "<text class=\"name\" x=\"16\" y=\"" << middle << "\" text-anchor=\"middle\" transform=\"rotate(-90 16 "
+  out << "<text class=\"name\" x=\"14\" y=\"" << middle << "\" text-anchor=\"middle\" transform=\"rotate(-90 14 "
       << middle << ")\">" << escape_html(plot.y_label) << "</text>";
 }
 
@@ -127,19 +126,24 @@ void draw_legend(std::ostream& out, const Plot& plot) {
   for (size_t i = 0; i < plot.series.size(); ++i) {
     out << "<path class=\"line line-" << i << "\" d=\"M" << coordinate(x) << " 18h24\"/><text class=\"name\" x=\""
         << coordinate(x + 30) << "\" y=\"22.5\">" << escape_html(plot.series[i].name) << "</text>";
-    x += 30 + 8.0 * static_cast<double>(plot.series[i].name.size()) + 18;
+    x += 30 + kLetter * static_cast<double>(letters(plot.series[i].name)) + 22;
   }
 }
 
 void draw_marker(std::ostream& out, const Plot& plot, const Frame& frame) {
   if (!plot.marker || !drawable(plot, {plot.marker->x, plot.marker->y})) return;
   const double x = frame.x(plot.marker->x), y = frame.y(plot.marker->y);
-  // The label goes where there is room: away from the nearer side, and above the point unless that is the top.
-  const bool to_the_left = x > (kLeft + kRight) / 2;
-  const double text_y = y - 12 < kTop + 4 ? y + 24 : y - 12;
+  // The first series is the lowest where there are several. The label goes where that one leaves room: beside a falling
+  // line to the left and below, beside a rising one to the left and above; where the left is too narrow, opposite.
+  const auto& points = plot.series.front().points;
+  const bool rising = !points.empty() && points.back().second > points.front().second;
+  const double width = kLetter * static_cast<double>(letters(plot.marker->label)) + 12;
+  const bool to_the_left = x - width > kLeft;
+  const bool above = rising == to_the_left;
+  const double text_y = above ? std::max(y - 11, kTop - 6) : std::min(y + 22, kBottom - 8);
   out << "<line class=\"marker-line\" x1=\"" << coordinate(x) << "\" x2=\"" << coordinate(x) << "\" y1=\""
       << coordinate(y) << "\" y2=\"" << kBottom << "\"/><circle class=\"marker\" cx=\"" << coordinate(x) << "\" cy=\""
-      << coordinate(y) << "\" r=\"5\"/><text class=\"marker-text\" x=\"" << coordinate(to_the_left ? x - 4 : x + 8)
+      << coordinate(y) << "\" r=\"5\"/><text class=\"marker-text\" x=\"" << coordinate(to_the_left ? x - 7 : x + 9)
       << "\" y=\"" << coordinate(text_y) << "\" text-anchor=\"" << (to_the_left ? "end" : "start") << "\">"
       << escape_html(plot.marker->label) << "</text>";
 }
@@ -159,6 +163,13 @@ std::vector<double> linear_ticks(double most, bool whole_numbers) {
   std::vector<double> ticks;
   for (double i = 0; i <= last; ++i) ticks.push_back(i * step);
   return ticks;
+}
+
+std::string power_of_ten(int exponent) {
+  static const char* const kSuperscripts[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
+  std::string text = exponent < 0 ? "10⁻" : "10";
+  for (const char digit : std::to_string(std::abs(exponent))) text += kSuperscripts[digit - '0'];
+  return text;
 }
 
 std::string escape_html(const std::string& text) {

@@ -38,6 +38,9 @@ std::string draw_svg(const Plot& plot);
 // Ticks at 1, 2 or 5 times a power of ten, from 0 to the first that is >= most; four to eight of them.
 std::vector<double> linear_ticks(double most, bool whole_numbers = false);
 
+// 10⁻⁶ for -6.
+std::string power_of_ten(int exponent);
+
 // Text for HTML and SVG: & < > " ' escaped.
 std::string escape_html(const std::string& text);
 

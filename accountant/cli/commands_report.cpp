@@ -7,6 +7,7 @@
 
 #include "accountant/cli/commands.h"
 #include "accountant/cli/numbers.h"
+#include "accountant/cli/run_options.h"
 #include "accountant/ledger.h"
 #include "accountant/report.h"
 #include "accountant/report_verify.h"
@@ -31,7 +32,7 @@ struct ReportOptions {
 };
 
 int run_report(const ReportOptions& o) {
-  const LedgerContents ledger = read_ledger(o.ledger);
+  const LedgerContents ledger = open_ledger(o.ledger);
   if (ledger.dropped_partial_line)
     std::cerr << "note: the last line of " << o.ledger
               << " is cut short, as by a crash: its release had not been permitted yet; the " << ledger.entries.size()
@@ -81,7 +82,7 @@ int run_verify(const VerifyOptions& o) {
       throw std::invalid_argument("--head must be 64 hexadecimal digits in lower case, got \"" + o.head + '"');
     head = o.head;
   }
-  const LedgerContents ledger = read_ledger(o.ledger);
+  const LedgerContents ledger = open_ledger(o.ledger);
   std::vector<Finding> findings = verify_head(ledger, head);
   if (!o.report.empty()) {
     const auto of_report = verify_report(ledger, read_json("--report", o.report));

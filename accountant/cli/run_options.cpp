@@ -1,5 +1,6 @@
 #include "accountant/cli/run_options.h"
 
+#include <filesystem>
 #include <stdexcept>
 
 #include "accountant/cli/numbers.h"
@@ -71,6 +72,13 @@ void RunOptions::add_to(CLI::App& command) {
   command.add_option("--ledger", ledger_, "what a run wrote: its ledger.jsonl")->group("What ran");
 }
 
+LedgerContents open_ledger(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored))
+    throw std::invalid_argument("--ledger must name a file, got " + path);
+  return read_ledger(path);
+}
+
 Adjacency adjacency_of(const AccountingOptions& accounting) {
   return accounting.adjacency.empty() ? Adjacency::kZeroOut : adjacency_from_string(accounting.adjacency);
 }
@@ -95,7 +103,7 @@ Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::strin
   for (const std::string& text : fixed_phases_) run.phases.push_back(fixed_phase(text));
   if (phases) return run;
 
-  run.ledger = read_ledger(ledger_);
+  run.ledger = open_ledger(ledger_);
   if (run.ledger->dropped_partial_line)
     notes.push_back("the last line of " + ledger_ + " is cut short, as by a crash: its release had not been permitted yet; the " +
                     std::to_string(run.ledger->entries.size()) + " whole releases before it are counted");

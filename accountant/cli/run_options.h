@@ -46,6 +46,9 @@ class RunOptions {
   std::vector<std::string> phases_, fixed_phases_;
 };
 
+// read_ledger, with a file that is not there as the caller's mistake.
+LedgerContents open_ledger(const std::string& path);
+
 Adjacency adjacency_of(const AccountingOptions& accounting);
 
 }  // namespace ghostshard::accountant::cli
