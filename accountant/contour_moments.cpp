@@ -1,0 +1,451 @@
+#include "accountant/contour_moments.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <numeric>
+
+namespace ghostshard::accountant {
+namespace {
+
+using Complex = std::complex<double>;
+constexpr double kPi = std::numbers::pi;
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr double kSqrtTwoPi = 2.506628274631000502415765284811;
+constexpr double kTail = 13;         // standard deviations on either side: e^-84 is left
+constexpr double kNegligible = 64;   // nodes below e^-64 of the largest are left out, and counted as error
+constexpr double kHeavy = 50;        // exponents of the power from here on are summed as they are
+constexpr int kLanes = 8;            // partial sums, so that roundings do not add up over all nodes
+constexpr double kPrecision = 45;    // the rule's error is e^-45 of M(c), divided by the count
+
+// Where the integrand lives, without shift.
+struct Range {
+  double low, high;
+};
+Range range(Direction direction, double sigma, double c) {
+  return direction == Direction::kRemove ? Range{-kTail * sigma, 1 + c + kTail * sigma}
+                                         : Range{-c - kTail * sigma, 1 + kTail * sigma};
+}
+
+struct Loss {
+  double l;  // log w
+  double d;  // log w - (w - 1)
+};
+
+double log1p_minus(double v) {  // log(1+v) - v
+  if (std::abs(v) > 0.1) return std::log1p(v) - v;
+  double sum = 0;
+  for (int k = 18; k >= 2; --k) sum = v * (((k % 2) != 0 ? 1.0 : -1.0) / k + sum);
+  return v * sum;
+}
+
+Loss real_loss(double q, double u) {
+  if (u > 300) {
+    const double l = std::log(q) + u;
+    return {l, l - q * std::exp(std::min(u, 700.0))};
+  }
+  const double v = q * std::expm1(u);
+  if (v < -0.5) return {std::log((1 - q) + q * std::exp(u)), std::log((1 - q) + q * std::exp(u)) - v};
+  return {std::log1p(v), log1p_minus(v)};
+}
+
+double e2(double y) {
+  if (std::abs(y) > 0.5) return std::expm1(y) - y;
+  double sum = 1;
+  for (int k = 15; k >= 3; --k) sum = 1 + sum * y / k;
+  return y * y / 2 * sum;
+}
+
+// log(1+v) - v for a complex v, |v| < 0.2.
+Complex log1p_minus_series(Complex v) {
+  Complex sum = 0;
+  for (int k = 24; k >= 2; --k) sum = v * (((k % 2) != 0 ? 1.0 : -1.0) / k + sum);
+  return v * sum;
+}
+
+// exp(2 pi d/h) = e^precision times the bound of the integrand on the strip.
+double step(Direction direction, double sigma, double c, double shift, double half_width, double precision) {
+  const double reach = shift + half_width;
+  double exponent = precision + reach * reach / (2 * sigma * sigma);
+  if (direction == Direction::kAdd) exponent -= c * std::log(std::cos(reach / (2 * sigma * sigma)));
+  return 2 * kPi * half_width / exponent;
+}
+
+// The strip of half width d that gives the largest step: on the axis (shift 0) or around a line of shift d. A larger
+// shift would multiply rounding by e^(shift²/(2 sigma²)).
+double best_strip(Direction direction, double sigma, double c, bool shifted, double precision) {
+  const double widest = (shifted ? 0.5 : 1.0) * kPi * sigma * sigma * 0.98;
+  const double cap = shifted ? std::min(widest, 1.5 * sigma) : std::min(widest, 10 * sigma);
+  double best = cap;
+  double best_step = 0;
+  for (double d = cap; d > cap / 64; d *= 0.85) {
+    const double h = step(direction, sigma, c, shifted ? d : 0, d, precision);
+    if (h > best_step) {
+      best_step = h;
+      best = d;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
+  const auto [q, sigma] = release;
+  if (q == 1) {
+    const double precision = 1 / (sigma * sigma);
+    return {c * (1 + c) / 2 * precision, (1 + 2 * c) / 2 * precision, precision};
+  }
+  const bool remove = direction == Direction::kRemove;
+  const double p = remove ? 1 + c : -c;
+  const double d = best_strip(direction, sigma, c, false, kPrecision);
+  const double h = step(direction, sigma, c, 0, d, kPrecision);
+  const auto [low, high] = range(direction, sigma, c);
+  const auto nodes = static_cast<int64_t>((high - low) / h) + 2;
+
+  // Relative to e^scale; where M is near 1, as M - 1.
+  struct Node {
+    double log_weight, l, d;
+  };
+  thread_local std::vector<Node> kept;
+  kept.clear();
+  double top = -std::numeric_limits<double>::infinity();
+  const double log_h = std::log(h / (sigma * kSqrtTwoPi));
+  for (int64_t i = 0; i < nodes; ++i) {
+    const double x = low + h * static_cast<double>(i);
+    const double z = x / sigma;
+    const double log_weight = log_h - z * z / 2;
+    if (log_weight < -300) {  // far out: only where the power lifts it
+      const double u = (2 * x - 1) / (2 * sigma * sigma);
+      const double lift = remove ? p * std::max(0.0, u) : c * std::max(0.0, std::min(-u, -std::log1p(-q)));
+      if (log_weight + lift < top - kNegligible) continue;
+    }
+    const Loss loss = real_loss(q, (2 * x - 1) / (2 * sigma * sigma));
+    kept.push_back({log_weight, loss.l, loss.d});
+    top = std::max(top, log_weight + p * loss.l);
+  }
+  const double sign = remove ? 1 : -1;  // d p/d z
+  if (top < 3) {
+    double m = 0;
+    double m1 = 0;
+    double m2 = 0;
+    for (const Node& node : kept) {
+      const double y = p * node.l;
+      if (y > 50) {  // the power alone counts, and may be too large for a double where the weight is too small
+        const double term = std::exp(node.log_weight + y);
+        m += term;
+        m1 += term * node.l;
+        m2 += term * node.l * node.l;
+        continue;
+      }
+      const double weight = std::exp(node.log_weight);
+      const double power = std::exp(y);
+      m += weight * (e2(y) + p * node.d);
+      m1 += weight * (std::abs(y) < 0.5 ? std::expm1(y) * node.l + node.d : (power - 1) * node.l + node.d);
+      m2 += weight * power * node.l * node.l;
+    }
+    const double mean = sign * m1 / (1 + m);
+    return {std::log1p(m), mean, m2 / (1 + m) - mean * mean};
+  }
+  double m = 0;
+  double m1 = 0;
+  double m2 = 0;
+  for (const Node& node : kept) {
+    const double term = std::exp(node.log_weight + p * node.l - top);
+    m += term;
+    m1 += term * node.l;
+  }
+  const double mean = m1 / m;
+  for (const Node& node : kept)
+    m2 += std::exp(node.log_weight + p * node.l - top) * (node.l - mean) * (node.l - mean);
+  return {top + std::log(m), sign * mean, m2 / m};
+}
+
+LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m)
+    : direction_(direction),
+      q_(composed.release.q),
+      sigma_(composed.release.sigma),
+      count_(composed.count),
+      c_(c),
+      log_m_(log_m) {
+  if (q_ == 1) {
+    exact_ = true;
+    return;
+  }
+  const bool remove = direction == Direction::kRemove;
+  const double precision = kPrecision + std::log(std::max(1.0, count_));
+  const double p0 = remove ? 1 + c : -c;
+  const double half = best_strip(direction, sigma_, c, true, precision);
+  const double shift = half;
+  const double h = step(direction, sigma_, c, shift, half, precision);
+  const double theta = (remove ? 1 : -1) * shift / (sigma_ * sigma_);
+  const double cos_theta = std::cos(theta);
+  const double sin_theta = std::sin(theta);
+  const double cos_minus_1 = -2 * std::sin(theta / 2) * std::sin(theta / 2);
+  const double lift = shift * shift / (2 * sigma_ * sigma_);
+  const double log_h = std::log(h / (sigma_ * kSqrtTwoPi)) + lift;
+  const double spread = direction == Direction::kAdd ? -c * std::log(std::cos(shift / (2 * sigma_ * sigma_))) : 0;
+  use_excess_ = log_m < 1.5;
+
+  const auto [low, high] = range(direction, sigma_, c);
+  const auto nodes = static_cast<int64_t>((high - low) / h) + 2;
+  double dropped_power = 0;
+  double dropped_one = 0;
+  double dropped_v = 0;
+  double sum_tilted = 0;
+  double sum_squares = 0;
+  double sum_d = 0;
+  for (int64_t i = 0; i < nodes; ++i) {
+    const double x = low + h * static_cast<double>(i);
+    const double z = x / sigma_;
+    const double log_weight = log_h - z * z / 2;
+    const double u = (2 * x - 1) / (2 * sigma_ * sigma_);
+    // Cheap upper bounds decide first.
+    const double real_l = u > 300 ? std::log(q_) + u : std::log1p(q_ * std::expm1(u));
+    const double log_power = log_weight + p0 * real_l + spread - log_m;
+    const double log_v = log_weight + (u > 0 ? std::log(q_) + u : 0.0);
+    if (log_power < -kNegligible && log_v < -kNegligible) {
+      dropped_power += std::exp(log_power);
+      dropped_one += std::exp(log_weight);
+      dropped_v += 2 * std::exp(log_v);
+      continue;
+    }
+    Complex l;
+    Complex d;
+    double direct_d_rounding = 0;  // where d is a difference of two larger numbers
+    if (u > 300) {
+      l = Complex(std::log(q_) + u, theta);
+      d = l - q_ * std::exp(std::min(u, 700.0)) * Complex(cos_theta, sin_theta);
+    } else {
+      const double growth = std::exp(u);
+      const Complex v = q_ * Complex(std::expm1(u) * cos_theta + cos_minus_1, growth * sin_theta);
+      const double size_v = std::abs(v);
+      if (size_v < 0.2) {
+        d = log1p_minus_series(v);
+        l = v + d;
+      } else {
+        const Complex w((1 - q_) + q_ * growth * cos_theta, q_ * growth * sin_theta);
+        l = std::log(w);
+        d = l - v;
+        direct_d_rounding = 2 * kRounding * size_v;
+      }
+    }
+    const double phase = -z * (remove ? shift : -shift) / sigma_;
+    const Complex weight = std::exp(log_weight) * Complex(std::cos(phase), std::sin(phase));
+    const double tilted = std::exp(log_weight + p0 * l.real() - log_m);
+    const double tilted_phase = phase + p0 * l.imag();
+    l_re_.push_back(l.real());
+    l_im_.push_back(l.imag());
+    d_re_.push_back(d.real());
+    d_im_.push_back(d.imag());
+    w_re_.push_back(weight.real());
+    w_im_.push_back(weight.imag());
+    log_w_.push_back(log_weight);
+    w_phase_.push_back(phase);
+    tilted_re_.push_back(tilted * std::cos(tilted_phase));
+    tilted_im_.push_back(tilted * std::sin(tilted_phase));
+    u_.push_back(u);
+    mass_.push_back(std::exp(log_weight - lift + p0 * real_l - log_m));
+
+    // Roundings: of the weight by the size of its exponent, of l by that of u.
+    const double of_weight = kRounding * (6 + z * z / 2 + std::abs(phase) + std::abs(log_h));
+    const double of_loss = kRounding * (6 + 2 * std::abs(u));
+    const double size = std::abs(l);
+    const double power = p0 * l.real();
+    direct_error_ += tilted * (of_weight + kRounding * (2 + std::abs(p0 * l.real()) + std::abs(tilted_phase) +
+                                                        std::abs(log_m)) + std::abs(p0) * size * of_loss);
+    direct_error_per_p_ += tilted * size * (of_loss + 2 * kRounding);
+    const double squares = std::exp(log_weight + std::max(0.0, power)) * size * size;
+    excess_error_per_p2_ += squares * (of_weight + 1.5 * of_loss + 12 * kRounding);
+    excess_error_per_p_ += std::abs(weight) * (std::abs(d) * (of_weight + 2 * of_loss) + direct_d_rounding);
+    if (power > kHeavy) {  // see at(): there -1 - y + p·d is left out
+      excess_error_ += std::abs(weight);
+      excess_error_per_p_ += std::exp(std::min(log_weight + std::max(0.0, u), 700.0));
+    }
+    sum_tilted += tilted;
+    sum_squares += squares;
+    sum_d += std::abs(weight) * std::abs(d);
+  }
+  // Adding n terms in eight lanes: at most n/8 + 8 roundings of the sum of moduli.
+  const double adding = kRounding / 2 * (static_cast<double>(l_re_.size()) / kLanes + kLanes);
+  direct_error_ += adding * sum_tilted;
+  excess_error_per_p2_ += adding * sum_squares;
+  excess_error_per_p_ += adding * sum_d;
+  sum_tilted_ = sum_tilted;
+  widest_shift_ = shift;
+
+  // Beyond the nodes: at most the integrand at the end times sigma/kTail, on both sides.
+  for (const double x : {low, high}) {
+    const double u = (2 * x - 1) / (2 * sigma_ * sigma_);
+    const double real_l = u > 300 ? std::log(q_) + u : std::log1p(q_ * std::expm1(u));
+    const double log_end = -x * x / (2 * sigma_ * sigma_) + lift - std::log(kTail * kSqrtTwoPi);
+    dropped_power += std::exp(log_end + p0 * real_l + spread - log_m);
+    dropped_one += std::exp(log_end);
+    dropped_v += 2 * std::exp(log_end + (u > 0 ? std::log(q_) + u : 0.0));
+  }
+  // The rule itself: e^-precision, to the left of the exponent that chose h. Twice for the rounding of the bound.
+  const double rule = 4 * std::exp(-precision);
+  direct_error_ += dropped_power + rule;
+  bound_error_ = dropped_power + rule;
+  const double m = std::exp(std::min(log_m, 1.5));
+  excess_error_ += dropped_power * m + dropped_one + rule * (m + 1);
+  excess_error_per_p_ += dropped_v + rule * 2 * q_;
+}
+
+LineMoment::Value LineMoment::finish(Complex m, double error) const {
+  const double modulus = std::abs(m);
+  if (!(count_ * error < 0.01 * modulus))
+    return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
+  const Complex log_power = count_ * std::log(m);
+  return {log_power, 1.01 * count_ * error / modulus + 4 * kRounding * (1 + std::abs(log_power))};
+}
+
+bool LineMoment::in_excess_form(double t) const {
+  return use_excess_ && q_ * std::hypot(direction_ == Direction::kRemove ? 1 + c_ : c_, t) < 1;
+}
+
+template <class Real>
+LineMoment::Value LineMoment::at(Real t) const {
+  const bool remove = direction_ == Direction::kRemove;
+  const auto rough_t = static_cast<double>(t);
+  if (exact_) {  // log M(z) = z(z+1)/(2 sigma²)
+    const Real scale = count_ / (2 * static_cast<Real>(sigma_) * sigma_);
+    const std::complex<long double> log_power(-scale * t * t, scale * (1 + 2 * c_) * t);
+    return {log_power, 8 * kRounding * (1 + static_cast<double>(std::abs(log_power)))};
+  }
+  const size_t n = l_re_.size();
+  std::array<Real, kLanes> lanes_re{};
+  std::array<Real, kLanes> lanes_im{};
+  if (!in_excess_form(rough_t)) {
+    const Real pi = remove ? t : -t;
+    for (size_t j = 0; j < n; ++j) {
+      const Real damping = std::exp(-pi * l_im_[j]);  // p0·l is in the tilted weight already
+      const Real angle = pi * l_re_[j];
+      const Real cr = damping * std::cos(angle);
+      const Real ci = damping * std::sin(angle);
+      lanes_re[j % kLanes] += tilted_re_[j] * cr - tilted_im_[j] * ci;
+      lanes_im[j % kLanes] += tilted_re_[j] * ci + tilted_im_[j] * cr;
+    }
+    const Complex sum(static_cast<double>(std::accumulate(lanes_re.begin(), lanes_re.end(), Real(0))),
+                      static_cast<double>(std::accumulate(lanes_im.begin(), lanes_im.end(), Real(0))));
+    return finish(sum, direct_error_ + rough_t * direct_error_per_p_);
+  }
+  const Real pr = remove ? 1 + Real(c_) : -Real(c_);
+  const Real pi = remove ? t : -t;
+  constexpr int kTerms = sizeof(Real) > 8 ? 18 : 14;
+  for (size_t j = 0; j < n; ++j) {
+    const Real yr = pr * l_re_[j] - pi * l_im_[j];
+    const Real yi = pr * l_im_[j] + pi * l_re_[j];
+    if (pr * l_re_[j] > kHeavy) {  // the power alone counts, and may be too large where the weight is too small
+      const Real term = std::exp(log_w_[j] + yr);
+      lanes_re[j % kLanes] += term * std::cos(w_phase_[j] + yi);
+      lanes_im[j % kLanes] += term * std::sin(w_phase_[j] + yi);
+      continue;
+    }
+    Real er;
+    Real ei;
+    if (yr * yr + yi * yi < Real(0.25)) {  // e2 by its series
+      Real sr = 1;
+      Real si = 0;
+      for (int k = kTerms; k >= 3; --k) {
+        const Real inverse = Real(1) / k;
+        const Real ar = (sr * yr - si * yi) * inverse;
+        si = (sr * yi + si * yr) * inverse;
+        sr = 1 + ar;
+      }
+      const Real hr = (yr * yr - yi * yi) / 2;
+      const Real hi = yr * yi;
+      er = hr * sr - hi * si;
+      ei = hr * si + hi * sr;
+    } else {
+      const Real growth = std::exp(yr);
+      er = growth * std::cos(yi) - 1 - yr;
+      ei = growth * std::sin(yi) - yi;
+    }
+    er += pr * d_re_[j] - pi * d_im_[j];
+    ei += pr * d_im_[j] + pi * d_re_[j];
+    lanes_re[j % kLanes] += w_re_[j] * er - w_im_[j] * ei;
+    lanes_im[j % kLanes] += w_re_[j] * ei + w_im_[j] * er;
+  }
+  const Real sum_re = std::accumulate(lanes_re.begin(), lanes_re.end(), Real(0));
+  const Real sum_im = std::accumulate(lanes_im.begin(), lanes_im.end(), Real(0));
+  const double p = std::hypot(static_cast<double>(pr), rough_t);
+  const double error = excess_error_ + p * excess_error_per_p_ + p * p * excess_error_per_p2_;
+  // log(1+S) with S small: the modulus by log1p, so that a real part of 1e-12 keeps its digits.
+  const Real norm = 2 * sum_re + sum_re * sum_re + sum_im * sum_im;
+  const Real log_modulus = norm > -1 ? std::log1p(norm) / 2 : Real(-750);
+  const auto modulus = static_cast<double>(std::exp(log_modulus));
+  if (!(count_ * error < 0.01 * modulus)) {
+    const double scale = std::exp(-log_m_);
+    return finish(Complex(static_cast<double>(1 + sum_re), static_cast<double>(sum_im)) * scale,
+                  (error + kRounding) * scale);
+  }
+  const std::complex<long double> log_power(count_ * (log_modulus - log_m_), count_ * std::atan2(sum_im, 1 + sum_re));
+  return {log_power,
+          1.01 * count_ * error / modulus + 4 * kRounding * (1 + static_cast<double>(std::abs(log_power)))};
+}
+
+template LineMoment::Value LineMoment::at<double>(double) const;
+template LineMoment::Value LineMoment::at<long double>(long double) const;
+
+namespace {
+constexpr double kShiftRatio = 1.4;
+constexpr size_t kShifts = 64;  // down to 1.4^-64 of the widest: 4e-10
+}  // namespace
+
+const LineMoment::Shifted& LineMoment::shifted(size_t index) const {
+  if (shifts_.empty()) shifts_.resize(kShifts);
+  Shifted& shifted = shifts_[index];
+  if (shifted.known) return shifted;
+  shifted.known = true;
+  const double y = widest_shift_ * std::pow(kShiftRatio, -static_cast<double>(index));
+  const double theta = y / (sigma_ * sigma_);
+  const double lift = y * y / (2 * sigma_ * sigma_);
+  const double half_sin = std::sin(theta / 2);
+  const double p0 = direction_ == Direction::kRemove ? 1 + c_ : -c_;
+  for (const double u : u_) {
+    const double odds = q_ * std::exp(std::min(u, 600.0));  // against 1 - q
+    const double w = (1 - q_) + odds;
+    // |w(x+iy)|² = w² - 4(1-q)·odds·sin²(theta/2)
+    const double shrinks = 0.5 * std::log1p(-4 * ((1 - q_) / w) * (odds / w) * half_sin * half_sin);
+    shifted.fixed.push_back(lift + p0 * shrinks);
+    shifted.angle.push_back(std::atan2(odds * std::sin(theta), (1 - q_) + odds * std::cos(theta)));
+  }
+  return shifted;
+}
+
+double LineMoment::log_bound(size_t index, double t) const {
+  const Shifted& line = shifted(index);
+  double sum = 0;
+  double size = 0;
+  for (size_t j = 0; j < mass_.size(); ++j) {
+    const double exponent = line.fixed[j] - t * line.angle[j];
+    const double term = mass_[j] * std::expm1(exponent);
+    sum += term;
+    size += std::abs(term) + mass_[j] * std::abs(exponent);
+  }
+  // The masses sum to 1 up to the rule's error.
+  const double total = sum + 64 * kRounding * size + 2 * bound_error_;
+  return total > -1 ? std::log1p(total) : std::log(bound_error_);
+}
+
+double LineMoment::log_rest(double t) const {
+  if (exact_) return -count_ * t * t / (2 * sigma_ * sigma_);
+  // In y the bound falls, then rises: from the last minimum to the next one.
+  size_t best = last_shift_;
+  double least = log_bound(best, t);
+  for (const bool up : {true, false})
+    while (up ? best + 1 < kShifts : best > 0) {
+      const size_t next = up ? best + 1 : best - 1;
+      const double value = log_bound(next, t);
+      if (!(value < least)) break;
+      least = value;
+      best = next;
+    }
+  last_shift_ = best;
+  return count_ * std::min(0.0, least);
+}
+
+}  // namespace ghostshard::accountant

@@ -1,0 +1,33 @@
+// What one direction alone gives, and how two directions become an answer.
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "accountant/accountant.h"
+
+namespace ghostshard::accountant {
+
+struct DirectionBound {
+  double lower = 0;
+  double estimate = 0;
+  double upper = std::numeric_limits<double>::infinity();
+  std::string detail;
+};
+
+// The larger of the two, bound by bound; direction and detail are those of the larger estimate.
+template <class Bound>  // EpsilonBound or DeltaBound
+Bound larger_of(const DirectionBound& remove, const DirectionBound& add) {
+  const bool same = remove.estimate == add.estimate;
+  const DirectionBound& worse = remove.estimate >= add.estimate ? remove : add;
+  Bound bound;
+  bound.lower = remove.lower > add.lower ? remove.lower : add.lower;
+  bound.estimate = worse.estimate;
+  bound.upper = remove.upper > add.upper ? remove.upper : add.upper;
+  bound.direction = same ? "both" : (&worse == &remove ? "remove" : "add");
+  bound.detail = worse.detail;
+  return bound;
+}
+
+}  // namespace ghostshard::accountant

@@ -1,0 +1,21 @@
+// What an accountant was charged, as composed Poisson-sampled Gaussians.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "accountant/accountant.h"
+#include "accountant/contour_moments.h"
+
+namespace ghostshard::accountant {
+
+// One entry per distinct pair (q, sigma), all unsampled Gaussians together as one (their 1/sigma² add up), ordered by q and
+// sigma: the same run charged in another order gives the same bits.
+std::vector<ComposedRelease> composed_releases(const std::vector<Charge>& charges, Adjacency adjacency,
+                                               const std::string& engine);
+
+// The largest loss where a unit was added, -Σ count·log(1-q) rounded up; +infinity with an unsampled Gaussian. From here
+// on delta is 0 in that direction.
+double largest_loss_of_adding(const std::vector<ComposedRelease>& phases);
+
+}  // namespace ghostshard::accountant
