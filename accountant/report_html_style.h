@@ -38,6 +38,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .void .number b { color: var(--bad); }
 .number span { color: var(--soft); font-size: .92rem; }
 .formal { color: var(--soft); font-size: .95rem; }
+.scroll + .formal { margin-top: .8rem; }
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.1rem; margin-top: 1.1rem; }
 .two > section { margin-top: 0; min-width: 0; }
 ul { margin: 0 0 .7rem; padding-left: 1.2rem; }
@@ -99,7 +100,14 @@ footer { color: var(--soft); font-size: .9rem; margin-top: 1.4rem; }
     --second: #a63a0a; --third: #5b21b6;
   }
   @page { margin: 14mm; }
-  body { font-size: 10.5pt; }
+  html { font-size: 10pt; }
+  body { font-size: 1rem; }
+  .number b { font-size: 1.7rem; }
+  .scroll { overflow: visible; }
+  table { font-size: .88rem; }
+  th, td { padding-right: .3rem; }
+  td.n, th.n { padding-left: .3rem; }
+  th.n { white-space: normal; }
   main { max-width: none; padding: 0; }
   section { padding: .8rem 1rem; }
   .two { grid-template-columns: 1fr 1fr; }

@@ -12,7 +12,7 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kWidth = 430, kHeight = 310;
-constexpr double kLeft = 58, kRight = 416, kTop = 42, kBottom = 254;
+constexpr double kLeft = 58, kRight = 410, kTop = 42, kBottom = 254;
 constexpr double kLetter = 7.3;  // about the width of one
 
 std::string fixed(double value, int digits) {
@@ -69,7 +69,8 @@ bool drawable(const Plot& plot, const std::pair<double, double>& point) {
 std::vector<Tick> x_ticks(const Plot& plot, const Frame& frame) {
   std::vector<Tick> ticks;
   if (!plot.log_x) {
-    for (const double value : linear_ticks(frame.x_high, plot.whole_x)) ticks.push_back({value, tick_text(value)});
+    for (const double value : linear_ticks(frame.x_high, plot.whole_x))
+      if (value <= frame.x_high) ticks.push_back({value, tick_text(value)});
     return ticks;
   }
   const int low = static_cast<int>(std::ceil(std::log10(frame.x_low) - 1e-9));
@@ -211,7 +212,6 @@ std::string draw_svg(const Plot& plot) {
   if (!plot.log_x) {
     frame.x_low = 0;
     if (!(frame.x_high > 0)) frame.x_high = 1;
-    frame.x_high = linear_ticks(frame.x_high, plot.whole_x).back();
   } else if (frame.x_low == frame.x_high) {
     frame.x_low /= 10;
     frame.x_high *= 10;

@@ -214,7 +214,7 @@ void train_privately(const Options& o, const Inputs& in, Gpt2& model, const dp::
     }
     optimizer.step(mechanism.release(std::move(sum), {step}), o.learning_rate);
     spent->compose(plan.event(), 1);
-    observer.after(step + 1, spent->epsilon(plan.delta()).upper);
+    observer.after(step + 1, spent->epsilon(plan.delta(), accountant::Effort::kQuick).upper);
   }
 }
 
@@ -303,7 +303,11 @@ void finetune(const Options& o, fsdp::Mesh& mesh) {
   fsdp::agree(mesh, [&] {
     if (!first_rank) return;
     std::filesystem::create_directories(output);
-    if (in.plan) ledger = accountant::LedgerWriter::create(output / "ledger.jsonl", in.plan->ledger_header(*in.key));
+    if (!in.plan) return;
+    nlohmann::json header = in.plan->ledger_header(*in.key);
+    header["facts"] =
+        report_facts(o, *in.plan, *in.key, mesh.world_size(), model.parameters().trainable_parameter_count());
+    ledger = accountant::LedgerWriter::create(output / "ledger.jsonl", header);
   });
   if (first_rank) announce(o, in, model);
 
@@ -313,11 +317,9 @@ void finetune(const Options& o, fsdp::Mesh& mesh) {
   } else {
     train_privately(o, in, model, *in.key, ledger ? &*ledger : nullptr, observer);
     if (first_rank) {
-      const auto facts =
-          report_facts(o, *in.plan, *in.key, mesh.world_size(), model.parameters().trainable_parameter_count());
-      const auto report =
-          accountant::build_report(accountant::read_ledger(output / "ledger.jsonl"), in.plan->delta(), facts);
-      accountant::write_json_file(output / "privacy_report.json", report);
+      const auto report = accountant::build_report(accountant::read_ledger(output / "ledger.jsonl"), in.plan->delta(),
+                                                   nlohmann::json::object());
+      accountant::write_report(output, report);
       std::cout << accountant::summarize_report(report) << '\n';
     }
   }
@@ -331,7 +333,7 @@ void finetune(const Options& o, fsdp::Mesh& mesh) {
             << " texts/s expected), peak memory " << text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
   std::cout << "Written: " << (output / "model").string() << ", " << (output / "metrics.jsonl").string();
   if (!o.non_private) {
-    std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "ledger.jsonl").string();
+    std::cout << ", " << (output / "privacy_report.html").string() << " and .json, " << (output / "ledger.jsonl").string();
   }
   std::cout << '\n';
 }
