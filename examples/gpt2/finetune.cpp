@@ -333,7 +333,8 @@ void finetune(const Options& o, fsdp::Mesh& mesh) {
             << " texts/s expected), peak memory " << text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
   std::cout << "Written: " << (output / "model").string() << ", " << (output / "metrics.jsonl").string();
   if (!o.non_private) {
-    std::cout << ", " << (output / "privacy_report.html").string() << " and .json, " << (output / "ledger.jsonl").string();
+    std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "privacy_report.html").string() << ", "
+              << (output / "ledger.jsonl").string();
   }
   std::cout << '\n';
 }
