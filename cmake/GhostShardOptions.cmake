@@ -10,9 +10,12 @@ endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Precompiled headers carry time stamps; without these settings ccache would never hit.
+  # Precompiled headers carry time stamps; without the sloppiness ccache would never hit. The base directory lets
+  # several checkouts share what they compiled.
+  get_filename_component(checkout "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${CCACHE_PROGRAM}")
+      "${CMAKE_COMMAND};-E;env;CCACHE_BASEDIR=${checkout};CCACHE_NOHASHDIR=1"
+      "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${CCACHE_PROGRAM}")
 endif()
 
 # Warnings and, in the sanitizer presets, instrumentation. -Wno-psabi: GCC's notes on vector arguments.

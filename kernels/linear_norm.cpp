@@ -67,19 +67,16 @@ void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segment
   constexpr const char* op = "gram_norm";
   require_row_pair(op, "a", a, "g", g, segments);
   require_parts(parts, segments.units());
-  const std::vector<double> a_norms = row_norms_rounded_up(a);
-  const std::vector<double> g_norms = row_norms_rounded_up(g);
   double* value = parts.value.mutable_data_ptr<double>();
   double* value_error = parts.value_error.mutable_data_ptr<double>();
   double* mass = parts.mass.mutable_data_ptr<double>();
   double* sum_error = parts.sum_error.mutable_data_ptr<double>();
   for (int64_t u = 0; u < segments.units(); ++u) {
     const int64_t begin = segments.begin(u), length = segments.length(u);
-    const auto rows_of = [&](const at::Tensor& x, const std::vector<double>& norms) {
-      return UnitRows{.x = x.narrow(0, begin, length),
-                      .norms = std::span(norms).subspan(static_cast<size_t>(begin), static_cast<size_t>(length))};
-    };
-    const UnitRows unit_a = rows_of(a, a_norms), unit_g = rows_of(g, g_norms);
+    // Unit by unit, so that the rows are still in the cache when the Gram matrices are formed.
+    const at::Tensor a_rows = a.narrow(0, begin, length), g_rows = g.narrow(0, begin, length);
+    const std::vector<double> a_norms = row_norms_rounded_up(a_rows), g_norms = row_norms_rounded_up(g_rows);
+    const UnitRows unit_a{.x = a_rows, .norms = a_norms}, unit_g{.x = g_rows, .norms = g_norms};
     double unit_mass = 0;
     for (size_t t = 0; t < unit_a.norms.size(); ++t) {
       unit_mass += unit_a.norms[t] * unit_g.norms[t];

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/norm_parts.h"
+#include "kernels/row_products.h"
 #include "kernels/vectorised.h"
 
 namespace ghostshard::kernels {
@@ -14,19 +15,11 @@ namespace {
 constexpr int64_t kTileRows = 128;
 constexpr int64_t kTileColumns = 512;
 
-// Inner products are formed in chunks of this many columns, each a matrix product of its own, whose results are then
-// added: n columns err by gamma(chunk + chunks), not gamma(n), whatever order the product sums in. Shorter chunks
-// would make the products slow; longer ones would send more units to float64.
-constexpr int64_t kChunkFloat32 = 256;
-constexpr int64_t kChunkFloat64 = 4096;  // bounds the float64 copies only
+// Columns at a time in float64: bounds the copies only.
+constexpr int64_t kFloat64Columns = 4096;
 
 template <typename Scalar>
 constexpr at::ScalarType kTypeOf = std::is_same_v<Scalar, float> ? at::kFloat : at::kDouble;
-
-template <typename Scalar>
-double gamma_of(int64_t terms) {
-  return std::is_same_v<Scalar, float> ? gamma_float32(terms) : gamma_float64(terms);
-}
 
 // Half-open range of rows or columns.
 struct Range {
@@ -35,55 +28,37 @@ struct Range {
   int64_t length() const { return end - begin; }
 };
 
-struct Chunks {
-  int64_t columns;  // of one chunk, the last may be shorter
-  int64_t count;
-  // Roundings on the way of any one product to the sum.
-  int64_t terms() const { return columns + count; }
-};
-
-template <typename Scalar>
-Chunks chunks_of(int64_t columns) {
-  const int64_t longest = std::is_same_v<Scalar, float> ? kChunkFloat32 : kChunkFloat64;
-  const int64_t count = std::max<int64_t>(1, (columns + longest - 1) / longest);
-  return {.columns = (columns + count - 1) / count, .count = count};
-}
-
 // Inner products of rows, tile by tile, in Scalar arithmetic; the rows may be narrower.
 template <typename Scalar>
 class InnerProducts {
  public:
   InnerProducts(const at::Tensor& x, const at::Tensor& y, int64_t tile_elements)
-      : x_(x),
-        y_(y),
-        chunks_(chunks_of<Scalar>(x.size(1))),
-        tile_(at::empty({tile_elements}, kTypeOf<Scalar>)),
-        chunk_(chunks_.count > 1 ? at::empty({tile_elements}, kTypeOf<Scalar>) : tile_) {}
+      : x_(x), y_(y), tile_(at::empty({tile_elements}, kTypeOf<Scalar>)) {}
 
-  // x_rows · y_rowsᵀ, row-major; valid until the next call.
-  const Scalar* tile(Range x_rows, Range y_rows) {
-    const int64_t elements = x_rows.length() * y_rows.length();
-    if (x_.size(1) == 0) {
-      tile_.zero_();
-    }
-    for (int64_t begin = 0; begin < x_.size(1); begin += chunks_.columns) {
-      const Range columns{begin, std::min(begin + chunks_.columns, x_.size(1))};
+  // x_rows · y_rowsᵀ, row-major; valid until the next call. Entries (s,t) with t > s + diagonal are left undefined.
+  const Scalar* tile(Range x_rows, Range y_rows, int64_t diagonal) {
+    const int64_t columns = x_.size(1);
+    if constexpr (std::is_same_v<Scalar, float>) {
+      row_products(x_.const_data_ptr<float>() + x_rows.begin * columns, x_rows.length(),
+                   y_.const_data_ptr<float>() + y_rows.begin * columns, y_rows.length(), columns, columns, diagonal,
+                   tile_.mutable_data_ptr<float>(), y_rows.length());
+    } else {
       at::Tensor product =
-          (begin == 0 ? tile_ : chunk_).narrow(0, 0, elements).view({x_rows.length(), y_rows.length()});
-      at::mm_out(product, block(x_, x_rows, columns), block(y_, y_rows, columns).t());
-      if (begin > 0) {
-        Scalar* __restrict sum = tile_.template mutable_data_ptr<Scalar>();
-        const Scalar* __restrict addend = chunk_.template const_data_ptr<Scalar>();
-        for (int64_t i = 0; i < elements; ++i) {
-          sum[i] += addend[i];
-        }
+          tile_.narrow(0, 0, x_rows.length() * y_rows.length()).view({x_rows.length(), y_rows.length()});
+      if (columns == 0) product.zero_();
+      for (int64_t begin = 0; begin < columns; begin += kFloat64Columns) {
+        const Range some{begin, std::min(begin + kFloat64Columns, columns)};
+        const at::Tensor left = block(x_, x_rows, some), right = block(y_, y_rows, some).t();
+        begin == 0 ? at::mm_out(product, left, right) : at::addmm_out(product, product, left, right);
       }
     }
     return tile_.template const_data_ptr<Scalar>();
   }
 
   // |computed − exact| ≤ relative_error()·|x_s|·|y_t| + underflow().
-  double relative_error() const { return gamma_of<Scalar>(chunks_.terms()); }
+  double relative_error() const {
+    return std::is_same_v<Scalar, float> ? gamma_float32(row_product_terms(x_.size(1))) : gamma_float64(x_.size(1) + 1);
+  }
   // A product or sum below the smallest normal number may be flushed to zero.
   double underflow() const {
     return 2.0 * static_cast<double>(x_.size(1)) * static_cast<double>(std::numeric_limits<Scalar>::min());
@@ -96,10 +71,10 @@ class InnerProducts {
 
   at::Tensor x_;
   at::Tensor y_;
-  Chunks chunks_;
   at::Tensor tile_;
-  at::Tensor chunk_;
 };
+
+constexpr int64_t kWholeTile = int64_t{1} << 40;  // a diagonal beyond every tile
 
 template <typename Scalar>
 std::vector<Scalar> rounded_up(std::span<const double> norms) {
@@ -151,21 +126,23 @@ BoundedSum gram_product_sum_in(const UnitRows& a, const UnitRows& g) {
       return {.value = total.product, .error = std::numeric_limits<double>::infinity()};
     }
     const Range tile_rows{top, std::min(top + kTileRows, rows)};
-    // Both Grams are symmetric: what lies left of the diagonal block counts twice, what lies right of it not at all.
+    // Both Grams are symmetric: what lies left of the diagonal counts twice, what lies right of it not at all.
     for (int64_t left = 0; left < tile_rows.end; left += kTileColumns) {
       const Range columns{left, std::min(left + kTileColumns, tile_rows.end)};
-      const Scalar* a_tile = a_products.tile(tile_rows, columns);
-      const Scalar* g_tile = g_products.tile(tile_rows, columns);
+      const int64_t diagonal = top - left;
+      const Scalar* a_tile = a_products.tile(tile_rows, columns, diagonal);
+      const Scalar* g_tile = g_products.tile(tile_rows, columns, diagonal);
       const int64_t width = columns.length();
-      const int64_t twice = std::clamp<int64_t>(top - left, 0, width);
       for (int64_t s = 0; s < tile_rows.length(); ++s) {
         RowProductSums row;
         const Scalar* a_row = a_tile + s * width;
         const Scalar* g_row = g_tile + s * width;
+        const int64_t twice = std::clamp<int64_t>(s + diagonal, 0, width);
+        const int64_t once = std::clamp<int64_t>(width - twice, 0, 1);  // the diagonal's own entry
         // An entry of a's Gram errs in proportion to a's norms, and enters times g's Gram; and the other way round.
         add_row_products(a_row, g_row, g_norms.data() + left, a_norms.data() + left, twice, 2.0, row);
         add_row_products(a_row + twice, g_row + twice, g_norms.data() + left + twice, a_norms.data() + left + twice,
-                         width - twice, 1.0, row);
+                         once, 1.0, row);
         total.product += row.product;
         total.x_weighted += row.x_weighted * g.norms[static_cast<size_t>(top + s)];
         total.y_weighted += row.y_weighted * a.norms[static_cast<size_t>(top + s)];
@@ -215,7 +192,7 @@ BoundedSum gathered_product_sum_in(const at::Tensor& ids, const UnitRows& e, con
           largest = std::max(largest, std::abs(m));
         }
       }
-      const Scalar* tile = products.tile(tile_rows, columns);
+      const Scalar* tile = products.tile(tile_rows, columns, kWholeTile);
       for (int64_t s = 0; s < tile_rows.length(); ++s) {
         RowProductSums row;
         add_row_products(gathered.data() + s * width, tile + s * width, h_norms.data() + left, h_norms.data() + left,
