@@ -102,15 +102,23 @@ std::optional<Result> line_delta(Direction direction, const Phases& phases, doub
   if (!c) return std::nullopt;
   const RealMoment moment = composed_moment(direction, phases, *c);
   const double width = 6.283 * (moment.variance + 1 / (*c * *c) + 1 / ((1 + *c) * (1 + *c)));
-  const double log_delta = moment.log_m - *c * epsilon - std::log(*c) - std::log1p(*c) - 0.5 * std::log(width);
-  const auto line =
-      ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget);
-  if (!line) return std::nullopt;
-  if (check && agrees_elsewhere(direction, phases, epsilon, *line, budget) == false) return std::nullopt;
-  const ContourLine::Value value = line->at(epsilon);
-  if (!(value.bracket.upper > 0)) return std::nullopt;
-  return Result{value.bracket.lower, std::clamp(value.delta, value.bracket.lower, value.bracket.upper),
-                value.bracket.upper, describe(*line, check)};
+  double log_delta = moment.log_m - *c * epsilon - std::log(*c) - std::log1p(*c) - 0.5 * std::log(width);
+  // The saddle-point approximation may be far off near a phase transition: what the line says is then the better guess.
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    const auto line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget);
+    if (!line) return std::nullopt;
+    const ContourLine::Value value = line->at(epsilon);
+    if (!(value.bracket.upper > 0)) return std::nullopt;
+    const double found = std::log(std::max(value.delta, value.bracket.upper / 8));
+    if (found < log_delta - 2 && attempt < 3) {
+      log_delta = found;
+      continue;
+    }
+    if (check && agrees_elsewhere(direction, phases, epsilon, *line, budget) == false) return std::nullopt;
+    return Result{value.bracket.lower, std::clamp(value.delta, value.bracket.lower, value.bracket.upper),
+                  value.bracket.upper, describe(*line, check)};
+  }
+  return std::nullopt;
 }
 
 // Adding is certainly no worse than removing where Chernoff's bound already says so.

@@ -167,7 +167,7 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   for (const ComposedRelease& phase : phases) {
     const RealMoment real = real_moment(direction, phase.release, c);
     line.log_scale_ += phase.count * real.log_m;
-    moments.emplace_back(direction, phase, c, real.log_m);
+    moments.emplace_back(direction, phase, c, real.log_m, false);
     nodes += moments.back().nodes();
   }
   nodes = std::max<size_t>(nodes, 1);
@@ -197,6 +197,11 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   line.error_.assign(n, 0);
   const double excess = line.log_scale_ - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
   line.precise_ = excess > kCancelling && n * nodes <= kPreciseBudget;
+  if (line.precise_)
+    for (size_t i = 0; i < phases.size(); ++i)
+      moments[i] = LineMoment(direction, phases[i], c, real_moment(direction, phases[i].release, c).log_m, true);
+  const double unit =
+      line.precise_ ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
   const auto add = [&](size_t k, const LineMoment::Value& value) {
     line.integrand_[k] += value.log_power;
     line.error_[k] += value.relative_error;
@@ -216,7 +221,7 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
       const Complex z(c, step * static_cast<double>(k));
       line.integrand_[k] = std::exp(Complex(log_power)) / (z * (z + 1.0));
     }
-    line.error_[k] = static_cast<double>(std::abs(line.integrand_[k])) * (line.error_[k] + kRounding * (16 + size));
+    line.error_[k] = static_cast<double>(std::abs(line.integrand_[k])) * (line.error_[k] + unit * (16 + size));
   }
   return line;
 }
@@ -230,6 +235,7 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
   Real real_sum = 0;
   Real real_slope = 0;
   double error = 2 * rest_;
+  const auto unit = static_cast<double>(std::numeric_limits<Real>::epsilon());
   for (size_t k = integrand_.size(); k-- > 0;) {
     const Real t = step<Real>() * static_cast<Real>(k);
     const Real angle = -t * epsilon;
@@ -244,7 +250,7 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
     real_slope -= weight * (c_ * term_re - t * term_im);
     // Added up from the last to the first: what k nodes have yet to join is rounded k times more.
     const double modulus = std::abs(static_cast<double>(term_re)) + std::abs(static_cast<double>(term_im));
-    error += weight * (error_[k] + modulus * kRounding *
+    error += weight * (error_[k] + modulus * unit *
                                        (4 + std::abs(static_cast<double>(angle)) + static_cast<double>(k) / 2));
   }
   const auto sum = static_cast<double>(real_sum);

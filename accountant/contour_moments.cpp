@@ -58,11 +58,45 @@ double e2(double y) {
   return y * y / 2 * sum;
 }
 
-// log(1+v) - v for a complex v, |v| < 0.2.
-Complex log1p_minus_series(Complex v) {
-  Complex sum = 0;
-  for (int k = 24; k >= 2; --k) sum = v * (((k % 2) != 0 ? 1.0 : -1.0) / k + sum);
-  return v * sum;
+// One node of the shifted line, in double or long double.
+template <class Real>
+struct Node {
+  std::complex<Real> l, d, weight;
+  double size_v;
+};
+template <class Real>
+Node<Real> line_node(double rate, double noise, double shift, bool remove, Real x, Real log_h) {
+  const Real q = rate;
+  const Real sigma = noise;
+  const Real theta = (remove ? 1 : -1) * shift / (sigma * sigma);
+  const Real u = (2 * x - 1) / (2 * sigma * sigma);
+  const Real cos_theta = std::cos(theta);
+  const Real sin_theta = std::sin(theta);
+  Node<Real> node;
+  if (u > 300) {
+    node.l = {std::log(q) + u, theta};
+    node.d = node.l - q * std::exp(std::min(u, Real(700))) * std::complex<Real>(cos_theta, sin_theta);
+    node.size_v = 1e300;
+  } else {
+    const Real half_sin = std::sin(theta / 2);
+    const Real growth = std::exp(u);
+    const std::complex<Real> v =
+        q * std::complex<Real>(std::expm1(u) * cos_theta - 2 * half_sin * half_sin, growth * sin_theta);
+    node.size_v = static_cast<double>(std::abs(v));
+    if (node.size_v < 0.2) {  // log(1+v) - v by its series
+      std::complex<Real> sum = 0;
+      for (int k = sizeof(Real) > 8 ? 32 : 24; k >= 2; --k) sum = v * (Real((k % 2) != 0 ? 1 : -1) / k + sum);
+      node.d = v * sum;
+      node.l = v + node.d;
+    } else {
+      node.l = std::log(std::complex<Real>((1 - q) + q * growth * cos_theta, q * growth * sin_theta));
+      node.d = node.l - v;
+    }
+  }
+  const Real z = x / sigma;
+  const Real phase = -z * (remove ? shift : -shift) / sigma;
+  node.weight = std::exp(log_h - z * z / 2) * std::complex<Real>(std::cos(phase), std::sin(phase));
+  return node;
 }
 
 // exp(2 pi d/h) = e^precision times the bound of the integrand on the strip.
@@ -163,31 +197,29 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
   return {top + std::log(m), sign * mean, m2 / m};
 }
 
-LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m)
+LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m, bool precise)
     : direction_(direction),
       q_(composed.release.q),
       sigma_(composed.release.sigma),
       count_(composed.count),
       c_(c),
-      log_m_(log_m) {
+      log_m_(log_m),
+      precise_(precise) {
   if (q_ == 1) {
     exact_ = true;
     return;
   }
   const bool remove = direction == Direction::kRemove;
-  const double precision = kPrecision + std::log(std::max(1.0, count_));
+  const double precision = kPrecision + (precise ? 10 : 0) + std::log(std::max(1.0, count_));
   const double p0 = remove ? 1 + c : -c;
   const double half = best_strip(direction, sigma_, c, true, precision);
   const double shift = half;
   const double h = step(direction, sigma_, c, shift, half, precision);
-  const double theta = (remove ? 1 : -1) * shift / (sigma_ * sigma_);
-  const double cos_theta = std::cos(theta);
-  const double sin_theta = std::sin(theta);
-  const double cos_minus_1 = -2 * std::sin(theta / 2) * std::sin(theta / 2);
   const double lift = shift * shift / (2 * sigma_ * sigma_);
   const double log_h = std::log(h / (sigma_ * kSqrtTwoPi)) + lift;
   const double spread = direction == Direction::kAdd ? -c * std::log(std::cos(shift / (2 * sigma_ * sigma_))) : 0;
   use_excess_ = log_m < 1.5;
+  const double unit = precise ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
 
   const auto [low, high] = range(direction, sigma_, c);
   const auto nodes = static_cast<int64_t>((high - low) / h) + 2;
@@ -212,28 +244,11 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
       dropped_v += 2 * std::exp(log_v);
       continue;
     }
-    Complex l;
-    Complex d;
-    double direct_d_rounding = 0;  // where d is a difference of two larger numbers
-    if (u > 300) {
-      l = Complex(std::log(q_) + u, theta);
-      d = l - q_ * std::exp(std::min(u, 700.0)) * Complex(cos_theta, sin_theta);
-    } else {
-      const double growth = std::exp(u);
-      const Complex v = q_ * Complex(std::expm1(u) * cos_theta + cos_minus_1, growth * sin_theta);
-      const double size_v = std::abs(v);
-      if (size_v < 0.2) {
-        d = log1p_minus_series(v);
-        l = v + d;
-      } else {
-        const Complex w((1 - q_) + q_ * growth * cos_theta, q_ * growth * sin_theta);
-        l = std::log(w);
-        d = l - v;
-        direct_d_rounding = 2 * kRounding * size_v;
-      }
-    }
+    const Node<double> node = line_node<double>(q_, sigma_, shift, remove, x, log_h);
+    const Complex l = node.l;
+    const Complex d = node.d;
+    const Complex weight = node.weight;
     const double phase = -z * (remove ? shift : -shift) / sigma_;
-    const Complex weight = std::exp(log_weight) * Complex(std::cos(phase), std::sin(phase));
     const double tilted = std::exp(log_weight + p0 * l.real() - log_m);
     const double tilted_phase = phase + p0 * l.imag();
     l_re_.push_back(l.real());
@@ -242,24 +257,35 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     d_im_.push_back(d.imag());
     w_re_.push_back(weight.real());
     w_im_.push_back(weight.imag());
-    log_w_.push_back(log_weight);
-    w_phase_.push_back(phase);
+    if (precise) {
+      const long double exact_x = static_cast<long double>(low) + static_cast<long double>(h) * static_cast<long double>(i);
+      const long double exact_log_h = std::log(static_cast<long double>(h) / sigma_) -
+                                      0.918938533204672741780329736405617640L +
+                                      static_cast<long double>(shift) * shift / (2 * static_cast<long double>(sigma_) * sigma_);
+      const Node<long double> exact = line_node<long double>(q_, sigma_, shift, remove, exact_x, exact_log_h);
+      precise_nodes_.push_back({exact.l, exact.d, exact.weight});
+    }
     tilted_re_.push_back(tilted * std::cos(tilted_phase));
     tilted_im_.push_back(tilted * std::sin(tilted_phase));
+    log_w_.push_back(log_weight);
+    w_phase_.push_back(phase);
     u_.push_back(u);
     mass_.push_back(std::exp(log_weight - lift + p0 * real_l - log_m));
 
     // Roundings: of the weight by the size of its exponent, of l by that of u.
-    const double of_weight = kRounding * (6 + z * z / 2 + std::abs(phase) + std::abs(log_h));
-    const double of_loss = kRounding * (6 + 2 * std::abs(u));
+    const double of_weight = unit * (6 + z * z / 2 + std::abs(phase) + std::abs(log_h));
+    const double of_loss = unit * (6 + 2 * std::abs(u));
     const double size = std::abs(l);
     const double power = p0 * l.real();
-    direct_error_ += tilted * (of_weight + kRounding * (2 + std::abs(p0 * l.real()) + std::abs(tilted_phase) +
-                                                        std::abs(log_m)) + std::abs(p0) * size * of_loss);
-    direct_error_per_p_ += tilted * size * (of_loss + 2 * kRounding);
+    // The direct form is in double whatever `precise` says.
+    const double in_double = kRounding / unit;
+    direct_error_ += tilted * (in_double * of_weight + kRounding * (2 + std::abs(p0 * l.real()) + std::abs(tilted_phase) +
+                                                                    std::abs(log_m)) +
+                               in_double * std::abs(p0) * size * of_loss);
+    direct_error_per_p_ += tilted * size * (in_double * of_loss + 2 * kRounding);
     const double squares = std::exp(log_weight + std::max(0.0, power)) * size * size;
-    excess_error_per_p2_ += squares * (of_weight + 1.5 * of_loss + 12 * kRounding);
-    excess_error_per_p_ += std::abs(weight) * (std::abs(d) * (of_weight + 2 * of_loss) + direct_d_rounding);
+    excess_error_per_p2_ += squares * (of_weight + 1.5 * of_loss + 12 * unit);
+    excess_error_per_p_ += std::abs(weight) * (std::abs(d) * (of_weight + 2 * of_loss) + (node.size_v < 0.2 ? 0 : 2 * unit * std::min(node.size_v, 1e280)));
     if (power > kHeavy) {  // see at(): there -1 - y + p·d is left out
       excess_error_ += std::abs(weight);
       excess_error_per_p_ += std::exp(std::min(log_weight + std::max(0.0, u), 700.0));
@@ -269,8 +295,8 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     sum_d += std::abs(weight) * std::abs(d);
   }
   // Adding n terms in eight lanes: at most n/8 + 8 roundings of the sum of moduli.
-  const double adding = kRounding / 2 * (static_cast<double>(l_re_.size()) / kLanes + kLanes);
-  direct_error_ += adding * sum_tilted;
+  const double adding = unit / 2 * (static_cast<double>(l_re_.size()) / kLanes + kLanes);
+  direct_error_ += adding * kRounding / unit * sum_tilted;
   excess_error_per_p2_ += adding * sum_squares;
   excess_error_per_p_ += adding * sum_d;
   sum_tilted_ = sum_tilted;
@@ -310,10 +336,11 @@ template <class Real>
 LineMoment::Value LineMoment::at(Real t) const {
   const bool remove = direction_ == Direction::kRemove;
   const auto rough_t = static_cast<double>(t);
+  const auto unit = static_cast<double>(std::numeric_limits<Real>::epsilon());
   if (exact_) {  // log M(z) = z(z+1)/(2 sigma²)
     const Real scale = count_ / (2 * static_cast<Real>(sigma_) * sigma_);
     const std::complex<long double> log_power(-scale * t * t, scale * (1 + 2 * c_) * t);
-    return {log_power, 8 * kRounding * (1 + static_cast<double>(std::abs(log_power)))};
+    return {log_power, 8 * unit * (1 + static_cast<double>(std::abs(log_power)))};
   }
   const size_t n = l_re_.size();
   std::array<Real, kLanes> lanes_re{};
@@ -336,9 +363,10 @@ LineMoment::Value LineMoment::at(Real t) const {
   const Real pi = remove ? t : -t;
   constexpr int kTerms = sizeof(Real) > 8 ? 18 : 14;
   for (size_t j = 0; j < n; ++j) {
-    const Real yr = pr * l_re_[j] - pi * l_im_[j];
-    const Real yi = pr * l_im_[j] + pi * l_re_[j];
-    if (pr * l_re_[j] > kHeavy) {  // the power alone counts, and may be too large where the weight is too small
+    const auto [lr, li, dr, di, wr, wi] = node_as<Real>(j);
+    const Real yr = pr * lr - pi * li;
+    const Real yi = pr * li + pi * lr;
+    if (sizeof(Real) == 8 && pr * lr > kHeavy) {  // the power alone counts, and may be too large where the weight is too small
       const Real term = std::exp(log_w_[j] + yr);
       lanes_re[j % kLanes] += term * std::cos(w_phase_[j] + yi);
       lanes_im[j % kLanes] += term * std::sin(w_phase_[j] + yi);
@@ -364,10 +392,10 @@ LineMoment::Value LineMoment::at(Real t) const {
       er = growth * std::cos(yi) - 1 - yr;
       ei = growth * std::sin(yi) - yi;
     }
-    er += pr * d_re_[j] - pi * d_im_[j];
-    ei += pr * d_im_[j] + pi * d_re_[j];
-    lanes_re[j % kLanes] += w_re_[j] * er - w_im_[j] * ei;
-    lanes_im[j % kLanes] += w_re_[j] * ei + w_im_[j] * er;
+    er += pr * dr - pi * di;
+    ei += pr * di + pi * dr;
+    lanes_re[j % kLanes] += wr * er - wi * ei;
+    lanes_im[j % kLanes] += wr * ei + wi * er;
   }
   const Real sum_re = std::accumulate(lanes_re.begin(), lanes_re.end(), Real(0));
   const Real sum_im = std::accumulate(lanes_im.begin(), lanes_im.end(), Real(0));
@@ -384,7 +412,7 @@ LineMoment::Value LineMoment::at(Real t) const {
   }
   const std::complex<long double> log_power(count_ * (log_modulus - log_m_), count_ * std::atan2(sum_im, 1 + sum_re));
   return {log_power,
-          1.01 * count_ * error / modulus + 4 * kRounding * (1 + static_cast<double>(std::abs(log_power)))};
+          1.01 * count_ * error / modulus + 4 * unit * (1 + static_cast<double>(std::abs(log_power)))};
 }
 
 template LineMoment::Value LineMoment::at<double>(double) const;

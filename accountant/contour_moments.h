@@ -23,6 +23,7 @@
 // falls at least as fast as a Gaussian centred at 1 + c (remove) or -c (add), and the rounding of each term.
 #pragma once
 
+#include <array>
 #include <complex>
 #include <cstdint>
 #include <vector>
@@ -49,15 +50,14 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c);
 class LineMoment {
  public:
   // log_m: real_moment(…, c).log_m.
-  LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m);
+  // precise: nodes and sums in long double, for at<long double>: where an integral over t cancels, roundings do not.
+  LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m, bool precise);
 
   struct Value {
     std::complex<long double> log_power;  // of the quotient; its real part is rounded up where the error is large
     double relative_error;           // |computed - true| <= relative_error·|e^log_power|
   };
-  // Precise: sums in long double. The rounding of each node is then one fixed, tiny change of the distribution and no
-  // longer differs from t to t, which is what an integral that cancels would amplify. The proven error stays.
-  template <class Real>  // double or long double
+  template <class Real>  // double, or where precise long double
   Value at(Real t) const;
 
   // at(k·step) for k = 0, …, n-1, one after the other: many times faster than one by one where t·q is large.
@@ -74,6 +74,18 @@ class LineMoment {
     bool known = false;
     std::vector<double> fixed, angle;
   };
+  struct PreciseNode {
+    std::complex<long double> l, d, w;
+  };
+  template <class Real>
+  std::array<Real, 6> node_as(size_t j) const {
+    if constexpr (sizeof(Real) > sizeof(double)) {
+      const PreciseNode& node = precise_nodes_[j];
+      return {node.l.real(), node.l.imag(), node.d.real(), node.d.imag(), node.w.real(), node.w.imag()};
+    } else {
+      return {l_re_[j], l_im_[j], d_re_[j], d_im_[j], w_re_[j], w_im_[j]};
+    }
+  }
   bool in_excess_form(double t) const;
   Value finish(std::complex<double> m, double error) const;
   const Shifted& shifted(size_t index) const;
@@ -81,10 +93,12 @@ class LineMoment {
 
   Direction direction_;
   double q_, sigma_, count_, c_, log_m_;
+  bool precise_ = false;
   bool exact_ = false;       // q = 1: closed form
   bool use_excess_ = false;  // M(c) is small enough for the form M - 1
   std::vector<double> l_re_, l_im_, d_re_, d_im_, w_re_, w_im_, tilted_re_, tilted_im_;
   std::vector<double> log_w_, w_phase_;
+  std::vector<PreciseNode> precise_nodes_;
   std::vector<double> u_, mass_;  // mass: the real tilted measure, for B
   double direct_error_ = 0, direct_error_per_p_ = 0, sum_tilted_ = 0;
   double excess_error_ = 0, excess_error_per_p_ = 0, excess_error_per_p2_ = 0;
