@@ -114,6 +114,19 @@ TEST_F(Ledger, ReopenGoesOnWhereTheFileEnds) {
   EXPECT_EQ(read_ledger(path_).entries.back().sequence, 4);
 }
 
+TEST_F(Ledger, AKeyEpochIsKeptAndOnlyWrittenWhereThereIsOne) {
+  {
+    LedgerWriter writer = LedgerWriter::create(path_, header());
+    writer.append(0, 0, kEvent);
+    writer.append(1, 0, kEvent, 2);
+    EXPECT_THROW(writer.append(2, 0, kEvent, -1), std::invalid_argument);
+  }
+  const LedgerContents contents = read_ledger(path_);
+  EXPECT_EQ(contents.entries[0].key_epoch, 0);
+  EXPECT_EQ(contents.entries[1].key_epoch, 2);
+  EXPECT_EQ(lines()[1].find("key_epoch"), std::string::npos);
+}
+
 TEST_F(Ledger, AMovedWriterWritesAndTheOldOneRefuses) {
   LedgerWriter writer = LedgerWriter::create(path_, header());
   LedgerWriter other = std::move(writer);
@@ -203,6 +216,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "line 4: step must be a whole number >= 0, got -1"},
         Tampering{"FractionalAttempt", [](auto& l) { replace(l[3], "\"attempt\":1", "\"attempt\":0.5"); },
                   "line 4: attempt must be a whole number >= 0, got 0.5"},
+        Tampering{"FractionalKeyEpoch", [](auto& l) { replace(l[3], "\"previous\"", "\"key_epoch\":0.5,\"previous\""); },
+                  "line 4: key_epoch must be a whole number >= 0, got 0.5"},
         Tampering{"ReleaseOfAnotherType",
                   [](auto& l) {
                     replace(l[2], "\"release\"", "\"comment\"");
