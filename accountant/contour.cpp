@@ -19,7 +19,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Evaluations of an integrand, about 15 ns each.
 constexpr int64_t kQuickBudget = 1'000'000;
-constexpr int64_t kTightBudget = 60'000'000;
+constexpr int64_t kTightBudget = 40'000'000;
 
 using Phases = std::vector<ComposedRelease>;
 
@@ -60,21 +60,26 @@ std::optional<Result> line_epsilon(Direction direction, const Phases& phases, De
   double c = saddle->c;
   double epsilon = saddle->epsilon;
   std::optional<ContourLine> line;
-  for (int attempt = 0; attempt < 4; ++attempt) {
+  bool settled = false;
+  for (int attempt = 0; attempt < 8 && !settled; ++attempt) {
     line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget);
     if (!line) return std::nullopt;
-    // Newton on log delta, each step at most a few units of 1/c: there the line is good.
+    // Newton on log delta, each step at most a few units of 1/c: there the line is good. Where delta is lost in the
+    // rounding, epsilon is far too large.
     const double start = epsilon;
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < 25 && !settled; ++i) {
       const ContourLine::Value value = line->at(epsilon);
-      if (!(value.delta > 0 && value.derivative < 0)) return std::nullopt;
-      const double move = (std::log(value.delta) - log_delta) * value.delta / -value.derivative;
-      const double next = std::max(0.0, epsilon + std::clamp(move, -2 / c, 2 / c));
-      const bool still = std::abs(next - epsilon) <= 4e-16 * epsilon || (next == 0 && epsilon == 0);
+      double move = -3 / c;
+      if (value.bracket.lower > 0 && value.derivative < 0)
+        move = (std::log(value.delta) - log_delta) * value.delta / -value.derivative;
+      const double next = std::max(0.0, epsilon + std::clamp(move, -3 / c, 3 / c));
+      settled = std::abs(next - epsilon) <= 4e-16 * epsilon || (next == 0 && epsilon == 0) ||
+                (i > 8 && std::abs(next - epsilon) * c < 1e-13);
       epsilon = next;
-      if (still || std::abs(epsilon - start) * c > 4) break;
+      if (std::abs(epsilon - start) * c > 4) break;
     }
     if (std::abs(epsilon - start) * c <= 4) break;
+    settled = false;
     if (const auto moved = saddle_of_epsilon(direction, phases, epsilon)) c = *moved;
   }
   const ContourLine::Value value = line->at(epsilon);
@@ -119,13 +124,6 @@ std::optional<Result> line_delta(Direction direction, const Phases& phases, doub
                   value.bracket.upper, describe(*line, check)};
   }
   return std::nullopt;
-}
-
-// Adding is certainly no worse than removing where Chernoff's bound already says so.
-bool adding_is_no_worse(const Phases& phases, double epsilon, double log_delta) {
-  if (epsilon >= largest_loss_of_adding(phases)) return true;
-  const auto c = saddle_of_epsilon(Direction::kAdd, phases, epsilon);
-  return c && chernoff_log_delta(Direction::kAdd, phases, *c, epsilon) <= log_delta;
 }
 
 }  // namespace

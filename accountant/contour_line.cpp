@@ -12,10 +12,11 @@ using Complex = std::complex<double>;
 constexpr double kPi = std::numbers::pi;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLargestIntercept = 1e5;
-constexpr double kAmplification = 3;   // the line may lie where the integrand is e^3 of what it is at the saddle
-constexpr double kCancelling = 6;      // from here on integrand and sum are kept in long double
-constexpr size_t kPreciseBudget = 1'000'000;
+constexpr double kLargestIntercept = 2e4;
+constexpr double kMostCancelling = 14;
+constexpr int64_t kMostNodes = 150'000;
+constexpr double kCancelling = 8;      // from here on integrand and sum are kept in long double
+constexpr size_t kPreciseBudget = 80'000;
 constexpr double kMomentSlack = 1e-9;  // real_moment is good to 1e-13; a bound built on it takes this much more
 
 double log_kappa(double c) { return c * std::log(c / (1 + c)) - std::log1p(c); }
@@ -91,7 +92,14 @@ std::optional<Saddle> saddle_of_delta(Direction direction, std::span<const Compo
     return log_delta - (m.log_m - at * epsilon - std::log(at) - std::log1p(at) - 0.5 * std::log(width));
   });
   if (!c) return std::nullopt;
-  const double epsilon = epsilon_at(*c, composed_moment(direction, phases, *c));
+  // Near a phase transition of K the approximation says little, Chernoff's bound still does: delta lies below it by a
+  // factor between e and e^15 in all but odd cases, and a Newton step leads from there.
+  double bound = kInfinity;
+  for (const double share : {0.8, 0.9, 0.97, 1.0, 1.1, 1.25})
+    bound = std::min(bound, (composed_moment(direction, phases, *c * share).log_m + log_kappa(*c * share) - log_delta) /
+                                (*c * share));
+  const double approximate = epsilon_at(*c, composed_moment(direction, phases, *c));
+  const double epsilon = std::clamp(approximate, std::min(bound, bound - 15 / *c), bound - 1 / *c);
   if (epsilon >= 0) return Saddle{*c, epsilon};
   const auto at_zero = saddle_of_epsilon(direction, phases, 0);
   if (!at_zero) return std::nullopt;
@@ -121,46 +129,62 @@ double rest_beyond(std::span<const LineMoment> lines, double t, double step, dou
 
 }  // namespace
 
-std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
-                                             double saddle, double epsilon, double log_delta, double intercept, int64_t budget, double wanted_digits) {
+std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
+                                      double epsilon, double log_delta, double intercept, double wanted_digits) {
   // K on a geometric grid around the saddle point; it tells what each intercept costs.
   std::vector<std::pair<double, double>> grid;  // (c, K(c))
-  for (int i = -10; i <= 13; ++i) {
-    const double c = saddle * std::pow(1.15, i <= 8 ? i : 3 * i - 16);
+  for (const double share : {0.3, 0.4, 0.5, 0.6, 0.7, 0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99, 1.0, 1.01, 1.03, 1.07,
+                             1.15, 1.3, 1.5, 1.8, 2.2, 3.0, 4.0, 5.5}) {
+    const double c = saddle * share;
     const double k = composed_moment(direction, phases, c).log_m;
     grid.emplace_back(c, k);
-    if (i > 0 && !(k - c * epsilon <= 60 - 3 * log_delta)) break;  // useless from here on
+    if (share > 1 && !(k - c * epsilon <= 60 - 3 * log_delta)) break;  // useless from here on
   }
   const auto period_of = [&](double c) {
     double right = kInfinity;
     for (const auto& [other, k] : grid)
-      if (other > c * 1.05)
+      if (other > c)
         right = std::min(right, (k - other * epsilon + log_kappa(other) - log_delta + wanted_digits) / (other - c));
     return std::max({right, (wanted_digits - log_delta) / c, 1e-300});
   };
-  ContourLine line;
+  LineChoice choice;
   if (intercept > 0) {
-    line.c_ = saddle * intercept;
+    choice.c = saddle * intercept;
   } else {
-    const auto log_amplification = [&](double c, double k) { return k - c * epsilon - std::log(c) - std::log1p(c); };
+    // The shortest period, where the integrand does not exceed the integral by much more than it must. Long double,
+    // which then is needed, costs ten times as much.
+    const auto log_excess = [&](double c, double k) {
+      return k - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
+    };
     double smallest = kInfinity;
-    for (const auto& [c, k] : grid) smallest = std::min(smallest, log_amplification(c, k));
+    for (const auto& [c, k] : grid) smallest = std::min(smallest, log_excess(c, k));
     double least = kInfinity;
     for (const auto& [c, k] : grid) {
-      if (!(log_amplification(c, k) <= smallest + kAmplification)) continue;
-      const double period = period_of(c);
-      if (period < least) {
-        least = period;
-        line.c_ = c;
+      const double excess = log_excess(c, k);
+      if (!(excess <= std::max(smallest + 3, kMostCancelling))) continue;
+      const double cost = period_of(c) * (excess > kCancelling ? 30 : 1);
+      if (cost < least) {
+        least = cost;
+        choice.c = c;
       }
     }
-    if (!(line.c_ > 0)) return std::nullopt;
+    if (!(choice.c > 0)) return std::nullopt;
   }
-  const double c = line.c_;
-  line.period_ = period_of(c);
-  if (!(line.period_ < 1e300)) return std::nullopt;
+  choice.period = period_of(choice.c);
+  if (!(choice.period < 1e300)) return std::nullopt;
   for (const auto& point : grid)
-    if (point.first > c) line.chernoff_.push_back(point);
+    if (point.first > choice.c) choice.beyond.push_back(point);
+  return choice;
+}
+
+std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
+                                             double saddle, double epsilon, double log_delta, double intercept, int64_t budget, double wanted_digits) {
+  auto choice = choose_line(direction, phases, saddle, epsilon, log_delta, intercept, wanted_digits);
+  if (!choice) return std::nullopt;
+  ContourLine line;
+  const double c = line.c_ = choice->c;
+  line.period_ = choice->period;
+  line.chernoff_ = std::move(choice->beyond);
 
   std::vector<LineMoment> moments;
   size_t nodes = 0;
@@ -176,7 +200,8 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   const double step = 2 * kPi / line.period_;
   const double wanted =
       std::exp(log_delta + c * epsilon - line.log_scale_ + std::log(line.period_ / 2) - wanted_digits);
-  const double farthest = step * static_cast<double>(budget / static_cast<int64_t>(nodes));
+  const double farthest =
+      step * static_cast<double>(std::min(kMostNodes, budget / static_cast<int64_t>(nodes)));
   double too_near = 0;
   double end = 4 * step;
   while (!((line.rest_ = rest_beyond(moments, end, step, wanted)) < kInfinity)) {

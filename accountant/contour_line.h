@@ -39,6 +39,16 @@ std::optional<Saddle> saddle_of_delta(Direction direction, std::span<const Compo
 // log of Chernoff's bound on delta(eps) at this c, rounded up.
 double chernoff_log_delta(Direction direction, std::span<const ComposedRelease> phases, double c, double epsilon);
 
+// Where to integrate: the intercept c whose period P is the shortest for which the alias is e^-wanted_digits of delta.
+// intercept: c as a share of the saddle point; 0 to choose.
+struct LineChoice {
+  double c = 0;
+  double period = 0;
+  std::vector<std::pair<double, double>> beyond;  // (c', K(c')) with c' > c
+};
+std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
+                                      double epsilon, double log_delta, double intercept, double wanted_digits);
+
 class ContourLine {
  public:
   // A line good for epsilons near `epsilon`, where delta is about e^log_delta: the alias and what lies beyond the last

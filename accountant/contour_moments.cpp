@@ -16,7 +16,7 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kSqrtTwoPi = 2.506628274631000502415765284811;
 constexpr double kTail = 13;         // standard deviations on either side: e^-84 is left
 constexpr double kNegligible = 64;   // nodes below e^-64 of the largest are left out, and counted as error
-constexpr double kHeavy = 50;        // exponents of the power from here on are summed as they are
+constexpr double kHeavy = 50;        // exponents of the power from here on are summed in logarithms
 constexpr int kLanes = 8;            // partial sums, so that roundings do not add up over all nodes
 constexpr double kPrecision = 45;    // the rule's error is e^-45 of M(c), divided by the count
 
@@ -167,10 +167,11 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
     double m2 = 0;
     for (const Node& node : kept) {
       const double y = p * node.l;
-      if (y > 50) {  // the power alone counts, and may be too large for a double where the weight is too small
+      if (y > kHeavy) {  // the power may be too large for a double where the weight is too small
         const double term = std::exp(node.log_weight + y);
-        m += term;
-        m1 += term * node.l;
+        const double linear = std::exp(node.log_weight + node.l) - std::exp(node.log_weight);  // of w - 1
+        m += term - p * linear - std::exp(node.log_weight);
+        m1 += term * node.l - linear;
         m2 += term * node.l * node.l;
         continue;
       }
@@ -285,14 +286,12 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     direct_error_per_p_ += tilted * size * (in_double * of_loss + 2 * kRounding);
     const double squares = std::exp(log_weight + std::max(0.0, power)) * size * size;
     excess_error_per_p2_ += squares * (of_weight + 1.5 * of_loss + 12 * unit);
-    excess_error_per_p_ += std::abs(weight) * (std::abs(d) * (of_weight + 2 * of_loss) + (node.size_v < 0.2 ? 0 : 2 * unit * std::min(node.size_v, 1e280)));
-    if (power > kHeavy) {  // see at(): there -1 - y + p·d is left out
-      excess_error_ += std::abs(weight);
-      excess_error_per_p_ += std::exp(std::min(log_weight + std::max(0.0, u), 700.0));
-    }
+    const double weight_d = std::exp(log_weight + std::log(std::abs(d) + 1e-300));
+    const double weight_v = std::exp(log_weight + std::log(std::abs(d - l) + 1e-300));
+    excess_error_per_p_ += weight_d * (of_weight + 2 * of_loss) + (node.size_v < 0.2 ? 0 : 2 * unit * weight_v);
     sum_tilted += tilted;
     sum_squares += squares;
-    sum_d += std::abs(weight) * std::abs(d);
+    sum_d += weight_d;
   }
   // Adding n terms in eight lanes: at most n/8 + 8 roundings of the sum of moduli.
   const double adding = unit / 2 * (static_cast<double>(l_re_.size()) / kLanes + kLanes);
@@ -366,10 +365,13 @@ LineMoment::Value LineMoment::at(Real t) const {
     const auto [lr, li, dr, di, wr, wi] = node_as<Real>(j);
     const Real yr = pr * lr - pi * li;
     const Real yi = pr * li + pi * lr;
-    if (sizeof(Real) == 8 && pr * lr > kHeavy) {  // the power alone counts, and may be too large where the weight is too small
-      const Real term = std::exp(log_w_[j] + yr);
-      lanes_re[j % kLanes] += term * std::cos(w_phase_[j] + yi);
-      lanes_im[j % kLanes] += term * std::sin(w_phase_[j] + yi);
+    if (sizeof(Real) == 8 && pr * lr > kHeavy) {  // the power may be too large where the weight is too small
+      const std::complex<Real> power = std::polar<Real>(std::exp(log_w_[j] + yr), w_phase_[j] + yi);
+      const std::complex<Real> one = std::polar<Real>(std::exp(log_w_[j]), w_phase_[j]);
+      const std::complex<Real> w = std::polar<Real>(std::exp(log_w_[j] + lr), w_phase_[j] + li);
+      const std::complex<Real> term = power - one - std::complex<Real>(pr, pi) * (w - one);
+      lanes_re[j % kLanes] += term.real();
+      lanes_im[j % kLanes] += term.imag();
       continue;
     }
     Real er;

@@ -1,8 +1,11 @@
 #include "accountant/releases.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+
+#include "accountant/contour_line.h"
 
 namespace ghostshard::accountant {
 
@@ -33,6 +36,19 @@ double largest_loss_of_adding(const std::vector<ComposedRelease>& phases) {
   double loss = 0;
   for (const ComposedRelease& phase : phases) loss -= phase.count * std::log1p(-phase.release.q);
   return loss * (1 + 1e-14);
+}
+
+bool adding_is_no_worse(const std::vector<ComposedRelease>& phases, double epsilon, double log_delta) {
+  if (epsilon >= largest_loss_of_adding(phases)) return true;
+  // Any c gives a bound; the best one lies within a ratio of 1.5, or so far out that it would cost more than it saves.
+  double last = 0;
+  for (double c = 0.25; c < 3000; c *= 1.5) {
+    const double bound = chernoff_log_delta(Direction::kAdd, phases, c, epsilon);
+    if (bound <= log_delta) return true;
+    if (bound > last) return false;
+    last = bound;
+  }
+  return false;
 }
 
 }  // namespace ghostshard::accountant

@@ -18,4 +18,8 @@ std::vector<ComposedRelease> composed_releases(const std::vector<Charge>& charge
 // on delta is 0 in that direction.
 double largest_loss_of_adding(const std::vector<ComposedRelease>& phases);
 
+// Whether delta at this epsilon is certainly at most e^log_delta in the direction where a unit is added: by the largest
+// loss or by Chernoff's bound. Then removing decides.
+bool adding_is_no_worse(const std::vector<ComposedRelease>& phases, double epsilon, double log_delta);
+
 }  // namespace ghostshard::accountant

@@ -52,15 +52,18 @@ Bracket single_release_delta(Direction direction, SampledGaussian release, doubl
     const double square = std::max(t * t, (t - 1) * (t - 1)) / (sigma * sigma);
     return difference(gain, loss, std::abs(std::log(q)) + std::abs(log_weight) * (1 + std::abs(t)) + square);
   }
-  // With w = e^-eps - 1 + q > 0, 1 - e^eps(1-q) = e^eps·w.
-  const double log_weight = log_expm1_plus(-epsilon, q);
+  // With w = e^-eps - 1 + q > 0, 1 - e^eps(1-q) = e^eps·w, in the form that cancels less.
+  const bool near_one = q > 0.5;
+  const double weight = near_one ? std::exp(-epsilon) - (1 - q) : std::expm1(-epsilon) + q;
+  const double log_weight = q == 1 ? -epsilon : std::log(std::max(weight, 0.0));
   if (log_weight == -kInfinity) return {0, 0};
   const double t = sigma * sigma * (log_weight - std::log(q)) + 0.5;
   const double gain = epsilon + log_weight + log_upper_tail(-t / sigma);
   const double loss = epsilon + std::log(q) + log_upper_tail(-(t - 1) / sigma);
   const double square = std::max(t * t, (t - 1) * (t - 1)) / (sigma * sigma);
   // log_weight loses the digits that e^-eps - 1 + q does.
-  const double cancelled = (std::abs(std::expm1(-epsilon)) + q) * std::exp(-log_weight);
+  const double cancelled =
+      q == 1 ? 1 : (near_one ? std::exp(-epsilon) + (1 - q) : std::abs(std::expm1(-epsilon)) + q) / weight;
   return difference(gain, loss,
                     std::abs(epsilon) + std::abs(std::log(q)) +
                         (std::abs(log_weight) + cancelled) * (1 + std::abs(t) + sigma * sigma) + square);
