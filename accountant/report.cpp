@@ -170,9 +170,9 @@ json build_report(const LedgerContents& ledger, Delta delta, const json& given_f
       {"accounted", "all intermediate releases: showing every checkpoint costs no more than showing the last"}};
   report["tuning"] = {{"accounted", "this run only, with no charge for other runs on the same data"}};
   report["guarantee"] = guarantee(bound, delta, adjacency, unit, reasons, unnoised_shown, ledger.header);
-  report["privacy_curve"] = privacy_curve(*engine, delta);
-  report["spending"] = spending(spent, accountant, adjacency, delta);
-  report["accountants"] = accountants(spent, adjacency, delta);
+  report["privacy_curve"] = privacy_curve(*engine, delta, bound);
+  report["spending"] = spending(spent, accountant, adjacency, delta, bound);
+  report["accountants"] = accountants(spent, adjacency, delta, bound);
   report["rdp"] = report.at("accountants").at("rdp");
   report["rdp"].erase("curve");
   report["sampler"] = sampler;

@@ -24,22 +24,25 @@ std::set<double> curve_deltas(Delta reported) {
   return deltas;
 }
 
-constexpr int kSpendingPoints = 40;
+constexpr int kSpendingPoints = 30;
 
-json thin_curve(const Accountant& engine, Delta delta) {
+// For a chart beside the claim's: one point in two decades shows the shape.
+json thin_curve(const Accountant& engine, Delta delta, const EpsilonBound& reported) {
   json curve = json::array();
-  for (const double at : curve_deltas(delta))
-    curve.push_back({{"delta", at}, {"upper", finite_or_null(engine.epsilon(Delta(at)).upper)}});
+  for (const double at : std::set<double>{1e-15, 1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1e-2, delta.value()}) {
+    const double upper = at == delta.value() ? reported.upper : engine.epsilon(Delta(at)).upper;
+    curve.push_back({{"delta", at}, {"upper", finite_or_null(upper)}});
+  }
   return curve;
 }
 
 }  // namespace
 
-json privacy_curve(const Accountant& engine, Delta delta) {
+json privacy_curve(const Accountant& engine, Delta delta, const EpsilonBound& reported) {
   json points = json::array();
   Curve curve;
   for (const double at : curve_deltas(delta)) {
-    const EpsilonBound bound = engine.epsilon(Delta(at));
+    const EpsilonBound bound = at == delta.value() ? reported : engine.epsilon(Delta(at));
     points.push_back({{"delta", at}, {"epsilon", to_json(bound)}});
     if (std::isfinite(bound.upper)) curve.emplace_back(bound.upper, at);
   }
@@ -54,7 +57,8 @@ json privacy_curve(const Accountant& engine, Delta delta) {
   return {{"points", points}, {"membership_test_bounds", rates}, {"gaussian_dp", gdp}};
 }
 
-json spending(const Spent& spent, const std::string& accountant, Adjacency adjacency, Delta delta) {
+json spending(const Spent& spent, const std::string& accountant, Adjacency adjacency, Delta delta,
+              const EpsilonBound& reported) {
   int64_t total = 0;
   for (const auto& [index, count] : spent.sequence) total += count;
   json points = json::array({{{"releases", 0}, {"epsilon", 0.0}}});
@@ -80,7 +84,7 @@ json spending(const Spent& spent, const std::string& accountant, Adjacency adjac
         taken_of_run = 0;
       }
     }
-    points.push_back({{"releases", charged}, {"epsilon", finite_or_null(engine->epsilon(delta).upper)}});
+    points.push_back({{"releases", charged}, {"epsilon", finite_or_null(charged == total ? reported.upper : engine->epsilon(delta).upper)}});
     if (charged == total) break;
   }
   return {{"delta", delta.value()}, {"points", points}};
@@ -100,15 +104,16 @@ json group_guarantee(const json& privacy_curve, const json& units_per_person, De
   return person;
 }
 
-json accountants(const Spent& spent, Adjacency adjacency, Delta delta) {
+json accountants(const Spent& spent, Adjacency adjacency, Delta delta, const EpsilonBound& reported) {
   json all = json::object();
-  for (const char* name : {"contour", "prv", "rdp"}) {
+  for (const std::string name : {"contour", "prv", "rdp"}) {
     try {
       const auto engine = account(spent, name, adjacency);
-      const EpsilonBound bound = engine->epsilon(delta);
+      const bool is_claim = name == reported.accountant;
+      const EpsilonBound bound = is_claim ? reported : engine->epsilon(delta);
       all[name] = {{"delta", delta.value()}, {"epsilon", to_json(bound)}, {"direction", bound.direction}, {"detail", bound.detail}};
-      all[name]["curve"] = thin_curve(*engine, delta);
-    } catch (const std::logic_error& error) {
+      if (!is_claim) all[name]["curve"] = thin_curve(*engine, delta, bound);
+    } catch (const std::invalid_argument& error) {
       all[name] = {{"refused", error.what()}};
     }
   }

@@ -46,15 +46,16 @@ nlohmann::json mechanism(const LedgerContents& ledger, const Spent& spent);
 nlohmann::json sampler_section(const Spent& spent, const nlohmann::json& facts);
 nlohmann::json provenance(const LedgerContents& ledger);
 
-// ---- curves (report_curves.cpp)
+// ---- curves (report_curves.cpp); `reported` is the claim's bound at delta, which is not computed a second time
 
 // Epsilon at deltas from 1e-1 down to 1e-15 and at the reported one, what they bound together, and mu-GDP.
-nlohmann::json privacy_curve(const Accountant& engine, Delta delta);
-// Epsilon at delta after each of up to some forty prefixes of the ledger.
-nlohmann::json spending(const Spent& spent, const std::string& accountant, Adjacency adjacency, Delta delta);
-// The same run under every engine: {"contour": {delta, epsilon, detail, direction, curve}, …}; an engine that cannot
-// bound the run is {"refused": why}.
-nlohmann::json accountants(const Spent& spent, Adjacency adjacency, Delta delta);
+nlohmann::json privacy_curve(const Accountant& engine, Delta delta, const EpsilonBound& reported);
+// Epsilon at delta after each of up to some thirty prefixes of the ledger.
+nlohmann::json spending(const Spent& spent, const std::string& accountant, Adjacency adjacency, Delta delta,
+                        const EpsilonBound& reported);
+// The same run under every engine: {"contour": {delta, epsilon, detail, direction, curve}, …}, without a curve where it is
+// the claim's; an engine that cannot bound the run is {"refused": why}.
+nlohmann::json accountants(const Spent& spent, Adjacency adjacency, Delta delta, const EpsilonBound& reported);
 // What the curve says of a person with k units (Dwork, Roth 2014, Thm. 2.2 iterated): (k·e, d·(e^(k·e) - 1)/(e^e - 1)) at
 // a point (e, d); the smallest k·e whose delta is still at most the reported one, null where the curve ends before.
 nlohmann::json group_guarantee(const nlohmann::json& privacy_curve, const nlohmann::json& units_per_person, Delta delta);

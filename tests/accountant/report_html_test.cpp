@@ -17,11 +17,11 @@ using testing::Not;
 json report(const json& facts = json::object(), const json& header_changes = json::object()) {
   LedgerContents contents;
   contents.header = {{"adjacency", "zero-out"}, {"run_id", "run 7"}, {"unit_of_privacy", "document"},
-                     {"units", 60000},          {"expected_batch", 256}};
+                     {"units", 2560},          {"expected_batch", 256}};
   contents.header.update(header_changes);
   contents.head = std::string(64, 'b');
   contents.header_hash = std::string(64, 'a');
-  const Event event = PoissonGaussianEvent{SamplingRate(256.0 / 60000), NoiseMultiplier(1.1)};
+  const Event event = PoissonGaussianEvent{SamplingRate(256.0 / 2560), NoiseMultiplier(2)};
   for (int64_t step = 0; step < 20; ++step) contents.entries.push_back({step + 1, step, 0, event, ""});
   return build_report(contents, Delta(1e-6), facts);
 }

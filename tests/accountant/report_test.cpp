@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::ThrowsMessage;
 
-constexpr double kRate = 256.0 / 60000;
+constexpr double kRate = 256.0 / 2560;
 
 LedgerContents ledger(const json& header_changes = json::object()) {
   LedgerContents contents;
@@ -28,17 +28,17 @@ LedgerContents ledger(const json& header_changes = json::object()) {
                      {"adjacency", "zero-out"},
                      {"run_id", "run 7"},
                      {"unit_of_privacy", "document"},
-                     {"units", 60000},
+                     {"units", 2560},
                      {"expected_batch", 256},
                      {"sampling_rate", kRate},
-                     {"noise_multiplier", 1.1},
+                     {"noise_multiplier", 2.0},
                      {"clip_norm", 0.5},
                      {"planned_steps", 4},
                      {"previous", std::string(64, '0')}};
   contents.header.update(header_changes);
   contents.header_hash = std::string(64, 'a');
   contents.head = std::string(64, 'b');
-  const Event event = PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(1.1)};
+  const Event event = PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(2)};
   // Three steps, the last one redone.
   contents.entries = {{1, 0, 0, event, ""}, {2, 1, 0, event, ""}, {3, 2, 0, event, ""}, {4, 2, 1, event, ""}};
   return contents;
@@ -50,7 +50,7 @@ json report(const json& facts = json::object(), const json& header_changes = jso
 
 EpsilonBound four_releases(double delta, const char* accountant = "contour") {
   const auto engine = make_accountant(accountant, Adjacency::kZeroOut);
-  engine->compose(PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(1.1)}, 4);
+  engine->compose(PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(2)}, 4);
   return engine->epsilon(Delta(delta));
 }
 
@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
         Field{"SamplerAssumed", "/sampler/assumed", "poisson"},
         Field{"SamplerExecuted", "/sampler/executed", kNotStated},
         Field{"SamplerExecutedIsAssumed", "/sampler/executed_is_assumed", nullptr},
-        Field{"Units", "/population_and_steps/units", 60000},
+        Field{"Units", "/population_and_steps/units", 2560},
         Field{"ExpectedBatch", "/population_and_steps/expected_batch", 256},
         Field{"RatePlanned", "/population_and_steps/sampling_rate_planned", kRate},
         Field{"RatesCharged", "/population_and_steps/sampling_rates_charged", {kRate}},
@@ -137,8 +137,8 @@ INSTANTIATE_TEST_SUITE_P(
         Field{"TruncationCap", "/population_and_steps/truncation_cap", kNotStated},
         Field{"SkippedBatches", "/population_and_steps/skipped_batches", kNotStated},
         Field{"DroppedTail", "/population_and_steps/dropped_tail", kNotStated},
-        Field{"NoiseCharged", "/mechanism/noise_multipliers_charged", {1.1}},
-        Field{"NoisePlanned", "/mechanism/noise_multiplier_planned", 1.1},
+        Field{"NoiseCharged", "/mechanism/noise_multipliers_charged", {2.0}},
+        Field{"NoisePlanned", "/mechanism/noise_multiplier_planned", 2.0},
         Field{"ClipNorm", "/mechanism/clip_norm", 0.5}, Field{"EventCount", "/mechanism/events/0/releases", 4},
         Field{"EventType", "/mechanism/events/0/event/type", "poisson_gaussian"},
         Field{"ClippingStyle", "/mechanism/clipping_style", kNotStated},
@@ -216,8 +216,8 @@ TEST(Report, SpendingNeverFallsAndEndsAtTheClaim) {
   for (int64_t step = 0; step < 1000; ++step) contents.entries.push_back({step + 1, step, 0, event, ""});
   const json built = build_report(contents, Delta(1e-6), json::object());
   const json& points = built.at("spending").at("points");
-  EXPECT_GT(points.size(), 30U);
-  EXPECT_LT(points.size(), 50U);
+  EXPECT_GT(points.size(), 20U);
+  EXPECT_LT(points.size(), 40U);
   for (size_t i = 1; i < points.size(); ++i) {
     EXPECT_GT(points[i].at("releases"), points[i - 1].at("releases"));
     EXPECT_GE(points[i].at("epsilon"), points[i - 1].at("epsilon"));
@@ -228,7 +228,7 @@ TEST(Report, SpendingNeverFallsAndEndsAtTheClaim) {
 
 TEST(Report, AnEngineThatCannotBoundTheRunSaysSoAndTheClaimIsAnothers) {
   LedgerContents contents = ledger({{"adjacency", "replace-one"}});
-  contents.entries = {{1, 0, 0, FixedSizeGaussianEvent{60000, 256, NoiseMultiplier(1.1)}, ""}};
+  contents.entries = {{1, 0, 0, FixedSizeGaussianEvent{2560, 256, NoiseMultiplier(2)}, ""}};
   const json built = build_report(contents, Delta(1e-6), {{"sampler", "fixed-size"}}, "rdp");
   EXPECT_EQ(built.at("guarantee").at("applies"), true);
   EXPECT_THAT(built.at("accountants").at("contour").at("refused"), HasSubstr("fixed_size_gaussian"));
@@ -311,7 +311,7 @@ TEST(ReportStatement, AnInfiniteEpsilonIsNoGuarantee) {
 }
 
 TEST(Report, ADeltaOfOneOverNIsMarked) {
-  const json built = build_report(ledger(), Delta(1.0 / 60000), json::object());
+  const json built = build_report(ledger(), Delta(1.0 / 2560), json::object());
   EXPECT_EQ(built.at("guarantee").at("delta_below_one_over_units"), false);
   EXPECT_THAT(summarize_report(built), HasSubstr("not below 1/units"));
 }

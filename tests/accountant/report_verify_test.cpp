@@ -19,10 +19,10 @@ LedgerContents ledger() {
   contents.header = {{"adjacency", "zero-out"},
                      {"run_id", "run 7"},
                      {"unit_of_privacy", "document"},
-                     {"units", 60000},
+                     {"units", 2560},
                      {"facts", {{"sampler", {{"executed", "poisson"}}}}}};
   contents.header_hash = std::string(64, 'a');
-  const Event event = PoissonGaussianEvent{SamplingRate(256.0 / 60000), NoiseMultiplier(1.1)};
+  const Event event = PoissonGaussianEvent{SamplingRate(256.0 / 2560), NoiseMultiplier(2)};
   for (int64_t step = 0; step < 3; ++step)
     contents.entries.push_back({step + 1, step, 0, event, std::string(64, static_cast<char>('1' + step))});
   contents.head = contents.entries.back().hash;
