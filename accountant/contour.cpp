@@ -37,8 +37,8 @@ std::string describe(const ContourLine& line, bool checked) {
 bool overlap(const Bracket& a, const Bracket& b) { return a.lower <= b.upper && b.lower <= a.upper; }
 
 // The proof covers the arithmetic; that the proof is right shows here, on a line elsewhere with another mesh.
-std::optional<bool> agrees_elsewhere(Direction direction, const Phases& phases, double epsilon,
-                                     const ContourLine& line, int64_t budget) {
+std::optional<bool> agrees_elsewhere(Direction direction, const Phases& phases, double epsilon, const ContourLine& line,
+                                     int64_t budget) {
   const ContourLine::Value here = line.at(epsilon);
   const auto other =
       ContourLine::make(direction, phases, line.intercept(), epsilon, std::log(here.delta), 0.83, budget);
@@ -52,8 +52,7 @@ std::optional<Result> closed_form_epsilon(Direction direction, const Phases& pha
   return Result{found.lower, found.lower + (found.upper - found.lower) / 2, found.upper, "closed form of one release"};
 }
 
-std::optional<Result> line_epsilon(Direction direction, const Phases& phases, Delta delta, int64_t budget,
-                                   bool check) {
+std::optional<Result> line_epsilon(Direction direction, const Phases& phases, Delta delta, int64_t budget, bool check) {
   const double log_delta = std::log(delta.value());
   const auto saddle = saddle_of_delta(direction, phases, log_delta);
   if (!saddle) return std::nullopt;

@@ -15,7 +15,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargestIntercept = 2e4;
 constexpr double kMostCancelling = 14;
 constexpr int64_t kMostNodes = 150'000;
-constexpr double kCancelling = 8;      // from here on integrand and sum are kept in long double
+constexpr double kCancelling = 8;  // from here on integrand and sum are kept in long double
 constexpr size_t kPreciseBudget = 80'000;
 constexpr double kMomentSlack = 1e-9;  // real_moment is good to 1e-13; a bound built on it takes this much more
 
@@ -133,8 +133,8 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
                                       double epsilon, double log_delta, double intercept, double wanted_digits) {
   // K on a geometric grid around the saddle point; it tells what each intercept costs.
   std::vector<std::pair<double, double>> grid;  // (c, K(c))
-  for (const double share : {0.3, 0.4, 0.5, 0.6, 0.7, 0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99, 1.0, 1.01, 1.03, 1.07,
-                             1.15, 1.3, 1.5, 1.8, 2.2, 3.0, 4.0, 5.5}) {
+  for (const double share : {0.3, 0.4,  0.5,  0.6,  0.7,  0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99,
+                             1.0, 1.01, 1.03, 1.07, 1.15, 1.3,  1.5,  1.8,  2.2,  3.0,  4.0,  5.5}) {
     const double c = saddle * share;
     const double k = composed_moment(direction, phases, c).log_m;
     grid.emplace_back(c, k);
@@ -178,7 +178,8 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
 }
 
 std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
-                                             double saddle, double epsilon, double log_delta, double intercept, int64_t budget, double wanted_digits) {
+                                             double saddle, double epsilon, double log_delta, double intercept,
+                                             int64_t budget, double wanted_digits) {
   auto choice = choose_line(direction, phases, saddle, epsilon, log_delta, intercept, wanted_digits);
   if (!choice) return std::nullopt;
   ContourLine line;
@@ -200,8 +201,7 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   const double step = 2 * kPi / line.period_;
   const double wanted =
       std::exp(log_delta + c * epsilon - line.log_scale_ + std::log(line.period_ / 2) - wanted_digits);
-  const double farthest =
-      step * static_cast<double>(std::min(kMostNodes, budget / static_cast<int64_t>(nodes)));
+  const double farthest = step * static_cast<double>(std::min(kMostNodes, budget / static_cast<int64_t>(nodes)));
   double too_near = 0;
   double end = 4 * step;
   while (!((line.rest_ = rest_beyond(moments, end, step, wanted)) < kInfinity)) {
@@ -225,8 +225,7 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   if (line.precise_)
     for (size_t i = 0; i < phases.size(); ++i)
       moments[i] = LineMoment(direction, phases[i], c, real_moment(direction, phases[i].release, c).log_m, true);
-  const double unit =
-      line.precise_ ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
+  const double unit = line.precise_ ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
   const auto add = [&](size_t k, const LineMoment::Value& value) {
     line.integrand_[k] += value.log_power;
     line.error_[k] += value.relative_error;
@@ -275,8 +274,8 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
     real_slope -= weight * (c_ * term_re - t * term_im);
     // Added up from the last to the first: what k nodes have yet to join is rounded k times more.
     const double modulus = std::abs(static_cast<double>(term_re)) + std::abs(static_cast<double>(term_im));
-    error += weight * (error_[k] + modulus * unit *
-                                       (4 + std::abs(static_cast<double>(angle)) + static_cast<double>(k) / 2));
+    error +=
+        weight * (error_[k] + modulus * unit * (4 + std::abs(static_cast<double>(angle)) + static_cast<double>(k) / 2));
   }
   const auto sum = static_cast<double>(real_sum);
   const auto slope = static_cast<double>(real_slope);

@@ -53,7 +53,8 @@ class ContourLine {
  public:
   // A line good for epsilons near `epsilon`, where delta is about e^log_delta: the alias and what lies beyond the last
   // node are e^-wanted_digits of that. intercept: c as a share of the saddle point; 0: the share with the
-  // shortest period, hence the fewest nodes. Nothing where more than `budget` evaluations of an integrand would be needed.
+  // shortest period, hence the fewest nodes. Nothing where more than `budget` evaluations of an integrand would be
+  // needed.
   static std::optional<ContourLine> make(Direction direction, std::span<const ComposedRelease> phases, double saddle,
                                          double epsilon, double log_delta, double intercept, int64_t budget,
                                          double wanted_digits = 32);

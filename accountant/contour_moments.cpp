@@ -14,11 +14,11 @@ using Complex = std::complex<double>;
 constexpr double kPi = std::numbers::pi;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kSqrtTwoPi = 2.506628274631000502415765284811;
-constexpr double kTail = 13;         // standard deviations on either side: e^-84 is left
-constexpr double kNegligible = 64;   // nodes below e^-64 of the largest are left out, and counted as error
-constexpr double kHeavy = 50;        // exponents of the power from here on are summed in logarithms
-constexpr int kLanes = 8;            // partial sums, so that roundings do not add up over all nodes
-constexpr double kPrecision = 45;    // the rule's error is e^-45 of M(c), divided by the count
+constexpr double kTail = 13;        // standard deviations on either side: e^-84 is left
+constexpr double kNegligible = 64;  // nodes below e^-64 of the largest are left out, and counted as error
+constexpr double kHeavy = 50;       // exponents of the power from here on are summed in logarithms
+constexpr int kLanes = 8;           // partial sums, so that roundings do not add up over all nodes
+constexpr double kPrecision = 45;   // the rule's error is e^-45 of M(c), divided by the count
 
 // Where the integrand lives, without shift.
 struct Range {
@@ -193,8 +193,7 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
     m1 += term * node.l;
   }
   const double mean = m1 / m;
-  for (const Node& node : kept)
-    m2 += std::exp(node.log_weight + p * node.l - top) * (node.l - mean) * (node.l - mean);
+  for (const Node& node : kept) m2 += std::exp(node.log_weight + p * node.l - top) * (node.l - mean) * (node.l - mean);
   return {top + std::log(m), sign * mean, m2 / m};
 }
 
@@ -259,10 +258,11 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     w_re_.push_back(weight.real());
     w_im_.push_back(weight.imag());
     if (precise) {
-      const long double exact_x = static_cast<long double>(low) + static_cast<long double>(h) * static_cast<long double>(i);
-      const long double exact_log_h = std::log(static_cast<long double>(h) / sigma_) -
-                                      0.918938533204672741780329736405617640L +
-                                      static_cast<long double>(shift) * shift / (2 * static_cast<long double>(sigma_) * sigma_);
+      const long double exact_x =
+          static_cast<long double>(low) + static_cast<long double>(h) * static_cast<long double>(i);
+      const long double exact_log_h =
+          std::log(static_cast<long double>(h) / sigma_) - 0.918938533204672741780329736405617640L +
+          static_cast<long double>(shift) * shift / (2 * static_cast<long double>(sigma_) * sigma_);
       const Node<long double> exact = line_node<long double>(q_, sigma_, shift, remove, exact_x, exact_log_h);
       precise_nodes_.push_back({exact.l, exact.d, exact.weight});
     }
@@ -280,8 +280,8 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     const double power = p0 * l.real();
     // The direct form is in double whatever `precise` says.
     const double in_double = kRounding / unit;
-    direct_error_ += tilted * (in_double * of_weight + kRounding * (2 + std::abs(p0 * l.real()) + std::abs(tilted_phase) +
-                                                                    std::abs(log_m)) +
+    direct_error_ += tilted * (in_double * of_weight +
+                               kRounding * (2 + std::abs(p0 * l.real()) + std::abs(tilted_phase) + std::abs(log_m)) +
                                in_double * std::abs(p0) * size * of_loss);
     direct_error_per_p_ += tilted * size * (in_double * of_loss + 2 * kRounding);
     const double squares = std::exp(log_weight + std::max(0.0, power)) * size * size;
@@ -321,8 +321,7 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
 
 LineMoment::Value LineMoment::finish(Complex m, double error) const {
   const double modulus = std::abs(m);
-  if (!(count_ * error < 0.01 * modulus))
-    return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
+  if (!(count_ * error < 0.01 * modulus)) return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
   const Complex log_power = count_ * std::log(m);
   return {log_power, 1.01 * count_ * error / modulus + 4 * kRounding * (1 + std::abs(log_power))};
 }
@@ -413,8 +412,7 @@ LineMoment::Value LineMoment::at(Real t) const {
                   (error + kRounding) * scale);
   }
   const std::complex<long double> log_power(count_ * (log_modulus - log_m_), count_ * std::atan2(sum_im, 1 + sum_re));
-  return {log_power,
-          1.01 * count_ * error / modulus + 4 * unit * (1 + static_cast<double>(std::abs(log_power)))};
+  return {log_power, 1.01 * count_ * error / modulus + 4 * unit * (1 + static_cast<double>(std::abs(log_power)))};
 }
 
 template LineMoment::Value LineMoment::at<double>(double) const;

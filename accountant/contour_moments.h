@@ -11,13 +11,14 @@
 // |w^p| <= w^(1+c)·e^(-t·arg w) <= w^(1+c), *whatever t is*: on the strip of half width d <= y0 around the line the
 // integrand is bounded by e^((y0+d)²/(2 sigma²)) times a real moment, and the rule's error by (Trefethen, Weideman
 // 2014, SIAM Review 56(3), Thm. 5.1)
-//   2·e^((y0+d)²/(2 sigma²))·(M(c)·S + 1 + 2q|p|)/(e^(2 pi d/h) - 1),   S = cos((y0+d)/(2 sigma²))^-c where added, else 1.
+//   2·e^((y0+d)²/(2 sigma²))·(M(c)·S + 1 + 2q|p|)/(e^(2 pi d/h) - 1),   S = cos((y0+d)/(2 sigma²))^-c where added,
+//   else 1.
 // One mesh of some hundred points serves every t.
 //
-// The rest of the line. For any y, |M(c+it)| <= B_y(t) = ∫ |integrand at x + iy| dx, which falls with t since arg w >= 0: one
-// real integral bounds |M| for *all* larger t. Its integrand extends from x to x + iv with a modulus that is bounded as
-// above (arg w(x+iy) becomes [arg w(x+i(y+v)) + arg w(x+i(y-v))]/2 >= 0, arg being odd and rising in the imaginary part),
-// so the same mesh integrates it. For q = 1 the best y gives |M| exactly.
+// The rest of the line. For any y, |M(c+it)| <= B_y(t) = ∫ |integrand at x + iy| dx, which falls with t since arg w >=
+// 0: one real integral bounds |M| for *all* larger t. Its integrand extends from x to x + iv with a modulus that is
+// bounded as above (arg w(x+iy) becomes [arg w(x+i(y+v)) + arg w(x+i(y-v))]/2 >= 0, arg being odd and rising in the
+// imaginary part), so the same mesh integrates it. For q = 1 the best y gives |M| exactly.
 //
 // Left-out nodes are summed into the error, and so are the tails beyond the first and last node, where the integrand
 // falls at least as fast as a Gaussian centred at 1 + c (remove) or -c (add), and the rounding of each term.
@@ -55,7 +56,7 @@ class LineMoment {
 
   struct Value {
     std::complex<long double> log_power;  // of the quotient; its real part is rounded up where the error is large
-    double relative_error;           // |computed - true| <= relative_error·|e^log_power|
+    double relative_error;                // |computed - true| <= relative_error·|e^log_power|
   };
   template <class Real>  // double, or where precise long double
   Value at(Real t) const;

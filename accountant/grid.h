@@ -1,9 +1,10 @@
 // delta(epsilon) of composed releases on a grid of losses, by Fourier transforms: the second, independent engine.
 //
 // Two runs bracket the truth: one with distributions that are certainly less private, one with distributions that are
-// certainly more private (pld_cells.h). Both are tilted by e^(c·loss) first, so that rounding is relative to the tail that
-// delta lives in and not to 1. Everything else is counted:
-//   * the transform is circular with period P = N·h: a loss that is k·P away from its place enters with factor e^(ckP). In the
+// certainly more private (pld_cells.h). Both are tilted by e^(c·loss) first, so that rounding is relative to the tail
+// that delta lives in and not to 1. Everything else is counted:
+//   * the transform is circular with period P = N·h: a loss that is k·P away from its place enters with factor e^(ckP).
+//   In the
 //     less private run it can only raise delta; in the more private one it is bounded by Chernoff and taken off;
 //   * losses beyond the window are bounded by Chernoff, those beyond the last cell are infinite;
 //   * rounding of the transforms in the 2-norm (Higham 2002, Accuracy and Stability, Thm. 24.2): each loses at most
@@ -19,7 +20,8 @@
 namespace ghostshard::accountant {
 
 // estimate: the middle. Nothing where no finite bound is found. At most 2^21 grid points.
-std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta);
+std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases,
+                                           Delta delta);
 std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<ComposedRelease>& phases,
                                          double epsilon);
 

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <limits>
@@ -60,19 +61,55 @@ void check_header(const std::filesystem::path& path, const nlohmann::json& heade
   }
 }
 
+// Exactly these fields: what this version does not know could change what a line means.
+template <size_t N>
+void require_fields(const nlohmann::json& json, const char* kind, const std::array<const char*, N>& keys) {
+  for (const char* key : keys)
+    if (!json.contains(key)) throw std::invalid_argument(std::string(kind) + " must have " + key);
+  if (json.size() != N)
+    throw std::invalid_argument("must be " + std::string(kind) + " of schema " + kLedgerSchema + " and nothing more");
+}
+
 LedgerEntry parse_entry(const nlohmann::json& json) {
-  static constexpr std::array kKeys = {"type", "sequence", "step", "attempt", "event", "previous"};
-  for (const char* key : kKeys)
-    if (!json.contains(key)) throw std::invalid_argument(std::string("a release must have ") + key);
-  const bool has_epoch = json.contains("key_epoch");
-  if (json.size() != kKeys.size() + (has_epoch ? 1 : 0) || text_field(json, "type") != "release")
-    throw std::invalid_argument("must be a release of schema " + std::string(kLedgerSchema) + " and nothing more");
-  return {count_field(json, "sequence"),
-          count_field(json, "step"),
-          count_field(json, "attempt"),
-          event_from_json(json.at("event")),
-          "",
-          has_epoch ? count_field(json, "key_epoch") : 0};
+  require_fields(json, "a release", std::array{"type", "sequence", "step", "attempt", "event", "previous"});
+  return {count_field(json, "sequence"), count_field(json, "step"), count_field(json, "attempt"),
+          event_from_json(json.at("event")), ""};
+}
+
+LedgerEpoch parse_epoch(const nlohmann::json& json, int64_t number) {
+  require_fields(json, "an epoch", std::array{"type", "sequence", "epoch", "step", "run_id", "key", "previous"});
+  if (count_field(json, "epoch") != number)
+    throw std::invalid_argument("epoch must be " + std::to_string(number) + ", got " + json.at("epoch").dump());
+  if (!json.at("run_id").is_string() || !json.at("key").is_object())
+    throw std::invalid_argument("an epoch's run_id must be text and its key an object");
+  return {.sequence = count_field(json, "sequence"),
+          .number = number,
+          .step = count_field(json, "step"),
+          .run_id = json.at("run_id").get<std::string>(),
+          .key = json.at("key"),
+          .hash = ""};
+}
+
+// Appends the line's content to what was read. Throws std::invalid_argument: the rule.
+void add_line(LedgerContents& contents, const nlohmann::json& json, std::string_view line, int64_t sequence) {
+  const std::string type = text_field(json, "type");
+  int64_t found = 0;
+  const std::string hash = sha256_hex(line);
+  if (type == "epoch") {
+    contents.epochs.push_back(parse_epoch(json, static_cast<int64_t>(contents.epochs.size()) + 1));
+    contents.epochs.back().hash = hash;
+    found = contents.epochs.back().sequence;
+  } else if (type == "release") {
+    contents.entries.push_back(parse_entry(json));
+    contents.entries.back().hash = hash;
+    found = contents.entries.back().sequence;
+  } else {
+    throw std::invalid_argument("must be a release or an epoch of schema " + std::string(kLedgerSchema) + ", got \"" +
+                                type + '"');
+  }
+  if (found != sequence)
+    throw std::invalid_argument("sequence must be " + std::to_string(sequence) + ", got " + std::to_string(found));
+  contents.head = hash;
 }
 
 struct Scan {
@@ -107,16 +144,10 @@ Scan scan(const std::filesystem::path& path, std::string_view bytes) {
                "previous must be the SHA-256 of the line before (" + contents.head + "), got \"" +
                    text_field(*json, "previous") + "\": a line was changed, moved, inserted or taken out");
       try {
-        contents.entries.push_back(parse_entry(*json));
+        add_line(contents, *json, line, number - 1);
       } catch (const std::exception& error) {
         refuse(path, number, error.what());
       }
-      LedgerEntry& entry = contents.entries.back();
-      if (entry.sequence != number - 1)
-        refuse(path, number,
-               "sequence must be " + std::to_string(number - 1) + ", got " + std::to_string(entry.sequence));
-      entry.hash = sha256_hex(line);
-      contents.head = entry.hash;
     }
     result.last_lacks_newline = !complete;
     if (!complete) break;
@@ -172,7 +203,7 @@ LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::j
     ::unlink(path.c_str());
     throw;
   }
-  writer.head_ = sha256_hex(line);
+  writer.head_ = writer.header_hash_ = sha256_hex(line);
   return writer;
 }
 
@@ -192,27 +223,51 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   // only, and what is appended next rests on them.
   sync_file(descriptor, path);
   writer.head_ = found.contents.head;
+  writer.header_hash_ = found.contents.header_hash;
   writer.entries_ = static_cast<int64_t>(found.contents.entries.size());
+  writer.epochs_ = static_cast<int64_t>(found.contents.epochs.size());
+  writer.lines_ = writer.entries_ + writer.epochs_;
+  for (const LedgerEntry& entry : found.contents.entries) {
+    int64_t& last = writer.last_attempts_.try_emplace(entry.step, entry.attempt).first->second;
+    last = std::max(last, entry.attempt);
+  }
   return writer;
 }
 
-void LedgerWriter::append(int64_t step, int64_t attempt, const Event& event, int64_t key_epoch) {
-  if (!(step >= 0 && attempt >= 0 && key_epoch >= 0))
-    throw std::invalid_argument("step, attempt and key epoch must be >= 0, got " + std::to_string(step) + ", " +
-                                std::to_string(attempt) + " and " + std::to_string(key_epoch));
+void LedgerWriter::append(int64_t step, int64_t attempt, const Event& event) {
+  if (!(step >= 0 && attempt >= 0))
+    throw std::invalid_argument("step and attempt must be >= 0, got " + std::to_string(step) + " and " +
+                                std::to_string(attempt));
+  if (const auto last = last_attempts_.find(step); last != last_attempts_.end() && !(attempt > last->second))
+    throw std::invalid_argument("step " + std::to_string(step) + " must be charged with an attempt above " +
+                                std::to_string(last->second) +
+                                ", the last one in the ledger: its noise would repeat; got " + std::to_string(attempt));
+  write_line({{"type", "release"}, {"step", step}, {"attempt", attempt}, {"event", to_json(event)}}, "ledger entry");
+  last_attempts_[step] = attempt;
+  ++entries_;
+}
+
+void LedgerWriter::begin_epoch(int64_t step, const std::string& run_id, const nlohmann::json& key) {
+  if (!(step >= 0)) throw std::invalid_argument("step must be >= 0, got " + std::to_string(step));
+  if (!key.is_object()) throw std::invalid_argument("an epoch's key must be an object, got " + key.dump());
+  write_line({{"type", "epoch"}, {"epoch", epochs_ + 1}, {"step", step}, {"run_id", run_id}, {"key", key}},
+             "ledger epoch");
+  ++epochs_;
+}
+
+void LedgerWriter::write_line(nlohmann::json line, const char* what) {
   if (failed_ || descriptor_.get() < 0)
     throw std::runtime_error("ledger " + path_.string() +
                              " refuses to append: an earlier append failed or the writer was moved away");
-  nlohmann::json entry = {{"type", "release"},  {"sequence", entries_ + 1}, {"step", step},
-                          {"attempt", attempt}, {"event", to_json(event)},  {"previous", head_}};
-  if (key_epoch > 0) entry["key_epoch"] = key_epoch;
-  const std::string line = exact_json_text(entry, "ledger entry");
+  line["sequence"] = lines_ + 1;
+  line["previous"] = head_;
+  const std::string text = exact_json_text(line, what);
   failed_ = true;  // until the line is known to be on the disk
-  write_all(descriptor_.get(), line + '\n', path_);
+  write_all(descriptor_.get(), text + '\n', path_);
   sync_file(descriptor_.get(), path_);
   failed_ = false;
-  head_ = sha256_hex(line);
-  ++entries_;
+  head_ = sha256_hex(text);
+  ++lines_;
 }
 
 }  // namespace ghostshard::accountant

@@ -1,16 +1,18 @@
 // The write-ahead ledger: what a run has spent, on disk before anyone can see the result.
 //
-// JSON lines. The first line is the header; each further line is one release. Every line carries "previous"
-// (the SHA-256 of the bytes of the line before, without its newline, hex; 64 zeros for the header) and is
-// appended and fsynced before append() returns. A crash may leave a last line cut short: it is recovered as
-// "one release that may have happened" only if it parses; otherwise it is dropped and said so (its release
-// had not been permitted yet).
+// JSON lines. The first line is the header; each further line is one release, or a change of the noise key (an
+// "epoch"). Every line carries "previous" (the SHA-256 of the bytes of the line before, without its newline, hex; 64
+// zeros for the header) and is appended and fsynced before append() returns. A crash may leave a last line cut short:
+// it is recovered as "one release that may have happened" only if it parses; otherwise it is dropped and said so (its
+// release had not been permitted yet).
 //
 //   {"adjacency":"zero-out","clip_norm":1.0,…,"previous":"00…","schema":"ghostshard.ledger/1","type":"header"}
 //   {"attempt":0,"event":{…},"previous":"6f…","sequence":1,"step":0,"type":"release"}
+//   {"epoch":1,"key":{"origin":"operating system"},"previous":"a4…","run_id":"…","sequence":2,"step":1,"type":"epoch"}
 //
-// A release made with another noise key than the run began with (it was resumed without the old one) has a
-// "key_epoch" > 0 as well.
+// "sequence" counts the lines after the header. A step may be charged several times, once for each attempt; the same
+// step and attempt never twice, because their noise would be the same. An epoch line says that from here on coins and
+// noise follow from another key and run id: a resumed run whose key died with its process (no release, costs nothing).
 //
 // Header fields the report reads; all but the first are optional, others are kept and shown as they are:
 //   adjacency         "zero-out", "add-or-remove" or "replace-one"; required, since without it nothing can be accounted
@@ -33,6 +35,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,18 +50,28 @@ inline constexpr const char* kLedgerSchema = "ghostshard.ledger/1";
 inline constexpr const char* kLibraryVersion = "0.1.0";
 
 struct LedgerEntry {
-  int64_t sequence = 0;  // 1, 2, … without gaps
+  int64_t sequence = 0;  // of the line: 1, 2, … over releases and epochs together, without gaps
   int64_t step = 0;      // logical step, from 0
   int64_t attempt = 0;   // > 0 when a step is redone after a crash: charged again
   Event event;
-  std::string hash;       // SHA-256 of this line, hex
-  int64_t key_epoch = 0;  // > 0 after a resume without the noise key; noise repeats only within an epoch
+  std::string hash;  // SHA-256 of this line, hex
+};
+
+// From this line on another key and run id. Epoch 0 is the header's.
+struct LedgerEpoch {
+  int64_t sequence = 0;
+  int64_t number = 0;  // 1, 2, … without gaps
+  int64_t step = 0;    // the first step that may be charged in it
+  std::string run_id;
+  nlohmann::json key;  // an object: where the key comes from and, where it can come again, its commitment
+  std::string hash;
 };
 
 struct LedgerContents {
   nlohmann::json header;
-  std::vector<LedgerEntry> entries;
-  std::string head;  // hash of the last line
+  std::vector<LedgerEntry> entries;  // releases
+  std::vector<LedgerEpoch> epochs;   // changes of the key, usually none
+  std::string head;                  // hash of the last line
   std::string header_hash;
   bool dropped_partial_line = false;
 };
@@ -83,19 +96,27 @@ class LedgerWriter {
   LedgerWriter(LedgerWriter&&) noexcept = default;
   LedgerWriter& operator=(LedgerWriter&&) noexcept = default;
 
-  // Durable when it returns. Throws std::invalid_argument unless step, attempt and key epoch are >= 0 (nothing was
-  // written, the writer stays usable). On failure to write throws std::runtime_error and refuses every
-  // further append: what is on the disk is then unknown, and reopen() finds out.
-  void append(int64_t step, int64_t attempt, const Event& event, int64_t key_epoch = 0);
+  // Durable when it returns. Throws std::invalid_argument unless step and attempt are >= 0 and the attempt is above
+  // every one already charged for the step (nothing was written, the writer stays usable). On failure to write throws
+  // std::runtime_error and refuses every further append: what is on the disk is then unknown, and reopen() finds out.
+  void append(int64_t step, int64_t attempt, const Event& event);
+  // Durable when it returns; failures as those of append(). Throws std::invalid_argument unless step >= 0 and key is an
+  // object.
+  void begin_epoch(int64_t step, const std::string& run_id, const nlohmann::json& key);
   const std::string& head() const { return head_; }  // of the last line known to be durable
-  int64_t entries() const { return entries_; }
+  const std::string& header_hash() const { return header_hash_; }
+  int64_t entries() const { return entries_; }  // releases
 
  private:
   LedgerWriter() = default;
+  void write_line(nlohmann::json line, const char* what);
   std::filesystem::path path_;
   OwnedDescriptor descriptor_;
-  std::string head_;
+  std::string head_, header_hash_;
   int64_t entries_ = 0;
+  int64_t lines_ = 0;                         // after the header
+  int64_t epochs_ = 0;                        // after the header's own
+  std::map<int64_t, int64_t> last_attempts_;  // by step
   bool failed_ = false;
 };
 

@@ -4,12 +4,15 @@
 //
 // Cell i holds the losses in [ih, (i+1)h); outcomes are monotone in the loss, so that its masses P and Q under both
 // neighbours are differences of Gaussian tails.
-//   Less private (upper): connect the dots (Doroshenko et al. 2022, arXiv:2207.04380): P is split between the cell's two
-//     ends so that P and Q keep their totals, (P - e^(ih) Q)/(1 - e^-h) to the right. Its roundings go to the right, those
-//     of P are added, and what lies beyond the last cell is counted as an infinite loss (`dropped`).
-//   More private (lower): each cell is merged into one outcome, whose loss is log(P/Q) (post-processing), and then moved
-//     down to the grid (i + a)h; where log(P/Q) with its rounding is below that, to (i - 1 + a)h. a is chosen near 1/2, and
-//     the boundaries are moved by up to h/4 beforehand so that log(P/Q) lies where it should: any cells would be sound.
+//   Less private (upper): connect the dots (Doroshenko et al. 2022, arXiv:2207.04380): P is split between the cell's
+//   two
+//     ends so that P and Q keep their totals, (P - e^(ih) Q)/(1 - e^-h) to the right. Its roundings go to the right,
+//     those of P are added, and what lies beyond the last cell is counted as an infinite loss (`dropped`).
+//   More private (lower): each cell is merged into one outcome, whose loss is log(P/Q) (post-processing), and then
+//   moved
+//     down to the grid (i + a)h; where log(P/Q) with its rounding is below that, to (i - 1 + a)h. a is chosen near 1/2,
+//     and the boundaries are moved by up to h/4 beforehand so that log(P/Q) lies where it should: any cells would be
+//     sound.
 #pragma once
 
 #include <utility>
@@ -28,11 +31,11 @@ struct TiltedCells {
 };
 
 struct GridShape {
-  double h;         // mesh
-  size_t n;         // N, a power of two
-  double c;         // tilt
-  double log_scale; // about log E[e^(c·loss)]
-  double reach;     // standard deviations of the outcome beyond which mass is dropped
+  double h;          // mesh
+  size_t n;          // N, a power of two
+  double c;          // tilt
+  double log_scale;  // about log E[e^(c·loss)]
+  double reach;      // standard deviations of the outcome beyond which mass is dropped
 };
 
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);

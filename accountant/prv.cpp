@@ -22,7 +22,8 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const auto remove = grid_epsilon(Direction::kRemove, phases, delta);
   if (!remove) return otherwise;
   const bool add_is_zero = adding_is_no_worse(phases, remove->lower, std::log(delta.value()));
-  const auto add = add_is_zero ? std::optional(DirectionBound{0, -1, 0, ""}) : grid_epsilon(Direction::kAdd, phases, delta);
+  const auto add =
+      add_is_zero ? std::optional(DirectionBound{0, -1, 0, ""}) : grid_epsilon(Direction::kAdd, phases, delta);
   if (!add) return otherwise;
   EpsilonBound bound = larger_of<EpsilonBound>(*remove, *add);
   return bound.upper <= otherwise.upper ? bound : otherwise;

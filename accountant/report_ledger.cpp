@@ -26,6 +26,24 @@ json from_header(const LedgerContents& ledger, const char* key) {
   return ledger.header.contains(key) ? ledger.header.at(key) : json(kNotStated);
 }
 
+// Epochs before an entry: which key made its noise.
+int64_t epoch_of(const LedgerContents& ledger, const LedgerEntry& entry) {
+  return std::count_if(ledger.epochs.begin(), ledger.epochs.end(),
+                       [&](const LedgerEpoch& epoch) { return epoch.sequence < entry.sequence; });
+}
+
+// Which key made the noise of which releases; more than one where a resumed run had lost its key.
+json key_epochs(const LedgerContents& ledger) {
+  json epochs = json::array({{{"epoch", 0}, {"run_id", from_header(ledger, "run_id")}}});
+  for (const LedgerEpoch& epoch : ledger.epochs)
+    epochs.push_back(
+        {{"epoch", epoch.number}, {"run_id", epoch.run_id}, {"key", epoch.key}, {"resumed_at_step", epoch.step}});
+  std::vector<int64_t> releases(epochs.size(), 0);
+  for (const LedgerEntry& entry : ledger.entries) ++releases[static_cast<size_t>(epoch_of(ledger, entry))];
+  for (size_t i = 0; i < epochs.size(); ++i) epochs[i]["releases"] = releases[i];
+  return epochs;
+}
+
 }  // namespace
 
 double sampling_rate(const Event& event) {
@@ -57,9 +75,8 @@ Spent spent_by(const LedgerContents& ledger) {
     ++spent.sequence.back().second;
     spent.steps.insert(entry.step);
     ++spent.releases_per_attempt[entry.attempt];
-    ++spent.releases_per_key_epoch[entry.key_epoch];
     const bool fresh =
-        keys_used.insert({entry.event.index(), entry.key_epoch, entry.step, entry.attempt}).second;
+        keys_used.insert({entry.event.index(), epoch_of(ledger, entry), entry.step, entry.attempt}).second;
     spent.noise_repeated = spent.noise_repeated || !fresh;
     if (const std::string sampler = sampler_of(entry.event); !sampler.empty()) spent.samplers.insert(sampler);
   }
@@ -91,10 +108,6 @@ json population_and_steps(const LedgerContents& ledger, const Spent& spent) {
   }
   section["attempts"] = attempts;
   section["releases_of_later_attempts"] = redone;
-  json epochs = json::array();
-  for (const auto& [epoch, releases] : spent.releases_per_key_epoch)
-    epochs.push_back({{"key_epoch", epoch}, {"releases", releases}});
-  section["key_epochs"] = epochs;
   return section;
 }
 
@@ -139,6 +152,7 @@ json provenance(const LedgerContents& ledger) {
           {"ledger_header_hash", ledger.header_hash},
           {"ledger_header", header},
           {"ledger_entries", ledger.entries.size()},
+          {"key_epochs", key_epochs(ledger)},
           {"ledger_partial_line_dropped", ledger.dropped_partial_line},
           {"library_version_of_run", text("library_version")},
           {"library_version_of_report", kLibraryVersion}};

@@ -31,7 +31,6 @@ struct Spent {
   std::vector<std::pair<size_t, int64_t>> sequence;     // run lengths over indices into events: the order of charges
   std::set<int64_t> steps;
   std::map<int64_t, int64_t> releases_per_attempt;
-  std::map<int64_t, int64_t> releases_per_key_epoch;
   std::set<std::string> samplers;  // that the events assume: "poisson", "fixed-size", "truncated-poisson"
   bool noise_repeated = false;     // two releases of one kind share key epoch, step and attempt, so their noise as well
 };

@@ -27,11 +27,12 @@ at::Tensor clip_factors(const at::Tensor& squared_norms, accountant::ClipNorm cl
 
 Clipper::Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, const ClipperOptions& options,
                  uint64_t plan)
-    : clip_norm_(clip_norm),
+    : mesh_(model.mesh()),
+      clip_norm_(clip_norm),
       choice_(options.recording),
       plan_(plan),
       sums_(std::make_shared<fsdp::GradientBuffers>(model)),
-      arena_(std::make_unique<HoldArena>(options.hold_memory_bytes)) {}
+      memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes)) {}
 
 ClippedSum Clipper::begin() {
   if (sums_.use_count() != 1)
@@ -44,7 +45,7 @@ std::shared_ptr<Tape> Clipper::record(int64_t units) {
   if (const auto open = open_.lock(); open != nullptr && !open->closed_) {
     throw std::logic_error("one microbatch at a time: add() or drop the previous tape before recording the next");
   }
-  auto tape = std::make_shared<Tape>(units, *arena_, choice_);
+  auto tape = std::make_shared<Tape>(units, *memory_, choice_);
   open_ = tape;
   return tape;
 }
@@ -56,7 +57,9 @@ void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
   if (tape == nullptr || tape != open_.lock() || tape->closed_) {
     throw std::logic_error("a tape is added once, to a sum of the clipper that recorded it");
   }
-  tape->add_scaled_to(clip_factors(tape->squared_norms(), clip_norm_), *sum.sums_);
+  const at::Tensor squared_norms = tape->squared_norms(/*shared_too=*/mesh_.model_rank() == 0);
+  if (mesh_.shape().model > 1) mesh_.model().all_reduce_sum(squared_norms);
+  tape->add_scaled_to(clip_factors(squared_norms, clip_norm_), *sum.sums_);
 }
 
 }  // namespace ghostshard::dp

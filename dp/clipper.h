@@ -2,7 +2,10 @@
 //
 // The bound each unit obeys: ‖c_u·g_u as added‖ ≤ C. Norms are upper bounds (kernels/norm_parts.h), factors are
 // rounded towards zero and shrunk by 2^-22 for the rounding of the product. A unit whose norm is not finite
-// contributes exactly zero. What is left is the rounding of the float32 sum over units: removing a unit also moves the
+// contributes exactly zero. Where layers are cut over the model axis, the norm of a unit is all-reduced over it: each
+// rank sends the bounds of what only it holds, model rank 0 also those of what all of them hold. A sum of bounds is a
+// bound (its float64 rounding, M·2^-53 for M ranks, is far inside the 2^-22), and all ranks get the same bits, hence
+// the same factors. What is left is the rounding of the float32 sum over units: removing a unit also moves the
 // rounding of every other addition, at worst by 2·gamma(n)·(sum of norms), n additions; DpPlan::rounding_slack states
 // it.
 #pragma once
@@ -35,11 +38,12 @@ class Clipper {
   friend class DpPlan;
   Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, const ClipperOptions& options, uint64_t plan);
 
+  fsdp::Mesh& mesh_;
   accountant::ClipNorm clip_norm_;
   RecordingChoice choice_;
   uint64_t plan_;
   std::shared_ptr<fsdp::GradientBuffers> sums_;
-  std::unique_ptr<HoldArena> arena_;
+  std::unique_ptr<HoldMemory> memory_;
   std::weak_ptr<Tape> open_;
 };
 

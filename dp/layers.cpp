@@ -52,7 +52,7 @@ void check_linear(const LinearUse& use, const at::Tensor& x) {
 at::Tensor affine_output(const LinearUse& use, const at::Tensor& x) {
   const at::Tensor w = use.weight->value();
   const at::Tensor w_dp = use.stored_transposed ? w : w.t();
-  return use.bias != nullptr ? at::addmm(use.bias->value(), x, w_dp) : at::mm(x, w_dp);
+  return use.bias != nullptr && use.adds_bias ? at::addmm(use.bias->value(), x, w_dp) : at::mm(x, w_dp);
 }
 
 at::Tensor input_gradient(const LinearUse& use, const at::Tensor& g) {
@@ -102,11 +102,17 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
   }
 };
 
+// Normalisation in float32 whatever the dtype of x: [N,d] in that dtype, and float32 mean and inverse deviation.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> normalise(const at::Tensor& x, const LayerNormUse& use, double epsilon) {
+  auto [y, mean, inverse_deviation] = at::native_layer_norm(exact_rows(x), {x.size(1)}, exact_rows(use.scale->value()),
+                                                            exact_rows(use.shift->value()), epsilon);
+  return {y.to(x.scalar_type()), mean, inverse_deviation};
+}
+
 struct LayerNormFunction : Function<LayerNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const LayerNormUse& use, double epsilon,
                             const SegmentsPtr& segments, const RecorderPtr& recorder) {
-    auto [y, mean, inverse_deviation] =
-        at::native_layer_norm(x, {x.size(1)}, use.scale->value(), use.shift->value(), epsilon);
+    auto [y, mean, inverse_deviation] = normalise(x, use, epsilon);
     auto saved = c10::make_intrusive<Saved>();
     saved->norm = use;
     saved->segments = segments;
@@ -119,15 +125,17 @@ struct LayerNormFunction : Function<LayerNormFunction> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
-    const at::Tensor g = grads[0].contiguous();
+    const at::Tensor g = exact_rows(grads[0].contiguous());
+    const at::Tensor rows = exact_rows(saved->rows);
     at::Tensor dx;
     if (ctx->needs_input_grad(0)) {
-      dx = std::get<0>(at::native_layer_norm_backward(g, saved->rows, {saved->rows.size(1)}, saved->mean,
-                                                      saved->inverse_deviation, saved->norm.scale->value(),
-                                                      saved->norm.shift->value(), {true, false, false}));
+      dx = std::get<0>(at::native_layer_norm_backward(g, rows, {rows.size(1)}, saved->mean, saved->inverse_deviation,
+                                                      exact_rows(saved->norm.scale->value()),
+                                                      exact_rows(saved->norm.shift->value()), {true, false, false}))
+               .to(grads[0].scalar_type());
     }
     if (trainable(saved->norm.scale) || trainable(saved->norm.shift)) {
-      const at::Tensor x_hat = at::sub(saved->rows, saved->mean).mul_(saved->inverse_deviation);
+      const at::Tensor x_hat = at::sub(rows, saved->mean).mul_(saved->inverse_deviation);
       saved->recorder->layer_norm(saved->norm, x_hat, g, saved->segments);
     }
     return {dx, {}, {}, {}, {}};
@@ -137,7 +145,8 @@ struct LayerNormFunction : Function<LayerNormFunction> {
 // Probabilities below the smallest normal float would give −log 0.
 constexpr double kSmallestProbability = std::numeric_limits<float>::min();
 
-at::Tensor probabilities_in_place(at::Tensor logits) {
+at::Tensor probabilities_in_place(const at::Tensor& computed) {
+  at::Tensor logits = exact_rows(computed);
   at::_softmax_out(logits, logits, 1, false);
   return logits;
 }
@@ -165,6 +174,8 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
     const at::Tensor weights = grads[0].unsqueeze(1);
     at::Tensor g = saved->probabilities.mul_(weights);
     g.scatter_add_(1, saved->ids.unsqueeze(1), weights.neg());
+    g = g.to(saved->rows.scalar_type());
+    saved->probabilities = at::Tensor();
     at::Tensor dh;
     if (ctx->needs_input_grad(0)) dh = input_gradient(saved->linear, g);
     if (report_linear(saved->linear)) saved->recorder->linear(saved->linear, saved->rows, g, saved->segments);
@@ -201,7 +212,7 @@ at::Tensor layer_norm(const LayerNormUse& use, const at::Tensor& x, double epsil
   TORCH_CHECK_VALUE(x.dim() == 2 && x.size(1) == use.scale->shape().at(0), use.scale->name(), " takes rows of ",
                     use.scale->shape().at(0), " values, got ", x.sizes());
   if (!recording(recorder)) {
-    return std::get<0>(at::native_layer_norm(x, {x.size(1)}, use.scale->value(), use.shift->value(), epsilon));
+    return std::get<0>(normalise(x, use, epsilon));
   }
   return LayerNormFunction::apply(reachable(x, trainable(use.scale) || trainable(use.shift)), use, epsilon, segments,
                                   recorder);

@@ -4,6 +4,8 @@
 // All tensors are rows: x [N, .], N over all units of the microbatch, segments saying which rows are whose. Weights
 // are read through Parameter::value() at the moment they are needed, so their unit must be gathered then
 // (fsdp::run_unit sees to it). Without grad mode, or where recorder is null, nothing is saved.
+// Rows and weights have the model's compute dtype. With bfloat16 the normalisation, softmax and losses are float32
+// inside, and a head's logit gradients are rounded to bfloat16 once, before anything is made of them.
 // Shapes that do not fit: std::invalid_argument naming the parameter, the rule and the shapes.
 #pragma once
 

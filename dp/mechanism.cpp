@@ -65,7 +65,9 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
   charge(step);
 
   const kernels::ChaChaKey noise_key = key_->derive(Purpose::kNoise, step);
-  const auto rank = model_.mesh().rank();
+  // Once in the whole mesh: the owners on replica 0. (On the model axis every rank owns other elements, or the same
+  // ones of a parameter that all of them hold, and then draws the same noise.)
+  const bool adds_noise = model_.mesh().replica() == 0;
   std::vector<const fsdp::FlatGroup*> groups;
   for (const auto& group : model_.groups()) {
     if (group->trainable()) groups.push_back(group.get());
@@ -77,10 +79,13 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
     const fsdp::FlatGroup& group = *groups[i];
     const at::Tensor slice = slices_->shard(group).zero_();
     float* values = slice.data_ptr<float>();
-    for (const fsdp::OwnedRange& range : group.plan().owned(rank)) {
+    for (const fsdp::OwnedRange& range : adds_noise ? group.owned() : std::vector<fsdp::OwnedRange>()) {
       const fsdp::Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
-      kernels::add_gaussian(noise_key, parameter.id(), static_cast<uint64_t>(range.first), noise_scale_,
-                            {values + range.shard_offset, static_cast<size_t>(range.count)});
+      for (const fsdp::ElementRun& run : parameter.whole_runs(range.first, range.count)) {
+        float* const first = values + range.shard_offset + (run.first - range.first);
+        kernels::add_gaussian(noise_key, parameter.id(), static_cast<uint64_t>(run.whole_first), noise_scale_,
+                              {first, static_cast<size_t>(run.count)});
+      }
     }
     reduction_.finish(group, slice);
     slice.div_(divisor_);

@@ -3,7 +3,8 @@
 // release(): the ledger is written and durable on rank 0 and every rank knows it; then, group by group, each rank
 // starts its slice from the noise it owns and adds the ranks' contributions to it in rank order
 // (fsdp/reduce_scatter.h), so no sum without noise ever exists; then the fixed divisor. Noise is N(0, (sigma·C)²) per
-// element, a function of (key, run id, step, attempt, parameter, element) alone: the same for every number of ranks.
+// element, a function of (key, run id, step, attempt, parameter, element of the whole parameter) alone: the same for
+// every number of ranks and every mesh. With a replicate axis replica 0 adds it, once.
 #pragma once
 
 #include <memory>

@@ -2,9 +2,11 @@
 
 namespace ghostshard::dp {
 
-void PlainRecorder::linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g,
+void PlainRecorder::linear(const LinearUse& use, const at::Tensor& a_rows, const at::Tensor& g_rows,
                            const SegmentsPtr& /*segments*/) {
   const at::NoGradGuard no_grad;
+  const at::Tensor a = exact_rows(a_rows);
+  const at::Tensor g = exact_rows(g_rows);
   if (use.weight->trainable()) {
     at::Tensor out = sums_.view(*use.weight);
     use.stored_transposed ? out.addmm_(a.t(), g) : out.addmm_(g.t(), a);
@@ -15,12 +17,13 @@ void PlainRecorder::linear(const LinearUse& use, const at::Tensor& a, const at::
 void PlainRecorder::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
                               const SegmentsPtr& /*segments*/) {
   const at::NoGradGuard no_grad;
-  sums_.view(table).index_add_(0, ids, g);
+  sums_.view(table).index_add_(0, ids, exact_rows(g));
 }
 
-void PlainRecorder::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
+void PlainRecorder::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g_rows,
                                const SegmentsPtr& /*segments*/) {
   const at::NoGradGuard no_grad;
+  const at::Tensor g = exact_rows(g_rows);
   if (use.scale->trainable()) sums_.view(*use.scale).add_(at::mul(g, x_hat).sum(0));
   if (use.shift->trainable()) sums_.view(*use.shift).add_(g.sum(0));
 }

@@ -16,6 +16,8 @@ class PrivateOptimizer {
     const PrivateGradient consumed = std::move(gradient);
     optimizer_->step(consumed.slices(), learning_rate);
   }
+  // For checkpoints: what it holds follows from private gradients alone.
+  fsdp::OptimizerState& state() { return *optimizer_; }
 
  private:
   std::unique_ptr<fsdp::Optimizer> optimizer_;

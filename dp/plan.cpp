@@ -25,6 +25,18 @@ accountant::SamplingRate rate(const DpConfig& config) {
   return accountant::SamplingRate(static_cast<double>(config.expected_batch) / static_cast<double>(config.units));
 }
 
+void check(const DpConfig& config) {
+  require(config.units >= 1, "the number of units must be >= 1", config.units);
+  require(config.steps >= 1, "steps must be >= 1", config.steps);
+  require(config.expected_batch >= 1, "the expected batch must be >= 1", config.expected_batch);
+  require(config.expected_batch <= config.units,
+          "the expected batch must be at most the number of units (" + std::to_string(config.units) + ")",
+          config.expected_batch);
+  if (config.target_epsilon.has_value() == config.noise_multiplier.has_value()) {
+    throw std::invalid_argument("exactly one of target epsilon and noise multiplier must be given");
+  }
+}
+
 }  // namespace
 
 accountant::Delta default_delta(int64_t units) {
@@ -36,21 +48,45 @@ DpPlan::DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::D
     : config_(std::move(config)), sigma_(sigma), delta_(delta), identity_(next_identity()) {}
 
 DpPlan DpPlan::make(const DpConfig& config) {
-  require(config.units >= 1, "the number of units must be >= 1", config.units);
-  require(config.steps >= 1, "steps must be >= 1", config.steps);
-  require(config.expected_batch >= 1, "the expected batch must be >= 1", config.expected_batch);
-  require(config.expected_batch <= config.units,
-          "the expected batch must be at most the number of units (" + std::to_string(config.units) + ")",
-          config.expected_batch);
-  if (config.target_epsilon.has_value() == config.noise_multiplier.has_value()) {
-    throw std::invalid_argument("exactly one of target epsilon and noise multiplier must be given");
-  }
+  check(config);
   const accountant::Delta delta = config.delta.value_or(default_delta(config.units));
   const accountant::NoiseMultiplier sigma =
       config.noise_multiplier ? *config.noise_multiplier
                               : accountant::calibrate_noise(config.accountant, config.adjacency, *config.target_epsilon,
                                                             delta, rate(config), config.steps);
   return {config, sigma, delta};
+}
+
+DpPlan DpPlan::resume(const DpConfig& config, const accountant::LedgerContents& ledger) {
+  check(config);
+  const auto sigma = ledger.header.find("noise_multiplier");
+  if (sigma == ledger.header.end() || !sigma->is_number()) {
+    throw std::invalid_argument("the ledger's header must have the run's noise_multiplier");
+  }
+  const DpPlan plan(config, config.noise_multiplier.value_or(accountant::NoiseMultiplier(sigma->get<double>())),
+                    config.delta.value_or(default_delta(config.units)));
+  const nlohmann::json own = plan.public_constants();
+  if (!own.contains("target_epsilon") && ledger.header.contains("target_epsilon")) {
+    throw std::invalid_argument("a run goes on under the plan it began with: the ledger's target_epsilon is " +
+                                ledger.header.at("target_epsilon").dump() + ", here none is given");
+  }
+  const auto compare = [&](const std::string& name) {
+    const nlohmann::json begun = ledger.header.value(name, nlohmann::json());
+    if (begun != own.at(name)) {
+      throw std::invalid_argument("a run goes on under the plan it began with: the ledger's " + name + " is " +
+                                  begun.dump() + ", here it would be " + own.at(name).dump());
+    }
+  };
+  for (const char* cause : {"units", "expected_batch", "planned_steps"})
+    compare(cause);  // before what follows from them
+  for (const auto& constant : own.items()) compare(constant.key());
+  for (const accountant::LedgerEntry& entry : ledger.entries) {
+    if (!(entry.event == plan.event())) {
+      throw std::invalid_argument("the ledger holds a release that this plan does not make, at sequence " +
+                                  std::to_string(entry.sequence) + ": " + accountant::to_json(entry.event).dump());
+    }
+  }
+  return plan;
 }
 
 accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
@@ -80,20 +116,45 @@ GaussianMechanism DpPlan::mechanism(fsdp::ShardedModel& model, const RunKey& key
   return {model, key, ledger, event(), sigma_.value() * config_.clip_norm.value(), divisor(), identity_};
 }
 
+nlohmann::json DpPlan::public_constants() const {
+  nlohmann::json constants = {{"adjacency", accountant::to_string(config_.adjacency)},
+                              {"unit_of_privacy", config_.unit_of_privacy},
+                              {"units", config_.units},
+                              {"expected_batch", config_.expected_batch},
+                              {"sampling_rate", sampling_rate().value()},
+                              {"sampler", "poisson"},
+                              {"noise_multiplier", sigma_.value()},
+                              {"clip_norm", config_.clip_norm.value()},
+                              {"clipping", "flat, per unit, over all trainable parameters"},
+                              {"divisor", divisor()},
+                              {"delta", delta_.value()},
+                              {"planned_steps", config_.steps}};
+  if (config_.target_epsilon) constants["target_epsilon"] = config_.target_epsilon->value();
+  return constants;
+}
+
 nlohmann::json DpPlan::ledger_header(const RunKey& key) const {
-  return {{"run_id", key.run_id_hex()},
-          {"adjacency", accountant::to_string(config_.adjacency)},
-          {"unit_of_privacy", config_.unit_of_privacy},
-          {"units", config_.units},
-          {"expected_batch", config_.expected_batch},
-          {"sampling_rate", sampling_rate().value()},
-          {"sampler", "poisson"},
-          {"noise_multiplier", sigma_.value()},
-          {"clip_norm", config_.clip_norm.value()},
-          {"clipping", "flat, per unit, over all trainable parameters"},
-          {"divisor", divisor()},
-          {"delta", delta_.value()},
-          {"planned_steps", config_.steps}};
+  nlohmann::json header = public_constants();
+  header["run_id"] = key.run_id_hex();
+  header["key"] = key.public_facts();
+  return header;
+}
+
+accountant::Epsilon DpPlan::promised_epsilon() const {
+  return config_.target_epsilon ? *config_.target_epsilon : accountant::Epsilon(epsilon_after(config_.steps).upper);
+}
+
+int64_t DpPlan::steps_within(accountant::Epsilon limit, int64_t releases, int64_t steps) const {
+  const auto fits = [&](int64_t further) {
+    return further == 0 || epsilon_after(releases + further).upper <= limit.value();
+  };
+  if (fits(steps)) return steps;
+  int64_t fitting = 0;
+  for (int64_t excess = steps; excess - fitting > 1;) {
+    const int64_t middle = fitting + (excess - fitting) / 2;
+    (fits(middle) ? fitting : excess) = middle;
+  }
+  return fitting;
 }
 
 double DpPlan::rounding_slack(int64_t additions) {

@@ -45,6 +45,11 @@ class DpPlan {
   // Throws std::invalid_argument: the rule and the value; also when no noise reaches the target.
   static DpPlan make(const DpConfig& config);
 
+  // The plan of a run under way, for going on with it: sigma is the ledger's (another version of the library might
+  // calibrate another one), and every other constant must be the ledger's. Throws std::invalid_argument naming what
+  // differs, also where the ledger holds a release that this plan would not make.
+  static DpPlan resume(const DpConfig& config, const accountant::LedgerContents& ledger);
+
   const DpConfig& config() const { return config_; }
   accountant::SamplingRate sampling_rate() const;
   accountant::NoiseMultiplier noise_multiplier() const { return sigma_; }
@@ -55,6 +60,12 @@ class DpPlan {
   std::unique_ptr<accountant::Accountant> accountant() const;
   // Epsilon after `steps` of the plan's steps.
   accountant::EpsilonBound epsilon_after(int64_t steps) const;
+  // What the plan promises to stay within: the target, or what its steps spend where sigma was given.
+  // std::invalid_argument where that is not finite.
+  accountant::Epsilon promised_epsilon() const;
+  // How many of `steps` further steps keep epsilon within the limit after `releases` were charged: steps redone after a
+  // crash are charged again, so a resumed run may have to stop early to keep its promise.
+  int64_t steps_within(accountant::Epsilon limit, int64_t releases, int64_t steps) const;
 
   // key (and ledger, on rank 0; null elsewhere) must outlive what is made with them.
   PoissonSampler sampler(const RunKey& key, int64_t rank, int64_t world_size) const;
@@ -70,6 +81,7 @@ class DpPlan {
 
  private:
   DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::Delta delta);
+  nlohmann::json public_constants() const;
 
   DpConfig config_;
   accountant::NoiseMultiplier sigma_;

@@ -21,12 +21,18 @@ struct LinearUse {
   const fsdp::Parameter* weight = nullptr;  // [p,d], or [d,p] where stored_transposed (Hugging Face Conv1D)
   const fsdp::Parameter* bias = nullptr;    // [p] or none
   bool stored_transposed = false;
+  bool adds_bias = true;  // false: some other rank adds it to the output; its gradient is reported all the same
 };
 
 struct LayerNormUse {
   const fsdp::Parameter* scale = nullptr;  // [d]
   const fsdp::Parameter* shift = nullptr;  // [d]
 };
+
+// Rows come in the model's compute dtype. A 16-bit value is exact in float32, so norms and sums are formed from rows
+// converted to float32: they are of exactly the values that were recorded, and no clip factor ever multiplies a 16-bit
+// operand.
+inline at::Tensor exact_rows(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 ? x.to(at::kFloat) : x; }
 
 // Tensors handed over are read-only and may alias each other: two embeddings added up share their gradient rows.
 // Frozen parameters are never reported.

@@ -10,8 +10,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <memory>
 #include <stdexcept>
 #include <system_error>
+#include <vector>
 
 namespace ghostshard::dp {
 namespace {
@@ -30,7 +33,26 @@ void put_little_endian(uint8_t* out, uint64_t value) {
   for (int i = 0; i < 8; ++i) out[i] = static_cast<uint8_t>(value >> (8 * i));
 }
 
+std::string hex(const uint8_t* bytes, size_t count) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (size_t i = 0; i < count; ++i) {
+    text += kDigits[bytes[i] >> 4];
+    text += kDigits[bytes[i] & 15];
+  }
+  return text;
+}
+
 }  // namespace
+
+RunId run_id_from_hex(const std::string& text) {
+  RunId id{};
+  if (text.size() != 2 * id.size() || text.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    throw std::invalid_argument("a run id must be 32 hexadecimal digits, got \"" + text + '"');
+  }
+  for (size_t i = 0; i < id.size(); ++i) id[i] = static_cast<uint8_t>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return id;
+}
 
 RunKey RunKey::generate() {
   RunKey run;
@@ -40,7 +62,7 @@ RunKey RunKey::generate() {
   return run;
 }
 
-RunKey RunKey::from_file(const std::filesystem::path& path) {
+RunKey RunKey::from_file(const std::filesystem::path& path, const std::optional<RunId>& run_id) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0)
     throw std::invalid_argument("noise key file " + path.string() + " cannot be read: " + std::strerror(errno));
@@ -64,7 +86,10 @@ RunKey RunKey::from_file(const std::filesystem::path& path) {
   RunKey run;
   std::memcpy(run.key_.data(), bytes.data(), run.key_.size());
   OPENSSL_cleanse(bytes.data(), bytes.size());
-  fill_random(run.run_id_.data(), run.run_id_.size());
+  if (run_id)
+    run.run_id_ = *run_id;
+  else
+    fill_random(run.run_id_.data(), run.run_id_.size());
   run.origin_ = "key file";
   return run;
 }
@@ -116,14 +141,40 @@ kernels::ChaChaKey RunKey::derive(Purpose purpose, const StepId& step) const {
   return subkey;
 }
 
-std::string RunKey::run_id_hex() const {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const uint8_t byte : run_id_) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
+std::string RunKey::run_id_hex() const { return hex(run_id_.data(), run_id_.size()); }
+
+std::string RunKey::commitment() const {
+  const kernels::ChaChaKey tag = derive(Purpose::kCommitment, {});
+  return hex(tag.data(), tag.size());
+}
+
+std::string RunKey::tag_of_file(const std::filesystem::path& path) const {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw std::runtime_error(path.string() + " cannot be read");
+  kernels::ChaChaKey subkey = derive(Purpose::kFileTag, {});
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
+      EVP_PKEY_new_raw_private_key(EVP_PKEY_HMAC, nullptr, subkey.data(), subkey.size()), &EVP_PKEY_free);
+  OPENSSL_cleanse(subkey.data(), subkey.size());
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  bool fine = key && context && EVP_DigestSignInit(context.get(), nullptr, EVP_sha256(), nullptr, key.get()) == 1;
+  std::vector<char> buffer(1 << 20);
+  while (fine && stream) {
+    stream.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+    fine = EVP_DigestSignUpdate(context.get(), buffer.data(), static_cast<size_t>(stream.gcount())) == 1;
   }
-  return text;
+  if (stream.bad()) throw std::runtime_error(path.string() + " cannot be read");
+  std::array<uint8_t, 32> tag{};
+  size_t length = tag.size();
+  if (!fine || EVP_DigestSignFinal(context.get(), tag.data(), &length) != 1 || length != tag.size()) {
+    throw std::runtime_error("HMAC-SHA256 of " + path.string() + " failed");
+  }
+  return hex(tag.data(), tag.size());
+}
+
+nlohmann::json RunKey::public_facts() const {
+  nlohmann::json facts = {{"origin", origin_}};
+  if (origin_ == "key file") facts["commitment"] = commitment();
+  return facts;
 }
 
 RunKey::~RunKey() { OPENSSL_cleanse(key_.data(), key_.size()); }

@@ -8,7 +8,10 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+
+#include <nlohmann/json.hpp>
 
 #include "fsdp/mesh.h"
 #include "kernels/gaussian.h"
@@ -17,7 +20,10 @@ namespace ghostshard::dp {
 
 using RunId = std::array<uint8_t, 16>;  // public; stands in the ledger
 
-enum class Purpose : uint8_t { kCoins = 1, kNoise = 2 };
+// From its 32 hexadecimal digits; std::invalid_argument for anything else.
+RunId run_id_from_hex(const std::string& text);
+
+enum class Purpose : uint8_t { kCoins = 1, kNoise = 2, kCommitment = 3, kFileTag = 4 };
 
 struct StepId {
   int64_t step = 0;     // logical step, from 0
@@ -29,8 +35,8 @@ class RunKey {
   // From the operating system's generator; std::runtime_error if it fails.
   static RunKey generate();
   // A file of exactly 32 bytes that nobody but its owner may read (mode 0600 or 0400): std::invalid_argument naming
-  // path, rule and value otherwise.
-  static RunKey from_file(const std::filesystem::path& path);
+  // path, rule and value otherwise. run_id: the one of a run to go on with; drawn anew without it.
+  static RunKey from_file(const std::filesystem::path& path, const std::optional<RunId>& run_id = std::nullopt);
   // Given bytes and run id: for tests and for resuming.
   static RunKey from_bytes(const std::array<uint8_t, 32>& key, const RunId& run_id);
 
@@ -44,6 +50,15 @@ class RunKey {
   kernels::ChaChaKey derive(Purpose purpose, const StepId& step) const;
   const RunId& run_id() const { return run_id_; }
   std::string run_id_hex() const;
+  // HMAC of the run id under the key, hex: recognises the same key again. Public where the key has 256 random bits: it
+  // is one more output of the function from which every coin and noise value comes, for a purpose of its own.
+  std::string commitment() const;
+  // HMAC of a file's bytes under a key of this purpose alone, hex: recognises the same file again and, unlike a plain
+  // hash, tells nothing to whoever lacks the key (a guess of the file cannot be tested). std::runtime_error if it
+  // cannot be read.
+  std::string tag_of_file(const std::filesystem::path& path) const;
+  // {"origin": …} and, for a key that can come again, {"commitment": …}: for the ledger.
+  nlohmann::json public_facts() const;
   // "operating system" or "key file": for the report.
   const std::string& origin() const { return origin_; }
 

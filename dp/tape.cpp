@@ -1,9 +1,8 @@
 #include "dp/tape.h"
 
-#include <torch/csrc/autograd/graph_task.h>
-
 #include <stdexcept>
 
+#include "fsdp/backward_pass.h"
 #include "kernels/affine_norm.h"
 #include "kernels/embedding_norm.h"
 #include "kernels/scaled_sum.h"
@@ -21,30 +20,22 @@ constexpr int64_t kFloatBytes = 4;
 
 }  // namespace
 
-HoldArena::HoldArena(int64_t capacity_bytes) : capacity_(capacity_bytes / kFloatBytes) {
+HoldMemory::HoldMemory(int64_t capacity_bytes) : capacity_(capacity_bytes) {
   TORCH_CHECK_VALUE(capacity_bytes >= 0, "hold memory must be >= 0 bytes, got ", capacity_bytes);
-  // Untouched pages cost nothing, so the whole range is reserved at once and only what is used becomes resident.
-  storage_ = at::empty({capacity_}, at::kFloat);
 }
 
-int64_t HoldArena::bytes_left() const { return (capacity_ - used_) * kFloatBytes; }
-
-at::Tensor HoldArena::take(at::IntArrayRef sizes) {
-  const int64_t count = c10::multiply_integers(sizes);
-  if (used_ + count > capacity_) return at::empty(sizes, at::kFloat);
-  const at::Tensor view = storage_.narrow(0, used_, count).view(sizes);
-  used_ += (count + 15) / 16 * 16;  // whole cache lines
-  used_ = std::min(used_, capacity_);
-  return view;
+at::Tensor HoldMemory::take(at::IntArrayRef sizes) {
+  used_ += c10::multiply_integers(sizes) * kFloatBytes;
+  return at::empty(sizes, at::kFloat);
 }
 
-Tape::Tape(int64_t units, HoldArena& arena, RecordingChoice choice) : units_(units), arena_(arena), choice_(choice) {
-  arena_.reset();
+Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice) : units_(units), memory_(memory), choice_(choice) {
+  memory_.reset();
 }
 
 Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
   if (closed_) throw std::logic_error("a tape takes nothing more once it was added to a clipped sum");
-  const int backward = torch::autograd::get_current_graph_task_id();
+  const int backward = fsdp::current_backward_pass();
   if (backward_ == -1) backward_ = backward;
   if (backward != backward_) {
     throw std::logic_error("a tape serves one backward pass: record() a new one for every microbatch");
@@ -71,9 +62,11 @@ void Tape::linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g
   if (use.bias != nullptr && use.bias->trainable()) vector(*use.bias, g, {}, segments);
 }
 
-void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g,
+void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const at::Tensor& g_rows,
                   const SegmentsPtr& segments) {
   check_units(weight, segments);
+  const at::Tensor a = exact_rows(a_rows);
+  const at::Tensor g = exact_rows(g_rows);
   Entry& book = entry(weight);
   const bool first_use = !book.held.defined() && book.rows.empty() && book.lookups.empty();
   if (first_use) {
@@ -81,31 +74,32 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::
     auto way = kernels::Recording::kReplay;
     if (choice_ == RecordingChoice::kHold) way = kernels::Recording::kHold;
     if (choice_ == RecordingChoice::kAutomatic) {
-      way = kernels::choose_recording(shape, *segments, arena_.bytes_left());
+      way = kernels::choose_recording(shape, *segments, memory_.bytes_left());
     }
     if (way == kernels::Recording::kHold) {
-      book.held = arena_.take({units_, g.size(1), a.size(1)});
+      book.held = memory_.take({units_, g.size(1), a.size(1)});
       kernels::per_unit_gradient(a, g, *segments, book.held, /*accumulate=*/false, book.parts);
     } else {
       kernels::gram_norm(a, g, *segments, book.parts);
-      book.rows.push_back({a, g, segments});
+      book.rows.push_back({a_rows, g_rows, segments});
     }
   } else if (book.held.defined()) {
     kernels::per_unit_gradient(a, g, *segments, book.held, /*accumulate=*/true, book.parts);
   } else if (book.rows.empty() && book.lookups.size() == 1) {
     const Lookup& lookup = book.lookups.front();
     kernels::gram_norm(a, g, *segments, book.parts);
-    kernels::tied_cross_term(lookup.ids, lookup.g, *lookup.segments, a, g, *segments, book.parts);
-    book.rows.push_back({a, g, segments});
+    kernels::tied_cross_term(lookup.ids, exact_rows(lookup.g), *lookup.segments, a, g, *segments, book.parts);
+    book.rows.push_back({a_rows, g_rows, segments});
   } else {
     refuse_reuse(weight, "more than one linear layer");
   }
 }
 
-void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
+void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g_rows,
                      const SegmentsPtr& segments) {
   const at::NoGradGuard no_grad;
   check_units(table, segments);
+  const at::Tensor g = exact_rows(g_rows);
   Entry& book = entry(table);
   if (book.held.defined()) {
     kernels::embedding_into_held(ids, g, *segments, book.held, book.parts);
@@ -115,9 +109,9 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
   kernels::embedding_norm(ids, g, *segments, table.shape().at(0), book.parts);
   if (!book.rows.empty()) {
     const Rows& head = book.rows.front();
-    kernels::tied_cross_term(ids, g, *segments, head.a, head.g, *head.segments, book.parts);
+    kernels::tied_cross_term(ids, g, *segments, exact_rows(head.a), exact_rows(head.g), *head.segments, book.parts);
   }
-  book.lookups.push_back({ids, g, segments});
+  book.lookups.push_back({ids, g_rows, segments});
 }
 
 void Tape::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
@@ -127,12 +121,13 @@ void Tape::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at
   if (use.shift->trainable()) vector(*use.shift, g, {}, segments);
 }
 
-void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g, const at::Tensor& factor,
+void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, const at::Tensor& factor,
                   const SegmentsPtr& segments) {
   check_units(parameter, segments);
+  const at::Tensor g = exact_rows(g_rows);
   Entry& book = entry(parameter);
   const bool again = book.held.defined();
-  if (!again) book.held = arena_.take({units_, g.size(1)});
+  if (!again) book.held = memory_.take({units_, g.size(1)});
   if (factor.defined()) {
     kernels::per_unit_product_sum(g, factor, *segments, book.held, again, book.parts);
   } else {
@@ -140,9 +135,11 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g, const a
   }
 }
 
-at::Tensor Tape::squared_norms() const {
+at::Tensor Tape::squared_norms(bool shared_too) const {
   at::Tensor total = at::zeros({units_}, at::kDouble);
-  for (const auto& [id, book] : entries_) total.add_(kernels::norm_upper_bound_sq(book.parts));
+  for (const auto& [id, book] : entries_) {
+    if (shared_too || book.parameter->cut()) total.add_(kernels::norm_upper_bound_sq(book.parts));
+  }
   return total;
 }
 
@@ -151,8 +148,12 @@ void Tape::add_scaled_to(const at::Tensor& factors, fsdp::GradientBuffers& sums)
   for (auto& [id, book] : entries_) {
     const at::Tensor out = sums.view(*book.parameter);
     if (book.held.defined()) kernels::scaled_sum_held(book.held, factors, out);
-    for (const Rows& use : book.rows) kernels::scaled_sum_rows(use.a, use.g, *use.segments, factors, out);
-    for (const Lookup& use : book.lookups) kernels::embedding_scaled_sum(use.ids, use.g, *use.segments, factors, out);
+    for (const Rows& use : book.rows) {
+      kernels::scaled_sum_rows(exact_rows(use.a), exact_rows(use.g), *use.segments, factors, out);
+    }
+    for (const Lookup& use : book.lookups) {
+      kernels::embedding_scaled_sum(use.ids, exact_rows(use.g), *use.segments, factors, out);
+    }
     book = Entry{};  // free the rows as soon as they are used
   }
   entries_.clear();

@@ -1,7 +1,7 @@
 // One microbatch's book: per-unit squared norms, and whatever the clipped sum will need.
 //
 // Each trainable parameter has one entry. A matrix is *held* (its per-unit gradients [U,p,d] are formed at once) or
-// *replayed* (the rows stay on the tape), as kernels::choose_recording decides within the arena's memory; vectors are
+// *replayed* (the rows stay on the tape), as kernels::choose_recording decides within the memory for it; vectors are
 // always held. One forward and one backward per tape: a second backward is refused (std::logic_error), because its
 // texts would be counted as the same units. A parameter used a second time: a held entry takes the second use in
 // exactly, the pair of one head and one embedding is exact through its cross term, anything else is refused by name
@@ -22,20 +22,19 @@
 
 namespace ghostshard::dp {
 
-// Memory for held gradients, allocated once and handed out from the front. Fresh pages for every microbatch would
-// cost more than the arithmetic done in them.
-class HoldArena {
+// What held gradients may take, in one microbatch. They come from the heap, not from a range of their own: while
+// backward goes on they take the place of the activations that it frees (see fsdp/host_memory.h for programs).
+class HoldMemory {
  public:
-  explicit HoldArena(int64_t capacity_bytes);
-  // float32 [sizes]; from the arena while it lasts, else freshly allocated (small vectors may exceed the budget).
+  explicit HoldMemory(int64_t capacity_bytes);
+  // float32 [sizes], counted. Always given: small vectors may exceed the capacity.
   at::Tensor take(at::IntArrayRef sizes);
-  int64_t bytes_left() const;
+  int64_t bytes_left() const { return capacity_ > used_ ? capacity_ - used_ : 0; }
   void reset() { used_ = 0; }
 
  private:
-  int64_t capacity_;  // float32 elements
+  int64_t capacity_;
   int64_t used_ = 0;
-  at::Tensor storage_;  // grows to what was needed, never beyond capacity_
 };
 
 // How matrices are recorded. kAutomatic for users; the other two so that tests can drive either way.
@@ -43,8 +42,8 @@ enum class RecordingChoice { kAutomatic, kHold, kReplay };
 
 class Tape final : public Recorder {
  public:
-  // units: U of this microbatch (0 allowed). The arena must outlive the tape and serve one tape at a time.
-  Tape(int64_t units, HoldArena& arena, RecordingChoice choice);
+  // units: U of this microbatch (0 allowed). The memory must outlive the tape and serve one tape at a time.
+  Tape(int64_t units, HoldMemory& memory, RecordingChoice choice);
 
   void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) override;
   void embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
@@ -78,13 +77,14 @@ class Tape final : public Recorder {
               const SegmentsPtr& segments);
   void check_units(const fsdp::Parameter& parameter, const SegmentsPtr& segments) const;
 
-  // Upper bound of each unit's squared norm over all parameters, float64 [U]; +infinity where it is not finite.
-  at::Tensor squared_norms() const;
+  // Upper bound of each unit's squared norm over the parameters (shared_too: those that every model rank holds whole,
+  // too), float64 [U]; +infinity where it is not finite.
+  at::Tensor squared_norms(bool shared_too = true) const;
   // sums += sum over units of factors[u]·G_u, for every recorded parameter.
   void add_scaled_to(const at::Tensor& factors, fsdp::GradientBuffers& sums);
 
   int64_t units_;
-  HoldArena& arena_;
+  HoldMemory& memory_;
   RecordingChoice choice_;
   std::map<uint32_t, Entry> entries_;  // by parameter id: a fixed order of summation
   int backward_ = -1;                  // autograd's number of the backward pass this tape belongs to

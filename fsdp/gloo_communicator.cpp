@@ -7,11 +7,12 @@
 #include "fsdp/gloo_communicator.h"
 
 #include <atomic>
-#include <cstring>
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 #include <vector>
+
+#include "fsdp/communicator_checks.h"
 
 namespace ghostshard::fsdp {
 
@@ -21,42 +22,6 @@ std::string reason_of(const std::exception& error) {
 }
 
 namespace {
-
-void check_tensor(const at::Tensor& tensor, const char* call, const char* argument) {
-  const auto fail = [&](const std::string& found) {
-    throw std::invalid_argument(std::string(call) + ": " + argument +
-                                " must be a contiguous float32, float64 or int64 CPU tensor, got " + found);
-  };
-  if (!tensor.defined()) fail("an undefined tensor");
-  if (!tensor.device().is_cpu()) fail("one on " + tensor.device().str());
-  if (!tensor.is_contiguous()) fail("one that is not contiguous");
-  const at::ScalarType type = tensor.scalar_type();
-  if (type != at::kFloat && type != at::kDouble && type != at::kLong) {
-    fail(c10::toString(type));
-  }
-}
-
-void check_pair(const at::Tensor& out, int64_t out_factor, const at::Tensor& in, const char* call) {
-  check_tensor(out, call, "out");
-  check_tensor(in, call, "in");
-  if (out.scalar_type() != in.scalar_type() || out.numel() != out_factor * in.numel()) {
-    throw std::invalid_argument(std::string(call) + ": out must hold " + std::to_string(out_factor) + " × " +
-                                std::to_string(in.numel()) + " elements of in's type, got " +
-                                std::to_string(out.numel()));
-  }
-}
-
-void check_slices(const at::Tensor& tensor, int64_t size, const char* call) {
-  if (tensor.numel() % size != 0) {
-    throw std::invalid_argument(std::string(call) + ": the number of elements must be a multiple of " +
-                                std::to_string(size) + " ranks, got " + std::to_string(tensor.numel()));
-  }
-}
-
-// Raw bytes: a buffer that is refilled with what it held before must not look modified to autograd.
-void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
-  if (to.data_ptr() != from.data_ptr()) std::memmove(to.data_ptr(), from.data_ptr(), from.nbytes());
-}
 
 class Complete final : public PendingCollective {
  public:
@@ -89,7 +54,7 @@ class GlooCommunicator final : public Communicator {
   explicit GlooCommunicator(GlooEndpoint endpoint) : name_(endpoint.name), rank_(endpoint.rank), size_(endpoint.size) {
     auto options = c10d::ProcessGroupGloo::Options::create(endpoint.timeout);
     options->threads = 1;  // idle: for Gloo's own collectives
-    options->devices.push_back(device(endpoint.loopback));
+    options->devices.push_back(device(endpoint));
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(endpoint.store, static_cast<int>(rank_),
                                                          static_cast<int>(size_), options);
     self_test();
@@ -126,10 +91,7 @@ class GlooCommunicator final : public Communicator {
 
   void broadcast(at::Tensor tensor, int64_t root) override {
     check_tensor(tensor, "broadcast", "tensor");
-    if (!(root >= 0 && root < size_)) {
-      throw std::invalid_argument("broadcast: root must be a rank below " + std::to_string(size_) + ", got " +
-                                  std::to_string(root));
-    }
+    check_root(root, size_);
     Transfers transfers(*this, "broadcast");
     for (int64_t peer = 0; peer < size_ && tensor.numel() > 0; ++peer) {
       if (rank_ == root && peer != root) transfers.send(tensor.view(-1), peer);
@@ -151,11 +113,14 @@ class GlooCommunicator final : public Communicator {
   }
 
  private:
-  static std::shared_ptr<gloo::transport::Device> device(bool loopback) {
-    if (loopback) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  static std::shared_ptr<gloo::transport::Device> device(const GlooEndpoint& endpoint) {
+    if (endpoint.loopback) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
     const char* interface_name = std::getenv("GLOO_SOCKET_IFNAME");
-    return interface_name != nullptr ? c10d::ProcessGroupGloo::createDeviceForInterface(interface_name)
-                                     : c10d::ProcessGroupGloo::createDefaultDevice();
+    if (interface_name != nullptr) return c10d::ProcessGroupGloo::createDeviceForInterface(interface_name);
+    if (!endpoint.local_address.empty()) {
+      return c10d::ProcessGroupGloo::createDeviceForHostname(endpoint.local_address);
+    }
+    return c10d::ProcessGroupGloo::createDefaultDevice();
   }
 
   std::string describe(const char* call) const {
@@ -221,8 +186,10 @@ class GlooCommunicator final : public Communicator {
     check_tensor(tensor, call, "tensor");
     const at::NoGradGuard no_grad;
     const int64_t n = tensor.numel(), slice = (n + size_ - 1) / size_;
-    at::Tensor padded = at::zeros({slice * size_}, tensor.scalar_type()), received = at::empty_like(padded);
-    padded.narrow(0, 0, n).copy_(tensor.view(-1));
+    const bool even = slice * size_ == n;
+    at::Tensor padded = even ? tensor.view(-1) : at::zeros({slice * size_}, tensor.scalar_type());
+    at::Tensor received = at::empty_like(padded);
+    if (!even) padded.narrow(0, 0, n).copy_(tensor.view(-1));
     const auto of = [&](const at::Tensor& whole, int64_t rank) { return whole.narrow(0, rank * slice, slice); };
     copy_bytes(of(received, rank_), of(padded, rank_));
     pairwise(call, received, slice, [&](int64_t peer) { return of(padded, peer); })->wait();
@@ -230,7 +197,7 @@ class GlooCommunicator final : public Communicator {
     copy_bytes(own, of(received, 0));
     for (int64_t r = 1; r < size_; ++r) combine(own, of(received, r));
     pairwise(call, padded, slice, [&](int64_t) { return own; })->wait();
-    tensor.view(-1).copy_(padded.narrow(0, 0, n));
+    if (!even) tensor.view(-1).copy_(padded.narrow(0, 0, n));
   }
 
   // Every collective, in each type, on values whose results differ by rank and place.

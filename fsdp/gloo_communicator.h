@@ -15,7 +15,8 @@ struct GlooEndpoint {
   std::string name;                       // for messages
   int64_t rank = 0;
   int64_t size = 1;
-  bool loopback = false;  // all ranks run on this host
+  bool loopback = false;      // all ranks run on this host
+  std::string local_address;  // of this host as the others reach it; empty: Gloo goes by the host's name
   std::chrono::milliseconds timeout{};
 };
 

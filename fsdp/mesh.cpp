@@ -1,5 +1,9 @@
 #include "fsdp/mesh.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdlib>
 #include <optional>
@@ -39,19 +43,50 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
 }
 
+// The address that peers can reach this host by: the one its packets to the store carry. Nothing is sent. Empty where
+// the system cannot tell; then Gloo goes by the host's name.
+std::string address_towards(const std::string& host, int port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
+    const int socket = ::socket(to->ai_family, to->ai_socktype, to->ai_protocol);
+    if (socket < 0) continue;
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    char text[NI_MAXHOST] = "";
+    const bool known =
+        ::connect(socket, to->ai_addr, to->ai_addrlen) == 0 &&
+        ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0;
+    ::close(socket);
+    if (known) return text;
+  }
+  return "";
+}
+
+MeshShape shape_for(int64_t world_size, const std::optional<MeshShape>& wanted) {
+  if (!wanted) return {.shard = world_size};
+  if (!(wanted->replicate >= 1 && wanted->shard >= 1 && wanted->model >= 1) || wanted->ranks() != world_size) {
+    throw std::invalid_argument("the mesh replicate x shard x model must have as many places as there are ranks (" +
+                                std::to_string(world_size) + "), got " + wanted->text());
+  }
+  return *wanted;
+}
+
 class SingleMesh final : public Mesh {
  public:
-  int64_t rank() const override { return 0; }
-  int64_t world_size() const override { return 1; }
-  const MeshShape& shape() const override { return shape_; }
+  SingleMesh() : Mesh(0, {}) {}
   Communicator& gather() override { return *communicator_; }
   Communicator& reduce() override { return *communicator_; }
+  Communicator& replicate() override { return *communicator_; }
+  Communicator& model() override { return *communicator_; }
   Communicator& control() override { return *communicator_; }
   void announce_failure(const std::string&) noexcept override {}
   void watch_failures(std::function<void(const std::string&)>) override {}
 
  private:
-  MeshShape shape_;
   std::unique_ptr<Communicator> communicator_ = make_lone_communicator();
 };
 
@@ -59,17 +94,18 @@ struct Rendezvous {
   std::string address;
   uint16_t port = 0;
   int64_t rank = 0;
-  int64_t world_size = 1;
+  MeshShape shape;
   bool serve_store = false;
   bool loopback = false;
-  std::string prefix;  // keeps the keys of a restarted run apart from those of the run before it
+  std::string local_address;  // by which this host reaches the store; empty where unknown
+  std::string prefix;         // keeps the keys of a restarted run apart from those of the run before it
   std::chrono::milliseconds timeout{};
 };
 
 class GlooMesh final : public Mesh {
  public:
-  explicit GlooMesh(const Rendezvous& where) : rank_(where.rank), shape_{.shard = where.world_size} {
-    const std::string self = "rank " + std::to_string(where.rank) + " of " + std::to_string(where.world_size);
+  explicit GlooMesh(const Rendezvous& where) : Mesh(where.rank, where.shape) {
+    const std::string self = "rank " + std::to_string(rank()) + " of " + std::to_string(world_size());
     const std::string place = where.address + ":" + std::to_string(where.port);
     const auto seconds = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(where.timeout).count());
     try {
@@ -82,30 +118,36 @@ class GlooMesh final : public Mesh {
       throw std::runtime_error(self + " could not join the store at " + place + " within " + seconds +
                                " s: " + reason_of(error));
     }
-    const auto communicator = [&](const std::string& name) {
+    // line: which of the parallel lines of an axis this rank stands on.
+    const auto communicator = [&](const std::string& name, int64_t line, int64_t place_on_line, int64_t size) {
+      if (size == 1) return make_lone_communicator();
+      const std::string keys = where.prefix + "/" + name + "/" + std::to_string(line);
       try {
-        return make_gloo_communicator(
-            {.store = c10::make_intrusive<c10d::PrefixStore>(where.prefix + "/" + name, store_),
-             .name = name,
-             .rank = where.rank,
-             .size = where.world_size,
-             .loopback = where.loopback,
-             .timeout = where.timeout});
+        return make_gloo_communicator({.store = c10::make_intrusive<c10d::PrefixStore>(keys, store_),
+                                       .name = name,
+                                       .rank = place_on_line,
+                                       .size = size,
+                                       .loopback = where.loopback,
+                                       .local_address = where.local_address,
+                                       .timeout = where.timeout});
       } catch (const std::exception& error) {
         throw std::runtime_error(self + " could not connect communicator '" + name + "' with every other rank within " +
                                  seconds + " s (store at " + place + "): " + reason_of(error));
       }
     };
-    gather_ = communicator("gather");
-    reduce_ = communicator("reduce");
-    control_ = communicator("control");
+    const MeshShape& s = shape();
+    const int64_t shard_line = replica() * s.model + model_rank();
+    gather_ = communicator("gather", shard_line, shard_rank(), s.shard);
+    reduce_ = communicator("reduce", shard_line, shard_rank(), s.shard);
+    replicate_ = communicator("replicate", shard_rank() * s.model + model_rank(), replica(), s.replicate);
+    model_ = communicator("model", data_rank(), model_rank(), s.model);
+    control_ = communicator("control", 0, rank(), world_size());
   }
 
-  int64_t rank() const override { return rank_; }
-  int64_t world_size() const override { return shape_.shard; }
-  const MeshShape& shape() const override { return shape_; }
   Communicator& gather() override { return *gather_; }
   Communicator& reduce() override { return *reduce_; }
+  Communicator& replicate() override { return *replicate_; }
+  Communicator& model() override { return *model_; }
   Communicator& control() override { return *control_; }
   void announce_failure(const std::string& message) noexcept override { failure_->announce(message); }
   void watch_failures(std::function<void(const std::string&)> on_failure) override {
@@ -123,20 +165,42 @@ class GlooMesh final : public Mesh {
     return c10::make_intrusive<c10d::TCPStore>(where.address, options);
   }
 
-  int64_t rank_;
-  MeshShape shape_;
   // Destroyed from the bottom up: the communicators, the watching thread, then the store that they use.
   c10::intrusive_ptr<c10d::Store> store_;
   std::unique_ptr<FailureChannel> failure_;
-  std::unique_ptr<Communicator> gather_, reduce_, control_;
+  std::unique_ptr<Communicator> gather_, reduce_, replicate_, model_, control_;
 };
 
 }  // namespace
 
+std::string MeshShape::text() const {
+  return std::to_string(replicate) + "x" + std::to_string(shard) + "x" + std::to_string(model);
+}
+
+MeshShape MeshShape::parse(const std::string& text) {
+  constexpr int64_t kMost = 1 << 20;
+  MeshShape shape;
+  const char *at = text.data(), *end = text.data() + text.size();
+  int64_t* const extents[] = {&shape.replicate, &shape.shard, &shape.model};
+  bool good = true;
+  for (int axis = 0; axis < 3 && good; ++axis) {
+    if (axis > 0) good = at != end && *at++ == 'x';
+    const auto [stop, error] = std::from_chars(at, end, *extents[axis]);
+    good = good && error == std::errc() && *extents[axis] >= 1 && *extents[axis] <= kMost;
+    at = stop;
+  }
+  if (!good || at != end) {
+    throw std::invalid_argument(
+        "a mesh must be REPLICATExSHARDxMODEL, three whole numbers of at least 1 such as 1x4x2, got '" + text + "'");
+  }
+  return shape;
+}
+
 std::unique_ptr<Mesh> Mesh::single() { return std::make_unique<SingleMesh>(); }
 
 std::unique_ptr<Mesh> Mesh::connect(const std::string& address, int port, int64_t rank, int64_t world_size,
-                                    bool serve_store, std::chrono::seconds timeout) {
+                                    bool serve_store, std::chrono::seconds timeout,
+                                    const std::optional<MeshShape>& shape) {
   const auto require = [](bool holds, const std::string& rule, int64_t found) {
     if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(found));
   };
@@ -144,22 +208,28 @@ std::unique_ptr<Mesh> Mesh::connect(const std::string& address, int port, int64_
   require(rank >= 0 && rank < world_size, "rank must be from 0 to " + std::to_string(world_size - 1), rank);
   require(port >= 1 && port <= 65535, "port must be from 1 to 65535", port);
   require(timeout.count() > 0, "timeout must be positive", timeout.count());
+  const MeshShape checked = shape_for(world_size, shape);
   if (world_size == 1) return single();
   return std::make_unique<GlooMesh>(Rendezvous{.address = address,
                                                .port = static_cast<uint16_t>(port),
                                                .rank = rank,
-                                               .world_size = world_size,
+                                               .shape = checked,
                                                .serve_store = serve_store,
                                                .loopback = is_loopback(address),
+                                               .local_address = address_towards(address, port),
                                                .prefix = "ghostshard/0",
                                                .timeout = timeout});
 }
 
-std::unique_ptr<Mesh> Mesh::from_environment(std::chrono::seconds timeout) {
-  if (!environment("RANK") && !environment("WORLD_SIZE")) return single();
+std::unique_ptr<Mesh> Mesh::from_environment(std::chrono::seconds timeout, const std::optional<MeshShape>& shape) {
+  if (!environment("RANK") && !environment("WORLD_SIZE")) {
+    shape_for(1, shape);
+    return single();
+  }
   constexpr int64_t kMostRanks = 1 << 20;
   const int64_t world_size = required_integer("WORLD_SIZE", 1, kMostRanks);
   const int64_t rank = required_integer("RANK", 0, world_size - 1);
+  const MeshShape checked = shape_for(world_size, shape);
   if (world_size == 1) return single();
   const int64_t port = required_integer("MASTER_PORT", 1, 65535);
   const auto address = environment("MASTER_ADDR");
@@ -173,9 +243,10 @@ std::unique_ptr<Mesh> Mesh::from_environment(std::chrono::seconds timeout) {
       Rendezvous{.address = *address,
                  .port = static_cast<uint16_t>(port),
                  .rank = rank,
-                 .world_size = world_size,
+                 .shape = checked,
                  .serve_store = !agent_serves && rank == 0,
                  .loopback = one_host || is_loopback(*address),
+                 .local_address = address_towards(*address, static_cast<int>(port)),
                  .prefix = "ghostshard/" + environment("TORCHELASTIC_RESTART_COUNT").value_or("0"),
                  .timeout = timeout});
 }

@@ -2,8 +2,15 @@
 //
 // Joins a run started by `torchrun --no-python` (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; where
 // TORCHELASTIC_USE_AGENT_STORE is set torchrun serves the store and every rank is a client). Without these variables
-// the mesh has one rank and no process group. Three communicators, so that gathers, reductions and control messages
-// never wait for each other: gather, reduce, control. Gloo on CPUs.
+// the mesh has one rank and no process group. Gloo on CPUs.
+//
+// Three axes. Ranks along *shard* hold different slices of the weights (fully sharded data parallel); ranks along
+// *replicate* hold the same slices and see other data (hybrid sharding); ranks along *model* see the same data and
+// hold different parts of split layers (tensor parallel, arXiv:1909.08053). Layout, model innermost:
+//
+//   rank = (replica · shard + shard_rank) · model + model_rank
+//
+// so that the busiest axis lies on neighbouring ranks, which torchrun puts on one host.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,6 +19,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,26 +60,48 @@ struct MeshShape {
   int64_t replicate = 1;
   int64_t shard = 1;
   int64_t model = 1;
+
+  int64_t ranks() const { return replicate * shard * model; }
+  std::string text() const;  // "2x4x1"
+  // REPLICATExSHARDxMODEL, whole numbers of at least 1; std::invalid_argument otherwise.
+  static MeshShape parse(const std::string& text);
+  bool operator==(const MeshShape&) const = default;
 };
 
 class Mesh {
  public:
-  // From torchrun's environment, with all ranks on the shard axis. Throws std::invalid_argument (variable and value)
-  // for an environment that is there but wrong, std::runtime_error if the others do not come within the time-out.
-  static std::unique_ptr<Mesh> from_environment(std::chrono::seconds timeout);
+  // From torchrun's environment; without a shape all ranks stand on the shard axis. Throws std::invalid_argument
+  // (variable and value) for an environment that is there but wrong and for a shape of another number of ranks,
+  // std::runtime_error if the others do not come within the time-out.
+  static std::unique_ptr<Mesh> from_environment(std::chrono::seconds timeout,
+                                                const std::optional<MeshShape>& shape = std::nullopt);
   // One rank, no environment, no process group.
   static std::unique_ptr<Mesh> single();
   // W ranks as threads or processes of a test: explicit store address.
   static std::unique_ptr<Mesh> connect(const std::string& address, int port, int64_t rank, int64_t world_size,
-                                       bool serve_store, std::chrono::seconds timeout);
+                                       bool serve_store, std::chrono::seconds timeout,
+                                       const std::optional<MeshShape>& shape = std::nullopt);
   virtual ~Mesh() = default;
 
-  virtual int64_t rank() const = 0;        // on the shard axis
-  virtual int64_t world_size() const = 0;  // extent of the shard axis
-  virtual const MeshShape& shape() const = 0;
-  virtual Communicator& gather() = 0;
-  virtual Communicator& reduce() = 0;
-  virtual Communicator& control() = 0;
+  const MeshShape& shape() const { return shape_; }
+  // Among all ranks of the run: for control(), for messages, and to choose who writes.
+  int64_t rank() const { return rank_; }
+  int64_t world_size() const { return shape_.ranks(); }
+  // Where this rank stands on each axis.
+  int64_t replica() const { return rank_ / shape_.model / shape_.shard; }
+  int64_t shard_rank() const { return rank_ / shape_.model % shape_.shard; }
+  int64_t model_rank() const { return rank_ % shape_.model; }
+  // Among the ranks that see different data, replicate × shard: what a sampler deals to. Ranks that differ only on
+  // the model axis have the same data_rank().
+  int64_t data_rank() const { return rank_ / shape_.model; }
+  int64_t data_size() const { return shape_.replicate * shape_.shard; }
+
+  // Each kind of traffic has a communicator of its own, so that none waits for another.
+  virtual Communicator& gather() = 0;     // shard axis: weights
+  virtual Communicator& reduce() = 0;     // shard axis: gradients
+  virtual Communicator& replicate() = 0;  // replicate axis: gradients of the same slice, in order of replicas
+  virtual Communicator& model() = 0;      // model axis: activations and norms
+  virtual Communicator& control() = 0;    // all ranks
 
   // Tells every other rank that this one gives up, and why. Never throws, never blocks for long; the first message
   // of the run wins.
@@ -79,6 +109,13 @@ class Mesh {
   // Calls on_failure once, on a thread of the mesh, when another rank has announced a failure (message begins with
   // "rank R: "). Polls the store twice a second on a connection of its own.
   virtual void watch_failures(std::function<void(const std::string&)> on_failure) = 0;
+
+ protected:
+  Mesh(int64_t rank, const MeshShape& shape) : rank_(rank), shape_(shape) {}
+
+ private:
+  int64_t rank_;
+  MeshShape shape_;
 };
 
 }  // namespace ghostshard::fsdp

@@ -14,14 +14,14 @@ void require(bool holds, const char* rule, double found) {
 
 // The owned parts of all parameters that share a weight decay, and buffers laid out like the shards cut in the same
 // way.
-class Slices {
+class OwnedSlices {
  public:
   // decayed: the parameters with two or more extents, or those with one.
-  Slices(const ShardedModel& model, bool decayed) {
+  OwnedSlices(const ShardedModel& model, bool decayed) {
     for (const auto& group : model.groups()) {
       if (!group->trainable()) continue;
       int64_t end = -1;  // of the last slice, to join neighbours: fewer, longer slices
-      for (const OwnedRange& range : group->plan().owned(model.mesh().rank())) {
+      for (const OwnedRange& range : group->owned()) {
         const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
         if ((parameter.shape().size() >= 2) != decayed) continue;
         if (range.shard_offset == end) {
@@ -64,8 +64,8 @@ class ShardOptimizer : public Optimizer {
  public:
   ShardOptimizer(ShardedModel& model, double weight_decay) : model_(model) {
     require(weight_decay >= 0, "weight_decay must not be negative", weight_decay);
-    halves_[0] = {Slices(model, true), weight_decay};
-    halves_[1] = {Slices(model, false), 0.0};
+    halves_[0] = {OwnedSlices(model, true), weight_decay};
+    halves_[1] = {OwnedSlices(model, false), 0.0};
   }
 
   void step(const ShardBuffers& gradient, double learning_rate) final {
@@ -80,14 +80,19 @@ class ShardOptimizer : public Optimizer {
     model_.weights_changed();
   }
 
+  int64_t steps() const final { return steps_; }
+  void set_steps(int64_t steps) final {
+    require(steps >= 0, "the number of steps taken must not be negative", static_cast<double>(steps));
+    steps_ = steps;
+  }
+
  protected:
-  virtual void update(const Slices& slices, const std::vector<at::Tensor>& weights,
+  virtual void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights,
                       const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) = 0;
-  int64_t steps() const { return steps_; }
 
  private:
   struct Half {
-    std::optional<Slices> slices;
+    std::optional<OwnedSlices> slices;
     double weight_decay = 0.0;
   };
   ShardedModel& model_;
@@ -102,10 +107,15 @@ class Sgd final : public ShardOptimizer {
     require(momentum_ >= 0 && momentum_ < 1, "momentum must be at least 0 and below 1", momentum_);
     if (momentum_ > 0) velocity_.emplace(model);
   }
+  std::string rule() const override { return "sgd"; }
+  std::vector<Slices> slices() override {
+    if (!velocity_) return {};
+    return {{"velocity", &*velocity_}};
+  }
 
  private:
-  void update(const Slices& slices, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
-              double learning_rate, double weight_decay) override {
+  void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights,
+              const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) override {
     const auto velocity = velocity_ ? slices.of(*velocity_) : std::vector<at::Tensor>();
     at::_fused_sgd_(weights, gradients, velocity, weight_decay, momentum_, learning_rate, /*dampening=*/0.0,
                     /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/steps() == 1);
@@ -123,10 +133,14 @@ class AdamW final : public ShardOptimizer {
     require(options.beta2 >= 0 && options.beta2 < 1, "beta2 must be at least 0 and below 1", options.beta2);
     require(options.epsilon > 0, "epsilon must be positive", options.epsilon);
   }
+  std::string rule() const override { return "adamw"; }
+  std::vector<Slices> slices() override {
+    return {{"first_moment", &first_moment_}, {"second_moment", &second_moment_}};
+  }
 
  private:
-  void update(const Slices& slices, const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
-              double learning_rate, double weight_decay) override {
+  void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights,
+              const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) override {
     const std::vector<at::Tensor> counts(weights.size(), at::full({}, static_cast<double>(steps()), at::kFloat));
     at::_fused_adamw_(weights, gradients, slices.of(first_moment_), slices.of(second_moment_),
                       /*max_exp_avg_sqs=*/at::TensorList(), counts, learning_rate, options_.beta1, options_.beta2,

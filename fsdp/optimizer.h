@@ -5,7 +5,9 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fsdp/reduce_scatter.h"
@@ -13,9 +15,23 @@
 
 namespace ghostshard::fsdp {
 
-class Optimizer {
+// What a checkpoint keeps of an optimizer (fsdp/checkpoint.h): its rule's name, how many steps it has taken, and its
+// flat slices, laid out like the model's shards.
+class OptimizerState {
  public:
-  virtual ~Optimizer() = default;
+  struct Slices {
+    std::string name;       // "first_moment"
+    ShardBuffers* buffers;  // lives as long as the optimizer
+  };
+  virtual ~OptimizerState() = default;
+  virtual std::string rule() const = 0;  // "sgd", "adamw"
+  virtual int64_t steps() const = 0;
+  virtual void set_steps(int64_t steps) = 0;  // std::invalid_argument unless >= 0
+  virtual std::vector<Slices> slices() = 0;
+};
+
+class Optimizer : public OptimizerState {
+ public:
   // gradient: one slice [shard_size] per trainable group; read only. learning_rate > 0 (std::invalid_argument
   // otherwise). Updates the shards and calls model.weights_changed().
   virtual void step(const ShardBuffers& gradient, double learning_rate) = 0;

@@ -85,7 +85,7 @@ struct ReduceScatter::InFlight {
 };
 
 ReduceScatter::ReduceScatter(ShardedModel& model) : model_(model) {
-  if (model.mesh().world_size() == 1) return;
+  if (model.mesh().shape().shard == 1) return;
   int64_t longest = 0;
   for (const auto& group : model.groups()) {
     if (group->trainable()) longest = std::max(longest, group->plan().flat_size());
@@ -126,13 +126,17 @@ void ReduceScatter::finish(const FlatGroup& group, at::Tensor own) {
   const std::unique_ptr<InFlight> done = std::move(in_flight_.front());
   in_flight_.pop_front();
   if (done->exchange != nullptr) done->exchange->wait();
+  Mesh& mesh = model_.mesh();
+  if (mesh.replica() != 0) own.zero_();
   std::vector<const float*> slices;
-  const int64_t rank = model_.mesh().rank();
-  for (int64_t r = 0; r < model_.mesh().world_size(); ++r) {
+  const int64_t rank = mesh.shard_rank();
+  for (int64_t r = 0; r < mesh.shape().shard; ++r) {
     const at::Tensor& from = r == rank ? done->message : done->received;
     slices.push_back(from.const_data_ptr<float>() + r * size);
   }
   add_in_order(own.mutable_data_ptr<float>(), slices, size);
+  // In order of replicas, so it begins with replica 0's slice and the starting values in it.
+  if (mesh.shape().replicate > 1) mesh.replicate().all_reduce_sum(own);
 }
 
 }  // namespace ghostshard::fsdp

@@ -3,6 +3,11 @@
 // By all-to-all and a float32 sum in rank order that starts from values of the owner: (W−1)/W of the buffer leaves
 // each rank once (Gloo's own reduce-scatter is an all-reduce: twice that), the order is fixed, and the sum without
 // the owner's starting values never exists anywhere.
+//
+// With a replicate axis every replica does so on its own, and the replicas' slices are then added in order of replicas,
+// beginning with replica 0. Starting values count once: those of replica 0; other replicas start from zero, whatever
+// they hold. So what another replica forms is the contribution of its own ranks, and all ranks' sum exists only on top
+// of replica 0's starting values. All replicas end with the same bits.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -46,7 +51,8 @@ class ReduceScatter {
 
   // Starts sending message [flat_size]; it must stay unchanged until finish() of the same group.
   void begin(const FlatGroup& group, at::Tensor message);
-  // own [shard_size] += slices of ranks 0 … W−1 in this order. Groups finish in the order they began.
+  // own [shard_size]: starting values in, sum out, in rank order as said above; starting values of replicas other than
+  // 0 are ignored. Groups finish in the order they began.
   void finish(const FlatGroup& group, at::Tensor own);
 
  private:

@@ -1,8 +1,11 @@
 // A unit's forward stands between two identities in the autograd graph, entry and exit. Backward meets the exit first,
-// which gathers the unit again, then body's operations, then the entry, which lets it go.
+// which gathers the unit again, then body's operations, then the entry, which lets it go. Where activations are
+// recomputed, one node stands for all three and runs body's graph, made anew, as a backward within the backward.
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include "fsdp/backward_pass.h"
 #include "fsdp/sharded_model.h"
 #include "fsdp/unit_buffers.h"
 
@@ -76,10 +79,44 @@ struct UnitEntry : torch::autograd::Function<UnitEntry> {
   }
 };
 
+struct Recomputation : torch::CustomClassHolder {
+  PassagePtr passage;
+  std::function<at::Tensor(const at::Tensor&)> body;
+  at::Tensor input;
+};
+
+struct RecomputedUnit : torch::autograd::Function<RecomputedUnit> {
+  // Runs without grad mode, so body records nothing.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const c10::intrusive_ptr<Recomputation>& again, bool gradient_wanted) {
+    again->input = x.detach();
+    context->saved_data["again"] = c10::IValue::make_capsule(again);
+    context->saved_data["gradient_wanted"] = gradient_wanted;
+    return again->body(again->input);
+  }
+  static variable_list backward(AutogradContext* context, variable_list grad) {
+    const auto found = context->saved_data.find("again");
+    if (found == context->saved_data.end()) throw std::logic_error("a recomputed unit's backward runs once");
+    const auto again = c10::static_intrusive_pointer_cast<Recomputation>(found->second.toCapsule());
+    context->saved_data.erase(found);  // frees body and input when this call ends, whatever becomes of the graph
+    again->passage->enter();
+    const at::Tensor input = again->input.detach().requires_grad_();
+    {
+      const NestedBackward nested;
+      const at::AutoGradMode record(true);
+      const at::Tensor y = again->body(input);
+      if (y.requires_grad()) torch::autograd::backward({y}, {grad[0]});
+    }
+    again->passage->leave();
+    const bool wanted = context->saved_data.at("gradient_wanted").toBool();
+    return {wanted ? input.grad() : at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
-                    const std::function<at::Tensor(const at::Tensor&)>& body) {
+                    const std::function<at::Tensor(const at::Tensor&)>& body, Activations activations) {
   const bool recording = at::GradMode::is_enabled() && (x.requires_grad() || model.unit_trainable(unit));
   const Lease lease(model, unit);
   if (next_forward >= 0) model.prefetch(next_forward);
@@ -92,6 +129,12 @@ at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int
   if (torch::autograd::isDifferentiableType(x.scalar_type())) {
     // body's operations are recorded because of this input; the gradient itself stops at the entry if nobody wants it.
     const at::Tensor source = x.requires_grad() ? x : x.detach().requires_grad_();
+    if (activations == Activations::kRecompute) {
+      const auto again = c10::make_intrusive<Recomputation>();
+      again->passage = passage;
+      again->body = body;
+      return RecomputedUnit::apply(source, again, x.requires_grad());
+    }
     input = UnitEntry::apply(source, passage, x.requires_grad());
   }
   const at::Tensor y = body(input);

@@ -34,10 +34,12 @@ ShardPlan plan_group(const std::vector<const Parameter*>& parameters, int64_t wo
 
 }  // namespace
 
-int64_t Parameter::numel() const {
-  int64_t product = 1;
-  for (const int64_t extent : shape_) product *= extent;
-  return product;
+int64_t Parameter::numel() const { return c10::multiply_integers(shape_); }
+int64_t Parameter::whole_numel() const { return c10::multiply_integers(whole_shape_); }
+
+std::vector<ElementRun> Parameter::whole_runs(int64_t first, int64_t count) const {
+  const Mesh& mesh = model_->mesh();
+  return fsdp::whole_runs(whole_shape_, split_, mesh.shape().model, mesh.model_rank(), first, count);
 }
 
 at::Tensor Parameter::value() const {
@@ -49,7 +51,12 @@ at::Tensor Parameter::value() const {
   return buffers.flat(*group_).narrow(0, offset_, numel()).view(shape_);
 }
 
-ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units) : mesh_(mesh), specs_(std::move(units)) {
+ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units, at::ScalarType compute_dtype)
+    : mesh_(mesh), specs_(std::move(units)), compute_dtype_(compute_dtype) {
+  if (compute_dtype != at::kFloat && compute_dtype != at::kBFloat16) {
+    throw std::invalid_argument(std::string("the compute dtype must be float32 or bfloat16, got ") +
+                                c10::toString(compute_dtype));
+  }
   const at::NoGradGuard no_grad;
   std::unordered_set<std::string> names;
   for (size_t u = 0; u < specs_.size(); ++u) {
@@ -58,7 +65,6 @@ ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units) : mesh_(mesh
       auto parameter = std::make_unique<Parameter>();
       parameter->name_ = spec.name;
       parameter->id_ = static_cast<uint32_t>(parameters_.size());
-      parameter->shape_ = spec.shape;
       parameter->trainable_ = spec.trainable;
       parameter->unit_ = static_cast<int64_t>(u);
       parameter->model_ = this;
@@ -72,6 +78,9 @@ ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units) : mesh_(mesh
                                     "': the shape must have one or more extents, all at least 1, got " +
                                     text_of(spec.shape));
       }
+      parameter->whole_shape_ = spec.shape;
+      parameter->split_ = spec.split;
+      parameter->shape_ = part_shape(spec.name, spec.shape, spec.split, mesh_.shape().model);
       members[spec.trainable ? 0 : 1].push_back(parameter.get());
       parameters_.push_back(std::move(parameter));
     }
@@ -83,7 +92,8 @@ ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units) : mesh_(mesh
       group->unit_ = static_cast<int64_t>(u);
       group->trainable_ = trainable;
       group->parameters_.assign(of_kind.begin(), of_kind.end());
-      group->plan_ = plan_group(group->parameters_, mesh_.world_size());
+      group->plan_ = plan_group(group->parameters_, mesh_.shape().shard);
+      group->shard_rank_ = mesh_.shard_rank();
       group->shard_ = at::zeros({group->plan_.shard_size()}, at::kFloat);
       for (size_t t = 0; t < of_kind.size(); ++t) {
         of_kind[t]->group_ = group.get();
@@ -92,7 +102,7 @@ ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units) : mesh_(mesh
       groups_.push_back(std::move(group));
     }
   }
-  buffers_ = std::make_shared<UnitBuffers>(mesh_, specs_, groups_);
+  buffers_ = std::make_shared<UnitBuffers>(mesh_, specs_, groups_, compute_dtype_);
 }
 
 ShardedModel::~ShardedModel() = default;
@@ -101,13 +111,13 @@ int64_t ShardedModel::unit_count() const { return static_cast<int64_t>(specs_.si
 
 int64_t ShardedModel::parameter_count() const {
   int64_t sum = 0;
-  for (const auto& parameter : parameters_) sum += parameter->numel();
+  for (const auto& parameter : parameters_) sum += parameter->whole_numel();
   return sum;
 }
 
 int64_t ShardedModel::trainable_parameter_count() const {
   int64_t sum = 0;
-  for (const auto& parameter : parameters_) sum += parameter->trainable() ? parameter->numel() : 0;
+  for (const auto& parameter : parameters_) sum += parameter->trainable() ? parameter->whole_numel() : 0;
   return sum;
 }
 
@@ -135,16 +145,17 @@ int64_t ShardedModel::gathers() const { return buffers_->gathers(); }
 void ShardedModel::weights_changed() { buffers_->invalidate(); }
 
 void ShardedModel::set_parameter(const Parameter& parameter, const at::Tensor& whole) {
-  if (!whole.defined() || whole.sizes() != at::IntArrayRef(parameter.shape())) {
+  if (!whole.defined() || whole.sizes() != at::IntArrayRef(parameter.whole_shape())) {
     throw std::invalid_argument("parameter '" + parameter.name() + "': the shape must be " +
-                                text_of(parameter.shape()) + ", got " +
+                                text_of(parameter.whole_shape()) + ", got " +
                                 (whole.defined() ? text_of(whole.sizes().vec()) : "an undefined tensor"));
   }
   const at::NoGradGuard no_grad;
   wait_for_gathers();
   const FlatGroup& group = parameter.group();
-  const at::Tensor flat = whole.detach().reshape({-1});
-  for (const OwnedRange& range : group.plan().owned(mesh_.rank())) {
+  const at::Tensor flat =
+      part_of(whole.detach(), parameter.split_, mesh_.shape().model, mesh_.model_rank()).reshape({-1});
+  for (const OwnedRange& range : group.owned()) {
     if (group.parameters()[static_cast<size_t>(range.tensor)] != &parameter) continue;
     group.shard().narrow(0, range.shard_offset, range.count).copy_(flat.narrow(0, range.first, range.count));
   }
@@ -153,8 +164,17 @@ void ShardedModel::set_parameter(const Parameter& parameter, const at::Tensor& w
 
 at::Tensor ShardedModel::whole_parameter(const Parameter& parameter) {
   const at::NoGradGuard no_grad;
+  const at::Tensor part = whole_part(parameter);
+  if (!parameter.cut()) return part;
+  const int64_t ranks = mesh_.shape().model;
+  const at::Tensor parts = at::empty({ranks * part.numel()}, at::kFloat);
+  mesh_.model().all_gather(parts, part)->wait();
+  return join_parts(parts, parameter.whole_shape(), parameter.split_, ranks);
+}
+
+at::Tensor ShardedModel::whole_part(const Parameter& parameter) {
   // The unit's own buffer where it is free: the unit's other parameters then cost no further gather.
-  if (buffers_->available(parameter.unit())) {
+  if (compute_dtype_ == at::kFloat && buffers_->available(parameter.unit())) {
     const Lease lease(*this, parameter.unit());
     return parameter.value().clone();
   }

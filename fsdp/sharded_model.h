@@ -5,9 +5,15 @@
 // whole group exists only while the unit is gathered, in a buffer allocated once: units with Residency::kRegather
 // share two buffers in turn (unit index mod 2 among them), units with Residency::kKeep own one and are gathered once
 // per weight version. With one rank the shard itself is the gathered buffer and nothing is copied; the rules of
-// acquiring are the same, so that a program that runs on one rank runs on many. Parameters are views of these buffers
+// acquiring are the same, so that a program that runs on one rank runs on many. With a 16-bit compute dtype shards stay
+// float32; each is rounded once per weight version into a slice of that dtype, which is what travels (half the bytes)
+// and what Parameter::value() shows. Parameters are views of these buffers
 // and never move; autograd must save the Parameter, not its value(). All methods are called from one thread, in the
 // same order on every rank.
+//
+// On a mesh with a model axis a parameter may be cut (fsdp/model_split.h): then shape(), numel(), value() and the plan
+// are of this rank's part, and all ranks' parts have one shape. What is not cut is the same on every model rank, and
+// stays so as long as every rank computes the same bits from it: model peers must be machines of one kind.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,6 +25,7 @@
 #include <vector>
 
 #include "fsdp/mesh.h"
+#include "fsdp/model_split.h"
 #include "fsdp/shard_plan.h"
 
 namespace ghostshard::fsdp {
@@ -32,8 +39,9 @@ enum class Residency { kRegather, kKeep };
 
 struct ParameterSpec {
   std::string name;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;  // of the whole parameter
   bool trainable = true;
+  ModelSplit split{};  // among the ranks of the model axis
 };
 
 struct UnitSpec {
@@ -49,18 +57,26 @@ class Parameter {
   uint32_t id() const { return id_; }  // position in order of declaration; does not depend on ranks or freezing
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t numel() const;
+  const std::vector<int64_t>& whole_shape() const { return whole_shape_; }
+  int64_t whole_numel() const;
+  // Its elements are dealt out over the model axis, rather than the same on every model rank.
+  bool cut() const { return shape_ != whole_shape_; }
+  // Where the elements [first, first + count) of this rank's part lie in the whole parameter.
+  std::vector<ElementRun> whole_runs(int64_t first, int64_t count) const;
   bool trainable() const { return trainable_; }
   int64_t unit() const { return unit_; }
   const FlatGroup& group() const { return *group_; }
   int64_t offset() const { return offset_; }  // of the first element within the group's flat buffer
-  // View [shape] of the gathered buffer. Throws std::logic_error naming the parameter if its unit is not gathered.
+  // View [shape] of the gathered buffer, in the model's compute dtype. Throws std::logic_error naming the parameter if
+  // its unit is not gathered.
   at::Tensor value() const;
 
  private:
   friend class ShardedModel;
   std::string name_;
   uint32_t id_ = 0;
-  std::vector<int64_t> shape_;
+  std::vector<int64_t> shape_, whole_shape_;
+  ModelSplit split_;
   bool trainable_ = true;
   int64_t unit_ = 0;
   int64_t offset_ = 0;
@@ -74,7 +90,8 @@ class FlatGroup {
   int64_t index() const { return index_; }  // among all groups of the model
   int64_t unit() const { return unit_; }
   bool trainable() const { return trainable_; }
-  const ShardPlan& plan() const { return plan_; }
+  const ShardPlan& plan() const { return plan_; }                             // over the shard axis
+  std::vector<OwnedRange> owned() const { return plan_.owned(shard_rank_); }  // by this rank; the same on all replicas
   const std::vector<const Parameter*>& parameters() const { return parameters_; }  // in the plan's order
   at::Tensor shard() const { return shard_; }  // float32 [shard_size], this rank's master weights
 
@@ -83,6 +100,7 @@ class FlatGroup {
   int64_t index_ = 0;
   int64_t unit_ = 0;
   bool trainable_ = true;
+  int64_t shard_rank_ = 0;
   ShardPlan plan_;
   std::vector<const Parameter*> parameters_;
   at::Tensor shard_;
@@ -91,16 +109,18 @@ class FlatGroup {
 class ShardedModel {
  public:
   // Blocks of parameters are whole rows (last extent) where that leaves padding under 3 %, else single elements.
-  // Throws std::invalid_argument for a name used twice or a shape without elements.
-  ShardedModel(Mesh& mesh, std::vector<UnitSpec> units);
+  // Throws std::invalid_argument for a name used twice, a shape without elements, a cut that does not come out even, or
+  // a compute dtype that is neither float32 nor bfloat16.
+  ShardedModel(Mesh& mesh, std::vector<UnitSpec> units, at::ScalarType compute_dtype = at::kFloat);
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
   Mesh& mesh() const { return mesh_; }
+  at::ScalarType compute_dtype() const { return compute_dtype_; }
   int64_t unit_count() const;
-  int64_t parameter_count() const;                            // elements, trainable and frozen
-  int64_t trainable_parameter_count() const;                  // elements
+  int64_t parameter_count() const;                            // elements of whole parameters, trainable and frozen
+  int64_t trainable_parameter_count() const;                  // likewise
   const Parameter& parameter(const std::string& name) const;  // std::out_of_range naming it
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
@@ -125,18 +145,21 @@ class ShardedModel {
 
   // This rank's shards get their part of a whole tensor; every rank calls it with the same values. Shape must fit.
   void set_parameter(const Parameter& parameter, const at::Tensor& whole);
-  // The whole tensor, on every rank, as a copy. A collective: every rank must call it for the same parameter.
+  // The whole tensor in float32 (the master weights), on every rank, as a copy. A collective: every rank must call it
+  // for the same parameter.
   at::Tensor whole_parameter(const Parameter& parameter);
   // After shards were changed: what is gathered is out of date. (set_parameter and optimizers call it, and call
   // wait_for_gathers() before they change anything.)
   void weights_changed();
 
  private:
+  at::Tensor whole_part(const Parameter& parameter);  // this model rank's part, gathered over the shard axis
   friend class Parameter;
   friend class Lease;
   friend struct UnitPassage;
   Mesh& mesh_;
   std::vector<UnitSpec> specs_;
+  at::ScalarType compute_dtype_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
   std::shared_ptr<UnitBuffers> buffers_;  // a lease that outlives the model holds a weak reference
@@ -166,7 +189,14 @@ class Lease {
 // an input of integers (token ids) cannot, and there body itself must anchor its operations in the graph.
 // After an exception in body or in backward no lease is left: what backward held goes when its graph does, or at once
 // by reset_leases(). In backward a unit whose input needs no gradient is released at the end of the whole backward.
+//
+// Activations::kRecompute (arXiv:1604.06174): forward keeps x and y alone, backward runs body once more, now recording,
+// and goes through it at once. Body must compute the same again (no coins) and is kept until then: what it captures by
+// reference must live as long. Backward runs once (std::logic_error). An input of integers is stored as ever. Gradients
+// are the same bits either way.
+enum class Activations { kStore, kRecompute };
 at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
-                    const std::function<at::Tensor(const at::Tensor&)>& body);
+                    const std::function<at::Tensor(const at::Tensor&)>& body,
+                    Activations activations = Activations::kStore);
 
 }  // namespace ghostshard::fsdp

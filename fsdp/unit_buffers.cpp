@@ -6,8 +6,14 @@
 namespace ghostshard::fsdp {
 
 UnitBuffers::UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs,
-                         const std::vector<std::unique_ptr<FlatGroup>>& groups)
-    : mesh_(mesh), units_(specs.size()), slots_(2), flat_(groups.size()) {
+                         const std::vector<std::unique_ptr<FlatGroup>>& groups, at::ScalarType compute_dtype)
+    : mesh_(mesh),
+      units_(specs.size()),
+      slots_(2),
+      flat_(groups.size()),
+      compute_dtype_(compute_dtype),
+      rounded_(groups.size()),
+      rounded_version_(groups.size(), -1) {
   // Slots 0 and 1 are shared; a unit to keep gets one more of its own. The place of a unit is fixed for good: what an
   // operation remembers as a view of its weights is right again once the unit is gathered again.
   size_t shared = 0;
@@ -21,8 +27,16 @@ UnitBuffers::UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs,
     }
   }
   for (const auto& group : groups) units_[static_cast<size_t>(group->unit())].groups.push_back(group.get());
-  if (mesh_.world_size() == 1) {
-    for (const auto& group : groups) flat_[static_cast<size_t>(group->index())] = group->shard();
+  if (compute_dtype_ != at::kFloat) {
+    for (const auto& group : groups) {
+      rounded_[static_cast<size_t>(group->index())] = at::zeros({group->plan().shard_size()}, compute_dtype_);
+    }
+  }
+  if (mesh_.shape().shard == 1) {
+    for (const auto& group : groups) {
+      const auto index = static_cast<size_t>(group->index());
+      flat_[index] = compute_dtype_ == at::kFloat ? group->shard() : rounded_[index];
+    }
     return;
   }
   std::vector<int64_t> elements(slots_.size(), 0);
@@ -31,7 +45,7 @@ UnitBuffers::UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs,
     for (const FlatGroup* group : unit.groups) sum += group->plan().flat_size();
     elements[unit.slot] = std::max(elements[unit.slot], sum);
   }
-  for (size_t s = 0; s < slots_.size(); ++s) slots_[s].memory = at::zeros({elements[s]}, at::kFloat);
+  for (size_t s = 0; s < slots_.size(); ++s) slots_[s].memory = at::zeros({elements[s]}, compute_dtype_);
   for (const Unit& unit : units_) {
     int64_t offset = 0;
     for (const FlatGroup* group : unit.groups) {
@@ -75,6 +89,17 @@ void UnitBuffers::wait_for(Slot& slot) {
   }
 }
 
+at::Tensor UnitBuffers::outgoing(const FlatGroup& group) {
+  const auto index = static_cast<size_t>(group.index());
+  if (compute_dtype_ == at::kFloat) return group.shard();
+  if (rounded_version_[index] != version_) {
+    // variable_data: values that come back the same must not look modified to autograd.
+    rounded_[index].variable_data().copy_(group.shard());
+    rounded_version_[index] = version_;
+  }
+  return rounded_[index];
+}
+
 void UnitBuffers::prefetch(int64_t unit) {
   const Unit& wanted = unit_at(unit);
   if (current(unit)) return;
@@ -86,11 +111,12 @@ void UnitBuffers::prefetch(int64_t unit) {
   }
   wait_for(slot);  // of a unit that was prefetched and never used
   slot.owner = -1;
-  if (mesh_.world_size() > 1) {
-    for (const FlatGroup* group : wanted.groups) {
-      slot.pending.push_back(mesh_.gather().all_gather(flat(*group), group->shard()));
-      ++gathers_;
-    }
+  for (const FlatGroup* group : wanted.groups) {
+    const at::Tensor own = outgoing(*group);
+    if (mesh_.shape().shard == 1) continue;
+    // A gather moves bytes; two 16-bit values go as one float32. Shards are a multiple of 16 elements.
+    slot.pending.push_back(mesh_.gather().all_gather(flat(*group).view(at::kFloat), own.view(at::kFloat)));
+    ++gathers_;
   }
   slot.owner = unit;
   slot.version = version_;

@@ -11,7 +11,8 @@ namespace ghostshard::fsdp {
 
 class UnitBuffers {
  public:
-  UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs, const std::vector<std::unique_ptr<FlatGroup>>& groups);
+  UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs, const std::vector<std::unique_ptr<FlatGroup>>& groups,
+              at::ScalarType compute_dtype);
 
   void prefetch(int64_t unit);
   void acquire(int64_t unit);
@@ -47,11 +48,16 @@ class UnitBuffers {
   const Unit& unit_at(int64_t unit) const;
   bool current(int64_t unit) const;  // there or under way
   void wait_for(Slot& slot);
+  // This rank's shard in the compute dtype, rounded once per weight version; the shard itself where that is float32.
+  at::Tensor outgoing(const FlatGroup& group);
 
   Mesh& mesh_;
   std::vector<Unit> units_;
   std::vector<Slot> slots_;
   std::vector<at::Tensor> flat_;  // [flat_size] by group index: views of slots, or the shards themselves
+  at::ScalarType compute_dtype_;
+  std::vector<at::Tensor> rounded_;  // [shard_size] by group index; undefined where the compute dtype is float32
+  std::vector<int64_t> rounded_version_;
   int64_t version_ = 0;
   uint64_t epoch_ = 0;
   int64_t gathers_ = 0;

@@ -95,14 +95,15 @@ void load_weights(Gpt2& model, const Folder& folder) {
   at::Tensor wte;
   for (const auto& parameter : model.parameters().parameters()) {
     const std::string& name = parameter->name();
+    if (is_adapter(name)) continue;
     const bool copy_of_wte = name == "lm_head.weight" && !weights.contains(name) && wte.defined();
     if (!copy_of_wte && !weights.contains(name)) {
       throw std::invalid_argument(folder.path.string() + ": tensor '" + name + "' is missing");
     }
     const at::Tensor tensor = copy_of_wte ? wte : weights.take(name);
-    if (tensor.sizes() != at::IntArrayRef(parameter->shape())) {
+    if (tensor.sizes() != at::IntArrayRef(parameter->whole_shape())) {
       throw std::invalid_argument(folder.path.string() + ": tensor '" + name + "' must have shape " +
-                                  c10::str(at::IntArrayRef(parameter->shape())) + " by config.json, has " +
+                                  c10::str(at::IntArrayRef(parameter->whole_shape())) + " by config.json, has " +
                                   c10::str(tensor.sizes()));
     }
     if (!at::isFloatingType(tensor.scalar_type())) {
@@ -123,8 +124,14 @@ void save_folder(Gpt2& model, const nlohmann::json& original_config, const std::
   const bool writes = model.parameters().mesh().rank() == 0;
   std::vector<fsdp::NamedTensor> tensors;
   for (const auto& parameter : model.parameters().parameters()) {
-    at::Tensor whole = model.parameters().whole_parameter(*parameter);
-    if (writes) tensors.push_back({parameter->name(), std::move(whole)});
+    const std::string& name = parameter->name();
+    if (is_adapter(name)) continue;
+    constexpr std::string_view kWeight = ".weight";
+    at::Tensor whole =
+        name.ends_with(kWeight)
+            ? merged_weight(model.parameters(), name.substr(0, name.size() - kWeight.size()), model.lora())
+            : model.parameters().whole_parameter(*parameter);
+    if (writes) tensors.push_back({name, std::move(whole)});
   }
   if (!writes) return;
   std::filesystem::create_directories(path);

@@ -23,12 +23,14 @@ struct Folder {
 Folder open_folder(const std::filesystem::path& path);
 
 // Fills the model's shards from the folder's safetensors; names with or without the "transformer." prefix. With
-// untied heads and no lm_head.weight in the folder (a tied checkpoint), the head starts as a copy of wte.
+// untied heads and no lm_head.weight in the folder (a tied checkpoint), the head starts as a copy of wte. Adapters are
+// not in a folder and stay as they are.
 // std::invalid_argument naming file and tensor: missing, wrong shape, wrong dtype, unknown tensors. A collective.
 void load_weights(Gpt2& model, const Folder& folder);
 
-// Writes config.json, generation_config.json, model.safetensors and copies of the tokenizer's files found in
-// `tokenizer_from` (may be empty) to `path`, complete or not at all. A collective; rank 0 writes.
+// Writes config.json, generation_config.json, model.safetensors (adapters merged into their weights) and copies of the
+// tokenizer's files found in `tokenizer_from` (may be empty) to `path`, complete or not at all. A collective; rank 0
+// writes.
 void save_folder(Gpt2& model, const nlohmann::json& original_config, const std::filesystem::path& tokenizer_from,
                  const std::filesystem::path& path);
 

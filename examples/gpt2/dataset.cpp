@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 
 #include "fsdp/safetensors.h"
@@ -30,15 +31,17 @@ at::Tensor long_tensor(const std::vector<int64_t>& values) {
 
 // Collects rows unit by unit.
 struct BatchBuilder {
-  std::vector<int64_t> ids, positions, offsets{0};
+  std::vector<int64_t> ids, positions, offsets{0}, document_offsets{0};
   std::vector<int64_t> loss_rows, targets, loss_offsets{0};
   std::vector<float> weights;
+  bool grouped = false;
 
   TokenBatch build() && {
     TokenBatch batch;
     batch.ids = long_tensor(ids);
     batch.positions = long_tensor(positions);
     batch.segments = std::make_shared<kernels::Segments>(std::move(offsets));
+    if (grouped) batch.documents = std::make_shared<kernels::Segments>(std::move(document_offsets));
     batch.targets = long_tensor(targets);
     batch.loss_weights = at::tensor(at::ArrayRef<float>(weights), at::TensorOptions(at::kFloat));
     if (loss_rows.size() != ids.size()) {
@@ -70,8 +73,23 @@ Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t 
                                 std::to_string(tokens_.size()) + "), run from " + std::to_string(offsets_.front()) +
                                 " to " + std::to_string(offsets_.back()));
   }
-  row_counts_.reserve(offsets_.size() - 1);
+  grouped_ = file.contains("unit_offsets");
+  if (grouped_) {
+    unit_offsets_ = column<int64_t>(file, name, "unit_offsets", at::kLong);
+    const bool spans = unit_offsets_.size() >= 2 && unit_offsets_.front() == 0 && unit_offsets_.back() == texts();
+    if (!spans ||
+        std::adjacent_find(unit_offsets_.begin(), unit_offsets_.end(), std::greater_equal<>()) != unit_offsets_.end()) {
+      throw std::invalid_argument(name + ": unit_offsets must rise from 0 to the number of texts (" +
+                                  std::to_string(texts()) + "), by at least one text for each unit");
+    }
+  } else {
+    unit_offsets_.resize(offsets_.size());
+    std::iota(unit_offsets_.begin(), unit_offsets_.end(), 0);
+  }
+  row_counts_.assign(static_cast<size_t>(units()), 0);
+  size_t unit = 0;
   for (size_t u = 0; u + 1 < offsets_.size(); ++u) {
+    if (static_cast<int64_t>(u) == unit_offsets_[unit + 1]) ++unit;
     const int64_t length = offsets_[u + 1] - offsets_[u];
     if (length < 0)
       throw std::invalid_argument(name + ": offsets must never decrease, do so at text " + std::to_string(u));
@@ -81,7 +99,7 @@ Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t 
                                   " tokens for this model (n_positions), text " + std::to_string(u) + " has " +
                                   std::to_string(length));
     }
-    row_counts_.push_back(rows);
+    row_counts_[unit] += rows;
   }
   for (size_t i = 0; i < tokens_.size(); ++i) {
     if (!(tokens_[i] >= 0 && tokens_[i] < vocab_size)) {
@@ -94,8 +112,8 @@ Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t 
 
 int64_t Dataset::loss_tokens() const {
   int64_t count = 0;
-  for (int64_t u = 0; u < units(); ++u) {
-    // A unit's first token is never predicted.
+  for (int64_t u = 0; u < texts(); ++u) {
+    // A text's first token is never predicted.
     for (int64_t i = offsets_[static_cast<size_t>(u)] + 1; i < offsets_[static_cast<size_t>(u) + 1]; ++i) {
       count += loss_mask_[static_cast<size_t>(i)] != 0 ? 1 : 0;
     }
@@ -103,20 +121,31 @@ int64_t Dataset::loss_tokens() const {
   return count;
 }
 
+std::string Dataset::unit_of_privacy() const {
+  const auto named = metadata_.find("unit");
+  if (named != metadata_.end()) return named->second;
+  return grouped_ ? "group of texts" : "text";
+}
+
 TokenBatch Dataset::batch(std::span<const int64_t> units) const {
   BatchBuilder rows;
+  rows.grouped = grouped_;
   for (const int64_t unit : units) {
-    const int64_t first = offsets_.at(static_cast<size_t>(unit));
-    const int64_t count = row_counts_.at(static_cast<size_t>(unit));
     const size_t losses_before = rows.loss_rows.size();
-    for (int64_t t = 0; t < count; ++t) {
-      const auto next = static_cast<size_t>(first + t + 1);
-      if (loss_mask_[next] != 0) {
-        rows.loss_rows.push_back(static_cast<int64_t>(rows.ids.size()));
-        rows.targets.push_back(tokens_[next]);
+    for (int64_t text = unit_offsets_.at(static_cast<size_t>(unit));
+         text < unit_offsets_.at(static_cast<size_t>(unit) + 1); ++text) {
+      const int64_t first = offsets_.at(static_cast<size_t>(text));
+      const int64_t end = offsets_.at(static_cast<size_t>(text) + 1);
+      for (int64_t i = first; i + 1 < end; ++i) {
+        const auto next = static_cast<size_t>(i + 1);
+        if (loss_mask_[next] != 0) {
+          rows.loss_rows.push_back(static_cast<int64_t>(rows.ids.size()));
+          rows.targets.push_back(tokens_[next]);
+        }
+        rows.ids.push_back(tokens_[static_cast<size_t>(i)]);
+        rows.positions.push_back(i - first);
       }
-      rows.ids.push_back(tokens_[static_cast<size_t>(first + t)]);
-      rows.positions.push_back(t);
+      rows.document_offsets.push_back(static_cast<int64_t>(rows.ids.size()));
     }
     const size_t losses = rows.loss_rows.size() - losses_before;
     rows.weights.resize(rows.loss_rows.size(), losses > 0 ? 1.0F / static_cast<float>(losses) : 0.0F);

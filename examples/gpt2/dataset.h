@@ -1,7 +1,9 @@
-// Tokenized texts, one privacy unit each, and batches of them as rows without padding.
+// Tokenized texts, grouped into privacy units, and batches of them as rows without padding.
 //
-// The file is what `python -m ghostshard.data prepare` writes: tokens int32 [N], offsets int64 [U+1],
-// loss_mask uint8 [N] (1 where a token is to be predicted).
+// The file is what `python -m ghostshard.data prepare` writes: tokens int32 [N], offsets int64 [S+1] of the texts,
+// loss_mask uint8 [N] (1 where a token is to be predicted), and, where a unit is more than a text (all texts of a
+// user), unit_offsets int64 [U+1]: unit u is the texts unit_offsets[u] … unit_offsets[u+1]−1. Without it each text is a
+// unit.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,16 +19,19 @@
 
 namespace ghostshard::gpt2 {
 
-// A microbatch as rows: unit u's tokens x_0 … x_{L−1} give L−1 rows (x_0 … x_{L−2}), row t predicting x_{t+1}.
+// A microbatch as rows: a text's tokens x_0 … x_{L−1} give L−1 rows (x_0 … x_{L−2}), row t predicting x_{t+1}. A
+// unit's texts follow each other.
 struct TokenBatch {
-  at::Tensor ids;        // int64 [N]
-  at::Tensor positions;  // int64 [N]
-  dp::SegmentsPtr segments;
+  at::Tensor ids;             // int64 [N]
+  at::Tensor positions;       // int64 [N], from 0 in each text
+  dp::SegmentsPtr segments;   // the rows of each unit
+  dp::SegmentsPtr documents;  // the rows of each text: what attention may look at; null where a unit is a text
   // The rows that have a loss, a subset of the N in order.
   at::Tensor loss_rows;  // int64 [M]; undefined where every row has one
   at::Tensor targets;    // int64 [M]
-  at::Tensor
-      loss_weights;  // float32 [M]: 1/(rows with loss in the unit), so that a unit's loss is a mean over its tokens
+  // float32 [M]: 1/(rows with loss in the unit), so that a unit's loss is the mean over all its tokens, of all its
+  // texts: every unit weighs the same, however much it wrote.
+  at::Tensor loss_weights;
   dp::SegmentsPtr loss_segments;
 
   int64_t units() const { return segments->units(); }
@@ -35,13 +40,16 @@ struct TokenBatch {
 class Dataset {
  public:
   // Throws std::invalid_argument naming the file: tensors missing or of the wrong type, offsets that do not fit,
-  // no unit at all, a token outside [0, vocab_size), a unit longer than max_length rows.
+  // no unit at all, a unit without texts, a token outside [0, vocab_size), a text longer than max_length rows.
   Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t max_length);
 
-  int64_t units() const { return static_cast<int64_t>(offsets_.size()) - 1; }
+  int64_t units() const { return static_cast<int64_t>(unit_offsets_.size()) - 1; }
+  int64_t texts() const { return static_cast<int64_t>(offsets_.size()) - 1; }
+  // "text", "user", or what else the file's metadata calls its units.
+  std::string unit_of_privacy() const;
   int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
   int64_t loss_tokens() const;  // tokens to be predicted, over all units
-  // Rows each unit takes (its tokens but the last).
+  // Rows each unit takes (the tokens of its texts but their last).
   const std::vector<int64_t>& row_counts() const { return row_counts_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
@@ -49,7 +57,9 @@ class Dataset {
 
  private:
   std::vector<int32_t> tokens_;
-  std::vector<int64_t> offsets_;
+  std::vector<int64_t> offsets_;       // of texts, in tokens
+  std::vector<int64_t> unit_offsets_;  // of units, in texts
+  bool grouped_ = false;               // the file has unit_offsets
   std::vector<uint8_t> loss_mask_;
   std::vector<int64_t> row_counts_;
   std::map<std::string, std::string> metadata_;

@@ -17,7 +17,7 @@ Evaluation evaluate(Gpt2& model, const Dataset& texts, int64_t microbatch) {
   const at::Tensor sums = at::zeros({5}, at::kDouble);
   double* s = sums.data_ptr<double>();
   const auto resident = model.resident();
-  for (const auto& units : dp::deal(all, microbatch, texts.row_counts(), mesh.rank(), mesh.world_size())) {
+  for (const auto& units : dp::deal(all, microbatch, texts.row_counts(), mesh.data_rank(), mesh.data_size())) {
     const TokenBatch batch = texts.batch(units);
     const at::Tensor losses = model.row_losses(batch, nullptr);
     const float* row = losses.const_data_ptr<float>();
@@ -32,6 +32,7 @@ Evaluation evaluate(Gpt2& model, const Dataset& texts, int64_t microbatch) {
       s[4] += tokens * tokens;
     }
   }
+  if (mesh.model_rank() != 0) sums.zero_();  // model peers saw the same texts
   if (mesh.world_size() > 1) mesh.control().all_reduce_sum(sums);
   Evaluation result;
   if (s[1] == 0) return result;

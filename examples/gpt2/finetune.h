@@ -2,13 +2,17 @@
 #pragma once
 
 #include "examples/gpt2/options.h"
+#include "examples/gpt2/stop_signal.h"
 #include "fsdp/mesh.h"
 
 namespace ghostshard::gpt2 {
 
+enum class Ending { kDone, kStopped };
+
 // Reads and checks everything a user can get wrong (fsdp::AgreedFailure on every rank, nothing written), then trains,
-// writes the output folder and prints a summary on rank 0. A collective over the mesh.
-void finetune(const Options& options, fsdp::Mesh& mesh);
+// writes the output folder and prints a summary on rank 0. A collective over the mesh. Where a signal to any rank asked
+// to stop: kStopped, after the step that was under way, with a checkpoint of it.
+Ending finetune(const Options& options, fsdp::Mesh& mesh, StopSignal& stop);
 
 // --generate and --generate-tokens: one process.
 void generate_text(const Options& options);

@@ -1,14 +1,17 @@
-// Exit codes: 0 done; 2 a user's mistake, said in one sentence, nothing overwritten; 1 anything else.
-#include <malloc.h>
+// Exit codes: 0 done; 2 a user's mistake, said in one sentence, nothing overwritten; 3 stopped by SIGTERM or Ctrl-C
+// with a checkpoint, to go on with --resume; 128 + the signal's number where it ended the program at once; 1 anything
+// else.
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <thread>
 
 #include "examples/gpt2/finetune.h"
 #include "fsdp/agree.h"
+#include "fsdp/host_memory.h"
 
 namespace {
 
@@ -16,13 +19,7 @@ using namespace ghostshard;
 
 constexpr int kUserMistake = 2;
 constexpr int kFailure = 1;
-
-// Large activations come and go every layer. glibc would map and unmap each, paying for fresh zeroed pages; kept in
-// the heap they are reused.
-void keep_freed_memory() {
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-}
+constexpr int kStopped = 3;
 
 // The tokenizer lives on the Python side, which calls this program again with token ids.
 [[noreturn]] void generate_from_text(const gpt2::Options& o, const std::string& program) {
@@ -84,8 +81,9 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_freed_memory();
+  fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
+  std::optional<gpt2::StopSignal> stop;  // lives on while a failure is told to the other ranks
   try {
     const auto options = gpt2::parse_options(argc, argv);
     if (!options) return 0;
@@ -94,13 +92,14 @@ int main(int argc, char** argv) {
       gpt2::generate_text(*options);
       return 0;
     }
-    mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds));
+    const char* rank = std::getenv("RANK");
+    stop.emplace([](const std::string& message) { say("", message); }, rank == nullptr || std::string(rank) == "0");
+    mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds), options->mesh);
     mesh->watch_failures([](const std::string& message) {
       say("ending because ", message);
       std::_Exit(kFailure);
     });
-    gpt2::finetune(*options, *mesh);
-    return 0;
+    return gpt2::finetune(*options, *mesh, *stop) == gpt2::Ending::kDone ? 0 : kStopped;
   } catch (const fsdp::AgreedFailure& failure) {
     return fail_together(*mesh, failure);
   } catch (const std::invalid_argument& error) {

@@ -6,32 +6,38 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "dp/tensor_parallel.h"
+
 namespace ghostshard::gpt2 {
 namespace {
 
 std::string block_prefix(int64_t layer) { return "transformer.h." + std::to_string(layer) + "."; }
 
-std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::string>& freeze) {
+std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::string>& freeze,
+                                       const LoraOptions& lora) {
   const int64_t d = c.n_embd;
   std::vector<fsdp::UnitSpec> units;
   units.push_back(
       {.name = "embeddings",
        .parameters = {{"transformer.wte.weight", {c.vocab_size, d}}, {"transformer.wpe.weight", {c.n_positions, d}}},
        .residency = fsdp::Residency::kKeep});
+  const auto qkv = dp::column_split(/*stored_transposed=*/true, /*sections=*/3);
+  const auto fc = dp::column_split(/*stored_transposed=*/true);
+  const auto projection = dp::row_split(/*stored_transposed=*/true);
   for (int64_t layer = 0; layer < c.n_layer; ++layer) {
     const std::string h = block_prefix(layer);
     units.push_back({.name = h.substr(0, h.size() - 1),
                      .parameters = {{h + "ln_1.weight", {d}},
                                     {h + "ln_1.bias", {d}},
-                                    {h + "attn.c_attn.weight", {d, 3 * d}},
-                                    {h + "attn.c_attn.bias", {3 * d}},
-                                    {h + "attn.c_proj.weight", {d, d}},
+                                    {h + "attn.c_attn.weight", {d, 3 * d}, true, qkv.weight},
+                                    {h + "attn.c_attn.bias", {3 * d}, true, qkv.bias},
+                                    {h + "attn.c_proj.weight", {d, d}, true, projection.weight},
                                     {h + "attn.c_proj.bias", {d}},
                                     {h + "ln_2.weight", {d}},
                                     {h + "ln_2.bias", {d}},
-                                    {h + "mlp.c_fc.weight", {d, c.n_inner}},
-                                    {h + "mlp.c_fc.bias", {c.n_inner}},
-                                    {h + "mlp.c_proj.weight", {c.n_inner, d}},
+                                    {h + "mlp.c_fc.weight", {d, c.n_inner}, true, fc.weight},
+                                    {h + "mlp.c_fc.bias", {c.n_inner}, true, fc.bias},
+                                    {h + "mlp.c_proj.weight", {c.n_inner, d}, true, projection.weight},
                                     {h + "mlp.c_proj.bias", {d}}},
                      .residency = fsdp::Residency::kRegather});
   }
@@ -40,6 +46,7 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
                    .residency = fsdp::Residency::kKeep});
   if (!c.tie_word_embeddings) units.back().parameters.push_back({"lm_head.weight", {c.vocab_size, d}});
 
+  add_adapters(units, lora);
   for (const std::string& pattern : freeze) {
     bool matched = false;
     for (auto& unit : units) {
@@ -55,10 +62,30 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::s
   return units;
 }
 
+// Before anything is cut, so that the message speaks of heads and not of columns.
+fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& c, const ModelOptions& options) {
+  const int64_t ranks = mesh.shape().model;
+  if (ranks > 1 && (options.lora.enabled() || options.compute_dtype != at::kFloat)) {
+    throw std::invalid_argument("a mesh with model ranks takes neither adapters nor bfloat16, got " +
+                                std::to_string(ranks) + " model ranks");
+  }
+  const auto must_divide = [&](const char* key, int64_t value) {
+    if (value % ranks == 0) return;
+    throw std::invalid_argument("on a mesh with " + std::to_string(ranks) + " model ranks " + key +
+                                " must be a multiple of " + std::to_string(ranks) + ", got " + std::to_string(value));
+  };
+  must_divide("n_head", c.n_head);
+  must_divide("n_inner", c.n_inner);
+  return mesh;
+}
+
 }  // namespace
 
-Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze)
-    : config_(config), model_(std::make_unique<fsdp::ShardedModel>(mesh, unit_specs(config, freeze))) {
+Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze, const ModelOptions& options)
+    : config_(config),
+      options_(options),
+      model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config, options),
+                                                  unit_specs(config, freeze, options.lora), options.compute_dtype)) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
   }
@@ -66,9 +93,7 @@ Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string
   const auto norm = [&](const std::string& name) {
     return dp::LayerNormUse{.scale = at(name + ".weight"), .shift = at(name + ".bias")};
   };
-  const auto conv1d = [&](const std::string& name) {
-    return dp::LinearUse{.weight = at(name + ".weight"), .bias = at(name + ".bias"), .stored_transposed = true};
-  };
+  const auto conv1d = [&](const std::string& name) { return adapted_linear_use(*model_, name, options_.lora); };
   for (int64_t layer = 0; layer < config.n_layer; ++layer) {
     const std::string h = block_prefix(layer);
     blocks_.push_back({.ln_1 = norm(h + "ln_1"),
@@ -97,53 +122,40 @@ at::Tensor Gpt2::activation(const at::Tensor& x) const {
   return at::gelu(x, config_.activation == "gelu" ? "none" : "tanh");
 }
 
-// Units of different lengths share one call: rows are set into [U, longest] slots. With causal attention a real row
-// never looks at a slot after it, so what pads the end is never read.
-at::Tensor Gpt2::attention(const at::Tensor& qkv, const kernels::Segments& segments, const at::Tensor& slots) const {
-  const int64_t units = segments.units();
-  const int64_t longest = segments.longest();
-  const int64_t heads = config_.n_head;
-  const int64_t d = config_.n_embd;
-  // A rank whose share of a batch is empty still walks through every unit, with no rows.
-  if (segments.rows() == 0) return qkv.slice(1, 0, d);
-  const bool padded = slots.defined();
-  const at::Tensor grid = padded ? at::zeros({units * longest, 3 * d}, qkv.options()).index_copy(0, slots, qkv) : qkv;
-  const at::Tensor split = grid.view({units, longest, 3, heads, config_.head_size()}).permute({2, 0, 3, 1, 4});
-  const auto parts = split.unbind(0);
-  const at::Tensor mixed = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
-  const at::Tensor rows = mixed.transpose(1, 2).reshape({units * longest, d});
-  return padded ? rows.index_select(0, slots) : rows;
-}
-
 at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments,
-                       const at::Tensor& slots, const dp::RecorderPtr& recorder) const {
+                       const AttentionPlan& attention, const dp::RecorderPtr& recorder) const {
   const double eps = config_.layer_norm_epsilon;
-  const at::Tensor qkv =
-      dp::linear(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder), segments, recorder);
-  const at::Tensor attended = x + dp::linear(block.attention_out, attention(qkv, *segments, slots), segments, recorder);
-  const at::Tensor inner =
-      dp::linear(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder), segments, recorder);
-  return attended + dp::linear(block.mlp_out, activation(inner), segments, recorder);
+  fsdp::Mesh& mesh = model_->mesh();
+  const auto into = [&](const AdaptedLinear& use, const at::Tensor& rows) {
+    if (mesh.shape().model == 1) return adapted_linear(use, rows, segments, recorder);
+    return dp::column_split_linear(mesh, use.base, rows, segments, recorder);
+  };
+  const auto out_of = [&](const AdaptedLinear& use, const at::Tensor& rows) {
+    if (mesh.shape().model == 1) return adapted_linear(use, rows, segments, recorder);
+    return dp::row_split_linear(mesh, use.base, rows, segments, recorder);
+  };
+  const int64_t heads = config_.n_head / mesh.shape().model;  // this rank's
+  const at::Tensor qkv = into(block.attention_in, dp::layer_norm(block.ln_1, x, eps, segments, recorder));
+  const at::Tensor attended = x + out_of(block.attention_out, attention.attend(qkv, heads));
+  const at::Tensor inner = into(block.mlp_in, dp::layer_norm(block.ln_2, attended, eps, segments, recorder));
+  return attended + out_of(block.mlp_out, activation(inner));
 }
 
 at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
-  const kernels::Segments& segments = *batch.segments;
-  at::Tensor slots;  // where each row stands in the [U, longest] grid; undefined where rows fill it exactly
-  if (segments.rows() != segments.units() * segments.longest()) {
-    slots = at::empty({segments.rows()}, at::kLong);
-    int64_t* slot = slots.data_ptr<int64_t>();
-    for (int64_t u = 0; u < segments.units(); ++u) {
-      for (int64_t t = 0; t < segments.length(u); ++t) *slot++ = u * segments.longest() + t;
-    }
-  }
+  const auto attention =
+      std::make_shared<const AttentionPlan>(batch.documents ? *batch.documents : *batch.segments,
+                                            config_.n_embd / model_->mesh().shape().model);
   at::Tensor x = dp::embedding(*wte_, batch.ids, batch.segments, recorder) +
                  dp::embedding(*wpe_, batch.positions, batch.segments, recorder);
   for (int64_t layer = 0; layer < config_.n_layer; ++layer) {
     const int64_t next = layer + 1 < config_.n_layer ? layer + 2 : -1;
     const int64_t previous = layer > 0 ? layer : -1;
-    x = fsdp::run_unit(*model_, layer + 1, next, previous, x, [&](const at::Tensor& input) {
-      return block(blocks_[static_cast<size_t>(layer)], input, batch.segments, slots, recorder);
-    });
+    // By value: a block that is recomputed runs again in backward.
+    const auto body = [this, layer, attention, recorder, units = batch.segments](const at::Tensor& input) {
+      return block(blocks_[static_cast<size_t>(layer)], input, units, *attention, recorder);
+    };
+    x = fsdp::run_unit(*model_, layer + 1, next, previous, x, body,
+                       options_.activation_checkpointing ? fsdp::Activations::kRecompute : fsdp::Activations::kStore);
   }
   return x;
 }
@@ -165,7 +177,7 @@ at::Tensor Gpt2::logits(const TokenBatch& batch) {
   const auto leases = resident();
   const at::Tensor x =
       dp::layer_norm(ln_f_, hidden(batch, nullptr), config_.layer_norm_epsilon, batch.segments, nullptr);
-  return dp::linear(head_, x, batch.segments, nullptr);
+  return dp::linear(head_, x, batch.segments, nullptr).to(at::kFloat);
 }
 
 void initialize(Gpt2& model, uint64_t seed) {
@@ -174,7 +186,8 @@ void initialize(Gpt2& model, uint64_t seed) {
   const double residual = 1.0 / std::sqrt(2.0 * static_cast<double>(model.config().n_layer));
   for (const auto& parameter : parameters.parameters()) {
     const std::string& name = parameter->name();
-    at::Tensor whole = at::zeros(parameter->shape(), at::kFloat);
+    if (is_adapter(name)) continue;
+    at::Tensor whole = at::zeros(parameter->whole_shape(), at::kFloat);
     if (parameter->shape().size() > 1) {
       whole.normal_(0.0, model.config().initializer_range, generator);
       if (name.ends_with("c_proj.weight")) whole.mul_(residual);
@@ -183,6 +196,7 @@ void initialize(Gpt2& model, uint64_t seed) {
     }
     parameters.set_parameter(*parameter, whole);
   }
+  initialize_adapters(parameters, seed);
 }
 
 }  // namespace ghostshard::gpt2

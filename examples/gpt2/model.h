@@ -3,6 +3,9 @@
 // Units: the embeddings (wte, wpe; kept gathered, as the tied head reads wte again), one per block (gathered again for
 // backward), the end (ln_f and, untied, lm_head; kept gathered). No dropout: clipping and noise regularise enough, and
 // a unit's gradient stays a function of the unit alone.
+//
+// On a mesh with a model axis of M ranks each block is cut as in Megatron-LM (arXiv:1909.08053): a rank holds n_head/M
+// heads and n_inner/M inner columns; embeddings, norms and the biases of the projections are whole on every rank.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,19 +15,32 @@
 #include <vector>
 
 #include "dp/layers.h"
+#include "examples/gpt2/attention.h"
 #include "examples/gpt2/config.h"
 #include "examples/gpt2/dataset.h"
+#include "examples/gpt2/lora.h"
 #include "fsdp/sharded_model.h"
 
 namespace ghostshard::gpt2 {
 
+struct ModelOptions {
+  LoraOptions lora;
+  bool activation_checkpointing = false;  // blocks keep their input alone and run forward again in backward
+  // Of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax, losses,
+  // per-unit norms and sums are float32 either way.
+  at::ScalarType compute_dtype = at::kFloat;
+};
+
 class Gpt2 {
  public:
   // freeze: glob patterns over parameter names ("transformer.wte.*"); one that matches nothing, or patterns that
-  // leave nothing to train, are std::invalid_argument.
-  Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze);
+  // leave nothing to train, are std::invalid_argument. So are n_head and n_inner that the model axis does not divide,
+  // and adapters or bfloat16 on a mesh with model ranks. With adapters only these are trained.
+  Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze,
+       const ModelOptions& options = {});
 
   const Config& config() const { return config_; }
+  const LoraOptions& lora() const { return options_.lora; }
   fsdp::ShardedModel& parameters() { return *model_; }
 
   // The units that stay gathered while a step lives. Take before forward, drop after backward.
@@ -40,16 +56,16 @@ class Gpt2 {
  private:
   struct Block {
     dp::LayerNormUse ln_1, ln_2;
-    dp::LinearUse attention_in, attention_out, mlp_in, mlp_out;
+    AdaptedLinear attention_in, attention_out, mlp_in, mlp_out;
   };
 
   at::Tensor hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder);
-  at::Tensor block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments, const at::Tensor& slots,
-                   const dp::RecorderPtr& recorder) const;
-  at::Tensor attention(const at::Tensor& qkv, const kernels::Segments& segments, const at::Tensor& slots) const;
+  at::Tensor block(const Block& block, const at::Tensor& x, const dp::SegmentsPtr& segments,
+                   const AttentionPlan& attention, const dp::RecorderPtr& recorder) const;
   at::Tensor activation(const at::Tensor& x) const;
 
   Config config_;
+  ModelOptions options_;
   std::unique_ptr<fsdp::ShardedModel> model_;
   std::vector<Block> blocks_;
   dp::LayerNormUse ln_f_;
@@ -59,7 +75,7 @@ class Gpt2 {
 };
 
 // Fresh weights as GPT-2 was initialised: N(0, initializer_range²), residual projections divided by sqrt(2·n_layer),
-// biases 0, scales 1. The same for every number of ranks. A collective.
+// biases 0, scales 1; adapters as initialize_adapters() says. The same for every number of ranks. A collective.
 void initialize(Gpt2& model, uint64_t seed);
 
 }  // namespace ghostshard::gpt2

@@ -61,12 +61,23 @@ void check_training(const Options& o) {
   if (o.epochs) finite_positive("--epochs", *o.epochs);
   must(valid_utf8(o.public_note), "--public-note must be valid UTF-8: it goes into the report");
   finite_positive("--learning-rate", o.learning_rate);
+  must(o.lora_rank > 0 || !o.lora_alpha, "--lora-alpha needs --lora-rank R");
+  if (o.lora_alpha) finite_positive("--lora-alpha", *o.lora_alpha);
+  must(o.min_learning_rate >= 0 && o.min_learning_rate <= o.learning_rate,
+       "--min-learning-rate must lie between 0 and --learning-rate, got " + number(o.min_learning_rate));
+  must(o.min_learning_rate == 0 || o.lr_schedule != "constant",
+       "--min-learning-rate is for --lr-schedule linear or cosine");
   must(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
        "--weight-decay must be finite and >= 0, got " + number(o.weight_decay));
   must(o.momentum >= 0 && o.momentum < 1, "--momentum must be in [0, 1), got " + number(o.momentum));
   must(o.momentum == 0 || o.optimizer == "sgd", "--momentum is for --optimizer sgd");
   must(o.timeout_seconds >= 1, "--timeout must be >= 1 second, got " + std::to_string(o.timeout_seconds));
   must(o.eval_every >= 0, "--eval-every must be >= 0, got " + std::to_string(o.eval_every));
+  must(o.keep_checkpoints >= 1, "--keep-checkpoints must be >= 1, got " + std::to_string(o.keep_checkpoints));
+  if (o.epsilon_limit) {
+    finite_positive("--epsilon-limit", *o.epsilon_limit);
+    must(o.resume && !o.non_private, "--epsilon-limit raises the budget of a private run that goes on with --resume");
+  }
   if (o.non_private) {
     must(
         !o.target_epsilon && !o.noise_multiplier && !o.delta && o.noise_key_file.empty(),
@@ -82,13 +93,23 @@ void check_training(const Options& o) {
   finite_positive("--clip-norm", o.clip_norm);
 }
 
+fsdp::MeshShape mesh_of(const std::string& text) {
+  try {
+    return fsdp::MeshShape::parse(text);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string("--mesh: ") + error.what());
+  }
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, const char* const* argv) {
   Options o;
+  std::string mesh;
   CLI::App app{
       "Fine-tunes GPT-2 with differential privacy, on one process or, under `torchrun --no-python`, on several.\n"
-      "Each text of --data is one privacy unit. What is written to --output is covered by the guarantee in\n"
+      "Each text of --data (or each user, as it was prepared) is one privacy unit. What is written to --output is "
+      "covered by the guarantee in\n"
       "privacy_report.json; losses and batch sizes of the private data are never shown unless you allow it.\n\n"
       "  torchrun --nproc-per-node 2 --no-python ghostshard-finetune-gpt2 --model gpt2-folder --data "
       "private.safetensors \\\n"
@@ -103,10 +124,18 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   what->add_option("--model-config", o.model_config, "A config.json: start from fresh weights (see --seed)");
   what->add_option("--data", o.data, "Texts to train on, written by `python -m ghostshard.data prepare`");
   what->add_option("--eval-data", o.eval_data, "Texts you declare public; their loss is shown and written");
-  what->add_option("--output", o.output, "New folder for report, metrics, ledger and model");
+  what->add_option("--output", o.output, "New folder for report, metrics, ledger, checkpoints and model");
   what->add_flag("--untied", o.untied, "Train the head apart from the token embedding (starts as its copy)");
   what->add_option("--freeze", o.freeze,
                    "Keep parameters fixed: glob over their names, e.g. 'transformer.w*'; repeatable");
+  what->add_option("--lora-rank", o.lora_rank, "Train low-rank adapters of this rank and nothing else (0: none)")
+      ->check(kWholeNumber)
+      ->capture_default_str();
+  what->add_option("--lora-alpha", o.lora_alpha, "Adapters count alpha/rank times (default: the rank)");
+  what->add_option("--lora-targets", o.lora_targets,
+                   "Which projections get one: globs over attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj")
+      ->delimiter(',')
+      ->capture_default_str();
 
   auto* budget = app.add_option_group("The privacy budget");
   budget->add_option("--target-epsilon", o.target_epsilon, "Spend at most this epsilon: the noise follows from it");
@@ -129,10 +158,23 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
 
   auto* how = app.add_option_group("How to train");
   how->add_option("--microbatch", o.microbatch, "Texts at a time on each rank")->capture_default_str();
+  how->add_flag("--activation-checkpointing", o.activation_checkpointing,
+                "Keep only each block's input and compute the block again in backward: less memory, more time");
+  how->add_option("--compute-dtype", o.compute_dtype,
+                  "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
   how->add_option("--optimizer", o.optimizer, "adamw or sgd")
       ->capture_default_str()
       ->check(CLI::IsMember({"adamw", "sgd"}));
-  how->add_option("--learning-rate", o.learning_rate, "Constant")->capture_default_str();
+  how->add_option("--learning-rate", o.learning_rate, "The highest, see --lr-schedule")->capture_default_str();
+  how->add_option("--lr-schedule", o.lr_schedule, "constant, linear or cosine: how the rate falls after the warm-up")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"constant", "linear", "cosine"}));
+  how->add_option("--warmup-steps", o.warmup_steps, "Steps over which the rate climbs to its highest")
+      ->check(kWholeNumber)
+      ->capture_default_str();
+  how->add_option("--min-learning-rate", o.min_learning_rate, "Where a falling rate ends")->capture_default_str();
   how->add_option("--weight-decay", o.weight_decay, "Decoupled, on matrices")->capture_default_str();
   how->add_option("--momentum", o.momentum, "For sgd")->capture_default_str();
   how->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")
@@ -140,8 +182,22 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->capture_default_str();
   how->add_option("--eval-every", o.eval_every, "Steps between losses on --eval-data (0: about ten in a run)")
       ->capture_default_str();
+  how->add_option("--mesh", mesh,
+                  "REPLICATExSHARDxMODEL ranks, e.g. 1x2x2 (default: all on the shard axis); MODEL cuts every layer");
   how->add_option("--timeout", o.timeout_seconds, "Seconds after which a silent rank ends the run")
       ->capture_default_str();
+
+  auto* resuming = app.add_option_group("Stopping and going on (SIGTERM and Ctrl-C end in a checkpoint, exit code 3)");
+  resuming
+      ->add_option("--checkpoint-every", o.checkpoint_every,
+                   "Steps between checkpoints (0: only when stopped; default: 100, with --non-private 0)")
+      ->check(kWholeNumber);
+  resuming->add_option("--keep-checkpoints", o.keep_checkpoints, "How many of the newest to keep")
+      ->check(kWholeNumber)
+      ->capture_default_str();
+  resuming->add_flag("--resume", o.resume, "Go on with the run in --output: the same flags, and its key file if any");
+  resuming->add_option("--epsilon-limit", o.epsilon_limit,
+                       "With --resume: let steps that are redone push epsilon beyond the target, up to this");
 
   auto* generation = app.add_option_group("Generating text");
   generation->add_option("--generate", o.generate, "Continue this prompt with --model and stop");
@@ -159,6 +215,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw std::invalid_argument(std::string(error.what()) + " (see --help)");
+  }
+  if (!mesh.empty()) o.mesh = mesh_of(mesh);
+  for (const auto* group : {what, budget, how, resuming, generation}) {
+    for (const auto* option : group->get_options()) {
+      std::string& value = o.given[option->get_single_name()];
+      if (option->count() == 0) value = option->get_default_str();
+      for (const std::string& word : option->results()) value += (value.empty() ? "" : "\n") + word;
+    }
   }
   o.generating() ? check_generation(o) : check_training(o);
   return o;

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "fsdp/mesh.h"
 
 namespace ghostshard::gpt2 {
 
@@ -17,6 +20,9 @@ struct Options {
   std::string output;
   bool untied = false;
   std::vector<std::string> freeze;
+  int64_t lora_rank = 0;
+  std::optional<double> lora_alpha;
+  std::vector<std::string> lora_targets{"attn.c_attn"};
 
   // The budget.
   std::optional<double> target_epsilon;
@@ -33,13 +39,25 @@ struct Options {
 
   // How to train.
   int64_t microbatch = 16;
+  bool activation_checkpointing = false;
+  std::string compute_dtype = "float32";
   std::string optimizer = "adamw";
   double learning_rate = 1e-3;
+  std::string lr_schedule = "constant";
+  int64_t warmup_steps = 0;
+  double min_learning_rate = 0.0;
   double weight_decay = 0.0;
   double momentum = 0.0;
   uint64_t seed = 0;
   int64_t eval_every = 0;
   int64_t timeout_seconds = 600;
+  std::optional<fsdp::MeshShape> mesh;  // default: all ranks on the shard axis
+
+  // Checkpoints and going on from them.
+  std::optional<int64_t> checkpoint_every;  // 0: only when stopped by a signal; default: see checkpointing.cpp
+  int64_t keep_checkpoints = 2;
+  bool resume = false;
+  std::optional<double> epsilon_limit;
 
   // Generation instead of training.
   std::optional<std::string> generate;
@@ -48,6 +66,9 @@ struct Options {
   int64_t max_new_tokens = 64;
   double temperature = 0.8;
   int64_t top_k = 40;
+
+  // Every option of the command line by name with its value as text (defaults too): what a resumed run is compared by.
+  std::map<std::string, std::string> given;
 
   bool generating() const { return generate || generate_tokens; }
 };

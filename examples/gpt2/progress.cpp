@@ -18,8 +18,8 @@ std::string clock_text(double seconds) {
   return text;
 }
 
-Progress::Progress(int64_t steps, bool enabled)
-    : steps_(steps), enabled_(enabled), terminal_(::isatty(STDERR_FILENO) != 0) {}
+Progress::Progress(int64_t steps, bool enabled, int64_t first)
+    : steps_(steps), first_(first), enabled_(enabled), terminal_(::isatty(STDERR_FILENO) != 0) {}
 
 double Progress::seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
@@ -33,7 +33,7 @@ void Progress::show(const StepFacts& facts) {
   last_ = now;
 
   const double elapsed = seconds();
-  const double rate = static_cast<double>(facts.step) / elapsed;
+  const double rate = static_cast<double>(facts.step - first_) / elapsed;
   const double left = rate > 0 ? static_cast<double>(steps_ - facts.step) / rate : 0;
   std::string line;
   if (terminal_) {

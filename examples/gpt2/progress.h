@@ -17,7 +17,8 @@ struct StepFacts {
 
 class Progress {
  public:
-  Progress(int64_t steps, bool enabled);
+  // first: steps done before, whose time is not counted.
+  Progress(int64_t steps, bool enabled, int64_t first = 0);
   void show(const StepFacts& facts);
   // Ends the bar's line.
   void finish();
@@ -26,6 +27,7 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
   int64_t steps_;
+  int64_t first_;
   bool enabled_;
   bool terminal_;
   bool line_open_ = false;

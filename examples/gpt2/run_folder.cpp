@@ -22,7 +22,8 @@ void check_output_is_new(const std::filesystem::path& output) {
   }
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path), stream_(path) {
+MetricsFile::MetricsFile(const std::filesystem::path& path, bool append)
+    : path_(path), stream_(path, append ? std::ios::app : std::ios::out) {
   if (!stream_) throw std::runtime_error(path.string() + " cannot be written");
 }
 
@@ -47,28 +48,37 @@ nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, cons
   using nlohmann::json;
   const std::string start =
       !options.model.empty() ? "the weights of the folder given as --model" : "fresh random weights (--model-config)";
+  const std::string unit = plan.config().unit_of_privacy;
+  json definition = unit, packing = "each unit is its own sequence; units never share one";
+  json per_person = "not limited by the code: a person who contributed k texts is protected k times less";
+  json people = json::array();
+  if (unit != "text") {
+    packing = "each text of a unit is its own sequence: texts do not see each other, and units share none";
+    per_person = "not known to the code";
+  }
+  if (unit == "user") {
+    definition = "user: all texts that the prepared file keeps of one user; a unit's loss is the mean over its tokens";
+    per_person = 1;
+    people.push_back("a person who wrote under several user names: each name is a user");
+  }
   json released = {"the final model", "the epsilon, rate and time of every step"};
   if (!options.eval_data.empty()) released.push_back("the loss on texts declared public, during and after training");
   if (options.allow_nonprivate_metrics)
     released.push_back("losses and batch sizes of the private data (--allow-nonprivate-metrics): NOT covered");
+  json not_covered = {"the starting point: " + start,
+                      options.public_note.empty() ? "public data used before: not stated by the run"
+                                                  : "public data used before: " + options.public_note,
+                      "how the texts were collected, cleaned, truncated and tokenized",
+                      "the number of " + unit + "s, treated as public", "running time and memory use as side channels"};
+  for (const json& item : people) not_covered.push_back(item);
   return {
       {"trust_model",
        {{"model", "central"},
         {"trusted_parties", "every rank, its memory and the links between ranks; each rank holds the noise key"},
         {"who_sees_what",
          "outsiders see what is listed under released outputs; no sum leaves the mechanism without noise"}}},
-      {"unit_of_privacy",
-       {{"definition", plan.config().unit_of_privacy},
-        {"packing", "each unit is its own sequence; units never share one"},
-        {"units_per_person", "not limited by the code: a person who contributed k texts is protected k times less"}}},
-      {"claim_boundary",
-       {{"covered", "all optimizer steps on --data"},
-        {"not_covered",
-         json::array({"the starting point: " + start,
-                      options.public_note.empty() ? "public data used before: not stated by the run"
-                                                  : "public data used before: " + options.public_note,
-                      "how the texts were collected, cleaned, truncated and tokenized",
-                      "the number of texts, treated as public", "running time and memory use as side channels"})}}},
+      {"unit_of_privacy", {{"definition", definition}, {"packing", packing}, {"units_per_person", per_person}}},
+      {"claim_boundary", {{"covered", "all optimizer steps on --data"}, {"not_covered", not_covered}}},
       {"released_outputs", {{"released", released}, {"nonprivate_metrics", options.allow_nonprivate_metrics}}},
       {"tuning",
        {{"included", false}, {"number_of_runs", "not known to the code: other runs on the same data are not counted"}}},
@@ -77,7 +87,8 @@ nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, cons
        {{"clipping_style", "flat, per unit, over all trainable parameters, one backward pass (arXiv:2210.00038)"},
         {"normaliser", "the fixed expected batch, a public constant"},
         {"microbatching", "clipped sums are added in float32; how a batch is cut does not change the sensitivity"},
-        {"trainable_parameters", trainable_parameters}}},
+        {"trainable_parameters", trainable_parameters},
+        {"compute_dtype", options.compute_dtype}}},
       {"noise_source",
        {{"generator", "ChaCha20 (RFC 8439) keyed per step by HMAC-SHA256; Box-Muller with 64-bit radius, float32"},
         {"key_custody", key.origin() == "key file" ? "a file of the operator"

@@ -19,7 +19,7 @@ struct MetricsLine {
   double seconds = 0;                       // since the first step began
   std::optional<double> tokens_per_second;  // expected, from public constants; the batch's own count is private
   std::optional<double> epsilon;
-  double learning_rate = 0;
+  double learning_rate = 0;                   // of the step just done; at the start, of the first one
   std::optional<double> eval_loss;            // mean over tokens of the public texts
   std::optional<double> eval_standard_error;  // over texts
   std::optional<double> private_loss;         // only with --allow-nonprivate-metrics
@@ -29,7 +29,8 @@ struct MetricsLine {
 // Appends whole lines. std::runtime_error naming the file when it cannot.
 class MetricsFile {
  public:
-  explicit MetricsFile(const std::filesystem::path& path);
+  // A new file, or one that is there (append).
+  MetricsFile(const std::filesystem::path& path, bool append);
   void write(const MetricsLine& line);
 
  private:

@@ -2,7 +2,6 @@
 // where the time goes. Peak memory needs a process each (--only). Run it alone or under `torchrun --no-python`.
 //
 //   step_compare --layers 12 --width 768 --vocab 50257 --length 100 --texts 8 --microbatches 4 --repeats 5
-#include <malloc.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +16,7 @@
 #include "dp/optimizer.h"
 #include "dp/plan.h"
 #include "examples/gpt2/model.h"
+#include "fsdp/host_memory.h"
 
 namespace {
 
@@ -82,7 +82,7 @@ struct PrivateSide {
   PrivateSide(fsdp::Mesh& mesh, const Shape& shape)
       : key(dp::RunKey::from_bytes({}, {})),
         plan(dp::DpPlan::make({.units = 1 << 20,
-                               .expected_batch = shape.texts * shape.microbatches * mesh.world_size(),
+                               .expected_batch = shape.texts * shape.microbatches * mesh.data_size(),
                                .steps = 1 << 20,
                                .noise_multiplier = accountant::NoiseMultiplier(1.0)})),
         model(mesh, shape.config, {}),
@@ -125,7 +125,7 @@ struct PrivateSide {
 struct PlainSide {
   PlainSide(fsdp::Mesh& mesh, const Shape& shape)
       : model(mesh, shape.config, {}),
-        accumulator(model.parameters(), static_cast<double>(shape.texts * shape.microbatches * mesh.world_size())),
+        accumulator(model.parameters(), static_cast<double>(shape.texts * shape.microbatches * mesh.data_size())),
         optimizer(fsdp::make_adamw(model.parameters(), {})) {
     gpt2::initialize(model, 1);
   }
@@ -183,6 +183,7 @@ Shape parse(int argc, char** argv) {
   app.add_option("--width", s.config.n_embd)->capture_default_str();
   app.add_option("--heads", s.config.n_head)->capture_default_str();
   app.add_option("--vocab", s.config.vocab_size)->capture_default_str();
+  app.add_flag("--untied", [&](int64_t) { s.config.tie_word_embeddings = false; }, "A head of its own");
   app.add_option("--length", s.length, "Tokens in a text")->capture_default_str();
   app.add_option("--texts", s.texts, "Texts in a microbatch, on each rank")->capture_default_str();
   app.add_option("--microbatches", s.microbatches)->capture_default_str();
@@ -207,8 +208,7 @@ Shape parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  mallopt(M_MMAP_MAX, 0);  // as the training program does
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  fsdp::reuse_host_memory();  // as the training program does
   const Shape shape = parse(argc, argv);
   const auto mesh = fsdp::Mesh::from_environment(std::chrono::seconds(300));
   std::optional<PrivateSide> with;

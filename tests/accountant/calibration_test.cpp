@@ -67,6 +67,93 @@ INSTANTIATE_TEST_SUITE_P(
                     Training{"EpsilonOne", 0.01, 1000, 1e-5, 1, 1.5131221626019418, 1.4146194065286766}),
     [](const auto& c) { return c.param.name; });
 
+// ---------------------------------------------------------------------------------------------------------------------
+// By the contour accountant: the true sigma
+
+class TrueCalibration : public testing::TestWithParam<Training> {};
+
+// The true sigmas carry 16 digits; the result is rounded up by at most 1e-7.
+TEST_P(TrueCalibration, FindsTheTrueSigmaFromThePrivateSide) {
+  const Training& run = GetParam();
+  const Budget budget{"contour", Adjacency::kZeroOut, Epsilon(run.epsilon), Delta(run.delta)};
+  const double sigma = calibrate_noise(budget, SamplingRate(run.q), run.steps).value();
+  EXPECT_NEAR(sigma, run.true_sigma, 1e-6);
+  EXPECT_GE(sigma, run.true_sigma * (1 - 1e-11));
+  const auto engine = make_accountant("contour", Adjacency::kZeroOut);
+  engine->compose(PoissonGaussianEvent{SamplingRate(run.q), NoiseMultiplier(sigma)}, run.steps);
+  EXPECT_LE(engine->epsilon(Delta(run.delta)).upper, run.epsilon);
+}
+
+TEST_P(TrueCalibration, RateAndStepsLeadBack) {
+  const Training& run = GetParam();
+  const Budget budget{"contour", Adjacency::kZeroOut, Epsilon(run.epsilon), Delta(run.delta)};
+  const NoiseMultiplier sigma(run.true_sigma * (1 + 1e-9));
+  EXPECT_EQ(calibrate_steps(budget, SamplingRate(run.q), sigma), run.steps);
+  const double q = calibrate_sampling_rate(budget, sigma, run.steps).value();
+  EXPECT_NEAR(q / run.q, 1, 2e-7);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Oracle, TrueCalibration,
+    testing::Values(Training{"E2eDelta8eMinus6", 1024.0 / 42061, 411, 8e-6, 3, 0, 1.0269848447981218},
+                    Training{"E2eDeltaHalfOverN", 1024.0 / 42061, 411, 1.0 / (2 * 42061), 3, 0, 1.013207003049001},
+                    Training{"E2eOneStepLess", 1024.0 / 42061, 410, 8e-6, 3, 0, 1.0264054281191697},
+                    Training{"TenThousandSteps", 0.01, 10000, 1e-5, 3, 0, 1.5649655354613965},
+                    Training{"SmallEpsilon", 0.01, 1000, 1e-5, 0.1, 0, 9.79679108052719},
+                    Training{"OpacusTest2000Steps", 0.04, 2000, 1e-5, 8, 0, 1.2899678072761658},
+                    Training{"OpacusTest2250Steps", 0.04, 2250, 1e-5, 8, 0, 1.3458983293793716},
+                    Training{"EpsilonOne", 0.01, 1000, 1e-5, 1, 0, 1.4146194065286766}),
+    [](const auto& c) { return c.param.name; });
+
+struct Range {
+  const char* name;
+  double q;
+  int64_t steps;
+  double delta, epsilon;
+};
+
+void PrintTo(const Range& run, std::ostream* out) { *out << run.name; }
+
+class CalibrationRange : public testing::TestWithParam<Range> {};
+
+// A millionth less noise must exceed the target: sigma is the least one to 1e-6.
+TEST_P(CalibrationRange, TheLeastSigmaThatMeetsTheTarget) {
+  const Range& run = GetParam();
+  const Budget budget{"contour", Adjacency::kZeroOut, Epsilon(run.epsilon), Delta(run.delta)};
+  const double sigma = calibrate_noise(budget, SamplingRate(run.q), run.steps).value();
+  const auto bound = [&](double at) {
+    const auto engine = make_accountant("contour", Adjacency::kZeroOut);
+    engine->compose(PoissonGaussianEvent{SamplingRate(run.q), NoiseMultiplier(at)}, run.steps);
+    return engine->epsilon(Delta(run.delta));
+  };
+  EXPECT_LE(bound(sigma).upper, run.epsilon);
+  EXPECT_GT(bound(sigma * (1 - 1e-6)).lower, run.epsilon);
+}
+
+INSTANTIATE_TEST_SUITE_P(Corners, CalibrationRange,
+                         testing::Values(Range{"SmallEpsilon", 0.01, 1000, 1e-5, 0.01},
+                                         Range{"HugeEpsilon", 0.01, 10000, 1e-6, 1000},
+                                         Range{"LargeDelta", 0.05, 2000, 1e-3, 2},
+                                         Range{"TinyDelta", 0.02, 5000, 1e-30, 4},
+                                         Range{"TinyRate", 1e-5, 10000000, 1e-9, 1},
+                                         Range{"NoSampling", 1, 1000, 1e-6, 5}, Range{"OneStep", 0.1, 1, 1e-6, 1}),
+                         [](const auto& c) { return c.param.name; });
+
+TEST(CalibrateSteps, NoneWhereOneIsTooMany) {
+  const Budget budget{"contour", Adjacency::kZeroOut, Epsilon(0.1), Delta(1e-6)};
+  EXPECT_EQ(calibrate_steps(budget, SamplingRate(1), NoiseMultiplier(1)), 0);
+}
+
+TEST(CalibrateSamplingRate, OneWhereNoSamplingIsNeeded) {
+  const Budget budget{"contour", Adjacency::kZeroOut, Epsilon(10), Delta(1e-6)};
+  EXPECT_EQ(calibrate_sampling_rate(budget, NoiseMultiplier(5), 1).value(), 1);
+}
+
+TEST(CalibrateSamplingRate, SaysWhatIsReachableWhereTheTargetIsNot) {
+  const Budget budget{"rdp", Adjacency::kZeroOut, Epsilon(1e-12), Delta(1e-30)};
+  EXPECT_THROW((void)calibrate_sampling_rate(budget, NoiseMultiplier(0.02), int64_t{1} << 40), std::invalid_argument);
+}
+
 TEST(CalibrateNoise, OffersNoLessThanTheSmallestSigma) {
   const auto sigma =
       calibrate_noise("rdp", Adjacency::kZeroOut, Epsilon(1e9), Delta(1e-5), SamplingRate(0.01), 10).value();

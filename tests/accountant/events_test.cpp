@@ -30,6 +30,13 @@ INSTANTIATE_TEST_SUITE_P(
         Form{"Gaussian", GaussianEvent{NoiseMultiplier(1.5)}, R"({"noise_multiplier":1.5,"type":"gaussian"})"},
         Form{"PoissonGaussian", PoissonGaussianEvent{SamplingRate(0.25), NoiseMultiplier(0.5)},
              R"({"noise_multiplier":0.5,"sampling_rate":0.25,"type":"poisson_gaussian"})"},
+        Form{"FixedSize", FixedSizeGaussianEvent{100, 10, NoiseMultiplier(2)},
+             R"({"batch":10,"noise_multiplier":2.0,"type":"fixed_size_gaussian","units":100})"},
+        Form{
+            "TruncatedPoisson", TruncatedPoissonGaussianEvent{100, SamplingRate(0.5), 60, NoiseMultiplier(2)},
+            R"({"cap":60,"noise_multiplier":2.0,"sampling_rate":0.5,"type":"truncated_poisson_gaussian","units":100})"},
+        Form{"AdaptiveClipping", AdaptiveClippingEvent{SamplingRate(0.5), NoiseMultiplier(2), NoiseMultiplier(10)},
+             R"({"count_noise":10.0,"noise_multiplier":2.0,"sampling_rate":0.5,"type":"poisson_adaptive_clipping"})"},
         Form{
             "ValuesWithoutAShortDecimal", PoissonGaussianEvent{SamplingRate(256.0 / 60000), NoiseMultiplier(1.0 / 3)},
             R"({"noise_multiplier":0.3333333333333333,"sampling_rate":0.004266666666666667,"type":"poisson_gaussian"})"}),
@@ -56,22 +63,29 @@ TEST_P(EventFromJsonRefuses, AndSaysWhatMustHold) {
 
 INSTANTIATE_TEST_SUITE_P(
     Json, EventFromJsonRefuses,
-    testing::Values(Refused{"NoObject", R"([1])", "must be an object with a text \"type\""},
-                    Refused{"NoType", R"({"noise_multiplier":1})", "must be an object with a text \"type\""},
-                    Refused{
-                        "UnknownType", R"({"type":"laplace","noise_multiplier":1})",
-                        "must be one of gaussian, poisson_gaussian, fixed_size_gaussian, truncated_poisson_gaussian, "
-                        "poisson_adaptive_clipping; got \"laplace\""},
-                    Refused{"MissingRate", R"({"type":"poisson_gaussian","noise_multiplier":1})",
-                            "exactly the keys type, sampling_rate, noise_multiplier"},
-                    Refused{"RateOnAGaussian", R"({"type":"gaussian","noise_multiplier":1,"sampling_rate":0.1})",
-                            "exactly the keys type, noise_multiplier"},
-                    Refused{"NullForANumber", R"({"type":"gaussian","noise_multiplier":null})",
-                            "noise_multiplier must be a number, got null"},
-                    Refused{"ZeroNoise", R"({"type":"gaussian","noise_multiplier":0})",
-                            "noise multiplier must be finite and > 0, got 0"},
-                    Refused{"RateAboveOne", R"({"type":"poisson_gaussian","noise_multiplier":1,"sampling_rate":2})",
-                            "sampling rate must be > 0 and <= 1, got 2"}),
+    testing::Values(
+        Refused{"NoObject", R"([1])", "must be an object with a text \"type\""},
+        Refused{"NoType", R"({"noise_multiplier":1})", "must be an object with a text \"type\""},
+        Refused{"UnknownType", R"({"type":"laplace","noise_multiplier":1})",
+                "must be one of gaussian, poisson_gaussian, fixed_size_gaussian, truncated_poisson_gaussian, "
+                "poisson_adaptive_clipping; got \"laplace\""},
+        Refused{"MissingRate", R"({"type":"poisson_gaussian","noise_multiplier":1})",
+                "exactly the keys type, sampling_rate, noise_multiplier"},
+        Refused{"RateOnAGaussian", R"({"type":"gaussian","noise_multiplier":1,"sampling_rate":0.1})",
+                "exactly the keys type, noise_multiplier"},
+        Refused{"NullForANumber", R"({"type":"gaussian","noise_multiplier":null})",
+                "noise_multiplier must be a number, got null"},
+        Refused{"ZeroNoise", R"({"type":"gaussian","noise_multiplier":0})",
+                "noise multiplier must be finite and > 0, got 0"},
+        Refused{"BatchAboveUnits", R"({"type":"fixed_size_gaussian","noise_multiplier":1,"units":5,"batch":6})",
+                "batch must be >= 1 and at most units (5), got 6"},
+        Refused{"CapOfNone",
+                R"({"type":"truncated_poisson_gaussian","noise_multiplier":1,"units":5,"cap":0,"sampling_rate":0.5})",
+                "cap must be >= 1 and at most units (5), got 0"},
+        Refused{"FractionOfUnits", R"({"type":"fixed_size_gaussian","noise_multiplier":1,"units":5.5,"batch":2})",
+                "units must be a whole number, got 5.5"},
+        Refused{"RateAboveOne", R"({"type":"poisson_gaussian","noise_multiplier":1,"sampling_rate":2})",
+                "sampling rate must be > 0 and <= 1, got 2"}),
     [](const auto& c) { return c.param.name; });
 
 TEST(Adjacency, NamesReadBack) {

@@ -114,25 +114,50 @@ TEST_F(Ledger, ReopenGoesOnWhereTheFileEnds) {
   EXPECT_EQ(read_ledger(path_).entries.back().sequence, 4);
 }
 
-TEST_F(Ledger, AKeyEpochIsKeptAndOnlyWrittenWhereThereIsOne) {
-  {
-    LedgerWriter writer = LedgerWriter::create(path_, header());
-    writer.append(0, 0, kEvent);
-    writer.append(1, 0, kEvent, 2);
-    EXPECT_THROW(writer.append(2, 0, kEvent, -1), std::invalid_argument);
-  }
-  const LedgerContents contents = read_ledger(path_);
-  EXPECT_EQ(contents.entries[0].key_epoch, 0);
-  EXPECT_EQ(contents.entries[1].key_epoch, 2);
-  EXPECT_EQ(lines()[1].find("key_epoch"), std::string::npos);
-}
-
 TEST_F(Ledger, AMovedWriterWritesAndTheOldOneRefuses) {
   LedgerWriter writer = LedgerWriter::create(path_, header());
   LedgerWriter other = std::move(writer);
   other.append(0, 0, kEvent);
   EXPECT_THROW(writer.append(1, 0, kEvent), std::runtime_error);
   EXPECT_EQ(read_ledger(path_).entries.size(), 1U);
+}
+
+TEST_F(Ledger, AnEpochIsALineOfTheChainAndNoRelease) {
+  write_three_releases();
+  {
+    LedgerWriter writer = LedgerWriter::reopen(path_);
+    writer.begin_epoch(2, "another run id", {{"origin", "a dice"}});
+    EXPECT_EQ(writer.entries(), 3);
+    writer.append(2, 0, kEvent);
+    writer.begin_epoch(3, "a third one", {{"origin", "a dice"}, {"commitment", "ab"}});
+    EXPECT_EQ(writer.head(), read_ledger(path_).head);
+  }
+  LedgerWriter::reopen(path_).append(3, 0, kEvent);
+  const LedgerContents contents = read_ledger(path_);
+  ASSERT_EQ(contents.entries.size(), 5U);
+  EXPECT_EQ(contents.entries[3].sequence, 5);
+  EXPECT_EQ(contents.entries[4].sequence, 7);
+  ASSERT_EQ(contents.epochs.size(), 2U);
+  EXPECT_EQ(contents.epochs[0].number, 1);
+  EXPECT_EQ(contents.epochs[0].step, 2);
+  EXPECT_EQ(contents.epochs[0].run_id, "another run id");
+  EXPECT_EQ(contents.epochs[1].number, 2);
+  EXPECT_EQ(contents.epochs[1].key.at("commitment"), "ab");
+  EXPECT_EQ(contents.epochs[1].hash, sha256_hex(lines()[6]));
+}
+
+TEST_F(Ledger, NoStepIsChargedTwiceWithOneAttemptAlsoAfterReopening) {
+  write_three_releases();
+  LedgerWriter writer = LedgerWriter::reopen(path_);
+  for (const auto& charged : {std::pair{0, 0}, {1, 0}, {1, 1}}) {
+    EXPECT_THAT([&] { writer.append(charged.first, charged.second, kEvent); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr("its noise would repeat")));
+  }
+  EXPECT_EQ(read_ledger(path_).entries.size(), 3U);
+  writer.append(0, 1, kEvent);
+  writer.append(1, 2, kEvent);
+  EXPECT_THROW(writer.append(1, 2, kEvent), std::invalid_argument);
+  EXPECT_EQ(read_ledger(path_).entries.size(), 5U);
 }
 
 // -----------------------------------------------------------------------------------------------------------------
@@ -156,6 +181,9 @@ void rechain(std::vector<std::string>& all, size_t i) {
   json["previous"] = sha256_hex(all[i - 1]);
   all[i] = json.dump();
 }
+
+constexpr const char* kEpochLine =
+    R"({"type":"epoch","sequence":4,"epoch":1,"step":2,"run_id":"other","key":{"origin":"a dice"},"previous":""})";
 
 class TamperedLedger : public Ledger, public testing::WithParamInterface<Tampering> {};
 
@@ -216,14 +244,33 @@ INSTANTIATE_TEST_SUITE_P(
                   "line 4: step must be a whole number >= 0, got -1"},
         Tampering{"FractionalAttempt", [](auto& l) { replace(l[3], "\"attempt\":1", "\"attempt\":0.5"); },
                   "line 4: attempt must be a whole number >= 0, got 0.5"},
-        Tampering{"FractionalKeyEpoch", [](auto& l) { replace(l[3], "\"previous\"", "\"key_epoch\":0.5,\"previous\""); },
-                  "line 4: key_epoch must be a whole number >= 0, got 0.5"},
         Tampering{"ReleaseOfAnotherType",
                   [](auto& l) {
                     replace(l[2], "\"release\"", "\"comment\"");
                     rechain(l, 3);
                   },
-                  "line 3: must be a release of schema"}),
+                  "line 3: must be a release or an epoch of schema"},
+        Tampering{"EpochWithAGap",
+                  [](auto& l) {
+                    l.push_back(kEpochLine);
+                    rechain(l, 4);
+                    replace(l[4], "\"epoch\":1", "\"epoch\":2");
+                  },
+                  "line 5: epoch must be 1, got 2"},
+        Tampering{"EpochOutOfSequence",
+                  [](auto& l) {
+                    l.push_back(kEpochLine);
+                    rechain(l, 4);
+                    replace(l[4], "\"sequence\":4", "\"sequence\":5");
+                  },
+                  "line 5: sequence must be 4, got 5"},
+        Tampering{"EpochWithMore",
+                  [](auto& l) {
+                    l.push_back(kEpochLine);
+                    rechain(l, 4);
+                    replace(l[4], "\"epoch\":1", "\"epoch\":1,\"event\":{}");
+                  },
+                  "line 5: must be an epoch of schema"}),
     [](const auto& c) { return c.param.name; });
 
 // -----------------------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
         Field{"ReleasesCharged", "/population_and_steps/releases_charged", 4},
         Field{"FirstAttempt", "/population_and_steps/attempts/0", {{"attempt", 0}, {"releases", 3}}},
         Field{"SecondAttempt", "/population_and_steps/attempts/1", {{"attempt", 1}, {"releases", 1}}},
-        Field{"KeyEpochs", "/population_and_steps/key_epochs/0", {{"key_epoch", 0}, {"releases", 4}}},
+        Field{"KeyEpochs", "/provenance/key_epochs/0", {{"epoch", 0}, {"run_id", "run 7"}, {"releases", 4}}},
         Field{"LaterAttempts", "/population_and_steps/releases_of_later_attempts", 1},
         Field{"TruncationCap", "/population_and_steps/truncation_cap", kNotStated},
         Field{"SkippedBatches", "/population_and_steps/skipped_batches", kNotStated},
@@ -253,7 +253,11 @@ TEST(Report, TheSameNoiseTwiceVoidsTheGuarantee) {
   const json built = build_report(contents, Delta(1e-6), json::object());
   EXPECT_EQ(built.at("guarantee").at("applies"), false);
   EXPECT_THAT(built.at("guarantee").at("statement"), HasSubstr("the same noise may have been added to both"));
-  contents.entries.back().key_epoch = 1;  // another key: other noise
+  LedgerEpoch another_key;
+  another_key.sequence = 4;
+  another_key.number = 1;
+  contents.epochs = {another_key};
+  contents.entries.back().sequence = 5;
   EXPECT_EQ(build_report(contents, Delta(1e-6), json::object()).at("guarantee").at("applies"), true);
 }
 

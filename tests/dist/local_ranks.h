@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -46,6 +47,7 @@ class LocalStore {
 struct RunRanksOptions {
   std::chrono::seconds collective_timeout{30};
   std::chrono::seconds test_timeout{120};  // the process is aborted after it: threads cannot be stopped
+  std::optional<fsdp::MeshShape> shape;    // default: all ranks on the shard axis
 };
 
 inline void run_ranks(int64_t world_size, const std::function<void(fsdp::Mesh&)>& body,
@@ -64,7 +66,7 @@ inline void run_ranks(int64_t world_size, const std::function<void(fsdp::Mesh&)>
       };
       try {
         const auto mesh = fsdp::Mesh::connect("127.0.0.1", store.port(), rank, world_size, /*serve_store=*/false,
-                                              options.collective_timeout);
+                                              options.collective_timeout, options.shape);
         try {
           body(*mesh);
         } catch (const std::exception& e) {
@@ -91,6 +93,11 @@ inline void run_ranks(int64_t world_size, const std::function<void(fsdp::Mesh&)>
   }
   for (auto& thread : threads) thread.join();
   if (!first_error.empty()) throw std::runtime_error(first_error);
+}
+
+// The same on a mesh of that shape.
+inline void run_mesh(const fsdp::MeshShape& shape, const std::function<void(fsdp::Mesh&)>& body) {
+  run_ranks(shape.ranks(), body, {.shape = shape});
 }
 
 }  // namespace ghostshard::tests

@@ -16,14 +16,19 @@ constexpr int64_t kExpectedBatch = 4;
 
 const std::vector<fsdp::UnitSpec> kUnits = {
     {.name = "first", .parameters = {{"a", {37, 11}}, {"b", {13}}, {"frozen", {5}, false}}},
-    {.name = "second", .parameters = {{"c", {64, 33}}, {"d", {7}}}, .residency = fsdp::Residency::kKeep}};
+    {.name = "second", .parameters = {{"c", {64, 33}}, {"d", {7}}}, .residency = fsdp::Residency::kKeep},
+    // Cut over a model axis of up to four ranks, by columns in three sections and by rows; "r" is not cut.
+    {.name = "third",
+     .parameters = {{"by_columns", {11, 36}, true, {.extent = 1, .sections = 3}},
+                    {"by_rows", {8, 5}, true, {.extent = 0}},
+                    {"r", {9}}}}};
 
 // What is released for an empty batch: noise alone, by parameter, times the divisor.
-std::map<std::string, at::Tensor> released_noise(int64_t ranks, uint8_t key_byte,
+std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, uint8_t key_byte,
                                                  const std::vector<dp::StepId>& steps) {
   std::mutex results;
   std::map<std::string, at::Tensor> whole;
-  run_ranks(ranks, [&](fsdp::Mesh& mesh) {
+  run_mesh(shape, [&](fsdp::Mesh& mesh) {
     fsdp::ShardedModel model(mesh, kUnits);
     const auto plan = dp::DpPlan::make({.units = 100,
                                         .expected_batch = kExpectedBatch,
@@ -40,11 +45,18 @@ std::map<std::string, at::Tensor> released_noise(int64_t ranks, uint8_t key_byte
         if (!group->trainable()) continue;
         const at::Tensor slice = gradient.slices().shard(*group);
         at::Tensor unowned = at::ones({slice.size(0)}, at::kBool);
-        for (const auto& range : group->plan().owned(mesh.rank())) {
+        for (const auto& range : group->owned()) {
           const fsdp::Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
-          auto [at, fresh] = whole.try_emplace(parameter.name(), at::zeros({parameter.numel()}));
-          at->second.narrow(0, range.first, range.count)
-              .copy_(slice.narrow(0, range.shard_offset, range.count) * static_cast<double>(kExpectedBatch));
+          auto [at, fresh] = whole.try_emplace(
+              parameter.name(), at::full({parameter.whole_numel()}, std::numeric_limits<float>::quiet_NaN()));
+          for (const auto& run : parameter.whole_runs(range.first, range.count)) {
+            const at::Tensor mine = slice.narrow(0, range.shard_offset + run.first - range.first, run.count) *
+                                    static_cast<double>(kExpectedBatch);
+            at::Tensor place = at->second.narrow(0, run.whole_first, run.count);
+            EXPECT_TRUE(steps.size() > 1 || place.isnan().all().item<bool>() || at::equal(place, mine))
+                << parameter.name() << ": rank " << mesh.rank() << " has other bits than a peer that holds the same";
+            place.copy_(mine);
+          }
           unowned.narrow(0, range.shard_offset, range.count).fill_(false);
         }
         EXPECT_EQ(slice.masked_select(unowned).count_nonzero().item<int64_t>(), 0) << "noise on padding";
@@ -60,17 +72,22 @@ at::Tensor all_values(const std::map<std::string, at::Tensor>& by_name) {
   return at::cat(parts);
 }
 
-TEST(Noise, IsBitEqualForOneTwoAndFourOwners) {
-  const auto one = released_noise(1, 5, {{0}});
-  for (const int64_t ranks : {2, 4}) {
-    const auto more = released_noise(ranks, 5, {{0}});
-    ASSERT_EQ(one.size(), more.size());
-    for (const auto& [name, value] : one) EXPECT_TRUE(at::equal(value, more.at(name))) << name << " on " << ranks;
-  }
+class NoiseOnMesh : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, NoiseOnMesh,
+                         ::testing::Values("1x2x1", "1x4x1", "1x8x1", "2x1x1", "4x1x1", "2x2x1", "2x4x1", "1x1x2",
+                                           "1x1x4", "1x2x2", "2x1x2", "2x2x2"),
+                         [](const auto& param) { return "mesh_" + std::string(param.param); });
+
+TEST_P(NoiseOnMesh, IsThatOfOneRankBitForBit) {
+  const auto one = released_noise({}, 5, {{0}});
+  const auto more = released_noise(fsdp::MeshShape::parse(GetParam()), 5, {{0}});
+  ASSERT_EQ(one.size(), more.size());
+  for (const auto& [name, value] : one) EXPECT_TRUE(at::equal(value, more.at(name))) << name;
 }
 
-TEST(Noise, HasVarianceSigmaTimesClipSquaredOnce) {
-  const at::Tensor z = all_values(released_noise(2, 6, {{0}})).to(at::kDouble) / (kSigma * kClip);
+TEST_P(NoiseOnMesh, HasVarianceSigmaTimesClipSquaredOnce) {
+  const auto noise = released_noise(fsdp::MeshShape::parse(GetParam()), 6, {{0}});
+  const at::Tensor z = all_values(noise).to(at::kDouble) / (kSigma * kClip);
   const auto n = static_cast<double>(z.numel());
   // Mean of n standard normals: sd 1/sqrt(n). Mean of squares: sd sqrt(2/n). Five of each: one false alarm in 1e6.
   EXPECT_LT(std::abs(z.mean().item<double>()), 5 / std::sqrt(n));
@@ -78,10 +95,10 @@ TEST(Noise, HasVarianceSigmaTimesClipSquaredOnce) {
 }
 
 TEST(Noise, IsNewForEveryStepAttemptAndKeyAndIndependentOfTheOthers) {
-  const at::Tensor base = all_values(released_noise(1, 5, {{0}})).to(at::kDouble) / (kSigma * kClip);
-  const std::pair<const char*, at::Tensor> others[] = {{"next step", all_values(released_noise(1, 5, {{1}}))},
-                                                       {"next attempt", all_values(released_noise(1, 5, {{0, 1}}))},
-                                                       {"other key", all_values(released_noise(1, 6, {{0}}))}};
+  const at::Tensor base = all_values(released_noise({}, 5, {{0}})).to(at::kDouble) / (kSigma * kClip);
+  const std::pair<const char*, at::Tensor> others[] = {{"next step", all_values(released_noise({}, 5, {{1}}))},
+                                                       {"next attempt", all_values(released_noise({}, 5, {{0, 1}}))},
+                                                       {"other key", all_values(released_noise({}, 6, {{0}}))}};
   for (const auto& [name, other] : others) {
     const at::Tensor z = other.to(at::kDouble) / (kSigma * kClip);
     // Correlation of independent normals: sd 1/sqrt(n).
@@ -91,16 +108,16 @@ TEST(Noise, IsNewForEveryStepAttemptAndKeyAndIndependentOfTheOthers) {
 }
 
 TEST(Noise, IsIndependentBetweenParameters) {
-  const auto noise = released_noise(1, 5, {{0}});
+  const auto noise = released_noise({}, 5, {{0}});
   const at::Tensor a = noise.at("a").to(at::kDouble) / (kSigma * kClip);
   const at::Tensor c = noise.at("c").narrow(0, 0, a.numel()).to(at::kDouble) / (kSigma * kClip);
   EXPECT_LT(std::abs((a * c).mean().item<double>()), 5 / std::sqrt(static_cast<double>(a.numel())));
 }
 
 TEST(Mechanism, RefusesToRepeatAStepsNoise) {
-  EXPECT_THROW(released_noise(1, 5, {{3}, {3}}), std::runtime_error);
-  EXPECT_THROW(released_noise(1, 5, {{3}, {2}}), std::runtime_error);
-  EXPECT_NO_THROW(released_noise(1, 5, {{3}, {3, 1}, {4}}));
+  EXPECT_THROW(released_noise({}, 5, {{3}, {3}}), std::runtime_error);
+  EXPECT_THROW(released_noise({}, 5, {{3}, {2}}), std::runtime_error);
+  EXPECT_NO_THROW(released_noise({}, 5, {{3}, {3, 1}, {4}}));
 }
 
 TEST(Mechanism, RefusesASumOfAnotherPlanAndAConsumedOne) {

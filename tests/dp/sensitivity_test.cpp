@@ -18,6 +18,7 @@ struct Case {
   dp::RecordingChoice way;
   double magnitude;  // of the rows
   double residue;    // what is left after tokens cancel, relative
+  at::ScalarType dtype = at::kFloat;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -33,6 +34,13 @@ const Case kCases[] = {
     {"huge_and_cancelling_exactly_replay", Choice::kReplay, 1e6, 0.0},
     {"huge_and_cancelling_to_1e7_replay", Choice::kReplay, 1e6, 1e-7},
     {"tiny_replay", Choice::kReplay, 1e-12, 1.0},
+    {"bfloat16_hold", Choice::kHold, 1.0, 1.0, at::kBFloat16},
+    {"bfloat16_replay", Choice::kReplay, 1.0, 1.0, at::kBFloat16},
+    {"bfloat16_cancelling_hold", Choice::kHold, 1.0, 0x1p-7, at::kBFloat16},
+    {"bfloat16_cancelling_replay", Choice::kReplay, 1.0, 0x1p-7, at::kBFloat16},
+    {"bfloat16_cancelling_exactly_replay", Choice::kReplay, 1.0, 0.0, at::kBFloat16},
+    {"bfloat16_huge_and_cancelling_replay", Choice::kReplay, 1e6, 0x1p-7, at::kBFloat16},
+    {"bfloat16_huge_and_cancelling_exactly_hold", Choice::kHold, 1e6, 0.0, at::kBFloat16},
 };
 
 class Sensitivity : public ::testing::TestWithParam<Case> {};
@@ -52,14 +60,14 @@ std::pair<at::Tensor, at::Tensor> rows(const Case& c) {
       adversary_g[t + 1].copy_(-adversary_g[t]);
     }
   }
-  return {a, g};
+  return {a.to(c.dtype), g.to(c.dtype)};
 }
 
 TEST_P(Sensitivity, OneUnitMovesTheSumByAtMostTheClipNorm) {
   const Case& c = GetParam();
   const double clip_norm = 1.0;
   const auto mesh = fsdp::Mesh::single();
-  SingleLinear layer(*mesh, kInputs, kOutputs);
+  SingleLinear layer(*mesh, kInputs, kOutputs, c.dtype);
   const auto plan = plan_without_noise(kUnits, clip_norm);
   const auto [a, g] = rows(c);
   std::vector<int64_t> all(kUnits + 1);

@@ -24,10 +24,12 @@ inline dp::RunKey key_of(uint8_t first) {
 }
 
 struct SingleLinear {
-  SingleLinear(fsdp::Mesh& mesh, int64_t inputs, int64_t outputs)
-      : model(mesh, {{.name = "unit",
-                      .parameters = {{"weight", {outputs, inputs}}, {"bias", {outputs}}},
-                      .residency = fsdp::Residency::kKeep}}) {
+  SingleLinear(fsdp::Mesh& mesh, int64_t inputs, int64_t outputs, at::ScalarType dtype = at::kFloat)
+      : model(mesh,
+              {{.name = "unit",
+                .parameters = {{"weight", {outputs, inputs}}, {"bias", {outputs}}},
+                .residency = fsdp::Residency::kKeep}},
+              dtype) {
     use.weight = &model.parameter("weight");
     use.bias = &model.parameter("bias");
   }

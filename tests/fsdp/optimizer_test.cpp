@@ -96,7 +96,7 @@ TEST_P(Optimizers, follow_the_slow_twin) {
         if (!group->trainable()) continue;
         // Garbage where nothing may look: padding.
         gradient.shard(*group).fill_(std::numeric_limits<float>::quiet_NaN());
-        for (const OwnedRange& range : group->plan().owned(mesh.rank())) {
+        for (const OwnedRange& range : group->owned()) {
           const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
           gradient.shard(*group)
               .narrow(0, range.shard_offset, range.count)
@@ -123,7 +123,7 @@ TEST_P(Optimizers, follow_the_slow_twin) {
     }
     for (const auto& group : model.groups()) {
       at::Tensor rest = group->shard().clone();
-      for (const OwnedRange& range : group->plan().owned(mesh.rank())) {
+      for (const OwnedRange& range : group->owned()) {
         rest.narrow(0, range.shard_offset, range.count).zero_();
       }
       EXPECT_TRUE(rest.eq(0).all().item<bool>()) << "padding was touched";

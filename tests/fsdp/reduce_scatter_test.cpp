@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/dist/local_ranks.h"
 
 namespace ghostshard::fsdp {
@@ -57,6 +59,42 @@ TEST_P(ReduceScatters, add_to_the_owners_values_in_rank_order) {
         expected_bytes += 4 * size * (mesh.world_size() - 1);
       }
       EXPECT_EQ(mesh.reduce().bytes_sent() - sent, expected_bytes) << "one size of the buffer less the own slice";
+    }
+  });
+}
+
+class ReplicatedReduceScatters : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, ReplicatedReduceScatters, testing::Values("2x1x1", "2x2x1", "4x1x1", "3x2x1", "2x2x2"),
+                         [](const auto& test) { return "mesh_" + std::string(test.param); });
+
+TEST_P(ReplicatedReduceScatters, count_starting_values_once_and_end_with_the_same_bits) {
+  tests::run_mesh(MeshShape::parse(GetParam()), [](Mesh& mesh) {
+    ShardedModel model(mesh, some_units());
+    GradientBuffers gradients(model);
+    ShardBuffers own(model);
+    ReduceScatter reduce(model);
+    const MeshShape& s = mesh.shape();
+    for (const auto& group : model.groups()) {
+      if (!group->trainable()) continue;
+      const int64_t size = group->plan().shard_size();
+      const int64_t sent = mesh.replicate().bytes_sent();
+      gradients.flat(*group).copy_(message_of(*group, mesh.data_rank()));
+      // What other replicas start from must not matter, not even if it is not finite.
+      own.shard(*group).fill_(mesh.replica() == 0 ? 0.125 : std::numeric_limits<double>::quiet_NaN());
+      reduce.begin(*group, gradients.flat(*group));
+      reduce.finish(*group, own.shard(*group));
+      // The order that the header promises: within each replica by shard rank, then by replicas, 0 with its start.
+      at::Tensor expected;
+      for (int64_t replica = 0; replica < s.replicate; ++replica) {
+        at::Tensor of_replica = at::full({size}, replica == 0 ? 0.125 : 0.0);
+        for (int64_t r = 0; r < s.shard; ++r) {
+          of_replica += message_of(*group, replica * s.shard + r).narrow(0, mesh.shard_rank() * size, size);
+        }
+        expected = replica == 0 ? of_replica : expected + of_replica;
+      }
+      EXPECT_TRUE(at::equal(own.shard(*group), expected)) << "group " << group->index();
+      const int64_t piece = (size + s.replicate - 1) / s.replicate;
+      EXPECT_EQ(mesh.replicate().bytes_sent() - sent, 2 * 4 * piece * (s.replicate - 1)) << "twice the slice less own";
     }
   });
 }

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include "fsdp/backward_pass.h"
 #include "fsdp/sharded_model.h"
 #include "tests/dist/local_ranks.h"
 
@@ -65,10 +66,13 @@ struct Stack {
     const int64_t units = model.unit_count();
     for (int64_t u = first_layer(); u < units; ++u) {
       const Parameter& weight = *model.parameters()[static_cast<size_t>(u)];
-      x = run_unit(model, u, u + 1 < units ? u + 1 : -1, u > first_layer() ? u - 1 : -1, x, [&](const at::Tensor& in) {
+      const auto body = [this, u, &weight, fail_forward, fail_backward](const at::Tensor& in) {
+        ++bodies_run;
         if (u == fail_forward) throw std::runtime_error("forward broke");
         return TanhLinear::apply(in, &weight, gradients[static_cast<size_t>(u)], u == fail_backward);
-      });
+      };
+      const int64_t following = u + 1 < units ? u + 1 : -1;
+      x = run_unit(model, u, following, u > first_layer() ? u - 1 : -1, x, body, activations);
     }
     return x;
   }
@@ -92,6 +96,8 @@ struct Stack {
     }
   }
 
+  Activations activations = Activations::kStore;
+  int bodies_run = 0;
   std::vector<bool> trainable;
   ShardedModel model;
   bool embedding;
@@ -324,6 +330,91 @@ TEST_P(RunUnit, ordinary_operations_on_values_are_right_too) {
     for (const at::Tensor& weight : stack.whole) p = p.matmul(weight).tanh();
     p.sum().backward();
     EXPECT_TRUE(at::allclose(x.grad(), plain.grad(), 1e-5, 1e-6));
+  });
+}
+
+TEST_P(RunUnit, recomputed_activations_give_the_same_bits) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stored(mesh, {true, false, true, true});
+    Stack recomputed(mesh, {true, false, true, true});
+    recomputed.activations = Activations::kRecompute;
+    const at::Tensor x = input().requires_grad_();
+    const at::Tensor again = input().requires_grad_();
+    stored.forward(x).sum().backward();
+    const at::Tensor y = recomputed.forward(again);
+    EXPECT_EQ(recomputed.bodies_run, 4);
+    y.sum().backward();
+    EXPECT_EQ(recomputed.bodies_run, 8) << "each body once more";
+    EXPECT_TRUE(at::equal(x.grad(), again.grad()));
+    for (size_t i = 0; i < stored.gradients.size(); ++i) {
+      EXPECT_TRUE(at::equal(stored.gradients[i], recomputed.gradients[i])) << "layer " << i;
+    }
+    recomputed.expect_no_leases();
+  });
+}
+
+TEST_P(RunUnit, recomputation_keeps_nothing_of_a_body) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true});
+    const at::Tensor x = input();
+    c10::weak_intrusive_ptr<c10::TensorImpl> inside(x.getIntrusivePtr());
+    const auto body = [&](const at::Tensor& in) {
+      const at::Tensor middle = in * 3;
+      inside = c10::weak_intrusive_ptr<c10::TensorImpl>(middle.getIntrusivePtr());
+      const at::Tensor y = TanhLinear::apply(middle, stack.model.parameters()[0].get(), stack.gradients[0], false);
+      return y * middle;  // saves middle
+    };
+    const at::Tensor stored = run_unit(stack.model, 0, -1, -1, x, body);
+    EXPECT_FALSE(inside.expired()) << "the test must see what autograd keeps";
+    const at::Tensor y = run_unit(stack.model, 0, -1, -1, x, body, Activations::kRecompute);
+    EXPECT_TRUE(inside.expired());
+    EXPECT_TRUE(y.requires_grad());
+  });
+}
+
+TEST_P(RunUnit, an_exception_in_recomputation_leaves_no_lease) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true, true});
+    stack.activations = Activations::kRecompute;
+    const at::Tensor loss = stack.forward(input(), -1, 2).sum();
+    EXPECT_THROW(loss.backward(), std::runtime_error);
+    EXPECT_EQ(current_backward_pass(), -1);
+    stack.expect_no_leases();
+  });
+}
+
+TEST_P(RunUnit, a_recomputed_unit_goes_backward_once) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true});
+    stack.activations = Activations::kRecompute;
+    const at::Tensor loss = stack.forward(input()).sum();
+    loss.backward({}, /*retain_graph=*/true);
+    EXPECT_THROW(loss.backward(), std::logic_error);
+    stack.expect_no_leases();
+  });
+}
+
+TEST_P(RunUnit, recomputation_belongs_to_the_backward_it_happens_in) {
+  run_ranks(GetParam(), [](Mesh& mesh) {
+    Stack stack(mesh, {true, true, true});
+    std::vector<int> passes;
+    at::Tensor x = input();
+    for (int64_t u = 0; u < 3; ++u) {
+      const auto body = [&stack, &passes, u](const at::Tensor& in) {
+        const at::Tensor y = TanhLinear::apply(in, stack.model.parameters()[static_cast<size_t>(u)].get(),
+                                               stack.gradients[static_cast<size_t>(u)], false);
+        if (y.requires_grad())
+          y.register_hook([&passes](const at::Tensor&) { passes.push_back(current_backward_pass()); });
+        return y;
+      };
+      x = run_unit(stack.model, u, -1, u - 1, x, body, u == 1 ? Activations::kStore : Activations::kRecompute);
+    }
+    x.sum().backward();
+    ASSERT_EQ(passes.size(), 3U);
+    EXPECT_GE(passes[0], 0);
+    EXPECT_EQ(passes[0], passes[1]);
+    EXPECT_EQ(passes[0], passes[2]);
+    EXPECT_EQ(current_backward_pass(), -1);
   });
 }
 

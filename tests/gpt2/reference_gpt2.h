@@ -20,20 +20,33 @@ struct Text {
   std::vector<uint8_t> mask;  // 1 where the token is to be predicted
 };
 
+using Unit = std::vector<Text>;  // one privacy unit
+
 class ReferenceGpt2 {
  public:
-  // weights: float32 or float64 by name; those in `frozen` get no gradient.
+  // weights: float32 or float64 by name; those in `frozen` get no gradient. Where there are adapters among them, they
+  // count lora_scale times.
   ReferenceGpt2(gpt2::Config config, const std::map<std::string, at::Tensor>& weights,
-                const std::vector<std::string>& frozen)
-      : config_(std::move(config)) {
+                const std::vector<std::string>& frozen, double lora_scale = 0)
+      : config_(std::move(config)), lora_scale_(lora_scale) {
     for (const auto& [name, value] : weights) {
       const bool fixed = std::find(frozen.begin(), frozen.end(), name) != frozen.end();
       weights_[name] = value.to(at::kDouble).clone().set_requires_grad(!fixed);
     }
   }
 
-  // Mean loss over the predicted tokens of one text; zero if there is none.
-  at::Tensor loss(const Text& text) const {
+  // Mean loss over the predicted tokens of all texts of one unit; zero if there is none.
+  at::Tensor loss(const Unit& unit) const {
+    at::Tensor sum = at::zeros({}, at::kDouble);
+    int64_t predicted = 0;
+    for (const Text& text : unit) {
+      for (size_t t = 1; t < text.mask.size(); ++t) predicted += text.mask[t] != 0 ? 1 : 0;
+      sum = sum + summed_loss(text);
+    }
+    return predicted > 0 ? sum / static_cast<double>(predicted) : at::zeros({}, at::kDouble);
+  }
+
+  at::Tensor summed_loss(const Text& text) const {
     const auto length = static_cast<int64_t>(text.tokens.size()) - 1;
     if (length < 1) return at::zeros({}, at::kDouble);
     const at::Tensor tokens = at::tensor(at::ArrayRef<int64_t>(text.tokens));
@@ -42,8 +55,7 @@ class ReferenceGpt2 {
     std::vector<double> mask;
     for (int64_t t = 1; t <= length; ++t) mask.push_back(text.mask[static_cast<size_t>(t)] != 0 ? 1.0 : 0.0);
     const at::Tensor m = at::tensor(at::ArrayRef<double>(mask), at::TensorOptions(at::kDouble));
-    if (m.sum().item<double>() == 0) return at::zeros({}, at::kDouble);
-    return (picked * m).sum() / m.sum();
+    return (picked * m).sum();
   }
 
   at::Tensor logits(const at::Tensor& ids) const {
@@ -58,7 +70,7 @@ class ReferenceGpt2 {
     return at::mm(x, w(config_.tie_word_embeddings ? "transformer.wte.weight" : "lm_head.weight").t());
   }
 
-  Gradients gradient(const Text& text) const {
+  Gradients gradient(const Unit& unit) const {
     std::vector<at::Tensor> inputs;
     std::vector<std::string> names;
     for (const auto& [name, value] : weights_) {
@@ -67,7 +79,7 @@ class ReferenceGpt2 {
       names.push_back(name);
     }
     Gradients result;
-    const at::Tensor value = loss(text);
+    const at::Tensor value = loss(unit);
     std::vector<at::Tensor> grads(inputs.size());
     if (value.requires_grad()) {
       grads = torch::autograd::grad({value}, inputs, {}, std::nullopt, false, /*allow_unused=*/true);
@@ -81,7 +93,9 @@ class ReferenceGpt2 {
  private:
   at::Tensor w(const std::string& name) const { return weights_.at(name); }
   at::Tensor linear(const at::Tensor& x, const std::string& name) const {
-    return at::mm(x, w(name + ".weight")) + w(name + ".bias");
+    const at::Tensor y = at::mm(x, w(name + ".weight")) + w(name + ".bias");
+    if (!weights_.contains(name + ".lora_A.weight")) return y;
+    return y + lora_scale_ * at::mm(at::mm(x, w(name + ".lora_A.weight").t()), w(name + ".lora_B.weight").t());
   }
   at::Tensor norm(const at::Tensor& x, const std::string& name) const {
     const at::Tensor centred = x - x.mean(1, true);
@@ -109,6 +123,7 @@ class ReferenceGpt2 {
   }
 
   gpt2::Config config_;
+  double lora_scale_;
   std::map<std::string, at::Tensor> weights_;
 };
 
@@ -118,11 +133,11 @@ inline double norm_of(const Gradients& gradients) {
   return std::sqrt(squared);
 }
 
-// Sum over texts of min(1, C/‖g‖)·g.
-inline Gradients clipped_sum(const ReferenceGpt2& model, const std::vector<Text>& texts, double clip_norm) {
+// Sum over units of min(1, C/‖g‖)·g.
+inline Gradients clipped_sum(const ReferenceGpt2& model, const std::vector<Unit>& units, double clip_norm) {
   Gradients sum;
-  for (const Text& text : texts) {
-    const Gradients g = model.gradient(text);
+  for (const Unit& unit : units) {
+    const Gradients g = model.gradient(unit);
     const double norm = norm_of(g);
     const double factor = norm > clip_norm ? clip_norm / norm : 1.0;
     for (const auto& [name, value] : g) {

@@ -18,13 +18,13 @@
 
 namespace ghostshard::tests {
 
-inline gpt2::Config small_config(bool tied) {
+inline gpt2::Config small_config(bool tied, int64_t heads = 3) {
   gpt2::Config c;
   c.vocab_size = 61;
   c.n_positions = 24;
   c.n_embd = 24;
   c.n_layer = 3;
-  c.n_head = 3;
+  c.n_head = heads;
   c.n_inner = 40;
   c.initializer_range = 0.2;  // large enough that every parameter's gradient matters in the comparison
   c.tie_word_embeddings = tied;
@@ -64,7 +64,23 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-inline std::filesystem::path write_texts(const std::filesystem::path& path, const std::vector<Text>& texts) {
+// Each text a unit; or as many texts in turn as texts_per_unit says.
+inline std::vector<Unit> units_of(const std::vector<Text>& texts, const std::vector<int64_t>& texts_per_unit) {
+  std::vector<Unit> units;
+  if (texts_per_unit.empty()) {
+    for (const Text& text : texts) units.push_back({text});
+    return units;
+  }
+  auto next = texts.begin();
+  for (const int64_t count : texts_per_unit) {
+    units.emplace_back(next, next + count);
+    next += count;
+  }
+  return units;
+}
+
+inline std::filesystem::path write_texts(const std::filesystem::path& path, const std::vector<Text>& texts,
+                                         const std::vector<int64_t>& texts_per_unit = {}) {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> mask;
   std::vector<int64_t> offsets{0};
@@ -73,23 +89,29 @@ inline std::filesystem::path write_texts(const std::filesystem::path& path, cons
     mask.insert(mask.end(), text.mask.begin(), text.mask.end());
     offsets.push_back(static_cast<int64_t>(tokens.size()));
   }
-  fsdp::write_safetensors(path,
-                          {{"tokens", at::tensor(at::ArrayRef<int32_t>(tokens), at::TensorOptions(at::kInt))},
-                           {"offsets", at::tensor(at::ArrayRef<int64_t>(offsets), at::TensorOptions(at::kLong))},
-                           {"loss_mask", at::tensor(at::ArrayRef<uint8_t>(mask), at::TensorOptions(at::kByte))}},
-                          {});
+  std::vector<fsdp::NamedTensor> columns = {
+      {"tokens", at::tensor(at::ArrayRef<int32_t>(tokens), at::TensorOptions(at::kInt))},
+      {"offsets", at::tensor(at::ArrayRef<int64_t>(offsets), at::TensorOptions(at::kLong))},
+      {"loss_mask", at::tensor(at::ArrayRef<uint8_t>(mask), at::TensorOptions(at::kByte))}};
+  if (!texts_per_unit.empty()) {
+    std::vector<int64_t> unit_offsets{0};
+    for (const int64_t count : texts_per_unit) unit_offsets.push_back(unit_offsets.back() + count);
+    columns.push_back({"unit_offsets", at::tensor(at::ArrayRef<int64_t>(unit_offsets), at::TensorOptions(at::kLong))});
+  }
+  fsdp::write_safetensors(path, columns, {});
   return path;
 }
 
-// Weights whose every element matters: biases and scales are moved off their initial 0 and 1. The same on all ranks.
+// Weights whose every element matters: biases, scales and adapters are moved off their initial 0 and 1. The same on all
+// ranks.
 inline void randomize(gpt2::Gpt2& model, uint64_t seed) {
   gpt2::initialize(model, seed);
   auto random = at::detail::createCPUGenerator(seed + 1);
   auto& parameters = model.parameters();
   for (const auto& parameter : parameters.parameters()) {
-    if (parameter->shape().size() > 1) continue;
-    const double centre = parameter->name().ends_with(".weight") ? 1.0 : 0.0;
-    parameters.set_parameter(*parameter, at::empty(parameter->shape(), at::kFloat).normal_(centre, 0.2, random));
+    if (parameter->shape().size() > 1 && !parameter->name().ends_with("lora_B.weight")) continue;
+    const double centre = parameter->shape().size() == 1 && parameter->name().ends_with(".weight") ? 1.0 : 0.0;
+    parameters.set_parameter(*parameter, at::empty(parameter->whole_shape(), at::kFloat).normal_(centre, 0.2, random));
   }
 }
 
@@ -136,12 +158,15 @@ inline Distance compare_slices(fsdp::ShardedModel& model, const fsdp::ShardBuffe
   for (const auto& group : model.groups()) {
     if (!group->trainable()) continue;
     const at::Tensor slice = slices.shard(*group).to(at::kDouble) * scale;
-    for (const auto& range : group->plan().owned(model.mesh().rank())) {
+    for (const auto& range : group->owned()) {
       const std::string& name = group->parameters()[static_cast<size_t>(range.tensor)]->name();
-      const at::Tensor want = expected.at(name).reshape(-1).narrow(0, range.first, range.count);
-      const at::Tensor got = slice.narrow(0, range.shard_offset, range.count);
-      d.squared_difference += (want - got).pow(2).sum().item<double>();
-      d.squared_norm += want.pow(2).sum().item<double>();
+      for (const auto& run :
+           group->parameters()[static_cast<size_t>(range.tensor)]->whole_runs(range.first, range.count)) {
+        const at::Tensor want = expected.at(name).reshape(-1).narrow(0, run.whole_first, run.count);
+        const at::Tensor got = slice.narrow(0, range.shard_offset + run.first - range.first, run.count);
+        d.squared_difference += (want - got).pow(2).sum().item<double>();
+        d.squared_norm += want.pow(2).sum().item<double>();
+      }
     }
   }
   return d;

@@ -13,7 +13,8 @@ from program import (
     write_data, write_inputs, write_model,
 )  # fmt: skip
 
-NAN_FLAGS = ("target-epsilon", "noise-multiplier", "delta", "clip-norm", "learning-rate", "weight-decay", "momentum")
+NAN_FLAGS = ("target-epsilon", "noise-multiplier", "delta", "clip-norm", "learning-rate", "weight-decay", "momentum",
+             "min-learning-rate")
 
 
 def without(name: str):
@@ -214,6 +215,14 @@ FLAGS = {
     "momentum_of_adamw": (nothing, {"momentum": "0.9"}, "--momentum is for --optimizer sgd"),
     "momentum_one": (nothing, {"optimizer": "sgd", "momentum": "1"}, "--momentum must be in [0, 1), got 1"),
     "learning_rate_zero": (nothing, {"learning_rate": "0"}, "--learning-rate must be finite and > 0, got 0"),
+    "lr_schedule_unknown": (nothing, {"lr_schedule": "step"}, "--lr-schedule: step not in {constant,linear,cosine}"),
+    "warmup_of_the_whole_run": (nothing, {"warmup_steps": "3"}, "--warmup-steps must be fewer than the run's 3 steps, got 3"),
+    "floor_above_the_peak": (nothing, {"lr_schedule": "linear", "min_learning_rate": "1"}, "--min-learning-rate must lie between"),
+    "floor_of_a_constant": (nothing, {"min_learning_rate": "1e-4"}, "is for --lr-schedule linear or cosine"),
+    "lora_rank_fractional": (nothing, {"lora_rank": "1.5"}, "--lora-rank"),
+    "lora_alpha_alone": (nothing, {"lora_alpha": "1"}, "--lora-alpha needs --lora-rank"),
+    "lora_alpha_zero": (nothing, {"lora_rank": "1", "lora_alpha": "0"}, "--lora-alpha must be finite and > 0, got 0"),
+    "lora_target_unknown": (nothing, {"lora_rank": "1", "lora_targets": "attn.c_attn,q_proj"}, "'q_proj' names none"),
     "microbatch_zero": (nothing, {"microbatch": "0"}, "--microbatch must be >= 1, got 0"),
     "timeout_zero": (nothing, {"timeout": "0"}, "--timeout must be >= 1 second, got 0"),
     "eval_every_negative": (nothing, {"eval_every": "-1"}, "--eval-every must be >= 0, got -1"),

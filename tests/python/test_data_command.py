@@ -77,7 +77,53 @@ def test_tokenizer_writes_the_gpt2_folder(work):
     assert (vocabulary.size, vocabulary.encode(["Hello world"])) == (50257, [[15496, 995]])
 
 
+def test_users_become_units_by_a_field_or_by_a_file(work, capsys):
+    users = ["anna", "ben", "anna"]
+    records = [{"text": f"text {index}", "who": user} for index, user in enumerate(users)]
+    (work / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (work / "lines.txt").write_text("".join(record["text"] + "\n" for record in records))
+    (work / "users.txt").write_text("\n".join(users) + "\n")
+    end = "--tokenizer gpt2 --max-length 16"
+    assert main(words(f"prepare --format jsonl --input records.jsonl --user-field who {end} --output a")) == 0
+    assert main(words(f"prepare --format text --input lines.txt --users-file users.txt {end} --output b")) == 0
+    assert "2 units (users, 3 texts)" in capsys.readouterr().out
+    a, b = read_packed(work / "a"), read_packed(work / "b")
+    assert a.units == b.units == 2 and a.metadata["unit"] == "user"
+    assert [a.texts_of(unit) for unit in (0, 1)] == [b.texts_of(unit) for unit in (0, 1)]
+    assert main(words(f"prepare --format jsonl --input records.jsonl --user-field who --max-texts-per-user 1 {end} --output c")) == 0
+    assert "1 texts over the cap of their user left out" in capsys.readouterr().out
+
+
+def test_a_number_and_its_text_are_one_user(work):
+    (work / "records.jsonl").write_text('{"text": "a", "id": 7}\n{"text": "b", "id": "7"}\n{"text": "c", "id": " 7 "}\n')
+    assert main(words("prepare --format jsonl --input records.jsonl --user-field id --tokenizer gpt2 --max-length 4 --output a")) == 0
+    assert read_packed(work / "a").units == 1
+
+
+USER_MISTAKES = {
+    "no_such_field": ({"text": "a", "who": "x"}, "user", 'line 1 of records.jsonl must name its user in \'user\', as text or whole number, got no such field'),
+    "empty": ({"text": "a", "who": " "}, "who", 'got " "'),
+    "truth_value": ({"text": "a", "who": True}, "who", "got true"),
+    "fraction": ({"text": "a", "who": 1.5}, "who", "got 1.5"),
+    "nobody": ({"text": "a", "who": None}, "who", "got null"),
+}
+
+
+@pytest.mark.parametrize("record, field, message", USER_MISTAKES.values(), ids=USER_MISTAKES.keys())
+def test_a_record_without_its_user_is_refused(work, capsys, record, field, message):
+    (work / "records.jsonl").write_text(json.dumps(record) + "\n")
+    assert main(words(f"prepare --format jsonl --input records.jsonl --user-field {field} --tokenizer gpt2 --max-length 4 --output a")) == 2
+    assert message in capsys.readouterr().err
+    assert not (work / "a").exists()
+
+
 MISTAKES = {
+    "user_field_of_text": (f"{PREPARE} --user-field who", "--user-field is for --format jsonl"),
+    "users_file_missing": (f"{PREPARE} --users-file nobody.txt", "users file nobody.txt must be a file"),
+    "users_file_of_jsonl": (PREPARE.replace("--format text", "--format jsonl") + " --users-file texts.txt", "is for --format text"),
+    "both_ways_to_name_users": (f"{PREPARE} --user-field who --users-file texts.txt", "not allowed with argument"),
+    "cap_without_users": (f"{PREPARE} --max-texts-per-user 2", "give --user-field or --users-file"),
+    "cap_of_nothing": (f"{PREPARE} --max-texts-per-user 0", "must be a whole number >= 1, got '0'"),
     "no_command": ("", "arguments are required"),
     "unknown_command": ("prepaer", "invalid choice: 'prepaer'"),
     "unknown_flag": (f"{PREPARE} --fast", "unrecognized arguments: --fast"),

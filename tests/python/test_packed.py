@@ -86,3 +86,65 @@ def test_refuses_to_read_another_file(tmp_path, content):
         path.write_bytes(content)
     with pytest.raises(UserError, match="is not a file that `prepare` wrote"):
         read_packed(path)
+
+
+def of(user: str, *words: str) -> list[TextUnit]:
+    return [TextUnit(word, user=user) for word in words]
+
+
+def test_a_users_texts_are_one_unit_in_their_order():
+    anna, ben = of("anna", "aa", "bbb", "c"), of("ben", "dd")
+    data = encode_units([anna[0], ben[0], anna[1], anna[2]], BYTES, max_length=9)
+    assert (data.units, data.texts) == (2, 4)
+    assert data.texts_of(0) == [[*ids(word), END] for word in ("aa", "bbb", "c")]
+    assert data.texts_of(1) == [[*ids("dd"), END]]
+    # A text's first token follows nothing, also in the middle of a unit.
+    assert data.unit_mask(0) == [0, 1, 1, 0, 1, 1, 1, 0, 1]
+    assert (data.metadata["unit"], data.metadata["units"], data.metadata["texts"]) == ("user", "2", "4")
+
+
+CAPS = {
+    "no_cap": ({}, ["aaaa", "b", "cc", "d"], "0"),
+    "texts": ({"max_texts_per_user": 2}, ["aaaa", "b"], "2"),
+    "tokens": ({"max_tokens_per_user": 8}, ["aaaa", "b"], "2"),
+    "a_text_too_long_for_what_is_left_is_passed_over": ({"max_tokens_per_user": 7}, ["aaaa", "b"], "2"),
+    "one_text_always_stays": ({"max_tokens_per_user": 1}, ["aaaa"], "3"),
+    "both": ({"max_texts_per_user": 3, "max_tokens_per_user": 100}, ["aaaa", "b", "cc"], "1"),
+}
+
+
+@pytest.mark.parametrize("caps, kept, dropped", CAPS.values(), ids=CAPS.keys())
+def test_a_cap_keeps_the_first_texts_of_each_user(caps, kept, dropped):
+    texts = of("anna", "aaaa", "b", "cc", "d")
+    data = encode_units([*texts, *of("ben", "x")], BYTES, max_length=9, **caps)
+    assert data.texts_of(0) == [[*ids(word), END] for word in kept]
+    assert data.texts_of(1) == [[*ids("x"), END]]
+    assert data.metadata["dropped_over_cap"] == dropped
+
+
+USERS = st.lists(st.builds(TextUnit, st.text("ab", min_size=1, max_size=6), user=st.sampled_from("uvw")), min_size=1)
+
+
+@given(USERS, st.integers(1, 3))
+def test_what_is_kept_of_a_user_depends_on_that_user_alone(units, cap):
+    together = encode_units(units, BYTES, max_length=5, max_texts_per_user=cap)
+    order = list(dict.fromkeys(unit.user for unit in units))
+    assert together.units == len(order)
+    for index, user in enumerate(order):
+        alone = encode_units([unit for unit in units if unit.user == user], BYTES, max_length=5, max_texts_per_user=cap)
+        assert together.texts_of(index) == alone.texts_of(0)
+
+
+def test_units_of_users_are_written_and_read_back_without_their_names(tmp_path):
+    data = encode_units([*of("anna-7531", "aa", "b"), *of("ben", "c")], BYTES, max_length=9)
+    write_packed(tmp_path / "data", data)
+    again = read_packed(tmp_path / "data")
+    assert numpy.array_equal(again.unit_offsets, [0, 2, 3]) and again.metadata == data.metadata
+    assert [again.texts_of(unit) for unit in (0, 1)] == [data.texts_of(unit) for unit in (0, 1)]
+    assert b"anna" not in (tmp_path / "data").read_bytes()
+    assert load_file(tmp_path / "data")["unit_offsets"].dtype == numpy.int64
+
+
+def test_a_cap_per_user_needs_users():
+    with pytest.raises(UserError, match="needs to know the users"):
+        encode_units([TextUnit("a")], BYTES, max_length=9, max_texts_per_user=1)

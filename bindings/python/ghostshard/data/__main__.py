@@ -22,8 +22,16 @@ def _main(arguments: list[str]) -> None:
     commands = parser("python -m ghostshard.data", "From text to the file that training reads.")
     sub = commands.add_subparsers(dest="command", required=True, metavar="split|tokenizer|prepare")
 
-    prepare = sub.add_parser("prepare", allow_abbrev=False, help="turn texts into tokens, one privacy unit per text")
+    prepare = sub.add_parser("prepare", allow_abbrev=False, help="turn texts into tokens, one privacy unit per text or per user")
     _add_input(prepare)
+    users = prepare.add_mutually_exclusive_group()
+    users.add_argument("--user-field", metavar="NAME",
+                       help="jsonl: this field says whose a text is, and all texts of a user are one privacy unit")
+    users.add_argument("--users-file", type=Path, metavar="PATH", help="text: the same by a file with a user on each line")
+    prepare.add_argument("--max-texts-per-user", type=whole_number(at_least=1), metavar="N",
+                         help="keep a user's first N texts")
+    prepare.add_argument("--max-tokens-per-user", type=whole_number(at_least=1), metavar="N",
+                         help="and of them those that fit into N tokens together, but always one")
     prepare.add_argument("--tokenizer", required=True, metavar="DIR|gpt2",
                          help="a folder with a tokenizer as Hugging Face writes it, or GPT-2's vocabulary")
     prepare.add_argument("--max-length", required=True, type=whole_number(at_least=2), metavar="N",
@@ -75,15 +83,19 @@ def _dropped(texts: TextData) -> str:
 def _prepare(options) -> None:
     require_writable_file(options.output, force=options.force)
     vocabulary = load_vocabulary(options.tokenizer)
-    texts = read_units(options.format, options.input)
+    texts = read_units(options.format, options.input, user_field=options.user_field, users_file=options.users_file)
     data = encode_units(texts.units, vocabulary, max_length=options.max_length,
-                        begin_with_end_of_text=options.begin_with_end_of_text)
+                        begin_with_end_of_text=options.begin_with_end_of_text,
+                        max_texts_per_user=options.max_texts_per_user, max_tokens_per_user=options.max_tokens_per_user)
     data.metadata.update(format=options.format, declared=options.declare, dropped_empty=str(texts.dropped_empty))
     write_packed(options.output, data)
     facts = data.metadata
-    print(f"{options.output}: {facts['units']} units, {facts['tokens']} tokens, vocabulary {facts['vocab_size']}, "
+    of_users = f" (users, {facts['texts']} texts)" if facts["unit"] == "user" else ""
+    print(f"{options.output}: {facts['units']} units{of_users}, {facts['tokens']} tokens, vocabulary {facts['vocab_size']}, "
           f"{facts['truncated']} cut to {options.max_length} tokens"
           + (f"; {facts['dropped_no_loss']} with nothing to predict left out" if facts["dropped_no_loss"] != "0" else "")
+          + (f"; {facts['dropped_over_cap']} texts over the cap of their user left out"
+             if facts.get("dropped_over_cap", "0") != "0" else "")
           + _dropped(texts))
 
 

@@ -1,7 +1,7 @@
 """Readers: a file or folder in, privacy units out, in an order that depends on the files alone.
 
-One record is one unit. A record without text is dropped and counted: a unit of nothing has no gradient, and n should
-not count it.
+One record is one unit, or, where records name the user they come from, all records of a user are. A record without
+text is dropped and counted: a unit of nothing has no gradient, and n should not count it.
 """
 
 import csv
@@ -17,10 +17,12 @@ from ghostshard.errors import UserError
 
 @dataclass(frozen=True)
 class TextUnit:
-    """One privacy unit. The loss is on `text`; `prompt` is what comes before it and is only read."""
+    """One text. The loss is on `text`; `prompt` is what comes before it and is only read. Without `user` the text is a
+    privacy unit of its own."""
 
     text: str
     prompt: str = ""
+    user: str | None = None
 
 
 @dataclass(frozen=True)
@@ -36,17 +38,30 @@ E2E_ARROW = " → "
 _NOT_FORTUNES = (".dat", ".u8")
 
 
-def read_units(format: str, path: Path) -> TextData:
-    """Reads `path` as one of FORMATS. UserError: a missing path, not UTF-8, wrong columns or keys, no text at all."""
+def read_units(format: str, path: Path, *, user_field: str | None = None, users_file: Path | None = None) -> TextData:
+    """Reads `path` as one of FORMATS. UserError: a missing path, not UTF-8, wrong columns or keys, no text at all.
+
+    Whose a text is says the field `user_field` of its record (jsonl), or the same line of `users_file` (text).
+    """
     if format not in FORMATS:
         raise UserError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if user_field is not None and format != "jsonl":
+        raise UserError(f"--user-field is for --format jsonl, whose records have fields, not for {format}")
+    if users_file is not None and format != "text":
+        raise UserError(f"--users-file is for --format text, line by line, not for {format}")
     if not path.exists():
         raise UserError(f"the input {path} does not exist")
     if path.is_dir() and format != "fortunes":
         raise UserError(f"the input of format {format} must be a file, {path} is a folder")
     units, dropped = [], 0
     try:
-        for unit in FORMATS[format](path):
+        if user_field is not None:
+            records = _jsonl(path, user_field)
+        elif users_file is not None:
+            records = _text_of_users(path, users_file)
+        else:
+            records = FORMATS[format](path)
+        for unit in records:
             if unit.text.strip():
                 units.append(unit)
             else:
@@ -76,6 +91,18 @@ def _lines(path: Path) -> Iterator[str]:
 def _text(path: Path) -> Iterator[TextUnit]:
     for line in _lines(path):
         yield TextUnit(line.strip())
+
+
+def _text_of_users(path: Path, users_file: Path) -> Iterator[TextUnit]:
+    if not users_file.is_file():
+        raise UserError(f"the users file {users_file} must be a file with one line for each line of {path}")
+    texts, users = list(_lines(path)), [line.strip() for line in _lines(users_file)]
+    if len(texts) != len(users):
+        raise UserError(f"{users_file} must have one line for each of the {len(texts)} lines of {path}, has {len(users)}")
+    for index, (text, user) in enumerate(zip(texts, users, strict=True), start=1):
+        if not user:
+            raise UserError(f"line {index} of {users_file} must name a user, it is empty")
+        yield TextUnit(text.strip(), user=user)
 
 
 def _fortune_files(path: Path) -> list[Path]:
@@ -113,7 +140,16 @@ def _e2e(path: Path) -> Iterator[TextUnit]:
         raise UserError(f"line {rows.line_num} of {path} is not valid CSV: {error}") from error
 
 
-def _jsonl(path: Path) -> Iterator[TextUnit]:
+def _user(record: dict, field: str, place: str) -> str:
+    """A number and the same number as text are one user: splitting somebody in two would halve their protection."""
+    user = record.get(field)
+    if isinstance(user, bool) or not isinstance(user, (str, int)) or not str(user).strip():
+        found = json.dumps(user) if field in record else "no such field"
+        raise UserError(f"{place} must name its user in {field!r}, as text or whole number, got {found}")
+    return str(user).strip()
+
+
+def _jsonl(path: Path, user_field: str | None = None) -> Iterator[TextUnit]:
     for index, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
@@ -125,11 +161,12 @@ def _jsonl(path: Path) -> Iterator[TextUnit]:
             strings = {key: value for key, value in record.items() if isinstance(value, str)}
             if any(re.search("[\ud800-\udfff]", value) for value in strings.values()):
                 raise UserError(f"line {index} of {path} must hold whole characters, it escapes half of a surrogate pair")
+            user = None if user_field is None else _user(record, user_field, f"line {index} of {path}")
             if "text" in strings and "completion" not in record:
-                yield TextUnit(strings["text"])
+                yield TextUnit(strings["text"], user=user)
                 continue
             if {"prompt", "completion"} <= set(strings) and "text" not in record:
-                yield TextUnit(strings["completion"], strings["prompt"])
+                yield TextUnit(strings["completion"], strings["prompt"], user)
                 continue
         raise UserError(
             f'line {index} of {path} must be {{"text": …}} or {{"prompt": …, "completion": …}} with strings, '

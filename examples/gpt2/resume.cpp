@@ -1,0 +1,266 @@
+#include "examples/gpt2/resume.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <stdexcept>
+
+#include "accountant/durable_file.h"
+
+namespace ghostshard::gpt2 {
+namespace {
+
+// May differ between the sessions of one run: places, pace, what is shown; and numbers that the plan compares exactly.
+constexpr std::array kFreeToChange = {"config",
+                                      "help",
+                                      "version",
+                                      "output",
+                                      "resume",
+                                      "checkpoint-every",
+                                      "keep-checkpoints",
+                                      "timeout",
+                                      "microbatch",
+                                      "eval-every",
+                                      "eval-data",
+                                      "noise-key-file",
+                                      "data",
+                                      "model",
+                                      "model-config",
+                                      "tokenizer",
+                                      "generate",
+                                      "generate-tokens",
+                                      "max-new-tokens",
+                                      "temperature",
+                                      "top-k",
+                                      "steps",
+                                      "epochs",
+                                      "target-epsilon",
+                                      "noise-multiplier",
+                                      "delta",
+                                      "epsilon-limit"};
+
+nlohmann::json read_json(const std::filesystem::path& path) {
+  std::ifstream stream(path);
+  return nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+}
+
+struct MetricsText {
+  std::string text;  // as it stands in the file
+  nlohmann::json json;
+  int64_t step;
+};
+
+// Whole lines that parse; a last line cut short is nobody's.
+std::vector<MetricsText> metrics_lines(const std::filesystem::path& path) {
+  std::vector<MetricsText> lines;
+  std::ifstream stream(path);
+  for (std::string line; std::getline(stream, line);) {
+    auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) break;
+    const auto step = json["step"].get<int64_t>();
+    lines.push_back({line, std::move(json), step});
+  }
+  return lines;
+}
+
+bool outputs_whole(const std::filesystem::path& output, const accountant::LedgerContents* ledger) {
+  if (!std::filesystem::exists(output / "model" / "model.safetensors")) return false;
+  if (ledger == nullptr) return true;
+  const auto report = read_json(output / "privacy_report.json");
+  return report.is_object() && report.contains("provenance") &&
+         report["provenance"].value("ledger_head", "") == ledger->head;
+}
+
+}  // namespace
+
+nlohmann::json Resumption::to_json() const {
+  return {{"checkpoint", checkpoint},      {"step", step},
+          {"releases", releases},          {"attempts", attempts.to_json()},
+          {"header", ledger.header},       {"outputs_whole", outputs_whole},
+          {"steps_charged", steps_charged}};
+}
+
+Resumption Resumption::from_json(const nlohmann::json& json) {
+  Resumption r;
+  r.checkpoint = json.at("checkpoint").get<std::string>();
+  r.step = json.at("step").get<int64_t>();
+  r.releases = json.at("releases").get<int64_t>();
+  r.attempts = dp::Attempts::from_json(json.at("attempts"));
+  r.ledger.header = json.at("header");
+  r.outputs_whole = json.at("outputs_whole").get<bool>();
+  r.steps_charged = json.at("steps_charged").get<int64_t>();
+  return r;
+}
+
+Resumption find_run(const Options& o) {
+  const std::filesystem::path output(o.output);
+  Resumption r;
+  const auto refuse = [&](const std::string& rule) {
+    throw std::invalid_argument("--resume: " + output.string() + ": " + rule);
+  };
+  if (!std::filesystem::is_directory(output)) refuse("it must be the folder of an earlier run, there is none");
+  const auto ledger_path = output / "ledger.jsonl";
+  const bool has_ledger = std::filesystem::exists(ledger_path);
+  if (has_ledger == o.non_private) {
+    refuse(o.non_private ? "it holds a run with privacy, which cannot go on with --non-private"
+                         : "it holds no ledger.jsonl, so that nothing can be proven about what was spent");
+  }
+  const auto checkpoints = fsdp::list_checkpoints(output / "checkpoints");
+  if (!checkpoints.empty()) {
+    r.checkpoint = checkpoints.back().path.string();
+    r.step = checkpoints.back().step;
+  }
+  if (o.non_private) {
+    r.outputs_whole = outputs_whole(output, nullptr);
+    return r;
+  }
+
+  r.ledger = accountant::read_ledger(ledger_path);
+  r.releases = static_cast<int64_t>(r.ledger.entries.size());
+  std::set<int64_t> charged;
+  for (const auto& entry : r.ledger.entries) charged.insert(entry.step);
+  r.steps_charged = static_cast<int64_t>(charged.size());
+  r.attempts = dp::Attempts(r.ledger, 0);
+  // Older checkpoints are witnesses as well: one that the ledger does not know tells of a ledger put back.
+  for (const auto& checkpoint : checkpoints) {
+    const auto mark = dp::ledger_mark_from_json(checkpoint.about.value("ledger", nlohmann::json()));
+    try {
+      r.attempts = dp::resume_attempts(r.ledger, mark, checkpoint.step);
+    } catch (const std::invalid_argument& error) {
+      refuse(checkpoint.path.filename().string() + ": " + error.what());
+    }
+  }
+  // So is the file of metrics: a step is shown only after its release was in the ledger.
+  for (const auto& line : metrics_lines(output / "metrics.jsonl")) {
+    if (line.step > 0 && !charged.contains(line.step - 1)) {
+      refuse("metrics.jsonl tells of " + std::to_string(line.step) +
+             " steps, but the ledger does not hold the last one's "
+             "release: it was cut or rewritten, so what was spent cannot be proven");
+    }
+  }
+  r.outputs_whole = outputs_whole(output, &r.ledger);
+  return r;
+}
+
+std::map<std::string, std::string> binding_options(const Options& o) {
+  std::map<std::string, std::string> binding = o.given;
+  for (const char* name : kFreeToChange) binding.erase(name);
+  return binding;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The same run
+
+namespace {
+
+// "1e-3" is 0.001.
+bool same_value(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  char* end_a = nullptr;
+  char* end_b = nullptr;
+  const double x = std::strtod(a.c_str(), &end_a), y = std::strtod(b.c_str(), &end_b);
+  return !a.empty() && !b.empty() && *end_a == '\0' && *end_b == '\0' && x == y;
+}
+
+}  // namespace
+
+nlohmann::json to_json(const RunFacts& facts) {
+  nlohmann::json json = {
+      {"options", facts.options}, {"model_config", facts.model_config}, {"units", facts.units}, {"steps", facts.steps}};
+  if (!facts.data_tag.empty()) json["data_tag"] = facts.data_tag;
+  return json;
+}
+
+void check_same_run(const nlohmann::json& about, const RunFacts& facts) {
+  const auto differ = [](const std::string& what, const std::string& then, const std::string& now) {
+    throw std::invalid_argument("--resume: " + what + " must be what the run began with (" + then + "), is " + now);
+  };
+  const auto then_options = about.value("options", std::map<std::string, std::string>());
+  std::set<std::string> names;
+  for (const auto& [name, value] : then_options) names.insert(name);
+  for (const auto& [name, value] : facts.options) names.insert(name);
+  for (const std::string& name : names) {
+    const auto value_in = [&](const auto& options) {
+      const auto found = options.find(name);
+      return found == options.end() ? std::string() : found->second;
+    };
+    const std::string then = value_in(then_options), now = value_in(facts.options);
+    if (!same_value(then, now)) differ("--" + name, then.empty() ? "not given" : then, now.empty() ? "not given" : now);
+  }
+  for (const auto& [name, now] : {std::pair{"units", facts.units}, {"steps", facts.steps}}) {
+    if (about.value(name, int64_t{-1}) != now) {
+      differ(std::string("the number of ") + (std::string(name) == "units" ? "texts in --data" : "steps"),
+             about.value(name, nlohmann::json()).dump(), std::to_string(now));
+    }
+  }
+  if (about.value("model_config", nlohmann::json()) != facts.model_config) {
+    throw std::invalid_argument("--resume: the model's config.json must be what the run began with");
+  }
+  const std::string tag = about.value("data_tag", std::string());
+  if (!tag.empty() && !facts.data_tag.empty() && tag != facts.data_tag) {
+    throw std::invalid_argument(
+        "--resume: --data must be the file the run began with: under the same key its noise could be repeated on "
+        "another "
+        "sum (without --noise-key-file the run goes on under a new key)");
+  }
+}
+
+ResumedKey resumed_key(const Options& o, const accountant::LedgerContents& ledger) {
+  if (o.noise_key_file.empty()) return {dp::RunKey::generate(), true};
+  const bool epochs = !ledger.epochs.empty();
+  const nlohmann::json facts = epochs ? ledger.epochs.back().key : ledger.header.value("key", nlohmann::json::object());
+  const std::string id = epochs ? ledger.epochs.back().run_id : ledger.header.value("run_id", std::string());
+  if (!facts.contains("commitment")) return {dp::RunKey::from_file(o.noise_key_file), true};
+  dp::RunKey key = dp::RunKey::from_file(o.noise_key_file, dp::run_id_from_hex(id));
+  if (key.commitment() != facts.at("commitment")) {
+    throw std::invalid_argument(
+        "--resume: --noise-key-file " + o.noise_key_file +
+        " does not hold the key of this run: give the right one, or none to go on under a new key");
+  }
+  return {std::move(key), false};
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// The folder
+
+KeptMetrics prepare_folder(const std::filesystem::path& output, int64_t step) {
+  KeptMetrics kept;
+  std::string text;
+  const auto path = output / "metrics.jsonl";
+  for (const auto& line : metrics_lines(path)) {
+    if (line.step > step) break;
+    text += line.text + '\n';
+    kept.seconds = line.json.value("seconds", 0.0);
+    kept.has_step = line.step == step;
+    if (line.json.contains("eval_loss")) {
+      kept.last_eval_loss = line.json["eval_loss"].get<double>();
+      kept.last_eval_standard_error = line.json.value("eval_standard_error", 0.0);
+      if (!kept.first_eval_loss) kept.first_eval_loss = kept.last_eval_loss;
+    }
+  }
+  const auto partial = output / "metrics.jsonl.partial";
+  {
+    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
+    out << text << std::flush;
+    if (!out) throw std::runtime_error(partial.string() + " could not be written (is the disk full?)");
+  }
+  std::filesystem::rename(partial, path);
+  std::filesystem::remove(output / "privacy_report.json");
+  std::filesystem::remove(output / "model" / "model.safetensors");
+  return kept;
+}
+
+void add_resumption(nlohmann::json& facts, int64_t first, int64_t last, int64_t planned_steps) {
+  facts["provenance"]["resumed"] = "after step " + std::to_string(first) +
+                                   (first == 0 ? " (from the start, no checkpoint)" : " from this run's own checkpoint");
+  if (last < planned_steps) {
+    facts["population_and_steps"]["ended_early"] =
+        "after step " + std::to_string(last) +
+        ": steps redone after a crash were charged again, and further ones would "
+        "have broken the promised epsilon";
+  }
+}
+
+}  // namespace ghostshard::gpt2

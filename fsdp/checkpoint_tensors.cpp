@@ -1,0 +1,254 @@
+// What stands in the ranks' files of a checkpoint, out of and into a model's and an optimizer's slices.
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <stdexcept>
+
+#include "fsdp/agree.h"
+#include "fsdp/checkpoint.h"
+#include "fsdp/checkpoint_files.h"
+#include "fsdp/safetensors.h"
+
+namespace ghostshard::fsdp {
+namespace {
+
+constexpr const char* kWeight = "weight";
+
+// Elements [first, first + size) of a whole parameter, as this rank holds them: of its weights or of an optimizer's
+// slices. The only place that knows how a layout cuts parameters.
+struct Piece {
+  std::string kind;  // kWeight or the slices' name
+  const Parameter* parameter;
+  int64_t first;
+  at::Tensor values;  // float32, flat, a view
+};
+
+std::vector<Piece> pieces_of(ShardedModel& model, OptimizerState& optimizer) {
+  std::vector<Piece> pieces;
+  const auto add = [&](const std::string& kind, const FlatGroup& group, const at::Tensor& flat) {
+    for (const OwnedRange& range : group.plan().owned(model.mesh().rank())) {
+      const Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
+      pieces.push_back({kind, &parameter, range.first, flat.narrow(0, range.shard_offset, range.count)});
+    }
+  };
+  const auto slices = optimizer.slices();
+  for (const auto& group : model.groups()) {
+    add(kWeight, *group, group->shard());
+    if (!group->trainable()) continue;
+    for (const auto& state : slices) add(state.name, *group, state.buffers->shard(*group));
+  }
+  return pieces;
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Writing
+
+nlohmann::json shapes_of(const ShardedModel& model) {
+  nlohmann::json shapes = nlohmann::json::object();
+  for (const auto& parameter : model.parameters()) {
+    shapes[parameter->name()] = {{"shape", parameter->shape()}, {"trainable", parameter->trainable()}};
+  }
+  return shapes;
+}
+
+std::filesystem::path with_suffix(std::filesystem::path path, const char* suffix) { return path += suffix; }
+
+std::vector<NamedTensor> named(const std::vector<Piece>& pieces) {
+  std::vector<NamedTensor> tensors;
+  for (const Piece& piece : pieces) {
+    tensors.push_back({piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values});
+  }
+  return tensors;
+}
+
+// Every rank's file size and hash, in rank order. A collective.
+std::vector<Checkpoint::File> exchange_files(Mesh& mesh, const Checkpoint::File& own) {
+  constexpr int64_t kWords = 1 + 64 / 8;
+  const at::Tensor mine = at::zeros({kWords}, at::kLong);
+  mine.data_ptr<int64_t>()[0] = own.bytes;
+  std::memcpy(mine.data_ptr<int64_t>() + 1, own.sha256.data(), std::min<size_t>(own.sha256.size(), 64));
+  const at::Tensor all = at::empty({mesh.world_size() * kWords}, at::kLong);
+  mesh.control().all_gather(all, mine)->wait();
+  std::vector<Checkpoint::File> files;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    const int64_t* words = all.const_data_ptr<int64_t>() + rank * kWords;
+    files.push_back({.name = rank_file_name(rank, mesh.world_size()),
+                     .bytes = words[0],
+                     .sha256 = std::string(reinterpret_cast<const char*>(words + 1), 64)});
+  }
+  return files;
+}
+
+}  // namespace
+
+void write_checkpoint(ShardedModel& model, OptimizerState& optimizer, const std::filesystem::path& folder, int64_t step,
+                      const nlohmann::json& about) {
+  if (!(step >= 0)) throw std::invalid_argument("a checkpoint's step must be >= 0, got " + std::to_string(step));
+  Mesh& mesh = model.mesh();
+  const bool first_rank = mesh.rank() == 0;
+  const std::filesystem::path final_path = checkpoint_path(folder, step);
+  const std::filesystem::path partial = with_suffix(final_path, ".partial");
+  try {
+    agree(mesh, [&] {
+      if (!first_rank) return;
+      std::filesystem::remove_all(partial);
+      std::filesystem::create_directories(partial);
+    });
+    Checkpoint::File own{.name = rank_file_name(mesh.rank(), mesh.world_size()), .bytes = 0, .sha256 = ""};
+    agree(mesh, [&] {
+      write_safetensors(partial / own.name, named(pieces_of(model, optimizer)), {{"format", "pt"}});
+      own.bytes = static_cast<int64_t>(std::filesystem::file_size(partial / own.name));
+      own.sha256 = sha256_of_file(partial / own.name);
+    });
+    const auto files = exchange_files(mesh, own);
+    agree(mesh, [&] {
+      if (!first_rank) return;
+      nlohmann::json listed = nlohmann::json::array();
+      for (const Checkpoint::File& file : files) {
+        std::error_code unseen;
+        const auto bytes = std::filesystem::file_size(partial / file.name, unseen);
+        if (unseen || static_cast<int64_t>(bytes) != file.bytes) {
+          throw std::runtime_error("rank 0 does not see " + (partial / file.name).string() +
+                                   " as it was written: checkpoints need a folder that all ranks share");
+        }
+        listed.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+      }
+      const nlohmann::json manifest = {
+          {"schema", kCheckpointSchema},
+          {"step", step},
+          {"world_size", mesh.world_size()},
+          {"optimizer", {{"rule", optimizer.rule()}, {"steps", optimizer.steps()}}},
+          {"parameters", shapes_of(model)},
+          {"files", listed},
+          {"about", about},
+      };
+      write_durably(partial / kManifestName, manifest.dump(2) + '\n');
+      sync_folder(partial);
+      const std::filesystem::path replaced = with_suffix(final_path, ".partial-replaced");
+      std::filesystem::remove_all(replaced);
+      if (std::filesystem::exists(final_path)) std::filesystem::rename(final_path, replaced);
+      std::filesystem::rename(partial, final_path);
+      sync_folder(folder);
+      std::filesystem::remove_all(replaced);
+    });
+  } catch (const AgreedFailure&) {
+    std::error_code ignored;
+    if (first_rank) std::filesystem::remove_all(partial, ignored);
+    throw;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Loading
+
+namespace {
+
+// The parts of one whole tensor, from all files.
+struct Part {
+  int64_t first;
+  at::Tensor values;
+};
+using Parts = std::map<std::string, std::vector<Part>>;  // by "KIND/PARAMETER"
+
+std::string key_of(const std::string& kind, const Parameter& parameter) { return kind + '/' + parameter.name(); }
+
+Parts open_parts(const Checkpoint& checkpoint) {
+  Parts parts;
+  for (const Checkpoint::File& listed : checkpoint.files) {
+    const SafetensorsFile file(checkpoint.path / listed.name);
+    for (const std::string& name : file.names()) {
+      const size_t at = name.rfind('@');
+      int64_t first = -1;
+      if (at != std::string::npos) std::from_chars(name.data() + at + 1, name.data() + name.size(), first);
+      at::Tensor values = file.tensor(name);
+      if (!(first >= 0 && values.dim() == 1 && values.scalar_type() == at::kFloat)) {
+        throw std::invalid_argument((checkpoint.path / listed.name).string() + ": tensor '" + name +
+                                    "' must be flat float32 elements named KIND/PARAMETER@FIRST");
+      }
+      parts[name.substr(0, at)].push_back({first, std::move(values)});
+    }
+  }
+  return parts;
+}
+
+// Every element of every tensor exactly once, and nothing else.
+void check_complete(Parts& parts, const Checkpoint& checkpoint, const ShardedModel& model, OptimizerState& optimizer) {
+  const auto reject = [&](const std::string& rule) {
+    throw std::invalid_argument("checkpoint " + checkpoint.path.string() + ": " + rule);
+  };
+  if (checkpoint.optimizer != optimizer.rule()) {
+    reject("the optimizer must be the one it was taken with, " + checkpoint.optimizer + ", is " + optimizer.rule());
+  }
+  std::ifstream stream(checkpoint.path / kManifestName);
+  const nlohmann::json manifest = nlohmann::json::parse(stream, nullptr, false);
+  if (!manifest.is_object() || manifest.value("parameters", nlohmann::json()) != shapes_of(model)) {
+    reject("the model must have the parameters, shapes and frozen parts it was taken with");
+  }
+  std::vector<std::string> kinds{kWeight};
+  for (const auto& slices : optimizer.slices()) kinds.push_back(slices.name);
+  size_t expected = 0;
+  for (const auto& parameter : model.parameters()) {
+    for (const std::string& kind : kinds) {
+      if (kind != kWeight && !parameter->trainable()) continue;
+      ++expected;
+      auto& found = parts[key_of(kind, *parameter)];
+      std::sort(found.begin(), found.end(), [](const Part& a, const Part& b) { return a.first < b.first; });
+      int64_t next = 0;
+      for (const Part& part : found) {
+        if (part.first != next) break;
+        next += part.values.numel();
+      }
+      int64_t total = 0;
+      for (const Part& part : found) total += part.values.numel();
+      if (next != parameter->numel() || total != parameter->numel()) {
+        reject("every element of " + key_of(kind, *parameter) + " must be there exactly once");
+      }
+    }
+  }
+  if (parts.size() != expected) reject("its optimizer's options must be those of this run: it holds other tensors");
+}
+
+void copy_overlaps(const Piece& piece, const std::vector<Part>& parts) {
+  const int64_t end = piece.first + piece.values.numel();
+  for (const Part& part : parts) {
+    const int64_t from = std::max(piece.first, part.first);
+    const int64_t to = std::min(end, part.first + part.values.numel());
+    if (from >= to) continue;
+    piece.values.narrow(0, from - piece.first, to - from).copy_(part.values.narrow(0, from - part.first, to - from));
+  }
+}
+
+}  // namespace
+
+void load_checkpoint(ShardedModel& model, OptimizerState& optimizer, const Checkpoint& checkpoint) {
+  Mesh& mesh = model.mesh();
+  model.wait_for_gathers();
+  agree(mesh, [&] {
+    for (size_t i = static_cast<size_t>(mesh.rank()); i < checkpoint.files.size();
+         i += static_cast<size_t>(mesh.world_size())) {
+      const Checkpoint::File& file = checkpoint.files[i];
+      const std::filesystem::path path = checkpoint.path / file.name;
+      if (!std::filesystem::is_regular_file(path)) {
+        throw std::invalid_argument(path.string() + ": the checkpoint's file must be there, and seen by all ranks");
+      }
+      if (const std::string hash = sha256_of_file(path); hash != file.sha256) {
+        throw std::invalid_argument(path.string() + " is damaged: its SHA-256 must be " + file.sha256 + ", is " + hash);
+      }
+    }
+  });
+  agree(mesh, [&] {
+    const at::NoGradGuard no_grad;
+    Parts parts = open_parts(checkpoint);
+    check_complete(parts, checkpoint, model, optimizer);
+    for (const Piece& piece : pieces_of(model, optimizer)) {
+      copy_overlaps(piece, parts.at(key_of(piece.kind, *piece.parameter)));
+    }
+    optimizer.set_steps(checkpoint.optimizer_steps);
+  });
+  model.weights_changed();
+}
+
+}  // namespace ghostshard::fsdp

@@ -1,0 +1,107 @@
+// The grid engine, which shares no arithmetic with the contour beyond where it looks, brackets the same truths.
+#include "accountant/prv.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "accountant/grid.h"
+#include "accountant/pld_cells.h"
+#include "accountant/single_release.h"
+#include "tests/accountant/oracle_rows.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+class PrvOracle : public testing::TestWithParam<OracleTruth> {};
+
+TEST_P(PrvOracle, BracketHoldsTheTruth) {
+  const EpsilonBound found = charged("prv", GetParam())->epsilon(Delta(GetParam().delta));
+  const double stated = GetParam().error + 4e-16 * GetParam().epsilon;
+  EXPECT_LE(found.lower, GetParam().epsilon + stated);
+  EXPECT_GE(found.upper, GetParam().epsilon - stated);
+  EXPECT_LE(found.lower, found.estimate);
+  EXPECT_LE(found.estimate, found.upper);
+}
+
+// Opacus' PRV returns truth + 0.01; this one at most 1e-3 where the grid applies.
+TEST_P(PrvOracle, UpperIsTighterThanPeers) {
+  const EpsilonBound found = charged("prv", GetParam())->epsilon(Delta(GetParam().delta));
+  if (found.detail.find("grid") != std::string::npos && GetParam().delta >= 1e-14) {
+    EXPECT_LE(found.upper, GetParam().epsilon + 1e-3);
+  }
+}
+
+std::vector<OracleTruth> quick_rows() {  // those whose grids are small
+  std::vector<OracleTruth> rows;
+  for (const OracleTruth& row : oracle_truths()) {
+    int64_t steps = 0;
+    for (const OraclePhase& phase : row.phases) steps += phase.steps;
+    if (steps <= 20000) rows.push_back(row);
+  }
+  return rows;
+}
+INSTANTIATE_TEST_SUITE_P(Rows, PrvOracle, testing::ValuesIn(quick_rows()),
+                         [](const auto& c) { return std::string(c.param.name); });
+
+// One release put on the grid: its hockey-stick divergence, read off the cells, lies on the right side of the closed
+// form at every epsilon.
+struct OneRelease {
+  const char* name;
+  Direction direction;
+  double q, sigma, h, c;
+};
+
+void PrintTo(const OneRelease& c, std::ostream* out) { *out << c.name; }
+
+class Cells : public testing::TestWithParam<OneRelease> {
+ protected:
+  static constexpr size_t kPoints = size_t{1} << 16;
+  double delta(const TiltedCells& cells, double epsilon) const {
+    const GridShape grid = shape();
+    double sum = cells.dropped;
+    for (size_t k = 0; k < kPoints; ++k) {
+      const auto index = static_cast<int64_t>(k) - (k >= kPoints / 2 ? static_cast<int64_t>(kPoints) : 0);
+      const double at = static_cast<double>(index) * grid.h;
+      const double loss = at + cells.shift * grid.h;
+      if (loss > epsilon) sum += cells.mass[k] * std::exp(-grid.c * at) * -std::expm1(epsilon - loss);
+    }
+    return sum;
+  }
+  GridShape shape() const { return {GetParam().h, kPoints, GetParam().c, 0, 9}; }
+};
+
+TEST_P(Cells, LieOnBothSidesOfTheClosedForm) {
+  const SampledGaussian release{GetParam().q, GetParam().sigma};
+  const TiltedCells above = less_private_cells(GetParam().direction, release, shape());
+  const TiltedCells below = more_private_cells(GetParam().direction, release, shape());
+  for (double epsilon = -0.5; epsilon < 3; epsilon += 0.0371) {
+    const Bracket exact = single_release_delta(GetParam().direction, release, epsilon);
+    EXPECT_GE(delta(above, epsilon) * (1 + 1e-12), exact.lower) << epsilon;
+    EXPECT_LE(delta(below, epsilon) * (1 - 1e-12), exact.upper) << epsilon;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(One, Cells,
+                         testing::Values(OneRelease{"Remove", Direction::kRemove, 0.1, 1, 1e-3, 1},
+                                         OneRelease{"Add", Direction::kAdd, 0.1, 1, 1e-3, 1},
+                                         OneRelease{"CoarseMesh", Direction::kRemove, 0.01, 0.8, 0.01, 2},
+                                         OneRelease{"CoarseMeshAdd", Direction::kAdd, 0.3, 0.8, 0.01, 2},
+                                         OneRelease{"FineMesh", Direction::kRemove, 0.2, 2, 1e-4, 0.5},
+                                         OneRelease{"NoSampling", Direction::kRemove, 1, 2, 1e-3, 0.5}),
+                         [](const auto& c) { return c.param.name; });
+
+TEST(Prv, AgreesWithTheContourOnPhases) {
+  const OracleTruth run{"", {{0.02, 1.4, 300}, {0.05, 2.5, 200}, {1, 60, 4}}, 1e-7, 0, 0};
+  const EpsilonBound grid = charged("prv", run)->epsilon(Delta(run.delta));
+  const EpsilonBound line = charged("contour", run)->epsilon(Delta(run.delta));
+  EXPECT_LE(grid.lower, line.upper);
+  EXPECT_GE(grid.upper, line.lower);
+  EXPECT_LT(grid.upper - grid.lower, 1e-3);
+  const DeltaBound at = charged("prv", run)->delta(Epsilon(line.estimate));
+  EXPECT_LE(at.lower, run.delta * (1 + 1e-9));
+  EXPECT_GE(at.upper, run.delta * (1 - 1e-9));
+}
+
+}  // namespace
+}  // namespace ghostshard::accountant

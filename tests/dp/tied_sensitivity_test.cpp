@@ -1,0 +1,135 @@
+// DESIGN 5.2 for a table that is embedding and head at once: taking one unit out moves the un-noised sum by at most
+// C(1+slack), also where what the two uses contribute cancels, in float32 and in bfloat16.
+#include <gtest/gtest.h>
+
+#include "tests/dp/single_layer.h"
+
+namespace ghostshard::tests {
+namespace {
+
+constexpr int64_t kVocabulary = 24;
+constexpr int64_t kWidth = 40;
+constexpr int64_t kUnits = 5;
+constexpr int64_t kTokens = 16;
+
+struct Case {
+  const char* name;
+  at::ScalarType dtype;
+  dp::RecordingChoice way;
+  double magnitude;
+  double residue;  // what is left of the embedding's part after the head's part is added, relative
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+using Choice = dp::RecordingChoice;
+const Case kCases[] = {
+    {"float32_ordinary_replay", at::kFloat, Choice::kReplay, 1.0, 1.0},
+    {"float32_cancelling_replay", at::kFloat, Choice::kReplay, 1.0, 1e-5},
+    {"float32_cancelling_exactly_replay", at::kFloat, Choice::kReplay, 1e4, 0.0},
+    {"bfloat16_ordinary_hold", at::kBFloat16, Choice::kHold, 1.0, 1.0},
+    {"bfloat16_ordinary_replay", at::kBFloat16, Choice::kReplay, 1.0, 1.0},
+    {"bfloat16_cancelling_hold", at::kBFloat16, Choice::kHold, 1e3, 0x1p-7},
+    {"bfloat16_cancelling_replay", at::kBFloat16, Choice::kReplay, 1e3, 0x1p-7},
+    {"bfloat16_cancelling_exactly_hold", at::kBFloat16, Choice::kHold, 1e4, 0.0},
+    {"bfloat16_cancelling_exactly_replay", at::kBFloat16, Choice::kReplay, 1e4, 0.0},
+};
+
+struct Rows {
+  at::Tensor ids;      // [N]
+  at::Tensor e, h, b;  // the embedding's output gradients, the head's inputs and its logit gradients
+};
+
+// The last unit is the adversary: the head's part is minus the embedding's but for a residue.
+Rows make_rows(const Case& c) {
+  at::manual_seed(5);
+  Rows r;
+  const int64_t n = kUnits * kTokens;
+  r.ids = at::randint(0, kVocabulary, {n}, at::kLong);
+  r.e = at::randn({n, kWidth});
+  r.h = at::randn({n, kWidth});
+  r.b = at::randn({n, kVocabulary});
+  if (c.residue < 1.0) {
+    const int64_t first = (kUnits - 1) * kTokens;
+    const auto of_adversary = [&](const at::Tensor& x) { return x.narrow(0, first, kTokens); };
+    of_adversary(r.e).mul_(c.magnitude);
+    of_adversary(r.h).copy_(of_adversary(r.e) * -(1.0 + c.residue));
+    of_adversary(r.b).zero_().scatter_(1, of_adversary(r.ids).unsqueeze(1), 1.0);
+  }
+  for (at::Tensor* x : {&r.e, &r.h, &r.b}) *x = x->to(c.dtype);
+  return r;
+}
+
+// The clipped sum over the first `units` units, one microbatch, as released.
+at::Tensor released(const Case& c, const Rows& r, int64_t units) {
+  const auto mesh = fsdp::Mesh::single();
+  fsdp::ShardedModel model(*mesh, {{"unit", {{"table", {kVocabulary, kWidth}}}, fsdp::Residency::kKeep}}, c.dtype);
+  const auto plan = plan_without_noise(kUnits, 1.0);
+  const auto key = key_of(1);
+  auto clipper = plan.clipper(model, {.recording = c.way});
+  auto mechanism = plan.mechanism(model, key, nullptr);
+  auto sum = clipper.begin();
+  {
+    const fsdp::Lease lease(model, 0);
+    std::vector<int64_t> offsets;
+    for (int64_t u = 0; u <= units; ++u) offsets.push_back(u * kTokens);
+    const auto segments = std::make_shared<kernels::Segments>(offsets);
+    const auto tape = clipper.record(units);
+    const auto first = [&](const at::Tensor& x) { return x.narrow(0, 0, units * kTokens); };
+    const fsdp::Parameter& table = model.parameter("table");
+    const at::Tensor looked_up = dp::embedding(table, first(r.ids).contiguous(), segments, tape);
+    const at::Tensor logits = dp::linear({.weight = &table}, first(r.h).contiguous(), segments, tape);
+    EXPECT_EQ(looked_up.scalar_type(), c.dtype);
+    EXPECT_EQ(logits.scalar_type(), c.dtype);
+    (looked_up.mul(first(r.e)).sum() + logits.mul(first(r.b)).sum()).backward();
+    clipper.add(sum, tape);
+  }
+  const auto gradient = mechanism.release(std::move(sum), {0});
+  const fsdp::FlatGroup& group = *model.groups().front();
+  return gradient.slices().shard(group).narrow(0, 0, kVocabulary * kWidth).to(at::kDouble) * plan.divisor();
+}
+
+class TiedSensitivity : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TiedSensitivity, OneUnitMovesTheSumByAtMostTheClipNorm) {
+  const Case& c = GetParam();
+  const Rows rows = make_rows(c);
+  const at::Tensor whole = released(c, rows, kUnits);
+  const at::Tensor less = released(c, rows, kUnits - 1);
+  // With replay all rows of all units, of both uses, meet in one float32 sum.
+  const double slack = dp::DpPlan::rounding_slack(c.way == Choice::kHold ? kUnits : 2 * kUnits * kTokens);
+  EXPECT_LE((whole - less).norm().item<double>(), 1.0 + slack);
+}
+
+class TiedSum : public ::testing::TestWithParam<Case> {};
+
+TEST_P(TiedSum, IsThatOfTheRecordedRows) {
+  // In float64 from the rows as they are in their dtype: what is left is float32 rounding.
+  const Case& c = GetParam();
+  const Rows rows = make_rows(c);
+  at::Tensor expected = at::zeros({kVocabulary, kWidth}, at::kDouble);
+  for (int64_t u = 0; u < kUnits; ++u) {
+    const auto of = [&](const at::Tensor& x) { return x.narrow(0, u * kTokens, kTokens).to(at::kDouble); };
+    at::Tensor g = at::mm(of(rows.b).t(), of(rows.h));
+    g.index_add_(0, rows.ids.narrow(0, u * kTokens, kTokens), of(rows.e));
+    expected += g * std::min(1.0, 1.0 / g.norm().item<double>());
+  }
+  const at::Tensor found = released(c, rows, kUnits).view_as(expected);
+  // Sums of at most 2·80 products: 160·2^-24 = 1e-5. By replay a norm is an upper bound, up to gamma(16) times the mass
+  // of the rows above, for each of the two uses; the mass is about five times the norm: 2·16·2^-24·5 = 1e-5 more.
+  const double tolerance = c.way == Choice::kHold ? 1e-5 : 2e-5;
+  EXPECT_LT((found - expected).norm().item<double>(), tolerance * expected.norm().item<double>());
+}
+
+const auto name_of = [](const auto& param) { return std::string(param.param.name); };
+INSTANTIATE_TEST_SUITE_P(Tied, TiedSensitivity, ::testing::ValuesIn(kCases), name_of);
+
+std::vector<Case> ordinary_cases() {  // what cancels has no digits to compare
+  std::vector<Case> cases;
+  std::copy_if(std::begin(kCases), std::end(kCases), std::back_inserter(cases),
+               [](const Case& c) { return c.residue == 1.0; });
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Tied, TiedSum, ::testing::ValuesIn(ordinary_cases()), name_of);
+
+}  // namespace
+}  // namespace ghostshard::tests

@@ -1,0 +1,275 @@
+#include "fsdp/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <mutex>
+
+#include "fsdp/agree.h"
+#include "fsdp/broadcast_text.h"
+#include "fsdp/safetensors.h"
+#include "tests/dist/local_ranks.h"
+
+namespace ghostshard::fsdp {
+namespace {
+
+using testing::HasSubstr;
+using tests::run_ranks;
+
+std::vector<UnitSpec> some_units(bool frozen = true) {
+  return {{"a", {{"a.w", {23, 7}}, {"a.b", {7}}, {"a.f", {5}, !frozen}}},
+          {"b", {{"b/b@1", {101}}, {"b.w", {3, 3, 3}}}}};
+}
+
+at::Tensor wave(const Parameter& parameter, double step) {
+  return (at::arange(parameter.numel(), at::kFloat) * 0.61F + parameter.id() + step).sin().view(parameter.shape());
+}
+
+std::unique_ptr<Optimizer> make(const std::string& rule, ShardedModel& model) {
+  if (rule == "sgd") return make_sgd(model, {});
+  if (rule == "momentum") return make_sgd(model, {.momentum = 0.9, .weight_decay = 0.1});
+  return make_adamw(model, {.weight_decay = 0.1});
+}
+
+void take_steps(ShardedModel& model, Optimizer& optimizer, int64_t from, int64_t to) {
+  for (int64_t step = from; step < to; ++step) {
+    ShardBuffers gradient(model);
+    for (const auto& group : model.groups()) {
+      if (!group->trainable()) continue;
+      for (const OwnedRange& range : group->plan().owned(model.mesh().rank())) {
+        const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
+        gradient.shard(*group)
+            .narrow(0, range.shard_offset, range.count)
+            .copy_(wave(parameter, 3.0 * static_cast<double>(step)).view({-1}).narrow(0, range.first, range.count));
+      }
+    }
+    optimizer.step(gradient, 0.05);
+  }
+}
+
+using Weights = std::map<std::string, at::Tensor>;
+
+Weights whole(ShardedModel& model) {
+  Weights weights;
+  for (const auto& parameter : model.parameters()) weights[parameter->name()] = model.whole_parameter(*parameter);
+  return weights;
+}
+
+void expect_same(const Weights& a, const Weights& b) {
+  for (const auto& [name, value] : a) EXPECT_TRUE(at::equal(value, b.at(name))) << name;
+}
+
+class Checkpoints : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "ghostshard_checkpoint_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Five steps with a checkpoint after the third; the weights in the end.
+  Weights five_steps(const std::string& rule, int64_t ranks) {
+    Weights result;
+    std::mutex mutex;
+    run_ranks(ranks, [&](Mesh& mesh) {
+      ShardedModel model(mesh, some_units());
+      for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, wave(*parameter, 0.5));
+      const auto optimizer = make(rule, model);
+      take_steps(model, *optimizer, 0, 3);
+      write_checkpoint(model, *optimizer, folder_, 3, {{"who", "a test"}});
+      take_steps(model, *optimizer, 3, 5);
+      const Weights mine = whole(model);
+      const std::lock_guard lock(mutex);
+      result = mine;
+    });
+    return result;
+  }
+
+  std::string failure_of_loading(const std::string& rule = "adamw", bool frozen = true) {
+    std::string message;
+    std::mutex mutex;
+    run_ranks(2, [&](Mesh& mesh) {
+      ShardedModel model(mesh, some_units(frozen));
+      const auto optimizer = make(rule, model);
+      try {
+        load_checkpoint(model, *optimizer, list_checkpoints(folder_).at(0));
+        ADD_FAILURE() << "it was loaded";
+      } catch (const AgreedFailure& failure) {
+        EXPECT_TRUE(failure.callers_mistake()) << failure.what();
+        const std::lock_guard lock(mutex);
+        message = failure.what();
+      }
+    });
+    return message;
+  }
+
+  std::filesystem::path folder_;
+};
+
+struct Layout {
+  std::string rule;
+  int64_t written_by;
+  int64_t loaded_by;
+};
+
+class Layouts : public Checkpoints, public testing::WithParamInterface<Layout> {};
+
+TEST_P(Layouts, GoOnToTheBitWhereTheCheckpointWasTaken) {
+  const auto& [rule, written_by, loaded_by] = GetParam();
+  const Weights undisturbed = five_steps(rule, written_by);
+  const auto found = list_checkpoints(folder_);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].step, 3);
+  EXPECT_EQ(found[0].about.at("who"), "a test");
+  EXPECT_EQ(found[0].world_size, written_by);
+  EXPECT_EQ(found[0].files.size(), static_cast<size_t>(written_by));
+  run_ranks(loaded_by, [&](Mesh& mesh) {
+    ShardedModel model(mesh, some_units());
+    const auto optimizer = make(rule, model);
+    load_checkpoint(model, *optimizer, found[0]);
+    EXPECT_EQ(optimizer->steps(), 3);
+    take_steps(model, *optimizer, 3, 5);
+    // The rules act on each element alone, so that another layout changes no bit.
+    expect_same(undisturbed, whole(model));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Layouts,
+                         testing::Values(Layout{"adamw", 1, 1}, Layout{"adamw", 2, 2}, Layout{"adamw", 2, 1},
+                                         Layout{"adamw", 4, 3}, Layout{"adamw", 1, 4}, Layout{"momentum", 3, 2},
+                                         Layout{"sgd", 2, 4}),
+                         [](const auto& c) {
+                           return c.param.rule + "_from_" + std::to_string(c.param.written_by) + "_to_" +
+                                  std::to_string(c.param.loaded_by);
+                         });
+
+TEST_F(Checkpoints, APartialFolderIsNoCheckpointAndGoesWithTheNextPruning) {
+  five_steps("sgd", 1);
+  const auto partial = folder_ / "step-000000000009.partial";
+  std::filesystem::copy(list_checkpoints(folder_)[0].path, partial);
+  EXPECT_EQ(list_checkpoints(folder_).size(), 1U);
+  prune_checkpoints(folder_, 5);
+  EXPECT_FALSE(std::filesystem::exists(partial));
+  EXPECT_EQ(list_checkpoints(folder_).size(), 1U);
+}
+
+TEST_F(Checkpoints, PruningKeepsTheNewest) {
+  const auto mesh = Mesh::single();
+  ShardedModel model(*mesh, some_units());
+  const auto optimizer = make("sgd", model);
+  for (const int64_t step : {9, 10, 100, 11}) write_checkpoint(model, *optimizer, folder_, step, {});
+  prune_checkpoints(folder_, 2);
+  const auto left = list_checkpoints(folder_);
+  ASSERT_EQ(left.size(), 2U);
+  EXPECT_EQ(left[0].step, 11);
+  EXPECT_EQ(left[1].step, 100);
+}
+
+TEST_F(Checkpoints, WritingAStepAgainReplacesIt) {
+  five_steps("sgd", 1);
+  const auto mesh = Mesh::single();
+  ShardedModel model(*mesh, some_units());
+  const auto optimizer = make("sgd", model);
+  write_checkpoint(model, *optimizer, folder_, 3, {{"who", "another"}});
+  ASSERT_EQ(list_checkpoints(folder_).size(), 1U);
+  EXPECT_EQ(list_checkpoints(folder_)[0].about.at("who"), "another");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(Checkpoints, NoFolderHoldsNone) { EXPECT_TRUE(list_checkpoints(folder_ / "missing").empty()); }
+
+// ---------------------------------------------------------------------------------------------------------------
+// Damage
+
+TEST_F(Checkpoints, AChangedByteIsNamedWithItsFile) {
+  five_steps("adamw", 3);
+  const auto file = folder_ / "step-000000000003" / "rank-00002-of-00003.safetensors";
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(-1, std::ios::end);
+  stream.put('\x41');
+  stream.close();
+  EXPECT_THAT(failure_of_loading(), testing::AllOf(HasSubstr(file.string()), HasSubstr("is damaged")));
+}
+
+TEST_F(Checkpoints, AMissingFileIsNamed) {
+  five_steps("adamw", 2);
+  std::filesystem::remove(folder_ / "step-000000000003" / "rank-00001-of-00002.safetensors");
+  EXPECT_THAT(failure_of_loading(), HasSubstr("rank-00001-of-00002.safetensors: the checkpoint's file must be there"));
+}
+
+TEST_F(Checkpoints, AFolderWithoutManifestIsRefused) {
+  five_steps("adamw", 2);
+  std::filesystem::remove(folder_ / "step-000000000003" / "checkpoint.json");
+  EXPECT_THAT([&] { (void)list_checkpoints(folder_); },
+              testing::ThrowsMessage<std::invalid_argument>(HasSubstr("the manifest must be there")));
+}
+
+TEST_F(Checkpoints, AnotherOptimizerOrModelIsRefused) {
+  five_steps("adamw", 2);
+  EXPECT_THAT(failure_of_loading("sgd"), HasSubstr("the optimizer must be the one it was taken with, adamw, is sgd"));
+  EXPECT_THAT(failure_of_loading("adamw", false), HasSubstr("the model must have the parameters"));
+}
+
+TEST_F(Checkpoints, OtherOptionsOfTheOptimizerAreRefused) {
+  five_steps("momentum", 2);
+  EXPECT_THAT(failure_of_loading("sgd"), HasSubstr("its optimizer's options must be those of this run"));
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// A disk that fills up: the limit holds for each file, the signal ignored makes the write fail.
+
+TEST_F(Checkpoints, AFullDiskIsEveryRanksFailureAndLeavesTheOlderOneAlone) {
+  five_steps("adamw", 2);
+  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit limit{1000, before.rlim_max};
+  std::atomic<int> told{0};
+  run_ranks(2, [&](Mesh& mesh) {
+    ShardedModel model(mesh, some_units());
+    const auto optimizer = make("adamw", model);
+    mesh.control().barrier();
+    if (mesh.rank() == 0) ::setrlimit(RLIMIT_FSIZE, &limit);
+    mesh.control().barrier();
+    try {
+      write_checkpoint(model, *optimizer, folder_, 4, {});
+      ADD_FAILURE() << "it was written";
+    } catch (const AgreedFailure& failure) {
+      EXPECT_THAT(failure.what(), HasSubstr("File too large"));
+      EXPECT_FALSE(failure.callers_mistake());
+      ++told;
+    }
+    mesh.control().barrier();
+  });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(told, 2);
+  ASSERT_EQ(list_checkpoints(folder_).size(), 1U);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "a partial folder was left";
+}
+
+TEST_F(Checkpoints, AFileInPlaceOfTheFolderIsEveryRanksFailure) {
+  std::ofstream(folder_ / "file") << "x";
+  std::atomic<int> told{0};
+  run_ranks(2, [&](Mesh& mesh) {
+    ShardedModel model(mesh, some_units());
+    const auto optimizer = make("sgd", model);
+    EXPECT_THROW(write_checkpoint(model, *optimizer, folder_ / "file", 1, {}), AgreedFailure);
+    ++told;
+  });
+  EXPECT_EQ(told, 2);
+}
+
+TEST(BroadcastText, GivesEveryRankTheTextOfRank0) {
+  const std::vector<std::string> texts{"", "1234567", "12345678", std::string(9999, 'x')};
+  for (const std::string& text : texts) {
+    run_ranks(3, [&](Mesh& mesh) { EXPECT_EQ(broadcast_text(mesh, mesh.rank() == 0 ? text : "another's"), text); });
+  }
+}
+
+}  // namespace
+}  // namespace ghostshard::fsdp
