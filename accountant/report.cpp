@@ -126,7 +126,8 @@ void merge_facts(json& report, const json& facts) {
 namespace report_parts {
 
 bool is_section(const std::string& name) {
-  return std::any_of(sections().begin(), sections().end(), [&](const Section& section) { return section.name == name; });
+  return std::any_of(sections().begin(), sections().end(),
+                     [&](const Section& section) { return section.name == name; });
 }
 
 json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
@@ -155,8 +156,9 @@ json build_report(const LedgerContents& ledger, Delta delta, const json& given_f
     reasons.push_back("the sampler that ran is not the " + sampler.at("assumed").get<std::string>() +
                       " sampler that was accounted");
   if (spent.noise_repeated)
-    reasons.push_back("two releases have key epoch, step and attempt in common, so the same noise may have been added "
-                      "to both and cancel out");
+    reasons.push_back(
+        "two releases have key epoch, step and attempt in common, so the same noise may have been added "
+        "to both and cancel out");
   const bool unnoised_shown = released.is_object() && released.value("nonprivate_metrics", json()) == json(true);
   const json unit_facts = facts.value("unit_of_privacy", json::object());
   const json units_per_person = unit_facts.is_object() ? unit_facts.value("units_per_person", json()) : json();
@@ -183,10 +185,9 @@ json build_report(const LedgerContents& ledger, Delta delta, const json& given_f
   report["empirical_audit"] = {{"meaning", "a measured lower bound on epsilon, separate from the guarantee"}};
   report["not_promised"] = {{"list", not_promised(unit, units_per_person == json(1), unnoised_shown)}};
   report["assumptions"] = assumptions(ledger, spent);
-  report["in_plain_words"] = reasons.empty()
-                                 ? plain_words(bound, delta, adjacency, unit,
-                                               report.at("privacy_curve").at("membership_test_bounds"))
-                                 : json::array();
+  report["in_plain_words"] = reasons.empty() ? plain_words(bound, delta, adjacency, unit,
+                                                           report.at("privacy_curve").at("membership_test_bounds"))
+                                             : json::array();
   if (units_per_person.is_number_integer() && units_per_person.get<int64_t>() > 1 && reasons.empty())
     report["unit_of_privacy"]["person"] = group_guarantee(report.at("privacy_curve"), units_per_person, delta);
   merge_facts(report, facts);

@@ -11,7 +11,8 @@ using nlohmann::json;
 
 using Curve = std::vector<std::pair<double, double>>;  // epsilon (upper), delta
 
-// Two a decade from 1e-15 to 1e-1, a few above, and the one that is reported; with it two decades around it where it lies outside.
+// Two a decade from 1e-15 to 1e-1, a few above, and the one that is reported; with it two decades around it where it
+// lies outside.
 std::set<double> curve_deltas(Delta reported) {
   std::set<double> deltas = {reported.value(), 0.2, 0.5, 0.8};  // the large ones bound tests with a few false alarms
   for (int decade = -15; decade <= -1; ++decade) {
@@ -51,8 +52,9 @@ json privacy_curve(const Accountant& engine, Delta delta, const EpsilonBound& re
     rates.push_back({{"false_positive_rate", false_positives},
                      {"true_positive_rate_at_most", membership_bound(curve, false_positives)}});
   json gdp = {{"mu", finite_or_null(pessimistic_gdp(curve))},
-              {"meaning", "no test tells neighbouring data sets apart better than N(0,1) from N(mu,1), for every delta "
-                          "from the smallest of this curve on; rounded towards more mu"}};
+              {"meaning",
+               "no test tells neighbouring data sets apart better than N(0,1) from N(mu,1), for every delta "
+               "from the smallest of this curve on; rounded towards more mu"}};
   gdp["holds_for_delta_from"] = curve.empty() ? json() : points.front().at("delta");
   return {{"points", points}, {"membership_test_bounds", rates}, {"gaussian_dp", gdp}};
 }
@@ -69,10 +71,10 @@ json spending(const Spent& spent, const std::string& accountant, Adjacency adjac
   for (int64_t part = 1; part <= parts; ++part) {
     // Closer together at the start, where epsilon climbs fastest: at shares (part/parts)².
     const double share = static_cast<double>(part) / static_cast<double>(parts);
-    const int64_t until = part == parts ? total
-                                        : std::max(charged + 1, static_cast<int64_t>(
-                                                                    std::floor(share * share *
-                                                                               static_cast<double>(total))));
+    const int64_t until =
+        part == parts
+            ? total
+            : std::max(charged + 1, static_cast<int64_t>(std::floor(share * share * static_cast<double>(total))));
     if (until > total) break;
     while (charged < until) {
       const int64_t now = std::min(until - charged, run->second - taken_of_run);
@@ -84,7 +86,8 @@ json spending(const Spent& spent, const std::string& accountant, Adjacency adjac
         taken_of_run = 0;
       }
     }
-    points.push_back({{"releases", charged}, {"epsilon", finite_or_null(charged == total ? reported.upper : engine->epsilon(delta).upper)}});
+    points.push_back({{"releases", charged},
+                      {"epsilon", finite_or_null(charged == total ? reported.upper : engine->epsilon(delta).upper)}});
     if (charged == total) break;
   }
   return {{"delta", delta.value()}, {"points", points}};
@@ -111,7 +114,10 @@ json accountants(const Spent& spent, Adjacency adjacency, Delta delta, const Eps
       const auto engine = account(spent, name, adjacency);
       const bool is_claim = name == reported.accountant;
       const EpsilonBound bound = is_claim ? reported : engine->epsilon(delta);
-      all[name] = {{"delta", delta.value()}, {"epsilon", to_json(bound)}, {"direction", bound.direction}, {"detail", bound.detail}};
+      all[name] = {{"delta", delta.value()},
+                   {"epsilon", to_json(bound)},
+                   {"direction", bound.direction},
+                   {"detail", bound.detail}};
       if (!is_claim) all[name]["curve"] = thin_curve(*engine, delta, bound);
     } catch (const std::invalid_argument& error) {
       all[name] = {{"refused", error.what()}};

@@ -92,8 +92,8 @@ void write_claim(std::ostream& out, const json& report) {
       << (applies ? "What is guaranteed" : "No guarantee is claimed") << "</h2>";
   if (applies) {
     out << "<div class=\"numbers\"><div class=\"number\"><b>ε ≤ " << epsilon_text(guarantee.at("epsilon").at("upper"))
-        << "</b><span>privacy loss, upper bound</span></div><div class=\"number\"><b>δ = "
-        << delta_text(guarantee) << "</b><span>probability left out of it</span></div>"
+        << "</b><span>privacy loss, upper bound</span></div><div class=\"number\"><b>δ = " << delta_text(guarantee)
+        << "</b><span>probability left out of it</span></div>"
         << "<div class=\"number\"><b>one " << unit << "</b><span>is what is protected ("
         << escape_html(guarantee.at("adjacency").get<std::string>()) << ")</span></div></div>";
     for (const json& sentence : report.at("in_plain_words")) out << "<p>" << shown(sentence) << "</p>";
@@ -101,14 +101,15 @@ void write_claim(std::ostream& out, const json& report) {
     out << "<ul class=\"marked\">";
     for (const json& reason : guarantee.at("reasons")) out << "<li class=\"fails\">" << shown(reason) << "</li>";
     out << "</ul><p>Had everything been as accounted, ε would be at most "
-        << epsilon_text(guarantee.at("epsilon_if_it_applied").at("upper")) << " at δ = "
-        << delta_text(guarantee) << ". It was not: do not quote this number.</p>";
+        << epsilon_text(guarantee.at("epsilon_if_it_applied").at("upper")) << " at δ = " << delta_text(guarantee)
+        << ". It was not: do not quote this number.</p>";
   }
   if (guarantee.at("delta_below_one_over_units") == json(false))
     out << "<p class=\"note bad\">δ is not below 1 / (number of units): publishing one " << unit
         << " whole would be allowed. Choose a smaller δ.</p>";
   if (report.at("released_outputs").value("nonprivate_metrics", json()) == json(true))
-    out << "<p class=\"note bad\">Numbers computed from private data without noise were shown as well. Whoever saw them "
+    out << "<p class=\"note bad\">Numbers computed from private data without noise were shown as well. Whoever saw "
+           "them "
            "has no guarantee.</p>";
   if (report.at("provenance").at("ledger_partial_line_dropped") == json(true))
     out << "<p class=\"note\">The ledger's last line was cut short, as by a crash. Its release had not been permitted "
@@ -139,8 +140,8 @@ constexpr double kLargestDrawn = 0.011;
 
 void write_charts(std::ostream& out, const json& report) {
   const json& guarantee = report.at("guarantee");
-  const json& bounds = guarantee.contains("epsilon_if_it_applied") ? guarantee.at("epsilon_if_it_applied")
-                                                                   : guarantee.at("epsilon");
+  const json& bounds =
+      guarantee.contains("epsilon_if_it_applied") ? guarantee.at("epsilon_if_it_applied") : guarantee.at("epsilon");
   const std::string delta = delta_text(guarantee);
 
   Plot steps{.title = "Epsilon after each release", .x_label = "releases charged", .y_label = "ε at δ = " + delta};
@@ -176,7 +177,8 @@ void write_charts(std::ostream& out, const json& report) {
       << "<figcaption>Each release adds to ε. Steps repeated after a crash are counted again.</figcaption></figure>"
          "</section><section><h2>Privacy loss for every δ</h2><figure>"
       << draw_svg(curve)
-      << "<figcaption>One run, one mechanism: every point of the curve holds at the same time. Accountants differ in how "
+      << "<figcaption>One run, one mechanism: every point of the curve holds at the same time. Accountants differ in "
+         "how "
          "tight their bound is, never in what ran.</figcaption></figure></section></div>";
 }
 
@@ -187,7 +189,8 @@ void write_tables(std::ostream& out, const json& report) {
   const json& guarantee = report.at("guarantee");
   const std::string chosen = guarantee.at("accountant");
   out << "<div class=\"two\"><section><h2>The same run under each accountant</h2><div class=\"scroll\"><table><tr>"
-         "<th>accountant</th><th class=\"n\">ε at least</th><th class=\"n\">estimate</th><th class=\"n\">ε at most</th></tr>";
+         "<th>accountant</th><th class=\"n\">ε at least</th><th class=\"n\">estimate</th><th class=\"n\">ε at "
+         "most</th></tr>";
   for (const char* name : {"contour", "prv", "rdp"}) {
     const json& other = report.at("accountants").at(name);
     out << "<tr" << (name == chosen ? " class=\"chosen\"" : "") << "><td>" << accountant_title(name)
@@ -209,8 +212,8 @@ void write_tables(std::ostream& out, const json& report) {
   for (const json& rate : report.at("privacy_curve").at("membership_test_bounds")) {
     const double allowed = rate.at("false_positive_rate");
     out << "<tr><td>" << percent(allowed) << "</td><td class=\"n\">"
-        << percent_up(rate.at("true_positive_rate_at_most").get<double>()) << "</td><td class=\"n\">" << percent(allowed)
-        << "</td></tr>";
+        << percent_up(rate.at("true_positive_rate_at_most").get<double>()) << "</td><td class=\"n\">"
+        << percent(allowed) << "</td></tr>";
   }
   const json& gdp = report.at("privacy_curve").at("gaussian_dp");
   out << "</table></div><p class=\"formal\">For whoever tests whether one given "
@@ -280,7 +283,8 @@ void write_provenance(std::ostream& out, const json& report) {
     out << "<dt>" << escape_html(words_of(key)) << "</dt><dd>" << (is_hash ? hash(value) : shown(value)) << "</dd>";
   }
   out << "<dt>accountant</dt><dd>" << shown(report.at("guarantee").at("accountant")) << ": "
-      << shown(report.at("guarantee").at("accountant_detail")) << "</dd></dl><p>Recompute every number from the ledger:</p>"
+      << shown(report.at("guarantee").at("accountant_detail"))
+      << "</dd></dl><p>Recompute every number from the ledger:</p>"
       << "<pre><code>ghostshard-account verify --ledger ledger.jsonl --report privacy_report.json --head "
       << escape_html(provenance.at("ledger_head").get<std::string>()) << "</code></pre></section>";
 }

@@ -27,8 +27,8 @@ nlohmann::json to_json(const EpsilonBound& bound);
 // ---- what the ledger says (report_ledger.cpp)
 
 struct Spent {
-  std::vector<std::pair<Event, int64_t>> events;        // distinct, in order of first appearance
-  std::vector<std::pair<size_t, int64_t>> sequence;     // run lengths over indices into events: the order of charges
+  std::vector<std::pair<Event, int64_t>> events;     // distinct, in order of first appearance
+  std::vector<std::pair<size_t, int64_t>> sequence;  // run lengths over indices into events: the order of charges
   std::set<int64_t> steps;
   std::map<int64_t, int64_t> releases_per_attempt;
   std::set<std::string> samplers;  // that the events assume: "poisson", "fixed-size", "truncated-poisson"
@@ -52,12 +52,13 @@ nlohmann::json privacy_curve(const Accountant& engine, Delta delta, const Epsilo
 // Epsilon at delta after each of up to some thirty prefixes of the ledger.
 nlohmann::json spending(const Spent& spent, const std::string& accountant, Adjacency adjacency, Delta delta,
                         const EpsilonBound& reported);
-// The same run under every engine: {"contour": {delta, epsilon, detail, direction, curve}, …}, without a curve where it is
-// the claim's; an engine that cannot bound the run is {"refused": why}.
+// The same run under every engine: {"contour": {delta, epsilon, detail, direction, curve}, …}, without a curve where it
+// is the claim's; an engine that cannot bound the run is {"refused": why}.
 nlohmann::json accountants(const Spent& spent, Adjacency adjacency, Delta delta, const EpsilonBound& reported);
-// What the curve says of a person with k units (Dwork, Roth 2014, Thm. 2.2 iterated): (k·e, d·(e^(k·e) - 1)/(e^e - 1)) at
-// a point (e, d); the smallest k·e whose delta is still at most the reported one, null where the curve ends before.
-nlohmann::json group_guarantee(const nlohmann::json& privacy_curve, const nlohmann::json& units_per_person, Delta delta);
+// What the curve says of a person with k units (Dwork, Roth 2014, Thm. 2.2 iterated): (k·e, d·(e^(k·e) - 1)/(e^e - 1))
+// at a point (e, d); the smallest k·e whose delta is still at most the reported one, null where the curve ends before.
+nlohmann::json group_guarantee(const nlohmann::json& privacy_curve, const nlohmann::json& units_per_person,
+                               Delta delta);
 
 // ---- wording (report_wording.cpp)
 

@@ -32,7 +32,9 @@ struct Comparison {
 };
 
 void compare(const std::string& place, const json& reported, const json& recomputed, Comparison& result) {
-  const auto differs = [&](const std::string& text) { result.differences.push_back({Verdict::kDiffers, place + text}); };
+  const auto differs = [&](const std::string& text) {
+    result.differences.push_back({Verdict::kDiffers, place + text});
+  };
   if (reported.is_object() && recomputed.is_object()) {
     for (const auto& [key, value] : recomputed.items()) {
       if (reported.contains(key))
@@ -41,7 +43,8 @@ void compare(const std::string& place, const json& reported, const json& recompu
         differs('.' + key + ": not in the report, the ledger gives " + brief(value));
     }
     for (const auto& [key, value] : reported.items())
-      if (!recomputed.contains(key)) differs('.' + key + ": the ledger gives no such value, the report says " + brief(value));
+      if (!recomputed.contains(key))
+        differs('.' + key + ": the ledger gives no such value, the report says " + brief(value));
     return;
   }
   if (reported.is_array() && recomputed.is_array() && reported.size() == recomputed.size()) {
@@ -112,7 +115,8 @@ std::vector<Finding> verify_head(const LedgerContents& ledger, const std::option
                         "the last line is cut short, as by a crash: its release had not been permitted yet and is not "
                         "counted"});
   if (!head) {
-    findings.push_back({Verdict::kCannotTell, "whether releases are missing at the end: no head kept elsewhere was given"});
+    findings.push_back(
+        {Verdict::kCannotTell, "whether releases are missing at the end: no head kept elsewhere was given"});
     return findings;
   }
   if (*head == ledger.head) {
@@ -123,14 +127,15 @@ std::vector<Finding> verify_head(const LedgerContents& ledger, const std::option
                                   [&](const LedgerEntry& entry) { return entry.hash == *head; });
   if (found != ledger.entries.end() || *head == ledger.header_hash) {
     const int64_t sequence = found != ledger.entries.end() ? found->sequence : 0;
-    findings.push_back(
-        {Verdict::kDiffers, "the head kept elsewhere is that after release " + std::to_string(sequence) + ": " +
-                                std::to_string(static_cast<int64_t>(ledger.entries.size()) - sequence) +
-                                " releases came later"});
+    findings.push_back({Verdict::kDiffers, "the head kept elsewhere is that after release " + std::to_string(sequence) +
+                                               ": " +
+                                               std::to_string(static_cast<int64_t>(ledger.entries.size()) - sequence) +
+                                               " releases came later"});
   } else {
-    findings.push_back({Verdict::kDiffers, "the head kept elsewhere (" + *head +
-                                               ") is that of no line of this ledger: lines are missing or it is another "
-                                               "ledger"});
+    findings.push_back(
+        {Verdict::kDiffers, "the head kept elsewhere (" + *head +
+                                ") is that of no line of this ledger: lines are missing or it is another "
+                                "ledger"});
   }
   return findings;
 }
@@ -160,8 +165,8 @@ std::vector<Finding> verify_report(const LedgerContents& ledger, const json& rep
     else
       result.differences.push_back({Verdict::kDiffers, name + ": the report has no such section"});
     if (result.differences.empty())
-      findings.push_back({Verdict::kAgrees, name + " (" + std::to_string(result.equal) +
-                                                (result.equal == 1 ? " value)" : " values)")});
+      findings.push_back({Verdict::kAgrees,
+                          name + " (" + std::to_string(result.equal) + (result.equal == 1 ? " value)" : " values)")});
     else
       findings.insert(findings.end(), result.differences.begin(), result.differences.end());
   }

@@ -128,15 +128,15 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
   if (header.contains("noise_multiplier") && header.at("noise_multiplier").is_number()) {
     const double planned = header.at("noise_multiplier").get<double>();
     bool same = true;
-    for (const auto& [event, count] : spent.events)
-      same = same && noise_multiplier(event) == planned;
+    for (const auto& [event, count] : spent.events) same = same && noise_multiplier(event) == planned;
     list.push_back(checked("Every charged noise multiplier is the planned one.", same));
   }
   if (header.contains("planned_steps") && header.at("planned_steps").is_number_integer())
     list.push_back(checked("No more steps were executed than planned.",
                            static_cast<int64_t>(spent.steps.size()) <= header.at("planned_steps").get<int64_t>()));
-  list.push_back(checked("No two releases of one kind have key epoch, step and attempt in common, on which their noise depends.",
-                         !spent.noise_repeated));
+  list.push_back(
+      checked("No two releases of one kind have key epoch, step and attempt in common, on which their noise depends.",
+              !spent.noise_repeated));
   list.push_back(
       unchecked("The ledger is complete: every release was written to it, and no line was taken off its "
                 "end since. Compare its head, given under provenance, with a copy kept elsewhere."));
@@ -194,14 +194,18 @@ json plain_words(const EpsilonBound& bound, Delta delta, Adjacency adjacency, co
     const double most = rate.at("true_positive_rate_at_most");
     words.push_back("Somebody who knows everything except whether one given " + unit +
                     " was in the data, sees all that was released and accepts one false alarm in 100 finds out with a "
-                    "probability of at most " + percent_up(most) + " that it was. By guessing alone that would be 1 %; without privacy it may be 100 %.");
+                    "probability of at most " +
+                    percent_up(most) +
+                    " that it was. By guessing alone that would be 1 %; without privacy it may be 100 %.");
   }
-  words.push_back("This holds whatever else that somebody knows or will ever learn, and nothing that is done later to what "
-                  "was released can weaken it.");
+  words.push_back(
+      "This holds whatever else that somebody knows or will ever learn, and nothing that is done later to what "
+      "was released can weaken it.");
   // The tiers of "How to DP-fy ML" (arXiv:2303.00654, section 5.2.1).
   if (bound.upper > 10)
-    words.push_back("An epsilon above 10 is a weak promise: taken by itself it rules out little, and an empirical audit should "
-                    "stand beside it.");
+    words.push_back(
+        "An epsilon above 10 is a weak promise: taken by itself it rules out little, and an empirical audit should "
+        "stand beside it.");
   return words;
 }
 

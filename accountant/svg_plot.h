@@ -26,8 +26,8 @@ struct Plot {
   std::string title;  // what a screen reader says
   std::string x_label;
   std::string y_label;
-  bool log_x = false;           // x > 0
-  bool whole_x = false;         // ticks at whole numbers only
+  bool log_x = false;    // x > 0
+  bool whole_x = false;  // ticks at whole numbers only
   std::vector<PlotSeries> series;
   std::optional<PlotMarker> marker;
 };

@@ -1,5 +1,6 @@
 // ghostshard-account: epsilon, delta, noise, steps and sampling rate of differentially private training, and reports
-// that a third party can recompute. Exit status: 0 done; 1 the system refused, or verify found a difference; 2 bad input.
+// that a third party can recompute. Exit status: 0 done; 1 the system refused, or verify found a difference; 2 bad
+// input.
 #include <exception>
 #include <iostream>
 #include <stdexcept>

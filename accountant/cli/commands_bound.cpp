@@ -20,14 +20,10 @@ void say(const std::vector<std::string>& notes) {
 
 template <typename Bound>
 json to_json(const Bound& bound, const Run& run, const std::vector<std::string>& notes) {
-  json all = {{"lower", finite_or_null(bound.lower)},
-              {"estimate", finite_or_null(bound.estimate)},
-              {"upper", finite_or_null(bound.upper)},
-              {"accountant", bound.accountant},
-              {"direction", bound.direction},
-              {"detail", bound.detail},
-              {"adjacency", to_string(run.adjacency)},
-              {"run", run.to_json()}};
+  json all = {{"lower", finite_or_null(bound.lower)},  {"estimate", finite_or_null(bound.estimate)},
+              {"upper", finite_or_null(bound.upper)},  {"accountant", bound.accountant},
+              {"direction", bound.direction},          {"detail", bound.detail},
+              {"adjacency", to_string(run.adjacency)}, {"run", run.to_json()}};
   if (run.ledger) all["ledger_head"] = run.ledger->head;
   if (!notes.empty()) all["notes"] = notes;
   return all;
@@ -44,7 +40,8 @@ void print_how(const Bound& bound, const Run& run) {
 Delta delta_of(const std::string& text, const Run& run) {
   if (!text.empty()) return Delta(parse_number("--delta", text));
   if (run.delta) return Delta(*run.delta);
-  throw std::invalid_argument("--delta must be given, e.g. --delta 1e-6: a probability well below 1 / (number of units)");
+  throw std::invalid_argument(
+      "--delta must be given, e.g. --delta 1e-6: a probability well below 1 / (number of units)");
 }
 
 std::vector<double> numbers(const std::string& option, const std::string& text) {
@@ -93,7 +90,8 @@ std::vector<CurvePoint> over_steps(const Run& run, const std::string& accountant
     }
     const EpsilonBound bound = engine->epsilon(delta);
     if (curve.empty() || curve.back().x < static_cast<double>(charged))
-      curve.push_back({std::to_string(charged), static_cast<double>(charged), bound.lower, bound.estimate, bound.upper});
+      curve.push_back(
+          {std::to_string(charged), static_cast<double>(charged), bound.lower, bound.estimate, bound.upper});
   }
   return curve;
 }
@@ -108,7 +106,9 @@ void print_curve(const Curve& o, const Run& run, const std::vector<CurvePoint>& 
                          {{"lower", finite_or_null(point.lower)},
                           {"estimate", finite_or_null(point.estimate)},
                           {"upper", finite_or_null(point.upper)}}}});
-    json all = {{"points", points}, {"accountant", o.accounting.accountant}, {"adjacency", to_string(run.adjacency)},
+    json all = {{"points", points},
+                {"accountant", o.accounting.accountant},
+                {"adjacency", to_string(run.adjacency)},
                 {"run", run.to_json()}};
     if (!notes.empty()) all["notes"] = notes;
     std::cout << all.dump(2) << '\n';
@@ -182,7 +182,8 @@ void add_epsilon(CLI::App& program, Action& action) {
       "The upper end is what to report. Example:\n"
       "  ghostshard-account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5");
   o->run.add_to(*command);
-  command->add_option("-d,--delta", o->at, "the probability left out; the ledger's own where it states one")->group("At");
+  command->add_option("-d,--delta", o->at, "the probability left out; the ledger's own where it states one")
+      ->group("At");
   o->accounting.add_to(*command);
   command->callback([&action, o] {
     action = [o] {
@@ -207,7 +208,8 @@ void add_epsilon(CLI::App& program, Action& action) {
 void add_delta(CLI::App& program, Action& action) {
   auto o = std::make_shared<Bound>();
   CLI::App* command = program.add_subcommand("delta", "The delta of a run at an epsilon: a certified bracket.");
-  command->footer("Example:\n  ghostshard-account delta --sampling-rate 0.01 --noise-multiplier 1 --steps 10000 --epsilon 6");
+  command->footer(
+      "Example:\n  ghostshard-account delta --sampling-rate 0.01 --noise-multiplier 1 --steps 10000 --epsilon 6");
   o->run.add_to(*command);
   command->add_option("-e,--epsilon", o->at, "the privacy loss")->required()->group("At");
   o->accounting.add_to(*command);
@@ -233,7 +235,8 @@ void add_delta(CLI::App& program, Action& action) {
 
 void add_curve(CLI::App& program, Action& action) {
   auto o = std::make_shared<Curve>();
-  CLI::App* command = program.add_subcommand("curve", "Epsilon at many deltas, delta at many epsilons, or epsilon over the steps.");
+  CLI::App* command =
+      program.add_subcommand("curve", "Epsilon at many deltas, delta at many epsilons, or epsilon over the steps.");
   command->footer(
       "Examples:\n"
       "  ghostshard-account curve --phase 0.01:1:10000 --deltas 1e-5,1e-6,1e-7\n"
@@ -241,7 +244,8 @@ void add_curve(CLI::App& program, Action& action) {
   o->run.add_to(*command);
   command->add_option("--deltas", o->deltas, "comma-separated; without it a ladder from 1e-2 to 1e-15")->group("At");
   command->add_option("--epsilons", o->epsilons, "comma-separated: delta at each")->group("At");
-  command->add_flag("--over-steps", o->over_steps, "epsilon after a growing part of the steps, at --delta")->group("At");
+  command->add_flag("--over-steps", o->over_steps, "epsilon after a growing part of the steps, at --delta")
+      ->group("At");
   command->add_option("-d,--delta", o->delta, "for --over-steps")->group("At");
   command->add_option("--points", o->points, "for --over-steps: how many")->capture_default_str()->group("At");
   o->accounting.add_to(*command);

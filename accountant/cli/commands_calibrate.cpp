@@ -22,7 +22,9 @@ struct Target {
     command.add_option("-d,--delta", delta, "the budget's delta")->required()->group("Budget");
   }
   void add_rate(CLI::App& command) {
-    command.add_option("-q,--sampling-rate", rate, "probability of each unit to be in a batch; may be a fraction: 256/60000")
+    command
+        .add_option("-q,--sampling-rate", rate,
+                    "probability of each unit to be in a batch; may be a fraction: 256/60000")
         ->required()
         ->group("What runs");
   }
@@ -66,8 +68,8 @@ int print(const Target& target, const char* unknown, const std::string& headline
     return 0;
   }
   std::cout << headline << "\n  leads to    epsilon <= " << exact(reached.upper) << " (target "
-            << exact(budget.epsilon.value()) << ") at delta = " << exact(budget.delta.value()) << "\n  run         " << steps
-            << " steps, sampling rate " << exact(q.value()) << ", noise multiplier " << exact(sigma.value())
+            << exact(budget.epsilon.value()) << ") at delta = " << exact(budget.delta.value()) << "\n  run         "
+            << steps << " steps, sampling rate " << exact(q.value()) << ", noise multiplier " << exact(sigma.value())
             << "\n  accountant  " << budget.accountant << ", adjacency " << to_string(budget.adjacency) << '\n';
   return 0;
 }

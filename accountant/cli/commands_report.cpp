@@ -100,7 +100,8 @@ int run_verify(const VerifyOptions& o) {
       const std::string verdict = verdict_text(finding.verdict);
       std::cout << verdict << std::string(13 - verdict.size(), ' ') << finding.what << '\n';
     }
-    std::cout << (differs == 0 ? "Nothing differs." : std::to_string(differs) + (differs == 1 ? " value differs." : " values differ."))
+    std::cout << (differs == 0 ? "Nothing differs."
+                               : std::to_string(differs) + (differs == 1 ? " value differs." : " values differ."))
               << '\n';
   }
   return differs == 0 ? 0 : 1;
@@ -111,12 +112,15 @@ int run_verify(const VerifyOptions& o) {
 void add_report(CLI::App& program, Action& action) {
   auto o = std::make_shared<ReportOptions>();
   CLI::App* command = program.add_subcommand("report", "Rebuilds the privacy report, JSON and HTML, from a ledger.");
-  command->footer("Example:\n  ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit");
+  command->footer(
+      "Example:\n  ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit");
   command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();
   command->add_option("-d,--delta", o->delta, "default: the one that the ledger states");
-  command->add_option("-o,--output", o->output, "the folder for privacy_report.json and privacy_report.html")->required();
+  command->add_option("-o,--output", o->output, "the folder for privacy_report.json and privacy_report.html")
+      ->required();
   command->add_option("--facts", o->facts, "a JSON file with what the run knows and the ledger does not");
-  command->add_option("--accountant", o->accountant, "contour, prv or rdp: whose number is claimed")->capture_default_str();
+  command->add_option("--accountant", o->accountant, "contour, prv or rdp: whose number is claimed")
+      ->capture_default_str();
   command->add_flag("--json", o->json, "print the report in place of a summary");
   command->callback([&action, o] { action = [o] { return run_report(*o); }; });
 }
@@ -125,7 +129,8 @@ void add_verify(CLI::App& program, Action& action) {
   auto o = std::make_shared<VerifyOptions>();
   CLI::App* command = program.add_subcommand("verify", "Checks a ledger's hash chain and recomputes a report from it.");
   command->footer(
-      "Exit status 1 where something differs. A chain proves that no line was changed, moved, inserted or taken out of\n"
+      "Exit status 1 where something differs. A chain proves that no line was changed, moved, inserted or taken out "
+      "of\n"
       "the middle; only a head kept elsewhere proves that none is missing at the end. Example:\n"
       "  ghostshard-account verify --ledger ledger.jsonl --report privacy_report.json --head 6f1d…");
   command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();

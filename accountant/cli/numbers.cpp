@@ -53,8 +53,7 @@ int64_t parse_count(const std::string& option, const std::string& text) {
     throw std::invalid_argument(rule);
   }
   if (!(value >= 0 && value == std::floor(value))) throw std::invalid_argument(rule);
-  if (value > kLargestExactCount)
-    throw std::invalid_argument(option + " must be at most 2^53, got \"" + text + '"');
+  if (value > kLargestExactCount) throw std::invalid_argument(option + " must be at most 2^53, got \"" + text + '"');
   return static_cast<int64_t>(value);
 }
 

@@ -31,19 +31,19 @@ std::pair<Event, int64_t> phase(const std::string& text) {
   const auto parts = split(text);
   if (parts.size() != 3)
     throw std::invalid_argument("--phase must be Q:SIGMA:STEPS, e.g. 0.01:1.1:5000, got \"" + text + '"');
-  return {sampled(parse_number("--phase's sampling rate", parts[0]),
-                  parse_number("--phase's noise multiplier", parts[1])),
-          parse_count("--phase's steps", parts[2])};
+  return {
+      sampled(parse_number("--phase's sampling rate", parts[0]), parse_number("--phase's noise multiplier", parts[1])),
+      parse_count("--phase's steps", parts[2])};
 }
 
 std::pair<Event, int64_t> fixed_phase(const std::string& text) {
   const auto parts = split(text);
   if (parts.size() != 4)
-    throw std::invalid_argument("--fixed-phase must be BATCH:UNITS:SIGMA:STEPS, e.g. 256:60000:1.1:5000, got \"" + text +
-                                '"');
-  const Event event = FixedSizeGaussianEvent{parse_count("--fixed-phase's units", parts[1]),
-                                             parse_count("--fixed-phase's batch", parts[0]),
-                                             NoiseMultiplier(parse_number("--fixed-phase's noise multiplier", parts[2]))};
+    throw std::invalid_argument("--fixed-phase must be BATCH:UNITS:SIGMA:STEPS, e.g. 256:60000:1.1:5000, got \"" +
+                                text + '"');
+  const Event event = FixedSizeGaussianEvent{
+      parse_count("--fixed-phase's units", parts[1]), parse_count("--fixed-phase's batch", parts[0]),
+      NoiseMultiplier(parse_number("--fixed-phase's noise multiplier", parts[2]))};
   require_valid(event);
   return {event, parse_count("--fixed-phase's steps", parts[3])};
 }
@@ -51,23 +51,31 @@ std::pair<Event, int64_t> fixed_phase(const std::string& text) {
 }  // namespace
 
 void AccountingOptions::add_to(CLI::App& command) {
-  command.add_option("--accountant", accountant, "contour (tightest), prv (an independent grid) or rdp (what older papers report)")
+  command
+      .add_option("--accountant", accountant,
+                  "contour (tightest), prv (an independent grid) or rdp (what older papers report)")
       ->capture_default_str()
       ->group("How");
-  command.add_option("--adjacency", adjacency, "zero-out (the default), add-or-remove or replace-one; a ledger names its own")
+  command
+      .add_option("--adjacency", adjacency,
+                  "zero-out (the default), add-or-remove or replace-one; a ledger names its own")
       ->group("How");
   command.add_flag("--json", json, "print one JSON object with every digit")->group("How");
 }
 
 void RunOptions::add_to(CLI::App& command) {
-  command.add_option("-q,--sampling-rate", rate_, "probability of each unit to be in a batch; may be a fraction: 256/60000")
+  command
+      .add_option("-q,--sampling-rate", rate_,
+                  "probability of each unit to be in a batch; may be a fraction: 256/60000")
       ->group("What ran");
   command.add_option("-s,--noise-multiplier", sigma_, "standard deviation of the noise in units of the clip norm")
       ->group("What ran");
   command.add_option("-t,--steps", steps_, "number of steps")->group("What ran");
   command.add_option("--phase", phases_, "Q:SIGMA:STEPS, instead of the three above; may be given several times")
       ->group("What ran");
-  command.add_option("--fixed-phase", fixed_phases_, "BATCH:UNITS:SIGMA:STEPS: batches of one size, drawn without replacement")
+  command
+      .add_option("--fixed-phase", fixed_phases_,
+                  "BATCH:UNITS:SIGMA:STEPS: batches of one size, drawn without replacement")
       ->group("What ran");
   command.add_option("--ledger", ledger_, "what a run wrote: its ledger.jsonl")->group("What ran");
 }
@@ -105,7 +113,8 @@ Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::strin
 
   run.ledger = open_ledger(ledger_);
   if (run.ledger->dropped_partial_line)
-    notes.push_back("the last line of " + ledger_ + " is cut short, as by a crash: its release had not been permitted yet; the " +
+    notes.push_back("the last line of " + ledger_ +
+                    " is cut short, as by a crash: its release had not been permitted yet; the " +
                     std::to_string(run.ledger->entries.size()) + " whole releases before it are counted");
   const Adjacency stated = adjacency_from_string(run.ledger->header.at("adjacency").get<std::string>());
   if (!accounting.adjacency.empty() && stated != run.adjacency)
@@ -129,8 +138,7 @@ std::unique_ptr<Accountant> Run::account(const std::string& accountant) const {
 
 nlohmann::json Run::to_json() const {
   nlohmann::json list = nlohmann::json::array();
-  for (const auto& [event, count] : phases)
-    list.push_back({{"event", accountant::to_json(event)}, {"count", count}});
+  for (const auto& [event, count] : phases) list.push_back({{"event", accountant::to_json(event)}, {"count", count}});
   return list;
 }
 

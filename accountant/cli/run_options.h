@@ -25,12 +25,12 @@ struct AccountingOptions {
 struct Run {
   std::vector<std::pair<Event, int64_t>> phases;
   Adjacency adjacency = Adjacency::kZeroOut;
-  std::optional<double> delta;              // that the ledger's header states
+  std::optional<double> delta;  // that the ledger's header states
   std::optional<LedgerContents> ledger;
 
   std::unique_ptr<Accountant> account(const std::string& accountant) const;
-  nlohmann::json to_json() const;           // [{"event": …, "count": …}]
-  std::string describe() const;             // "14063 x poisson_gaussian, q = 0.00427, sigma = 1.1"
+  nlohmann::json to_json() const;  // [{"event": …, "count": …}]
+  std::string describe() const;    // "14063 x poisson_gaussian, q = 0.00427, sigma = 1.1"
 };
 
 // --sampling-rate/--noise-multiplier/--steps, or --phase repeated, or --ledger: exactly one of the three ways.

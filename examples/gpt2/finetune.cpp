@@ -586,8 +586,8 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   if (o.lora_rank > 0) std::cout << (output / "adapter").string() << ", ";
   std::cout << (output / "metrics.jsonl").string();
   if (!o.non_private) {
-    std::cout << ", " << (output / "privacy_report.json").string() << ", "
-              << (output / "privacy_report.html").string() << ", " << (output / "ledger.jsonl").string();
+    std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "privacy_report.html").string()
+              << ", " << (output / "ledger.jsonl").string();
   }
   std::cout << '\n';
   return ending;

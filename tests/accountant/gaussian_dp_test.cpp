@@ -71,7 +71,8 @@ TEST(PessimisticGdp, LiesAboveTheCurveBetweenItsPointsToo) {
 
 TEST(PessimisticGdp, KnowsTheEnds) {
   EXPECT_EQ(pessimistic_gdp({{0, 1e-9}}), 0);
-  EXPECT_EQ(pessimistic_gdp({{std::numeric_limits<double>::infinity(), 1e-9}}), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(pessimistic_gdp({{std::numeric_limits<double>::infinity(), 1e-9}}),
+            std::numeric_limits<double>::infinity());
   EXPECT_EQ(pessimistic_gdp({}), std::numeric_limits<double>::infinity());
   EXPECT_TRUE(std::isfinite(pessimistic_gdp({{900, 1e-12}, {30, 1e-3}})));
 }

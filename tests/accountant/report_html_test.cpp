@@ -16,8 +16,11 @@ using testing::Not;
 
 json report(const json& facts = json::object(), const json& header_changes = json::object()) {
   LedgerContents contents;
-  contents.header = {{"adjacency", "zero-out"}, {"run_id", "run 7"}, {"unit_of_privacy", "document"},
-                     {"units", 2560},          {"expected_batch", 256}};
+  contents.header = {{"adjacency", "zero-out"},
+                     {"run_id", "run 7"},
+                     {"unit_of_privacy", "document"},
+                     {"units", 2560},
+                     {"expected_batch", 256}};
   contents.header.update(header_changes);
   contents.head = std::string(64, 'b');
   contents.header_hash = std::string(64, 'a');
@@ -52,7 +55,8 @@ TEST(ReportHtml, HoldsEveryTextOfTheReport) {
 
 TEST(ReportHtml, LoadsNothingAndRunsNothing) {
   const std::string page = render_report_html(report());
-  for (const char* never : {"<script", "<link", "<img", "<iframe", "http://", "https://", "url(", "@import", " href=", " src="})
+  for (const char* never :
+       {"<script", "<link", "<img", "<iframe", "http://", "https://", "url(", "@import", " href=", " src="})
     EXPECT_THAT(page, Not(HasSubstr(never)));
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
 }
@@ -117,7 +121,8 @@ TEST(ReportHtml, AVoidGuaranteeShowsNoClaim) {
 }
 
 TEST(ReportHtml, WarnsOfALargeDeltaAndOfUnnoisedNumbers) {
-  EXPECT_THAT(render_report_html(report(json::object(), {{"units", 1000000}})), HasSubstr("not below 1 / (number of units)"));
+  EXPECT_THAT(render_report_html(report(json::object(), {{"units", 1000000}})),
+              HasSubstr("not below 1 / (number of units)"));
   EXPECT_THAT(render_report_html(report({{"released_outputs", {{"nonprivate_metrics", true}}}})),
               HasSubstr("Whoever saw them"));
 }

@@ -113,8 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
         Field{"CurveLastEpsilon", "/privacy_curve/points/31/epsilon/upper", four_releases(0.8).upper},
         Field{"GdpHoldsFrom", "/privacy_curve/gaussian_dp/holds_for_delta_from", 1e-15},
         Field{"SpendingBegins", "/spending/points/0", {{"releases", 0}, {"epsilon", 0.0}}},
-        Field{"SpendingEnds", "/spending/points/4",
-              {{"releases", 4}, {"epsilon", four_releases(1e-6).upper}}},
+        Field{"SpendingEnds", "/spending/points/4", {{"releases", 4}, {"epsilon", four_releases(1e-6).upper}}},
         Field{"RdpDelta", "/rdp/delta", 1e-6},
         Field{"RdpUpper", "/rdp/epsilon/upper", four_releases(1e-6, "rdp").upper},
         Field{"UnderContour", "/accountants/contour/epsilon/upper", four_releases(1e-6).upper},
@@ -167,12 +166,11 @@ TEST(Report, HasTheSixteenSectionsAndNothingUnknown) {
   std::vector<std::string> names;
   const json built = report();
   for (const auto& [name, section] : built.items()) names.push_back(name);
-  EXPECT_THAT(
-      names, testing::UnorderedElementsAre("schema", "assumptions", "trust_model", "unit_of_privacy", "adjacency",
-                                           "claim_boundary", "released_outputs", "tuning", "guarantee", "privacy_curve",
-                                           "rdp", "sampler", "population_and_steps", "mechanism", "noise_source",
-                                           "provenance", "empirical_audit", "not_promised", "accountants", "spending",
-                                           "in_plain_words"));
+  EXPECT_THAT(names, testing::UnorderedElementsAre(
+                         "schema", "assumptions", "trust_model", "unit_of_privacy", "adjacency", "claim_boundary",
+                         "released_outputs", "tuning", "guarantee", "privacy_curve", "rdp", "sampler",
+                         "population_and_steps", "mechanism", "noise_source", "provenance", "empirical_audit",
+                         "not_promised", "accountants", "spending", "in_plain_words"));
 }
 
 TEST(Report, EveryAttemptIsCharged) {
@@ -406,16 +404,24 @@ TEST(ReportFacts, AnUnknownNameIsKeptApart) {
 }
 
 TEST(ReportFacts, OfTheLedgerCountAndCannotBeTalkedAway) {
-  const json in_ledger = {{"facts", {{"sampler", {{"executed", "shuffled epochs"}}}, {"tuning", {{"included", false}}}}}};
+  const json in_ledger = {
+      {"facts", {{"sampler", {{"executed", "shuffled epochs"}}}, {"tuning", {{"included", false}}}}}};
   const json built = report(json::object(), in_ledger);
   EXPECT_EQ(built.at("guarantee").at("applies"), false);
   EXPECT_EQ(built.at("tuning").at("included"), false);
   EXPECT_FALSE(built.at("provenance").at("ledger_header").contains("facts"));
   EXPECT_EQ(report({{"tuning", {{"number_of_runs", 3}}}}, in_ledger).at("tuning").at("number_of_runs"), 3);
-  EXPECT_THAT([&] { (void)report({{"sampler", {{"executed", "poisson"}}}}, in_ledger); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("must not contradict the ledger's header, they do in sampler.executed")));
-  EXPECT_THAT([&] { (void)report({{"sampler", "poisson"}}, in_ledger); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("they do in sampler")));
+  EXPECT_THAT(
+      [&] {
+        (void)report({{"sampler", {{"executed", "poisson"}}}}, in_ledger);
+      },
+      ThrowsMessage<std::invalid_argument>(
+          HasSubstr("must not contradict the ledger's header, they do in sampler.executed")));
+  EXPECT_THAT(
+      [&] {
+        (void)report({{"sampler", "poisson"}}, in_ledger);
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("they do in sampler")));
 }
 
 struct BadFacts {

@@ -50,7 +50,9 @@ TEST(VerifyReport, SurvivesTheWayThroughAFile) {
 }
 
 TEST(VerifyReport, NamesWhatWasStatedLater) {
-  const json facts = {{"tuning", {{"number_of_runs", 3}}}, {"claim_boundary", "training only"}, {"weather", "fine"},
+  const json facts = {{"tuning", {{"number_of_runs", 3}}},
+                      {"claim_boundary", "training only"},
+                      {"weather", "fine"},
                       {"unit_of_privacy", {{"units_per_person", 2}}}};
   const auto findings = verify_report(ledger(), report(facts));
   EXPECT_THAT(with(Verdict::kDiffers, findings), testing::IsEmpty());
@@ -71,7 +73,8 @@ class FalseReport : public testing::TestWithParam<Falsehood> {};
 TEST_P(FalseReport, IsFoundOut) {
   json built = report({{"tuning", {{"number_of_runs", 3}}}});
   GetParam().change(built);
-  EXPECT_THAT(with(Verdict::kDiffers, verify_report(ledger(), built)), testing::Contains(HasSubstr(GetParam().finding)));
+  EXPECT_THAT(with(Verdict::kDiffers, verify_report(ledger(), built)),
+              testing::Contains(HasSubstr(GetParam().finding)));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -89,7 +92,8 @@ INSTANTIATE_TEST_SUITE_P(
         Falsehood{"AnotherHead", [](json& r) { r["provenance"]["ledger_head"] = std::string(64, '9'); },
                   "provenance.ledger_head"},
         Falsehood{"AnotherSampler", [](json& r) { r["sampler"]["executed"] = "shuffled"; }, "sampler.executed"},
-        Falsehood{"MissingSection", [](json& r) { r.erase("assumptions"); }, "assumptions: the report has no such section"},
+        Falsehood{"MissingSection", [](json& r) { r.erase("assumptions"); },
+                  "assumptions: the report has no such section"},
         Falsehood{"MissingWarning", [](json& r) { r["not_promised"]["list"].erase(0); }, "not_promised.list"},
         Falsehood{"AddedSection", [](json& r) { r["seal"] = "gold"; }, "seal: no section of a report"},
         Falsehood{"AssumptionWhitened", [](json& r) { r["assumptions"].back()["checked"] = true; }, "assumptions["}),
