@@ -24,9 +24,12 @@ constexpr double kPrecision = 45;   // the rule's error is e^-45 of M(c), divide
 struct Range {
   double low, high;
 };
-Range range(Direction direction, double sigma, double c) {
-  return direction == Direction::kRemove ? Range{-kTail * sigma, 1 + c + kTail * sigma}
-                                         : Range{-c - kTail * sigma, 1 + kTail * sigma};
+// Where a unit is added, w^-c is at most (1-q)^-c: far to the left only the Gaussian is left, whatever c is.
+double largest_lift(double q, double c) { return -c * std::log1p(-q); }
+Range range(Direction direction, double q, double sigma, double c) {
+  if (direction == Direction::kRemove) return {-kTail * sigma, 1 + c + kTail * sigma};
+  const double left = std::min(c + kTail * sigma, std::sqrt(kTail * kTail + 2 * largest_lift(q, c)) * sigma);
+  return {-left, 1 + kTail * sigma};
 }
 
 struct Loss {
@@ -136,7 +139,7 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
   const double p = remove ? 1 + c : -c;
   const double d = best_strip(direction, sigma, c, false, kPrecision);
   const double h = step(direction, sigma, c, 0, d, kPrecision);
-  const auto [low, high] = range(direction, sigma, c);
+  const auto [low, high] = range(direction, q, sigma, c);
   const auto nodes = static_cast<int64_t>((high - low) / h) + 2;
 
   // Relative to e^scale; where M is near 1, as M - 1.
@@ -221,7 +224,7 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
   use_excess_ = log_m < 1.5;
   const double unit = precise ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
 
-  const auto [low, high] = range(direction, sigma_, c);
+  const auto [low, high] = range(direction, q_, sigma_, c);
   const auto nodes = static_cast<int64_t>((high - low) / h) + 2;
   double dropped_power = 0;
   double dropped_one = 0;
@@ -306,7 +309,8 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     const double u = (2 * x - 1) / (2 * sigma_ * sigma_);
     const double real_l = u > 300 ? std::log(q_) + u : std::log1p(q_ * std::expm1(u));
     const double log_end = -x * x / (2 * sigma_ * sigma_) + lift - std::log(kTail * kSqrtTwoPi);
-    dropped_power += std::exp(log_end + p0 * real_l + spread - log_m);
+    const double power = !remove && x == low ? largest_lift(q_, c) : p0 * real_l;
+    dropped_power += std::exp(log_end + power + spread - log_m);
     dropped_one += std::exp(log_end);
     dropped_v += 2 * std::exp(log_end + (u > 0 ? std::log(q_) + u : 0.0));
   }

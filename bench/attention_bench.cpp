@@ -1,4 +1,5 @@
-// Attention over texts of unequal lengths, forward and backward: buckets against one grid padded to the longest.
+// Attention over texts of unequal lengths, forward and backward: groups of equal length against one grid padded to the
+// longest.
 //
 // Arguments: texts, shortest, longest (lengths spread evenly between them), width. Items are real rows.
 #include "examples/gpt2/attention.h"
@@ -34,12 +35,11 @@ void measure(benchmark::State& state, const kernels::Segments& segments, const A
   state.SetItemsProcessed(state.iterations() * segments.rows());
 }
 
-void buckets(benchmark::State& state) {
+void groups(benchmark::State& state) {
   const auto segments = documents(state);
-  const AttentionPlan plan(segments, state.range(3));
+  const AttentionPlan plan(segments);
   measure(state, segments, [&](const at::Tensor& qkv) { return plan.attend(qkv, state.range(3) / kHeadSize); });
-  state.counters["buckets"] = static_cast<double>(plan.buckets().size());
-  state.counters["padding"] = static_cast<double>(plan.padded_rows()) / static_cast<double>(segments.rows()) - 1;
+  state.counters["groups"] = static_cast<double>(plan.groups().size());
 }
 
 void padded_to_the_longest(benchmark::State& state) {
@@ -64,7 +64,7 @@ void shapes(benchmark::internal::Benchmark* bench) {
   bench->Args({32, 16, 512, 768})->Args({8, 64, 1024, 768});
   bench->Unit(benchmark::kMillisecond);
 }
-BENCHMARK(buckets)->Apply(shapes);
+BENCHMARK(groups)->Apply(shapes);
 BENCHMARK(padded_to_the_longest)->Apply(shapes);
 
 }  // namespace

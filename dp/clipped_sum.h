@@ -6,9 +6,12 @@
 
 #include <memory>
 
+#include "dp/run_key.h"
 #include "fsdp/reduce_scatter.h"
 
 namespace ghostshard::dp {
+
+class GaussianMechanism;
 
 class ClippedSum {
  public:
@@ -24,6 +27,10 @@ class ClippedSum {
 
   std::shared_ptr<fsdp::GradientBuffers> sums_;  // null once consumed
   uint64_t plan_;                                // which plan's clip norm bounded it
+  // Where parts are reduced with every microbatch: by whom, and as what step. Null otherwise.
+  GaussianMechanism* mechanism_ = nullptr;
+  StepId step_;
+  uint64_t serial_ = 0;  // of this sum alone
 };
 
 }  // namespace ghostshard::dp

@@ -29,12 +29,27 @@ Clipper::Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, cons
                  uint64_t plan)
     : mesh_(model.mesh()),
       clip_norm_(clip_norm),
-      choice_(options.recording),
+      options_(options),
       plan_(plan),
-      sums_(std::make_shared<fsdp::GradientBuffers>(model)),
+      sums_(std::make_shared<fsdp::GradientBuffers>(model, options.reduce_each)),
       memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes)) {}
 
 ClippedSum Clipper::begin() {
+  if (sums_->any_in_turn()) {
+    throw std::logic_error("a plan that reduces with every microbatch begins its sums with the mechanism and the step");
+  }
+  return begin_sum();
+}
+
+ClippedSum Clipper::begin(GaussianMechanism& mechanism, const StepId& step) {
+  ClippedSum sum = begin_sum();
+  sum.mechanism_ = &mechanism;
+  sum.step_ = step;
+  sum.serial_ = ++sums_begun_;
+  return sum;
+}
+
+ClippedSum Clipper::begin_sum() {
   if (sums_.use_count() != 1)
     throw std::logic_error("the previous clipped sum must be released before the next begins");
   sums_->zero();
@@ -45,7 +60,7 @@ std::shared_ptr<Tape> Clipper::record(int64_t units) {
   if (const auto open = open_.lock(); open != nullptr && !open->closed_) {
     throw std::logic_error("one microbatch at a time: add() or drop the previous tape before recording the next");
   }
-  auto tape = std::make_shared<Tape>(units, *memory_, choice_);
+  auto tape = std::make_shared<Tape>(units, *memory_, options_.recording, options_.planned_recording);
   open_ = tape;
   return tape;
 }
@@ -59,7 +74,12 @@ void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
   }
   const at::Tensor squared_norms = tape->squared_norms(/*shared_too=*/mesh_.model_rank() == 0);
   if (mesh_.shape().model > 1) mesh_.model().all_reduce_sum(squared_norms);
-  tape->add_scaled_to(clip_factors(squared_norms, clip_norm_), *sum.sums_);
+  const at::Tensor factors = clip_factors(squared_norms, clip_norm_);
+  // What is reduced with every microbatch comes first, group by group; then what is summed up here.
+  if (sums_->any_in_turn()) {
+    sum.mechanism_->absorb(sum, [&](const fsdp::FlatGroup& group) { tape->add_group(factors, group, *sum.sums_); });
+  }
+  tape->add_rest(factors, *sum.sums_);
 }
 
 }  // namespace ghostshard::dp

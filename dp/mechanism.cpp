@@ -51,45 +51,96 @@ void GaussianMechanism::charge(const StepId& step) {
   }
 }
 
-PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step) {
-  const ClippedSum opened = std::move(sum);
-  if (opened.sums_ == nullptr || opened.plan_ != plan_) {
-    throw std::logic_error("a mechanism releases only unconsumed clipped sums of its own plan");
-  }
+void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
+  if (open_for_ && sum.mechanism_ == this && *open_for_ == sum.serial_) return;
   if (slices_.use_count() != 1) throw std::logic_error("the previous private gradient must be dropped first");
   if (last_ && !(step.step > last_->step || (step.step == last_->step && step.attempt > last_->attempt))) {
     throw std::logic_error("step " + std::to_string(step.step) + ", attempt " + std::to_string(step.attempt) +
                            " does not come after the last release: its noise would repeat");
   }
   last_ = step;
+  open_for_.reset();
   charge(step);
+  noise_key_ = key_->derive(Purpose::kNoise, step);
+  started_.assign(model_.groups().size(), false);
+  open_for_ = sum.serial_;
+}
 
-  const kernels::ChaChaKey noise_key = key_->derive(Purpose::kNoise, step);
+at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
+  started_[static_cast<size_t>(group.index())] = true;
+  const at::Tensor slice = slices_->shard(group).zero_();
   // Once in the whole mesh: the owners on replica 0. (On the model axis every rank owns other elements, or the same
   // ones of a parameter that all of them hold, and then draws the same noise.)
-  const bool adds_noise = model_.mesh().replica() == 0;
+  if (model_.mesh().replica() != 0) return slice;
+  float* values = slice.data_ptr<float>();
+  for (const fsdp::OwnedRange& range : group.owned()) {
+    const fsdp::Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
+    for (const fsdp::ElementRun& run : parameter.whole_runs(range.first, range.count)) {
+      float* const first = values + range.shard_offset + (run.first - range.first);
+      kernels::add_gaussian(noise_key_, parameter.id(), static_cast<uint64_t>(run.whole_first), noise_scale_,
+                            {first, static_cast<size_t>(run.count)});
+    }
+  }
+  return slice;
+}
+
+void GaussianMechanism::absorb(ClippedSum& sum, const std::function<void(const fsdp::FlatGroup&)>& fill) {
+  if (sum.plan_ != plan_) throw std::logic_error("a mechanism takes only clipped sums of its own plan");
+  open(sum, sum.step_);
+  const fsdp::FlatGroup* travelling = nullptr;
+  const auto arrive = [&] {
+    if (travelling == nullptr) return;
+    const bool started = started_[static_cast<size_t>(travelling->index())];
+    reduction_.finish(*travelling, started ? slices_->shard(*travelling) : start_slice(*travelling));
+  };
+  for (const auto& group : model_.groups()) {
+    if (!group->trainable() || !sum.sums_->in_turn(*group)) continue;
+    const at::Tensor message = sum.sums_->flat(*group).zero_();
+    fill(*group);
+    reduction_.begin(*group, message);
+    arrive();
+    travelling = group.get();
+  }
+  arrive();
+}
+
+PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step) {
+  const ClippedSum opened = std::move(sum);
+  if (opened.sums_ == nullptr || opened.plan_ != plan_) {
+    throw std::logic_error("a mechanism releases only unconsumed clipped sums of its own plan");
+  }
+  if (opened.mechanism_ != nullptr &&
+      (opened.mechanism_ != this || opened.step_.step != step.step || opened.step_.attempt != step.attempt)) {
+    throw std::logic_error("a clipped sum is released by the mechanism and as the step that it was begun with");
+  }
+  open(opened, step);
   std::vector<const fsdp::FlatGroup*> groups;
   for (const auto& group : model_.groups()) {
-    if (group->trainable()) groups.push_back(group.get());
+    if (!group->trainable()) continue;
+    if (started_[static_cast<size_t>(group->index())]) {
+      slices_->shard(*group).div_(divisor_);
+      continue;
+    }
+    if (opened.sums_->in_turn(*group)) {
+      // No microbatch came: nothing but noise, which the other replicas still have to hear of.
+      reduction_.begin(*group, opened.sums_->flat(*group).zero_());
+      const at::Tensor slice = start_slice(*group);
+      reduction_.finish(*group, slice);
+      slice.div_(divisor_);
+      continue;
+    }
+    groups.push_back(group.get());
   }
   // While one group's slices travel, the next one's are already on their way and this one's noise is drawn.
   if (!groups.empty()) reduction_.begin(*groups[0], opened.sums_->flat(*groups[0]));
   for (size_t i = 0; i < groups.size(); ++i) {
     if (i + 1 < groups.size()) reduction_.begin(*groups[i + 1], opened.sums_->flat(*groups[i + 1]));
-    const fsdp::FlatGroup& group = *groups[i];
-    const at::Tensor slice = slices_->shard(group).zero_();
-    float* values = slice.data_ptr<float>();
-    for (const fsdp::OwnedRange& range : adds_noise ? group.owned() : std::vector<fsdp::OwnedRange>()) {
-      const fsdp::Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
-      for (const fsdp::ElementRun& run : parameter.whole_runs(range.first, range.count)) {
-        float* const first = values + range.shard_offset + (run.first - range.first);
-        kernels::add_gaussian(noise_key, parameter.id(), static_cast<uint64_t>(run.whole_first), noise_scale_,
-                              {first, static_cast<size_t>(run.count)});
-      }
-    }
-    reduction_.finish(group, slice);
+    const at::Tensor slice = start_slice(*groups[i]);
+    reduction_.finish(*groups[i], slice);
     slice.div_(divisor_);
   }
+  open_for_.reset();
+  noise_key_.fill(0);
   return PrivateGradient(slices_);
 }
 

@@ -7,8 +7,10 @@
 // every number of ranks and every mesh. With a replicate axis replica 0 adds it, once.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "accountant/events.h"
 #include "accountant/ledger.h"
@@ -28,9 +30,18 @@ class GaussianMechanism {
 
  private:
   friend class DpPlan;
+  friend class Clipper;
   GaussianMechanism(fsdp::ShardedModel& model, const RunKey& key, accountant::LedgerWriter* ledger,
                     const accountant::Event& event, double noise_scale, double divisor, uint64_t plan);
+  // Opens a step, unless this sum has: order, ledger, noise key. A sum that was given up leaves its step open for
+  // nobody: another sum under the same noise would let two batches share it.
+  void open(const ClippedSum& sum, const StepId& step);
   void charge(const StepId& step);
+  // This rank's slice of the group, holding nothing but the noise it owns.
+  at::Tensor start_slice(const fsdp::FlatGroup& group);
+  // One microbatch of the groups whose sum never stands whole: fill(group) adds its contribution to sum's view of the
+  // group, which is zero before. Slices were started with noise, so that no sum without it exists. A collective.
+  void absorb(ClippedSum& sum, const std::function<void(const fsdp::FlatGroup&)>& fill);
 
   fsdp::ShardedModel& model_;
   const RunKey* key_;
@@ -41,7 +52,10 @@ class GaussianMechanism {
   uint64_t plan_;
   fsdp::ReduceScatter reduction_;
   std::shared_ptr<fsdp::ShardBuffers> slices_;
-  std::optional<StepId> last_;
+  std::optional<StepId> last_;   // opened last
+  std::optional<uint64_t> open_for_;  // the sum for which last_ is charged and not released yet
+  kernels::ChaChaKey noise_key_{};
+  std::vector<bool> started_;    // by group index: the slice holds noise, and maybe microbatches
 };
 
 }  // namespace ghostshard::dp

@@ -29,7 +29,9 @@ at::Tensor HoldMemory::take(at::IntArrayRef sizes) {
   return at::empty(sizes, at::kFloat);
 }
 
-Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice) : units_(units), memory_(memory), choice_(choice) {
+Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,
+           std::span<const std::optional<kernels::Recording>> planned)
+    : units_(units), memory_(memory), choice_(choice), planned_(planned) {
   memory_.reset();
 }
 
@@ -72,8 +74,12 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
   if (first_use) {
     const kernels::LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};
     auto way = kernels::Recording::kReplay;
-    if (choice_ == RecordingChoice::kHold) way = kernels::Recording::kHold;
-    if (choice_ == RecordingChoice::kAutomatic) {
+    const auto& planned = weight.id() < planned_.size() ? planned_[weight.id()] : std::nullopt;
+    if (planned) {
+      way = *planned;
+    } else if (choice_ == RecordingChoice::kHold) {
+      way = kernels::Recording::kHold;
+    } else if (choice_ == RecordingChoice::kAutomatic) {
       way = kernels::choose_recording(shape, *segments, memory_.bytes_left());
     }
     if (way == kernels::Recording::kHold) {
@@ -143,17 +149,30 @@ at::Tensor Tape::squared_norms(bool shared_too) const {
   return total;
 }
 
-void Tape::add_scaled_to(const at::Tensor& factors, fsdp::GradientBuffers& sums) {
+void Tape::add_entry(Entry& book, const at::Tensor& factors, fsdp::GradientBuffers& sums) {
   const at::NoGradGuard no_grad;
+  const at::Tensor out = sums.view(*book.parameter);
+  if (book.held.defined()) kernels::scaled_sum_held(book.held, factors, out);
+  for (const Rows& use : book.rows) {
+    kernels::scaled_sum_rows(exact_rows(use.a), exact_rows(use.g), *use.segments, factors, out);
+  }
+  for (const Lookup& use : book.lookups) {
+    kernels::embedding_scaled_sum(use.ids, exact_rows(use.g), *use.segments, factors, out);
+  }
+}
+
+void Tape::add_group(const at::Tensor& factors, const fsdp::FlatGroup& group, fsdp::GradientBuffers& sums) {
+  for (const fsdp::Parameter* parameter : group.parameters()) {
+    const auto found = entries_.find(parameter->id());
+    if (found == entries_.end()) continue;
+    add_entry(found->second, factors, sums);
+    entries_.erase(found);
+  }
+}
+
+void Tape::add_rest(const at::Tensor& factors, fsdp::GradientBuffers& sums) {
   for (auto& [id, book] : entries_) {
-    const at::Tensor out = sums.view(*book.parameter);
-    if (book.held.defined()) kernels::scaled_sum_held(book.held, factors, out);
-    for (const Rows& use : book.rows) {
-      kernels::scaled_sum_rows(exact_rows(use.a), exact_rows(use.g), *use.segments, factors, out);
-    }
-    for (const Lookup& use : book.lookups) {
-      kernels::embedding_scaled_sum(use.ids, exact_rows(use.g), *use.segments, factors, out);
-    }
+    add_entry(book, factors, sums);
     book = Entry{};  // free the rows as soon as they are used
   }
   entries_.clear();

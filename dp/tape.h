@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "dp/recorder.h"
@@ -42,8 +44,9 @@ enum class RecordingChoice { kAutomatic, kHold, kReplay };
 
 class Tape final : public Recorder {
  public:
-  // units: U of this microbatch (0 allowed). The memory must outlive the tape and serve one tape at a time.
-  Tape(int64_t units, HoldMemory& memory, RecordingChoice choice);
+  // units: U of this microbatch (0 allowed). planned: by parameter id, goes before choice; must outlive the tape. The memory must outlive the tape and serve one tape at a time.
+  Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,
+       std::span<const std::optional<kernels::Recording>> planned = {});
 
   void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) override;
   void embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
@@ -80,12 +83,16 @@ class Tape final : public Recorder {
   // Upper bound of each unit's squared norm over the parameters (shared_too: those that every model rank holds whole,
   // too), float64 [U]; +infinity where it is not finite.
   at::Tensor squared_norms(bool shared_too = true) const;
-  // sums += sum over units of factors[u]·G_u, for every recorded parameter.
-  void add_scaled_to(const at::Tensor& factors, fsdp::GradientBuffers& sums);
+  // sums += sum over units of factors[u]·G_u, for every recorded parameter of the group. Their records are freed.
+  void add_group(const at::Tensor& factors, const fsdp::FlatGroup& group, fsdp::GradientBuffers& sums);
+  // The same for all that is left; closes the tape.
+  void add_rest(const at::Tensor& factors, fsdp::GradientBuffers& sums);
+  static void add_entry(Entry& book, const at::Tensor& factors, fsdp::GradientBuffers& sums);
 
   int64_t units_;
   HoldMemory& memory_;
   RecordingChoice choice_;
+  std::span<const std::optional<kernels::Recording>> planned_;  // by parameter id
   std::map<uint32_t, Entry> entries_;  // by parameter id: a fixed order of summation
   int backward_ = -1;                  // autograd's number of the backward pass this tape belongs to
   bool closed_ = false;                // added to a sum

@@ -26,12 +26,22 @@ struct Piece {
   at::Tensor values;  // float32, flat, a view
 };
 
-std::vector<Piece> pieces_of(ShardedModel& model, OptimizerState& optimizer) {
+// Whose pieces: all that a rank holds, or what it alone writes. Replicas hold the same, and so do model ranks where a
+// parameter is not cut: the first of them writes.
+enum class Whose { kHeld, kWritten };
+
+std::vector<Piece> pieces_of(ShardedModel& model, OptimizerState& optimizer, Whose whose) {
+  const Mesh& mesh = model.mesh();
   std::vector<Piece> pieces;
   const auto add = [&](const std::string& kind, const FlatGroup& group, const at::Tensor& flat) {
-    for (const OwnedRange& range : group.plan().owned(model.mesh().rank())) {
+    for (const OwnedRange& range : group.owned()) {
       const Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
-      pieces.push_back({kind, &parameter, range.first, flat.narrow(0, range.shard_offset, range.count)});
+      const bool first_holder = mesh.replica() == 0 && (parameter.cut() || mesh.model_rank() == 0);
+      if (whose == Whose::kWritten && !first_holder) continue;
+      for (const ElementRun& run : parameter.whole_runs(range.first, range.count)) {
+        pieces.push_back({kind, &parameter, run.whole_first,
+                          flat.narrow(0, range.shard_offset + run.first - range.first, run.count)});
+      }
     }
   };
   const auto slices = optimizer.slices();
@@ -49,7 +59,7 @@ std::vector<Piece> pieces_of(ShardedModel& model, OptimizerState& optimizer) {
 nlohmann::json shapes_of(const ShardedModel& model) {
   nlohmann::json shapes = nlohmann::json::object();
   for (const auto& parameter : model.parameters()) {
-    shapes[parameter->name()] = {{"shape", parameter->shape()}, {"trainable", parameter->trainable()}};
+    shapes[parameter->name()] = {{"shape", parameter->whole_shape()}, {"trainable", parameter->trainable()}};
   }
   return shapes;
 }
@@ -99,7 +109,7 @@ void write_checkpoint(ShardedModel& model, OptimizerState& optimizer, const std:
     });
     Checkpoint::File own{.name = rank_file_name(mesh.rank(), mesh.world_size()), .bytes = 0, .sha256 = ""};
     agree(mesh, [&] {
-      write_safetensors(partial / own.name, named(pieces_of(model, optimizer)), {{"format", "pt"}});
+      write_safetensors(partial / own.name, named(pieces_of(model, optimizer, Whose::kWritten)), {{"format", "pt"}});
       own.bytes = static_cast<int64_t>(std::filesystem::file_size(partial / own.name));
       own.sha256 = sha256_of_file(partial / own.name);
     });
@@ -203,7 +213,7 @@ void check_complete(Parts& parts, const Checkpoint& checkpoint, const ShardedMod
       }
       int64_t total = 0;
       for (const Part& part : found) total += part.values.numel();
-      if (next != parameter->numel() || total != parameter->numel()) {
+      if (next != parameter->whole_numel() || total != parameter->whole_numel()) {
         reject("every element of " + key_of(kind, *parameter) + " must be there exactly once");
       }
     }
@@ -211,9 +221,14 @@ void check_complete(Parts& parts, const Checkpoint& checkpoint, const ShardedMod
   if (parts.size() != expected) reject("its optimizer's options must be those of this run: it holds other tensors");
 }
 
+// parts: in rising order.
 void copy_overlaps(const Piece& piece, const std::vector<Part>& parts) {
   const int64_t end = piece.first + piece.values.numel();
-  for (const Part& part : parts) {
+  auto from_part = std::upper_bound(parts.begin(), parts.end(), piece.first,
+                                    [](int64_t first, const Part& part) { return first < part.first; });
+  if (from_part != parts.begin()) --from_part;
+  for (; from_part != parts.end() && from_part->first < end; ++from_part) {
+    const Part& part = *from_part;
     const int64_t from = std::max(piece.first, part.first);
     const int64_t to = std::min(end, part.first + part.values.numel());
     if (from >= to) continue;
@@ -243,7 +258,7 @@ void load_checkpoint(ShardedModel& model, OptimizerState& optimizer, const Check
     const at::NoGradGuard no_grad;
     Parts parts = open_parts(checkpoint);
     check_complete(parts, checkpoint, model, optimizer);
-    for (const Piece& piece : pieces_of(model, optimizer)) {
+    for (const Piece& piece : pieces_of(model, optimizer, Whose::kHeld)) {
       copy_overlaps(piece, parts.at(key_of(piece.kind, *piece.parameter)));
     }
     optimizer.set_steps(checkpoint.optimizer_steps);

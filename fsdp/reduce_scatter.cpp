@@ -45,10 +45,28 @@ void add_in_order(float* own, const std::vector<const float*>& slices, int64_t c
 
 }  // namespace
 
-GradientBuffers::GradientBuffers(const ShardedModel& model) {
+GradientBuffers::GradientBuffers(const ShardedModel& model, std::vector<bool> in_turn) : in_turn_(std::move(in_turn)) {
+  in_turn_.resize(model.groups().size(), false);
+  int64_t longest = 0;
   for (const auto& group : model.groups()) {
-    flat_.push_back(group->trainable() ? at::zeros({group->plan().flat_size()}, at::kFloat) : at::Tensor());
+    if (group->trainable() && this->in_turn(*group)) longest = std::max(longest, group->plan().flat_size());
   }
+  const at::Tensor shared[2] = {at::zeros({longest}, at::kFloat), at::zeros({longest}, at::kFloat)};
+  size_t turn = 0;
+  for (const auto& group : model.groups()) {
+    at::Tensor buffer;
+    if (group->trainable()) {
+      const int64_t size = group->plan().flat_size();
+      buffer = this->in_turn(*group) ? shared[turn++ % 2].narrow(0, 0, size) : at::zeros({size}, at::kFloat);
+    }
+    flat_.push_back(std::move(buffer));
+  }
+}
+
+bool GradientBuffers::in_turn(const FlatGroup& group) const { return in_turn_[static_cast<size_t>(group.index())]; }
+
+bool GradientBuffers::any_in_turn() const {
+  return std::find(in_turn_.begin(), in_turn_.end(), true) != in_turn_.end();
 }
 
 at::Tensor GradientBuffers::flat(const FlatGroup& group) const { return of_group(flat_, group); }
@@ -58,8 +76,8 @@ at::Tensor GradientBuffers::view(const Parameter& parameter) const {
 }
 
 void GradientBuffers::zero() {
-  for (at::Tensor& buffer : flat_) {
-    if (buffer.defined()) buffer.zero_();
+  for (size_t i = 0; i < flat_.size(); ++i) {
+    if (flat_[i].defined() && !in_turn_[i]) flat_[i].zero_();
   }
 }
 

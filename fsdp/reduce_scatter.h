@@ -23,13 +23,19 @@ namespace ghostshard::fsdp {
 // Whole-size float32 buffers [flat_size] for the trainable groups of a model, zero at first, allocated once.
 class GradientBuffers {
  public:
-  explicit GradientBuffers(const ShardedModel& model);
+  explicit GradientBuffers(const ShardedModel& model) : GradientBuffers(model, {}) {}
+  // in_turn: by group index (empty: none), the groups whose sum never stands whole. They share two buffers in turn: what
+  // flat() and view() give for one of them is overwritten by the next but one.
+  GradientBuffers(const ShardedModel& model, std::vector<bool> in_turn);
+  bool in_turn(const FlatGroup& group) const;
+  bool any_in_turn() const;
   at::Tensor flat(const FlatGroup& group) const;      // [flat_size]; throws std::invalid_argument for a frozen group
   at::Tensor view(const Parameter& parameter) const;  // [shape]
-  void zero();
+  void zero();  // those that are not in turn
 
  private:
   std::vector<at::Tensor> flat_;  // by group index; undefined for frozen groups
+  std::vector<bool> in_turn_;
 };
 
 // Shard-size float32 buffers [shard_size] for the trainable groups: noise, sums, gradients of the owner's slices.

@@ -8,20 +8,17 @@ namespace {
 
 constexpr double kFloat32Bytes = 4;
 
-// One core of a Zen 4 server CPU, float32, measured with bench/linear_norm_bench.cpp at 16 to 512 rows a unit and
-// 256x256 to 768x3072 matrices; the model is within 15% of it. Only ratios matter for the decision. What it says:
-// holding costs per element of the held matrices whatever the rows, so it wins from about d·p / (d + p) / 4 rows on
-// (768x768: 100 rows are a draw), and long units are held unless memory forbids.
-constexpr double kProductFlopsPerSecond = 100e9;  // one large matrix product
-constexpr double kBytesPerSecond = 12e9;          // beyond the caches
-constexpr double kGramFlopsPerSecond = 75e9;      // tiles: smaller products and a pass over each
-constexpr double kSecondsPerProduct = 4e-6;       // starting one small product
-constexpr double kSecondsPerRowElement = 0.6e-9;  // row norms, and scaling one side for the sum
-// Error bounds grow with the rows, and from about here on most units are recomputed in float64 at half the speed,
-// after the first rows have shown it.
-constexpr double kFloat64FromRows = 256;
-constexpr double kFloat64Slowdown = 1.6;
-constexpr double kChunkColumns = 256;  // as in unit_norms.cpp
+// One core of a Zen 4 server CPU, float32, measured with bench/linear_norm_bench.cpp. Only ratios matter for the
+// decision. What it says: holding costs per element of the held matrices whatever the rows; Grams cost rows·(d + p) per
+// row, so that long units are held unless memory forbids and short ones are replayed.
+constexpr double kProductFlopsPerSecond = 85e9;  // one large matrix product
+constexpr double kBytesPerSecond = 10e9;         // beyond the caches
+constexpr double kGramFlopsPerSecond = 90e9;     // the lower triangle only
+constexpr double kSecondsPerRowElement = 0.25e-9;  // row norms, and scaling one side for the sum
+// Error bounds grow with the rows, and from about here on units are recomputed in float64, the first rows having shown
+// it, as whole products of half the speed.
+constexpr double kFloat64FromRows = 1024;
+constexpr double kFloat64Slowdown = 4;
 
 }  // namespace
 
@@ -40,8 +37,7 @@ RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segm
             .seconds = product / kProductFlopsPerSecond + held_bytes / kBytesPerSecond};
   }
   const double squared = static_cast<double>(segments.sum_of_squared_lengths());
-  const double gram = 2 * squared * (inputs + outputs);
-  const double products = units * (std::ceil(inputs / kChunkColumns) + std::ceil(outputs / kChunkColumns));
+  const double gram = squared * (inputs + outputs);
   const double slowdown = squared > kFloat64FromRows * rows ? kFloat64Slowdown : 1;
   return {.flops = gram + product,
           // The rows are read by row norms, Grams and sum; both Grams are written and read again.
@@ -49,7 +45,7 @@ RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segm
           // Autograd holds the inputs until backward anyway, and that is when memory is shortest; g comes on top.
           .bytes_kept = segments.rows() * shape.outputs * 4,
           .seconds = product / kProductFlopsPerSecond + slowdown * gram / kGramFlopsPerSecond +
-                     products * kSecondsPerProduct + row_elements * kSecondsPerRowElement};
+                     row_elements * kSecondsPerRowElement};
 }
 
 Recording choose_recording(const LinearShape& shape, const Segments& segments, int64_t memory_left_bytes) {

@@ -18,6 +18,7 @@
 #include "examples/gpt2/progress.h"
 #include "examples/gpt2/resume.h"
 #include "examples/gpt2/run_folder.h"
+#include "examples/gpt2/step_model.h"
 #include "fsdp/agree.h"
 #include "fsdp/broadcast_text.h"
 #include "fsdp/learning_rate.h"
@@ -150,6 +151,27 @@ dp::RunKey seeded_key(uint64_t seed) {
   std::array<uint8_t, 32> bytes{};
   for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<uint8_t>(seed >> (8 * i));
   return dp::RunKey::from_bytes(bytes, dp::RunId{});
+}
+
+std::optional<double> budget_bytes(const Options& o) {
+  return o.memory_budget_mib ? std::optional(*o.memory_budget_mib * (1 << 20)) : std::nullopt;
+}
+
+// From public numbers alone: expected batch, and the lengths of the public texts where there are any.
+PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, const fsdp::Mesh& mesh) {
+  PlannedStep step;
+  step.units = planned_units(in.config, unit_specs(in.config, o.freeze, options), options, mesh.shape().model);
+  const int64_t mine = std::max<int64_t>(1, o.expected_batch / mesh.data_size());
+  step.shape.units = std::min(o.microbatch, mine);
+  step.shape.microbatches = (mine + o.microbatch - 1) / o.microbatch;
+  step.shape.rows_per_unit =
+      in.eval ? std::max<int64_t>(1, in.eval->tokens() / in.eval->units()) : in.config.n_positions;
+  step.shape.shard_ranks = mesh.shape().shard;
+  step.shape.optimizer_values = o.optimizer == "adamw" ? 2 : o.momentum > 0 ? 1 : 0;
+  step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
+  step.shape.records = !o.non_private;
+  step.plan = dp::plan_step(step.units, step.shape, budget_bytes(o));
+  return step;
 }
 
 std::unique_ptr<fsdp::Optimizer> make_optimizer(const Options& o, fsdp::ShardedModel& parameters) {
@@ -294,13 +316,14 @@ struct Keeper {
   }
 };
 
-Ending train_privately(const Options& o, const Inputs& in, const Course& course, Gpt2& model, const dp::RunKey& key,
+Ending train_privately(const Options& o, const Inputs& in, const Course& course, const PlannedStep& step_plan,
+                       Gpt2& model, const dp::RunKey& key,
                        accountant::LedgerWriter* ledger, dp::PrivateOptimizer& optimizer, Observer& observer,
                        const Keeper& keeper) {
   const dp::DpPlan& plan = *in.plan;
   fsdp::Mesh& mesh = model.parameters().mesh();
   const dp::PoissonSampler sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
-  dp::Clipper clipper = plan.clipper(model.parameters());
+  dp::Clipper clipper = plan.clipper(model.parameters(), clipper_options(step_plan, model.parameters()));
   dp::GaussianMechanism mechanism = plan.mechanism(model.parameters(), key, ledger);
   const auto spent = plan.accountant();
   if (course.releases > 0) spent->compose(plan.event(), course.releases);
@@ -309,7 +332,7 @@ Ending train_privately(const Options& o, const Inputs& in, const Course& course,
   for (int64_t step = course.first; step < course.last; ++step) {
     const dp::StepId id = course.attempts.of(step);
     observer.private_metrics.begin();
-    dp::ClippedSum sum = clipper.begin();
+    dp::ClippedSum sum = clipper.begin(mechanism, id);
     {
       const auto resident = model.resident();
       for (const auto& units : sampler.draw_local(id, o.microbatch, in.data->row_counts())) {
@@ -460,6 +483,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   const std::filesystem::path output(o.output);
   std::optional<Inputs> read;
   std::optional<Gpt2> built;
+  PlannedStep step;
   std::unique_ptr<fsdp::Optimizer> optimizer;
   std::optional<accountant::LedgerWriter> ledger;
   std::optional<fsdp::Checkpoint> checkpoint;
@@ -483,7 +507,10 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
                                     ", which the ledger has spent: --epsilon-limit raises it");
       }
     }
-    built.emplace(mesh, read->config, o.freeze, model_options(o));
+    auto options = model_options(o);
+    step = planned_step(o, *read, options, mesh);
+    options.residency = residency_of(step.plan);
+    built.emplace(mesh, read->config, o.freeze, options);
     // The checkpoint of a run with adapters holds the frozen base too.
     if (!checkpoint) {
       read->folder ? load_weights(*built, *read->folder) : initialize(*built, o.seed);
@@ -530,6 +557,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
     if (in.new_epoch) ledger->begin_epoch(course.first, in.key->run_id_hex(), in.key->public_facts());
   });
   if (first_rank) announce(o, in, model);
+  if (first_rank && o.explain_plan) std::cerr << dp::explain(step.plan, step.units, step.shape, budget_bytes(o));
   if (first_rank && resumed) announce_resumption(in, *resumed, course.last);
 
   Observer observer(o, in, model, course);
@@ -544,7 +572,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   if (o.non_private) {
     ending = train_without_privacy(o, in, course, model, *optimizer, observer, keeper);
   } else {
-    ending = train_privately(o, in, course, model, *in.key, ledger ? &*ledger : nullptr, *private_optimizer, observer,
+    ending = train_privately(o, in, course, step, model, *in.key, ledger ? &*ledger : nullptr, *private_optimizer, observer,
                              keeper);
   }
   if (ending == Ending::kStopped) {

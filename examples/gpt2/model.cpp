@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -13,8 +14,8 @@ namespace {
 
 std::string block_prefix(int64_t layer) { return "transformer.h." + std::to_string(layer) + "."; }
 
-std::vector<fsdp::UnitSpec> unit_specs(const Config& c, const std::vector<std::string>& freeze,
-                                       const LoraOptions& lora) {
+std::vector<fsdp::UnitSpec> all_units(const Config& c, const std::vector<std::string>& freeze,
+                                      const LoraOptions& lora) {
   const int64_t d = c.n_embd;
   std::vector<fsdp::UnitSpec> units;
   units.push_back(
@@ -81,11 +82,20 @@ fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& c, const ModelOptions& optio
 
 }  // namespace
 
+std::vector<fsdp::UnitSpec> unit_specs(const Config& config, const std::vector<std::string>& freeze,
+                                       const ModelOptions& options) {
+  auto units = all_units(config, freeze, options.lora);
+  for (size_t u = 0; u < std::min(units.size(), options.residency.size()); ++u) {
+    units[u].residency = options.residency[u];
+  }
+  return units;
+}
+
 Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze, const ModelOptions& options)
     : config_(config),
       options_(options),
       model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config, options),
-                                                  unit_specs(config, freeze, options.lora), options.compute_dtype)) {
+                                                  unit_specs(config, freeze, options), options.compute_dtype)) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
   }
@@ -142,9 +152,7 @@ at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::Segmen
 }
 
 at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
-  const auto attention =
-      std::make_shared<const AttentionPlan>(batch.documents ? *batch.documents : *batch.segments,
-                                            config_.n_embd / model_->mesh().shape().model);
+  const auto attention = std::make_shared<const AttentionPlan>(batch.documents ? *batch.documents : *batch.segments);
   at::Tensor x = dp::embedding(*wte_, batch.ids, batch.segments, recorder) +
                  dp::embedding(*wpe_, batch.positions, batch.segments, recorder);
   for (int64_t layer = 0; layer < config_.n_layer; ++layer) {

@@ -29,7 +29,13 @@ struct ModelOptions {
   // Of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax, losses,
   // per-unit norms and sums are float32 either way.
   at::ScalarType compute_dtype = at::kFloat;
+  // By unit, from a step plan; nothing: embeddings and end are kept gathered, blocks are gathered again.
+  std::vector<fsdp::Residency> residency;
 };
+
+// The model's units and parameters, before anything is cut or allocated. Throws as the constructor of Gpt2 does.
+std::vector<fsdp::UnitSpec> unit_specs(const Config& config, const std::vector<std::string>& freeze,
+                                       const ModelOptions& options);
 
 class Gpt2 {
  public:

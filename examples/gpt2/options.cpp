@@ -61,6 +61,7 @@ void check_training(const Options& o) {
   if (o.epochs) finite_positive("--epochs", *o.epochs);
   must(valid_utf8(o.public_note), "--public-note must be valid UTF-8: it goes into the report");
   finite_positive("--learning-rate", o.learning_rate);
+  if (o.memory_budget_mib) finite_positive("--memory-budget", *o.memory_budget_mib);
   must(o.lora_rank > 0 || !o.lora_alpha, "--lora-alpha needs --lora-rank R");
   if (o.lora_alpha) finite_positive("--lora-alpha", *o.lora_alpha);
   must(o.min_learning_rate >= 0 && o.min_learning_rate <= o.learning_rate,
@@ -160,6 +161,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   how->add_option("--microbatch", o.microbatch, "Texts at a time on each rank")->capture_default_str();
   how->add_flag("--activation-checkpointing", o.activation_checkpointing,
                 "Keep only each block's input and compute the block again in backward: less memory, more time");
+  how->add_option("--memory-budget", o.memory_budget_mib,
+                  "MiB a rank may take for weights, optimizer, sums and one microbatch, beside the program itself "
+                  "(default: 1.05 times the same step without privacy)");
+  how->add_flag("--explain-plan", o.explain_plan,
+                "Print what each unit keeps, records and sends, and why, before the first step");
   how->add_option("--compute-dtype", o.compute_dtype,
                   "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")
       ->capture_default_str()

@@ -41,6 +41,8 @@ struct Options {
   int64_t microbatch = 16;
   bool activation_checkpointing = false;
   std::string compute_dtype = "float32";
+  std::optional<double> memory_budget_mib;
+  bool explain_plan = false;
   std::string optimizer = "adamw";
   double learning_rate = 1e-3;
   std::string lr_schedule = "constant";

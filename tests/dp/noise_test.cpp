@@ -2,6 +2,9 @@
 // step and attempt.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <mutex>
 
 #include "tests/dist/local_ranks.h"
@@ -24,8 +27,10 @@ const std::vector<fsdp::UnitSpec> kUnits = {
                     {"r", {9}}}}};
 
 // What is released for an empty batch: noise alone, by parameter, times the divisor.
+// empty_microbatches: how many are reduced one by one before the release, where each: with every microbatch.
 std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, uint8_t key_byte,
-                                                 const std::vector<dp::StepId>& steps) {
+                                                 const std::vector<dp::StepId>& steps, bool each = false,
+                                                 int64_t empty_microbatches = 0) {
   std::mutex results;
   std::map<std::string, at::Tensor> whole;
   run_mesh(shape, [&](fsdp::Mesh& mesh) {
@@ -36,10 +41,12 @@ std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, u
                                         .clip_norm = accountant::ClipNorm(kClip),
                                         .noise_multiplier = accountant::NoiseMultiplier(kSigma)});
     const auto key = key_of(key_byte);
-    auto clipper = plan.clipper(model);
+    auto clipper = plan.clipper(model, {.reduce_each = std::vector<bool>(each ? model.groups().size() : 0, true)});
     auto mechanism = plan.mechanism(model, key, nullptr);
     for (const auto& step : steps) {
-      const auto gradient = mechanism.release(clipper.begin(), step);
+      auto sum = clipper.begin(mechanism, step);
+      for (int64_t m = 0; m < empty_microbatches; ++m) clipper.add(sum, clipper.record(0));
+      const auto gradient = mechanism.release(std::move(sum), step);
       const std::lock_guard lock(results);
       for (const auto& group : model.groups()) {
         if (!group->trainable()) continue;
@@ -83,6 +90,16 @@ TEST_P(NoiseOnMesh, IsThatOfOneRankBitForBit) {
   const auto more = released_noise(fsdp::MeshShape::parse(GetParam()), 5, {{0}});
   ASSERT_EQ(one.size(), more.size());
   for (const auto& [name, value] : one) EXPECT_TRUE(at::equal(value, more.at(name))) << name;
+}
+
+TEST_P(NoiseOnMesh, GoesInOnceWhereEveryMicrobatchIsReduced) {
+  const auto one = released_noise({}, 5, {{0}});
+  for (const int64_t microbatches : {0, 1, 3}) {
+    const auto each = released_noise(fsdp::MeshShape::parse(GetParam()), 5, {{0}}, /*each=*/true, microbatches);
+    for (const auto& [name, value] : one) {
+      EXPECT_TRUE(at::equal(value, each.at(name))) << name << " after " << microbatches << " microbatches";
+    }
+  }
 }
 
 TEST_P(NoiseOnMesh, HasVarianceSigmaTimesClipSquaredOnce) {
@@ -134,6 +151,39 @@ TEST(Mechanism, RefusesASumOfAnotherPlanAndAConsumedOne) {
   EXPECT_THROW(clipper.begin(), std::logic_error) << "two logical batches at once";
   mechanism.release(std::move(sum), {1});
   EXPECT_THROW(mechanism.release(std::move(sum), {2}), std::logic_error) << "a sum released twice";
+}
+
+TEST(Mechanism, ChargesBeforeTheFirstReductionAndOnlyOnce) {
+  const auto mesh = fsdp::Mesh::single();
+  fsdp::ShardedModel model(*mesh, kUnits);
+  const auto plan = dp::DpPlan::make(
+      {.units = 100, .expected_batch = 10, .steps = 5, .noise_multiplier = accountant::NoiseMultiplier(1.0)});
+  const auto key = key_of(1);
+  const auto path = std::filesystem::temp_directory_path() / ("ghostshard-charge-" + std::to_string(::getpid()));
+  auto ledger = accountant::LedgerWriter::create(path, plan.ledger_header(key));
+  auto clipper = plan.clipper(model, {.reduce_each = std::vector<bool>(model.groups().size(), true)});
+  auto mechanism = plan.mechanism(model, key, &ledger);
+  EXPECT_THROW(clipper.begin(), std::logic_error) << "noise could not go in first";
+  {
+    auto sum = clipper.begin(mechanism, {0});
+    EXPECT_EQ(ledger.entries(), 0);
+    clipper.add(sum, clipper.record(0));
+    EXPECT_EQ(ledger.entries(), 1) << "written before anything was reduced";
+    clipper.add(sum, clipper.record(0));
+    EXPECT_THROW(mechanism.release(std::move(sum), {1}), std::logic_error) << "another step";
+  }
+  {
+    // The step was given up: its noise must not come again.
+    auto sum = clipper.begin(mechanism, {0});
+    EXPECT_THROW(clipper.add(sum, clipper.record(0)), std::logic_error);
+  }
+  {
+    auto sum = clipper.begin(mechanism, {0, 1});
+    clipper.add(sum, clipper.record(0));
+    const auto gradient = mechanism.release(std::move(sum), {0, 1});
+  }
+  EXPECT_EQ(ledger.entries(), 2);
+  std::filesystem::remove(path);
 }
 
 TEST(Mechanism, RefusesAKeyThatServesAnother) {

@@ -21,11 +21,17 @@ using tests::run_ranks;
 
 std::vector<UnitSpec> some_units(bool frozen = true) {
   return {{"a", {{"a.w", {23, 7}}, {"a.b", {7}}, {"a.f", {5}, !frozen}}},
-          {"b", {{"b/b@1", {101}}, {"b.w", {3, 3, 3}}}}};
+          {"b", {{"b/b@1", {101}}, {"b.w", {3, 3, 3}}}},
+          {"c",
+           {{"c.columns", {6, 8}, true, {.extent = 1, .sections = 2}},
+            {"c.rows", {4, 5}, true, {.extent = 0}},
+            {"c.frozen", {8, 3}, false, {.extent = 0}}}}};
 }
 
 at::Tensor wave(const Parameter& parameter, double step) {
-  return (at::arange(parameter.numel(), at::kFloat) * 0.61F + parameter.id() + step).sin().view(parameter.shape());
+  return (at::arange(parameter.whole_numel(), at::kFloat) * 0.61F + parameter.id() + step)
+      .sin()
+      .view(parameter.whole_shape());
 }
 
 std::unique_ptr<Optimizer> make(const std::string& rule, ShardedModel& model) {
@@ -39,11 +45,14 @@ void take_steps(ShardedModel& model, Optimizer& optimizer, int64_t from, int64_t
     ShardBuffers gradient(model);
     for (const auto& group : model.groups()) {
       if (!group->trainable()) continue;
-      for (const OwnedRange& range : group->plan().owned(model.mesh().rank())) {
+      for (const OwnedRange& range : group->owned()) {
         const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
-        gradient.shard(*group)
-            .narrow(0, range.shard_offset, range.count)
-            .copy_(wave(parameter, 3.0 * static_cast<double>(step)).view({-1}).narrow(0, range.first, range.count));
+        const at::Tensor whole = wave(parameter, 3.0 * static_cast<double>(step)).view({-1});
+        for (const ElementRun& run : parameter.whole_runs(range.first, range.count)) {
+          gradient.shard(*group)
+              .narrow(0, range.shard_offset + run.first - range.first, run.count)
+              .copy_(whole.narrow(0, run.whole_first, run.count));
+        }
       }
     }
     optimizer.step(gradient, 0.05);
@@ -72,10 +81,11 @@ class Checkpoints : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   // Five steps with a checkpoint after the third; the weights in the end.
-  Weights five_steps(const std::string& rule, int64_t ranks) {
+  Weights five_steps(const std::string& rule, int64_t ranks) { return five_steps(rule, MeshShape{.shard = ranks}); }
+  Weights five_steps(const std::string& rule, const MeshShape& shape) {
     Weights result;
     std::mutex mutex;
-    run_ranks(ranks, [&](Mesh& mesh) {
+    tests::run_mesh(shape, [&](Mesh& mesh) {
       ShardedModel model(mesh, some_units());
       for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, wave(*parameter, 0.5));
       const auto optimizer = make(rule, model);
@@ -112,22 +122,23 @@ class Checkpoints : public testing::Test {
 
 struct Layout {
   std::string rule;
-  int64_t written_by;
-  int64_t loaded_by;
+  std::string written_by;
+  std::string loaded_by;
 };
 
 class Layouts : public Checkpoints, public testing::WithParamInterface<Layout> {};
 
 TEST_P(Layouts, GoOnToTheBitWhereTheCheckpointWasTaken) {
   const auto& [rule, written_by, loaded_by] = GetParam();
-  const Weights undisturbed = five_steps(rule, written_by);
+  const MeshShape writers = MeshShape::parse(written_by);
+  const Weights undisturbed = five_steps(rule, writers);
   const auto found = list_checkpoints(folder_);
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].step, 3);
   EXPECT_EQ(found[0].about.at("who"), "a test");
-  EXPECT_EQ(found[0].world_size, written_by);
-  EXPECT_EQ(found[0].files.size(), static_cast<size_t>(written_by));
-  run_ranks(loaded_by, [&](Mesh& mesh) {
+  EXPECT_EQ(found[0].world_size, writers.ranks());
+  EXPECT_EQ(found[0].files.size(), static_cast<size_t>(writers.ranks()));
+  tests::run_mesh(MeshShape::parse(loaded_by), [&](Mesh& mesh) {
     ShardedModel model(mesh, some_units());
     const auto optimizer = make(rule, model);
     load_checkpoint(model, *optimizer, found[0]);
@@ -139,12 +150,14 @@ TEST_P(Layouts, GoOnToTheBitWhereTheCheckpointWasTaken) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Layouts,
-                         testing::Values(Layout{"adamw", 1, 1}, Layout{"adamw", 2, 2}, Layout{"adamw", 2, 1},
-                                         Layout{"adamw", 4, 3}, Layout{"adamw", 1, 4}, Layout{"momentum", 3, 2},
-                                         Layout{"sgd", 2, 4}),
+                         testing::Values(Layout{"adamw", "1x1x1", "1x1x1"}, Layout{"adamw", "1x2x1", "1x2x1"},
+                                         Layout{"adamw", "1x2x1", "1x1x1"}, Layout{"adamw", "1x4x1", "1x3x1"},
+                                         Layout{"adamw", "1x1x1", "1x4x1"}, Layout{"momentum", "1x3x1", "1x2x1"},
+                                         Layout{"sgd", "1x2x1", "1x4x1"}, Layout{"adamw", "2x2x1", "1x2x1"},
+                                         Layout{"adamw", "1x2x1", "2x1x2"}, Layout{"adamw", "1x2x2", "1x1x1"},
+                                         Layout{"momentum", "1x1x4", "2x2x2"}, Layout{"adamw", "2x2x2", "1x1x2"}),
                          [](const auto& c) {
-                           return c.param.rule + "_from_" + std::to_string(c.param.written_by) + "_to_" +
-                                  std::to_string(c.param.loaded_by);
+                           return c.param.rule + "_from_" + c.param.written_by + "_to_" + c.param.loaded_by;
                          });
 
 TEST_F(Checkpoints, APartialFolderIsNoCheckpointAndGoesWithTheNextPruning) {

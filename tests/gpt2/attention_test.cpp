@@ -10,7 +10,6 @@ namespace ghostshard::tests {
 namespace {
 
 using gpt2::AttentionPlan;
-using gpt2::LengthBucket;
 
 kernels::Segments documents_of(const std::vector<int64_t>& lengths) {
   std::vector<int64_t> offsets{0};
@@ -50,8 +49,8 @@ const Case kCases[] = {
     {"one_text", {7}},
     {"equal_lengths", {5, 5, 5}},
     {"ascending", {1, 2, 3, 40}},
-    {"near_lengths_share_a_bucket", {30, 31, 29, 30, 32}},
-    {"far_lengths_do_not", {100, 3, 90, 2, 1, 100}},
+    {"descending", {32, 31, 31, 30}},
+    {"equal_ones_apart", {100, 3, 90, 2, 1, 100}},
     {"texts_without_rows", {0, 4, 0, 0, 9, 0}},
     {"many", {17, 3, 64, 5, 5, 33, 1, 17, 80, 2, 2, 64, 12}},
 };
@@ -62,9 +61,11 @@ TEST_P(Attention, EqualsOneTextAtATimeForwardAndBackward) {
   const auto& lengths = GetParam().lengths;
   constexpr int64_t kHeads = 2, kWidth = 12;
   at::manual_seed(1);
-  const AttentionPlan plan(documents_of(lengths), kWidth);
+  const AttentionPlan plan(documents_of(lengths));
   const int64_t rows = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  EXPECT_GE(plan.padded_rows(), rows);
+  int64_t computed = 0;
+  for (const auto& group : plan.groups()) computed += group.texts * group.length;
+  EXPECT_EQ(computed, rows) << "no row is computed for nothing";
   const at::Tensor qkv = at::randn({rows, 3 * kWidth}).requires_grad_();
   const at::Tensor exact = qkv.detach().to(at::kDouble).requires_grad_();
   const at::Tensor weight = at::randn({rows, kWidth});
@@ -81,7 +82,7 @@ TEST_P(Attention, NotANumberStaysInItsText) {
   const auto& lengths = GetParam().lengths;
   constexpr int64_t kHeads = 2, kWidth = 12;
   const auto documents = documents_of(lengths);
-  const AttentionPlan plan(documents, kWidth);
+  const AttentionPlan plan(documents);
   at::manual_seed(2);
   const at::Tensor clean = at::randn({documents.rows(), 3 * kWidth});
   const auto gradient = [&](const at::Tensor& values) {
@@ -103,29 +104,34 @@ TEST_P(Attention, NotANumberStaysInItsText) {
   }
 }
 
+// Bit by bit: else the rounding of one text would tell of its neighbours.
+TEST_P(Attention, ATextComesOutTheSameWhoeverIsBesideIt) {
+  const auto& lengths = GetParam().lengths;
+  constexpr int64_t kHeads = 2, kWidth = 128;
+  const auto documents = documents_of(lengths);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    at::manual_seed(3);
+    const at::Tensor values = at::randn({documents.rows(), 3 * kWidth}).to(dtype);
+    const at::Tensor weight = at::randn({documents.rows(), kWidth}).to(dtype);
+    const auto outcome = [&](const kernels::Segments& texts, const at::Tensor& rows, const at::Tensor& gradient) {
+      const at::Tensor qkv = rows.detach().clone().requires_grad_();
+      const at::Tensor out = AttentionPlan(texts).attend(qkv, kHeads);
+      out.backward(gradient.contiguous());
+      return std::pair(out.detach(), qkv.grad());
+    };
+    const auto [together, together_gradient] = outcome(documents, values, weight);
+    for (int64_t text = 0; text < documents.units(); ++text) {
+      if (documents.length(text) == 0) continue;
+      const auto of = [&](const at::Tensor& x) { return x.narrow(0, documents.begin(text), documents.length(text)); };
+      const auto [alone, alone_gradient] = outcome(documents_of({documents.length(text)}), of(values), of(weight));
+      EXPECT_TRUE(at::equal(of(together), alone)) << dtype << ", text " << text;
+      EXPECT_TRUE(at::equal(of(together_gradient), alone_gradient)) << dtype << ", text " << text << ", gradient";
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Gpt2, Attention, ::testing::ValuesIn(kCases),
                          [](const auto& param) { return std::string(param.param.name); });
-
-TEST(LengthBuckets, PadLittleAndCutLittle) {
-  using Buckets = std::vector<LengthBucket>;
-  const auto buckets = [](std::vector<int64_t> lengths) { return gpt2::length_buckets(lengths, 768); };
-  EXPECT_EQ(buckets({}), Buckets{});
-  EXPECT_EQ(buckets({9, 9, 9}), (Buckets{{3, 9}}));
-  EXPECT_EQ(buckets({100, 100, 100, 99}), (Buckets{{4, 100}})) << "one row is cheaper than a call";
-  EXPECT_EQ(buckets({1000, 1000, 10, 10}), (Buckets{{2, 1000}, {2, 10}})) << "a call is cheaper than 1980 rows";
-  EXPECT_THROW(buckets({3, 4}), std::invalid_argument);
-}
-
-TEST(LengthBuckets, ServeEveryTextOnceAndFit) {
-  std::vector<int64_t> lengths;
-  for (int64_t i = 300; i > 0; --i) lengths.push_back(1 + i * i % 997);
-  std::sort(lengths.rbegin(), lengths.rend());
-  size_t next = 0;
-  for (const LengthBucket& bucket : gpt2::length_buckets(lengths, 256)) {
-    for (int64_t i = 0; i < bucket.texts; ++i) EXPECT_LE(lengths.at(next++), bucket.longest);
-  }
-  EXPECT_EQ(next, lengths.size());
-}
 
 }  // namespace
 }  // namespace ghostshard::tests

@@ -18,6 +18,7 @@ struct Case {
   int64_t heads = 3;
   gpt2::ModelOptions options = {};
   std::vector<int64_t> texts_per_unit = {};
+  bool reduce_each = false;  // with every microbatch, sums never stand whole
 };
 
 gpt2::ModelOptions lora(std::vector<std::string> targets, int64_t rank = 3) {
@@ -61,6 +62,13 @@ const Case kCases[] = {
      .freeze = {"transformer.w*", "transformer.h.1.*"},
      .microbatch = 4,
      .mesh = "1x2x1"},
+    {.name = "one_rank_reduce_each", .microbatch = 3, .reduce_each = true},
+    {.name = "two_ranks_reduce_each", .microbatch = 2, .mesh = "1x2x1", .reduce_each = true},
+    {.name = "two_replicas_of_two_reduce_each", .microbatch = 2, .mesh = "2x2x1", .reduce_each = true},
+    {.name = "two_ranks_kept_gathered",
+     .microbatch = 2,
+     .mesh = "1x2x1",
+     .options = {.residency = std::vector<fsdp::Residency>(5, fsdp::Residency::kKeep)}},
     {.name = "two_replicas", .microbatch = 2, .mesh = "2x1x1"},
     {.name = "two_replicas_of_two", .microbatch = 2, .mesh = "2x2x1"},
     {.name = "eight_ranks", .microbatch = 2, .mesh = "1x8x1"},
@@ -82,6 +90,8 @@ const Case kCases[] = {
      .freeze = {"transformer.w*", "transformer.h.0.*", "transformer.h.1.*"},
      .mesh = "1x2x2",
      .heads = 4},
+    {.name = "model_ranks_recomputing", .microbatch = 2, .mesh = "1x2x2", .heads = 4, .options = checkpointed()},
+    {.name = "replicas_in_bfloat16", .microbatch = 2, .mesh = "2x2x1", .options = in_bfloat16()},
     {.name = "model_ranks_everything_clips", .mesh = "1x2x2", .clip_norm = 1e-3, .heads = 4},
     {.name = "four_ranks", .microbatch = 2, .mesh = "1x4x1"},
     {.name = "lora_hold", .recording = Choice::kHold, .clip_norm = 3, .options = lora({"attn.c_attn"})},
@@ -140,10 +150,13 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
                                         .clip_norm = accountant::ClipNorm(c.clip_norm),
                                         .noise_multiplier = kNoNoise});
     const auto key = test_key();
-    auto clipper = plan.clipper(model.parameters(), {.recording = c.recording});
+    auto clipper = plan.clipper(model.parameters(), {.recording = c.recording,
+                                                        .reduce_each = std::vector<bool>(
+                                                            c.reduce_each ? model.parameters().groups().size() : 0, true)});
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
-    auto sum = clipped_batch(model, clipper, data, sampler.draw_local({0}, c.microbatch, data.row_counts()));
+    auto sum = clipped_batch(model, clipper, data, sampler.draw_local({0}, c.microbatch, data.row_counts()),
+                             mechanism, {0});
     const auto gradient = mechanism.release(std::move(sum), {0});
 
     const double scale = c.options.lora.enabled() ? c.options.lora.scale() : 0;

@@ -46,7 +46,7 @@ class Runner {
     auto clipper = plan_.clipper(model_.parameters());
     auto mechanism = plan_.mechanism(model_.parameters(), key_, nullptr);
     dp::PrivateOptimizer optimizer(fsdp::make_sgd(model_.parameters(), {}));
-    auto sum = clipped_batch(model_, clipper, data_, batches());
+    auto sum = clipped_batch(model_, clipper, data_, batches(), mechanism, {0});
     optimizer.step(mechanism.release(std::move(sum), {0}), 0.1);
   }
 
@@ -198,11 +198,12 @@ TEST(RecordingMesh, RefusesARankThatHasNoPlace) {
   EXPECT_THROW(RecordingMesh({.shard = 4}, -1), std::invalid_argument);
 }
 
-TEST(ModelAxis, MustDivideHeadsAndInnerColumns) {
-  const auto message = [](int64_t ranks, const gpt2::Config& config) -> std::string {
+TEST(ModelAxis, MustDivideHeadsAndInnerColumnsAndTakesNoAdapters) {
+  const auto message = [](int64_t ranks, const gpt2::Config& config,
+                          const gpt2::ModelOptions& options = {}) -> std::string {
     RecordingMesh mesh({.model = ranks}, 0);
     try {
-      gpt2::Gpt2(mesh, config, {});
+      gpt2::Gpt2(mesh, config, {}, options);
     } catch (const std::invalid_argument& error) {
       return error.what();
     }
@@ -211,6 +212,9 @@ TEST(ModelAxis, MustDivideHeadsAndInnerColumns) {
   gpt2::Config config = small_config(true, 4);
   EXPECT_EQ(message(4, config), "accepted");
   EXPECT_EQ(message(3, config), "on a mesh with 3 model ranks n_head must be a multiple of 3, got 4");
+  const std::string neither = "a mesh with model ranks takes neither adapters nor bfloat16, got 2 model ranks";
+  EXPECT_EQ(message(2, config, {.lora = {.rank = 2, .alpha = 4.0, .targets = {"attn.c_attn"}}}), neither);
+  EXPECT_EQ(message(2, config, {.compute_dtype = at::kBFloat16}), neither);
   config.n_inner = 42;
   EXPECT_EQ(message(4, config), "on a mesh with 4 model ranks n_inner must be a multiple of 4, got 42");
 }

@@ -38,7 +38,8 @@ Weights train_rank(fsdp::Mesh& mesh, const RunSpec& run, const std::filesystem::
   dp::PrivateOptimizer optimizer(run.adamw ? fsdp::make_adamw(model.parameters(), {.weight_decay = 0.01})
                                            : fsdp::make_sgd(model.parameters(), {}));
   for (int64_t step = 0; step < run.steps; ++step) {
-    auto sum = clipped_batch(model, clipper, data, sampler.draw_local({step}, run.microbatch, data.row_counts()));
+    auto sum = clipped_batch(model, clipper, data, sampler.draw_local({step}, run.microbatch, data.row_counts()),
+                             mechanism, {step});
     optimizer.step(mechanism.release(std::move(sum), {step}), run.adamw ? 1e-3 : 0.05);
   }
   return whole_weights(model);

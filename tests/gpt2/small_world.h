@@ -135,8 +135,9 @@ inline const accountant::NoiseMultiplier kNoNoise{1e-30};
 
 // Runs backward over a rank's microbatches and hands the sum over.
 inline dp::ClippedSum clipped_batch(gpt2::Gpt2& model, dp::Clipper& clipper, const gpt2::Dataset& data,
-                                    const dp::Microbatches& microbatches) {
-  dp::ClippedSum sum = clipper.begin();
+                                    const dp::Microbatches& microbatches, dp::GaussianMechanism& mechanism,
+                                    const dp::StepId& step) {
+  dp::ClippedSum sum = clipper.begin(mechanism, step);
   const auto resident = model.resident();
   for (const auto& units : microbatches) {
     const gpt2::TokenBatch batch = data.batch(units);

@@ -357,7 +357,7 @@ TEST(RecordingCost, CountsWhatIsKept) {
   EXPECT_EQ(recording_cost(Recording::kHold, {.inputs = 7, .outputs = 11}, segments).bytes_kept, 2 * 7 * 11 * 4);
   EXPECT_EQ(recording_cost(Recording::kReplay, {.inputs = 7, .outputs = 11}, segments).bytes_kept, 8 * 11 * 4);
   EXPECT_EQ(recording_cost(Recording::kReplay, {.inputs = 7, .outputs = 11}, segments).flops,
-            2 * (9 + 25) * (7 + 11) + 2 * 8 * 7 * 11);
+            (9 + 25) * (7 + 11) + 2 * 8 * 7 * 11);
 }
 
 }  // namespace

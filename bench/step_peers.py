@@ -1,0 +1,127 @@
+"""Training steps of several engines in turn, each kept ready in its own processes: private and plain steps of
+GhostShard, and PyTorch's FSDP2 without privacy. One step of each, again and again, in an order that changes, so that
+whatever else the machine does hits all alike. Prints a table and writes JSON.
+
+    .venv/bin/python bench/step_peers.py --output bench/results/step_peers.json
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SHAPES = {
+    # name: model of that many parameters, texts on each rank in a microbatch of about 800 to 1,000 tokens
+    "28.9M_T100": dict(layers=4, width=256, heads=4, vocab=50257, length=100, texts=8, untied=True),
+    "28.9M_T512": dict(layers=4, width=256, heads=4, vocab=50257, length=512, texts=2, untied=True),
+    "21M_T100": dict(layers=4, width=512, heads=8, vocab=8192, length=100, texts=8, untied=True),
+    "21M_T512": dict(layers=4, width=512, heads=8, vocab=8192, length=512, texts=2, untied=True),
+    "124M_T100": dict(layers=12, width=768, heads=12, vocab=50257, length=100, texts=8, untied=False),
+    "124M_T512": dict(layers=12, width=768, heads=12, vocab=50257, length=512, texts=2, untied=False),
+}
+
+
+class Engine:
+    """The ranks of one engine, waiting for commands on rank 0's standard input."""
+
+    def __init__(self, command, ranks):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.ranks = []
+        for rank in range(ranks):
+            environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
+                               LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+                               OMP_NUM_THREADS="1")
+            self.ranks.append(subprocess.Popen(command, env=environment, text=True, stderr=subprocess.DEVNULL,
+                                               stdin=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                                               stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL))
+
+    def step(self, word):
+        self.ranks[0].stdin.write(word + "\n")
+        self.ranks[0].stdin.flush()
+        answer = self.ranks[0].stdout.readline().split()
+        if len(answer) != 3:
+            raise SystemExit(f"{self.ranks[0].args[:2]} ended instead of answering {word!r}")
+        return [float(value) for value in answer]
+
+    def quit(self):
+        self.ranks[0].stdin.write("quit\n")
+        self.ranks[0].stdin.close()
+        for process in self.ranks:
+            process.wait(timeout=120)
+
+
+def flags(shape, microbatches):
+    words = [f"--{name}={value}" for name, value in shape.items() if name != "untied"]
+    return words + [f"--microbatches={microbatches}"] + (["--untied"] if shape["untied"] else [])
+
+
+def compare(name, shape, microbatches, ranks, repeats, binary):
+    step = [str(binary), "--serve"] + flags(shape, microbatches)
+    fsdp2 = [sys.executable, str(ROOT / "bench/peers/fsdp2_step.py")] + flags(shape, microbatches)
+    # A process each, so that each one's peak memory is its own.
+    engines = {
+        "private": Engine(step + ["--only=private"], ranks),
+        "plain": Engine(step + ["--only=plain"], ranks),
+        "fsdp2": Engine(fsdp2, ranks),
+        "fsdp2_accumulate": Engine(fsdp2, ranks),
+    }
+    series = {engine: [] for engine in engines}
+    for i in range(repeats + 1):  # the first round warms up
+        order = list(engines) if i % 2 == 0 else list(reversed(engines))
+        for engine in order:
+            answer = engines[engine].step(engine)
+            if i > 0:
+                series[engine].append(answer)
+    for engine in engines.values():
+        engine.quit()
+    result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats, **shape}
+    for engine, answers in series.items():
+        wall, processor, peak = zip(*answers)
+        result[engine] = {"seconds": statistics.median(wall), "fastest": min(wall),
+                          "processor_seconds": statistics.median(processor), "peak_memory_mib": max(peak)}
+    for peer in ("plain", "fsdp2", "fsdp2_accumulate"):
+        for column, key in ((0, "throughput"), (1, "processor")):
+            ratios = [q[column] / p[column] for p, q in zip(series["private"], series[peer])]
+            result[f"private_over_{peer}_{key}"] = statistics.median(ratios)
+        result[f"memory_private_over_{peer}"] = result["private"]["peak_memory_mib"] / result[peer]["peak_memory_mib"]
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=[s for s in SHAPES if not s.startswith("124M")])
+    parser.add_argument("--microbatches", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/step_compare")
+    parser.add_argument("--output", type=pathlib.Path)
+    args = parser.parse_args()
+    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    report = {"device": f"CPU, {os.cpu_count()} cores, {platform.machine()}", "commit": commit.stdout.strip(),
+              "load_before": os.getloadavg(), "runs": []}
+    print(f"{'shape':12} {'mb':>3} {'private s':>10} {'/plain':>7} {'cpu':>6} {'/fsdp2':>7} {'/accum.':>8} {'MiB':>6} "
+          f"{'/plain':>7} {'/fsdp2':>7}")
+    for name in args.shapes:
+        for microbatches in args.microbatches:
+            run = compare(name, SHAPES[name], microbatches, args.ranks, args.repeats, args.binary)
+            report["runs"].append(run)
+            print(f"{name:12} {microbatches:3} {run['private']['seconds']:10.3f} "
+                  f"{run['private_over_plain_throughput']:7.3f} {run['private_over_plain_processor']:6.3f} "
+                  f"{run['private_over_fsdp2_throughput']:7.3f} {run['private_over_fsdp2_accumulate_throughput']:8.3f} "
+                  f"{run['private']['peak_memory_mib']:6.0f} {run['memory_private_over_plain']:7.3f} "
+                  f"{run['memory_private_over_fsdp2']:7.3f}", flush=True)
+            if args.output:
+                report["load_after"] = os.getloadavg()
+                args.output.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+#include "dp/step_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <stdexcept>
+#include <utility>
+
+namespace ghostshard::dp {
+namespace {
+
+using fsdp::Residency;
+using kernels::Recording;
+
+constexpr double kFloatBytes = 4;
+// What one rank hands to its peers in a second on one host's Gloo, measured; only ratios matter.
+constexpr double kLinkBytesPerSecond = 0.9e9;
+constexpr double kDefaultOverPlain = 1.05;
+
+kernels::Segments segments_of(const StepShape& shape) {
+  std::vector<int64_t> offsets;
+  for (int64_t u = 0; u <= shape.units; ++u) offsets.push_back(u * shape.rows_per_unit);
+  return kernels::Segments(std::move(offsets));
+}
+
+double rows_of(const StepShape& shape) {
+  return static_cast<double>(shape.units) * static_cast<double>(shape.rows_per_unit);
+}
+
+// The part of a whole buffer that other ranks hold.
+double others_part(const StepShape& shape) {
+  return static_cast<double>(shape.shard_ranks - 1) / static_cast<double>(shape.shard_ranks);
+}
+
+double recorded_bytes(Recording way, const kernels::LinearShape& matrix, const StepShape& shape) {
+  if (way == Recording::kHold) {
+    return kFloatBytes * static_cast<double>(shape.units) * static_cast<double>(matrix.inputs * matrix.outputs);
+  }
+  return kFloatBytes * rows_of(shape) * static_cast<double>(matrix.inputs + matrix.outputs);
+}
+
+double gathers(Residency residency, const StepShape& shape) {
+  return residency == Residency::kKeep ? 1.0 : 2.0 * static_cast<double>(shape.microbatches);
+}
+
+double gathered_bytes_of(const PlannedUnit& unit, const StepShape& shape) {
+  return static_cast<double>(unit.parameters) * static_cast<double>(shape.value_bytes);
+}
+
+// Fills in everything that follows from the choices.
+void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepShape& shape) {
+  const double rows = rows_of(shape), ranks = static_cast<double>(shape.shard_ranks);
+  const double microbatches = static_cast<double>(shape.microbatches);
+  const kernels::Segments segments = segments_of(shape);
+  double parameters = 0, trainable = 0, longest_trainable = 0, longest_shared = 0, second_shared = 0;
+  plan.gathered_bytes = plan.sum_bytes = plan.traffic_bytes = plan.extra_seconds = plan.extra_flops = 0;
+  bool reduces_each = false;
+  for (size_t i = 0; i < model.size(); ++i) {
+    const PlannedUnit& unit = model[i];
+    const UnitChoice& choice = plan.units[i];
+    parameters += static_cast<double>(unit.parameters);
+    trainable += static_cast<double>(unit.trainable);
+    longest_trainable = std::max(longest_trainable, static_cast<double>(unit.trainable));
+    const double whole = gathered_bytes_of(unit, shape);
+    if (choice.residency == Residency::kKeep) {
+      plan.gathered_bytes += whole;
+    } else if (whole > longest_shared) {
+      second_shared = std::exchange(longest_shared, whole);
+    } else {
+      second_shared = std::max(second_shared, whole);
+    }
+    const double sum = kFloatBytes * static_cast<double>(unit.trainable);
+    const bool each = choice.gradients == GradientFlow::kReduceEach;
+    reduces_each = reduces_each || (each && unit.trainable > 0);
+    if (!each) plan.sum_bytes += sum;
+    plan.traffic_bytes += others_part(shape) * (whole * gathers(choice.residency, shape) + sum * (each ? microbatches : 1));
+    for (size_t m = 0; m < unit.matrices.size() && shape.records; ++m) {
+      const auto cost = kernels::recording_cost(choice.recording[m], unit.matrices[m].shape, segments);
+      const double plain = 2 * rows * static_cast<double>(unit.matrices[m].shape.inputs * unit.matrices[m].shape.outputs);
+      plan.extra_seconds += microbatches * cost.seconds;
+      plan.extra_flops += microbatches * (cost.flops - plain);
+    }
+  }
+  if (shape.shard_ranks == 1) plan.gathered_bytes = shape.value_bytes == 4 ? 0 : parameters * 2;  // the shard itself
+  else plan.gathered_bytes += longest_shared + second_shared;
+  plan.extra_seconds += plan.traffic_bytes / kLinkBytesPerSecond;
+  // Master slices; optimizer, reduced slices; two messages received, and two sent where sums do not stand whole.
+  const double messages = shape.shard_ranks == 1 ? 0 : 2 * kFloatBytes * longest_trainable;
+  plan.state_bytes = kFloatBytes * (parameters + trainable * static_cast<double>(shape.optimizer_values + 1)) / ranks +
+                     messages + (reduces_each ? 2 * kFloatBytes * longest_trainable : 0);
+
+  // Backward walks from the last unit to the first: what is left of the activations, what is recorded so far, and what
+  // the unit at hand works with.
+  double activations = 0, recorded = 0;
+  for (const PlannedUnit& unit : model) activations += rows * unit.activation_bytes;
+  plan.step_bytes = activations;
+  for (size_t i = model.size(); i-- > 0;) {
+    plan.step_bytes = std::max(plan.step_bytes, activations + recorded + rows * model[i].working_bytes);
+    activations -= rows * model[i].activation_bytes;
+    for (size_t m = 0; m < model[i].matrices.size() && shape.records; ++m) {
+      recorded += recorded_bytes(plan.units[i].recording[m], model[i].matrices[m].shape, shape);
+    }
+    plan.step_bytes = std::max(plan.step_bytes, activations + recorded);
+  }
+}
+
+StepPlan with_all(const std::vector<PlannedUnit>& model, Residency residency) {
+  StepPlan plan;
+  for (const PlannedUnit& unit : model) {
+    UnitChoice choice{.residency = unit.always_gathered ? Residency::kKeep : residency};
+    choice.recording.assign(unit.matrices.size(), Recording::kReplay);
+    plan.units.push_back(std::move(choice));
+  }
+  return plan;
+}
+
+std::string mebibytes(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f MiB", bytes / (1 << 20));
+  return text;
+}
+
+// One choice taken back.
+struct Retreat {
+  StepPlan plan;
+  double saved;
+  double seconds;
+};
+
+}  // namespace
+
+double plain_peak_bytes(const std::vector<PlannedUnit>& model, const StepShape& shape) {
+  StepShape plain = shape;
+  plain.records = false;
+  StepPlan plan = with_all(model, Residency::kRegather);
+  appraise(plan, model, plain);
+  return plan.peak_bytes();
+}
+
+StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape, std::optional<double> budget_bytes) {
+  if (!(shape.units >= 1 && shape.rows_per_unit >= 1 && shape.microbatches >= 1 && shape.shard_ranks >= 1)) {
+    throw std::invalid_argument(
+        "a step to plan must have at least one unit, one row, one microbatch and one rank, got " +
+        std::to_string(shape.units) + ", " + std::to_string(shape.rows_per_unit) + ", " +
+        std::to_string(shape.microbatches) + " and " + std::to_string(shape.shard_ranks));
+  }
+  const double budget = budget_bytes.value_or(kDefaultOverPlain * plain_peak_bytes(model, shape));
+  const kernels::Segments segments = segments_of(shape);
+  StepPlan plan = with_all(model, shape.shard_ranks > 1 ? Residency::kKeep : Residency::kRegather);
+  for (size_t i = 0; i < model.size(); ++i) {
+    UnitChoice& choice = plan.units[i];
+    choice.reason = "fastest";
+    for (size_t m = 0; m < model[i].matrices.size(); ++m) {
+      const auto seconds = [&](Recording way) {
+        return kernels::recording_cost(way, model[i].matrices[m].shape, segments).seconds;
+      };
+      if (seconds(Recording::kHold) < seconds(Recording::kReplay)) choice.recording[m] = Recording::kHold;
+    }
+  }
+  appraise(plan, model, shape);
+
+  while (plan.peak_bytes() > budget) {
+    std::optional<Retreat> best;
+    const auto consider = [&](size_t unit, const char* reason, const auto& change) {
+      StepPlan other = plan;
+      change(other.units[unit]);
+      other.units[unit].reason = reason;
+      appraise(other, model, shape);
+      const double saved = plan.peak_bytes() - other.peak_bytes();
+      const double seconds = std::max(0.0, other.extra_seconds - plan.extra_seconds);
+      if (saved > 0 && (!best || seconds * best->saved < best->seconds * saved)) {
+        best = Retreat{std::move(other), saved, seconds};
+      }
+    };
+    for (size_t i = 0; i < model.size(); ++i) {
+      const UnitChoice& now = plan.units[i];
+      if (now.residency == Residency::kKeep && !model[i].always_gathered && shape.shard_ranks > 1) {
+        consider(i, "gathered again: keeping it does not fit",
+                 [](UnitChoice& c) { c.residency = Residency::kRegather; });
+      }
+      if (now.gradients == GradientFlow::kAccumulate && model[i].trainable > 0 && shape.shard_ranks > 1 &&
+          shape.records) {
+        consider(i, "reduced each microbatch: its whole sum does not fit",
+                 [](UnitChoice& c) { c.gradients = GradientFlow::kReduceEach; });
+      }
+      for (size_t m = 0; m < now.recording.size(); ++m) {
+        const bool held = now.recording[m] == Recording::kHold;
+        consider(i, held ? "replayed: holding does not fit" : "held: its rows would not fit", [&](UnitChoice& c) {
+          c.recording[m] = held ? Recording::kReplay : Recording::kHold;
+        });
+      }
+    }
+    if (!best) {
+      throw std::invalid_argument("the memory budget must be at least " + mebibytes(plan.peak_bytes()) +
+                                  " for this model and microbatch on each rank, got " + mebibytes(budget) +
+                                  "; a smaller --microbatch or --activation-checkpointing needs less");
+    }
+    plan = std::move(best->plan);
+  }
+  return plan;
+}
+
+Recording StepPlan::recording_of(const std::vector<PlannedUnit>& model, const std::string& parameter) const {
+  for (size_t i = 0; i < model.size(); ++i) {
+    for (size_t m = 0; m < model[i].matrices.size(); ++m) {
+      if (model[i].matrices[m].parameter == parameter) return units[i].recording[m];
+    }
+  }
+  throw std::out_of_range("the plan has no matrix '" + parameter + "'");
+}
+
+std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model, const StepShape& shape,
+                    std::optional<double> budget_bytes) {
+  const kernels::Segments segments = segments_of(shape);
+  std::string text = "Plan of one logical batch: " + std::to_string(shape.microbatches) + " microbatch(es) of " +
+                     std::to_string(shape.units) + " unit(s) with about " + std::to_string(shape.rows_per_unit) +
+                     " tokens each, " + std::to_string(shape.shard_ranks) + " shard rank(s)\n";
+  char line[512];
+  std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11s  %s\n", "unit", "weights", "gradients",
+                "matrices", "gathered", "sum", "recorded", "norm GFLOP", "why");
+  text += line;
+  for (size_t i = 0; i < model.size(); ++i) {
+    const PlannedUnit& unit = model[i];
+    const UnitChoice& choice = plan.units[i];
+    int64_t held = 0;
+    double recorded = 0, flops = 0;
+    for (size_t m = 0; m < unit.matrices.size(); ++m) {
+      held += choice.recording[m] == Recording::kHold ? 1 : 0;
+      recorded += recorded_bytes(choice.recording[m], unit.matrices[m].shape, shape);
+      const auto& matrix = unit.matrices[m].shape;
+      flops += kernels::recording_cost(choice.recording[m], matrix, segments).flops -
+               2 * rows_of(shape) * static_cast<double>(matrix.inputs * matrix.outputs);
+    }
+    const auto count = static_cast<int64_t>(unit.matrices.size());
+    std::string ways = count == 0 || !shape.records ? "-" : held == count ? "hold" : held == 0 ? "replay" : "";
+    if (ways.empty()) ways = std::to_string(held) + " hold, " + std::to_string(count - held) + " replay";
+    const bool each = choice.gradients == GradientFlow::kReduceEach;
+    std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11.2f  %s\n", unit.name.c_str(),
+                  shape.shard_ranks == 1                      ? "in place"
+                  : choice.residency == Residency::kKeep ? "keep"
+                                                         : "gather again",
+                  unit.trainable == 0 ? "-" : each ? "reduce each" : "accumulate", ways.c_str(),
+                  mebibytes(gathered_bytes_of(unit, shape)).c_str(),
+                  mebibytes(each ? 0 : kFloatBytes * static_cast<double>(unit.trainable)).c_str(),
+                  mebibytes(shape.records ? recorded : 0).c_str(), shape.records ? flops / 1e9 : 0.0,
+                  choice.reason.c_str());
+    text += line;
+  }
+  text += "Memory on a rank: weights, optimizer and messages " + mebibytes(plan.state_bytes) + ", gathered " +
+          mebibytes(plan.gathered_bytes) + ", gradient sums " + mebibytes(plan.sum_bytes) + ", one microbatch " +
+          mebibytes(plan.step_bytes) + "; together " + mebibytes(plan.peak_bytes()) + " (" +
+          (budget_bytes ? "budget " + mebibytes(*budget_bytes)
+                        : "default budget: 1.05 times the step without privacy, " +
+                              mebibytes(kDefaultOverPlain * plain_peak_bytes(model, shape))) +
+          "), beside the program's own code and libraries\n";
+  text += "Sent by a rank for each logical batch: " + mebibytes(plan.traffic_bytes) + "\n";
+  return text;
+}
+
+}  // namespace ghostshard::dp

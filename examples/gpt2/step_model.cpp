@@ -1,0 +1,86 @@
+#include "examples/gpt2/step_model.h"
+
+namespace ghostshard::gpt2 {
+namespace {
+
+int64_t elements(const fsdp::ParameterSpec& parameter, int64_t model_ranks) {
+  int64_t product = 1;
+  for (const int64_t extent : parameter.shape) product *= extent;
+  return parameter.split.cuts() ? product / model_ranks : product;
+}
+
+// Matrices that rows are multiplied with; a table that is only looked up records rows and no matrix.
+bool is_product(const fsdp::ParameterSpec& parameter, const Config& config) {
+  if (parameter.shape.size() != 2 || !parameter.trainable) return false;
+  if (parameter.name == "transformer.wpe.weight") return false;
+  return parameter.name != "transformer.wte.weight" || config.tie_word_embeddings;
+}
+
+}  // namespace
+
+std::vector<dp::PlannedUnit> planned_units(const Config& config, const std::vector<fsdp::UnitSpec>& specs,
+                                           const ModelOptions& options, int64_t model_ranks) {
+  const auto value_bytes = static_cast<double>(options.compute_dtype == at::kFloat ? 4 : 2);
+  const double d = static_cast<double>(config.n_embd), inner = static_cast<double>(config.n_inner);
+  const double ranks = static_cast<double>(model_ranks);
+  // What a block's operations save for backward: both norms' inputs and outputs, the second sum; queries, keys, values
+  // and the mixed rows; before and after the activation. And what its backward needs at once: gradients of the widest
+  // rows, twice, and of the stream.
+  const double block = value_bytes * (5 * d + (4 * d + 2 * inner) / ranks);
+  const double working = value_bytes * (2 * inner / ranks + d);
+  std::vector<dp::PlannedUnit> units;
+  for (size_t u = 0; u < specs.size(); ++u) {
+    const fsdp::UnitSpec& spec = specs[u];
+    dp::PlannedUnit unit{.name = spec.name, .always_gathered = spec.residency == fsdp::Residency::kKeep};
+    for (const auto& parameter : spec.parameters) {
+      const int64_t count = elements(parameter, model_ranks);
+      unit.parameters += count;
+      unit.trainable += parameter.trainable ? count : 0;
+      if (!is_product(parameter, config)) continue;
+      const int64_t outputs = parameter.shape[1];
+      unit.matrices.push_back({parameter.name, {.inputs = count / outputs, .outputs = outputs}});
+    }
+    const bool end = u + 1 == specs.size();
+    if (u > 0 && !end) {
+      unit.activation_bytes = options.activation_checkpointing ? value_bytes * d : block;
+      unit.working_bytes = working + (options.activation_checkpointing ? block : 0);
+    } else if (end) {
+      unit.activation_bytes = 4 * static_cast<double>(config.vocab_size) + value_bytes * 2 * d;  // probabilities
+      unit.working_bytes = value_bytes * 2 * d;
+    }
+    units.push_back(std::move(unit));
+  }
+  // A tied head is computed at the end, with a matrix of the first unit.
+  if (config.tie_word_embeddings && !units.empty() && !units.front().matrices.empty()) {
+    units.back().matrices.push_back(units.front().matrices.front());
+    units.front().matrices.erase(units.front().matrices.begin());
+  }
+  return units;
+}
+
+std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan) {
+  std::vector<fsdp::Residency> residency;
+  for (const auto& choice : plan.units) residency.push_back(choice.residency);
+  return residency;
+}
+
+dp::ClipperOptions clipper_options(const PlannedStep& step, const fsdp::ShardedModel& model) {
+  const auto& [units, shape, plan] = step;
+  dp::ClipperOptions options;
+  options.planned_recording.resize(model.parameters().size());
+  for (size_t u = 0; u < units.size(); ++u) {
+    for (size_t m = 0; m < units[u].matrices.size(); ++m) {
+      options.planned_recording[model.parameter(units[u].matrices[m].parameter).id()] = plan.units[u].recording[m];
+    }
+  }
+  options.reduce_each.resize(model.groups().size(), false);
+  for (const auto& group : model.groups()) {
+    if (!group->trainable()) continue;
+    const auto unit = static_cast<size_t>(group->unit());
+    options.reduce_each[static_cast<size_t>(group->index())] =
+        plan.units[unit].gradients == dp::GradientFlow::kReduceEach;
+  }
+  return options;
+}
+
+}  // namespace ghostshard::gpt2

@@ -1,0 +1,28 @@
+// GPT-2's sizes as dp/step_plan.h plans with them, and a plan as the model and the clipper take it.
+#pragma once
+
+#include <vector>
+
+#include "dp/clipper.h"
+#include "dp/step_plan.h"
+#include "examples/gpt2/model.h"
+
+namespace ghostshard::gpt2 {
+
+// Units in order of forward, of one rank of a mesh with this many model ranks. specs: as the model is built from them.
+std::vector<dp::PlannedUnit> planned_units(const Config& config, const std::vector<fsdp::UnitSpec>& specs,
+                                           const ModelOptions& options, int64_t model_ranks);
+
+// A plan together with what it was made for.
+struct PlannedStep {
+  std::vector<dp::PlannedUnit> units;
+  dp::StepShape shape;
+  dp::StepPlan plan;
+};
+
+std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan);
+
+// For the model that was built with the plan's residency.
+dp::ClipperOptions clipper_options(const PlannedStep& step, const fsdp::ShardedModel& model);
+
+}  // namespace ghostshard::gpt2
