@@ -196,7 +196,7 @@ BAD = {
     "two_curves": (["curve", "--phase", "0.1:1:10", "--deltas", "1e-5", "--epsilons", "1"], "ask for one"),
     "no_points": (["curve", "--phase", "0.1:1:9", "--over-steps", "-d", "1e-5", "--points", "0"], "--points must lie"),
     "unknown_option": ([*words(), "--sigma", "1"], "--sigma"),
-    "unknown_command": (["guess"], "guess"),
+    "unknown_command": (["guess"], "subcommand is required"),
     "no_command": ([], "subcommand is required"),
     "ledger_missing": (["epsilon", "--ledger", "nowhere.jsonl", "-d", "1e-5"], "--ledger must name a file"),
 }  # fmt: skip
