@@ -15,7 +15,7 @@
 // noise follow from another key and run id: a resumed run whose key died with its process (no release, costs nothing).
 //
 // Header fields the report reads; all but the first are optional, others are kept and shown as they are:
-//   adjacency         "zero-out" or "add-or-remove"; required, since without it nothing can be accounted
+//   adjacency         "zero-out", "add-or-remove" or "replace-one"; required, since without it nothing can be accounted
 //   run_id            text
 //   unit_of_privacy   text: what one unit is, e.g. "example", "document", "user"
 //   units             n, the number of units, where it is public
@@ -24,6 +24,8 @@
 //   noise_multiplier  sigma, as planned
 //   clip_norm         C
 //   planned_steps     T
+//   delta             at which the run is to be reported
+//   facts             what the run says of itself, as build_report takes it: fixed before the first release
 // Reserved, set by create(): type, schema, library_version, previous.
 //
 // What the chain proves: no line was edited, reordered, inserted or taken out of the middle by accident.

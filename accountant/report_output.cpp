@@ -44,8 +44,7 @@ std::string summarize_report(const json& report) {
   return text.str();
 }
 
-void write_json_file(const std::filesystem::path& path, const json& content) {
-  const std::string text = exact_json_text(content, path.string(), 2) + '\n';
+void write_text_file(const std::filesystem::path& path, const std::string& text) {
   std::filesystem::path partial = path;
   partial += ".partial." + std::to_string(::getpid());
   try {
@@ -58,6 +57,15 @@ void write_json_file(const std::filesystem::path& path, const json& content) {
     throw;
   }
   sync_parent_directory(path);
+}
+
+void write_json_file(const std::filesystem::path& path, const json& content) {
+  write_text_file(path, exact_json_text(content, path.string(), 2) + '\n');
+}
+
+void write_report(const std::filesystem::path& folder, const json& report) {
+  write_json_file(folder / "privacy_report.json", report);
+  write_text_file(folder / "privacy_report.html", render_report_html(report));
 }
 
 }  // namespace ghostshard::accountant

@@ -37,7 +37,7 @@ struct DpConfig {
   std::optional<accountant::Delta> delta;  // default min(1e-6, n^-1.1)
   accountant::Adjacency adjacency = accountant::Adjacency::kZeroOut;
   std::string unit_of_privacy = "text";
-  std::string accountant = "rdp";
+  std::string accountant = "contour";
 };
 
 class DpPlan {

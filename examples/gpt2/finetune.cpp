@@ -344,7 +344,7 @@ Ending train_privately(const Options& o, const Inputs& in, const Course& course,
     }
     optimizer.step(mechanism.release(std::move(sum), id), in.rate.at(step));
     spent->compose(plan.event(), 1);
-    observer.after(step + 1, spent->epsilon(plan.delta()).upper);
+    observer.after(step + 1, spent->epsilon(plan.delta(), accountant::Effort::kQuick).upper);
     if (keeper.after(step + 1, course, in.steps, observer) == Ending::kStopped) return Ending::kStopped;
   }
   return Ending::kDone;
@@ -539,7 +539,12 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
     if (!first_rank) return;
     std::filesystem::create_directories(output);
     if (!resumed) {
-      if (in.plan) ledger = accountant::LedgerWriter::create(output / "ledger.jsonl", in.plan->ledger_header(*in.key));
+      if (!in.plan) return;
+      nlohmann::json header = in.plan->ledger_header(*in.key);
+      header["facts"] =
+          report_facts(o, *in.plan, *in.key, mesh.world_size(), model.parameters().trainable_parameter_count());
+      header["facts"]["provenance"]["mesh"] = mesh.shape().text();
+      ledger = accountant::LedgerWriter::create(output / "ledger.jsonl", header);
       return;
     }
     if (in.plan) {
@@ -580,12 +585,12 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
     return ending;
   }
   if (in.plan && first_rank) {
-    auto facts = report_facts(o, *in.plan, *in.key, mesh.world_size(), model.parameters().trainable_parameter_count());
-    facts["provenance"]["mesh"] = mesh.shape().text();
+    // The other facts are in the ledger's header since before the first step.
+    auto facts = nlohmann::json::object();
     if (resumed) add_resumption(facts, course.first, course.last, in.steps);
     const auto report =
         accountant::build_report(accountant::read_ledger(output / "ledger.jsonl"), in.plan->delta(), facts);
-    accountant::write_json_file(output / "privacy_report.json", report);
+    accountant::write_report(output, report);
     std::cout << accountant::summarize_report(report) << '\n';
   }
   save_folder(model, in.original_config, o.model, output / "model");
@@ -609,7 +614,8 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   if (o.lora_rank > 0) std::cout << (output / "adapter").string() << ", ";
   std::cout << (output / "metrics.jsonl").string();
   if (!o.non_private) {
-    std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "ledger.jsonl").string();
+    std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "privacy_report.html").string()
+              << ", " << (output / "ledger.jsonl").string();
   }
   std::cout << '\n';
   return ending;

@@ -257,9 +257,9 @@ KeptMetrics prepare_folder(const std::filesystem::path& output, int64_t step) {
 }
 
 void add_resumption(nlohmann::json& facts, int64_t first, int64_t last, int64_t planned_steps) {
-  nlohmann::json& lineage = facts["provenance"]["checkpoint_lineage"];
-  lineage = lineage.get<std::string>() + "; resumed after step " + std::to_string(first) +
-            (first == 0 ? " (from the start, no checkpoint)" : " from this run's own checkpoint");
+  facts["provenance"]["resumed"] =
+      "after step " + std::to_string(first) +
+      (first == 0 ? " (from the start, no checkpoint)" : " from this run's own checkpoint");
   if (last < planned_steps) {
     facts["population_and_steps"]["ended_early"] =
         "after step " + std::to_string(last) +

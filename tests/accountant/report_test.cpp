@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::ThrowsMessage;
 
-constexpr double kRate = 256.0 / 60000;
+constexpr double kRate = 256.0 / 2560;
 
 LedgerContents ledger(const json& header_changes = json::object()) {
   LedgerContents contents;
@@ -28,17 +28,17 @@ LedgerContents ledger(const json& header_changes = json::object()) {
                      {"adjacency", "zero-out"},
                      {"run_id", "run 7"},
                      {"unit_of_privacy", "document"},
-                     {"units", 60000},
+                     {"units", 2560},
                      {"expected_batch", 256},
                      {"sampling_rate", kRate},
-                     {"noise_multiplier", 1.1},
+                     {"noise_multiplier", 2.0},
                      {"clip_norm", 0.5},
                      {"planned_steps", 4},
                      {"previous", std::string(64, '0')}};
   contents.header.update(header_changes);
   contents.header_hash = std::string(64, 'a');
   contents.head = std::string(64, 'b');
-  const Event event = PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(1.1)};
+  const Event event = PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(2)};
   // Three steps, the last one redone.
   contents.entries = {{1, 0, 0, event, ""}, {2, 1, 0, event, ""}, {3, 2, 0, event, ""}, {4, 2, 1, event, ""}};
   return contents;
@@ -48,9 +48,9 @@ json report(const json& facts = json::object(), const json& header_changes = jso
   return build_report(ledger(header_changes), Delta(1e-6), facts);
 }
 
-EpsilonBound four_releases(double delta) {
-  const auto engine = make_accountant("rdp", Adjacency::kZeroOut);
-  engine->compose(PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(1.1)}, 4);
+EpsilonBound four_releases(double delta, const char* accountant = "contour") {
+  const auto engine = make_accountant(accountant, Adjacency::kZeroOut);
+  engine->compose(PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(2)}, 4);
   return engine->epsilon(Delta(delta));
 }
 
@@ -101,19 +101,28 @@ INSTANTIATE_TEST_SUITE_P(
         Field{"GuaranteeEstimate", "/guarantee/epsilon/estimate", four_releases(1e-6).estimate},
         Field{"GuaranteeAdjacency", "/guarantee/adjacency", "zero-out"},
         Field{"GuaranteeUnit", "/guarantee/unit", "document"},
-        Field{"GuaranteeAccountant", "/guarantee/accountant", "rdp"},
+        Field{"GuaranteeAccountant", "/guarantee/accountant", "contour"},
+        Field{"GuaranteeDirection", "/guarantee/direction", four_releases(1e-6).direction},
         Field{"GuaranteeDetail", "/guarantee/accountant_detail", four_releases(1e-6).detail},
         Field{"GuaranteeVersion", "/guarantee/library_version", kLibraryVersion},
         Field{"GuaranteeDeltaBelowOneOverN", "/guarantee/delta_below_one_over_units", true},
-        Field{"CurveFirstDelta", "/privacy_curve/points/0/delta", 1e-12},
-        Field{"CurveFirstEpsilon", "/privacy_curve/points/0/epsilon/upper", four_releases(1e-12).upper},
-        Field{"CurveLastDelta", "/privacy_curve/points/7/delta", 1e-4},
-        Field{"CurveLastEpsilon", "/privacy_curve/points/7/epsilon/upper", four_releases(1e-4).upper},
-        Field{"RdpDelta", "/rdp/delta", 1e-6}, Field{"RdpUpper", "/rdp/epsilon/upper", four_releases(1e-6).upper},
+        Field{"CurveFirstDelta", "/privacy_curve/points/0/delta", 1e-15},
+        Field{"CurveFirstEpsilon", "/privacy_curve/points/0/epsilon/upper", four_releases(1e-15).upper},
+        Field{"CurveDecades", "/privacy_curve/points/6/delta", 1e-12},
+        Field{"CurveLastDelta", "/privacy_curve/points/31/delta", 0.8},
+        Field{"CurveLastEpsilon", "/privacy_curve/points/31/epsilon/upper", four_releases(0.8).upper},
+        Field{"GdpHoldsFrom", "/privacy_curve/gaussian_dp/holds_for_delta_from", 1e-15},
+        Field{"SpendingBegins", "/spending/points/0", {{"releases", 0}, {"epsilon", 0.0}}},
+        Field{"SpendingEnds", "/spending/points/4", {{"releases", 4}, {"epsilon", four_releases(1e-6).upper}}},
+        Field{"RdpDelta", "/rdp/delta", 1e-6},
+        Field{"RdpUpper", "/rdp/epsilon/upper", four_releases(1e-6, "rdp").upper},
+        Field{"UnderContour", "/accountants/contour/epsilon/upper", four_releases(1e-6).upper},
+        Field{"UnderRdp", "/accountants/rdp/epsilon/upper", four_releases(1e-6, "rdp").upper},
+        Field{"UnderRdpCurve", "/accountants/rdp/curve/0/upper", four_releases(1e-15, "rdp").upper},
         Field{"SamplerAssumed", "/sampler/assumed", "poisson"},
         Field{"SamplerExecuted", "/sampler/executed", kNotStated},
         Field{"SamplerExecutedIsAssumed", "/sampler/executed_is_assumed", nullptr},
-        Field{"Units", "/population_and_steps/units", 60000},
+        Field{"Units", "/population_and_steps/units", 2560},
         Field{"ExpectedBatch", "/population_and_steps/expected_batch", 256},
         Field{"RatePlanned", "/population_and_steps/sampling_rate_planned", kRate},
         Field{"RatesCharged", "/population_and_steps/sampling_rates_charged", {kRate}},
@@ -122,12 +131,13 @@ INSTANTIATE_TEST_SUITE_P(
         Field{"ReleasesCharged", "/population_and_steps/releases_charged", 4},
         Field{"FirstAttempt", "/population_and_steps/attempts/0", {{"attempt", 0}, {"releases", 3}}},
         Field{"SecondAttempt", "/population_and_steps/attempts/1", {{"attempt", 1}, {"releases", 1}}},
+        Field{"KeyEpochs", "/provenance/key_epochs/0", {{"epoch", 0}, {"run_id", "run 7"}, {"releases", 4}}},
         Field{"LaterAttempts", "/population_and_steps/releases_of_later_attempts", 1},
         Field{"TruncationCap", "/population_and_steps/truncation_cap", kNotStated},
         Field{"SkippedBatches", "/population_and_steps/skipped_batches", kNotStated},
         Field{"DroppedTail", "/population_and_steps/dropped_tail", kNotStated},
-        Field{"NoiseCharged", "/mechanism/noise_multipliers_charged", {1.1}},
-        Field{"NoisePlanned", "/mechanism/noise_multiplier_planned", 1.1},
+        Field{"NoiseCharged", "/mechanism/noise_multipliers_charged", {2.0}},
+        Field{"NoisePlanned", "/mechanism/noise_multiplier_planned", 2.0},
         Field{"ClipNorm", "/mechanism/clip_norm", 0.5}, Field{"EventCount", "/mechanism/events/0/releases", 4},
         Field{"EventType", "/mechanism/events/0/event/type", "poisson_gaussian"},
         Field{"ClippingStyle", "/mechanism/clipping_style", kNotStated},
@@ -156,11 +166,11 @@ TEST(Report, HasTheSixteenSectionsAndNothingUnknown) {
   std::vector<std::string> names;
   const json built = report();
   for (const auto& [name, section] : built.items()) names.push_back(name);
-  EXPECT_THAT(
-      names, testing::UnorderedElementsAre("schema", "assumptions", "trust_model", "unit_of_privacy", "adjacency",
-                                           "claim_boundary", "released_outputs", "tuning", "guarantee", "privacy_curve",
-                                           "rdp", "sampler", "population_and_steps", "mechanism", "noise_source",
-                                           "provenance", "empirical_audit", "not_promised"));
+  EXPECT_THAT(names, testing::UnorderedElementsAre(
+                         "schema", "assumptions", "trust_model", "unit_of_privacy", "adjacency", "claim_boundary",
+                         "released_outputs", "tuning", "guarantee", "privacy_curve", "rdp", "sampler",
+                         "population_and_steps", "mechanism", "noise_source", "provenance", "empirical_audit",
+                         "not_promised", "accountants", "spending", "in_plain_words"));
 }
 
 TEST(Report, EveryAttemptIsCharged) {
@@ -186,6 +196,67 @@ TEST(Report, BoundsMembershipTestsByTheCurve) {
   // The curve's best point can only be better than its point at 1e-6; no bound lies below the test of pure chance.
   EXPECT_LE(first.at("true_positive_rate_at_most").get<double>(), std::exp(four_releases(1e-6).upper) * 0.1 + 1e-6);
   EXPECT_GE(first.at("true_positive_rate_at_most").get<double>(), 0.1);
+}
+
+TEST(Report, TheCurveFallsAndTheClaimIsOnIt) {
+  double before = HUGE_VAL;
+  for (const json& point : report().at("privacy_curve").at("points")) {
+    const double upper = point.at("epsilon").at("upper");
+    EXPECT_LE(upper, before) << point;
+    before = upper;
+  }
+}
+
+TEST(Report, SpendingNeverFallsAndEndsAtTheClaim) {
+  LedgerContents contents = ledger();
+  const Event event = contents.entries[0].event;
+  contents.entries.clear();
+  for (int64_t step = 0; step < 1000; ++step) contents.entries.push_back({step + 1, step, 0, event, ""});
+  const json built = build_report(contents, Delta(1e-6), json::object());
+  const json& points = built.at("spending").at("points");
+  EXPECT_GT(points.size(), 20U);
+  EXPECT_LT(points.size(), 40U);
+  for (size_t i = 1; i < points.size(); ++i) {
+    EXPECT_GT(points[i].at("releases"), points[i - 1].at("releases"));
+    EXPECT_GE(points[i].at("epsilon"), points[i - 1].at("epsilon"));
+  }
+  EXPECT_EQ(points.back().at("releases"), 1000);
+  EXPECT_EQ(points.back().at("epsilon"), built.at("guarantee").at("epsilon").at("upper"));
+}
+
+TEST(Report, AnEngineThatCannotBoundTheRunSaysSoAndTheClaimIsAnothers) {
+  LedgerContents contents = ledger({{"adjacency", "replace-one"}});
+  contents.entries = {{1, 0, 0, FixedSizeGaussianEvent{2560, 256, NoiseMultiplier(2)}, ""}};
+  const json built = build_report(contents, Delta(1e-6), {{"sampler", "fixed-size"}}, "rdp");
+  EXPECT_EQ(built.at("guarantee").at("applies"), true);
+  EXPECT_THAT(built.at("accountants").at("contour").at("refused"), HasSubstr("fixed_size_gaussian"));
+  EXPECT_EQ(built.at("population_and_steps").at("sampling_rates_charged"), json({kRate}));
+  EXPECT_THAT(built.at("guarantee").at("statement"), HasSubstr("by any other record"));
+  EXPECT_THROW((void)build_report(contents, Delta(1e-6), json::object()), std::invalid_argument);
+}
+
+TEST(Report, APersonWithSeveralUnitsHasABoundOfTheirOwn) {
+  const auto person = [](int64_t units) {
+    return report({{"unit_of_privacy", {{"units_per_person", units}}}}).at("unit_of_privacy").at("person");
+  };
+  EXPECT_GT(person(2).at("epsilon_upper"), four_releases(1e-6).upper * 2);
+  EXPECT_GT(person(3).at("epsilon_upper"), person(2).at("epsilon_upper"));
+  EXPECT_EQ(person(2).at("delta"), 1e-6);
+  EXPECT_FALSE(report().at("unit_of_privacy").contains("person"));
+}
+
+TEST(Report, TheSameNoiseTwiceVoidsTheGuarantee) {
+  LedgerContents contents = ledger();
+  contents.entries.back().attempt = 0;  // step 2 twice, under one key
+  const json built = build_report(contents, Delta(1e-6), json::object());
+  EXPECT_EQ(built.at("guarantee").at("applies"), false);
+  EXPECT_THAT(built.at("guarantee").at("statement"), HasSubstr("the same noise may have been added to both"));
+  LedgerEpoch another_key;
+  another_key.sequence = 4;
+  another_key.number = 1;
+  contents.epochs = {another_key};
+  contents.entries.back().sequence = 5;
+  EXPECT_EQ(build_report(contents, Delta(1e-6), json::object()).at("guarantee").at("applies"), true);
 }
 
 // -----------------------------------------------------------------------------------------------------------------
@@ -242,7 +313,7 @@ TEST(ReportStatement, AnInfiniteEpsilonIsNoGuarantee) {
 }
 
 TEST(Report, ADeltaOfOneOverNIsMarked) {
-  const json built = build_report(ledger(), Delta(1.0 / 60000), json::object());
+  const json built = build_report(ledger(), Delta(1.0 / 2560), json::object());
   EXPECT_EQ(built.at("guarantee").at("delta_below_one_over_units"), false);
   EXPECT_THAT(summarize_report(built), HasSubstr("not below 1/units"));
 }
@@ -296,6 +367,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Assumption{"NoiseIsNot", "planned one", {{"noise_multiplier", 1.2}}, true, false},
                     Assumption{"StepsAsPlanned", "No more steps", json::object(), true, true},
                     Assumption{"StepsAreNot", "No more steps", {{"planned_steps", 2}}, true, false},
+                    Assumption{"NoNoiseTwice", "key epoch, step and attempt", json::object(), true, true},
                     Assumption{"LedgerComplete", "ledger is complete", json::object(), false, false},
                     Assumption{"Sampling", "included in each step independently", json::object(), false, false},
                     Assumption{"Sensitivity", "at most the stated L2 norm", json::object(), false, false},
@@ -329,6 +401,27 @@ TEST(ReportFacts, ATextForTheSamplerIsWhatWasExecuted) {
 
 TEST(ReportFacts, AnUnknownNameIsKeptApart) {
   EXPECT_EQ(report({{"weather", "fine"}}).at("further_facts").at("weather"), "fine");
+}
+
+TEST(ReportFacts, OfTheLedgerCountAndCannotBeTalkedAway) {
+  const json in_ledger = {
+      {"facts", {{"sampler", {{"executed", "shuffled epochs"}}}, {"tuning", {{"included", false}}}}}};
+  const json built = report(json::object(), in_ledger);
+  EXPECT_EQ(built.at("guarantee").at("applies"), false);
+  EXPECT_EQ(built.at("tuning").at("included"), false);
+  EXPECT_FALSE(built.at("provenance").at("ledger_header").contains("facts"));
+  EXPECT_EQ(report({{"tuning", {{"number_of_runs", 3}}}}, in_ledger).at("tuning").at("number_of_runs"), 3);
+  EXPECT_THAT(
+      [&] {
+        (void)report({{"sampler", {{"executed", "poisson"}}}}, in_ledger);
+      },
+      ThrowsMessage<std::invalid_argument>(
+          HasSubstr("must not contradict the ledger's header, they do in sampler.executed")));
+  EXPECT_THAT(
+      [&] {
+        (void)report({{"sampler", "poisson"}}, in_ledger);
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("they do in sampler")));
 }
 
 struct BadFacts {

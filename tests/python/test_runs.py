@@ -60,7 +60,7 @@ def two_ranks(binary, tmp_path_factory):
 def test_a_run_leaves_report_metrics_ledger_and_model(two_ranks):
     run, _ = two_ranks
     assert set(everything_in(run)) == {
-        "privacy_report.json", "metrics.jsonl", "ledger.jsonl", "model", "model/config.json",
+        "privacy_report.json", "privacy_report.html", "metrics.jsonl", "ledger.jsonl", "model", "model/config.json",
         "model/generation_config.json", "model/model.safetensors",
     }  # fmt: skip
 
@@ -353,7 +353,7 @@ def test_an_exception_on_one_rank_ends_both_with_its_message(program, spoil, mes
 def small_files_only() -> None:
     """Room for the ledger's header and a few releases. The signal ignored, a write beyond it fails as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 
 
 def test_a_ledger_that_cannot_be_written_stops_every_rank_before_the_release(program):

@@ -1,0 +1,61 @@
+// ghostshard-account: epsilon, delta, noise, steps and sampling rate of differentially private training, and reports
+// that a third party can recompute. Exit status: 0 done; 1 the system refused, or verify found a difference; 2 bad
+// input.
+#include <exception>
+#include <iostream>
+#include <stdexcept>
+
+#include "accountant/cli/commands.h"
+#include "accountant/ledger.h"
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples
+  What has a run spent?
+    ghostshard-account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5
+    ghostshard-account epsilon --phase 0.01:1.2:5000 --phase 0.02:0.9:1000 --delta 1e-5 --json
+    ghostshard-account epsilon --ledger runs/finetune-1/ledger.jsonl --delta 1e-6
+  How much noise does a budget ask for? How many steps, which batch does it allow?
+    ghostshard-account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411
+    ghostshard-account steps --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --noise-multiplier 1.1
+    ghostshard-account rate  --epsilon 3 --delta 8e-6 --noise-multiplier 1.1 --steps 411
+  What does a ledger prove?
+    ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit
+    ghostshard-account verify --ledger runs/finetune-1/ledger.jsonl --report runs/finetune-1/privacy_report.json
+
+`ghostshard-account COMMAND --help` explains one command. Exit status: 0 done, 1 the system refused or verify found a
+difference, 2 bad input.)";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace ghostshard::accountant;
+  CLI::App program{"Differential privacy accounting: certified bounds, calibration, reports."};
+  program.name("ghostshard-account");
+  program.footer(kExamples);
+  program.require_subcommand(1);
+  program.set_version_flag("--version", std::string("ghostshard-account ") + kLibraryVersion);
+  cli::Action action;
+  cli::add_epsilon(program, action);
+  cli::add_delta(program, action);
+  cli::add_curve(program, action);
+  cli::add_noise(program, action);
+  cli::add_steps(program, action);
+  cli::add_rate(program, action);
+  cli::add_report(program, action);
+  cli::add_verify(program, action);
+  try {
+    program.parse(argc, argv);
+    return action();
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return program.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "ghostshard-account: " << error.what() << " (--help explains)\n";
+  } catch (const std::invalid_argument& error) {
+    std::cerr << "ghostshard-account: " << error.what() << '\n';
+  } catch (const std::exception& error) {
+    std::cerr << "ghostshard-account: " << error.what() << '\n';
+    return 1;
+  }
+  return 2;
+}

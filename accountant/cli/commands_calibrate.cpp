@@ -1,0 +1,135 @@
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "accountant/calibration.h"
+#include "accountant/cli/commands.h"
+#include "accountant/cli/numbers.h"
+#include "accountant/cli/run_options.h"
+
+namespace ghostshard::accountant::cli {
+namespace {
+
+using nlohmann::json;
+
+// A target, and two of sampling rate, noise multiplier and steps.
+struct Target {
+  AccountingOptions accounting;
+  std::string epsilon, delta, rate, sigma, steps;
+
+  void add_target(CLI::App& command) {
+    command.add_option("-e,--epsilon", epsilon, "the budget's epsilon")->required()->group("Budget");
+    command.add_option("-d,--delta", delta, "the budget's delta")->required()->group("Budget");
+  }
+  void add_rate(CLI::App& command) {
+    command
+        .add_option("-q,--sampling-rate", rate,
+                    "probability of each unit to be in a batch; may be a fraction: 256/60000")
+        ->required()
+        ->group("What runs");
+  }
+  void add_sigma(CLI::App& command) {
+    command.add_option("-s,--noise-multiplier", sigma, "standard deviation of the noise in units of the clip norm")
+        ->required()
+        ->group("What runs");
+  }
+  void add_steps(CLI::App& command) {
+    command.add_option("-t,--steps", steps, "number of steps")->required()->group("What runs");
+  }
+
+  Budget budget() const {
+    return {accounting.accountant, adjacency_of(accounting), Epsilon(parse_number("--epsilon", epsilon)),
+            Delta(parse_number("--delta", delta))};
+  }
+  SamplingRate sampling_rate() const { return SamplingRate(parse_number("--sampling-rate", rate)); }
+  NoiseMultiplier noise_multiplier() const { return NoiseMultiplier(parse_number("--noise-multiplier", sigma)); }
+  int64_t step_count() const { return parse_count("--steps", steps); }
+};
+
+// What the answer leads to: computed again, so that nobody has to believe the search.
+int print(const Target& target, const char* unknown, const std::string& headline, SamplingRate q, NoiseMultiplier sigma,
+          int64_t steps) {
+  const Budget budget = target.budget();
+  const auto engine = make_accountant(budget.accountant, budget.adjacency);
+  if (steps > 0) engine->compose(PoissonGaussianEvent{q, sigma}, steps);
+  const EpsilonBound reached = engine->epsilon(budget.delta);
+  json all = {{"sampling_rate", q.value()},
+              {"noise_multiplier", sigma.value()},
+              {"steps", steps},
+              {"epsilon", reached.upper},
+              {"target_epsilon", budget.epsilon.value()},
+              {"delta", budget.delta.value()},
+              {"accountant", budget.accountant},
+              {"direction", reached.direction},
+              {"adjacency", to_string(budget.adjacency)},
+              {"answer", unknown}};
+  if (target.accounting.json) {
+    std::cout << all.dump(2) << '\n';
+    return 0;
+  }
+  std::cout << headline << "\n  leads to    epsilon <= " << exact(reached.upper) << " (target "
+            << exact(budget.epsilon.value()) << ") at delta = " << exact(budget.delta.value()) << "\n  run         "
+            << steps << " steps, sampling rate " << exact(q.value()) << ", noise multiplier " << exact(sigma.value())
+            << "\n  accountant  " << budget.accountant << ", adjacency " << to_string(budget.adjacency) << '\n';
+  return 0;
+}
+
+}  // namespace
+
+void add_noise(CLI::App& program, Action& action) {
+  auto o = std::make_shared<Target>();
+  CLI::App* command = program.add_subcommand("noise", "The least noise multiplier that keeps a run within a budget.");
+  command->footer(
+      "The answer is on the private side: with it, and with it rounded up, epsilon stays within the budget. Example:\n"
+      "  ghostshard-account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411");
+  o->add_target(*command);
+  o->add_rate(*command);
+  o->add_steps(*command);
+  o->accounting.add_to(*command);
+  command->callback([&action, o] {
+    action = [o] {
+      const NoiseMultiplier sigma = calibrate_noise(o->budget(), o->sampling_rate(), o->step_count());
+      return print(*o, "noise_multiplier", "noise multiplier " + up(sigma.value(), 7), o->sampling_rate(), sigma,
+                   o->step_count());
+    };
+  });
+}
+
+void add_steps(CLI::App& program, Action& action) {
+  auto o = std::make_shared<Target>();
+  CLI::App* command = program.add_subcommand("steps", "The most steps that a budget allows.");
+  command->footer(
+      "0 means that not even one step is allowed. Example:\n"
+      "  ghostshard-account steps --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --noise-multiplier 1.1");
+  o->add_target(*command);
+  o->add_rate(*command);
+  o->add_sigma(*command);
+  o->accounting.add_to(*command);
+  command->callback([&action, o] {
+    action = [o] {
+      const int64_t steps = calibrate_steps(o->budget(), o->sampling_rate(), o->noise_multiplier());
+      return print(*o, "steps", "steps " + std::to_string(steps), o->sampling_rate(), o->noise_multiplier(), steps);
+    };
+  });
+}
+
+void add_rate(CLI::App& program, Action& action) {
+  auto o = std::make_shared<Target>();
+  CLI::App* command = program.add_subcommand("rate", "The largest sampling rate that a budget allows.");
+  command->footer(
+      "Times the number of units it is the largest expected batch. Example:\n"
+      "  ghostshard-account rate --epsilon 3 --delta 8e-6 --noise-multiplier 1.1 --steps 411");
+  o->add_target(*command);
+  o->add_sigma(*command);
+  o->add_steps(*command);
+  o->accounting.add_to(*command);
+  command->callback([&action, o] {
+    action = [o] {
+      const SamplingRate q = calibrate_sampling_rate(o->budget(), o->noise_multiplier(), o->step_count());
+      return print(*o, "sampling_rate", "sampling rate " + down(q.value(), q.value() > 1e-3 ? 9 : 15), q,
+                   o->noise_multiplier(), o->step_count());
+    };
+  });
+}
+
+}  // namespace ghostshard::accountant::cli

@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "accountant/cli/commands.h"
+#include "accountant/cli/numbers.h"
+#include "accountant/cli/run_options.h"
+#include "accountant/ledger.h"
+#include "accountant/report.h"
+#include "accountant/report_verify.h"
+
+namespace ghostshard::accountant::cli {
+namespace {
+
+using nlohmann::json;
+
+json read_json(const std::string& option, const std::string& path) {
+  std::ifstream in(path);
+  if (!in) throw std::invalid_argument(option + " must name a file that can be read, got " + path);
+  json content = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (content.is_discarded()) throw std::invalid_argument(option + " must name a JSON file, " + path + " is none");
+  return content;
+}
+
+struct ReportOptions {
+  std::string ledger, delta, output, facts;
+  std::string accountant = kDefaultAccountant;
+  bool json = false;
+};
+
+int run_report(const ReportOptions& o) {
+  const LedgerContents ledger = open_ledger(o.ledger);
+  if (ledger.dropped_partial_line)
+    std::cerr << "note: the last line of " << o.ledger
+              << " is cut short, as by a crash: its release had not been permitted yet; the " << ledger.entries.size()
+              << " whole releases before it are counted\n";
+  const auto stated = ledger.header.find("delta");
+  if (o.delta.empty() && (stated == ledger.header.end() || !stated->is_number()))
+    throw std::invalid_argument("--delta must be given: the ledger states none");
+  const Delta delta(o.delta.empty() ? stated->get<double>() : parse_number("--delta", o.delta));
+  const json facts = o.facts.empty() ? json::object() : read_json("--facts", o.facts);
+  const json report = build_report(ledger, delta, facts, o.accountant);
+  std::error_code failed;
+  std::filesystem::create_directories(o.output, failed);
+  if (!std::filesystem::is_directory(o.output, failed))
+    throw std::invalid_argument("--output must be a folder or a name that one can have, got " + o.output);
+  write_report(o.output, report);
+  if (o.json) {
+    std::cout << report.dump(2) << '\n';
+    return 0;
+  }
+  const std::filesystem::path folder(o.output);
+  std::cout << summarize_report(report) << "Written: " << (folder / "privacy_report.json").string() << ", "
+            << (folder / "privacy_report.html").string() << '\n';
+  return 0;
+}
+
+struct VerifyOptions {
+  std::string ledger, report, head;
+  bool json = false;
+};
+
+const char* verdict_text(Finding::Verdict verdict) {
+  switch (verdict) {
+    case Finding::Verdict::kAgrees:
+      return "agrees";
+    case Finding::Verdict::kDiffers:
+      return "DIFFERS";
+    case Finding::Verdict::kCannotTell:
+      return "cannot tell";
+  }
+  return "";
+}
+
+int run_verify(const VerifyOptions& o) {
+  std::optional<std::string> head;
+  if (!o.head.empty()) {
+    if (o.head.size() != 64 || o.head.find_first_not_of("0123456789abcdef") != std::string::npos)
+      throw std::invalid_argument("--head must be 64 hexadecimal digits in lower case, got \"" + o.head + '"');
+    head = o.head;
+  }
+  const LedgerContents ledger = open_ledger(o.ledger);
+  std::vector<Finding> findings = verify_head(ledger, head);
+  if (!o.report.empty()) {
+    const auto of_report = verify_report(ledger, read_json("--report", o.report));
+    findings.insert(findings.end(), of_report.begin(), of_report.end());
+  }
+  const auto differs = std::count_if(findings.begin(), findings.end(),
+                                     [](const Finding& f) { return f.verdict == Finding::Verdict::kDiffers; });
+  if (o.json) {
+    json list = json::array();
+    for (const Finding& finding : findings)
+      list.push_back({{"verdict", verdict_text(finding.verdict)}, {"what", finding.what}});
+    std::cout << json{{"agrees", differs == 0}, {"findings", list}, {"ledger_head", ledger.head}}.dump(2) << '\n';
+  } else {
+    for (const Finding& finding : findings) {
+      const std::string verdict = verdict_text(finding.verdict);
+      std::cout << verdict << std::string(13 - verdict.size(), ' ') << finding.what << '\n';
+    }
+    std::cout << (differs == 0 ? "Nothing differs."
+                               : std::to_string(differs) + (differs == 1 ? " value differs." : " values differ."))
+              << '\n';
+  }
+  return differs == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+void add_report(CLI::App& program, Action& action) {
+  auto o = std::make_shared<ReportOptions>();
+  CLI::App* command = program.add_subcommand("report", "Rebuilds the privacy report, JSON and HTML, from a ledger.");
+  command->footer(
+      "Example:\n  ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit");
+  command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();
+  command->add_option("-d,--delta", o->delta, "default: the one that the ledger states");
+  command->add_option("-o,--output", o->output, "the folder for privacy_report.json and privacy_report.html")
+      ->required();
+  command->add_option("--facts", o->facts, "a JSON file with what the run knows and the ledger does not");
+  command->add_option("--accountant", o->accountant, "contour, prv or rdp: whose number is claimed")
+      ->capture_default_str();
+  command->add_flag("--json", o->json, "print the report in place of a summary");
+  command->callback([&action, o] { action = [o] { return run_report(*o); }; });
+}
+
+void add_verify(CLI::App& program, Action& action) {
+  auto o = std::make_shared<VerifyOptions>();
+  CLI::App* command = program.add_subcommand("verify", "Checks a ledger's hash chain and recomputes a report from it.");
+  command->footer(
+      "Exit status 1 where something differs. A chain proves that no line was changed, moved, inserted or taken out "
+      "of\n"
+      "the middle; only a head kept elsewhere proves that none is missing at the end. Example:\n"
+      "  ghostshard-account verify --ledger ledger.jsonl --report privacy_report.json --head 6f1d…");
+  command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();
+  command->add_option("--report", o->report, "a privacy_report.json to recompute");
+  command->add_option("--head", o->head, "the ledger's head as a checkpoint or a published report has it");
+  command->add_flag("--json", o->json, "print one JSON object");
+  command->callback([&action, o] { action = [o] { return run_verify(*o); }; });
+}
+
+}  // namespace ghostshard::accountant::cli

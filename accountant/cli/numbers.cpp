@@ -1,0 +1,67 @@
+#include "accountant/cli/numbers.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+namespace ghostshard::accountant::cli {
+namespace {
+
+constexpr double kLargestExactCount = 9007199254740992.0;  // 2^53
+
+double plain_number(const std::string& option, const std::string& text, const std::string& whole) {
+  double value = 0;
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  if (begin != end && *begin == '+') ++begin;
+  const auto [stop, error] = std::from_chars(begin, end, value);
+  if (error == std::errc::result_out_of_range)
+    throw std::invalid_argument(option + " must be a number that a double can hold, got \"" + whole + '"');
+  if (error != std::errc() || stop != end)
+    throw std::invalid_argument(option + " must be a number, got \"" + whole + '"');
+  return value;
+}
+
+std::string rounded(double value, int digits, double (*round)(double)) {
+  if (!std::isfinite(value)) return value > 0 ? "infinity" : "not a number";
+  const double scale = std::pow(10.0, digits);
+  const double scaled = std::abs(value) < 1e15 / scale ? round(value * scale) / scale : value;
+  char text[400];
+  std::snprintf(text, sizeof text, "%.*f", digits, scaled);
+  return text;
+}
+
+}  // namespace
+
+double parse_number(const std::string& option, const std::string& text) {
+  const size_t slash = text.find('/');
+  if (slash == std::string::npos) return plain_number(option, text, text);
+  return plain_number(option, text.substr(0, slash), text) / plain_number(option, text.substr(slash + 1), text);
+}
+
+int64_t parse_count(const std::string& option, const std::string& text) {
+  int64_t whole = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
+  if (error == std::errc() && stop == text.data() + text.size() && whole >= 0) return whole;
+  const std::string rule = option + " must be a whole number >= 0, got \"" + text + '"';
+  double value = -1;
+  try {
+    value = plain_number(option, text, text);
+  } catch (const std::invalid_argument&) {
+    throw std::invalid_argument(rule);
+  }
+  if (!(value >= 0 && value == std::floor(value))) throw std::invalid_argument(rule);
+  if (value > kLargestExactCount) throw std::invalid_argument(option + " must be at most 2^53, got \"" + text + '"');
+  return static_cast<int64_t>(value);
+}
+
+std::string exact(double value) {
+  return std::isfinite(value) ? nlohmann::json(value).dump() : (value > 0 ? "infinity" : "not a number");
+}
+
+std::string up(double value, int digits) { return rounded(value, digits, std::ceil); }
+std::string down(double value, int digits) { return rounded(value, digits, std::floor); }
+
+}  // namespace ghostshard::accountant::cli

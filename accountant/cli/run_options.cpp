@@ -1,0 +1,158 @@
+#include "accountant/cli/run_options.h"
+
+#include <filesystem>
+#include <stdexcept>
+
+#include "accountant/cli/numbers.h"
+
+namespace ghostshard::accountant::cli {
+namespace {
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ':')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+// Sampling everybody is not sampling: the event that every adjacency and engine knows.
+Event sampled(double q, double sigma) {
+  const SamplingRate rate(q);
+  const NoiseMultiplier noise(sigma);
+  if (q == 1) return GaussianEvent{noise};
+  return PoissonGaussianEvent{rate, noise};
+}
+
+std::pair<Event, int64_t> phase(const std::string& text) {
+  const auto parts = split(text);
+  if (parts.size() != 3)
+    throw std::invalid_argument("--phase must be Q:SIGMA:STEPS, e.g. 0.01:1.1:5000, got \"" + text + '"');
+  return {
+      sampled(parse_number("--phase's sampling rate", parts[0]), parse_number("--phase's noise multiplier", parts[1])),
+      parse_count("--phase's steps", parts[2])};
+}
+
+std::pair<Event, int64_t> fixed_phase(const std::string& text) {
+  const auto parts = split(text);
+  if (parts.size() != 4)
+    throw std::invalid_argument("--fixed-phase must be BATCH:UNITS:SIGMA:STEPS, e.g. 256:60000:1.1:5000, got \"" +
+                                text + '"');
+  const Event event = FixedSizeGaussianEvent{
+      parse_count("--fixed-phase's units", parts[1]), parse_count("--fixed-phase's batch", parts[0]),
+      NoiseMultiplier(parse_number("--fixed-phase's noise multiplier", parts[2]))};
+  require_valid(event);
+  return {event, parse_count("--fixed-phase's steps", parts[3])};
+}
+
+}  // namespace
+
+void AccountingOptions::add_to(CLI::App& command) {
+  command
+      .add_option("--accountant", accountant,
+                  "contour (tightest), prv (an independent grid) or rdp (what older papers report)")
+      ->capture_default_str()
+      ->group("How");
+  command
+      .add_option("--adjacency", adjacency,
+                  "zero-out (the default), add-or-remove or replace-one; a ledger names its own")
+      ->group("How");
+  command.add_flag("--json", json, "print one JSON object with every digit")->group("How");
+}
+
+void RunOptions::add_to(CLI::App& command) {
+  command
+      .add_option("-q,--sampling-rate", rate_,
+                  "probability of each unit to be in a batch; may be a fraction: 256/60000")
+      ->group("What ran");
+  command.add_option("-s,--noise-multiplier", sigma_, "standard deviation of the noise in units of the clip norm")
+      ->group("What ran");
+  command.add_option("-t,--steps", steps_, "number of steps")->group("What ran");
+  command.add_option("--phase", phases_, "Q:SIGMA:STEPS, instead of the three above; may be given several times")
+      ->group("What ran");
+  command
+      .add_option("--fixed-phase", fixed_phases_,
+                  "BATCH:UNITS:SIGMA:STEPS: batches of one size, drawn without replacement")
+      ->group("What ran");
+  command.add_option("--ledger", ledger_, "what a run wrote: its ledger.jsonl")->group("What ran");
+}
+
+LedgerContents open_ledger(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored))
+    throw std::invalid_argument("--ledger must name a file, got " + path);
+  return read_ledger(path);
+}
+
+Adjacency adjacency_of(const AccountingOptions& accounting) {
+  return accounting.adjacency.empty() ? Adjacency::kZeroOut : adjacency_from_string(accounting.adjacency);
+}
+
+Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::string>& notes) const {
+  const bool single = !rate_.empty() || !sigma_.empty() || !steps_.empty();
+  const bool phases = !phases_.empty() || !fixed_phases_.empty();
+  if (single + phases + !ledger_.empty() != 1)
+    throw std::invalid_argument(
+        "what ran must be given in exactly one way: --sampling-rate, --noise-multiplier and --steps, or --phase, or "
+        "--ledger");
+  Run run;
+  run.adjacency = adjacency_of(accounting);
+  if (single) {
+    if (rate_.empty() || sigma_.empty() || steps_.empty())
+      throw std::invalid_argument("--sampling-rate, --noise-multiplier and --steps must be given together");
+    run.phases.emplace_back(sampled(parse_number("--sampling-rate", rate_), parse_number("--noise-multiplier", sigma_)),
+                            parse_count("--steps", steps_));
+    return run;
+  }
+  for (const std::string& text : phases_) run.phases.push_back(phase(text));
+  for (const std::string& text : fixed_phases_) run.phases.push_back(fixed_phase(text));
+  if (phases) return run;
+
+  run.ledger = open_ledger(ledger_);
+  if (run.ledger->dropped_partial_line)
+    notes.push_back("the last line of " + ledger_ +
+                    " is cut short, as by a crash: its release had not been permitted yet; the " +
+                    std::to_string(run.ledger->entries.size()) + " whole releases before it are counted");
+  const Adjacency stated = adjacency_from_string(run.ledger->header.at("adjacency").get<std::string>());
+  if (!accounting.adjacency.empty() && stated != run.adjacency)
+    throw std::invalid_argument("--adjacency must be that of the ledger (" + to_string(stated) + "), got " +
+                                accounting.adjacency);
+  run.adjacency = stated;
+  if (const auto found = run.ledger->header.find("delta"); found != run.ledger->header.end() && found->is_number())
+    run.delta = found->get<double>();
+  for (const LedgerEntry& entry : run.ledger->entries) {
+    if (run.phases.empty() || !(run.phases.back().first == entry.event)) run.phases.emplace_back(entry.event, 0);
+    ++run.phases.back().second;
+  }
+  return run;
+}
+
+std::unique_ptr<Accountant> Run::account(const std::string& accountant) const {
+  auto engine = make_accountant(accountant, adjacency);
+  for (const auto& [event, count] : phases) engine->compose(event, count);
+  return engine;
+}
+
+nlohmann::json Run::to_json() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [event, count] : phases) list.push_back({{"event", accountant::to_json(event)}, {"count", count}});
+  return list;
+}
+
+std::string Run::describe() const {
+  constexpr size_t kShown = 4;
+  std::string text;
+  for (size_t i = 0; i < phases.size() && i < kShown; ++i) {
+    const nlohmann::json event = accountant::to_json(phases[i].first);
+    text += (i > 0 ? " + " : "") + std::to_string(phases[i].second) + " x " + type_name(phases[i].first);
+    for (const auto& [key, value] : event.items())
+      if (key != "type") text += ", " + key + " " + value.dump();
+  }
+  if (phases.size() > kShown) text += " + " + std::to_string(phases.size() - kShown) + " further phases";
+  return text.empty() ? "nothing" : text;
+}
+
+}  // namespace ghostshard::accountant::cli

@@ -1,0 +1,79 @@
+// What build_report puts together; not for callers outside the report.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "accountant/accountant.h"
+#include "accountant/ledger.h"
+
+namespace ghostshard::accountant::report_parts {
+
+inline constexpr const char* kNotStated = "not stated by the run";
+
+// Whether a name is one of the sixteen sections, to which facts may speak.
+bool is_section(const std::string& name);
+// JSON knows no infinity; null where there is no bound.
+nlohmann::json finite_or_null(double value);
+nlohmann::json to_json(const EpsilonBound& bound);
+
+// ---- what the ledger says (report_ledger.cpp)
+
+struct Spent {
+  std::vector<std::pair<Event, int64_t>> events;     // distinct, in order of first appearance
+  std::vector<std::pair<size_t, int64_t>> sequence;  // run lengths over indices into events: the order of charges
+  std::set<int64_t> steps;
+  std::map<int64_t, int64_t> releases_per_attempt;
+  std::set<std::string> samplers;  // that the events assume: "poisson", "fixed-size", "truncated-poisson"
+  bool noise_repeated = false;     // two releases of one kind share key epoch, step and attempt, so their noise as well
+};
+
+double sampling_rate(const Event& event);  // 1 for an event without sampling
+
+Spent spent_by(const LedgerContents& ledger);
+std::unique_ptr<Accountant> account(const Spent& spent, const std::string& name, Adjacency adjacency);
+
+nlohmann::json population_and_steps(const LedgerContents& ledger, const Spent& spent);
+nlohmann::json mechanism(const LedgerContents& ledger, const Spent& spent);
+nlohmann::json sampler_section(const Spent& spent, const nlohmann::json& facts);
+nlohmann::json provenance(const LedgerContents& ledger);
+
+// ---- curves (report_curves.cpp); `reported` is the claim's bound at delta, which is not computed a second time
+
+// Epsilon at deltas from 1e-1 down to 1e-15 and at the reported one, what they bound together, and mu-GDP.
+nlohmann::json privacy_curve(const Accountant& engine, Delta delta, const EpsilonBound& reported);
+// Epsilon at delta after each of up to some thirty prefixes of the ledger.
+nlohmann::json spending(const Spent& spent, const std::string& accountant, Adjacency adjacency, Delta delta,
+                        const EpsilonBound& reported);
+// The same run under every engine: {"contour": {delta, epsilon, detail, direction, curve}, …}, without a curve where it
+// is the claim's; an engine that cannot bound the run is {"refused": why}.
+nlohmann::json accountants(const Spent& spent, Adjacency adjacency, Delta delta, const EpsilonBound& reported);
+// What the curve says of a person with k units (Dwork, Roth 2014, Thm. 2.2 iterated): (k·e, d·(e^(k·e) - 1)/(e^e - 1))
+// at a point (e, d); the smallest k·e whose delta is still at most the reported one, null where the curve ends before.
+nlohmann::json group_guarantee(const nlohmann::json& privacy_curve, const nlohmann::json& units_per_person,
+                               Delta delta);
+
+// ---- wording (report_wording.cpp)
+
+nlohmann::json adjacency_section(Adjacency adjacency);
+nlohmann::json not_promised(const std::string& unit, bool per_person, bool unnoised_shown);
+nlohmann::json assumptions(const LedgerContents& ledger, const Spent& spent);
+// The claim, or why there is none, as one paragraph.
+std::string statement(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
+                      const std::vector<std::string>& reasons, bool unnoised_shown);
+// What the claim means for somebody who is no expert, a list of sentences; empty where nothing is claimed.
+nlohmann::json plain_words(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
+                           const nlohmann::json& membership_bounds);
+// 2.99981 as "2.9999": never less than the number.
+std::string rounded_up(double value, int digits = 4);
+// 1e-06 as "10⁻⁶", 1.23456e-05 as "1.24×10⁻⁵", 0.01 as "0.01": three digits, rounded up.
+std::string small_number(double value);
+
+}  // namespace ghostshard::accountant::report_parts

@@ -1,0 +1,128 @@
+// ghostshard._native.accountant: the accountant for Python. Names and types only; what the classes that users see are
+// made of is in bindings/python/ghostshard/accountants.py.
+//
+// A history is what Opacus calls one: a list of (noise_multiplier, sampling_rate, steps). std::invalid_argument
+// becomes ValueError. Nothing here touches Python objects while it computes, so the interpreter lock is released.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "accountant/accountant.h"
+#include "accountant/calibration.h"
+#include "accountant/ledger.h"
+#include "accountant/rdp.h"
+
+namespace py = pybind11;
+
+namespace ghostshard::accountant {
+namespace {
+
+using History = std::vector<std::tuple<double, double, int64_t>>;
+// lower, estimate, upper, accountant, direction, detail
+using Bound = std::tuple<double, double, double, std::string, std::string, std::string>;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Opacus allows a noise multiplier of 0: steps without privacy.
+bool is_noiseless(const History& history) {
+  bool noiseless = false;
+  for (const auto& [sigma, q, steps] : history) {
+    (void)SamplingRate{q};
+    if (!(steps >= 0)) throw std::invalid_argument("steps must be >= 0, got " + std::to_string(steps));
+    if (sigma == 0)
+      noiseless = noiseless || steps > 0;
+    else
+      (void)NoiseMultiplier{sigma};
+  }
+  return noiseless;
+}
+
+Event event(double sigma, double q) {
+  if (q == 1) return GaussianEvent{NoiseMultiplier(sigma)};
+  return PoissonGaussianEvent{SamplingRate(q), NoiseMultiplier(sigma)};
+}
+
+std::unique_ptr<Accountant> charged(const History& history, const std::string& accountant,
+                                    const std::string& adjacency) {
+  auto engine = make_accountant(accountant, adjacency_from_string(adjacency));
+  for (const auto& [sigma, q, steps] : history)
+    if (steps > 0) engine->compose(event(sigma, q), steps);
+  return engine;
+}
+
+const char* const kNoiseless = "steps without noise";
+
+std::vector<Bound> epsilons(const History& history, const std::vector<double>& deltas, const std::string& accountant,
+                            const std::string& adjacency) {
+  const bool noiseless = is_noiseless(history);
+  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency);
+  std::vector<Bound> bounds;
+  for (const double at : deltas) {
+    const Delta delta(at);
+    if (noiseless) {
+      bounds.emplace_back(0.0, kInfinity, kInfinity, accountant, "both", kNoiseless);
+      continue;
+    }
+    const EpsilonBound bound = engine->epsilon(delta);
+    bounds.emplace_back(bound.lower, bound.estimate, bound.upper, bound.accountant, bound.direction, bound.detail);
+  }
+  return bounds;
+}
+
+std::vector<Bound> deltas(const History& history, const std::vector<double>& epsilons, const std::string& accountant,
+                          const std::string& adjacency) {
+  const bool noiseless = is_noiseless(history);
+  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency);
+  std::vector<Bound> bounds;
+  for (const double at : epsilons) {
+    const Epsilon epsilon(at);
+    if (noiseless) {
+      bounds.emplace_back(0.0, 1.0, 1.0, accountant, "both", kNoiseless);
+      continue;
+    }
+    const DeltaBound bound = engine->delta(epsilon);
+    bounds.emplace_back(bound.lower, bound.estimate, bound.upper, bound.accountant, bound.direction, bound.detail);
+  }
+  return bounds;
+}
+
+double at_orders(const History& history, const std::vector<double>& orders, double delta) {
+  if (is_noiseless(history)) return kInfinity;
+  std::vector<std::pair<Event, int64_t>> composed;
+  for (const auto& [sigma, q, steps] : history)
+    if (steps > 0) composed.emplace_back(event(sigma, q), steps);
+  return rdp_epsilon_at_orders(composed, orders, Delta(delta));
+}
+
+Budget budget(double epsilon, double delta, const std::string& accountant, const std::string& adjacency) {
+  return {accountant, adjacency_from_string(adjacency), Epsilon(epsilon), Delta(delta)};
+}
+
+}  // namespace
+}  // namespace ghostshard::accountant
+
+PYBIND11_MODULE(accountant, module) {
+  using namespace ghostshard::accountant;
+  using release = py::call_guard<py::gil_scoped_release>;
+  module.doc() = "The C++ accountant; ghostshard.accountants is what to use.";
+  module.attr("version") = kLibraryVersion;
+  module.def("opacus_orders", &opacus_orders);
+  module.def("epsilons", &epsilons, py::arg("history"), py::arg("deltas"), py::kw_only(), py::arg("accountant"),
+             py::arg("adjacency"), release());
+  module.def("deltas", &deltas, py::arg("history"), py::arg("epsilons"), py::kw_only(), py::arg("accountant"),
+             py::arg("adjacency"), release());
+  module.def("rdp_epsilon_at_orders", &at_orders, py::arg("history"), py::arg("orders"), py::arg("delta"), release());
+  module.def(
+      "noise_multiplier",
+      [](double epsilon, double delta, double q, int64_t steps, const std::string& accountant,
+         const std::string& adjacency) {
+        return calibrate_noise(budget(epsilon, delta, accountant, adjacency), SamplingRate(q), steps).value();
+      },
+      py::arg("epsilon"), py::arg("delta"), py::arg("sampling_rate"), py::arg("steps"), py::kw_only(),
+      py::arg("accountant"), py::arg("adjacency"), release());
+}

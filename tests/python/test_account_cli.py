@@ -1,0 +1,337 @@
+"""ghostshard-account as a user calls it: answers, sentences for bad input, ledgers that were cut, reports that lie."""
+
+import csv
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+RATE, SIGMA, STEPS = 0.1, 2.0, 30
+MNIST = ["--sampling-rate", "256/60000", "--noise-multiplier", "1.1", "--steps", "14063"]
+
+
+@pytest.fixture(scope="session")
+def account(repository):
+    """account("epsilon", …): the finished process."""
+    program = Path(os.environ.get("GHOSTSHARD_ACCOUNT", repository / "build" / "release" / "bin" / "ghostshard-account"))
+    if not os.access(program, os.X_OK):
+        pytest.fail(f"{program} is not there: `make build` builds it", pytrace=False)
+
+    def run(*words):
+        return subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=120)
+
+    return run
+
+
+def answer(done) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def write_ledger(path: Path, releases: int = STEPS, **header) -> list[str]:
+    lines = [json.dumps({"type": "header", "schema": "ghostshard.ledger/1", "adjacency": "zero-out", "units": 1000,
+                         "unit_of_privacy": "text", "delta": 1e-5, "library_version": "0.1.0", "run_id": "r",
+                         "previous": "0" * 64, **header})]  # fmt: skip
+    for step in range(releases):
+        event = {"type": "poisson_gaussian", "sampling_rate": RATE, "noise_multiplier": SIGMA}
+        lines.append(json.dumps({"type": "release", "sequence": step + 1, "step": step, "attempt": 0, "event": event,
+                                 "previous": hashlib.sha256(lines[-1].encode()).hexdigest()}))  # fmt: skip
+    path.write_text("".join(line + "\n" for line in lines))
+    return lines
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    write_ledger(path)
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Answers. True values: contour integrals in 40-digit arithmetic.
+
+
+@pytest.mark.parametrize("accountant, width", [("contour", 1e-9), ("prv", 0.01)])
+def test_epsilon_brackets_the_truth(account, accountant, width):
+    found = answer(account("epsilon", *MNIST, "--delta", "1e-5", "--json", "--accountant", accountant))
+    assert found["lower"] <= 2.381689726141649 <= found["upper"] <= found["lower"] + width
+    assert found["lower"] <= found["estimate"] <= found["upper"]
+    assert (found["delta"], found["accountant"], found["direction"]) == (1e-5, accountant, "remove")
+
+
+def test_rdp_is_that_of_a_continuous_order(account):
+    found = answer(account("epsilon", *MNIST, "--delta", "1e-5", "--json", "--accountant", "rdp"))
+    assert found["upper"] == pytest.approx(2.5966419148565816, abs=1e-8)
+
+
+def test_phases_add_up_in_any_order(account):
+    words = ["--delta", "1e-5", "--json"]
+    found = answer(account("epsilon", "--phase", "0.01:1.2:5000", "--phase", "0.02:0.9:1000", *words))
+    assert found["lower"] <= 5.892513176225 + 1e-11 and found["upper"] >= 5.892513176225 - 1e-11
+    other = answer(account("epsilon", "--phase", "0.02:0.9:1000", "--phase", "0.01:1.2:5000", *words))
+    assert other["upper"] == pytest.approx(found["upper"], rel=1e-9)
+
+
+def test_the_text_never_shows_less_than_the_bound(account):
+    exact = answer(account("epsilon", *MNIST, "--delta", "1e-5", "--json"))["upper"]
+    shown = account("epsilon", *MNIST, "--delta", "1e-5").stdout
+    assert exact <= float(re.match(r"epsilon <= ([0-9.]+) at delta = 1e-05\n", shown)[1]) <= exact + 1e-4
+
+
+def test_delta_is_the_way_back(account):
+    run = ["--phase", "0.01:1:10000", "--json"]
+    epsilon = answer(account("epsilon", *run, "--delta", "1e-5"))["upper"]
+    assert answer(account("delta", *run, "--epsilon", epsilon))["upper"] == pytest.approx(1e-5, rel=1e-6)
+
+
+BUDGET = ["--epsilon", "3", "--delta", "8e-6", "--json"]
+
+
+def test_noise_is_on_the_private_side_within_a_millionth(account):
+    found = answer(account("noise", *BUDGET, "--sampling-rate", "1024/42061", "--steps", "411"))
+    assert 0 <= found["noise_multiplier"] - 1.0269848448 <= 1e-6
+    assert found["epsilon"] <= 3
+
+
+def test_steps_and_rate_are_the_last_that_the_budget_allows(account):
+    fixed = ["--noise-multiplier", "1.1"]
+    steps = answer(account("steps", *BUDGET, *fixed, "--sampling-rate", "1024/42061"))
+    assert steps["epsilon"] <= 3
+    run = ["--delta", "8e-6", "--json", *fixed]
+    assert answer(account("epsilon", *run, "-q", "1024/42061", "-t", steps["steps"] + 1))["upper"] > 3
+    rate = answer(account("rate", *BUDGET, *fixed, "--steps", "411"))
+    assert rate["epsilon"] <= 3
+    assert answer(account("epsilon", *run, "-q", rate["sampling_rate"] * (1 + 1e-6), "-t", 411))["upper"] > 3
+
+
+def test_nothing_costs_nothing(account):
+    assert answer(account("epsilon", "--phase", "0.01:1:0", "--delta", "1e-5", "--json"))["upper"] == 0
+
+
+def test_curve_speaks_json_csv_and_table(account):
+    run = ["curve", "--phase", "0.1:2:30", "--deltas", "1e-5,1e-7"]
+    points = answer(account(*run, "--json"))["points"]
+    rows = list(csv.DictReader(io.StringIO(account(*run, "--csv").stdout)))
+    assert [float(row["delta"]) for row in rows] == [1e-5, 1e-7] == [point["delta"] for point in points]
+    for row, point in zip(rows, points, strict=True):
+        assert float(row["epsilon_upper"]) == point["epsilon"]["upper"]
+    assert account(*run).stdout.count("\n") == 3
+
+
+def test_curve_over_steps_ends_at_the_whole_run(account):
+    run = ["--phase", "0.1:2:20", "--phase", "0.1:3:11", "--delta", "1e-5", "--json"]
+    points = answer(account("curve", *run, "--over-steps", "--points", "7"))["points"]
+    assert [point["steps"] for point in points] == sorted({point["steps"] for point in points})
+    assert points[-1] == {"steps": 31, "epsilon": points[-1]["epsilon"]}
+    assert points[-1]["epsilon"]["upper"] == answer(account("epsilon", *run))["upper"]
+
+
+def test_help_teaches_with_examples(account):
+    done = account("--help")
+    assert done.returncode == 0
+    for command in ("epsilon", "delta", "noise", "steps", "rate", "curve", "report", "verify"):
+        assert f"\n  {command} " in done.stdout
+        assert "Example" in account(command, "--help").stdout
+
+
+@pytest.mark.parametrize("line", [
+    line.strip() for line in """
+        ghostshard-account epsilon --phase 0.01:1.2:5000 --phase 0.02:0.9:1000 --delta 1e-5 --json
+        ghostshard-account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411
+    """.strip().splitlines()
+])  # fmt: skip
+def test_examples_of_the_help_work(account, line):
+    assert line in account("--help").stdout
+    assert account(*line.split()[1:]).returncode == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bad input: one sentence, status 2
+
+GOOD = {"-q": "0.1", "-s": "1", "-t": "10", "-d": "1e-5"}
+
+
+def words(**changes) -> list[str]:
+    flags = {**GOOD, **{"-" + name: value for name, value in changes.items()}}
+    return ["epsilon", *(word for pair in flags.items() for word in pair)]
+
+
+BAD = {
+    "rate_nan": (words(q="nan"), "sampling rate must be > 0 and <= 1, got nan"),
+    "rate_above_one": (words(q="1.5"), "sampling rate must be > 0 and <= 1, got 1.5"),
+    "rate_zero": (words(q="0"), "sampling rate must be"),
+    "rate_by_zero": (words(q="1/0"), "sampling rate must be"),
+    "rate_no_number": (words(q="much"), '--sampling-rate must be a number, got "much"'),
+    "rate_with_a_tail": (words(q="0.1x"), "--sampling-rate must be a number"),
+    "noise_zero": (words(s="0"), "noise multiplier must be finite and > 0, got 0"),
+    "noise_negative": (words(s="-1"), "noise multiplier must be"),
+    "noise_infinite": (words(s="inf"), "noise multiplier must be"),
+    "noise_nan": (words(s="NaN"), "noise multiplier must be"),
+    "noise_beyond_a_double": (words(s="1e999"), "--noise-multiplier must be a number that a double can hold"),
+    "steps_negative": (words(t="-3"), '--steps must be a whole number >= 0, got "-3"'),
+    "steps_fractional": (words(t="2.5"), "--steps must be a whole number"),
+    "steps_nan": (words(t="nan"), "--steps must be a whole number"),
+    "steps_too_many": (words(t="1e300"), "--steps must be at most 2^53"),
+    "delta_zero": (words(d="0"), "delta must lie strictly between 0 and 1, got 0"),
+    "delta_one": (words(d="1"), "delta must lie strictly"),
+    "delta_nan": (words(d="nan"), "delta must lie strictly"),
+    "delta_missing": (["epsilon", "--phase", "0.1:1:10"], "--delta must be given"),
+    "nothing_ran": (["epsilon", "--delta", "1e-5"], "what ran must be given in exactly one way"),
+    "two_ways": ([*words(), "--phase", "0.1:1:10"], "what ran must be given in exactly one way"),
+    "half_a_way": (["epsilon", "-q", "0.1", "-d", "1e-5"], "must be given together"),
+    "phase_of_two": (["epsilon", "--phase", "0.1:1", "-d", "1e-5"], "--phase must be Q:SIGMA:STEPS"),
+    "fixed_phase_too_large": (["epsilon", "--fixed-phase", "9:3:1:1", "-d", "1e-5"], "batch must be"),
+    "unknown_accountant": ([*words(), "--accountant", "gdp"], 'accountant must be one of contour, prv, rdp; got "gdp"'),
+    "unknown_adjacency": ([*words(), "--adjacency", "near"], "adjacency must be one of"),
+    "replace_one_of_poisson": ([*words(), "--adjacency", "replace-one"], "replace-one"),
+    "epsilon_negative": (["delta", "--phase", "0.1:1:10", "--epsilon", "-1"], "epsilon must be finite and >= 0"),
+    "no_noise_reaches_it": (["noise", "-e", "0", "-d", "1e-9", "-q", "1", "-t", "1"], "target epsilon must be reachable"),
+    "noise_for_no_steps": (["noise", "-e", "1", "-d", "1e-9", "-q", "1", "-t", "0"], "steps must be > 0"),
+    "two_curves": (["curve", "--phase", "0.1:1:10", "--deltas", "1e-5", "--epsilons", "1"], "ask for one"),
+    "no_points": (["curve", "--phase", "0.1:1:9", "--over-steps", "-d", "1e-5", "--points", "0"], "--points must lie"),
+    "unknown_option": ([*words(), "--sigma", "1"], "--sigma"),
+    "unknown_command": (["guess"], "subcommand is required"),
+    "no_command": ([], "subcommand is required"),
+    "ledger_missing": (["epsilon", "--ledger", "nowhere.jsonl", "-d", "1e-5"], "--ledger must name a file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line, sentence", BAD.values(), ids=BAD.keys())
+def test_bad_input_is_a_sentence(account, line, sentence):
+    done = account(*line)
+    assert done.returncode == 2 and done.stdout == ""
+    assert sentence in done.stderr and done.stderr.count("\n") == 1
+
+
+def swap(lines):
+    lines[2], lines[3] = lines[3], lines[2]
+
+
+def edit(lines):
+    lines[2] = lines[2].replace("2.0", "9.0")
+
+
+def other_schema(lines):
+    lines[0] = lines[0].replace("ledger/1", "ledger/9")
+
+
+BROKEN = {
+    "reordered": (swap, "line 3: previous must be"),
+    "edited": (edit, "line 4: previous must be"),
+    "a_line_taken_out": (lambda lines: lines.pop(2), "line 3: previous must be"),
+    "unknown_schema": (other_schema, "schema must be ghostshard.ledger/1"),
+    "cut_in_the_middle": (lambda lines: lines.__setitem__(2, lines[2][:30]), "line 3: must be a JSON object"),
+    "empty": (lambda lines: lines.clear(), "the file is empty"),
+}
+
+
+@pytest.mark.parametrize("change, sentence", BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("command", ["epsilon", "report", "verify"])
+def test_a_broken_ledger_is_refused(account, tmp_path, command, change, sentence):
+    path = tmp_path / "ledger.jsonl"
+    lines = write_ledger(path, releases=5)
+    change(lines)
+    path.write_text("".join(line + "\n" for line in lines))
+    done = account(command, "--ledger", path, *(["--output", tmp_path / "out"] if command == "report" else []))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert sentence in done.stderr and str(path) in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ledgers, reports, verification
+
+
+def test_a_ledger_is_its_events(account, ledger):
+    found = answer(account("epsilon", "--ledger", ledger, "--json"))
+    same = answer(account("epsilon", "--phase", f"{RATE}:{SIGMA}:{STEPS}", "--delta", "1e-5", "--json"))
+    assert (found["upper"], found["delta"]) == (same["upper"], 1e-5)
+    assert found["ledger_head"] == hashlib.sha256(ledger.read_bytes().splitlines()[-1]).hexdigest()
+
+
+def test_a_ledger_cut_in_its_last_line_counts_what_is_certain_and_says_so(account, ledger):
+    ledger.write_bytes(ledger.read_bytes()[:-20])
+    done = account("epsilon", "--ledger", ledger, "--json")
+    same = answer(account("epsilon", "--phase", f"{RATE}:{SIGMA}:{STEPS - 1}", "--delta", "1e-5", "--json"))
+    assert answer(done)["upper"] == same["upper"]
+    assert f"the {STEPS - 1} whole releases before it are counted" in answer(done)["notes"][0]
+    assert "cut short" in account("epsilon", "--ledger", ledger).stderr
+    assert "cut short" in account("verify", "--ledger", ledger).stdout
+
+
+def test_report_is_rebuilt_and_verified(account, ledger, tmp_path):
+    out = tmp_path / "new" / "folder"
+    done = account("report", "--ledger", ledger, "--delta", "1e-6", "--output", out)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((out / "privacy_report.json").read_text())
+    assert report["guarantee"]["delta"] == 1e-6 and report["guarantee"]["accountant"] == "contour"
+    epsilon = report["guarantee"]["epsilon"]
+    assert 0 < epsilon["lower"] <= epsilon["estimate"] <= epsilon["upper"] < report["rdp"]["epsilon"]["upper"]
+    page = (out / "privacy_report.html").read_text()
+    assert f"ε ≤ {math.ceil(epsilon['upper'] * 1e4) / 1e4:.4f}" in page and "<script" not in page
+    head = report["provenance"]["ledger_head"]
+    verified = account("verify", "--ledger", ledger, "--report", out / "privacy_report.json", "--head", head)
+    assert verified.returncode == 0 and verified.stdout.endswith("Nothing differs.\n"), verified.stdout
+
+
+def test_a_report_that_lies_is_found_out(account, ledger, tmp_path):
+    assert account("report", "--ledger", ledger, "--output", tmp_path).returncode == 0
+    path = tmp_path / "privacy_report.json"
+    report = json.loads(path.read_text())
+    report["guarantee"]["epsilon"]["upper"] /= 2
+    path.write_text(json.dumps(report))
+    done = account("verify", "--ledger", ledger, "--report", path)
+    assert done.returncode == 1 and "DIFFERS      guarantee.epsilon.upper: the report says" in done.stdout
+
+
+def test_lines_taken_off_the_end_show_against_a_head_kept_elsewhere(account, tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    lines = write_ledger(path, releases=5)
+    head = hashlib.sha256(lines[-1].encode()).hexdigest()
+    assert account("verify", "--ledger", path, "--head", head).returncode == 0
+    path.write_text("".join(line + "\n" for line in lines[:-1]))
+    assert account("verify", "--ledger", path).returncode == 0
+    done = account("verify", "--ledger", path, "--head", head)
+    assert done.returncode == 1 and "lines are missing" in done.stdout
+    assert account("verify", "--ledger", path, "--head", "abc").returncode == 2
+
+
+def test_facts_of_a_file_reach_the_report_and_cannot_contradict_the_ledger(account, tmp_path):
+    path, facts = tmp_path / "ledger.jsonl", tmp_path / "facts.json"
+    write_ledger(path, releases=3, facts={"sampler": {"executed": "shuffled"}})
+    facts.write_text('{"tuning": {"number_of_runs": 7}}')
+    command = ["report", "--ledger", path, "--output", tmp_path / "out", "--facts", facts]
+    assert account(*command).returncode == 0
+    report = json.loads((tmp_path / "out" / "privacy_report.json").read_text())
+    assert report["tuning"]["number_of_runs"] == 7
+    assert report["guarantee"]["applies"] is False and report["guarantee"]["epsilon"]["upper"] is None
+    facts.write_text('{"sampler": {"executed": "poisson"}}')
+    assert account(*command).returncode == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Somebody else's accountant
+
+
+def test_dp_accounting_finds_the_same_epsilon(account, tmp_path):
+    """Google's PLD accountant, its mesh 1e-4 and pessimistic: above ours, by little."""
+    dp_accounting = pytest.importorskip("dp_accounting", reason="dp_accounting is not installed (requirements.txt)")
+    from dp_accounting import pld
+
+    path = tmp_path / "ledger.jsonl"
+    write_ledger(path, releases=200)
+    assert account("report", "--ledger", path, "--delta", "1e-5", "--output", tmp_path).returncode == 0
+    ours = json.loads((tmp_path / "privacy_report.json").read_text())["guarantee"]["epsilon"]
+    theirs = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    for line in path.read_text().splitlines()[1:]:
+        event = json.loads(line)["event"]
+        gaussian = dp_accounting.GaussianDpEvent(event["noise_multiplier"])
+        theirs.compose(dp_accounting.PoissonSampledDpEvent(event["sampling_rate"], gaussian))
+    epsilon = theirs.get_epsilon(1e-5)
+    assert ours["lower"] <= epsilon <= ours["upper"] + 1e-3
