@@ -5,7 +5,7 @@
 #include <string>
 
 #include "accountant/calibration.h"
-#include "tests/accountant/oracle_rows.h"
+#include "bench/accountant_rows.h"
 
 namespace ghostshard::accountant {
 namespace {

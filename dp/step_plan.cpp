@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 namespace ghostshard::dp {
@@ -160,34 +161,47 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
 
   while (plan.peak_bytes() > budget) {
     std::optional<Retreat> best;
-    const auto consider = [&](size_t unit, const char* reason, const auto& change) {
+    // Some changes save nothing alone: the first two units gathered again need the shared buffers that the others will
+    // use. So each kind is tried for one unit, two, three, … of those that it could change.
+    const auto consider = [&](const std::vector<size_t>& candidates, const char* reason, const auto& change) {
       StepPlan other = plan;
-      change(other.units[unit]);
-      other.units[unit].reason = reason;
-      appraise(other, model, shape);
-      const double saved = plan.peak_bytes() - other.peak_bytes();
-      const double seconds = std::max(0.0, other.extra_seconds - plan.extra_seconds);
-      if (saved > 0 && (!best || seconds * best->saved < best->seconds * saved)) {
-        best = Retreat{std::move(other), saved, seconds};
+      for (const size_t unit : candidates) {
+        change(other.units[unit]);
+        other.units[unit].reason = reason;
+        appraise(other, model, shape);
+        const double saved = plan.peak_bytes() - other.peak_bytes();
+        const double seconds = std::max(0.0, other.extra_seconds - plan.extra_seconds);
+        if (saved > 0 && (!best || seconds * best->saved < best->seconds * saved)) best = Retreat{other, saved, seconds};
       }
     };
+    std::vector<size_t> kept, accumulated, recording;
+    size_t most_matrices = 0;
     for (size_t i = 0; i < model.size(); ++i) {
       const UnitChoice& now = plan.units[i];
-      if (now.residency == Residency::kKeep && !model[i].always_gathered && shape.shard_ranks > 1) {
-        consider(i, "gathered again: keeping it does not fit",
-                 [](UnitChoice& c) { c.residency = Residency::kRegather; });
+      if (shape.shard_ranks > 1 && now.residency == Residency::kKeep && !model[i].always_gathered) kept.push_back(i);
+      if (shape.shard_ranks > 1 && shape.records && now.gradients == GradientFlow::kAccumulate &&
+          model[i].trainable > 0) {
+        accumulated.push_back(i);
       }
-      if (now.gradients == GradientFlow::kAccumulate && model[i].trainable > 0 && shape.shard_ranks > 1 &&
-          shape.records) {
-        consider(i, "reduced each microbatch: its whole sum does not fit",
-                 [](UnitChoice& c) { c.gradients = GradientFlow::kReduceEach; });
-      }
-      for (size_t m = 0; m < now.recording.size(); ++m) {
-        const bool held = now.recording[m] == Recording::kHold;
-        consider(i, held ? "replayed: holding does not fit" : "held: its rows would not fit", [&](UnitChoice& c) {
-          c.recording[m] = held ? Recording::kReplay : Recording::kHold;
+      if (!now.recording.empty()) recording.push_back(i);
+      most_matrices = std::max(most_matrices, now.recording.size());
+    }
+    consider(kept, "gathered again: keeping it does not fit",
+             [](UnitChoice& c) { c.residency = Residency::kRegather; });
+    consider(accumulated, "reduced each microbatch: its whole sum does not fit",
+             [](UnitChoice& c) { c.gradients = GradientFlow::kReduceEach; });
+    for (const auto& [from, to, reason] :
+         {std::tuple{Recording::kHold, Recording::kReplay, "replayed: holding does not fit"},
+          std::tuple{Recording::kReplay, Recording::kHold, "held: its rows would not fit"}}) {
+      for (size_t m = 0; m < most_matrices && shape.records; ++m) {
+        consider(recording, reason, [&, m](UnitChoice& c) {
+          if (m < c.recording.size() && c.recording[m] == from) c.recording[m] = to;
         });
       }
+      if (!shape.records) break;
+      consider(recording, reason, [&](UnitChoice& c) {
+        std::replace(c.recording.begin(), c.recording.end(), from, to);
+      });
     }
     if (!best) {
       throw std::invalid_argument("the memory budget must be at least " + mebibytes(plan.peak_bytes()) +

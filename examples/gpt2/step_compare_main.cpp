@@ -11,11 +11,12 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
 #include "dp/nonprivate.h"
 #include "dp/optimizer.h"
 #include "dp/plan.h"
-#include "examples/gpt2/model.h"
+#include "examples/gpt2/step_model.h"
 #include "fsdp/host_memory.h"
 
 namespace {
@@ -29,8 +30,11 @@ struct Shape {
   int64_t microbatches = 4;
   int64_t repeats = 5;
   std::string only;
+  bool serve = false;
   dp::RecordingChoice recording = dp::RecordingChoice::kAutomatic;
   int64_t hold_mib = 1024;
+  std::optional<double> budget_mib;
+  bool explain = false;
 };
 
 constexpr int kPhases = 5;
@@ -78,23 +82,47 @@ gpt2::TokenBatch random_batch(const Shape& shape, int64_t seed) {
   return batch;
 }
 
+gpt2::PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape, bool records) {
+  gpt2::PlannedStep step;
+  step.units = gpt2::planned_units(shape.config, gpt2::unit_specs(shape.config, {}, {}), {}, 1);
+  step.shape = {.units = shape.texts,
+                .rows_per_unit = shape.length,
+                .microbatches = shape.microbatches,
+                .shard_ranks = mesh.shape().shard,
+                .records = records};
+  const auto budget = shape.budget_mib ? std::optional(*shape.budget_mib * (1 << 20)) : std::nullopt;
+  step.plan = dp::plan_step(step.units, step.shape, budget);
+  if (shape.explain && mesh.rank() == 0) std::cerr << dp::explain(step.plan, step.units, step.shape, budget);
+  return step;
+}
+
+// Both sides gather alike: the plan's residency is that of the private step.
+gpt2::ModelOptions model_options(const gpt2::PlannedStep& step) { return {.residency = gpt2::residency_of(step.plan)}; }
+
+dp::ClipperOptions recording_options(const Shape& shape, const gpt2::PlannedStep& step,
+                                     const fsdp::ShardedModel& model) {
+  if (shape.recording == dp::RecordingChoice::kAutomatic) return gpt2::clipper_options(step, model);
+  return {.recording = shape.recording, .hold_memory_bytes = shape.hold_mib << 20};
+}
+
 struct PrivateSide {
   PrivateSide(fsdp::Mesh& mesh, const Shape& shape)
-      : key(dp::RunKey::from_bytes({}, {})),
+      : step_plan(planned(mesh, shape, true)),
+        key(dp::RunKey::from_bytes({}, {})),
         plan(dp::DpPlan::make({.units = 1 << 20,
                                .expected_batch = shape.texts * shape.microbatches * mesh.data_size(),
                                .steps = 1 << 20,
                                .noise_multiplier = accountant::NoiseMultiplier(1.0)})),
-        model(mesh, shape.config, {}),
-        clipper(plan.clipper(model.parameters(),
-                             {.recording = shape.recording, .hold_memory_bytes = shape.hold_mib << 20})),
+        model(mesh, shape.config, {}, model_options(step_plan)),
+        clipper(plan.clipper(model.parameters(), recording_options(shape, step_plan, model.parameters()))),
         mechanism(plan.mechanism(model.parameters(), key, nullptr)),
         optimizer(fsdp::make_adamw(model.parameters(), {})) {
     gpt2::initialize(model, 1);
   }
   Stopwatch step(const std::vector<gpt2::TokenBatch>& batches) {
     Stopwatch watch;
-    auto sum = clipper.begin();
+    const dp::StepId id{next++};
+    auto sum = clipper.begin(mechanism, id);
     {
       const auto resident = model.resident();
       for (const auto& batch : batches) {
@@ -107,12 +135,13 @@ struct PrivateSide {
         watch.lap(2);
       }
     }
-    auto gradient = mechanism.release(std::move(sum), {next++});
+    auto gradient = mechanism.release(std::move(sum), id);
     watch.lap(3);
     optimizer.step(std::move(gradient), 1e-5);
     watch.lap(4);
     return watch;
   }
+  gpt2::PlannedStep step_plan;
   dp::RunKey key;
   dp::DpPlan plan;
   gpt2::Gpt2 model;
@@ -124,7 +153,7 @@ struct PrivateSide {
 
 struct PlainSide {
   PlainSide(fsdp::Mesh& mesh, const Shape& shape)
-      : model(mesh, shape.config, {}),
+      : model(mesh, shape.config, {}, model_options(planned(mesh, shape, true))),
         accumulator(model.parameters(), static_cast<double>(shape.texts * shape.microbatches * mesh.data_size())),
         optimizer(fsdp::make_adamw(model.parameters(), {})) {
     gpt2::initialize(model, 1);
@@ -175,6 +204,38 @@ struct Series {
   }
 };
 
+double peak_memory_mib() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024.0;
+}
+
+// One step on each command, as bench/step_peers.py asks for them in turn with other engines.
+void serve(fsdp::Mesh& mesh, std::optional<PrivateSide>& with, std::optional<PlainSide>& without,
+           const std::vector<gpt2::TokenBatch>& batches) {
+  const std::vector<std::string> commands = {"quit", "private", "plain"};
+  while (true) {
+    const at::Tensor command = at::zeros({1}, at::kLong);
+    std::string word;
+    if (mesh.rank() == 0 && std::getline(std::cin, word)) {
+      command.fill_(std::find(commands.begin(), commands.end(), word) - commands.begin());
+    }
+    if (mesh.world_size() > 1) mesh.control().broadcast(command, 0);
+    const auto chosen = command.item<int64_t>();
+    Stopwatch watch;
+    if (chosen == 1 && with) {
+      watch = with->step(batches);
+    } else if (chosen == 2 && without) {
+      watch = without->step(batches);
+    } else {
+      return;
+    }
+    mesh.control().barrier();
+    if (mesh.rank() == 0) std::printf("%.6f %.6f %.1f\n", watch.total(), watch.processor(), peak_memory_mib());
+    std::fflush(stdout);
+  }
+}
+
 Shape parse(int argc, char** argv) {
   Shape s;
   std::string recording = "automatic";
@@ -192,7 +253,10 @@ Shape parse(int argc, char** argv) {
   app.add_option("--recording", recording)
       ->check(CLI::IsMember({"automatic", "hold", "replay"}))
       ->capture_default_str();
+  app.add_option("--memory-budget", s.budget_mib, "MiB, as the training program's");
+  app.add_flag("--explain-plan", s.explain);
   app.add_option("--hold-mib", s.hold_mib)->capture_default_str();
+  app.add_flag("--serve", s.serve, "Rank 0 reads private, plain or quit, and answers with seconds, processor seconds, MiB");
   app.add_option("--only", s.only, "For peak memory")->check(CLI::IsMember({"private", "plain"}));
   try {
     app.parse(argc, argv);
@@ -219,6 +283,10 @@ int main(int argc, char** argv) {
   std::vector<gpt2::TokenBatch> batches;
   for (int64_t m = 0; m < shape.microbatches; ++m) batches.push_back(random_batch(shape, 100 * mesh->rank() + m));
 
+  if (shape.serve) {
+    serve(*mesh, with, without, batches);
+    return 0;
+  }
   Series private_steps, plain_steps;
   std::vector<double> ratios, processor_ratios;
   for (int64_t i = 0; i <= shape.repeats; ++i) {  // the first round warms up
@@ -249,8 +317,6 @@ int main(int argc, char** argv) {
     }
   }
   if (mesh->rank() != 0) return 0;
-  struct rusage usage {};
-  getrusage(RUSAGE_SELF, &usage);
   nlohmann::ordered_json result = {{"layers", shape.config.n_layer},
                                    {"width", shape.config.n_embd},
                                    {"vocab", shape.config.vocab_size},
@@ -258,7 +324,7 @@ int main(int argc, char** argv) {
                                    {"texts", shape.texts},
                                    {"microbatches", shape.microbatches},
                                    {"ranks", mesh->world_size()},
-                                   {"peak_memory_mib", usage.ru_maxrss / 1024}};
+                                   {"peak_memory_mib", std::round(peak_memory_mib())}};
   result["parameters"] =
       with ? with->model.parameters().parameter_count() : without->model.parameters().parameter_count();
   if (with) result["private"] = private_steps.json();

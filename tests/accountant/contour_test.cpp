@@ -11,7 +11,7 @@
 
 #include "accountant/contour_line.h"
 #include "accountant/single_release.h"
-#include "tests/accountant/oracle_rows.h"
+#include "bench/accountant_rows.h"
 
 namespace ghostshard::accountant {
 namespace {

@@ -8,7 +8,7 @@
 #include "accountant/grid.h"
 #include "accountant/pld_cells.h"
 #include "accountant/single_release.h"
-#include "tests/accountant/oracle_rows.h"
+#include "bench/accountant_rows.h"
 
 namespace ghostshard::accountant {
 namespace {

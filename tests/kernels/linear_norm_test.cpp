@@ -348,7 +348,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ChoiceCase{"ExactlyEnoughMemory", 4, 512, {768, 768}, 4 * 4 * 768 * 768, Recording::kHold},
                     ChoiceCase{"OneByteTooLittle", 4, 512, {768, 768}, 4 * 4 * 768 * 768 - 1, Recording::kReplay},
                     ChoiceCase{"NoMemory", 4, 512, {768, 768}, 0, Recording::kReplay},
-                    ChoiceCase{"BeyondInt32", 3, 512, {1 << 20, 1 << 12}, kMuch, Recording::kHold},
+                    ChoiceCase{"BeyondInt32", 3, 1000, {1 << 20, 1 << 12}, kMuch, Recording::kHold},
                     ChoiceCase{"EmptyBatch", 0, 0, {768, 768}, kMuch, Recording::kReplay}),
     [](const auto& test) { return test.param.name; });
 
