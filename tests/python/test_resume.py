@@ -512,7 +512,7 @@ def test_a_kill_at_any_moment_leaves_a_ledger_of_at_least_what_was_used(keyed, r
     wait_until(lambda: "s/step" in started.err.read_text())
     started.process.send_signal(signal.SIGTERM)
     assert started.wait(20).code == 3
-    assert {step for step, _ in releases(run)} == set(range(max(checkpoints(run))))
+    assert {step for step, _ in releases(run)} >= set(range(max(checkpoints(run))))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
