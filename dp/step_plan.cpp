@@ -73,16 +73,20 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
     const bool each = choice.gradients == GradientFlow::kReduceEach;
     reduces_each = reduces_each || (each && unit.trainable > 0);
     if (!each) plan.sum_bytes += sum;
-    plan.traffic_bytes += others_part(shape) * (whole * gathers(choice.residency, shape) + sum * (each ? microbatches : 1));
+    plan.traffic_bytes +=
+        others_part(shape) * (whole * gathers(choice.residency, shape) + sum * (each ? microbatches : 1));
     for (size_t m = 0; m < unit.matrices.size() && shape.records; ++m) {
       const auto cost = kernels::recording_cost(choice.recording[m], unit.matrices[m].shape, segments);
-      const double plain = 2 * rows * static_cast<double>(unit.matrices[m].shape.inputs * unit.matrices[m].shape.outputs);
+      const double plain =
+          2 * rows * static_cast<double>(unit.matrices[m].shape.inputs * unit.matrices[m].shape.outputs);
       plan.extra_seconds += microbatches * cost.seconds;
       plan.extra_flops += microbatches * (cost.flops - plain);
     }
   }
-  if (shape.shard_ranks == 1) plan.gathered_bytes = shape.value_bytes == 4 ? 0 : parameters * 2;  // the shard itself
-  else plan.gathered_bytes += longest_shared + second_shared;
+  if (shape.shard_ranks == 1)
+    plan.gathered_bytes = shape.value_bytes == 4 ? 0 : parameters * 2;  // the shard itself
+  else
+    plan.gathered_bytes += longest_shared + second_shared;
   plan.extra_seconds += plan.traffic_bytes / kLinkBytesPerSecond;
   // Master slices; optimizer, reduced slices; two messages received, and two sent where sums do not stand whole.
   const double messages = shape.shard_ranks == 1 ? 0 : 2 * kFloatBytes * longest_trainable;
@@ -171,7 +175,8 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
         appraise(other, model, shape);
         const double saved = plan.peak_bytes() - other.peak_bytes();
         const double seconds = std::max(0.0, other.extra_seconds - plan.extra_seconds);
-        if (saved > 0 && (!best || seconds * best->saved < best->seconds * saved)) best = Retreat{other, saved, seconds};
+        if (saved > 0 && (!best || seconds * best->saved < best->seconds * saved))
+          best = Retreat{other, saved, seconds};
       }
     };
     std::vector<size_t> kept, accumulated, recording;
@@ -199,9 +204,8 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
         });
       }
       if (!shape.records) break;
-      consider(recording, reason, [&](UnitChoice& c) {
-        std::replace(c.recording.begin(), c.recording.end(), from, to);
-      });
+      consider(recording, reason,
+               [&](UnitChoice& c) { std::replace(c.recording.begin(), c.recording.end(), from, to); });
     }
     if (!best) {
       throw std::invalid_argument("the memory budget must be at least " + mebibytes(plan.peak_bytes()) +
@@ -249,11 +253,13 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model,
     if (ways.empty()) ways = std::to_string(held) + " hold, " + std::to_string(count - held) + " replay";
     const bool each = choice.gradients == GradientFlow::kReduceEach;
     std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11.2f  %s\n", unit.name.c_str(),
-                  shape.shard_ranks == 1                      ? "in place"
+                  shape.shard_ranks == 1                 ? "in place"
                   : choice.residency == Residency::kKeep ? "keep"
                                                          : "gather again",
-                  unit.trainable == 0 ? "-" : each ? "reduce each" : "accumulate", ways.c_str(),
-                  mebibytes(gathered_bytes_of(unit, shape)).c_str(),
+                  unit.trainable == 0 ? "-"
+                  : each              ? "reduce each"
+                                      : "accumulate",
+                  ways.c_str(), mebibytes(gathered_bytes_of(unit, shape)).c_str(),
                   mebibytes(each ? 0 : kFloatBytes * static_cast<double>(unit.trainable)).c_str(),
                   mebibytes(shape.records ? recorded : 0).c_str(), shape.records ? flops / 1e9 : 0.0,
                   choice.reason.c_str());

@@ -44,7 +44,8 @@ enum class RecordingChoice { kAutomatic, kHold, kReplay };
 
 class Tape final : public Recorder {
  public:
-  // units: U of this microbatch (0 allowed). planned: by parameter id, goes before choice; must outlive the tape. The memory must outlive the tape and serve one tape at a time.
+  // units: U of this microbatch (0 allowed). planned: by parameter id, goes before choice; must outlive the tape. The
+  // memory must outlive the tape and serve one tape at a time.
   Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,
        std::span<const std::optional<kernels::Recording>> planned = {});
 
@@ -93,9 +94,9 @@ class Tape final : public Recorder {
   HoldMemory& memory_;
   RecordingChoice choice_;
   std::span<const std::optional<kernels::Recording>> planned_;  // by parameter id
-  std::map<uint32_t, Entry> entries_;  // by parameter id: a fixed order of summation
-  int backward_ = -1;                  // autograd's number of the backward pass this tape belongs to
-  bool closed_ = false;                // added to a sum
+  std::map<uint32_t, Entry> entries_;                           // by parameter id: a fixed order of summation
+  int backward_ = -1;    // autograd's number of the backward pass this tape belongs to
+  bool closed_ = false;  // added to a sum
 };
 
 }  // namespace ghostshard::dp

@@ -317,9 +317,8 @@ struct Keeper {
 };
 
 Ending train_privately(const Options& o, const Inputs& in, const Course& course, const PlannedStep& step_plan,
-                       Gpt2& model, const dp::RunKey& key,
-                       accountant::LedgerWriter* ledger, dp::PrivateOptimizer& optimizer, Observer& observer,
-                       const Keeper& keeper) {
+                       Gpt2& model, const dp::RunKey& key, accountant::LedgerWriter* ledger,
+                       dp::PrivateOptimizer& optimizer, Observer& observer, const Keeper& keeper) {
   const dp::DpPlan& plan = *in.plan;
   fsdp::Mesh& mesh = model.parameters().mesh();
   const dp::PoissonSampler sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
@@ -572,8 +571,8 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   if (o.non_private) {
     ending = train_without_privacy(o, in, course, model, *optimizer, observer, keeper);
   } else {
-    ending = train_privately(o, in, course, step, model, *in.key, ledger ? &*ledger : nullptr, *private_optimizer, observer,
-                             keeper);
+    ending = train_privately(o, in, course, step, model, *in.key, ledger ? &*ledger : nullptr, *private_optimizer,
+                             observer, keeper);
   }
   if (ending == Ending::kStopped) {
     if (first_rank) {

@@ -256,7 +256,8 @@ Shape parse(int argc, char** argv) {
   app.add_option("--memory-budget", s.budget_mib, "MiB, as the training program's");
   app.add_flag("--explain-plan", s.explain);
   app.add_option("--hold-mib", s.hold_mib)->capture_default_str();
-  app.add_flag("--serve", s.serve, "Rank 0 reads private, plain or quit, and answers with seconds, processor seconds, MiB");
+  app.add_flag("--serve", s.serve,
+               "Rank 0 reads private, plain or quit, and answers with seconds, processor seconds, MiB");
   app.add_option("--only", s.only, "For peak memory")->check(CLI::IsMember({"private", "plain"}));
   try {
     app.parse(argc, argv);

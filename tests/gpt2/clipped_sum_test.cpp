@@ -150,13 +150,14 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
                                         .clip_norm = accountant::ClipNorm(c.clip_norm),
                                         .noise_multiplier = kNoNoise});
     const auto key = test_key();
-    auto clipper = plan.clipper(model.parameters(), {.recording = c.recording,
-                                                        .reduce_each = std::vector<bool>(
-                                                            c.reduce_each ? model.parameters().groups().size() : 0, true)});
+    auto clipper =
+        plan.clipper(model.parameters(),
+                     {.recording = c.recording,
+                      .reduce_each = std::vector<bool>(c.reduce_each ? model.parameters().groups().size() : 0, true)});
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
-    auto sum = clipped_batch(model, clipper, data, sampler.draw_local({0}, c.microbatch, data.row_counts()),
-                             mechanism, {0});
+    auto sum =
+        clipped_batch(model, clipper, data, sampler.draw_local({0}, c.microbatch, data.row_counts()), mechanism, {0});
     const auto gradient = mechanism.release(std::move(sum), {0});
 
     const double scale = c.options.lora.enabled() ? c.options.lora.scale() : 0;
