@@ -21,7 +21,7 @@ namespace {
 constexpr auto kAnnouncementTimeout = std::chrono::seconds(5);
 
 std::optional<std::string> environment(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here sets variables
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 

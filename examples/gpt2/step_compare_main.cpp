@@ -262,7 +262,7 @@ Shape parse(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+    std::exit(app.exit(error));  // NOLINT(concurrency-mt-unsafe): no thread was started yet
   }
   s.config.n_inner = 4 * s.config.n_embd;
   s.config.n_positions = std::max(s.config.n_positions, s.length);
