@@ -27,7 +27,7 @@ double float_sum_error(at::ScalarType type, int64_t terms) {
 
 }  // namespace
 
-void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& out,
+void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments& segments, at::Tensor out,
                        bool accumulate, NormParts& parts) {
   constexpr const char* op = "per_unit_gradient";
   require_row_pair(op, "a", a, "g", g, segments);

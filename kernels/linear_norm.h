@@ -38,7 +38,7 @@ Recording choose_recording(const LinearShape& shape, const Segments& segments, i
 
 // Hold. Writes G_u into out [U,p,d] (accumulate=false) or adds it (a parameter used twice), and sets parts.value to
 // ‖out[u]‖² of exactly the values now in out, with value_error the error of that sum of squares; mass stays 0.
-void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& out,
+void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments& segments, at::Tensor out,
                        bool accumulate, NormParts& parts);
 
 // Replay. Adds ‖G_u‖² = sum over s,t of (a_s·a_t)(g_s·g_t) to parts.value, in tiles of both Gram matrices, lower
