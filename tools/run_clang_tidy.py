@@ -77,45 +77,57 @@ def included(path, known={}):
     return known[path]
 
 
-def precompiled_header(sources, number):
+def precompiled_header(sources):
     """Flags that make clang-tidy read the group's headers of others from one file; none where that does not work."""
     from clang import cindex
 
     cindex.Config.libcxx_dir = ""  # its own standard library; clang-tidy reads the compiler's
-    folder = LINT / "headers"
-    folder.mkdir(parents=True, exist_ok=True)
-    header, output = folder / f"group{number}.h", folder / f"group{number}.pch"
     system = list(dict.fromkeys(f for s in sources for f in s.system))
     names = sorted(set().union(*(included(s.path)[1] for s in sources)))
-    header.write_text("".join(f"#if __has_include(<{n}>)\n#include <{n}>\n#endif\n" for n in names))
+    text = "".join(f"#if __has_include(<{n}>)\n#include <{n}>\n#endif\n" for n in names)
     flags = ["-std=c++20", *WARNINGS, *sources[0].group(), *(w for f in system for w in ("-isystem", f))]
     resource = next((TIDY.parent.parent / "lib" / "clang").iterdir())
     incomplete, for_serialization = 0x02, 0x10
+    meaning = hashlib.sha256("\n".join([text, *flags, libtorch_version(system), tools_identity(header=True)]).encode()).hexdigest()
+    folder = LINT / "headers"
+    folder.mkdir(parents=True, exist_ok=True)
+    header, output = folder / f"{meaning[:16]}.h", folder / f"{meaning[:16]}.pch"
+    use = ["-include-pch", str(output)]
+    if output.is_file():
+        return use
+    header.write_text(text)
+    partial = output.with_suffix(".partial")
     try:
         unit = cindex.Index.create().parse(str(header), args=[*flags, "-x", "c++-header", "-resource-dir", str(resource)],
                                            options=incomplete | for_serialization)
         errors = [str(d) for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Error]
         if errors:
             raise RuntimeError(errors[0])
-        unit.save(str(output))
+        unit.save(str(partial))
     except (cindex.LibclangError, cindex.TranslationUnitLoadError, cindex.TranslationUnitSaveError, RuntimeError) as error:
         print(f"lint: no precompiled header, every source parses its own: {error}")
         return []
     probe = folder / "probe.cpp"
     probe.write_text("#include <string>\nint main() { return std::to_string(1).size() == 1 ? 0 : 1; }\n")
-    use = ["-include-pch", str(output)]
-    tried = subprocess.run([TIDY, "--quiet", "--checks=-*,modernize-use-nullptr", str(probe), "--", *flags, *use],
-                           capture_output=True, text=True)
+    tried = subprocess.run([TIDY, "--quiet", "--checks=-*,modernize-use-nullptr", str(probe), "--", *flags, "-include-pch",
+                            str(partial)], capture_output=True, text=True)
     if tried.returncode:
         print(f"lint: the precompiled header is not readable, every source parses its own:\n{tried.stdout}{tried.stderr}")
         return []
+    partial.rename(output)
     return use
 
 
-def tools_identity():
-    parts = [(ROOT / name).read_text() for name in (".clang-tidy", "tools/lint-requirements.txt", "tools/run_clang_tidy.py")]
+def libtorch_version(folders):
+    files = (Path(f) / "torch" / "csrc" / "api" / "include" / "torch" / "version.h" for f in folders)
+    return "".join(f.read_text() for f in files if f.is_file())
+
+
+def tools_identity(header=False):
+    """What decides a result beside the source and its flags; for a precompiled header, the tools alone."""
+    parts = [(ROOT / name).read_text() for name in ("tools/lint-requirements.txt", ".clang-tidy")[:1 if header else 2]]
     parts.append(subprocess.run(["c++", "--version"], capture_output=True, text=True).stdout)
-    return "\n".join(parts)
+    return "\n".join([*parts, *SHALLOW])
 
 
 def clean_marker(source, identity):
@@ -125,10 +137,7 @@ def clean_marker(source, identity):
     for file in sorted(included(source.path)[0]):
         digest.update(str(file.relative_to(ROOT)).encode())
         digest.update(file.read_bytes())
-    for folder in source.system:  # another LibTorch is another meaning
-        version = Path(folder) / "torch" / "csrc" / "api" / "include" / "torch" / "version.h"
-        if version.is_file():
-            digest.update(version.read_bytes())
+    digest.update(libtorch_version(source.system).encode())
     return LINT / "clean" / digest.hexdigest()
 
 
@@ -174,8 +183,9 @@ def main():
     for source in due:
         groups.setdefault(source.group(), []).append(source)
     use = {}
-    for number, (definitions, members) in enumerate(sorted(groups.items())):
-        use[definitions] = precompiled_header(members, number) if len(members) > 2 else []
+    for definitions, members in sorted(groups.items()):
+        # Of all sources, not of those that are due: the file is kept for the next call.
+        use[definitions] = precompiled_header([s for s in sources.values() if s.group() == definitions])
     headers_seconds = time.monotonic() - began
 
     seen, failed = set(), 0
