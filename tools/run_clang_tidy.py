@@ -27,6 +27,7 @@ TIDY = TOOLS / "clang_tidy" / "data" / "bin" / "clang-tidy"
 FOLDERS = ("accountant", "bench", "bindings", "dp", "examples", "fsdp", "kernels", "tests")
 # As in cmake/GhostShardOptions.cmake: fields that a designated initialiser leaves out have their defaults.
 WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-missing-designated-field-initializers")
+MOST_LINES = 30  # of one finding: its notes can be every overload of an operator
 SHALLOW = ("-Xclang", "-analyzer-config", "-Xclang", "mode=shallow")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 
@@ -156,7 +157,8 @@ def findings(text):
             found.append(line)
         else:
             found[-1] += "\n" + line
-    return [f.replace(f"{ROOT}/", "") for f in found if f.strip()]
+    whole = [f.replace(f"{ROOT}/", "").splitlines() for f in found if f.strip()]
+    return ["\n".join(f if len(f) <= MOST_LINES else [*f[:MOST_LINES], "    …"]) for f in whole]
 
 
 def main():
