@@ -1,4 +1,4 @@
-"""clang-tidy over every C++ source in compile_commands.json, in minutes.
+"""clang-tidy over the library's and the programs' C++ sources in compile_commands.json, in minutes.
 
 Three things make it quick. The headers of others (LibTorch's take 10 s a source) are parsed once for all sources
 that are compiled with the same definitions, into a precompiled header: clang-tidy reads such headers but cannot write
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LINT = ROOT / "build" / "lint"
 TOOLS = LINT / "tools"
 TIDY = TOOLS / "clang_tidy" / "data" / "bin" / "clang-tidy"
-FOLDERS = ("accountant", "bench", "bindings", "dp", "examples", "fsdp", "kernels", "tests")
+FOLDERS = ("accountant", "bench", "bindings", "dp", "examples", "fsdp", "kernels")
 # As in cmake/GhostShardOptions.cmake: fields that a designated initialiser leaves out have their defaults.
 WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-missing-designated-field-initializers")
 MOST_LINES = 30  # of one finding: its notes can be every overload of an operator
@@ -50,13 +50,13 @@ class Source:
                 folder = os.path.normpath(word[2:])
                 if folder not in self.folders:
                     self.folders.append(folder)
-            elif word.startswith("-D"):
+            elif word.startswith("-D") and not word.startswith("-DGTEST_"):  # GoogleTest finds them out itself
                 self.definitions.append(word)
         self.definitions = sorted(set(self.definitions))
 
     def group(self):
         """The definitions that headers of others ask for; those of single targets would only make more groups."""
-        return tuple(d for d in self.definitions if not re.match(r"-D(GHOSTSHARD_|GTEST_|\w+_EXPORTS)", d))
+        return tuple(d for d in self.definitions if not re.match(r"-D(GHOSTSHARD_|\w+_EXPORTS)", d))
 
     def flags(self):
         return (["-std=c++20", *WARNINGS, *self.definitions, *(f"-I{f}" for f in self.folders)] +
@@ -165,16 +165,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--tree", type=Path, required=True, help="the build tree with compile_commands.json")
+    parser.add_argument("--tests", action="store_true", help="the sources of tests/ as well")
     parser.add_argument("--only", help="a regular expression on the sources' paths")
     parser.add_argument("tidy", nargs="*", help="more arguments for clang-tidy, after --")
     arguments = parser.parse_args()
 
     began = time.monotonic()
     entries = json.loads((ROOT / arguments.tree / "compile_commands.json").read_text())
-    sources = {}
+    sources, folders = {}, FOLDERS + (("tests",) if arguments.tests else ())
     for entry in entries:
         path = Path(entry["file"])
-        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in FOLDERS:
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in folders:
             source = Source(entry)
             if not arguments.only or re.search(arguments.only, source.name):
                 sources[source.name] = source
