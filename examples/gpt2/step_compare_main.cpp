@@ -131,6 +131,7 @@ struct PrivateSide {
         watch.lap(0);
         loss.backward();
         watch.lap(1);
+        if (clipper.second_pass(sum, tape)) model.summed_unit_losses(batch, tape).backward();
         clipper.add(sum, tape);
         watch.lap(2);
       }

@@ -187,7 +187,7 @@ def test_with_the_key_a_resumed_run_ends_as_an_undisturbed_one(ended, undisturbe
     seconds = [line["seconds"] for line in metrics(run)]
     assert seconds == sorted(seconds)
     assert report(run)["guarantee"] == report(other)["guarantee"]
-    assert f"resumed after step {step}" in report(run)["provenance"]["checkpoint_lineage"]
+    assert report(run)["provenance"]["resumed"] == f"after step {step} from this run's own checkpoint"
     first, last = (metrics(other)[i]["eval_loss"] for i in (0, -1))
     assert f"Public evaluation loss: {first:.4f} before, {last:.4f} after" in done.out
 
@@ -509,7 +509,7 @@ def test_a_kill_at_any_moment_leaves_a_ledger_of_at_least_what_was_used(keyed, r
     assert going_on > kills // 4 and used > 20, "the kills came too early to show anything"
     # The last word: stopped in good order, everything charged is there.
     started = keyed.start(resumed(flags))
-    wait_until(lambda: "s/step" in started.err.read_text())
+    wait_until(lambda: " s/step" in started.err.read_text())
     started.process.send_signal(signal.SIGTERM)
     assert started.wait(20).code == 3
     assert {step for step, _ in releases(run)} >= set(range(max(checkpoints(run))))
