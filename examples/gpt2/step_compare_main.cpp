@@ -273,7 +273,7 @@ Shape parse(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   fsdp::reuse_host_memory();  // as the training program does
   const Shape shape = parse(argc, argv);
   const auto mesh = fsdp::Mesh::from_environment(std::chrono::seconds(300));
@@ -336,4 +336,7 @@ int main(int argc, char** argv) {
   }
   std::cout << result.dump(2) << '\n';
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 2;
 }

@@ -397,6 +397,7 @@ REFUSED = {
     "another_freeze": (None, {"freeze": "*.wpe.*"}, "--freeze must be what the run began with (not given)"),
     "private_metrics_now_shown": (None, {"allow_nonprivate_metrics": ""}, "--allow-nonprivate-metrics must be"),
     "another_clip_norm": (None, {"clip_norm": "2"}, "clip_norm is 1.0, here it would be 2.0"),
+    "another_clipping": (None, {"clipping": "per-layer"}, "the ledger's clipping is \"flat, per unit"),
     "another_noise": (None, {"noise_multiplier": "0.5"}, "noise_multiplier is 1.0, here it would be 0.5"),
     "another_batch": (None, {"expected_batch": "5"}, "expected_batch is 4, here it would be 5"),
     "more_steps": (None, {"steps": "30"}, "planned_steps is 20, here it would be 30"),
