@@ -23,6 +23,7 @@ constexpr double kWantedDigits = 20;  // what lies outside the window is e^-20 o
 constexpr size_t kFewestPoints = size_t{1} << 12;
 
 constexpr size_t kSmallPoints = size_t{1} << 15;
+constexpr size_t kLocatingPoints = size_t{1} << 17;
 constexpr size_t kMostPoints = size_t{1} << 21;
 // What the mesh may add to epsilon: absolute, but no more than this share of it.
 constexpr double kTolerance = 1e-5;
@@ -406,6 +407,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   double margin = 15 / guess.c;
   bool located = false;  // by a coarse mesh, whatever the first guess was worth
   double tolerance = 0;
+  std::optional<DirectionBound> before;
   for (int attempt = 0; attempt < 12; ++attempt) {
     const double wanted = std::min(kTolerance, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
     if (!located) tolerance = std::max(0.5 / guess.c, wanted);
@@ -453,10 +455,19 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
       if (candidate == first) break;
     }
     bound.estimate = bound.lower + (bound.upper - bound.lower) / 2;
-    if (bound.upper - bound.lower > 4 * wanted && shape->grid.n < most && tolerance > wanted / 300) {
+    const double width = bound.upper - bound.lower;
+    if (before) {
+      bound.lower = std::max(bound.lower, before->lower);
+      bound.upper = std::min(bound.upper, before->upper);
+      bound.estimate = std::clamp(bound.estimate, bound.lower, bound.upper);
+    }
+    // A finer mesh, as long as it is the mesh that decides and not rounding.
+    const bool helps = !before || width < 0.6 * (before->upper - before->lower);
+    if (width > 4 * wanted && shape->grid.n < most && helps) {
+      before = bound;
       tolerance /= 15;  // twice the points, twice
       guess.epsilon = bound.upper;
-      margin = 8 / guess.c + bound.upper - bound.lower;
+      margin = 8 / guess.c + width;
       continue;
     }
     return bound;
