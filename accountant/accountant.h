@@ -37,8 +37,8 @@ struct DeltaBound {
   std::string detail;
 };
 
-// kQuick: milliseconds, for a number shown after every step. Where the tight bracket would take longer, upper is the
-// Rényi bound: never less than true, up to 15% more, estimate = upper and lower may be 0.
+// kQuick: milliseconds, some tens of them in rare cases, for a number shown after every step. prv: the Rényi bound,
+// never less than true, up to 15% more; estimate = upper and lower may be 0.
 // kTight: the bracket is as narrow as the engine can make it, up to seconds in rare cases.
 enum class Effort { kQuick, kTight };
 
