@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build finetune test bench format clean
+.PHONY: help setup build finetune test bench format lint asan tsan clean
 
 PYTHON_BIN := $(CURDIR)/.venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -17,6 +17,9 @@ help:
 	@echo '  make build      the programs, into build/release/bin'
 	@echo '  make bench      build and run the micro-benchmarks; results go to build/release/bench'
 	@echo '  make format     clang-format over the C++ files of the tree'
+	@echo '  make lint       fails where a C++ file is not formatted or clang-tidy finds something'
+	@echo '  make asan       the C++ tests with AddressSanitizer and UBSan; the last line is "N passed, N failed"'
+	@echo '  make tsan       the same with ThreadSanitizer'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
@@ -37,8 +40,14 @@ test: build
 bench: build
 	@tools/run_benches.sh
 
-format:
+format: setup
 	@tools/format.sh
+
+lint: setup
+	@tools/lint.sh -j $(JOBS)
+
+asan tsan: setup
+	@tools/run_sanitizer.sh $@ -j $(JOBS)
 
 clean:
 	rm -rf build

@@ -206,8 +206,7 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
       sigma_(composed.release.sigma),
       count_(composed.count),
       c_(c),
-      log_m_(log_m),
-      precise_(precise) {
+      log_m_(log_m) {
   if (q_ == 1) {
     exact_ = true;
     return;

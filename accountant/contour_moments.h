@@ -94,7 +94,6 @@ class LineMoment {
 
   Direction direction_;
   double q_, sigma_, count_, c_, log_m_;
-  bool precise_ = false;
   bool exact_ = false;       // q = 1: closed form
   bool use_excess_ = false;  // M(c) is small enough for the form M - 1
   std::vector<double> l_re_, l_im_, d_re_, d_im_, w_re_, w_im_, tilted_re_, tilted_im_;

@@ -52,10 +52,10 @@ class GaussianMechanism {
   uint64_t plan_;
   fsdp::ReduceScatter reduction_;
   std::shared_ptr<fsdp::ShardBuffers> slices_;
-  std::optional<StepId> last_;   // opened last
+  std::optional<StepId> last_;        // opened last
   std::optional<uint64_t> open_for_;  // the sum for which last_ is charged and not released yet
   kernels::ChaChaKey noise_key_{};
-  std::vector<bool> started_;    // by group index: the slice holds noise, and maybe microbatches
+  std::vector<bool> started_;  // by group index: the slice holds noise, and maybe microbatches
 };
 
 }  // namespace ghostshard::dp

@@ -24,7 +24,8 @@ void fill_random(uint8_t* out, size_t count) {
     const ssize_t got = ::getrandom(out + done, count - done, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0)
-      throw std::runtime_error("the operating system's random generator failed: " + std::string(std::strerror(errno)));
+      throw std::runtime_error("the operating system's random generator failed: " +
+                               std::generic_category().message(errno));
     done += static_cast<size_t>(got);
   }
 }
@@ -65,7 +66,8 @@ RunKey RunKey::generate() {
 RunKey RunKey::from_file(const std::filesystem::path& path, const std::optional<RunId>& run_id) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0)
-    throw std::invalid_argument("noise key file " + path.string() + " cannot be read: " + std::strerror(errno));
+    throw std::invalid_argument("noise key file " + path.string() +
+                                " cannot be read: " + std::generic_category().message(errno));
   struct stat status {};
   std::array<uint8_t, 33> bytes{};  // one more than allowed, to notice longer files
   const bool known = ::fstat(descriptor, &status) == 0;

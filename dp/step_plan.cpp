@@ -32,7 +32,8 @@ double others_part(const StepShape& shape) {
   return static_cast<double>(shape.shard_ranks - 1) / static_cast<double>(shape.shard_ranks);
 }
 
-double norm_flops(Recording way, const PlannedMatrix& matrix, const StepShape& shape, const kernels::Segments& segments) {
+double norm_flops(Recording way, const PlannedMatrix& matrix, const StepShape& shape,
+                  const kernels::Segments& segments) {
   return kernels::recording_cost(way, matrix.shape, segments).flops -
          2 * rows_of(shape) * static_cast<double>(matrix.shape.inputs * matrix.shape.outputs);
 }
@@ -80,7 +81,8 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
     const bool each = choice.gradients == GradientFlow::kReduceEach;
     reduces_each = reduces_each || (each && unit.trainable > 0);
     if (!each) plan.sum_bytes += sum;
-    plan.traffic_bytes += others_part(shape) * (whole * gathers(choice.residency, shape, two_pass) + sum * (each ? microbatches : 1));
+    plan.traffic_bytes +=
+        others_part(shape) * (whole * gathers(choice.residency, shape, two_pass) + sum * (each ? microbatches : 1));
     for (size_t m = 0; m < unit.matrices.size() && shape.records; ++m) {
       const Recording way = choice.recording[m];
       plan.extra_seconds += microbatches * kernels::recording_cost(way, unit.matrices[m].shape, segments).seconds;
@@ -93,8 +95,10 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
       }
     }
   }
-  if (shape.shard_ranks == 1) plan.gathered_bytes = shape.value_bytes == 4 ? 0 : parameters * 2;  // the shard itself
-  else plan.gathered_bytes += longest_shared + second_shared;
+  if (shape.shard_ranks == 1)
+    plan.gathered_bytes = shape.value_bytes == 4 ? 0 : parameters * 2;  // the shard itself
+  else
+    plan.gathered_bytes += longest_shared + second_shared;
   plan.extra_seconds += plan.traffic_bytes / kLinkBytesPerSecond;
   // Master slices; optimizer, reduced slices; two messages received, and two sent where sums do not stand whole.
   const double messages = shape.shard_ranks == 1 ? 0 : 2 * kFloatBytes * longest_trainable;
@@ -189,7 +193,8 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
         appraise(other, model, shape);
         const double saved = plan.peak_bytes() - other.peak_bytes();
         const double seconds = std::max(0.0, other.extra_seconds - plan.extra_seconds);
-        if (saved > 0 && (!best || seconds * best->saved < best->seconds * saved)) best = Retreat{other, saved, seconds};
+        if (saved > 0 && (!best || seconds * best->saved < best->seconds * saved))
+          best = Retreat{other, saved, seconds};
       }
     };
     std::vector<size_t> kept, accumulated, recording;
@@ -217,9 +222,8 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
         });
       }
       if (!shape.records) break;
-      consider(recording, reason, [&](UnitChoice& c) {
-        std::replace(c.recording.begin(), c.recording.end(), from, to);
-      });
+      consider(recording, reason,
+               [&](UnitChoice& c) { std::replace(c.recording.begin(), c.recording.end(), from, to); });
     }
     // Last, and only if all else has been taken back: it costs about a whole step.
     if (!best && shape.records && !plan.two_pass()) {
@@ -293,11 +297,13 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model,
     }
     const bool each = choice.gradients == GradientFlow::kReduceEach;
     std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11.2f  %s\n", unit.name.c_str(),
-                  shape.shard_ranks == 1                      ? "in place"
+                  shape.shard_ranks == 1                 ? "in place"
                   : choice.residency == Residency::kKeep ? "keep"
                                                          : "gather again",
-                  unit.trainable == 0 ? "-" : each ? "reduce each" : "accumulate", ways.c_str(),
-                  mebibytes(gathered_bytes_of(unit, shape)).c_str(),
+                  unit.trainable == 0 ? "-"
+                  : each              ? "reduce each"
+                                      : "accumulate",
+                  ways.c_str(), mebibytes(gathered_bytes_of(unit, shape)).c_str(),
                   mebibytes(each ? 0 : kFloatBytes * static_cast<double>(unit.trainable)).c_str(),
                   mebibytes(shape.records ? recorded : 0).c_str(), shape.records ? flops / 1e9 : 0.0,
                   choice.reason.c_str());
@@ -308,8 +314,7 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model,
           mebibytes(plan.gathered_bytes) + ", gradient sums " + mebibytes(plan.sum_bytes) + ", one microbatch " +
           mebibytes(plan.step_bytes) + "; together " + mebibytes(plan.peak_bytes()) + " (" +
           (budget_bytes ? "budget " + mebibytes(*budget_bytes)
-                        : "default budget: 1.05 times the step without privacy, " +
-                              mebibytes(default_budget) +
+                        : "default budget: 1.05 times the step without privacy, " + mebibytes(default_budget) +
                               (plan.peak_bytes() > default_budget ? ", out of reach: this is the least" : "")) +
           "), beside the program's own code and libraries\n";
   text += "Sent by a rank for each logical batch: " + mebibytes(plan.traffic_bytes) + "\n";

@@ -4,9 +4,9 @@
 //
 // A logical batch has many microbatches on fixed weights. Choices, each with its price:
 //   matrices   hold (per-unit gradients kept) or replay (rows kept, norm by Gram matrices) within the one backward
-//              (arXiv:2210.00038), or two pass (nothing kept, forward and backward once more, arXiv:2110.05679); time by
-//              kernels::recording_cost. A second pass is one for the whole model, so it is taken for all matrices that
-//              may, and it needs accumulated gradients
+//              (arXiv:2210.00038), or two pass (nothing kept, forward and backward once more, arXiv:2110.05679); time
+//              by kernels::recording_cost. A second pass is one for the whole model, so it is taken for all matrices
+//              that may, and it needs accumulated gradients
 //   weights    keep gathered for the whole batch (one gather) or gather again for each forward and backward
 //   gradients  accumulate whole in float32 and reduce once, or reduce each microbatch into the slices (noise first)
 // The planner starts from the fastest of all and, while the peak does not fit, takes back the choice that costs the
@@ -32,17 +32,17 @@ struct PlannedMatrix {
 // Sizes in elements and bytes of one rank's computation. Rows are tokens of one microbatch.
 struct PlannedUnit {
   std::string name;
-  int64_t parameters = 0;            // elements, gathered whole
-  int64_t trainable = 0;             // elements with a gradient
+  int64_t parameters = 0;               // elements, gathered whole
+  int64_t trainable = 0;                // elements with a gradient
   std::vector<PlannedMatrix> matrices;  // trainable ones
-  double activation_bytes = 0;       // kept from forward to its own backward, per row
-  double working_bytes = 0;          // the most its backward needs beside, per row
-  bool always_gathered = false;      // a matrix of it is read elsewhere
+  double activation_bytes = 0;          // kept from forward to its own backward, per row
+  double working_bytes = 0;             // the most its backward needs beside, per row
+  bool always_gathered = false;         // a matrix of it is read elsewhere
 };
 
 struct StepShape {
-  int64_t units = 0;         // privacy units in a microbatch, on this rank
-  int64_t rows_per_unit = 0; // mean
+  int64_t units = 0;          // privacy units in a microbatch, on this rank
+  int64_t rows_per_unit = 0;  // mean
   int64_t microbatches = 1;
   int64_t shard_ranks = 1;
   int64_t optimizer_values = 2;  // float32 kept per owned element: 2 for AdamW, 1 for momentum
@@ -61,10 +61,10 @@ struct UnitChoice {
 
 struct StepPlan {
   std::vector<UnitChoice> units;
-  double state_bytes = 0;    // master slices, optimizer, noise and reduced slices, messages
-  double gathered_bytes = 0; // buffers of gathered weights
-  double sum_bytes = 0;      // whole float32 gradient sums
-  double step_bytes = 0;     // activations and records where they are most
+  double state_bytes = 0;     // master slices, optimizer, noise and reduced slices, messages
+  double gathered_bytes = 0;  // buffers of gathered weights
+  double sum_bytes = 0;       // whole float32 gradient sums
+  double step_bytes = 0;      // activations and records where they are most
   double peak_bytes() const { return state_bytes + gathered_bytes + sum_bytes + step_bytes; }
   double traffic_bytes = 0;  // sent by one rank for one logical batch
   double extra_seconds = 0;  // modelled: norms, records and traffic of one logical batch on this rank

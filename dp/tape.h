@@ -5,9 +5,9 @@
 // always held. One forward and one backward per tape: a second backward is refused (std::logic_error), because its
 // texts would be counted as the same units. Only matrices planned as Recording::kTwoPass wait for a second forward and
 // backward of the same microbatch, which the clipper opens and which must bring the very same rows: their bits are
-// compared by fingerprint, because factors made for some rows bound nothing else. A parameter used a second time: a held entry takes the second use in
-// exactly, the pair of one head and one embedding is exact through its cross term, anything else is refused by name
-// (std::invalid_argument), never under-counted.
+// compared by fingerprint, because factors made for some rows bound nothing else. A parameter used a second time: a
+// held entry takes the second use in exactly, the pair of one head and one embedding is exact through its cross term,
+// anything else is refused by name (std::invalid_argument), never under-counted.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -109,9 +109,9 @@ class Tape final : public Recorder {
   HoldMemory& memory_;
   RecordingChoice choice_;
   std::span<const std::optional<kernels::Recording>> planned_;  // by parameter id
-  std::map<uint32_t, Entry> entries_;  // by parameter id: a fixed order of summation
-  int backward_ = -1;                  // autograd's number of the backward pass this tape belongs to
-  bool closed_ = false;                // added to a sum
+  std::map<uint32_t, Entry> entries_;                           // by parameter id: a fixed order of summation
+  int backward_ = -1;                      // autograd's number of the backward pass this tape belongs to
+  bool closed_ = false;                    // added to a sum
   fsdp::GradientBuffers* sums_ = nullptr;  // where the second pass goes, and with which factors
   GroupFactors factors_;
 };

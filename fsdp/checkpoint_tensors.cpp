@@ -68,6 +68,7 @@ std::filesystem::path with_suffix(std::filesystem::path path, const char* suffix
 
 std::vector<NamedTensor> named(const std::vector<Piece>& pieces) {
   std::vector<NamedTensor> tensors;
+  tensors.reserve(pieces.size());
   for (const Piece& piece : pieces) {
     tensors.push_back({piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values});
   }

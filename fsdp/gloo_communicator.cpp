@@ -51,7 +51,8 @@ class PairwiseTransfer final : public PendingCollective {
 
 class GlooCommunicator final : public Communicator {
  public:
-  explicit GlooCommunicator(GlooEndpoint endpoint) : name_(endpoint.name), rank_(endpoint.rank), size_(endpoint.size) {
+  explicit GlooCommunicator(const GlooEndpoint& endpoint)
+      : name_(endpoint.name), rank_(endpoint.rank), size_(endpoint.size) {
     auto options = c10d::ProcessGroupGloo::Options::create(endpoint.timeout);
     options->threads = 1;  // idle: for Gloo's own collectives
     options->devices.push_back(device(endpoint));
@@ -115,6 +116,7 @@ class GlooCommunicator final : public Communicator {
  private:
   static std::shared_ptr<gloo::transport::Device> device(const GlooEndpoint& endpoint) {
     if (endpoint.loopback) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing here sets variables
     const char* interface_name = std::getenv("GLOO_SOCKET_IFNAME");
     if (interface_name != nullptr) return c10d::ProcessGroupGloo::createDeviceForInterface(interface_name);
     if (!endpoint.local_address.empty()) {
@@ -267,8 +269,8 @@ class LoneCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_gloo_communicator(GlooEndpoint endpoint) {
-  return std::make_unique<GlooCommunicator>(std::move(endpoint));
+std::unique_ptr<Communicator> make_gloo_communicator(const GlooEndpoint& endpoint) {
+  return std::make_unique<GlooCommunicator>(endpoint);
 }
 
 std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }

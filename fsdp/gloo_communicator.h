@@ -22,7 +22,7 @@ struct GlooEndpoint {
 
 // Connects to every other rank and tries each collective once: the packaged Gloo headers are not those of the library
 // inside torch, so a layout that drifted must show here and not in a sum. Throws std::runtime_error.
-std::unique_ptr<Communicator> make_gloo_communicator(GlooEndpoint endpoint);
+std::unique_ptr<Communicator> make_gloo_communicator(const GlooEndpoint& endpoint);
 
 // One rank: copies, no process group.
 std::unique_ptr<Communicator> make_lone_communicator();

@@ -27,8 +27,7 @@ class ReusingAllocator final : public c10::Allocator {
     void* start = bytes > std::numeric_limits<size_t>::max() / 2 ? nullptr : std::malloc(bytes + kAlignment);
     if (start == nullptr) throw std::bad_alloc();
     // malloc aligns to 16 bytes, so there is room for a word before the next multiple of 64.
-    const auto address = (reinterpret_cast<uintptr_t>(start) + kAlignment) / kAlignment * kAlignment;
-    void* aligned = reinterpret_cast<void*>(address);
+    void* aligned = static_cast<char*>(start) + (kAlignment - reinterpret_cast<uintptr_t>(start) % kAlignment);
     static_cast<void**>(aligned)[-1] = start;
     return {aligned, aligned, &release, c10::Device(c10::DeviceType::CPU)};
   }
@@ -39,8 +38,10 @@ class ReusingAllocator final : public c10::Allocator {
 }  // namespace
 
 void reuse_host_memory() {
+  // Called before there are threads. NOLINTBEGIN(concurrency-mt-unsafe)
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  // NOLINTEND(concurrency-mt-unsafe)
   static ReusingAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
 }

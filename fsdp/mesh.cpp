@@ -21,7 +21,7 @@ namespace {
 constexpr auto kAnnouncementTimeout = std::chrono::seconds(5);
 
 std::optional<std::string> environment(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here sets variables
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
@@ -184,7 +184,10 @@ MeshShape MeshShape::parse(const std::string& text) {
   int64_t* const extents[] = {&shape.replicate, &shape.shard, &shape.model};
   bool good = true;
   for (int axis = 0; axis < 3 && good; ++axis) {
-    if (axis > 0) good = at != end && *at++ == 'x';
+    if (axis > 0) {
+      good = at != end && *at == 'x';
+      if (good) ++at;
+    }
     const auto [stop, error] = std::from_chars(at, end, *extents[axis]);
     good = good && error == std::errc() && *extents[axis] >= 1 && *extents[axis] <= kMost;
     at = stop;

@@ -24,14 +24,14 @@ namespace ghostshard::fsdp {
 class GradientBuffers {
  public:
   explicit GradientBuffers(const ShardedModel& model) : GradientBuffers(model, {}) {}
-  // in_turn: by group index (empty: none), the groups whose sum never stands whole. They share two buffers in turn: what
-  // flat() and view() give for one of them is overwritten by the next but one.
+  // in_turn: by group index (empty: none), the groups whose sum never stands whole. They share two buffers in turn:
+  // what flat() and view() give for one of them is overwritten by the next but one.
   GradientBuffers(const ShardedModel& model, std::vector<bool> in_turn);
   bool in_turn(const FlatGroup& group) const;
   bool any_in_turn() const;
   at::Tensor flat(const FlatGroup& group) const;      // [flat_size]; throws std::invalid_argument for a frozen group
   at::Tensor view(const Parameter& parameter) const;  // [shape]
-  void zero();  // those that are not in turn
+  void zero();                                        // those that are not in turn
 
  private:
   std::vector<at::Tensor> flat_;  // by group index; undefined for frozen groups

@@ -114,8 +114,7 @@ void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& se
       continue;
     }
     const UnitNorm way = choose(length);
-    const BoundedSum norm =
-        way({.x = a_rows, .norms = a_norms}, {.x = g_rows, .norms = g_norms}, sum_error[u]);
+    const BoundedSum norm = way({.x = a_rows, .norms = a_norms}, {.x = g_rows, .norms = g_norms}, sum_error[u]);
     value[u] += norm.value;
     value_error[u] += norm.error;
   }

@@ -11,9 +11,9 @@ constexpr double kFloat32Bytes = 4;
 // One core of a Zen 4 server CPU, float32, measured with bench/linear_norm_bench.cpp. Only ratios matter for the
 // decision. What it says: holding costs per element of the held matrices whatever the rows; Grams cost rows·(d + p) per
 // row, so that long units are held unless memory forbids and short ones are replayed.
-constexpr double kProductFlopsPerSecond = 85e9;  // one large matrix product
-constexpr double kBytesPerSecond = 10e9;         // beyond the caches
-constexpr double kGramFlopsPerSecond = 90e9;     // the lower triangle only
+constexpr double kProductFlopsPerSecond = 85e9;    // one large matrix product
+constexpr double kBytesPerSecond = 10e9;           // beyond the caches
+constexpr double kGramFlopsPerSecond = 90e9;       // the lower triangle only
 constexpr double kSecondsPerRowElement = 0.25e-9;  // row norms, and scaling one side for the sum
 // Error bounds grow with the rows, and from about here on units are recomputed in float64, the first rows having shown
 // it, as whole products of half the speed.
@@ -28,7 +28,8 @@ RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segm
     const RecordingCost hold = recording_cost(Recording::kHold, shape, segments);
     if (hold.seconds < cost.seconds) {
       // Panels do not leave the cache; the product is formed for the norm and again for the sum.
-      const double product = 2 * static_cast<double>(segments.rows()) * static_cast<double>(shape.inputs * shape.outputs);
+      const double product =
+          2 * static_cast<double>(segments.rows()) * static_cast<double>(shape.inputs * shape.outputs);
       cost.flops = hold.flops + product;
       cost.seconds = hold.seconds + product / kProductFlopsPerSecond;
     }

@@ -35,6 +35,20 @@ struct MaskOf<Float16> {
   using Type = int __attribute__((vector_size(64)));
 };
 
+// Lanes of u followed by those of v, by number. Clang has no such builtin for numbers that it must fold first.
+template <typename Vector, typename Mask>
+[[gnu::always_inline]] inline Vector pick(const Vector& u, const Vector& v, const Mask& numbers) {
+#if defined(__clang__)
+  Vector out;
+  for (int i = 0; i < kLanesOf<Vector>; ++i) {
+    out[i] = numbers[i] < kLanesOf<Vector> ? u[numbers[i]] : v[numbers[i] - kLanesOf<Vector>];
+  }
+  return out;
+#else
+  return __builtin_shuffle(u, v, numbers);
+#endif
+}
+
 // Two vectors of groups of 2·kHalf lanes become one of groups of kHalf: each group's halves are added.
 template <int kHalf, typename Vector>
 [[gnu::always_inline]] inline void add_halves(Vector& u, const Vector& v) {
@@ -44,7 +58,7 @@ template <int kHalf, typename Vector>
     low[i] = i / kHalf * 2 * kHalf + i % kHalf;
     high[i] = low[i] + kHalf;
   }
-  u = __builtin_shuffle(u, v, low) + __builtin_shuffle(u, v, high);
+  u = pick(u, v, low) + pick(u, v, high);
 }
 
 // kCount vectors, one for each entry, into kCount/lanes vectors of entries in order; log2(lanes) roundings.
@@ -52,7 +66,7 @@ template <int kHalf, int kCount, typename Vector>
 [[gnu::always_inline]] inline void sum_lanes(Vector* acc) {
   if constexpr (kHalf >= 1) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kCount / 2; ++i) {
+    for (int64_t i = 0; i < kCount / 2; ++i) {
       acc[i] = acc[2 * i];
       add_halves<kHalf>(acc[i], acc[2 * i + 1]);
     }
@@ -91,7 +105,7 @@ template <typename Vector, int kX, int kY>
     }
   }
   sum_lanes<lanes / 2, kX * kY>(acc);
-  std::memcpy(sums, acc, kX * kY * sizeof(float));
+  std::memcpy(sums, acc, sizeof(float) * kX * kY);
 }
 
 struct Call {

@@ -2,13 +2,7 @@
 # clang-format over the tree's own C++ files, in place. --check: change nothing, fail if something would change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-version=14.0.6  # versions differ in what they write: one version for everybody
-formatter=clang-format
-if ! "$formatter" --version 2> /dev/null | grep -qF "$version"; then
-  tools/setup.sh
-  .venv/bin/python -m pip install --quiet "clang-format==$version" >&2
-  formatter=.venv/bin/clang-format
-fi
+formatter=$(tools/lint_tools.sh)/clang_format/data/bin/clang-format
 mode=(-i)
 if [ "${1:-}" = --check ]; then mode=(--dry-run --Werror); fi
 git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh' |

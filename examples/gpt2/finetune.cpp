@@ -318,9 +318,8 @@ struct Keeper {
 };
 
 Ending train_privately(const Options& o, const Inputs& in, const Course& course, const PlannedStep& step_plan,
-                       Gpt2& model, const dp::RunKey& key,
-                       accountant::LedgerWriter* ledger, dp::PrivateOptimizer& optimizer, Observer& observer,
-                       const Keeper& keeper) {
+                       Gpt2& model, const dp::RunKey& key, accountant::LedgerWriter* ledger,
+                       dp::PrivateOptimizer& optimizer, Observer& observer, const Keeper& keeper) {
   const dp::DpPlan& plan = *in.plan;
   fsdp::Mesh& mesh = model.parameters().mesh();
   const dp::PoissonSampler sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
@@ -469,8 +468,8 @@ void announce_resumption(const Inputs& in, const Resumption& resumed, int64_t la
     const double whole = in.plan->epsilon_after(resumed.releases + in.steps - resumed.step).upper;
     std::cerr << redone
               << " step(s) after it were charged and their results are lost: they are redone with new coins and "
-              << "noise and charged again; to the planned end that would be epsilon "
-              << text("%.4f", whole) << " (promised: " << text("%.4f", promised) << ")\n";
+              << "noise and charged again; to the planned end that would be epsilon " << text("%.4f", whole)
+              << " (promised: " << text("%.4f", promised) << ")\n";
     if (last < in.steps) {
       std::cerr << "To keep the promise the run will end after step " << last << " of " << in.steps
                 << "; --epsilon-limit raises it\n";
@@ -574,8 +573,8 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   if (o.non_private) {
     ending = train_without_privacy(o, in, course, model, *optimizer, observer, keeper);
   } else {
-    ending = train_privately(o, in, course, step, model, *in.key, ledger ? &*ledger : nullptr, *private_optimizer, observer,
-                             keeper);
+    ending = train_privately(o, in, course, step, model, *in.key, ledger ? &*ledger : nullptr, *private_optimizer,
+                             observer, keeper);
   }
   if (ending == Ending::kStopped) {
     if (first_rank) {

@@ -21,9 +21,13 @@ constexpr int kUserMistake = 2;
 constexpr int kFailure = 1;
 constexpr int kStopped = 3;
 
+const char* variable(const char* name) {
+  return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here sets variables
+}
+
 // The tokenizer lives on the Python side, which calls this program again with token ids.
 [[noreturn]] void generate_from_text(const gpt2::Options& o, const std::string& program) {
-  const char* chosen = std::getenv("GHOSTSHARD_PYTHON");
+  const char* chosen = variable("GHOSTSHARD_PYTHON");
   const std::string python = chosen != nullptr ? chosen : GHOSTSHARD_DEFAULT_PYTHON;
   char temperature[32];
   std::snprintf(temperature, sizeof temperature, "%.17g", o.temperature);
@@ -47,8 +51,8 @@ constexpr int kStopped = 3;
 }
 
 std::string rank_prefix() {
-  const char* size = std::getenv("WORLD_SIZE");
-  const char* rank = std::getenv("RANK");
+  const char* size = variable("WORLD_SIZE");
+  const char* rank = variable("RANK");
   return size != nullptr && rank != nullptr && std::string(size) != "1" ? "rank " + std::string(rank) + ": " : "";
 }
 
@@ -92,7 +96,7 @@ int main(int argc, char** argv) {
       gpt2::generate_text(*options);
       return 0;
     }
-    const char* rank = std::getenv("RANK");
+    const char* rank = variable("RANK");
     stop.emplace([](const std::string& message) { say("", message); }, rank == nullptr || std::string(rank) == "0");
     mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds), options->mesh);
     mesh->watch_failures([](const std::string& message) {

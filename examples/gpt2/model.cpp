@@ -94,8 +94,8 @@ std::vector<fsdp::UnitSpec> unit_specs(const Config& config, const std::vector<s
 Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze, const ModelOptions& options)
     : config_(config),
       options_(options),
-      model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config, options),
-                                                  unit_specs(config, freeze, options), options.compute_dtype)) {
+      model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config, options), unit_specs(config, freeze, options),
+                                                  options.compute_dtype)) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
   }

@@ -99,7 +99,8 @@ nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, cons
              " additions the rounding of the sum can exceed the clip norm by a factor of at most 1 + " +
              json(dp::DpPlan::rounding_slack(plan.config().expected_batch)).dump() +
              " in the worst case, not counted in epsilon"},
-        {"placement", "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
+        {"placement",
+         "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
       {"provenance",
        {{"checkpoint_lineage", start}, {"ranks", world_size}, {"program", "ghostshard-finetune-gpt2 0.1.0"}}},
   };

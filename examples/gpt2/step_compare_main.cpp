@@ -257,12 +257,13 @@ Shape parse(int argc, char** argv) {
   app.add_option("--memory-budget", s.budget_mib, "MiB, as the training program's");
   app.add_flag("--explain-plan", s.explain);
   app.add_option("--hold-mib", s.hold_mib)->capture_default_str();
-  app.add_flag("--serve", s.serve, "Rank 0 reads private, plain or quit, and answers with seconds, processor seconds, MiB");
+  app.add_flag("--serve", s.serve,
+               "Rank 0 reads private, plain or quit, and answers with seconds, processor seconds, MiB");
   app.add_option("--only", s.only, "For peak memory")->check(CLI::IsMember({"private", "plain"}));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
+    std::exit(app.exit(error));  // NOLINT(concurrency-mt-unsafe): no thread was started yet
   }
   s.config.n_inner = 4 * s.config.n_embd;
   s.config.n_positions = std::max(s.config.n_positions, s.length);

@@ -257,9 +257,9 @@ TEST(Clipper, NeedsWholeSumsForTwoPasses) {
   const auto mesh = fsdp::Mesh::single();
   SingleLinear layer(*mesh, 6, 5);
   const auto plan = plan_without_noise(2, 0.5);
-  EXPECT_THROW(
-      plan.clipper(layer.model, {.recording = dp::RecordingChoice::kTwoPass, .reduce_each = std::vector<bool>(1, true)}),
-      std::invalid_argument);
+  EXPECT_THROW(plan.clipper(layer.model,
+                            {.recording = dp::RecordingChoice::kTwoPass, .reduce_each = std::vector<bool>(1, true)}),
+               std::invalid_argument);
 }
 
 TEST(Clipper, HasNoSecondPassWhereOneIsEnough) {

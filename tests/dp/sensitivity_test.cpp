@@ -112,8 +112,8 @@ const NonFinite kNonFinite[] = {
     {"nan_input_hold", Choice::kHold, NAN, false},        {"nan_input_replay", Choice::kReplay, NAN, false},
     {"inf_gradient_hold", Choice::kHold, INFINITY, true}, {"inf_gradient_replay", Choice::kReplay, INFINITY, true},
     {"nan_input_two_pass", Choice::kTwoPass, NAN, false}, {"inf_gradient_two_pass", Choice::kTwoPass, INFINITY, true},
-    {"overflow_two_pass", Choice::kTwoPass, 3e38F, true},
-    {"overflow_replay", Choice::kReplay, 3e38F, true},    {"overflow_hold", Choice::kHold, 3e38F, true},
+    {"overflow_two_pass", Choice::kTwoPass, 3e38F, true}, {"overflow_replay", Choice::kReplay, 3e38F, true},
+    {"overflow_hold", Choice::kHold, 3e38F, true},
 };
 class NonFiniteUnit : public ::testing::TestWithParam<NonFinite> {};
 

@@ -118,7 +118,8 @@ TEST(StepPlan, TakesTwoPassesOnlyWhereNothingElseFits) {
     two = dp::plan_step(checkpointed_model(), shape, budget);
   }
   for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(two.units[b].recording.at(0), Recording::kTwoPass);
-  EXPECT_LE(two.peak_bytes(), dp::plain_peak_bytes(checkpointed_model(), shape) * 1.0001) << "records nothing beyond the plain step";
+  EXPECT_LE(two.peak_bytes(), dp::plain_peak_bytes(checkpointed_model(), shape) * 1.0001)
+      << "records nothing beyond the plain step";
   // Forward, inputs' gradients and norms once more: a step has three products for each matrix, and two come again.
   EXPECT_GT(two.extra_seconds, 1.5 * one.extra_seconds);
   EXPECT_GT(two.extra_flops, 4 * 6400 * 48 * kWidth * kWidth);

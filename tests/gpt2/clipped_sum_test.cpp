@@ -193,8 +193,8 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
     auto clipper = plan.clipper(model.parameters(), clipper_options(c, model.parameters()));
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
-    auto sum = clipped_batch(model, clipper, data, sampler.draw_local({0}, c.microbatch, data.row_counts()),
-                             mechanism, {0});
+    auto sum =
+        clipped_batch(model, clipper, data, sampler.draw_local({0}, c.microbatch, data.row_counts()), mechanism, {0});
     const auto gradient = mechanism.release(std::move(sum), {0});
 
     const double scale = c.options.lora.enabled() ? c.options.lora.scale() : 0;

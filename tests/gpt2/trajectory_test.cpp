@@ -1,5 +1,5 @@
-// A whole private run beside its slow twin: the same batches and the same noise, everything else in float64, one text at a
-// time, with the optimizers' rules written out. They must arrive at the same weights and the same loss.
+// A whole private run beside its slow twin: the same batches and the same noise, everything else in float64, one text
+// at a time, with the optimizers' rules written out. They must arrive at the same weights and the same loss.
 #include <gtest/gtest.h>
 
 #include "tests/gpt2/small_world.h"
@@ -49,7 +49,8 @@ class Trajectory : public ::testing::TestWithParam<Case> {
     dp::PrivateOptimizer optimizer(c.adamw ? fsdp::make_adamw(model.parameters(), {})
                                            : fsdp::make_sgd(model.parameters(), {}));
     for (int64_t step = 0; step < kSteps; ++step) {
-      auto sum = clipped_batch(model, clipper, data, sampler.draw_local({step}, 4, data.row_counts()), mechanism, {step});
+      auto sum =
+          clipped_batch(model, clipper, data, sampler.draw_local({step}, 4, data.row_counts()), mechanism, {step});
       optimizer.step(mechanism.release(std::move(sum), {step}), c.learning_rate);
     }
     return whole_weights(model);
@@ -80,7 +81,8 @@ class Trajectory : public ::testing::TestWithParam<Case> {
     }
     std::map<std::string, int64_t> layers;
     if (c.clipping == dp::Clipping::kPerLayer) {
-      for (const auto& parameter : model.parameters().parameters()) layers[parameter->name()] = parameter->group().index();
+      for (const auto& parameter : model.parameters().parameters())
+        layers[parameter->name()] = parameter->group().index();
     }
     const auto key = test_key(8);
     auto clipper = plan.clipper(model.parameters());
@@ -132,8 +134,8 @@ TEST_P(Trajectory, EqualsTheSlowReferenceUnderTheSameNoise) {
     size += expected.at(name).pow(2).sum().item<double>();
   }
   // A step's clipped sum errs by 1e-5 of itself (clipped_sum_test.cpp), so one step moves the weights by at most
-  // lr·1e-5·(n·C/B = 6) wrongly; Adam's step, by its normalisation, by about lr·1e-5·sqrt(elements ~ 2e4) where noise is
-  // of the gradient's size. Twenty such steps, and ten times that for how one step's error turns the next gradients.
+  // lr·1e-5·(n·C/B = 6) wrongly; Adam's step, by its normalisation, by about lr·1e-5·sqrt(elements ~ 2e4) where noise
+  // is of the gradient's size. Twenty such steps, and ten times that for how one step's error turns the next gradients.
   const double per_step = c.learning_rate * 1e-5 * (c.adamw ? 140 : 6);
   EXPECT_LT(std::sqrt(difference), 10 * kSteps * per_step) << "of weights of norm " << std::sqrt(size);
   EXPECT_GT(std::sqrt(moved), 1000 * std::sqrt(difference)) << "the noise must matter, or nothing was compared";
@@ -142,11 +144,11 @@ TEST_P(Trajectory, EqualsTheSlowReferenceUnderTheSameNoise) {
   EXPECT_NE(loss, before);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Gpt2, Trajectory,
-    ::testing::Values(Case{"sgd", false, 0.05, 0.7}, Case{"adamw", true, 1e-3, 0.7}, Case{"adamw_little_noise", true, 1e-3, 0.1},
-                      Case{"per_layer_adamw", true, 1e-3, 0.7, dp::Clipping::kPerLayer}),
-    [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(Gpt2, Trajectory,
+                         ::testing::Values(Case{"sgd", false, 0.05, 0.7}, Case{"adamw", true, 1e-3, 0.7},
+                                           Case{"adamw_little_noise", true, 1e-3, 0.1},
+                                           Case{"per_layer_adamw", true, 1e-3, 0.7, dp::Clipping::kPerLayer}),
+                         [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
 }  // namespace ghostshard::tests

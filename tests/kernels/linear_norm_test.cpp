@@ -202,7 +202,8 @@ TEST_P(Passing, UpperBoundExceedsTheNormByRoundingOnly) {
   const at::Tensor bound = norm_upper_bound_sq(parts);
   for (int64_t u = 0; u < segments.units(); ++u) {
     const double exact = std::sqrt(oracle::squared_norm(gradient(u)));
-    // Three roundings of every row at most: in forming panels, in their later sum, and what the norm of the first is off.
+    // Three roundings of every row at most: in forming panels, in their later sum, and what the norm of the first is
+    // off.
     const double rounding = 3 * gamma(segments.length(u) + 2) * at_unit(parts.mass, u);
     EXPECT_LE(std::sqrt(at_unit(bound, u)), exact * 1.0011 + rounding + 1e-6 * at_unit(parts.mass, u)) << "unit " << u;
   }

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Fails when a C++ file of the tree is not formatted, or clang-tidy finds something. Usage: tools/lint.sh [-j N]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+jobs=2
+if [ "${1:-}" = -j ]; then jobs=$2; fi
+tools=$(tools/lint_tools.sh)
+tools/format.sh --check || { echo 'lint: not formatted; call `make format`' >&2; exit 1; }
+echo 'lint: every C++ file is formatted'
+tools/build.sh help > /dev/null  # configures, compiles nothing: writes compile_commands.json
+PYTHONPATH=$tools exec .venv/bin/python tools/run_clang_tidy.py --jobs "$jobs" --tree "build/${GHOSTSHARD_PRESET:-release}"

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds the C++ tests with a sanitizer preset and runs them, one process for each test program (loading an
+# instrumented program with LibTorch takes seconds, and there are hundreds of tests). The last line is
+# `N passed, N failed`; a sanitizer's report counts as a failure, and so does a program that dies.
+# Usage: tools/run_sanitizer.sh asan|tsan [-j N] [GoogleTest option ...]
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+preset=${1:?asan or tsan}; shift
+jobs=2
+if [ "${1:-}" = -j ]; then jobs=$2; shift 2; fi
+programs=(accountant_test kernels_test fsdp_test dp_test gpt2_test)
+tree=$PWD/build/$preset
+results=$tree/sanitizer-results
+suppressions=$PWD/cmake/suppressions
+
+GHOSTSHARD_PRESET=$preset tools/build.sh -j "$jobs" "${programs[@]}" || exit 1
+rm -rf "$results"
+mkdir -p "$results"
+export OMP_NUM_THREADS=1 GHOSTSHARD_SOURCE_DIR=$PWD GHOSTSHARD_PYTHON=$PWD/.venv/bin/python
+
+# Reports go to files, so that none is lost between the tests' own lines; the tests go on after one where they can.
+common=log_path=$results/report:print_suppressions=0
+export ASAN_OPTIONS=$common:detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
+export LSAN_OPTIONS=suppressions=$suppressions/lsan.txt:print_suppressions=0
+export UBSAN_OPTIONS=$common:print_stacktrace=1:suppressions=$suppressions/ubsan.txt
+export TSAN_OPTIONS=$common:history_size=4:suppressions=$suppressions/tsan.txt
+
+# The shadow memory of GCC's older runtimes does not fit beside a widely randomised address space.
+fixed_addresses=()
+if setarch "$(uname -m)" -R true 2> /dev/null; then fixed_addresses=(setarch "$(uname -m)" -R); fi
+
+for program in "${programs[@]}"; do
+  echo "== $program"
+  began=$SECONDS
+  "${fixed_addresses[@]}" "$tree/bin/$program" --gtest_brief=1 --gtest_output="xml:$results/$program.xml" "$@" < /dev/null
+  printf '%d\n' $? > "$results/$program.rc"
+  echo "   exit status $(cat "$results/$program.rc"), $((SECONDS - began)) s"
+done
+exec .venv/bin/python tools/count_sanitized.py "$results" "${programs[@]}"
