@@ -24,22 +24,22 @@ TEST_P(PrvOracle, BracketHoldsTheTruth) {
   EXPECT_LE(found.estimate, found.upper);
 }
 
-// Opacus' PRV returns truth + 0.01.
+// Opacus' PRV returns truth + 0.01. A million steps at epsilon 139 need a finer mesh than 2^21 points allow.
 TEST_P(PrvOracle, BracketIsNarrow) {
+  int64_t steps = 0;
+  for (const OraclePhase& phase : GetParam().phases) steps += phase.steps;
   const EpsilonBound found = charged("prv", GetParam())->epsilon(Delta(GetParam().delta));
-  EXPECT_LT(found.upper - found.lower, 1e-4);
+  EXPECT_LT(found.upper - found.lower, steps == 1'000'000 ? 1e-3 : 1e-4);
 }
 
-std::vector<OracleTruth> quick_rows() {  // those whose grids are small
-  std::vector<OracleTruth> rows;
-  for (const OracleTruth& row : oracle_truths()) {
-    int64_t steps = 0;
-    for (const OraclePhase& phase : row.phases) steps += phase.steps;
-    if (steps <= 20000) rows.push_back(row);
-  }
-  return rows;
+TEST_P(PrvOracle, QuickAnswersAreBoundsToo) {
+  const EpsilonBound found = charged("prv", GetParam())->epsilon(Delta(GetParam().delta), Effort::kQuick);
+  const double stated = GetParam().error + 4e-16 * GetParam().epsilon;
+  EXPECT_LE(found.lower, GetParam().epsilon + stated);
+  EXPECT_GE(found.upper, GetParam().epsilon - stated);
 }
-INSTANTIATE_TEST_SUITE_P(Rows, PrvOracle, testing::ValuesIn(quick_rows()),
+
+INSTANTIATE_TEST_SUITE_P(Rows, PrvOracle, testing::ValuesIn(oracle_truths()),
                          [](const auto& c) { return std::string(c.param.name); });
 
 // One release put on the grid: its hockey-stick divergence, read off the cells, lies on the right side of the closed
