@@ -86,9 +86,19 @@ INSTANTIATE_TEST_SUITE_P(One, Cells,
                                          OneRelease{"Add", Direction::kAdd, 0.1, 1, 1e-3, 1},
                                          OneRelease{"CoarseMesh", Direction::kRemove, 0.01, 0.8, 0.01, 2},
                                          OneRelease{"CoarseMeshAdd", Direction::kAdd, 0.3, 0.8, 0.01, 2},
+                                         // Too coarse for the boundaries to be put where the cells need them.
+                                         OneRelease{"MeshAsWideAsTheLosses", Direction::kRemove, 0.3, 0.5, 0.4, 1},
+                                         OneRelease{"MeshAsWideAsTheLossesAdd", Direction::kAdd, 0.6, 0.5, 0.3, 1},
                                          OneRelease{"FineMesh", Direction::kRemove, 0.2, 2, 1e-4, 0.5},
                                          OneRelease{"NoSampling", Direction::kRemove, 1, 2, 1e-3, 0.5}),
                          [](const auto& c) { return c.param.name; });
+
+// delta lies 27 powers of e below what the transform's rounding is relative to: the bracket must say so.
+TEST(Grid, CountsTheTransformsRounding) {
+  const auto found = grid_epsilon(Direction::kRemove, {{{2.193e-5, 1.349}, 307}}, Delta(3.48e-25), GridSize::kSmall);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_GT(found->upper - found->lower, 0.01);
+}
 
 TEST(Prv, AgreesWithTheContourOnPhases) {
   const OracleTruth run{"", {{0.02, 1.4, 300}, {0.05, 2.5, 200}, {1, 60, 4}}, 1e-7, 0, 0};
