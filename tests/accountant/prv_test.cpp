@@ -89,6 +89,9 @@ INSTANTIATE_TEST_SUITE_P(One, Cells,
                                          // Too coarse for the boundaries to be put where the cells need them.
                                          OneRelease{"MeshAsWideAsTheLosses", Direction::kRemove, 0.3, 0.5, 0.4, 1},
                                          OneRelease{"MeshAsWideAsTheLossesAdd", Direction::kAdd, 0.6, 0.5, 0.3, 1},
+                                         // Low losses hardly weigh: their cells are those that move down a step.
+                                         OneRelease{"SteepTilt", Direction::kRemove, 0.3, 0.8, 0.2, 25},
+                                         OneRelease{"SteepTiltFine", Direction::kRemove, 0.3, 0.8, 0.05, 25},
                                          OneRelease{"FineMesh", Direction::kRemove, 0.2, 2, 1e-4, 0.5},
                                          OneRelease{"NoSampling", Direction::kRemove, 1, 2, 1e-3, 0.5}),
                          [](const auto& c) { return c.param.name; });
