@@ -13,6 +13,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // How much work goes into the cells of the more private distribution.
 constexpr int64_t kMostSolved = 60;
 constexpr int64_t kNearEdge = 200;
+constexpr int64_t kAlternating = 8;
 constexpr size_t kSmallGrid = size_t{1} << 15;
 
 double upper_tail(double z) { return 0.5 * std::erfc(z * 0.70710678118654752440); }
@@ -220,9 +221,12 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     }
   };
   const int rounds = shape.n > kSmallGrid ? 48 : 16;
-  const int moves = shape.n > kSmallGrid ? 8 : 4;
   int64_t solved = 0;
-  const auto arrange = [&](double at) {  // the cells near the least loss; what the heaviest is off by
+  // Over fewer cells each time: the last one moved has been evened out with those behind it.
+  const auto even_out_near = [&](int64_t reach, int times) {
+    for (int left = times; left-- > 0;) even_out(solved, std::min(cells.end, solved + reach + 4 * left));
+  };
+  const auto arrange = [&](double at, bool all = false) {  // the cells near the least loss; what the heaviest is off by
     cells = cells_of(direction, release, shape, at);
     cells.moved.assign(static_cast<size_t>(cells.end - cells.begin) + 1, 0.0);
     const int64_t middle = std::clamp(heaviest, cells.begin, cells.end - 1);
@@ -238,8 +242,22 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       move(i + 1) = most;
       low = boundary(i + 1);
     }
-    for (int round = 0; round < rounds; ++round) even_out(solved, std::min(cells.end, solved + kNearEdge));
-    return excess_of(middle, boundary(middle), boundary(middle + 1));
+    for (int round = 0; all && round < 4; ++round) even_out(solved, cells.end);
+    if (all) even_out_near(10 * kNearEdge, 16);
+    even_out_near(kNearEdge, rounds);
+    // Where evening out has come to rest, what is left alternates from cell to cell.
+    double left = 0;
+    double weight = 0;
+    Outcomes::Boundary from = boundary(middle);
+    for (int64_t i = middle; i < std::min(cells.end, middle + kAlternating); ++i) {
+      const Outcomes::Boundary to = boundary(i + 1);
+      const double mass = outcomes.between(from, to).p.value;
+      const double excess = std::clamp(excess_of(i, from, to), -1.0, 1.0);
+      left += (i - middle) % 2 == 0 ? mass * excess : -mass * excess;
+      weight += mass;
+      from = to;
+    }
+    return weight > 0 ? left / weight : 0.0;
   };
   double at = 0;
   for (int i = 0; i < 4; ++i) {  // with even cells first
@@ -248,15 +266,51 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     at += std::clamp(excess_of(middle, boundary(middle), boundary(middle + 1)), -0.5, 0.5);
   }
   double off = arrange(at);
-  double gain = 1;
-  for (int i = 0; i < moves && std::abs(off) > 1e-9 && std::abs(off) < 1; ++i) {
-    const double next = at + std::clamp(gain * off, -0.5, 0.5);
-    const double off_there = arrange(next);
-    if (off != off_there) gain = std::clamp((next - at) / (off - off_there), 0.3, 5.0);
-    at = next;
-    off = off_there;
+  if (shape.n > kSmallGrid) {
+    // From where its sign changes nearest by, if it does.
+    double best = kInfinity;
+    const double middle = at;
+    double there = arrange(middle - 0.5);
+    for (int i = -7; i <= 8; ++i) {
+      const double next = arrange(middle + i / 16.0);
+      if (there * next <= 0 && std::abs(there) + std::abs(next) < best) {
+        best = std::abs(there) + std::abs(next);
+        at = middle + (i - 1) / 16.0;
+        off = there;
+      }
+      there = next;
+    }
+    if (best < kInfinity) {
+      double low = at;
+      double high = at + 1.0 / 16;
+      double at_high = arrange(high);
+      for (int i = 0; i < 14 && std::abs(off) > 1e-9; ++i) {
+        double share = off / (off - at_high);
+        if (!(share > 0.02 && share < 0.98) || i % 3 == 2) share = 0.5;
+        const double next = low + share * (high - low);
+        const double found = arrange(next);
+        if (found * off > 0) {
+          low = next;
+          off = found;
+        } else {
+          high = next;
+          at_high = found;
+        }
+      }
+      at = std::abs(off) < std::abs(at_high) ? low : high;
+    }
+    (void)arrange(at, true);
+  } else {
+    double gain = 1;
+    for (int i = 0; i < 4 && std::abs(off) > 1e-9; ++i) {
+      const double next = at + std::clamp(gain * off, -0.5, 0.5);
+      const double there = arrange(next);
+      if (off != there) gain = std::clamp((next - at) / (off - there), 0.3, 5.0);
+      at = next;
+      off = there;
+    }
+    for (int round = 0; round < 2; ++round) even_out(solved, cells.end);
   }
-  for (int round = 0; round < 2; ++round) even_out(solved, cells.end);
   const std::vector<Merged> merged = merge(cells);
   // How far below the middle the grid must lie for few cells to fall below it: each of those moves down a whole step.
   const auto cost_at = [&](double below) {
@@ -269,8 +323,8 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   };
   double below = 0;
   double least = kInfinity;
-  for (int k = 1; k <= 40; ++k) {
-    const double candidate = std::pow(0.5, k);
+  for (int k = 1; k <= 80; ++k) {
+    const double candidate = std::pow(0.5, 0.5 * k);
     const double cost = cost_at(candidate);
     if (cost < least) {
       least = cost;

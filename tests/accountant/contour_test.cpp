@@ -101,6 +101,22 @@ TEST_P(DeltaOfOneDirection, IsTheMultiprecisionIntegral) {
   }
 }
 
+// With few digits asked for, alias and what lies beyond the last node are large: the bracket still holds the truth.
+TEST_P(DeltaOfOneDirection, WhatIsLeftOutIsCounted) {
+  const DeltaRow& row = GetParam();
+  const std::vector<ComposedRelease> phases = {{{row.q, row.sigma}, static_cast<double>(row.steps)}};
+  const auto saddle = saddle_of_epsilon(row.direction, phases, row.epsilon);
+  ASSERT_TRUE(saddle.has_value());
+  for (const double digits : {0.5, 1.0, 2.0, 3.0, 5.0, 8.0}) {
+    const auto line =
+        ContourLine::make(row.direction, phases, *saddle, row.epsilon, std::log(row.delta), 0.9, 100'000'000, digits);
+    if (!line) continue;
+    const Bracket bracket = line->at(row.epsilon).bracket;
+    EXPECT_LE(bracket.lower, row.delta * (1 + 1e-15)) << digits;
+    EXPECT_GE(bracket.upper, row.delta * (1 - 1e-15)) << digits;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Multiprecision, DeltaOfOneDirection,
     testing::Values(DeltaRow{"PlainRemove", Direction::kRemove, 0.03, 0.9, 777, 4.5, 0.0013279168390444961994},

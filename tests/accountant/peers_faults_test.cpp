@@ -190,9 +190,73 @@ INSTANTIATE_TEST_SUITE_P(Pairs, Refuses,
                                          RefusedPair{"FixedSizeContour", "contour", Adjacency::kReplaceOne, kFixed},
                                          RefusedPair{"FixedSizePrv", "prv", Adjacency::kReplaceOne, kFixed},
                                          RefusedPair{"FixedSizeZeroOutRdp", "rdp", Adjacency::kZeroOut, kFixed},
-                                         RefusedPair{"TruncatedContour", "contour", Adjacency::kZeroOut, kTruncated},
-                                         RefusedPair{"TruncatedRdp", "rdp", Adjacency::kZeroOut, kTruncated}),
+                                         RefusedPair{"TruncatedContour", "contour", Adjacency::kReplaceOne, kTruncated},
+                                         RefusedPair{"TruncatedRdp", "rdp", Adjacency::kReplaceOne, kTruncated}),
                          [](const auto& c) { return c.param.name; });
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Truncated Poisson sampling: never less than Poisson sampling, the same where truncation cannot happen
+
+Event truncated(int64_t units, double q, int64_t cap, double sigma) {
+  return TruncatedPoissonGaussianEvent{units, SamplingRate(q), cap, NoiseMultiplier(sigma)};
+}
+
+class Truncated : public testing::TestWithParam<std::string> {
+ protected:
+  EpsilonBound of(const Event& event, Adjacency adjacency = Adjacency::kZeroOut) const {
+    const auto engine = make_accountant(GetParam(), adjacency);
+    engine->compose(event, 200);
+    return engine->epsilon(Delta(1e-6));
+  }
+  const PoissonGaussianEvent poisson_{SamplingRate(0.02), NoiseMultiplier(1.1)};
+};
+
+TEST_P(Truncated, IsPoissonWhereNothingIsTruncated) {
+  EXPECT_EQ(of(truncated(1000, 0.02, 1000, 1.1)).upper, of(poisson_).upper);
+}
+
+TEST_P(Truncated, CostsMoreTheLikelierTruncationIs) {
+  double before = of(poisson_).upper;
+  // 1000·0.02 = 20 are expected, with a standard deviation of 4.4
+  for (const int64_t cap : {80, 65, 55}) {
+    const EpsilonBound found = of(truncated(1000, 0.02, cap, 1.1));
+    EXPECT_GE(found.upper, before) << cap;
+    EXPECT_EQ(found.lower, 0);
+    before = found.upper;
+  }
+  EXPECT_GT(before, 1.001 * of(poisson_).upper);
+  EXPECT_TRUE(std::isinf(of(truncated(1000, 0.02, 25, 1.1)).upper));
+}
+
+// delta + s·(1 + e^epsilon) with s from the exact binomial tail: never above what is claimed.
+TEST_P(Truncated, TheClaimHoldsWithTheExactTail) {
+  const double found = of(truncated(1000, 0.02, 55, 1.1)).upper;
+  double tail = 0;
+  for (int k = 1000; k > 55; --k)
+    tail += std::exp(std::lgamma(1001) - std::lgamma(k + 1) - std::lgamma(1001 - k) + k * std::log(0.02) +
+                     (1000 - k) * std::log1p(-0.02));
+  const auto plain = make_accountant("contour", Adjacency::kZeroOut);
+  plain->compose(poisson_, 200);
+  EXPECT_LE(plain->delta(Epsilon(found)).upper + 200 * tail * (1 + std::exp(found)), 1e-6);
+}
+
+TEST_P(Truncated, UnderAddOrRemoveTheLargerNeighbourCounts) {
+  EXPECT_GE(of(truncated(1000, 0.02, 55, 1.1), Adjacency::kAddOrRemove).upper,
+            of(truncated(1000, 0.02, 55, 1.1)).upper);
+  // All 1000 fit; of 1001 one may be left out, with probability 0.02^1001.
+  EXPECT_GE(of(truncated(1000, 0.02, 1000, 1.1), Adjacency::kAddOrRemove).upper, of(poisson_).upper);
+}
+
+TEST_P(Truncated, DeltaTakesTruncationToo) {
+  const auto engine = make_accountant(GetParam(), Adjacency::kZeroOut);
+  engine->compose(truncated(1000, 0.02, 60, 1.1), 200);
+  const auto plain = make_accountant(GetParam(), Adjacency::kZeroOut);
+  plain->compose(poisson_, 200);
+  EXPECT_GT(engine->delta(Epsilon(2)).upper, plain->delta(Epsilon(2)).upper);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, Truncated, testing::Values("contour", "prv", "rdp"),
+                         [](const auto& c) { return c.param; });
 
 // Fixed size, replace-one: at whole orders Wang, Balle, Kasiviswanathan's sum, here term by term for alpha = 3, with
 // gamma = 0.1, sigma = 4 (eps(2) = 0.25, eps(3) = 0.375).
