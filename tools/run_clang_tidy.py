@@ -1,4 +1,4 @@
-"""clang-tidy over every C++ source in compile_commands.json, in minutes.
+"""clang-tidy over the library's and the programs' C++ sources in compile_commands.json, in minutes.
 
 Three things make it quick. The headers of others (LibTorch's take 10 s a source) are parsed once for all sources
 that are compiled with the same definitions, into a precompiled header: clang-tidy reads such headers but cannot write
@@ -24,9 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LINT = ROOT / "build" / "lint"
 TOOLS = LINT / "tools"
 TIDY = TOOLS / "clang_tidy" / "data" / "bin" / "clang-tidy"
-FOLDERS = ("accountant", "bench", "bindings", "dp", "examples", "fsdp", "kernels", "tests")
+FOLDERS = ("accountant", "bench", "bindings", "dp", "examples", "fsdp", "kernels")
 # As in cmake/GhostShardOptions.cmake: fields that a designated initialiser leaves out have their defaults.
 WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-missing-designated-field-initializers")
+MOST_LINES = 30  # of one finding: its notes can be every overload of an operator
 SHALLOW = ("-Xclang", "-analyzer-config", "-Xclang", "mode=shallow")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 
@@ -49,13 +50,13 @@ class Source:
                 folder = os.path.normpath(word[2:])
                 if folder not in self.folders:
                     self.folders.append(folder)
-            elif word.startswith("-D"):
+            elif word.startswith("-D") and not word.startswith("-DGTEST_"):  # GoogleTest finds them out itself
                 self.definitions.append(word)
         self.definitions = sorted(set(self.definitions))
 
     def group(self):
         """The definitions that headers of others ask for; those of single targets would only make more groups."""
-        return tuple(d for d in self.definitions if not re.match(r"-D(GHOSTSHARD_|GTEST_|\w+_EXPORTS)", d))
+        return tuple(d for d in self.definitions if not re.match(r"-D(GHOSTSHARD_|\w+_EXPORTS)", d))
 
     def flags(self):
         return (["-std=c++20", *WARNINGS, *self.definitions, *(f"-I{f}" for f in self.folders)] +
@@ -77,45 +78,57 @@ def included(path, known={}):
     return known[path]
 
 
-def precompiled_header(sources, number):
+def precompiled_header(sources):
     """Flags that make clang-tidy read the group's headers of others from one file; none where that does not work."""
     from clang import cindex
 
     cindex.Config.libcxx_dir = ""  # its own standard library; clang-tidy reads the compiler's
-    folder = LINT / "headers"
-    folder.mkdir(parents=True, exist_ok=True)
-    header, output = folder / f"group{number}.h", folder / f"group{number}.pch"
     system = list(dict.fromkeys(f for s in sources for f in s.system))
     names = sorted(set().union(*(included(s.path)[1] for s in sources)))
-    header.write_text("".join(f"#if __has_include(<{n}>)\n#include <{n}>\n#endif\n" for n in names))
+    text = "".join(f"#if __has_include(<{n}>)\n#include <{n}>\n#endif\n" for n in names)
     flags = ["-std=c++20", *WARNINGS, *sources[0].group(), *(w for f in system for w in ("-isystem", f))]
     resource = next((TIDY.parent.parent / "lib" / "clang").iterdir())
     incomplete, for_serialization = 0x02, 0x10
+    meaning = hashlib.sha256("\n".join([text, *flags, libtorch_version(system), tools_identity(header=True)]).encode()).hexdigest()
+    folder = LINT / "headers"
+    folder.mkdir(parents=True, exist_ok=True)
+    header, output = folder / f"{meaning[:16]}.h", folder / f"{meaning[:16]}.pch"
+    use = ["-include-pch", str(output)]
+    if output.is_file():
+        return use
+    header.write_text(text)
+    partial = output.with_suffix(".partial")
     try:
         unit = cindex.Index.create().parse(str(header), args=[*flags, "-x", "c++-header", "-resource-dir", str(resource)],
                                            options=incomplete | for_serialization)
         errors = [str(d) for d in unit.diagnostics if d.severity >= cindex.Diagnostic.Error]
         if errors:
             raise RuntimeError(errors[0])
-        unit.save(str(output))
+        unit.save(str(partial))
     except (cindex.LibclangError, cindex.TranslationUnitLoadError, cindex.TranslationUnitSaveError, RuntimeError) as error:
         print(f"lint: no precompiled header, every source parses its own: {error}")
         return []
     probe = folder / "probe.cpp"
     probe.write_text("#include <string>\nint main() { return std::to_string(1).size() == 1 ? 0 : 1; }\n")
-    use = ["-include-pch", str(output)]
-    tried = subprocess.run([TIDY, "--quiet", "--checks=-*,modernize-use-nullptr", str(probe), "--", *flags, *use],
-                           capture_output=True, text=True)
+    tried = subprocess.run([TIDY, "--quiet", "--checks=-*,modernize-use-nullptr", str(probe), "--", *flags, "-include-pch",
+                            str(partial)], capture_output=True, text=True)
     if tried.returncode:
         print(f"lint: the precompiled header is not readable, every source parses its own:\n{tried.stdout}{tried.stderr}")
         return []
+    partial.rename(output)
     return use
 
 
-def tools_identity():
-    parts = [(ROOT / name).read_text() for name in (".clang-tidy", "tools/lint-requirements.txt", "tools/run_clang_tidy.py")]
+def libtorch_version(folders):
+    files = (Path(f) / "torch" / "csrc" / "api" / "include" / "torch" / "version.h" for f in folders)
+    return "".join(f.read_text() for f in files if f.is_file())
+
+
+def tools_identity(header=False):
+    """What decides a result beside the source and its flags; for a precompiled header, the tools alone."""
+    parts = [(ROOT / name).read_text() for name in ("tools/lint-requirements.txt", ".clang-tidy")[:1 if header else 2]]
     parts.append(subprocess.run(["c++", "--version"], capture_output=True, text=True).stdout)
-    return "\n".join(parts)
+    return "\n".join([*parts, *SHALLOW])
 
 
 def clean_marker(source, identity):
@@ -125,10 +138,7 @@ def clean_marker(source, identity):
     for file in sorted(included(source.path)[0]):
         digest.update(str(file.relative_to(ROOT)).encode())
         digest.update(file.read_bytes())
-    for folder in source.system:  # another LibTorch is another meaning
-        version = Path(folder) / "torch" / "csrc" / "api" / "include" / "torch" / "version.h"
-        if version.is_file():
-            digest.update(version.read_bytes())
+    digest.update(libtorch_version(source.system).encode())
     return LINT / "clean" / digest.hexdigest()
 
 
@@ -147,23 +157,25 @@ def findings(text):
             found.append(line)
         else:
             found[-1] += "\n" + line
-    return [f.replace(f"{ROOT}/", "") for f in found if f.strip()]
+    whole = [f.replace(f"{ROOT}/", "").splitlines() for f in found if f.strip()]
+    return ["\n".join(f if len(f) <= MOST_LINES else [*f[:MOST_LINES], "    …"]) for f in whole]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--tree", type=Path, required=True, help="the build tree with compile_commands.json")
+    parser.add_argument("--tests", action="store_true", help="the sources of tests/ as well")
     parser.add_argument("--only", help="a regular expression on the sources' paths")
     parser.add_argument("tidy", nargs="*", help="more arguments for clang-tidy, after --")
     arguments = parser.parse_args()
 
     began = time.monotonic()
     entries = json.loads((ROOT / arguments.tree / "compile_commands.json").read_text())
-    sources = {}
+    sources, folders = {}, FOLDERS + (("tests",) if arguments.tests else ())
     for entry in entries:
         path = Path(entry["file"])
-        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in FOLDERS:
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in folders:
             source = Source(entry)
             if not arguments.only or re.search(arguments.only, source.name):
                 sources[source.name] = source
@@ -174,8 +186,9 @@ def main():
     for source in due:
         groups.setdefault(source.group(), []).append(source)
     use = {}
-    for number, (definitions, members) in enumerate(sorted(groups.items())):
-        use[definitions] = precompiled_header(members, number) if len(members) > 2 else []
+    for definitions, members in sorted(groups.items()):
+        # Of all sources, not of those that are due: the file is kept for the next call.
+        use[definitions] = precompiled_header([s for s in sources.values() if s.group() == definitions])
     headers_seconds = time.monotonic() - began
 
     seen, failed = set(), 0

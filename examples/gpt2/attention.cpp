@@ -39,6 +39,7 @@ at::Tensor AttentionPlan::attend(const at::Tensor& qkv, int64_t heads) const {
   if (rows_ == 0) return qkv.slice(1, 0, d);
   const at::Tensor placed = gather_.defined() ? qkv.index_select(0, gather_) : qkv;
   std::vector<int64_t> sizes;
+  sizes.reserve(groups_.size());
   for (const Group& group : groups_) sizes.push_back(group.texts * group.length);
   // Split, not narrow: its backward joins the parts' gradients in one pass.
   const auto parts = placed.split_with_sizes(sizes, 0);

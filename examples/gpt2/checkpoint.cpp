@@ -71,6 +71,7 @@ class Weights {
 
   std::vector<std::string> left() const {
     std::vector<std::string> names;
+    names.reserve(found_.size());
     for (const auto& [name, place] : found_) names.push_back(name);
     return names;
   }

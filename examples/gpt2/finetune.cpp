@@ -571,6 +571,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   const Keeper keeper{stop, checkpoints, mesh};
   stop.begin_graceful();
   if (o.non_private) {
+    // NOLINTNEXTLINE(bugprone-use-after-move): without privacy there is no plan, and it was not moved
     ending = train_without_privacy(o, in, course, model, *optimizer, observer, keeper);
   } else {
     ending = train_privately(o, in, course, step, model, *in.key, ledger ? &*ledger : nullptr, *private_optimizer,

@@ -2,12 +2,13 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 
 namespace ghostshard::gpt2 {
 
 std::string clock_text(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const int64_t whole = std::llround(seconds);
   char text[40];
   if (whole >= 3600) {
     std::snprintf(text, sizeof text, "%lld:%02d:%02d", static_cast<long long>(whole / 3600),

@@ -218,7 +218,7 @@ ResumedKey resumed_key(const Options& o, const accountant::LedgerContents& ledge
   const std::string id = epochs ? ledger.epochs.back().run_id : ledger.header.value("run_id", std::string());
   if (!facts.contains("commitment")) return {dp::RunKey::from_file(o.noise_key_file), true};
   dp::RunKey key = dp::RunKey::from_file(o.noise_key_file, dp::run_id_from_hex(id));
-  if (key.commitment() != facts.at("commitment")) {
+  if (key.commitment() != facts.at("commitment").get<std::string>()) {
     throw std::invalid_argument(
         "--resume: --noise-key-file " + o.noise_key_file +
         " does not hold the key of this run: give the right one, or none to go on under a new key");

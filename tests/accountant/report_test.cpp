@@ -200,7 +200,8 @@ TEST(Report, BoundsMembershipTestsByTheCurve) {
 
 TEST(Report, TheCurveFallsAndTheClaimIsOnIt) {
   double before = HUGE_VAL;
-  for (const json& point : report().at("privacy_curve").at("points")) {
+  const json whole = report();
+  for (const json& point : whole.at("privacy_curve").at("points")) {
     const double upper = point.at("epsilon").at("upper");
     EXPECT_LE(upper, before) << point;
     before = upper;
