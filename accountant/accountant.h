@@ -37,8 +37,7 @@ struct DeltaBound {
   std::string detail;
 };
 
-// kQuick: milliseconds, for a number shown after every step. Where the tight bracket would take longer, upper is the
-// Rényi bound: never less than true, up to 15% more, estimate = upper and lower may be 0.
+// kQuick: milliseconds, some tens of them in rare cases, for a number shown after every step or a point of a chart.
 // kTight: the bracket is as narrow as the engine can make it, up to seconds in rare cases.
 enum class Effort { kQuick, kTight };
 
@@ -64,6 +63,7 @@ class Accountant {
   virtual std::string name() const = 0;
 
   Adjacency adjacency() const { return adjacency_; }
+  // What the engine bounds: a truncated Poisson event stands here as the Poisson event that it is reduced to.
   const std::vector<Charge>& charges() const { return charges_; }
 
  protected:
@@ -79,8 +79,11 @@ class Accountant {
   virtual EpsilonBound bound_epsilon(Delta delta, Effort effort) const = 0;
   virtual DeltaBound bound_delta(Epsilon epsilon, Effort effort) const = 0;
 
+  EpsilonBound epsilon_beside_switching(Delta delta, Effort effort) const;
+
   Adjacency adjacency_;
   std::vector<Charge> charges_;
+  double switched_ = 0;  // s of truncated sampling, below
 };
 
 // "contour" (the default everywhere), "prv" or "rdp". Throws std::invalid_argument listing the known names, also for
@@ -91,7 +94,13 @@ class Accountant {
 //   poisson_gaussian               contour prv rdp            refused
 //   poisson_adaptive_clipping      contour prv rdp            refused
 //   fixed_size_gaussian            refused                    rdp
-//   truncated_poisson_gaussian     refused                    refused
+//   truncated_poisson_gaussian     contour prv rdp            refused
+//
+// Truncated Poisson sampling is accounted as Poisson sampling that is replaced by something else with the probability
+// tau of drawing more than the cap: over T steps outcomes differ in total variation by at most s = T·tau on either data
+// set, so that (epsilon, delta) of the Poisson sampling gives (epsilon, delta + s·(1 + e^epsilon)). tau is bounded by
+// Chernoff, exp(-n·KL((cap+1)/n || q)); nothing is said about the lower end. Under add-or-remove n is units + 1, the
+// larger of two neighbours.
 std::unique_ptr<Accountant> make_accountant(const std::string& name, Adjacency adjacency);
 
 }  // namespace ghostshard::accountant

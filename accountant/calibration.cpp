@@ -14,10 +14,22 @@ constexpr double kSmallestRate = 1e-12;
 constexpr int64_t kMostSteps = int64_t{1} << 40;
 constexpr double kRelative = 1e-7;
 
-double upper(const Budget& budget, double q, double sigma, int64_t steps) {
-  const auto engine = make_accountant(budget.accountant, budget.adjacency);
+std::unique_ptr<Accountant> charged(const Budget& budget, double q, double sigma, int64_t steps) {
+  auto engine = make_accountant(budget.accountant, budget.adjacency);
   engine->compose(PoissonGaussianEvent{SamplingRate(q), NoiseMultiplier(sigma)}, steps);
-  return engine->epsilon(budget.delta).upper;
+  return engine;
+}
+
+double upper(const Budget& budget, double q, double sigma, int64_t steps) {
+  return charged(budget, q, sigma, steps)->epsilon(budget.delta).upper;
+}
+
+// Whether the budget is kept. A quick bracket that lies above the target decides; below it, only the number that will
+// be reported does.
+bool keeps(const Budget& budget, double q, double sigma, int64_t steps) {
+  const auto engine = charged(budget, q, sigma, steps);
+  if (engine->epsilon(budget.delta, Effort::kQuick).lower > budget.epsilon.value()) return false;
+  return engine->epsilon(budget.delta).upper <= budget.epsilon.value();
 }
 
 void require_steps(int64_t steps) {
@@ -35,8 +47,7 @@ void require_steps(int64_t steps) {
 
 NoiseMultiplier calibrate_noise(const Budget& budget, SamplingRate q, int64_t steps) {
   require_steps(steps);
-  const double target = budget.epsilon.value();
-  const auto meets = [&](double sigma) { return upper(budget, q.value(), sigma, steps) <= target; };
+  const auto meets = [&](double sigma) { return keeps(budget, q.value(), sigma, steps); };
   // enough always meets the target; too_little does not, or lies below the smallest sigma offered.
   double enough = 1;
   while (!meets(enough)) {
@@ -64,7 +75,7 @@ NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacen
 
 SamplingRate calibrate_sampling_rate(const Budget& budget, NoiseMultiplier sigma, int64_t steps) {
   require_steps(steps);
-  const auto meets = [&](double q) { return upper(budget, q, sigma.value(), steps) <= budget.epsilon.value(); };
+  const auto meets = [&](double q) { return keeps(budget, q, sigma.value(), steps); };
   if (meets(1)) return SamplingRate(1);
   double too_much = 1;
   double allowed = 0.5;
@@ -82,9 +93,7 @@ SamplingRate calibrate_sampling_rate(const Budget& budget, NoiseMultiplier sigma
 }
 
 int64_t calibrate_steps(const Budget& budget, SamplingRate q, NoiseMultiplier sigma) {
-  const auto meets = [&](int64_t steps) {
-    return upper(budget, q.value(), sigma.value(), steps) <= budget.epsilon.value();
-  };
+  const auto meets = [&](int64_t steps) { return keeps(budget, q.value(), sigma.value(), steps); };
   if (!meets(1)) return 0;
   int64_t allowed = 1;
   int64_t too_many = 2;

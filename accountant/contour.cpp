@@ -20,6 +20,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Evaluations of an integrand, about 15 ns each.
 constexpr int64_t kQuickBudget = 1'000'000;
 constexpr int64_t kTightBudget = 40'000'000;
+// A line's bracket wider than this is cut by the grid's.
+constexpr double kTightWidth = 1e-6;
+constexpr double kTightDeltaWidth = 1e-5;  // relative
+constexpr double kQuickWidth = 2e-3;       // relative
 
 using Phases = std::vector<ComposedRelease>;
 
@@ -44,6 +48,18 @@ std::optional<bool> agrees_elsewhere(Direction direction, const Phases& phases, 
       ContourLine::make(direction, phases, line.intercept(), epsilon, std::log(here.delta), 0.83, budget);
   if (!other) return std::nullopt;
   return overlap(here.bracket, other->at(epsilon).bracket);
+}
+
+// Both are proven, so the truth lies in both: the narrower one, cut by the other.
+std::optional<Result> inside_both(const std::optional<Result>& a, const std::optional<Result>& b) {
+  if (!a || !b) return a ? a : b;
+  if (!(a->lower <= b->upper && b->lower <= a->upper))
+    return std::nullopt;  // one of the proofs is wrong: trust neither
+  Result both = a->upper - a->lower <= b->upper - b->lower ? *a : *b;
+  both.lower = std::max(a->lower, b->lower);
+  both.upper = std::min(a->upper, b->upper);
+  both.estimate = std::clamp(both.estimate, both.lower, both.upper);
+  return both;
 }
 
 std::optional<Result> closed_form_epsilon(Direction direction, const Phases& phases, Delta delta) {
@@ -140,16 +156,32 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
   const bool tight = effort == Effort::kTight;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
-    if (auto found = line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight)) return found;
-    return tight ? grid_epsilon(direction, phases, delta) : std::nullopt;
+    const auto line = line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
+    if (line && line->upper - line->lower <= (tight ? kTightWidth : kQuickWidth * (1e-3 + line->lower))) return line;
+    return inside_both(line, grid_epsilon(direction, phases, delta, tight ? GridSize::kLarge : GridSize::kSmall));
   };
   const auto remove = solve(Direction::kRemove);
   if (!remove) return renyi().epsilon(delta);
-  if (adding_is_no_worse(phases, remove->lower, std::log(delta.value())))
-    return larger_of<EpsilonBound>(*remove, Result{0, -1, 0, ""});
-  const auto add = solve(Direction::kAdd);
-  if (!add) return renyi().epsilon(delta);
-  return larger_of<EpsilonBound>(*remove, *add);
+  EpsilonBound found;
+  if (adding_is_no_worse(phases, remove->lower, std::log(delta.value()))) {
+    found = larger_of<EpsilonBound>(*remove, Result{0, -1, 0, ""});
+  } else {
+    auto add = solve(Direction::kAdd);
+    if (!add) {  // neither engine: at most the largest loss, at most Rényi's bound
+      const double most = std::min(largest_loss_of_adding(phases), renyi().epsilon(delta).upper);
+      add = Result{0, most, most, "the largest loss or Rényi's bound"};
+    }
+    found = larger_of<EpsilonBound>(*remove, *add);
+  }
+  if (found.upper - found.lower <= kQuickWidth * (1e-3 + found.lower)) return found;
+  // Where even the grid is coarse, Rényi's bound may be the better one.
+  const EpsilonBound otherwise = renyi().epsilon(delta);
+  if (otherwise.upper < found.upper) {
+    found.upper = otherwise.upper;
+    found.estimate = std::min(found.estimate, found.upper);
+    found.detail += "; upper: " + otherwise.detail;
+  }
+  return found;
 }
 
 DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
@@ -162,14 +194,23 @@ DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const 
     }
     if (direction == Direction::kAdd && epsilon.value() >= largest_loss_of_adding(phases))
       return Result{0, 0, 0, "beyond the largest loss"};
-    if (auto found = line_delta(direction, phases, epsilon.value(), tight ? kTightBudget : kQuickBudget, tight))
-      return found;
-    return tight ? grid_delta(direction, phases, epsilon.value()) : std::nullopt;
+    const auto line = line_delta(direction, phases, epsilon.value(), tight ? kTightBudget : kQuickBudget, tight);
+    if (line && line->upper - line->lower <= (tight ? kTightDeltaWidth : kQuickWidth) * line->upper) return line;
+    return inside_both(line,
+                       grid_delta(direction, phases, epsilon.value(), tight ? GridSize::kLarge : GridSize::kSmall));
   };
   const auto remove = solve(Direction::kRemove);
   const auto add = solve(Direction::kAdd);
   if (!remove || !add) return renyi().delta(epsilon);
-  return larger_of<DeltaBound>(*remove, *add);
+  DeltaBound found = larger_of<DeltaBound>(*remove, *add);
+  if (found.upper - found.lower <= kQuickWidth * found.upper) return found;
+  const DeltaBound otherwise = renyi().delta(epsilon);
+  if (otherwise.upper < found.upper) {
+    found.upper = otherwise.upper;
+    found.estimate = std::min(found.estimate, found.upper);
+    found.detail += "; upper: " + otherwise.detail;
+  }
+  return found;
 }
 
 std::unique_ptr<Accountant> ContourAccountant::clone() const { return std::make_unique<ContourAccountant>(*this); }

@@ -7,7 +7,8 @@
 // sides.
 //   kTight  repeats the integral on a second line with another mesh and refuses both where their brackets do not meet.
 //   One release, and unsampled Gaussians alone: closed forms (single_release.h).
-//   Where the line would need too many nodes (few steps, tiny rates): kTight the grid (grid.h), kQuick the Rényi bound.
+//   Where the line would need too many nodes (few steps, tiny rates) or its bracket is wide: the grid (grid.h), kQuick
+//   a small one; what both say holds. The Rényi bound is left for where neither answers.
 // The larger of both directions is returned; adding is not integrated where Chernoff's bound already lies below.
 #pragma once
 

@@ -19,10 +19,13 @@
 
 namespace ghostshard::accountant {
 
-// estimate: the middle. Nothing where no finite bound is found. At most 2^21 grid points.
-std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases,
-                                           Delta delta);
+// kSmall: at most 2^15 grid points, for milliseconds. kLarge: at most 2^21.
+enum class GridSize { kSmall, kLarge };
+
+// estimate: the middle. Nothing where no finite bound is found.
+std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
+                                           GridSize size = GridSize::kLarge);
 std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<ComposedRelease>& phases,
-                                         double epsilon);
+                                         double epsilon, GridSize size = GridSize::kLarge);
 
 }  // namespace ghostshard::accountant

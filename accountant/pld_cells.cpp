@@ -10,6 +10,12 @@ namespace {
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// How much work goes into the cells of the more private distribution.
+constexpr int64_t kMostSolved = 60;
+constexpr int64_t kNearEdge = 200;
+constexpr int64_t kAlternating = 8;
+constexpr size_t kSmallGrid = size_t{1} << 15;
+
 double upper_tail(double z) { return 0.5 * std::erfc(z * 0.70710678118654752440); }
 
 // The outcome where log w(x) = loss; -infinity where no outcome has so small a loss.
@@ -35,56 +41,93 @@ Mass between(const Tails& a, const Tails& b) {
   return {std::max(0.0, outer - inner), kRounding * (6 + 3 * z * z) * (outer + inner)};
 }
 
-// Calls visit(i, P, Q) for all cells up to `reach`, with the roundings of both. Returns the probability P beyond them.
-// offsets: by how much (in units of h) the lower boundary of each cell is moved; empty for none.
-template <class Visitor>
-double for_each_cell(Direction direction, SampledGaussian release, const GridShape& shape,
-                     const std::vector<double>& offsets, const Visitor& visit) {
-  const auto [q, sigma] = release;
-  const bool remove = direction == Direction::kRemove;
-  // Outcomes in [first, last] are kept; loss rises with the outcome when a unit is removed, else falls.
-  const double first = -shape.reach * sigma;
-  const double last = 1 + shape.reach * sigma;
-  const double u_low = (2 * first - 1) / (2 * sigma * sigma);
-  const double u_high = (2 * last - 1) / (2 * sigma * sigma);
-  const auto log_w = [&](double u) { return u > 300 ? std::log(q) + u : std::log1p(q * std::expm1(u)); };
-  const double least = remove ? log_w(u_low) : -log_w(u_high);
-  const double most = remove ? log_w(u_high) : -log_w(u_low);
-  const auto begin = static_cast<int64_t>(std::floor(least / shape.h));
-  const auto end = static_cast<int64_t>(std::floor(most / shape.h)) + 1;
-  const auto boundary = [&](int64_t i) {
+double log_w(SampledGaussian release, double x) {
+  const double u = (2 * x - 1) / (2 * release.sigma * release.sigma);
+  return u > 300 ? std::log(release.q) + u : std::log1p(release.q * std::expm1(u));
+}
+
+// Boundaries of cells: cell i holds the losses from (i + at)·h + moved[i - begin]·h to the next.
+struct Cells {
+  int64_t begin, end;
+  double at = 0;
+  std::vector<double> moved;
+
+  double boundary(int64_t i) const {  // in units of h
     const auto index = static_cast<size_t>(i - begin);
-    const double loss = (static_cast<double>(i) + (index < offsets.size() ? offsets[index] : 0.0)) * shape.h;
-    double x = remove ? outcome(release, loss) : outcome(release, -loss);
-    // What lies below the first outcome is counted in the first cell, which can only raise its loss.
-    if (remove ? i == begin : i == end) x = remove ? -kInfinity : x;
-    x = std::clamp(x, -40 * sigma - 40, 40 * sigma + 40);
-    return std::pair{tails(x / sigma), tails((x - 1) / sigma)};
+    return static_cast<double>(i) + at + (index < moved.size() ? moved[index] : 0.0);
+  }
+};
+
+Cells cells_of(Direction direction, SampledGaussian release, const GridShape& shape, double at) {
+  const bool remove = direction == Direction::kRemove;
+  const double least = remove ? log_w(release, shape.low) : -log_w(release, shape.high);
+  const double most = remove ? log_w(release, shape.high) : -log_w(release, shape.low);
+  return {static_cast<int64_t>(std::floor(least / shape.h - at)),
+          static_cast<int64_t>(std::floor(most / shape.h - at)) + 1,
+          at,
+          {}};
+}
+
+// Where losses begin and end, and what lies between.
+class Outcomes {
+ public:
+  struct Boundary {
+    Tails zero, one;  // under N(0, sigma²) and N(1, sigma²)
   };
-  auto [zero, one] = boundary(begin);
-  if (!remove) {  // least loss: the largest outcomes; all of them belong to the first cell
-    zero = tails(40 + 40 / sigma);
-    one = zero;
-  } else {
-    zero = tails(-40 - 40 / sigma);
-    one = zero;
+  struct Masses {
+    Mass p, q;
+  };
+
+  Outcomes(Direction direction, SampledGaussian release)
+      : remove_(direction == Direction::kRemove), release_(release), nowhere_(40 * release.sigma + 40) {}
+
+  Boundary at(double loss) const {
+    return at_outcome(std::clamp(outcome(release_, remove_ ? loss : -loss), -nowhere_, nowhere_));
   }
-  for (int64_t i = begin; i < end; ++i) {
-    const auto [next_zero, next_one] = boundary(i + 1);
-    const Mass at_zero = remove ? between(zero, next_zero) : between(next_zero, zero);
-    const Mass at_one = remove ? between(one, next_one) : between(next_one, one);
-    const Mass mixture{(1 - q) * at_zero.value + q * at_one.value,
-                       (1 - q) * at_zero.error + q * at_one.error + 4 * kRounding * at_zero.value};
-    if (remove)
-      visit(i, mixture, at_zero);
-    else
-      visit(i, at_zero, mixture);
-    zero = next_zero;
-    one = next_one;
+  Boundary below_all() const { return at_outcome(remove_ ? -nowhere_ : nowhere_); }
+
+  Masses between(const Boundary& low, const Boundary& high) const {
+    const double q = release_.q;
+    const Mass zero = remove_ ? accountant::between(low.zero, high.zero) : accountant::between(high.zero, low.zero);
+    const Mass one = remove_ ? accountant::between(low.one, high.one) : accountant::between(high.one, low.one);
+    const Mass mixture{(1 - q) * zero.value + q * one.value,
+                       (1 - q) * zero.error + q * one.error + 4 * kRounding * zero.value};
+    return remove_ ? Masses{mixture, zero} : Masses{zero, mixture};
   }
-  const double beyond_zero = remove ? zero.high : zero.low;
-  const double beyond_one = remove ? one.high : one.low;
-  return (remove ? (1 - q) * beyond_zero + q * beyond_one : beyond_zero) * (1 + 1e-12) + 1e-300;
+
+  double beyond(const Boundary& boundary) const {  // probability P of larger losses, rounded up
+    const double zero = remove_ ? boundary.zero.high : boundary.zero.low;
+    const double one = remove_ ? boundary.one.high : boundary.one.low;
+    return (remove_ ? (1 - release_.q) * zero + release_.q * one : zero) * (1 + 1e-12) + 1e-300;
+  }
+
+ private:
+  Boundary at_outcome(double x) const { return {tails(x / release_.sigma), tails((x - 1) / release_.sigma)}; }
+
+  bool remove_;
+  SampledGaussian release_;
+  double nowhere_;
+};
+
+// Calls visit(i, P, Q) for all cells, with the roundings of both. Returns the probability P beyond them.
+template <class Visitor>
+double for_each_cell(const Outcomes& outcomes, double h, const Cells& cells, const Visitor& visit) {
+  // What lies below the least loss looked at is counted in the first cell, which can only raise its loss.
+  Outcomes::Boundary low = outcomes.below_all();
+  for (int64_t i = cells.begin; i < cells.end; ++i) {
+    const Outcomes::Boundary high = outcomes.at(cells.boundary(i + 1) * h);
+    const auto [p, q] = outcomes.between(low, high);
+    visit(i, p, q);
+    low = high;
+  }
+  return outcomes.beyond(low);
+}
+
+double square(double x) { return x * x; }
+
+// Relative rounding of e^(c·loss - log_scale), a few of them multiplied.
+double of_tilt(const GridShape& shape, double loss) {
+  return kRounding * (8 + 2 * (shape.c * loss + std::abs(shape.log_scale)));
 }
 
 size_t wrapped(int64_t i, size_t n) { return static_cast<size_t>(i) & (n - 1); }  // n is a power of two
@@ -96,8 +139,10 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
   cells.mass.assign(shape.n, 0);
   const double h = shape.h;
   const double width = -std::expm1(-h);
-  for (const double share : {1.03, 1.1, 1.25, 1.5, 2.0}) cells.moments.emplace_back(shape.c * share, 0.0);
-  cells.dropped = for_each_cell(direction, release, shape, {}, [&](int64_t i, const Mass& p, const Mass& q) {
+  for (const double share : kMomentShares) cells.moments.emplace_back(shape.c * share, 0.0);
+  const Cells even = cells_of(direction, release, shape, 0);
+  double squares = 0;
+  cells.dropped = for_each_cell(Outcomes(direction, release), h, even, [&](int64_t i, const Mass& p, const Mass& q) {
     const double loss = static_cast<double>(i) * h;
     const double total = p.value + p.error;
     if (!(total > 0)) return;
@@ -108,59 +153,199 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
     const double tilt = std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
     cells.mass[wrapped(i, shape.n)] += left * tilt;
     cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
+    squares += square(of_tilt(shape, std::abs(loss) + h) * (left + right * std::exp(shape.c * h)) * tilt);
     for (auto& [c, sum] : cells.moments) sum += (left + right * std::exp(c * h)) * std::exp(c * loss);
   });
   for (auto& [c, sum] : cells.moments) sum = std::log(sum) + 1e-9;
+  cells.rounding = std::sqrt(2 * squares);
   return cells;
 }
 
 TiltedCells more_private_cells(Direction direction, SampledGaussian release, const GridShape& shape) {
   struct Merged {
     int64_t i;
-    double place;  // of log(P/Q) in the cell, from 0 to 1, rounded down
+    double place;  // of log(P/Q) above the lower boundary of the even cell, in units of h, rounded down
     double weight;
   };
-  std::vector<Merged> merged;
   const double h = shape.h;
-  // First where log(P/Q) lies in even cells; then the boundaries are moved so that it lies in the middle of each.
-  std::vector<double> offsets;
-  (void)for_each_cell(direction, release, shape, {}, [&](int64_t i, const Mass& p, const Mass& q) {
-    double place = 0.5;
-    if (p.value > 4 * p.error && q.value > 4 * q.error)
-      place = (std::log(p.value / q.value) - static_cast<double>(i) * h) / h;
-    offsets.push_back(std::clamp(0.5 - place, -0.25, 0.25));
-  });
-  for (size_t i = offsets.size(); i-- > 1;) offsets[i] = (offsets[i] + offsets[i - 1]) / 2;
-  (void)for_each_cell(direction, release, shape, offsets, [&](int64_t i, const Mass& p, const Mass& q) {
+  const Outcomes outcomes(direction, release);
+  const auto place_of = [&](double loss, const Mass& p, const Mass& q) {
     const double mass = p.value - p.error;
-    if (!(mass > 0)) return;
-    const double loss = static_cast<double>(i) * h;
-    const double weight = mass * std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
-    double place = 0;
-    if (q.value > q.error) {
-      const double excess = std::log(mass / (q.value + q.error)) - loss - 4 * kRounding * (1 + std::abs(loss));
-      place = std::clamp(excess / h, 0.0, 1.0);
+    if (!(mass > 0 && q.value + q.error > 0)) return -1.0;
+    return (std::log(mass / (q.value + q.error)) - loss - 4 * kRounding * (1 + std::abs(loss))) / h;
+  };
+  const auto merge = [&](const Cells& cells) {
+    std::vector<Merged> merged;
+    merged.reserve(static_cast<size_t>(cells.end - cells.begin));
+    (void)for_each_cell(outcomes, h, cells, [&](int64_t i, const Mass& p, const Mass& q) {
+      const double loss = (static_cast<double>(i) + cells.at) * h;
+      const double mass = std::max(0.0, p.value - p.error);
+      const double weight = mass * std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
+      merged.push_back({i, place_of(loss, p, q), weight});
+    });
+    return merged;
+  };
+  // Half a cell above its lower boundary is where log(P/Q) should lie; three things are free to get it there.
+  //  * Where the density rises from nothing within a few cells of the least loss, each boundary is put where the cell
+  //    below it needs it: what one is off by falls from cell to cell as long as the density rises.
+  //  * From the heaviest cell on, each is moved by the mean of what the cells on both sides want: where the density is
+  //    smooth, what is left falls with a power of h every time.
+  //  * That leaves the heaviest cell itself, for which the whole grid is moved.
+  const auto heaviest_of = [](const std::vector<Merged>& merged) {
+    return std::max_element(merged.begin(), merged.end(),
+                            [](const Merged& a, const Merged& b) { return a.weight < b.weight; })
+        ->i;
+  };
+  Cells cells = cells_of(direction, release, shape, 0);
+  const int64_t heaviest = heaviest_of(merge(cells));
+  const auto boundary = [&](int64_t i) {
+    return i == cells.begin ? outcomes.below_all() : outcomes.at(cells.boundary(i) * h);
+  };
+  const auto excess_of = [&](int64_t i, const Outcomes::Boundary& from, const Outcomes::Boundary& to) {
+    const auto [p, q] = outcomes.between(from, to);
+    return place_of((static_cast<double>(i) + cells.at) * h, p, q) - 0.5;
+  };
+  const auto move = [&](int64_t i) -> double& { return cells.moved[static_cast<size_t>(i - cells.begin)]; };
+  const auto even_out = [&](int64_t begin, int64_t end) {
+    if (begin + 2 >= end) return;
+    Outcomes::Boundary from = boundary(begin);
+    Outcomes::Boundary to = boundary(begin + 1);
+    double excess_below = excess_of(begin, from, to);
+    for (int64_t i = begin + 1; i < end; ++i) {
+      from = to;
+      to = boundary(i + 1);
+      const double excess = excess_of(i, from, to);
+      if (std::abs(excess) < 1 && std::abs(excess_below) < 1)
+        move(i) = std::clamp(move(i) - (excess + excess_below) / 2, -0.45, 0.45);
+      excess_below = excess;
     }
-    merged.push_back({i, place, weight});
-  });
-  TiltedCells cells;
+  };
+  const int rounds = shape.n > kSmallGrid ? 48 : 16;
+  int64_t solved = 0;
+  // Over fewer cells each time: the last one moved has been evened out with those behind it.
+  const auto even_out_near = [&](int64_t reach, int times) {
+    for (int left = times; left-- > 0;) even_out(solved, std::min(cells.end, solved + reach + 4 * left));
+  };
+  const auto arrange = [&](double at, bool all = false) {  // the cells near the least loss; what the heaviest is off by
+    cells = cells_of(direction, release, shape, at);
+    cells.moved.assign(static_cast<size_t>(cells.end - cells.begin) + 1, 0.0);
+    const int64_t middle = std::clamp(heaviest, cells.begin, cells.end - 1);
+    Outcomes::Boundary low = boundary(cells.begin);
+    solved = std::min(middle, cells.begin + kMostSolved);
+    for (int64_t i = cells.begin; i < solved; ++i) {
+      double least = -0.45;
+      double most = 0.45;
+      for (int k = 0; k < 30; ++k) {
+        move(i + 1) = (least + most) / 2;
+        (excess_of(i, low, boundary(i + 1)) < 0 ? least : most) = move(i + 1);
+      }
+      move(i + 1) = most;
+      low = boundary(i + 1);
+    }
+    for (int round = 0; all && round < 4; ++round) even_out(solved, cells.end);
+    if (all) even_out_near(10 * kNearEdge, 16);
+    even_out_near(kNearEdge, rounds);
+    // Where evening out has come to rest, what is left alternates from cell to cell.
+    double left = 0;
+    double weight = 0;
+    Outcomes::Boundary from = boundary(middle);
+    for (int64_t i = middle; i < std::min(cells.end, middle + kAlternating); ++i) {
+      const Outcomes::Boundary to = boundary(i + 1);
+      const double mass = outcomes.between(from, to).p.value;
+      const double excess = std::clamp(excess_of(i, from, to), -1.0, 1.0);
+      left += (i - middle) % 2 == 0 ? mass * excess : -mass * excess;
+      weight += mass;
+      from = to;
+    }
+    return weight > 0 ? left / weight : 0.0;
+  };
+  double at = 0;
+  for (int i = 0; i < 4; ++i) {  // with even cells first
+    cells = cells_of(direction, release, shape, at);
+    const int64_t middle = std::clamp(heaviest, cells.begin, cells.end - 1);
+    at += std::clamp(excess_of(middle, boundary(middle), boundary(middle + 1)), -0.5, 0.5);
+  }
+  double off = arrange(at);
+  if (shape.n > kSmallGrid) {
+    // From where its sign changes nearest by, if it does.
+    double best = kInfinity;
+    const double middle = at;
+    double there = arrange(middle - 0.5);
+    for (int i = -7; i <= 8; ++i) {
+      const double next = arrange(middle + i / 16.0);
+      if (there * next <= 0 && std::abs(there) + std::abs(next) < best) {
+        best = std::abs(there) + std::abs(next);
+        at = middle + (i - 1) / 16.0;
+        off = there;
+      }
+      there = next;
+    }
+    if (best < kInfinity) {
+      double low = at;
+      double high = at + 1.0 / 16;
+      double at_high = arrange(high);
+      for (int i = 0; i < 14 && std::abs(off) > 1e-9; ++i) {
+        double share = off / (off - at_high);
+        if (!(share > 0.02 && share < 0.98) || i % 3 == 2) share = 0.5;
+        const double next = low + share * (high - low);
+        const double found = arrange(next);
+        if (found * off > 0) {
+          low = next;
+          off = found;
+        } else {
+          high = next;
+          at_high = found;
+        }
+      }
+      at = std::abs(off) < std::abs(at_high) ? low : high;
+    }
+    (void)arrange(at, true);
+  } else {
+    double gain = 1;
+    for (int i = 0; i < 4 && std::abs(off) > 1e-9; ++i) {
+      const double next = at + std::clamp(gain * off, -0.5, 0.5);
+      const double there = arrange(next);
+      if (off != there) gain = std::clamp((next - at) / (off - there), 0.3, 5.0);
+      at = next;
+      off = there;
+    }
+    for (int round = 0; round < 2; ++round) even_out(solved, cells.end);
+  }
+  const std::vector<Merged> merged = merge(cells);
+  // How far below the middle the grid must lie for few cells to fall below it: each of those moves down a whole step.
+  const auto cost_at = [&](double below) {
+    double cost = 0;
+    for (const Merged& cell : merged) {
+      const double above = cell.place - (0.5 - below);
+      cost += cell.weight * (above >= 0 ? above : 1 + above);
+    }
+    return cost;
+  };
+  double below = 0;
   double least = kInfinity;
-  for (int k = 1; k <= 24; ++k) {
-    const double a = 0.5 - std::pow(0.5, k);
-    double cost = 0.5 - a;
-    for (const Merged& cell : merged) cost += cell.place < a ? cell.weight : 0.0;
+  for (int k = 1; k <= 80; ++k) {
+    const double candidate = std::pow(0.5, 0.5 * k);
+    const double cost = cost_at(candidate);
     if (cost < least) {
       least = cost;
-      cells.shift = a;
+      below = candidate;
     }
   }
-  cells.mass.assign(shape.n, 0);
+  TiltedCells found;
+  found.shift = at + 0.5 - below;
+  found.mass.assign(shape.n, 0);
+  const double whole = std::exp(shape.c * h * (found.shift - at));  // `at` was in the weight
   const double down = std::exp(-shape.c * h);
+  double squares = 0;
   for (const Merged& cell : merged) {
-    const bool fits = cell.place >= cells.shift;
-    cells.mass[wrapped(fits ? cell.i : cell.i - 1, shape.n)] += cell.weight * (fits ? 1 : down);
+    if (!(cell.place >= -0.5 - below)) continue;  // too far down to be worth keeping: what is left out is sound
+    const bool fits = cell.place >= 0.5 - below;
+    const double mass = cell.weight * whole * (fits ? 1 : down);
+    found.mass[wrapped(fits ? cell.i : cell.i - 1, shape.n)] += mass;
+    squares += square(of_tilt(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h) * mass);
   }
-  return cells;
+  found.rounding = std::sqrt(2 * squares);
+  return found;
 }
 
 }  // namespace ghostshard::accountant

@@ -17,13 +17,13 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   RdpAccountant renyi(adjacency());
   for (const Charge& charge : charges()) renyi.compose(charge.event, charge.count);
   const EpsilonBound otherwise = renyi.epsilon(delta);
-  if (effort == Effort::kQuick) return otherwise;
+  const GridSize size = effort == Effort::kTight ? GridSize::kLarge : GridSize::kSmall;
   const auto phases = composed_releases(charges(), adjacency(), name());
-  const auto remove = grid_epsilon(Direction::kRemove, phases, delta);
+  const auto remove = grid_epsilon(Direction::kRemove, phases, delta, size);
   if (!remove) return otherwise;
   const bool add_is_zero = adding_is_no_worse(phases, remove->lower, std::log(delta.value()));
   const auto add =
-      add_is_zero ? std::optional(DirectionBound{0, -1, 0, ""}) : grid_epsilon(Direction::kAdd, phases, delta);
+      add_is_zero ? std::optional(DirectionBound{0, -1, 0, ""}) : grid_epsilon(Direction::kAdd, phases, delta, size);
   if (!add) return otherwise;
   EpsilonBound bound = larger_of<EpsilonBound>(*remove, *add);
   return bound.upper <= otherwise.upper ? bound : otherwise;
@@ -33,12 +33,12 @@ DeltaBound PrvAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
   RdpAccountant renyi(adjacency());
   for (const Charge& charge : charges()) renyi.compose(charge.event, charge.count);
   const DeltaBound otherwise = renyi.delta(epsilon);
-  if (effort == Effort::kQuick) return otherwise;
+  const GridSize size = effort == Effort::kTight ? GridSize::kLarge : GridSize::kSmall;
   const auto phases = composed_releases(charges(), adjacency(), name());
-  const auto remove = grid_delta(Direction::kRemove, phases, epsilon.value());
+  const auto remove = grid_delta(Direction::kRemove, phases, epsilon.value(), size);
   const bool add_is_zero = epsilon.value() >= largest_loss_of_adding(phases);
-  const auto add =
-      add_is_zero ? std::optional(DirectionBound{0, 0, 0, ""}) : grid_delta(Direction::kAdd, phases, epsilon.value());
+  const auto add = add_is_zero ? std::optional(DirectionBound{0, 0, 0, ""})
+                               : grid_delta(Direction::kAdd, phases, epsilon.value(), size);
   if (!remove || !add) return otherwise;
   DeltaBound bound = larger_of<DeltaBound>(*remove, *add);
   return bound.upper <= otherwise.upper ? bound : otherwise;

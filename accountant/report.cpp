@@ -44,6 +44,12 @@ std::string text_or(const json& object, const char* key, const std::string& othe
   return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
 }
 
+// Sentences say "any one text": where a run named its unit "one text", the number is left to them.
+std::string without_one(const std::string& unit) {
+  const std::string one = "one ";
+  return unit.size() > one.size() && unit.starts_with(one) ? unit.substr(one.size()) : unit;
+}
+
 json guarantee(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
                const std::vector<std::string>& reasons, bool unnoised_shown, const json& header) {
   json section = {{"applies", reasons.empty()},
@@ -143,7 +149,7 @@ json to_json(const EpsilonBound& bound) {
 json build_report(const LedgerContents& ledger, Delta delta, const json& given_facts, const std::string& accountant) {
   const json facts = all_facts(ledger.header, given_facts);
   const Adjacency adjacency = adjacency_from_string(text_or(ledger.header, "adjacency", ""));
-  const std::string unit = text_or(ledger.header, "unit_of_privacy", "unit");
+  const std::string unit = without_one(text_or(ledger.header, "unit_of_privacy", "unit"));
   const Spent spent = spent_by(ledger);
   const auto engine = account(spent, accountant, adjacency);
   const EpsilonBound bound = engine->epsilon(delta);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "accountant/gaussian_dp.h"
 #include "accountant/report_parts.h"
@@ -30,9 +31,11 @@ constexpr int kSpendingPoints = 30;
 // For a chart beside the claim's: one point in two decades shows the shape.
 json thin_curve(const Accountant& engine, Delta delta, const EpsilonBound& reported) {
   json curve = json::array();
+  double least = std::numeric_limits<double>::infinity();
   for (const double at : std::set<double>{1e-15, 1e-13, 1e-11, 1e-9, 1e-7, 1e-5, 1e-3, 1e-2, delta.value()}) {
-    const double upper = at == delta.value() ? reported.upper : engine.epsilon(Delta(at)).upper;
-    curve.push_back({{"delta", at}, {"upper", finite_or_null(upper)}});
+    const double upper = at == delta.value() ? reported.upper : engine.epsilon(Delta(at), Effort::kQuick).upper;
+    least = std::min(least, upper);  // what holds at a smaller delta holds at this one
+    curve.push_back({{"delta", at}, {"upper", finite_or_null(least)}});
   }
   return curve;
 }
@@ -42,8 +45,15 @@ json thin_curve(const Accountant& engine, Delta delta, const EpsilonBound& repor
 json privacy_curve(const Accountant& engine, Delta delta, const EpsilonBound& reported) {
   json points = json::array();
   Curve curve;
+  double least = std::numeric_limits<double>::infinity();
   for (const double at : curve_deltas(delta)) {
-    const EpsilonBound bound = at == delta.value() ? reported : engine.epsilon(Delta(at));
+    EpsilonBound bound = at == delta.value() ? reported : engine.epsilon(Delta(at), Effort::kQuick);
+    if (at != delta.value() && least < bound.upper) {  // what holds at a smaller delta holds at this one
+      bound.upper = least;
+      bound.estimate = std::min(bound.estimate, least);
+      bound.lower = std::min(bound.lower, least);
+    }
+    least = bound.upper;
     points.push_back({{"delta", at}, {"epsilon", to_json(bound)}});
     if (std::isfinite(bound.upper)) curve.emplace_back(bound.upper, at);
   }
@@ -86,8 +96,10 @@ json spending(const Spent& spent, const std::string& accountant, Adjacency adjac
         taken_of_run = 0;
       }
     }
-    points.push_back({{"releases", charged},
-                      {"epsilon", finite_or_null(charged == total ? reported.upper : engine->epsilon(delta).upper)}});
+    // What holds for the whole run holds for its beginning.
+    const double upper =
+        charged == total ? reported.upper : std::min(reported.upper, engine->epsilon(delta, Effort::kQuick).upper);
+    points.push_back({{"releases", charged}, {"epsilon", finite_or_null(upper)}});
     if (charged == total) break;
   }
   return {{"delta", delta.value()}, {"points", points}};

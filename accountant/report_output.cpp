@@ -25,9 +25,11 @@ std::string summarize_report(const json& report) {
   if (guarantee.at("delta_below_one_over_units") == json(false)) text << " (not below 1/units: too large to mean much)";
   text << '\n';
   text << "  unit, adjacency  " << shown(guarantee.at("unit")) << ", " << shown(guarantee.at("adjacency")) << '\n';
-  text << "  steps            " << steps.at("steps_executed") << " executed, " << shown(steps.at("steps_planned"))
-       << " planned, " << steps.at("releases_charged") << " releases charged ("
-       << steps.at("releases_of_later_attempts") << " of later attempts)\n";
+  text << "  steps            " << steps.at("steps_executed") << " executed, "
+       << (steps.at("steps_planned").is_number() ? shown(steps.at("steps_planned")) + " planned"
+                                                 : "none stated as planned")
+       << ", " << steps.at("releases_charged") << " releases charged (" << steps.at("releases_of_later_attempts")
+       << " of later attempts)\n";
   const json& sampler = report.at("sampler");
   text << "  sampler          assumed " << shown(sampler.at("assumed")) << ", executed "
        << shown(sampler.contains("executed") ? sampler.at("executed") : sampler.at("stated")) << '\n';

@@ -1,5 +1,6 @@
 // Wording matters here as much as arithmetic: a sentence in the report may say less than what is true, never more.
 // Numbers in sentences are rounded up.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <stdexcept>
@@ -144,6 +145,15 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
     list.push_back(
         unchecked("Each unit was included in each step independently, with exactly the charged "
                   "probability, and which units were included stays secret."));
+  if (spent.samplers.contains("truncated-poisson"))
+    list.push_back(
+        unchecked("Where more units were drawn than the cap, those kept were chosen uniformly among them; the data set "
+                  "has no more units than charged, one more for a neighbour."));
+  if (std::any_of(spent.events.begin(), spent.events.end(),
+                  [](const auto& charged) { return std::holds_alternative<AdaptiveClippingEvent>(charged.first); }))
+    list.push_back(
+        unchecked("The count by which the clip norm was adapted counts each unit once, is centred at one half, and "
+                  "has noise of its own with the charged deviation."));
   if (spent.samplers.contains("fixed-size"))
     list.push_back(
         unchecked("Each batch was drawn uniformly among all batches of exactly the charged size, independently in each "

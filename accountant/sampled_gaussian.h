@@ -17,7 +17,7 @@ struct SampledGaussian {
 // The pair of distributions that dominates the event under this adjacency. Replace-one moves an unsampled sum by
 // twice the norm of a contribution: sigma is halved. Throws std::invalid_argument, naming `engine`, event and
 // adjacency, where this family of pairs has none: Poisson sampling under replace-one (its pair has three Gaussians),
-// fixed-size and truncated sampling.
+// fixed-size and truncated sampling (which Accountant reduces to Poisson sampling beforehand).
 SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const std::string& engine);
 
 // A certified upper bound on log E_Q[(P/Q)^(1+c)] (removing a unit) or log E_P[(Q/P)^(1+c)] (adding one), by

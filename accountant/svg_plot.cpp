@@ -33,9 +33,10 @@ std::string tick_text(double value) {
     std::snprintf(text, sizeof text, millions >= 1e6 ? "%.3g" : "%.6g M", millions >= 1e6 ? value : millions);
     return text;
   }
-  std::string digits = fixed(value, 0);
-  digits.insert(digits.size() - 3, ",");
-  return digits;
+  const std::string digits = fixed(value, 0);
+  std::string grouped(digits, 0, digits.size() - 3);
+  grouped += ',';
+  return grouped.append(digits, digits.size() - 3);
 }
 
 // Of UTF-8 text.

@@ -27,6 +27,7 @@ class ClippedSum {
 
   std::shared_ptr<fsdp::GradientBuffers> sums_;  // null once consumed
   uint64_t plan_;                                // which plan's clip norm bounded it
+  bool unfinished_ = false;                      // a microbatch's second pass has begun and not ended
   // Where parts are reduced with every microbatch: by whom, and as what step. Null otherwise.
   GaussianMechanism* mechanism_ = nullptr;
   StepId step_;

@@ -25,14 +25,31 @@ at::Tensor clip_factors(const at::Tensor& squared_norms, accountant::ClipNorm cl
   return factors;
 }
 
-Clipper::Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, const ClipperOptions& options,
-                 uint64_t plan)
-    : mesh_(model.mesh()),
+std::string to_string(Clipping clipping) {
+  if (clipping == Clipping::kFlat) return "flat, per unit, over all trainable parameters";
+  return "per layer, per unit: each of the K groups of trainable parameters that are gathered together is bounded by "
+         "clip_norm/sqrt(K)";
+}
+
+Clipper::Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, Clipping clipping,
+                 const ClipperOptions& options, uint64_t plan)
+    : model_(model),
       clip_norm_(clip_norm),
+      clipping_(clipping),
       options_(options),
       plan_(plan),
       sums_(std::make_shared<fsdp::GradientBuffers>(model, options.reduce_each)),
-      memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes)) {}
+      memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes)) {
+  for (const auto& group : model.groups()) layers_ += group->trainable() ? 1 : 0;
+  two_pass_ = options.recording == RecordingChoice::kTwoPass;
+  for (const auto& way : options.planned_recording) {
+    two_pass_ = two_pass_ || way == kernels::Recording::kTwoPass;
+  }
+  if (two_pass_ && sums_->any_in_turn()) {
+    throw std::invalid_argument(
+        "matrices recorded in two passes need sums that stand whole, not reduced with every microbatch");
+  }
+}
 
 ClippedSum Clipper::begin() {
   if (sums_->any_in_turn()) {
@@ -65,21 +82,58 @@ std::shared_ptr<Tape> Clipper::record(int64_t units) {
   return tape;
 }
 
-void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
+void Clipper::check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) const {
   if (sum.plan_ != plan_ || sum.sums_ == nullptr) {
     throw std::logic_error("a clipped sum takes contributions only from the clipper that began it");
   }
   if (tape == nullptr || tape != open_.lock() || tape->closed_) {
     throw std::logic_error("a tape is added once, to a sum of the clipper that recorded it");
   }
-  const at::Tensor squared_norms = tape->squared_norms(/*shared_too=*/mesh_.model_rank() == 0);
-  if (mesh_.shape().model > 1) mesh_.model().all_reduce_sum(squared_norms);
-  const at::Tensor factors = clip_factors(squared_norms, clip_norm_);
+  if (sum.unfinished_ && !tape->in_second_pass()) {
+    throw std::logic_error("a second pass into this clipped sum has failed: it cannot be used any more");
+  }
+}
+
+GroupFactors Clipper::factors(const Tape& tape) const {
+  const bool shared_too = model_.mesh().model_rank() == 0;
+  const auto agree = [&](const at::Tensor& squared_norms) {
+    if (model_.mesh().shape().model > 1) model_.mesh().model().all_reduce_sum(squared_norms);
+    return squared_norms;
+  };
+  const auto groups = static_cast<int64_t>(model_.groups().size());
+  if (clipping_ == Clipping::kFlat) {
+    return GroupFactors(static_cast<size_t>(groups), clip_factors(agree(tape.squared_norms(shared_too)), clip_norm_));
+  }
+  const at::Tensor squared_norms = agree(tape.squared_norms_by_group(groups, shared_too));
+  const accountant::ClipNorm share(clip_norm_.value() / std::sqrt(static_cast<double>(layers_)));
+  GroupFactors factors;
+  for (int64_t group = 0; group < groups; ++group) factors.push_back(clip_factors(squared_norms[group], share));
+  return factors;
+}
+
+bool Clipper::second_pass(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
+  check(sum, tape);
+  if (!two_pass_) return false;
+  if (tape->in_second_pass()) throw std::logic_error("a microbatch has two passes, not three");
+  sum.unfinished_ = true;
+  tape->begin_second_pass(factors(*tape), *sum.sums_);
+  return true;
+}
+
+void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
+  check(sum, tape);
+  if (tape->in_second_pass()) {
+    tape->add_rest({}, *sum.sums_);
+    sum.unfinished_ = false;
+    return;
+  }
+  if (two_pass_) throw std::logic_error("matrices of this plan are recorded in two passes: second_pass() comes first");
+  const GroupFactors by_group = factors(*tape);
   // What is reduced with every microbatch comes first, group by group; then what is summed up here.
   if (sums_->any_in_turn()) {
-    sum.mechanism_->absorb(sum, [&](const fsdp::FlatGroup& group) { tape->add_group(factors, group, *sum.sums_); });
+    sum.mechanism_->absorb(sum, [&](const fsdp::FlatGroup& group) { tape->add_group(by_group, group, *sum.sums_); });
   }
-  tape->add_rest(factors, *sum.sums_);
+  tape->add_rest(by_group, *sum.sums_);
 }
 
 }  // namespace ghostshard::dp

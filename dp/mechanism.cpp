@@ -109,6 +109,9 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
   if (opened.sums_ == nullptr || opened.plan_ != plan_) {
     throw std::logic_error("a mechanism releases only unconsumed clipped sums of its own plan");
   }
+  if (opened.unfinished_) {
+    throw std::logic_error("a clipped sum is released whole: the second pass of a microbatch has not ended");
+  }
   if (opened.mechanism_ != nullptr &&
       (opened.mechanism_ != this || opened.step_.step != step.step || opened.step_.attempt != step.attempt)) {
     throw std::logic_error("a clipped sum is released by the mechanism and as the step that it was begun with");

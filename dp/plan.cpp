@@ -108,7 +108,7 @@ PoissonSampler DpPlan::sampler(const RunKey& key, int64_t rank, int64_t world_si
 }
 
 Clipper DpPlan::clipper(fsdp::ShardedModel& model, const ClipperOptions& options) const {
-  return {model, config_.clip_norm, options, identity_};
+  return {model, config_.clip_norm, config_.clipping, options, identity_};
 }
 
 GaussianMechanism DpPlan::mechanism(fsdp::ShardedModel& model, const RunKey& key,
@@ -125,7 +125,7 @@ nlohmann::json DpPlan::public_constants() const {
                               {"sampler", "poisson"},
                               {"noise_multiplier", sigma_.value()},
                               {"clip_norm", config_.clip_norm.value()},
-                              {"clipping", "flat, per unit, over all trainable parameters"},
+                              {"clipping", to_string(config_.clipping)},
                               {"divisor", divisor()},
                               {"delta", delta_.value()},
                               {"planned_steps", config_.steps}};

@@ -31,6 +31,7 @@ struct DpConfig {
   int64_t expected_batch = 0;  // B: fixed divisor, 1 ≤ B ≤ n; q = B/n
   int64_t steps = 0;           // T ≥ 1
   accountant::ClipNorm clip_norm{1.0};
+  Clipping clipping = Clipping::kFlat;
   // Exactly one of the two.
   std::optional<accountant::Epsilon> target_epsilon;
   std::optional<accountant::NoiseMultiplier> noise_multiplier;

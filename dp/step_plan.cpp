@@ -32,15 +32,22 @@ double others_part(const StepShape& shape) {
   return static_cast<double>(shape.shard_ranks - 1) / static_cast<double>(shape.shard_ranks);
 }
 
+double norm_flops(Recording way, const PlannedMatrix& matrix, const StepShape& shape,
+                  const kernels::Segments& segments) {
+  return kernels::recording_cost(way, matrix.shape, segments).flops -
+         2 * rows_of(shape) * static_cast<double>(matrix.shape.inputs * matrix.shape.outputs);
+}
+
 double recorded_bytes(Recording way, const kernels::LinearShape& matrix, const StepShape& shape) {
+  if (way == Recording::kTwoPass) return 0;
   if (way == Recording::kHold) {
     return kFloatBytes * static_cast<double>(shape.units) * static_cast<double>(matrix.inputs * matrix.outputs);
   }
   return kFloatBytes * rows_of(shape) * static_cast<double>(matrix.inputs + matrix.outputs);
 }
 
-double gathers(Residency residency, const StepShape& shape) {
-  return residency == Residency::kKeep ? 1.0 : 2.0 * static_cast<double>(shape.microbatches);
+double gathers(Residency residency, const StepShape& shape, bool two_pass) {
+  return residency == Residency::kKeep ? 1.0 : (two_pass ? 4.0 : 2.0) * static_cast<double>(shape.microbatches);
 }
 
 double gathered_bytes_of(const PlannedUnit& unit, const StepShape& shape) {
@@ -55,6 +62,7 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
   double parameters = 0, trainable = 0, longest_trainable = 0, longest_shared = 0, second_shared = 0;
   plan.gathered_bytes = plan.sum_bytes = plan.traffic_bytes = plan.extra_seconds = plan.extra_flops = 0;
   bool reduces_each = false;
+  const bool two_pass = plan.two_pass();
   for (size_t i = 0; i < model.size(); ++i) {
     const PlannedUnit& unit = model[i];
     const UnitChoice& choice = plan.units[i];
@@ -74,13 +82,17 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
     reduces_each = reduces_each || (each && unit.trainable > 0);
     if (!each) plan.sum_bytes += sum;
     plan.traffic_bytes +=
-        others_part(shape) * (whole * gathers(choice.residency, shape) + sum * (each ? microbatches : 1));
+        others_part(shape) * (whole * gathers(choice.residency, shape, two_pass) + sum * (each ? microbatches : 1));
     for (size_t m = 0; m < unit.matrices.size() && shape.records; ++m) {
-      const auto cost = kernels::recording_cost(choice.recording[m], unit.matrices[m].shape, segments);
-      const double plain =
-          2 * rows * static_cast<double>(unit.matrices[m].shape.inputs * unit.matrices[m].shape.outputs);
-      plan.extra_seconds += microbatches * cost.seconds;
-      plan.extra_flops += microbatches * (cost.flops - plain);
+      const Recording way = choice.recording[m];
+      plan.extra_seconds += microbatches * kernels::recording_cost(way, unit.matrices[m].shape, segments).seconds;
+      plan.extra_flops += microbatches * norm_flops(way, unit.matrices[m], shape, segments);
+      // What is recorded at once is computed a second time with the rest.
+      if (two_pass && way != Recording::kTwoPass) {
+        plan.extra_seconds +=
+            microbatches * (kernels::recording_cost(Recording::kTwoPass, unit.matrices[m].shape, segments).seconds -
+                            kernels::recording_cost(Recording::kReplay, unit.matrices[m].shape, segments).seconds);
+      }
     }
   }
   if (shape.shard_ranks == 1)
@@ -132,6 +144,12 @@ struct Retreat {
 };
 
 }  // namespace
+
+bool StepPlan::two_pass() const {
+  return std::any_of(units.begin(), units.end(), [](const UnitChoice& choice) {
+    return std::find(choice.recording.begin(), choice.recording.end(), Recording::kTwoPass) != choice.recording.end();
+  });
+}
 
 double plain_peak_bytes(const std::vector<PlannedUnit>& model, const StepShape& shape) {
   StepShape plain = shape;
@@ -185,7 +203,7 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
       const UnitChoice& now = plan.units[i];
       if (shape.shard_ranks > 1 && now.residency == Residency::kKeep && !model[i].always_gathered) kept.push_back(i);
       if (shape.shard_ranks > 1 && shape.records && now.gradients == GradientFlow::kAccumulate &&
-          model[i].trainable > 0) {
+          model[i].trainable > 0 && !plan.two_pass()) {
         accumulated.push_back(i);
       }
       if (!now.recording.empty()) recording.push_back(i);
@@ -207,7 +225,25 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
       consider(recording, reason,
                [&](UnitChoice& c) { std::replace(c.recording.begin(), c.recording.end(), from, to); });
     }
+    // Last, and only if all else has been taken back: it costs about a whole step.
+    if (!best && shape.records && !plan.two_pass()) {
+      StepPlan other = plan;
+      for (size_t i = 0; i < model.size(); ++i) {
+        UnitChoice& choice = other.units[i];
+        choice.gradients = GradientFlow::kAccumulate;
+        for (size_t m = 0; m < choice.recording.size(); ++m) {
+          if (model[i].matrices[m].used_twice) continue;
+          choice.recording[m] = Recording::kTwoPass;
+          choice.reason = "two passes: no record of it fits";
+        }
+      }
+      appraise(other, model, shape);
+      const double saved = plan.peak_bytes() - other.peak_bytes();
+      if (saved > 0) best = Retreat{other, saved, std::max(0.0, other.extra_seconds - plan.extra_seconds)};
+    }
     if (!best) {
+      // Nobody asked for the default: where it is out of reach, the least possible is the answer.
+      if (!budget_bytes) return plan;
       throw std::invalid_argument("the memory budget must be at least " + mebibytes(plan.peak_bytes()) +
                                   " for this model and microbatch on each rank, got " + mebibytes(budget) +
                                   "; a smaller --microbatch or --activation-checkpointing needs less");
@@ -239,18 +275,26 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model,
   for (size_t i = 0; i < model.size(); ++i) {
     const PlannedUnit& unit = model[i];
     const UnitChoice& choice = plan.units[i];
-    int64_t held = 0;
+    int64_t held = 0, again = 0;
     double recorded = 0, flops = 0;
     for (size_t m = 0; m < unit.matrices.size(); ++m) {
       held += choice.recording[m] == Recording::kHold ? 1 : 0;
+      again += choice.recording[m] == Recording::kTwoPass ? 1 : 0;
       recorded += recorded_bytes(choice.recording[m], unit.matrices[m].shape, shape);
-      const auto& matrix = unit.matrices[m].shape;
-      flops += kernels::recording_cost(choice.recording[m], matrix, segments).flops -
-               2 * rows_of(shape) * static_cast<double>(matrix.inputs * matrix.outputs);
+      flops += norm_flops(choice.recording[m], unit.matrices[m], shape, segments);
     }
     const auto count = static_cast<int64_t>(unit.matrices.size());
-    std::string ways = count == 0 || !shape.records ? "-" : held == count ? "hold" : held == 0 ? "replay" : "";
-    if (ways.empty()) ways = std::to_string(held) + " hold, " + std::to_string(count - held) + " replay";
+    std::string ways = count == 0 || !shape.records ? "-"
+                       : held == count              ? "hold"
+                       : again == count             ? "two pass"
+                       : held + again == 0          ? "replay"
+                                                    : "";
+    if (ways.empty()) {
+      for (const auto& [matrices, name] :
+           {std::pair{held, "hold"}, {count - held - again, "replay"}, {again, "two pass"}}) {
+        if (matrices > 0) ways += (ways.empty() ? "" : ", ") + std::to_string(matrices) + " " + name;
+      }
+    }
     const bool each = choice.gradients == GradientFlow::kReduceEach;
     std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11.2f  %s\n", unit.name.c_str(),
                   shape.shard_ranks == 1                 ? "in place"
@@ -265,12 +309,13 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model,
                   choice.reason.c_str());
     text += line;
   }
+  const double default_budget = kDefaultOverPlain * plain_peak_bytes(model, shape);
   text += "Memory on a rank: weights, optimizer and messages " + mebibytes(plan.state_bytes) + ", gathered " +
           mebibytes(plan.gathered_bytes) + ", gradient sums " + mebibytes(plan.sum_bytes) + ", one microbatch " +
           mebibytes(plan.step_bytes) + "; together " + mebibytes(plan.peak_bytes()) + " (" +
           (budget_bytes ? "budget " + mebibytes(*budget_bytes)
-                        : "default budget: 1.05 times the step without privacy, " +
-                              mebibytes(kDefaultOverPlain * plain_peak_bytes(model, shape))) +
+                        : "default budget: 1.05 times the step without privacy, " + mebibytes(default_budget) +
+                              (plan.peak_bytes() > default_budget ? ", out of reach: this is the least" : "")) +
           "), beside the program's own code and libraries\n";
   text += "Sent by a rank for each logical batch: " + mebibytes(plan.traffic_bytes) + "\n";
   return text;

@@ -3,8 +3,10 @@
 // what is released, only what it costs.
 //
 // A logical batch has many microbatches on fixed weights. Choices, each with its price:
-//   matrices   hold (per-unit gradients kept), replay (rows kept, norm by Gram matrices): DESIGN of the one backward
-//              (arXiv:2210.00038); time by kernels::recording_cost
+//   matrices   hold (per-unit gradients kept) or replay (rows kept, norm by Gram matrices) within the one backward
+//              (arXiv:2210.00038), or two pass (nothing kept, forward and backward once more, arXiv:2110.05679); time
+//              by kernels::recording_cost. A second pass is one for the whole model, so it is taken for all matrices
+//              that may, and it needs accumulated gradients
 //   weights    keep gathered for the whole batch (one gather) or gather again for each forward and backward
 //   gradients  accumulate whole in float32 and reduce once, or reduce each microbatch into the slices (noise first)
 // The planner starts from the fastest of all and, while the peak does not fit, takes back the choice that costs the
@@ -24,6 +26,7 @@ namespace ghostshard::dp {
 struct PlannedMatrix {
   std::string parameter;
   kernels::LinearShape shape;  // what one rank computes with
+  bool used_twice = false;     // by a head and an embedding: their rows meet on the tape, so never in two passes
 };
 
 // Sizes in elements and bytes of one rank's computation. Rows are tokens of one microbatch.
@@ -67,6 +70,7 @@ struct StepPlan {
   double extra_seconds = 0;  // modelled: norms, records and traffic of one logical batch on this rank
   double extra_flops = 0;    // of norms
 
+  bool two_pass() const;
   kernels::Recording recording_of(const std::vector<PlannedUnit>& model, const std::string& parameter) const;
 };
 

@@ -44,6 +44,10 @@ Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
   }
   Entry& found = entries_[parameter.id()];
   if (found.parameter == nullptr) {
+    if (in_second_pass()) {
+      throw std::logic_error("the second pass must repeat the first, but it uses '" + parameter.name() +
+                             "' more often");
+    }
     found.parameter = &parameter;
     found.parts = kernels::NormParts::zeros(units_);
   }
@@ -70,6 +74,11 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
   const at::Tensor a = exact_rows(a_rows);
   const at::Tensor g = exact_rows(g_rows);
   Entry& book = entry(weight);
+  if (in_second_pass()) {
+    if (book.awaited) add_awaited(book, a, g, *segments);
+    return;
+  }
+  if (book.awaited) refuse_reuse(weight, "more than one layer, once recorded in two passes");
   const bool first_use = !book.held.defined() && book.rows.empty() && book.lookups.empty();
   if (first_use) {
     const kernels::LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};
@@ -79,10 +88,15 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
       way = *planned;
     } else if (choice_ == RecordingChoice::kHold) {
       way = kernels::Recording::kHold;
+    } else if (choice_ == RecordingChoice::kTwoPass) {
+      way = kernels::Recording::kTwoPass;
     } else if (choice_ == RecordingChoice::kAutomatic) {
       way = kernels::choose_recording(shape, *segments, memory_.bytes_left());
     }
-    if (way == kernels::Recording::kHold) {
+    if (way == kernels::Recording::kTwoPass) {
+      kernels::passing_norm(a, g, *segments, book.parts);
+      book.awaited = kernels::fingerprint(a, g, *segments);
+    } else if (way == kernels::Recording::kHold) {
       book.held = memory_.take({units_, g.size(1), a.size(1)});
       kernels::per_unit_gradient(a, g, *segments, book.held, /*accumulate=*/false, book.parts);
     } else {
@@ -107,6 +121,8 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
   check_units(table, segments);
   const at::Tensor g = exact_rows(g_rows);
   Entry& book = entry(table);
+  if (in_second_pass()) return;  // added already
+  if (book.awaited) refuse_reuse(table, "a linear layer recorded in two passes and an embedding");
   if (book.held.defined()) {
     kernels::embedding_into_held(ids, g, *segments, book.held, book.parts);
     return;
@@ -132,6 +148,7 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   check_units(parameter, segments);
   const at::Tensor g = exact_rows(g_rows);
   Entry& book = entry(parameter);
+  if (in_second_pass()) return;  // added already
   const bool again = book.held.defined();
   if (!again) book.held = memory_.take({units_, g.size(1)});
   if (factor.defined()) {
@@ -149,8 +166,40 @@ at::Tensor Tape::squared_norms(bool shared_too) const {
   return total;
 }
 
-void Tape::add_entry(Entry& book, const at::Tensor& factors, fsdp::GradientBuffers& sums) {
+at::Tensor Tape::squared_norms_by_group(int64_t groups, bool shared_too) const {
+  at::Tensor totals = at::zeros({groups, units_}, at::kDouble);
+  for (const auto& [id, book] : entries_) {
+    if (!shared_too && !book.parameter->cut()) continue;
+    totals[book.parameter->group().index()].add_(kernels::norm_upper_bound_sq(book.parts));
+  }
+  return totals;
+}
+
+void Tape::begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums) {
+  for (auto& [id, book] : entries_) {
+    if (book.awaited) continue;
+    add_entry(book, factors, sums);
+    book = Entry{.parameter = book.parameter};
+  }
+  factors_ = std::move(factors);
+  sums_ = &sums;
+  backward_ = -1;
+}
+
+void Tape::add_awaited(Entry& book, const at::Tensor& a, const at::Tensor& g, const kernels::Segments& segments) {
+  if (kernels::fingerprint(a, g, segments) != *book.awaited) {
+    throw std::logic_error("the second pass must repeat the first bit for bit, but the rows of '" +
+                           book.parameter->name() +
+                           "' differ: was the microbatch another, or is a layer random or not reproducible?");
+  }
+  const auto group = static_cast<size_t>(book.parameter->group().index());
+  kernels::scaled_sum_rows(a, g, segments, factors_[group], sums_->view(*book.parameter));
+  entries_.erase(book.parameter->id());
+}
+
+void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBuffers& sums) {
   const at::NoGradGuard no_grad;
+  const at::Tensor& factors = by_group[static_cast<size_t>(book.parameter->group().index())];
   const at::Tensor out = sums.view(*book.parameter);
   if (book.held.defined()) kernels::scaled_sum_held(book.held, factors, out);
   for (const Rows& use : book.rows) {
@@ -161,7 +210,7 @@ void Tape::add_entry(Entry& book, const at::Tensor& factors, fsdp::GradientBuffe
   }
 }
 
-void Tape::add_group(const at::Tensor& factors, const fsdp::FlatGroup& group, fsdp::GradientBuffers& sums) {
+void Tape::add_group(const GroupFactors& factors, const fsdp::FlatGroup& group, fsdp::GradientBuffers& sums) {
   for (const fsdp::Parameter* parameter : group.parameters()) {
     const auto found = entries_.find(parameter->id());
     if (found == entries_.end()) continue;
@@ -170,9 +219,14 @@ void Tape::add_group(const at::Tensor& factors, const fsdp::FlatGroup& group, fs
   }
 }
 
-void Tape::add_rest(const at::Tensor& factors, fsdp::GradientBuffers& sums) {
+void Tape::add_rest(const GroupFactors& factors, fsdp::GradientBuffers& sums) {
   for (auto& [id, book] : entries_) {
-    add_entry(book, factors, sums);
+    if (book.awaited) {
+      throw std::logic_error("the second pass brought no rows of '" + book.parameter->name() + "', the first did");
+    }
+  }
+  for (auto& [id, book] : entries_) {
+    if (!in_second_pass()) add_entry(book, factors, sums);
     book = Entry{};  // free the rows as soon as they are used
   }
   entries_.clear();

@@ -3,9 +3,11 @@
 // Each trainable parameter has one entry. A matrix is *held* (its per-unit gradients [U,p,d] are formed at once) or
 // *replayed* (the rows stay on the tape), as kernels::choose_recording decides within the memory for it; vectors are
 // always held. One forward and one backward per tape: a second backward is refused (std::logic_error), because its
-// texts would be counted as the same units. A parameter used a second time: a held entry takes the second use in
-// exactly, the pair of one head and one embedding is exact through its cross term, anything else is refused by name
-// (std::invalid_argument), never under-counted.
+// texts would be counted as the same units. Only matrices planned as Recording::kTwoPass wait for a second forward and
+// backward of the same microbatch, which the clipper opens and which must bring the very same rows: their bits are
+// compared by fingerprint, because factors made for some rows bound nothing else. A parameter used a second time: a
+// held entry takes the second use in exactly, the pair of one head and one embedding is exact through its cross term,
+// anything else is refused by name (std::invalid_argument), never under-counted.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,6 +21,7 @@
 
 #include "dp/recorder.h"
 #include "fsdp/reduce_scatter.h"
+#include "kernels/fingerprint.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm_parts.h"
 
@@ -39,13 +42,17 @@ class HoldMemory {
   int64_t used_ = 0;
 };
 
-// How matrices are recorded. kAutomatic for users; the other two so that tests can drive either way.
-enum class RecordingChoice { kAutomatic, kHold, kReplay };
+// By group index (fsdp::FlatGroup::index): the factors [U] of that group's contributions.
+using GroupFactors = std::vector<at::Tensor>;
+
+// How matrices are recorded. kAutomatic for users; the others so that tests can drive each way (kTwoPass refuses tied
+// pairs).
+enum class RecordingChoice { kAutomatic, kHold, kReplay, kTwoPass };
 
 class Tape final : public Recorder {
  public:
-  // units: U of this microbatch (0 allowed). planned: by parameter id, goes before choice; must outlive the tape. The
-  // memory must outlive the tape and serve one tape at a time.
+  // units: U of this microbatch (0 allowed). planned: by parameter id, goes before choice. Both planned and the memory
+  // must outlive the tape; the memory serves one tape at a time.
   Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,
        std::span<const std::optional<kernels::Recording>> planned = {});
 
@@ -72,7 +79,10 @@ class Tape final : public Recorder {
     at::Tensor held;  // [U, shape...] or undefined
     std::vector<Rows> rows;
     std::vector<Lookup> lookups;
+    std::optional<uint64_t> awaited;  // two pass: fingerprint of the rows that must come again
   };
+
+  bool in_second_pass() const { return sums_ != nullptr; }
 
   // Every report passes here: refuses a tape that was already added up and a second backward pass.
   Entry& entry(const fsdp::Parameter& parameter);
@@ -84,19 +94,26 @@ class Tape final : public Recorder {
   // Upper bound of each unit's squared norm over the parameters (shared_too: those that every model rank holds whole,
   // too), float64 [U]; +infinity where it is not finite.
   at::Tensor squared_norms(bool shared_too = true) const;
+  // The same over the parameters of each group alone, [groups,U].
+  at::Tensor squared_norms_by_group(int64_t groups, bool shared_too) const;
   // sums += sum over units of factors[u]·G_u, for every recorded parameter of the group. Their records are freed.
-  void add_group(const at::Tensor& factors, const fsdp::FlatGroup& group, fsdp::GradientBuffers& sums);
-  // The same for all that is left; closes the tape.
-  void add_rest(const at::Tensor& factors, fsdp::GradientBuffers& sums);
-  static void add_entry(Entry& book, const at::Tensor& factors, fsdp::GradientBuffers& sums);
+  void add_group(const GroupFactors& factors, const fsdp::FlatGroup& group, fsdp::GradientBuffers& sums);
+  // The same for all that is left; closes the tape. std::logic_error where rows of a second pass are still awaited.
+  void add_rest(const GroupFactors& factors, fsdp::GradientBuffers& sums);
+  // Adds what the first pass recorded, frees it, and awaits the second, whose rows go into sums as they come.
+  void begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums);
+  void add_awaited(Entry& book, const at::Tensor& a, const at::Tensor& g, const kernels::Segments& segments);
+  static void add_entry(Entry& book, const GroupFactors& factors, fsdp::GradientBuffers& sums);
 
   int64_t units_;
   HoldMemory& memory_;
   RecordingChoice choice_;
   std::span<const std::optional<kernels::Recording>> planned_;  // by parameter id
   std::map<uint32_t, Entry> entries_;                           // by parameter id: a fixed order of summation
-  int backward_ = -1;    // autograd's number of the backward pass this tape belongs to
-  bool closed_ = false;  // added to a sum
+  int backward_ = -1;                      // autograd's number of the backward pass this tape belongs to
+  bool closed_ = false;                    // added to a sum
+  fsdp::GradientBuffers* sums_ = nullptr;  // where the second pass goes, and with which factors
+  GroupFactors factors_;
 };
 
 }  // namespace ghostshard::dp

@@ -15,6 +15,9 @@ namespace {
 // cache. Smaller panels would stay in a smaller cache, and lose more in the products (measured) than they gain.
 constexpr int64_t kPanelElements = int64_t{768} * 768;
 constexpr int64_t kLeastPanelRows = 256;
+int64_t panel_rows(int64_t inputs) {
+  return std::max<int64_t>(kLeastPanelRows, kPanelElements / std::max<int64_t>(1, inputs));
+}
 
 double sum_of_squares_of(const at::Tensor& x) {
   return x.scalar_type() == at::kFloat ? sum_of_squares(x.const_data_ptr<float>(), x.numel())
@@ -38,7 +41,7 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
           op, ": out must be [", units, ", ", outputs, ", ", inputs, "] of ", a.scalar_type(), "; got ", out.sizes(),
           " of ", out.scalar_type());
   require_parts(parts, units);
-  const int64_t panel = std::max<int64_t>(kLeastPanelRows, kPanelElements / std::max<int64_t>(1, inputs));
+  const int64_t panel = panel_rows(inputs);
   for (int64_t u = 0; u < units; ++u) {
     const at::Tensor unit_a = a.narrow(0, segments.begin(u), segments.length(u));
     const at::Tensor unit_g = g.narrow(0, segments.begin(u), segments.length(u));
@@ -63,42 +66,78 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
   }
 }
 
-void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts) {
-  constexpr const char* op = "gram_norm";
-  require_row_pair(op, "a", a, "g", g, segments);
-  require_parts(parts, segments.units());
+namespace {
+
+using UnitNorm = BoundedSum (*)(const UnitRows& a, const UnitRows& g, double& sum_error);
+
+BoundedSum unit_norm_by_gram(const UnitRows& a, const UnitRows& g, double& sum_error) {
+  // c·g rounds once, the product with a once for each row, and adding it to what is there already once more.
+  sum_error = std::max(sum_error, float_sum_error(a.x.scalar_type(), a.x.size(0) + 2));
+  BoundedSum norm = gram_product_sum(a, g, a.x.scalar_type());
+  if (!certain_enough(norm) && a.x.scalar_type() != at::kDouble) norm = gram_product_sum(a, g, at::kDouble);
+  return norm;
+}
+
+BoundedSum unit_norm_by_panels(const UnitRows& a, const UnitRows& g, double& sum_error) {
+  const int64_t inputs = a.x.size(1), outputs = g.x.size(1), height = std::min(outputs, panel_rows(inputs));
+  // Formed here with one rounding for each row, and formed again later.
+  sum_error = std::max(sum_error, 2 * float_sum_error(a.x.scalar_type(), a.x.size(0) + 2));
+  const at::Tensor panel = at::empty({height, inputs}, a.x.options());
+  double squared = 0;
+  for (int64_t top = 0; top < outputs; top += height) {
+    at::Tensor rows = panel.narrow(0, 0, std::min(height, outputs - top));
+    at::mm_out(rows, g.x.narrow(1, top, rows.size(0)).t(), a.x);
+    squared += sum_of_squares_of(rows);
+  }
+  return {squared, gamma_float64(outputs * inputs + 8) * squared};
+}
+
+// Unit by unit, so that the rows are still in the cache when their products are formed.
+template <typename Choose>
+void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts,
+                    const Choose& choose) {
   double* value = parts.value.mutable_data_ptr<double>();
   double* value_error = parts.value_error.mutable_data_ptr<double>();
   double* mass = parts.mass.mutable_data_ptr<double>();
   double* sum_error = parts.sum_error.mutable_data_ptr<double>();
   for (int64_t u = 0; u < segments.units(); ++u) {
     const int64_t begin = segments.begin(u), length = segments.length(u);
-    // Unit by unit, so that the rows are still in the cache when the Gram matrices are formed.
     const at::Tensor a_rows = a.narrow(0, begin, length), g_rows = g.narrow(0, begin, length);
     const std::vector<double> a_norms = row_norms_rounded_up(a_rows), g_norms = row_norms_rounded_up(g_rows);
-    const UnitRows unit_a{.x = a_rows, .norms = a_norms}, unit_g{.x = g_rows, .norms = g_norms};
     double unit_mass = 0;
-    for (size_t t = 0; t < unit_a.norms.size(); ++t) {
-      unit_mass += unit_a.norms[t] * unit_g.norms[t];
-    }
+    for (size_t t = 0; t < a_norms.size(); ++t) unit_mass += a_norms[t] * g_norms[t];
     unit_mass *= 1 + gamma_float64(length + 2);
     mass[u] += unit_mass;
-    // c·g rounds once, the product with a once for each row, and adding it to what is there already once more.
-    sum_error[u] = std::max(sum_error[u], float_sum_error(a.scalar_type(), length + 2));
-    if (unit_mass == 0) {
-      continue;  // every term is exactly zero
-    }
+    if (unit_mass == 0) continue;  // every term is exactly zero
     if (!std::isfinite(unit_mass)) {
       value[u] += unit_mass;
       continue;
     }
-    BoundedSum norm = gram_product_sum(unit_a, unit_g, a.scalar_type());
-    if (!certain_enough(norm) && a.scalar_type() != at::kDouble) {
-      norm = gram_product_sum(unit_a, unit_g, at::kDouble);
-    }
+    const UnitNorm way = choose(length);
+    const BoundedSum norm = way({.x = a_rows, .norms = a_norms}, {.x = g_rows, .norms = g_norms}, sum_error[u]);
     value[u] += norm.value;
     value_error[u] += norm.error;
   }
+}
+
+}  // namespace
+
+void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts) {
+  require_row_pair("gram_norm", "a", a, "g", g, segments);
+  require_parts(parts, segments.units());
+  add_unit_norms(a, g, segments, parts, [](int64_t) { return &unit_norm_by_gram; });
+}
+
+void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts) {
+  require_row_pair("passing_norm", "a", a, "g", g, segments);
+  require_parts(parts, segments.units());
+  const LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};
+  add_unit_norms(a, g, segments, parts, [&](int64_t length) {
+    const Segments unit(std::vector<int64_t>{0, length});
+    const auto seconds = [&](Recording way) { return recording_cost(way, shape, unit).seconds; };
+    // Either has the later product to pay as well; what holding pays beyond it is about what the panels pay.
+    return seconds(Recording::kHold) < seconds(Recording::kReplay) ? &unit_norm_by_panels : &unit_norm_by_gram;
+  });
 }
 
 }  // namespace ghostshard::kernels

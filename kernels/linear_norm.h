@@ -14,8 +14,9 @@ namespace ghostshard::kernels {
 
 // How a layer keeps what the clipped sum needs.
 enum class Recording {
-  kHold,    // G [U,p,d] itself: norm from exactly these values, then sum of c·G
-  kReplay,  // the rows a and g: Gram norm, then (c·g)ᵀa
+  kHold,     // G [U,p,d] itself: norm from exactly these values, then sum of c·G
+  kReplay,   // the rows a and g: Gram norm, then (c·g)ᵀa
+  kTwoPass,  // nothing: norm at once; the rows come again in a second forward and backward, then (c·g)ᵀa
 };
 
 struct LinearShape {
@@ -23,12 +24,13 @@ struct LinearShape {
   int64_t outputs;  // p
 };
 
-// Floating-point operations and bytes moved to norm and later sum one layer for these segments, by either way.
+// Floating-point operations and bytes moved to norm and later sum one layer for these segments. For kTwoPass with the
+// layer's own products in the second forward and backward.
 struct RecordingCost {
   double flops;
   double bytes_moved;
   int64_t bytes_kept;  // memory held until the factors are known, beyond what autograd keeps anyway
-  double seconds;      // modelled; used only to compare the two ways with each other
+  double seconds;      // modelled; used only to compare the ways with each other
 };
 RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segments& segments);
 
@@ -45,6 +47,11 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
 // triangle only where that pays; value_error, mass and sum_error likewise. A unit whose value_error exceeds 1e-3 of
 // its value (tokens that cancel) is recomputed in float64.
 void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts);
+
+// Two pass. What gram_norm adds, for rows that are not kept: by Gram matrices or from the gradient itself, formed in
+// panels of a few MiB that are summed and forgotten, whichever recording_cost finds faster for each unit. The rows'
+// rounding then counts twice, in forming the panels and in forming the sum later.
+void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts);
 
 // The tied pair. For one matrix E [V,d] used as embedding (ids [N], output gradients e [N,d], segments s_e) and as
 // head (inputs h [M,d], logit gradients b [M,V], segments s_h; the same units): adds the cross term

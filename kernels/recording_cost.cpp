@@ -23,6 +23,24 @@ constexpr double kFloat64Slowdown = 4;
 }  // namespace
 
 RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segments& segments) {
+  if (way == Recording::kTwoPass) {
+    RecordingCost cost = recording_cost(Recording::kReplay, shape, segments);
+    const RecordingCost hold = recording_cost(Recording::kHold, shape, segments);
+    if (hold.seconds < cost.seconds) {
+      // Panels do not leave the cache; the product is formed for the norm and again for the sum.
+      const double product =
+          2 * static_cast<double>(segments.rows()) * static_cast<double>(shape.inputs * shape.outputs);
+      cost.flops = hold.flops + product;
+      cost.seconds = hold.seconds + product / kProductFlopsPerSecond;
+    }
+    // Forward and the inputs' gradient once more.
+    const double again = 4 * static_cast<double>(segments.rows()) * static_cast<double>(shape.inputs * shape.outputs);
+    cost.flops += again;
+    cost.seconds += again / kProductFlopsPerSecond;
+    cost.bytes_moved *= 2;
+    cost.bytes_kept = 0;
+    return cost;
+  }
   const double inputs = static_cast<double>(shape.inputs), outputs = static_cast<double>(shape.outputs);
   const double rows = static_cast<double>(segments.rows()), units = static_cast<double>(segments.units());
   const double matrix = inputs * outputs;

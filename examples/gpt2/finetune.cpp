@@ -117,6 +117,7 @@ Inputs read_inputs(const Options& o, int64_t rank, const std::optional<Resumptio
   if (!o.non_private) {
     dp::DpConfig config{.units = n, .expected_batch = o.expected_batch, .steps = in.steps};
     config.clip_norm = accountant::ClipNorm(o.clip_norm);
+    config.clipping = o.clipping == "flat" ? dp::Clipping::kFlat : dp::Clipping::kPerLayer;
     config.unit_of_privacy = in.data->unit_of_privacy();
     if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);
     if (o.noise_multiplier) config.noise_multiplier = accountant::NoiseMultiplier(*o.noise_multiplier);
@@ -338,6 +339,7 @@ Ending train_privately(const Options& o, const Inputs& in, const Course& course,
         const TokenBatch batch = in.data->batch(units);
         const auto tape = clipper.record(batch.units());
         forward_and_backward(model, batch, tape, observer);
+        if (clipper.second_pass(sum, tape)) model.summed_unit_losses(batch, tape).backward();
         clipper.add(sum, tape);
       }
     }
@@ -462,12 +464,12 @@ void announce_resumption(const Inputs& in, const Resumption& resumed, int64_t la
     std::cerr << "Of --data only the number of texts was compared with the run's\n";
   }
   if (const int64_t redone = resumed.attempts.redone(); redone > 0) {
-    const int64_t total = resumed.releases + in.steps - resumed.step;
+    const double promised = in.plan->promised_epsilon().value();
+    const double whole = in.plan->epsilon_after(resumed.releases + in.steps - resumed.step).upper;
     std::cerr << redone
               << " step(s) after it were charged and their results are lost: they are redone with new coins and "
-              << "noise and charged again; to the planned end that would be epsilon "
-              << text("%.4f", in.plan->epsilon_after(total).upper)
-              << " (promised: " << text("%.4f", in.plan->promised_epsilon().value()) << ")\n";
+              << "noise and charged again; to the planned end that would be epsilon " << text("%.4f", whole)
+              << " (promised: " << text("%.4f", promised) << ")\n";
     if (last < in.steps) {
       std::cerr << "To keep the promise the run will end after step " << last << " of " << in.steps
                 << "; --epsilon-limit raises it\n";

@@ -144,6 +144,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
                      "Or give sigma: noise per coordinate is sigma x clip norm");
   budget->add_option("--delta", o.delta, "Default: min(1e-6, n^-1.1) for n texts");
   budget->add_option("--clip-norm", o.clip_norm, "Largest L2 norm of one text's gradient")->capture_default_str();
+  budget
+      ->add_option("--clipping", o.clipping,
+                   "flat: the norm over all weights; per-layer: each of K layers at clip norm/sqrt(K)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"flat", "per-layer"}));
   budget->add_option("--expected-batch", o.expected_batch,
                      "Mean texts per step; each is drawn with probability this/n");
   budget->add_option("--steps", o.steps, "Optimizer steps")->check(kWholeNumber);

@@ -29,6 +29,7 @@ struct Options {
   std::optional<double> noise_multiplier;
   std::optional<double> delta;
   double clip_norm = 1.0;
+  std::string clipping = "flat";
   int64_t expected_batch = 0;
   std::optional<int64_t> steps;
   std::optional<double> epochs;

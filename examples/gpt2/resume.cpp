@@ -12,7 +12,7 @@
 namespace ghostshard::gpt2 {
 namespace {
 
-// May differ between the sessions of one run: places, pace, what is shown; and numbers that the plan compares exactly.
+// May change where a run goes on: places, pace, what is shown; and numbers that the plan compares exactly.
 constexpr std::array kFreeToChange = {"config",
                                       "help",
                                       "version",

@@ -84,7 +84,7 @@ nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, cons
        {{"included", false}, {"number_of_runs", "not known to the code: other runs on the same data are not counted"}}},
       {"sampler", {{"executed", "poisson"}, {"coins", "64-bit, ChaCha20 (RFC 8439), one per unit and step"}}},
       {"mechanism",
-       {{"clipping_style", "flat, per unit, over all trainable parameters, one backward pass (arXiv:2210.00038)"},
+       {{"clipping_style", dp::to_string(plan.config().clipping)},
         {"normaliser", "the fixed expected batch, a public constant"},
         {"microbatching", "clipped sums are added in float32; how a batch is cut does not change the sensitivity"},
         {"trainable_parameters", trainable_parameters},

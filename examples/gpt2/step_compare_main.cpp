@@ -131,6 +131,7 @@ struct PrivateSide {
         watch.lap(0);
         loss.backward();
         watch.lap(1);
+        if (clipper.second_pass(sum, tape)) model.summed_unit_losses(batch, tape).backward();
         clipper.add(sum, tape);
         watch.lap(2);
       }
@@ -273,7 +274,7 @@ Shape parse(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   fsdp::reuse_host_memory();  // as the training program does
   const Shape shape = parse(argc, argv);
   const auto mesh = fsdp::Mesh::from_environment(std::chrono::seconds(300));
@@ -336,4 +337,7 @@ int main(int argc, char** argv) {
   }
   std::cout << result.dump(2) << '\n';
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 2;
 }

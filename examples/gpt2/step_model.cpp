@@ -53,6 +53,7 @@ std::vector<dp::PlannedUnit> planned_units(const Config& config, const std::vect
   // A tied head is computed at the end, with a matrix of the first unit.
   if (config.tie_word_embeddings && !units.empty() && !units.front().matrices.empty()) {
     units.back().matrices.push_back(units.front().matrices.front());
+    units.back().matrices.back().used_twice = true;
     units.front().matrices.erase(units.front().matrices.begin());
   }
   return units;

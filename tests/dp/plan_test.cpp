@@ -196,5 +196,80 @@ TEST(Clipper, RefusesASecondTapeWhileTheFirstIsOpenAndATapeAddedTwice) {
   EXPECT_NO_THROW(world.clipper.record(2));
 }
 
+struct TwoPasses : ::testing::Test {
+  std::unique_ptr<fsdp::Mesh> mesh = fsdp::Mesh::single();
+  SingleLinear layer{*mesh, 6, 5};
+  dp::DpPlan plan = plan_without_noise(2, 0.5);
+  dp::Clipper clipper = plan.clipper(layer.model, {.recording = dp::RecordingChoice::kTwoPass});
+  dp::RunKey key = key_of(1);
+  dp::GaussianMechanism mechanism = plan.mechanism(layer.model, key, nullptr);
+  fsdp::Lease lease{layer.model, 0};
+  dp::SegmentsPtr segments = std::make_shared<kernels::Segments>(std::vector<int64_t>{0, 2, 4});
+  dp::ClippedSum sum = clipper.begin();
+  std::shared_ptr<dp::Tape> tape = clipper.record(2);
+
+  void pass(const at::Tensor& rows = at::ones({4, 6}), int uses = 1) {
+    at::Tensor loss = at::zeros({});
+    for (int use = 0; use < uses; ++use) loss = loss + dp::linear(layer.use, rows, segments, tape).sum();
+    loss.backward();
+  }
+};
+
+TEST_F(TwoPasses, AreBothNeeded) {
+  pass();
+  EXPECT_THROW(clipper.add(sum, tape), std::logic_error);
+  EXPECT_TRUE(clipper.second_pass(sum, tape));
+  EXPECT_THROW(clipper.second_pass(sum, tape), std::logic_error);
+  EXPECT_THROW(clipper.add(sum, tape), std::logic_error) << "its rows have not come again";
+  pass();
+  EXPECT_THROW(pass(), std::logic_error) << "a third backward";
+  clipper.add(sum, tape);
+  EXPECT_NO_THROW(mechanism.release(std::move(sum), {0}));
+}
+
+TEST_F(TwoPasses, RefuseOtherRows) {
+  pass();
+  clipper.second_pass(sum, tape);
+  EXPECT_THROW(pass(at::ones({4, 6}) * (1 + 0x1p-23)), std::logic_error);
+}
+
+TEST_F(TwoPasses, RefuseRowsThatComeMoreOften) {
+  pass();
+  clipper.second_pass(sum, tape);
+  EXPECT_THROW(pass(at::ones({4, 6}), 2), std::logic_error);
+}
+
+TEST_F(TwoPasses, RefuseAMatrixUsedTwice) { EXPECT_ANY_THROW(pass(at::ones({4, 6}), 2)); }
+
+TEST_F(TwoPasses, ThatFailLeaveASumNobodyCanUse) {
+  pass();
+  clipper.second_pass(sum, tape);
+  EXPECT_THROW(pass(at::zeros({4, 6})), std::logic_error);
+  tape.reset();
+  tape = clipper.record(2);  // the same units once more would count twice
+  pass();
+  EXPECT_THROW(clipper.second_pass(sum, tape), std::logic_error);
+  EXPECT_THROW(clipper.add(sum, tape), std::logic_error);
+  EXPECT_THROW(mechanism.release(std::move(sum), {0}), std::logic_error);
+}
+
+TEST(Clipper, NeedsWholeSumsForTwoPasses) {
+  const auto mesh = fsdp::Mesh::single();
+  SingleLinear layer(*mesh, 6, 5);
+  const auto plan = plan_without_noise(2, 0.5);
+  EXPECT_THROW(plan.clipper(layer.model,
+                            {.recording = dp::RecordingChoice::kTwoPass, .reduce_each = std::vector<bool>(1, true)}),
+               std::invalid_argument);
+}
+
+TEST(Clipper, HasNoSecondPassWhereOneIsEnough) {
+  RecordedTwice world;
+  auto sum = world.clipper.begin();
+  const auto tape = world.clipper.record(2);
+  world.loss(tape).backward();
+  EXPECT_FALSE(world.clipper.second_pass(sum, tape));
+  EXPECT_NO_THROW(world.clipper.add(sum, tape));
+}
+
 }  // namespace
 }  // namespace ghostshard::tests

@@ -33,6 +33,11 @@ const Case kCases[] = {
     {"huge_and_cancelling_exactly_hold", Choice::kHold, 1e6, 0.0},
     {"huge_and_cancelling_exactly_replay", Choice::kReplay, 1e6, 0.0},
     {"huge_and_cancelling_to_1e7_replay", Choice::kReplay, 1e6, 1e-7},
+    {"ordinary_two_pass", Choice::kTwoPass, 1.0, 1.0},
+    {"cancelling_to_1e3_two_pass", Choice::kTwoPass, 1.0, 1e-3},
+    {"cancelling_exactly_two_pass", Choice::kTwoPass, 1.0, 0.0},
+    {"huge_and_cancelling_to_1e7_two_pass", Choice::kTwoPass, 1e6, 1e-7},
+    {"bfloat16_cancelling_two_pass", Choice::kTwoPass, 1.0, 0x1p-7, at::kBFloat16},
     {"tiny_replay", Choice::kReplay, 1e-12, 1.0},
     {"bfloat16_hold", Choice::kHold, 1.0, 1.0, at::kBFloat16},
     {"bfloat16_replay", Choice::kReplay, 1.0, 1.0, at::kBFloat16},
@@ -106,7 +111,9 @@ void PrintTo(const NonFinite& c, std::ostream* out) { *out << c.name; }
 const NonFinite kNonFinite[] = {
     {"nan_input_hold", Choice::kHold, NAN, false},        {"nan_input_replay", Choice::kReplay, NAN, false},
     {"inf_gradient_hold", Choice::kHold, INFINITY, true}, {"inf_gradient_replay", Choice::kReplay, INFINITY, true},
-    {"overflow_replay", Choice::kReplay, 3e38F, true},    {"overflow_hold", Choice::kHold, 3e38F, true},
+    {"nan_input_two_pass", Choice::kTwoPass, NAN, false}, {"inf_gradient_two_pass", Choice::kTwoPass, INFINITY, true},
+    {"overflow_two_pass", Choice::kTwoPass, 3e38F, true}, {"overflow_replay", Choice::kReplay, 3e38F, true},
+    {"overflow_hold", Choice::kHold, 3e38F, true},
 };
 class NonFiniteUnit : public ::testing::TestWithParam<NonFinite> {};
 

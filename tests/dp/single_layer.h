@@ -49,6 +49,7 @@ inline at::Tensor released_sum(SingleLinear& layer, const dp::DpPlan& plan, dp::
     const auto tape = clipper.record(segments->units());
     const at::Tensor y = dp::linear(layer.use, a, segments, tape);
     y.mul(g).sum().backward();
+    if (clipper.second_pass(sum, tape)) dp::linear(layer.use, a, segments, tape).mul(g).sum().backward();
     clipper.add(sum, tape);
   }
   const auto gradient = mechanism.release(std::move(sum), {0});

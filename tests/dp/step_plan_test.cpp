@@ -97,6 +97,56 @@ TEST(StepPlan, DefaultBudgetIsFivePercentOverTheStepWithoutPrivacy) {
   }
 }
 
+// Activation checkpointing: what backward frees no longer makes room for records.
+std::vector<dp::PlannedUnit> checkpointed_model() {
+  auto units = model();
+  for (size_t b = 1; b <= 4; ++b) {
+    units[b].activation_bytes = kWidth * 4.0;
+    units[b].working_bytes = 26 * kWidth * 4.0;
+  }
+  return units;
+}
+
+TEST(StepPlan, TakesTwoPassesOnlyWhereNothingElseFits) {
+  dp::StepShape shape = kShort;
+  shape.shard_ranks = 1;
+  shape.units = 64;
+  const auto rich = dp::plan_step(checkpointed_model(), shape, kPlenty);
+  dp::StepPlan one = rich, two = rich;
+  for (double budget = rich.peak_bytes(); !two.two_pass(); budget = two.peak_bytes() - 1) {
+    one = two;
+    two = dp::plan_step(checkpointed_model(), shape, budget);
+  }
+  for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(two.units[b].recording.at(0), Recording::kTwoPass);
+  EXPECT_LE(two.peak_bytes(), dp::plain_peak_bytes(checkpointed_model(), shape) * 1.0001)
+      << "records nothing beyond the plain step";
+  // Forward, inputs' gradients and norms once more: a step has three products for each matrix, and two come again.
+  EXPECT_GT(two.extra_seconds, 1.5 * one.extra_seconds);
+  EXPECT_GT(two.extra_flops, 4 * 6400 * 48 * kWidth * kWidth);
+}
+
+TEST(StepPlan, ATiedHeadIsNeverRecordedInTwoPasses) {
+  auto units = checkpointed_model();
+  units.back().matrices = {{"tied", {.inputs = kWidth, .outputs = 8192}, /*used_twice=*/true}};
+  dp::StepShape shape = kShort;
+  shape.shard_ranks = 1;
+  shape.units = 64;
+  dp::StepPlan plan = dp::plan_step(units, shape, kPlenty);
+  while (!plan.two_pass()) plan = dp::plan_step(units, shape, plan.peak_bytes() - 1);
+  EXPECT_NE(plan.units.back().recording.at(0), Recording::kTwoPass);
+}
+
+TEST(StepPlan, WithoutABudgetTheLeastIsTakenWhereTheDefaultIsOutOfReach) {
+  auto units = model();
+  units.back().matrices = {{"tied", {.inputs = kWidth, .outputs = 8192}, /*used_twice=*/true}};
+  const dp::StepShape shape{.units = 64, .rows_per_unit = 100, .microbatches = 1, .shard_ranks = 1};
+  const double plain = dp::plain_peak_bytes(units, shape);
+  const auto least = dp::plan_step(units, shape, std::nullopt);
+  ASSERT_GT(least.peak_bytes(), 1.05 * plain) << "the head's rows alone are beyond it";
+  EXPECT_THROW(dp::plan_step(units, shape, 1.05 * plain), std::invalid_argument);
+  EXPECT_NE(dp::explain(least, units, shape, std::nullopt).find("out of reach"), std::string::npos);
+}
+
 TEST(StepPlan, OneRankGathersAndSendsNothing) {
   dp::StepShape shape = kShort;
   shape.shard_ranks = 1;

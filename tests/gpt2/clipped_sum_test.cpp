@@ -19,6 +19,8 @@ struct Case {
   gpt2::ModelOptions options = {};
   std::vector<int64_t> texts_per_unit = {};
   bool reduce_each = false;  // with every microbatch, sums never stand whole
+  bool two_pass = false;     // every matrix but a tied one
+  dp::Clipping clipping = dp::Clipping::kFlat;
 };
 
 gpt2::ModelOptions lora(std::vector<std::string> targets, int64_t rank = 3) {
@@ -69,6 +71,33 @@ const Case kCases[] = {
      .microbatch = 2,
      .mesh = "1x2x1",
      .options = {.residency = std::vector<fsdp::Residency>(5, fsdp::Residency::kKeep)}},
+    {.name = "two_pass_tied", .microbatch = 3, .two_pass = true},
+    {.name = "two_pass_untied", .tied = false, .microbatch = 3, .two_pass = true},
+    {.name = "two_pass_frozen_parts", .freeze = {"transformer.w*", "transformer.h.1.*"}, .two_pass = true},
+    {.name = "two_pass_recomputing", .options = checkpointed(), .two_pass = true},
+    {.name = "two_pass_lora", .clip_norm = 3, .options = lora({"*"}), .two_pass = true},
+    {.name = "two_pass_two_ranks", .microbatch = 2, .mesh = "1x2x1", .two_pass = true},
+    {.name = "two_pass_all_three_axes", .microbatch = 2, .mesh = "2x2x2", .heads = 4, .two_pass = true},
+    {.name = "per_layer_hold", .recording = Choice::kHold, .clipping = dp::Clipping::kPerLayer},
+    {.name = "per_layer_untied_replay",
+     .tied = false,
+     .recording = Choice::kReplay,
+     .microbatch = 3,
+     .clipping = dp::Clipping::kPerLayer},
+    {.name = "per_layer_frozen_parts",
+     .freeze = {"transformer.w*", "transformer.h.1.*"},
+     .clipping = dp::Clipping::kPerLayer},
+    {.name = "per_layer_two_pass", .two_pass = true, .clipping = dp::Clipping::kPerLayer},
+    {.name = "per_layer_two_ranks_reduce_each",
+     .microbatch = 2,
+     .mesh = "1x2x1",
+     .reduce_each = true,
+     .clipping = dp::Clipping::kPerLayer},
+    {.name = "per_layer_all_three_axes",
+     .microbatch = 2,
+     .mesh = "2x2x2",
+     .heads = 4,
+     .clipping = dp::Clipping::kPerLayer},
     {.name = "two_replicas", .microbatch = 2, .mesh = "2x1x1"},
     {.name = "two_replicas_of_two", .microbatch = 2, .mesh = "2x2x1"},
     {.name = "eight_ranks", .microbatch = 2, .mesh = "1x8x1"},
@@ -125,6 +154,16 @@ const Case kBfloat16Cases[] = {
     {.name = "bfloat16_users", .clip_norm = 3, .options = in_bfloat16(), .texts_per_unit = kUsers},
 };
 
+dp::ClipperOptions clipper_options(const Case& c, const fsdp::ShardedModel& model) {
+  dp::ClipperOptions options{.recording = c.recording};
+  if (c.reduce_each) options.reduce_each.assign(model.groups().size(), true);
+  if (c.two_pass) {
+    options.planned_recording.assign(model.parameters().size(), kernels::Recording::kTwoPass);
+    if (c.tied) options.planned_recording[model.parameter("transformer.wte.weight").id()] = kernels::Recording::kReplay;
+  }
+  return options;
+}
+
 class ClippedSum : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
@@ -148,12 +187,10 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
                                         .expected_batch = n,  // q = 1: every text, every step
                                         .steps = 1,
                                         .clip_norm = accountant::ClipNorm(c.clip_norm),
+                                        .clipping = c.clipping,
                                         .noise_multiplier = kNoNoise});
     const auto key = test_key();
-    auto clipper =
-        plan.clipper(model.parameters(),
-                     {.recording = c.recording,
-                      .reduce_each = std::vector<bool>(c.reduce_each ? model.parameters().groups().size() : 0, true)});
+    auto clipper = plan.clipper(model.parameters(), clipper_options(c, model.parameters()));
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
     auto sum =
@@ -162,7 +199,13 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
 
     const double scale = c.options.lora.enabled() ? c.options.lora.scale() : 0;
     const ReferenceGpt2 reference(config, whole_weights(model), frozen, scale);
-    const Gradients expected = clipped_sum(reference, units_of(texts, c.texts_per_unit), c.clip_norm);
+    std::map<std::string, int64_t> layers;
+    if (c.clipping == dp::Clipping::kPerLayer) {
+      for (const auto& parameter : model.parameters().parameters()) {
+        if (parameter->trainable()) layers[parameter->name()] = parameter->group().index();
+      }
+    }
+    const Gradients expected = clipped_sum(reference, units_of(texts, c.texts_per_unit), c.clip_norm, layers);
     const Distance d = compare_slices(model.parameters(), gradient.slices(), static_cast<double>(n), expected);
     const std::lock_guard lock(results);
     total.squared_difference += d.squared_difference;

@@ -133,16 +133,28 @@ inline double norm_of(const Gradients& gradients) {
   return std::sqrt(squared);
 }
 
-// Sum over units of min(1, C/‖g‖)·g.
-inline Gradients clipped_sum(const ReferenceGpt2& model, const std::vector<Unit>& units, double clip_norm) {
+// Sum over units of min(1, C/‖g‖)·g; with layers (by parameter, which of K layers it belongs to) each layer for itself
+// with C/√K.
+inline Gradients clipped_sum(const ReferenceGpt2& model, const std::vector<Unit>& units, double clip_norm,
+                             const std::map<std::string, int64_t>& layers = {}) {
+  std::map<int64_t, std::vector<std::string>> names;
+  for (const auto& [name, layer] : layers) names[layer].push_back(name);
   Gradients sum;
-  for (const Unit& unit : units) {
-    const Gradients g = model.gradient(unit);
+  const auto add = [&](const Gradients& g, double bound) {
     const double norm = norm_of(g);
-    const double factor = norm > clip_norm ? clip_norm / norm : 1.0;
+    const double factor = norm > bound ? bound / norm : 1.0;
     for (const auto& [name, value] : g) {
       auto [at, fresh] = sum.try_emplace(name, value * factor);
       if (!fresh) at->second += value * factor;
+    }
+  };
+  for (const Unit& unit : units) {
+    const Gradients g = model.gradient(unit);
+    if (layers.empty()) add(g, clip_norm);
+    for (const auto& [layer, members] : names) {
+      Gradients part;
+      for (const std::string& name : members) part.emplace(name, g.at(name));
+      add(part, clip_norm / std::sqrt(static_cast<double>(names.size())));
     }
   }
   return sum;

@@ -143,6 +143,7 @@ inline dp::ClippedSum clipped_batch(gpt2::Gpt2& model, dp::Clipper& clipper, con
     const gpt2::TokenBatch batch = data.batch(units);
     const auto tape = clipper.record(batch.units());
     model.summed_unit_losses(batch, tape).backward();
+    if (clipper.second_pass(sum, tape)) model.summed_unit_losses(batch, tape).backward();
     clipper.add(sum, tape);
   }
   return sum;

@@ -179,6 +179,55 @@ TEST_P(Gram, AddsToWhatThePartsHoldAlready) {
 
 INSTANTIATE_TEST_SUITE_P(, Gram, kCases, case_name);
 
+class Passing : public Linear {
+ protected:
+  NormParts measured() const {
+    NormParts parts = NormParts::zeros(segments.units());
+    passing_norm(rows.a, rows.g, segments, parts);
+    return parts;
+  }
+};
+
+TEST_P(Passing, UpperBoundCoversTheContributionAsComputed) {
+  const at::Tensor bound = norm_upper_bound_sq(measured());
+  for (int64_t u = 0; u < segments.units(); ++u) {
+    at::Tensor contribution = at::zeros({c.outputs, c.inputs}, c.type);
+    scaled_sum_rows(rows.a, rows.g, segments, oracle::only(u, segments.units()), contribution);
+    EXPECT_GE(at_unit(bound, u), oracle::squared_norm(contribution)) << "unit " << u;
+  }
+}
+
+TEST_P(Passing, UpperBoundExceedsTheNormByRoundingOnly) {
+  const NormParts parts = measured();
+  const at::Tensor bound = norm_upper_bound_sq(parts);
+  for (int64_t u = 0; u < segments.units(); ++u) {
+    const double exact = std::sqrt(oracle::squared_norm(gradient(u)));
+    // Three roundings of every row at most: in forming panels, in their later sum, and what the norm of the first is
+    // off.
+    const double rounding = 3 * gamma(segments.length(u) + 2) * at_unit(parts.mass, u);
+    EXPECT_LE(std::sqrt(at_unit(bound, u)), exact * 1.0011 + rounding + 1e-6 * at_unit(parts.mass, u)) << "unit " << u;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Passing, kCases, case_name);
+INSTANTIATE_TEST_SUITE_P(ByPanels, Passing,
+                         testing::Values(LinearCase{"Long", {700, 0, 650}, 40, 60},
+                                         LinearCase{"Wide", {600}, 300, 1300},
+                                         LinearCase{"LongAndCancelling", {700}, 24, 40, Tokens::kCancel1e4},
+                                         LinearCase{"LongFloat64", {700}, 24, 40, Tokens::kIndependent, at::kDouble}),
+                         case_name);
+
+TEST(PassingNorm, IsThatOfTheGradientsOwnValuesWhereUnitsAreLong) {
+  // What tells panels from Grams: their value is the square of what the product gives, to the bit.
+  const Segments segments = oracle::segments_of({700});
+  const oracle::Rows rows = oracle::rows_like(Tokens::kIndependent, 700, 40, 60, at::kFloat);
+  NormParts parts = NormParts::zeros(1), held = NormParts::zeros(1);
+  passing_norm(rows.a, rows.g, segments, parts);
+  per_unit_gradient(rows.a, rows.g, segments, at::empty({1, 60, 40}), false, held);
+  EXPECT_EQ(at_unit(parts.value, 0), at_unit(held.value, 0));
+  EXPECT_GT(at_unit(parts.mass, 0), 0.0);
+}
+
 struct BadRow {
   const char* name;
   float value;
@@ -358,6 +407,20 @@ TEST(RecordingCost, CountsWhatIsKept) {
   EXPECT_EQ(recording_cost(Recording::kReplay, {.inputs = 7, .outputs = 11}, segments).bytes_kept, 8 * 11 * 4);
   EXPECT_EQ(recording_cost(Recording::kReplay, {.inputs = 7, .outputs = 11}, segments).flops,
             (9 + 25) * (7 + 11) + 2 * 8 * 7 * 11);
+  const auto twice = recording_cost(Recording::kTwoPass, {.inputs = 7, .outputs = 11}, segments);
+  EXPECT_EQ(twice.bytes_kept, 0);
+  EXPECT_GE(twice.flops, 3 * 2 * 8 * 7 * 11) << "forward, both gradients";
+}
+
+TEST(RecordingCost, TwoPassesCostMoreThanEither) {
+  for (const int64_t rows : {10, 100, 1000}) {
+    const Segments segments = oracle::segments_of({rows, rows});
+    const LinearShape shape{.inputs = 512, .outputs = 768};
+    const double twice = recording_cost(Recording::kTwoPass, shape, segments).seconds;
+    const double hold = recording_cost(Recording::kHold, shape, segments).seconds;
+    const double replay = recording_cost(Recording::kReplay, shape, segments).seconds;
+    EXPECT_GT(twice, std::min(hold, replay)) << rows;
+  }
 }
 
 }  // namespace

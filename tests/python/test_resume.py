@@ -187,7 +187,7 @@ def test_with_the_key_a_resumed_run_ends_as_an_undisturbed_one(ended, undisturbe
     seconds = [line["seconds"] for line in metrics(run)]
     assert seconds == sorted(seconds)
     assert report(run)["guarantee"] == report(other)["guarantee"]
-    assert f"resumed after step {step}" in report(run)["provenance"]["checkpoint_lineage"]
+    assert report(run)["provenance"]["resumed"] == f"after step {step} from this run's own checkpoint"
     first, last = (metrics(other)[i]["eval_loss"] for i in (0, -1))
     assert f"Public evaluation loss: {first:.4f} before, {last:.4f} after" in done.out
 
@@ -397,6 +397,7 @@ REFUSED = {
     "another_freeze": (None, {"freeze": "*.wpe.*"}, "--freeze must be what the run began with (not given)"),
     "private_metrics_now_shown": (None, {"allow_nonprivate_metrics": ""}, "--allow-nonprivate-metrics must be"),
     "another_clip_norm": (None, {"clip_norm": "2"}, "clip_norm is 1.0, here it would be 2.0"),
+    "another_clipping": (None, {"clipping": "per-layer"}, "the ledger's clipping is \"flat, per unit"),
     "another_noise": (None, {"noise_multiplier": "0.5"}, "noise_multiplier is 1.0, here it would be 0.5"),
     "another_batch": (None, {"expected_batch": "5"}, "expected_batch is 4, here it would be 5"),
     "more_steps": (None, {"steps": "30"}, "planned_steps is 20, here it would be 30"),
@@ -509,7 +510,7 @@ def test_a_kill_at_any_moment_leaves_a_ledger_of_at_least_what_was_used(keyed, r
     assert going_on > kills // 4 and used > 20, "the kills came too early to show anything"
     # The last word: stopped in good order, everything charged is there.
     started = keyed.start(resumed(flags))
-    wait_until(lambda: "s/step" in started.err.read_text())
+    wait_until(lambda: " s/step" in started.err.read_text())
     started.process.send_signal(signal.SIGTERM)
     assert started.wait(20).code == 3
     assert {step for step, _ in releases(run)} >= set(range(max(checkpoints(run))))

@@ -1,0 +1,64 @@
+#include "kernels/fingerprint.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "kernels/checks.h"
+
+namespace ghostshard::kernels {
+namespace {
+
+// Odd constants without structure: the fractional parts of the square roots of 2, 3, 5 and 7.
+constexpr uint64_t kFactors[4] = {0x6a09e667f3bcc909, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1};
+
+// Four independent chains, each step of which is a bijection of what is there and of what comes: a single changed word
+// cannot vanish.
+class Mixer {
+ public:
+  void add(uint64_t word) { take(lane_++ & 3, word); }
+  void add(const at::Tensor& x) {
+    require(x.is_contiguous() && x.device().is_cpu(), "fingerprint: tensors must be contiguous and on the CPU");
+    const auto* bytes = static_cast<const unsigned char*>(x.const_data_ptr());
+    const auto size = static_cast<size_t>(x.nbytes());
+    size_t at = 0;
+    for (; at + 32 <= size; at += 32) {
+      uint64_t words[4];
+      std::memcpy(words, bytes + at, sizeof words);
+      for (size_t lane = 0; lane < 4; ++lane) take(lane, words[lane]);
+    }
+    for (; at < size; at += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, bytes + at, std::min<size_t>(8, size - at));
+      add(word);
+    }
+  }
+  uint64_t finish() const {
+    uint64_t whole = 0;
+    for (const uint64_t state : states_) {
+      whole = (whole ^ state) * kFactors[0];
+      whole ^= whole >> 29;
+    }
+    return whole;
+  }
+
+ private:
+  void take(size_t lane, uint64_t word) { states_[lane] = std::rotl((states_[lane] ^ word) * kFactors[lane], 29); }
+
+  uint64_t states_[4] = {1, 2, 3, 4};
+  size_t lane_ = 0;
+};
+
+}  // namespace
+
+uint64_t fingerprint(const at::Tensor& a, const at::Tensor& g, const Segments& segments) {
+  Mixer mixer;
+  for (const at::Tensor* rows : {&a, &g}) {
+    for (const int64_t extent : rows->sizes()) mixer.add(static_cast<uint64_t>(extent));
+    mixer.add(*rows);
+  }
+  for (int64_t u = 0; u < segments.units(); ++u) mixer.add(static_cast<uint64_t>(segments.begin(u)));
+  return mixer.finish();
+}
+
+}  // namespace ghostshard::kernels

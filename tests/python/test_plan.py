@@ -1,0 +1,61 @@
+"""How a step is computed: --memory-budget, --explain-plan and --clipping of the program."""
+
+import json
+
+from program import PLAIN, PRIVATE, arguments, json_lines, metrics, weights
+
+UNITS = 24
+# Every text in every step and almost no noise: whatever the key, the same run.
+STEP = {**PRIVATE, "--steps": "4", "--optimizer": "sgd", "--learning-rate": "0.1", "--expected-batch": str(UNITS),
+        "--noise-multiplier": "1e-4", "--eval-data": "public.safetensors"}  # fmt: skip
+
+
+def test_explain_plan_tells_of_every_unit(program):
+    done = program.run(arguments(PRIVATE, explain_plan="", eval_data="public.safetensors"))
+    assert done.code == 0, done.err
+    table = done.err[done.err.index("Plan of one logical batch"):].splitlines()
+    names = [line.split()[0] for line in table[2:] if line.startswith(("embeddings", "transformer.", "end"))]
+    assert names == ["embeddings", "transformer.h.0", "transformer.h.1", "end"]
+    assert any(line.startswith("Memory on a rank:") and "default budget" in line for line in table)
+    assert any(line.startswith("Sent by a rank for each logical batch:") for line in table)
+
+
+def test_a_budget_that_nothing_meets_is_refused_with_the_least_that_would_do(program):
+    done = program.run(arguments(PRIVATE, memory_budget="0.01"))
+    assert done.code == 2
+    assert "the memory budget must be at least" in done.err and "got 0.0 MiB" in done.err
+    assert not (program.folder / "run").exists()
+    least = done.err.split("at least ")[1].split(" MiB")[0]
+    assert program.run(arguments(PRIVATE, memory_budget=str(float(least) + 0.1))).code == 0
+
+
+def test_the_budget_changes_what_a_step_costs_and_not_what_it_releases(program):
+    found = {}
+    for name, changes in {"plenty": {"memory_budget": "1000"}, "default": {}, "checkpointed": {"activation_checkpointing": ""}}.items():
+        done = program.run(arguments(STEP, output=name, **changes))
+        assert done.code == 0, done.err
+        found[name] = weights(program.folder / name)
+    for name in ("default", "checkpointed"):
+        for parameter, value in found["plenty"].items():
+            # The same clipped gradients in other sums, 1e-5 of a step of at most 0.1, in 4 steps; the noise moves a
+            # weight by 0.1·1e-4/24·5 = 2e-6 in each.
+            assert abs(value - found[name][parameter]).max() < 4e-5
+
+
+def test_clipping_per_layer_is_written_down_and_changes_the_run(program):
+    for clipping in ("flat", "per-layer"):
+        done = program.run(arguments(STEP, clipping=clipping, output=clipping))
+        assert done.code == 0, done.err
+    header = json_lines(program.folder / "per-layer" / "ledger.jsonl")[0]
+    assert header["clipping"].startswith("per layer")
+    report = json.loads((program.folder / "per-layer" / "privacy_report.json").read_text())
+    assert report["mechanism"]["clipping_style"].startswith("per layer")
+    flat = json.loads((program.folder / "flat" / "privacy_report.json").read_text())
+    assert flat["mechanism"]["clipping_style"].startswith("flat")
+    assert report["guarantee"]["epsilon"] == flat["guarantee"]["epsilon"]
+    assert metrics(program.folder / "flat")[-1]["eval_loss"] != metrics(program.folder / "per-layer")[-1]["eval_loss"]
+
+
+def test_a_run_without_privacy_has_a_plan_too(program):
+    done = program.run(arguments(PLAIN, explain_plan=""))
+    assert done.code == 0 and "Plan of one logical batch" in done.err
