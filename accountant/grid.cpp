@@ -23,7 +23,6 @@ constexpr double kWantedDigits = 20;  // what lies outside the window is e^-20 o
 constexpr size_t kFewestPoints = size_t{1} << 12;
 
 constexpr size_t kSmallPoints = size_t{1} << 15;
-constexpr size_t kLocatingPoints = size_t{1} << 17;
 constexpr size_t kMostPoints = size_t{1} << 21;
 // What the mesh may add to epsilon: absolute, but no more than this share of it.
 constexpr double kTolerance = 1e-5;

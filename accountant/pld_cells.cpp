@@ -224,7 +224,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   int64_t solved = 0;
   // Over fewer cells each time: the last one moved has been evened out with those behind it.
   const auto even_out_near = [&](int64_t reach, int times) {
-    for (int left = times; left-- > 0;) even_out(solved, std::min(cells.end, solved + reach + 4 * left));
+    for (int left = times; left-- > 0;) even_out(solved, std::min(cells.end, solved + reach + int64_t{4} * left));
   };
   const auto arrange = [&](double at, bool all = false) {  // the cells near the least loss; what the heaviest is off by
     cells = cells_of(direction, release, shape, at);
