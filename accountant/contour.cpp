@@ -153,6 +153,7 @@ RdpAccountant ContourAccountant::renyi() const {
 
 EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const Phases phases = composed_releases(charges(), adjacency(), name());
+  if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().epsilon(delta);
   const bool tight = effort == Effort::kTight;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
@@ -186,6 +187,7 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
 
 DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
   const Phases phases = composed_releases(charges(), adjacency(), name());
+  if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().delta(epsilon);
   const bool tight = effort == Effort::kTight;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) {

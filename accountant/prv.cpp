@@ -19,6 +19,7 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const EpsilonBound otherwise = renyi.epsilon(delta);
   const GridSize size = effort == Effort::kTight ? GridSize::kLarge : GridSize::kSmall;
   const auto phases = composed_releases(charges(), adjacency(), name());
+  if (beyond_resolution(phases)) return otherwise;
   const auto remove = grid_epsilon(Direction::kRemove, phases, delta, size);
   if (!remove) return otherwise;
   const bool add_is_zero = adding_is_no_worse(phases, remove->lower, std::log(delta.value()));
@@ -35,6 +36,7 @@ DeltaBound PrvAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
   const DeltaBound otherwise = renyi.delta(epsilon);
   const GridSize size = effort == Effort::kTight ? GridSize::kLarge : GridSize::kSmall;
   const auto phases = composed_releases(charges(), adjacency(), name());
+  if (beyond_resolution(phases)) return otherwise;
   const auto remove = grid_delta(Direction::kRemove, phases, epsilon.value(), size);
   const bool add_is_zero = epsilon.value() >= largest_loss_of_adding(phases);
   const auto add = add_is_zero ? std::optional(DirectionBound{0, 0, 0, ""})

@@ -32,6 +32,12 @@ std::vector<ComposedRelease> composed_releases(const std::vector<Charge>& charge
   return phases;
 }
 
+bool beyond_resolution(const std::vector<ComposedRelease>& phases) {
+  return std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) {
+    return phase.release.q < 1 && phase.release.sigma < kLeastResolvedSigma;
+  });
+}
+
 double largest_loss_of_adding(const std::vector<ComposedRelease>& phases) {
   double loss = 0;
   for (const ComposedRelease& phase : phases) loss -= phase.count * std::log1p(-phase.release.q);

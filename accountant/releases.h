@@ -14,6 +14,9 @@ namespace ghostshard::accountant {
 std::vector<ComposedRelease> composed_releases(const std::vector<Charge>& charges, Adjacency adjacency,
                                                const std::string& engine);
 
+// Some sampled release is below kLeastResolvedSigma.
+bool beyond_resolution(const std::vector<ComposedRelease>& phases);
+
 // The largest loss where a unit was added, -Σ count·log(1-q) rounded up; +infinity with an unsampled Gaussian. From
 // here on delta is 0 in that direction.
 double largest_loss_of_adding(const std::vector<ComposedRelease>& phases);

@@ -186,6 +186,7 @@ double log_moment_upper(Direction direction, SampledGaussian release, double c) 
   if (release.q == 1) return gaussian;
   const double convexity =
       gaussian > 40 ? log1p_exp(gaussian + std::log(release.q)) : std::log1p(release.q * std::expm1(gaussian));
+  if (release.sigma < kLeastResolvedSigma) return convexity * (1 + 8 * kRounding);
   const auto excess = Quadrature(direction, release, c).log_excess_upper();
   const double bound = excess ? std::min(log1p_exp(*excess), convexity) : convexity;
   return bound >= 0 ? bound * (1 + 8 * kRounding) : kInfinity;  // NaN becomes infinity

@@ -20,6 +20,11 @@ struct SampledGaussian {
 // fixed-size and truncated sampling (which Accountant reduces to Poisson sampling beforehand).
 SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const std::string& engine);
 
+// Below this sigma a release tells nearly all there is: epsilon is in the thousands from the first sampled one on, and
+// what quadratures and grids would need grows with 1/sigma² without end. Engines then answer with sampling's bound by
+// convexity alone, which is sound and needs no quadrature.
+constexpr double kLeastResolvedSigma = 0.01;
+
 // A certified upper bound on log E_Q[(P/Q)^(1+c)] (removing a unit) or log E_P[(Q/P)^(1+c)] (adding one), by
 // self-checked quadrature; never above log1p(q·expm1(c(1+c)/(2 sigma²))).
 enum class Direction { kRemove, kAdd };
