@@ -36,7 +36,7 @@ void misuse(dp::ClippedSum& sum, dp::PrivateGradient& gradient, dp::PrivateOptim
   dp::PoissonSampler sampler(key, 10, 2, 0, 1);
 #endif
 #ifdef MAKE_A_CLIPPER  // is private|private constructor
-  dp::Clipper clipper(model, accountant::ClipNorm(1.0), dp::ClipperOptions{}, 1);
+  dp::Clipper clipper(model, accountant::ClipNorm(1.0), dp::Clipping::kFlat, dp::ClipperOptions{}, 1);
 #endif
 #ifdef MAKE_A_MECHANISM  // is private|private constructor
   dp::GaussianMechanism mechanism(model, key, nullptr, plan.event(), 1.0, 1.0, 1);
