@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "accountant/contour_line.h"
 #include "accountant/direction_bound.h"
@@ -145,11 +146,7 @@ std::optional<Result> line_delta(Direction direction, const Phases& phases, doub
 
 void ContourAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }
 
-RdpAccountant ContourAccountant::renyi() const {
-  RdpAccountant engine(adjacency());
-  for (const Charge& charge : charges()) engine.compose(charge.event, charge.count);
-  return engine;
-}
+RdpAccountant ContourAccountant::renyi() const { return rdp_of(charges(), adjacency()); }
 
 EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const Phases phases = composed_releases(charges(), adjacency(), name());
@@ -176,13 +173,7 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
   }
   if (found.upper - found.lower <= kQuickWidth * (1e-3 + found.lower)) return found;
   // Where even the grid is coarse, Rényi's bound may be the better one.
-  const EpsilonBound otherwise = renyi().epsilon(delta);
-  if (otherwise.upper < found.upper) {
-    found.upper = otherwise.upper;
-    found.estimate = std::min(found.estimate, found.upper);
-    found.detail += "; upper: " + otherwise.detail;
-  }
-  return found;
+  return capped(std::move(found), renyi().epsilon(delta));
 }
 
 DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
@@ -206,13 +197,7 @@ DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const 
   if (!remove || !add) return renyi().delta(epsilon);
   DeltaBound found = larger_of<DeltaBound>(*remove, *add);
   if (found.upper - found.lower <= kQuickWidth * found.upper) return found;
-  const DeltaBound otherwise = renyi().delta(epsilon);
-  if (otherwise.upper < found.upper) {
-    found.upper = otherwise.upper;
-    found.estimate = std::min(found.estimate, found.upper);
-    found.detail += "; upper: " + otherwise.detail;
-  }
-  return found;
+  return capped(std::move(found), renyi().delta(epsilon));
 }
 
 std::unique_ptr<Accountant> ContourAccountant::clone() const { return std::make_unique<ContourAccountant>(*this); }

@@ -30,4 +30,15 @@ Bound larger_of(const DirectionBound& remove, const DirectionBound& add) {
   return bound;
 }
 
+// With the upper end of another sound bound where that is the lower one.
+template <class Bound>  // EpsilonBound or DeltaBound
+Bound capped(Bound found, const Bound& otherwise) {
+  if (otherwise.upper < found.upper) {
+    found.upper = otherwise.upper;
+    found.estimate = found.estimate < found.upper ? found.estimate : found.upper;
+    found.detail += "; upper: " + otherwise.detail;
+  }
+  return found;
+}
+
 }  // namespace ghostshard::accountant

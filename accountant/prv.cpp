@@ -14,9 +14,7 @@ namespace ghostshard::accountant {
 void PrvAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }
 
 EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
-  RdpAccountant renyi(adjacency());
-  for (const Charge& charge : charges()) renyi.compose(charge.event, charge.count);
-  const EpsilonBound otherwise = renyi.epsilon(delta);
+  const EpsilonBound otherwise = rdp_of(charges(), adjacency()).epsilon(delta);
   const GridSize size = effort == Effort::kTight ? GridSize::kLarge : GridSize::kSmall;
   const auto phases = composed_releases(charges(), adjacency(), name());
   if (beyond_resolution(phases)) return otherwise;
@@ -31,9 +29,7 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
 }
 
 DeltaBound PrvAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
-  RdpAccountant renyi(adjacency());
-  for (const Charge& charge : charges()) renyi.compose(charge.event, charge.count);
-  const DeltaBound otherwise = renyi.delta(epsilon);
+  const DeltaBound otherwise = rdp_of(charges(), adjacency()).delta(epsilon);
   const GridSize size = effort == Effort::kTight ? GridSize::kLarge : GridSize::kSmall;
   const auto phases = composed_releases(charges(), adjacency(), name());
   if (beyond_resolution(phases)) return otherwise;

@@ -254,4 +254,10 @@ DeltaBound RdpAccountant::bound_delta(Epsilon epsilon, Effort) const {
 
 std::unique_ptr<Accountant> RdpAccountant::clone() const { return std::make_unique<RdpAccountant>(*this); }
 
+RdpAccountant rdp_of(const std::vector<Charge>& charges, Adjacency adjacency) {
+  RdpAccountant engine(adjacency);
+  for (const Charge& charge : charges) engine.compose(charge.event, charge.count);
+  return engine;
+}
+
 }  // namespace ghostshard::accountant

@@ -67,4 +67,7 @@ class RdpAccountant final : public Accountant {
   std::vector<std::shared_ptr<RdpCurve>> curves_;  // one per charge; depends on the event alone: clones share it
 };
 
+// The same charges under Rényi's bound: what stands in where another engine has no answer.
+RdpAccountant rdp_of(const std::vector<Charge>& charges, Adjacency adjacency);
+
 }  // namespace ghostshard::accountant

@@ -5,8 +5,9 @@ Failures are failed tests, sanitizers' reports, and programs that ended badly wi
 
 import re
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+
+from count_tests import bad_end, cases_of, conclude
 
 # AddressSanitizer and ThreadSanitizer open a report with a summary's counterpart; UBSan has lines of its own.
 REPORT = re.compile(r"^(SUMMARY: \w+Sanitizer: .*|\S+: runtime error: .*)$", re.M)
@@ -17,10 +18,7 @@ def main() -> int:
     passed, failed = 0, []
     for program in programs:
         failed_before = len(failed)
-        try:
-            cases = list(ElementTree.parse(folder / f"{program}.xml").iter("testcase"))
-        except (OSError, ElementTree.ParseError):
-            cases = []
+        cases = cases_of(folder / f"{program}.xml")
         for case in cases:
             name = f"{case.get('classname')}.{case.get('name')}"
             if case.find("failure") is not None:
@@ -30,18 +28,12 @@ def main() -> int:
             elif case.get("status") == "run":
                 passed += 1
         exit_code = int((folder / f"{program}.rc").read_text())
-        if not cases:
-            failed.append(f"{program}: left no result (exit status {exit_code})")
-        elif exit_code != 0 and len(failed) == failed_before:
-            failed.append(f"{program}: exit status {exit_code} though no test failed")
+        failed += bad_end(program, cases, exit_code, len(failed) > failed_before)
     for log in sorted(folder.glob("report*")):
         text = log.read_text(errors="replace")
         print(text)
         failed += [f"{log.name}: {line}" for line in REPORT.findall(text)]
-    for line in failed:
-        print(f"FAILED   {line}")
-    print(f"{passed} passed, {len(failed)} failed")
-    return 0 if passed > 0 and not failed else 1
+    return conclude(passed, failed)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,16 @@ class Linear : public testing::TestWithParam<LinearCase> {
   at::Tensor gradient(int64_t unit) const { return oracle::linear_gradient(rows.a, rows.g, segments, unit); }
   at::Tensor magnitude(int64_t unit) const { return oracle::linear_magnitude(rows.a, rows.g, segments, unit); }
 
+  // Each unit's replayed contribution, as the clipped sum computes it, against the bound of its norm.
+  void expect_bound_covers_contributions(const NormParts& parts) const {
+    const at::Tensor bound = norm_upper_bound_sq(parts);
+    for (int64_t u = 0; u < segments.units(); ++u) {
+      at::Tensor contribution = at::zeros({c.outputs, c.inputs}, c.type);
+      scaled_sum_rows(rows.a, rows.g, segments, oracle::only(u, segments.units()), contribution);
+      EXPECT_GE(at_unit(bound, u), oracle::squared_norm(contribution)) << "unit " << u;
+    }
+  }
+
   // Elementwise |x − expected| ≤ error·magnitude, with one unit in the last place of the oracle and one denormal.
   static void expect_within(const at::Tensor& x, const at::Tensor& expected, const at::Tensor& allowed) {
     const at::Tensor excess = (x.to(at::kDouble) - expected).abs() - allowed - 1e-15 * expected.abs() - 0x1p-126;
@@ -142,15 +152,7 @@ TEST_P(Gram, MassIsTheSumOfTheRowsNormsRoundedUp) {
 }
 
 // The claim everything rests on.
-TEST_P(Gram, UpperBoundCoversTheContributionAsComputed) {
-  const NormParts parts = measured();
-  const at::Tensor bound = norm_upper_bound_sq(parts);
-  for (int64_t u = 0; u < segments.units(); ++u) {
-    at::Tensor contribution = at::zeros({c.outputs, c.inputs}, c.type);
-    scaled_sum_rows(rows.a, rows.g, segments, oracle::only(u, segments.units()), contribution);
-    EXPECT_GE(at_unit(bound, u), oracle::squared_norm(contribution)) << "unit " << u;
-  }
-}
+TEST_P(Gram, UpperBoundCoversTheContributionAsComputed) { expect_bound_covers_contributions(measured()); }
 
 TEST_P(Gram, UpperBoundIsWithinAThousandthWhereNothingCancels) {
   if (c.tokens == Tokens::kCancel1e4 || c.tokens == Tokens::kCancelExactly) {
@@ -188,14 +190,7 @@ class Passing : public Linear {
   }
 };
 
-TEST_P(Passing, UpperBoundCoversTheContributionAsComputed) {
-  const at::Tensor bound = norm_upper_bound_sq(measured());
-  for (int64_t u = 0; u < segments.units(); ++u) {
-    at::Tensor contribution = at::zeros({c.outputs, c.inputs}, c.type);
-    scaled_sum_rows(rows.a, rows.g, segments, oracle::only(u, segments.units()), contribution);
-    EXPECT_GE(at_unit(bound, u), oracle::squared_norm(contribution)) << "unit " << u;
-  }
-}
+TEST_P(Passing, UpperBoundCoversTheContributionAsComputed) { expect_bound_covers_contributions(measured()); }
 
 TEST_P(Passing, UpperBoundExceedsTheNormByRoundingOnly) {
   const NormParts parts = measured();

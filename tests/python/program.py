@@ -184,3 +184,13 @@ def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
     while not holds():
         assert time.monotonic() < end, f"still not so after {seconds} s"
         time.sleep(0.02)
+
+
+def report(run: Path) -> dict:
+    return json.loads((run / "privacy_report.json").read_text())
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    a, b = weights(one), weights(other)
+    assert a.keys() == b.keys()
+    return all(numpy.array_equal(a[name], b[name]) for name in a)

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy
 import pytest
 from program import (
-    CONFIG, PLAIN, PRIVATE, Finished, Program, arguments, everything_in, json_lines, metrics, texts, wait_until, weights,
-    write_data, write_inputs,
+    CONFIG, PLAIN, PRIVATE, Finished, Program, arguments, everything_in, json_lines, metrics, report, same_weights, texts,
+    wait_until, weights, write_data, write_inputs,
 )  # fmt: skip
 
 KEY = bytes(range(50, 82))
@@ -54,16 +54,6 @@ def checkpoints(run: Path) -> dict[int, dict]:
             assert hashlib.sha256((path / file["name"]).read_bytes()).hexdigest() == file["sha256"]
         found[manifest["step"]] = manifest
     return found
-
-
-def report(run: Path) -> dict:
-    return json.loads((run / "privacy_report.json").read_text())
-
-
-def same_weights(one: Path, other: Path) -> bool:
-    a, b = weights(one), weights(other)
-    assert a.keys() == b.keys()
-    return all(numpy.array_equal(a[name], b[name]) for name in a)
 
 
 def write_key(folder: Path, name: str = "key", content: bytes = KEY) -> None:

@@ -13,8 +13,8 @@ import numpy
 import pytest
 from opacus.accountants import PRVAccountant, RDPAccountant
 from program import (
-    CONFIG, PLAIN, PRIVATE, UNITS, Program, arguments, everything_in, json_lines, metrics, wait_until, weights, write_data,
-    write_inputs, write_model,
+    CONFIG, PLAIN, PRIVATE, UNITS, Program, arguments, everything_in, json_lines, metrics, report, same_weights, wait_until,
+    weights, write_data, write_inputs, write_model,
 )  # fmt: skip
 from safetensors.numpy import load_file, save_file
 
@@ -23,16 +23,6 @@ from ghostshard.generate import Sampling, generate
 TARGET = 3.0
 STEPS = 20
 KEY = bytes(range(100, 132))
-
-
-def report(run: Path) -> dict:
-    return json.loads((run / "privacy_report.json").read_text())
-
-
-def same_weights(one: Path, other: Path) -> bool:
-    a, b = weights(one), weights(other)
-    assert a.keys() == b.keys()
-    return all(numpy.array_equal(a[name], b[name]) for name in a)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
