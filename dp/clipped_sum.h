@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "dp/run_key.h"
+#include "dp/step_terms.h"
 #include "fsdp/reduce_scatter.h"
 
 namespace ghostshard::dp {
@@ -23,10 +24,12 @@ class ClippedSum {
  private:
   friend class Clipper;
   friend class GaussianMechanism;
-  ClippedSum(std::shared_ptr<fsdp::GradientBuffers> sums, uint64_t plan) : sums_(std::move(sums)), plan_(plan) {}
+  ClippedSum(std::shared_ptr<fsdp::GradientBuffers> sums, const StepTerms& terms, uint64_t plan)
+      : sums_(std::move(sums)), terms_(terms), plan_(plan) {}
 
   std::shared_ptr<fsdp::GradientBuffers> sums_;  // null once consumed
-  uint64_t plan_;                                // which plan's clip norm bounded it
+  StepTerms terms_;                              // what bounds it, and what it is to be noised with and charged as
+  uint64_t plan_;                                // whose terms they are
   bool unfinished_ = false;                      // a microbatch's second pass has begun and not ended
   // Where parts are reduced with every microbatch: by whom, and as what step. Null otherwise.
   GaussianMechanism* mechanism_ = nullptr;

@@ -31,10 +31,10 @@ std::string to_string(Clipping clipping) {
          "clip_norm/sqrt(K)";
 }
 
-Clipper::Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, Clipping clipping,
+Clipper::Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms> terms, Clipping clipping,
                  const ClipperOptions& options, uint64_t plan)
     : model_(model),
-      clip_norm_(clip_norm),
+      terms_(std::move(terms)),
       clipping_(clipping),
       options_(options),
       plan_(plan),
@@ -70,14 +70,16 @@ ClippedSum Clipper::begin_sum() {
   if (sums_.use_count() != 1)
     throw std::logic_error("the previous clipped sum must be released before the next begins");
   sums_->zero();
-  return {sums_, plan_};
+  return {sums_, *terms_, plan_};
 }
 
-std::shared_ptr<Tape> Clipper::record(int64_t units) {
+std::shared_ptr<Tape> Clipper::record(int64_t units) { return record(units, options_.planned_recording); }
+
+std::shared_ptr<Tape> Clipper::record(int64_t units, std::span<const std::optional<kernels::Recording>> planned) {
   if (const auto open = open_.lock(); open != nullptr && !open->closed_) {
     throw std::logic_error("one microbatch at a time: add() or drop the previous tape before recording the next");
   }
-  auto tape = std::make_shared<Tape>(units, *memory_, options_.recording, options_.planned_recording);
+  auto tape = std::make_shared<Tape>(units, *memory_, options_.recording, planned);
   open_ = tape;
   return tape;
 }
@@ -94,7 +96,7 @@ void Clipper::check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) co
   }
 }
 
-GroupFactors Clipper::factors(const Tape& tape) const {
+GroupFactors Clipper::factors(const Tape& tape, accountant::ClipNorm clip_norm) const {
   const bool shared_too = model_.mesh().model_rank() == 0;
   const auto agree = [&](const at::Tensor& squared_norms) {
     if (model_.mesh().shape().model > 1) model_.mesh().model().all_reduce_sum(squared_norms);
@@ -102,10 +104,10 @@ GroupFactors Clipper::factors(const Tape& tape) const {
   };
   const auto groups = static_cast<int64_t>(model_.groups().size());
   if (clipping_ == Clipping::kFlat) {
-    return GroupFactors(static_cast<size_t>(groups), clip_factors(agree(tape.squared_norms(shared_too)), clip_norm_));
+    return GroupFactors(static_cast<size_t>(groups), clip_factors(agree(tape.squared_norms(shared_too)), clip_norm));
   }
   const at::Tensor squared_norms = agree(tape.squared_norms_by_group(groups, shared_too));
-  const accountant::ClipNorm share(clip_norm_.value() / std::sqrt(static_cast<double>(layers_)));
+  const accountant::ClipNorm share(clip_norm.value() / std::sqrt(static_cast<double>(layers_)));
   GroupFactors factors;
   for (int64_t group = 0; group < groups; ++group) factors.push_back(clip_factors(squared_norms[group], share));
   return factors;
@@ -116,7 +118,7 @@ bool Clipper::second_pass(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
   if (!two_pass_) return false;
   if (tape->in_second_pass()) throw std::logic_error("a microbatch has two passes, not three");
   sum.unfinished_ = true;
-  tape->begin_second_pass(factors(*tape), *sum.sums_);
+  tape->begin_second_pass(factors(*tape, sum.terms_.clip_norm), *sum.sums_);
   return true;
 }
 
@@ -128,7 +130,7 @@ void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
     return;
   }
   if (two_pass_) throw std::logic_error("matrices of this plan are recorded in two passes: second_pass() comes first");
-  const GroupFactors by_group = factors(*tape);
+  const GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
   // What is reduced with every microbatch comes first, group by group; then what is summed up here.
   if (sums_->any_in_turn()) {
     sum.mechanism_->absorb(sum, [&](const fsdp::FlatGroup& group) { tape->add_group(by_group, group, *sum.sums_); });

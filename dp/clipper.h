@@ -16,10 +16,10 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "accountant/types.h"
 #include "dp/clipped_sum.h"
 #include "dp/mechanism.h"
 #include "dp/tape.h"
@@ -50,7 +50,9 @@ class Clipper {
   ClippedSum begin(GaussianMechanism& mechanism, const StepId& step);
   // The recorder for one microbatch of `units` units, for one backward pass. The previous one must have been added or
   // dropped (std::logic_error): held gradients share one memory.
+  // planned: goes before the options' planned_recording, and must outlive the tape.
   std::shared_ptr<Tape> record(int64_t units);
+  std::shared_ptr<Tape> record(int64_t units, std::span<const std::optional<kernels::Recording>> planned);
   // After backward, where matrices are planned as Recording::kTwoPass (elsewhere false, and nothing happens): true, and
   // the same microbatch must go forward and backward once more with the same tape before add(). What the first pass
   // recorded is turned into factors, added and freed; so until that add() the sum is unfinished, and if the second pass
@@ -62,14 +64,15 @@ class Clipper {
 
  private:
   friend class DpPlan;
-  Clipper(fsdp::ShardedModel& model, accountant::ClipNorm clip_norm, Clipping clipping, const ClipperOptions& options,
-          uint64_t plan);
+  friend class AdjustablePlan;
+  Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms> terms, Clipping clipping,
+          const ClipperOptions& options, uint64_t plan);
   ClippedSum begin_sum();
   void check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) const;
-  GroupFactors factors(const Tape& tape) const;
+  GroupFactors factors(const Tape& tape, accountant::ClipNorm clip_norm) const;
 
-  fsdp::ShardedModel& model_;
-  accountant::ClipNorm clip_norm_;
+  fsdp::GroupedParameters& model_;
+  std::shared_ptr<const StepTerms> terms_;  // the plan's; a sum takes them as they are when it begins
   Clipping clipping_;
   int64_t layers_ = 0;  // K: groups with trainable parameters
   bool two_pass_ = false;

@@ -12,7 +12,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// What a layer's backward needs, beside tensors. Parameters are saved as handles: their values live in buffers that
+// What a layer's backward needs, beside its rows. Parameters are saved as handles: their values live in buffers that
 // other units reuse between forward and backward.
 struct Saved : torch::CustomClassHolder {
   LinearUse linear;
@@ -20,8 +20,8 @@ struct Saved : torch::CustomClassHolder {
   const fsdp::Parameter* table = nullptr;
   SegmentsPtr segments;
   RecorderPtr recorder;
-  at::Tensor rows;  // layer input, detached
-  at::Tensor ids;   // looked-up ids or targets
+  at::Tensor ids;  // looked-up ids or targets
+  int64_t padding_id = -1;
   at::Tensor mean, inverse_deviation;
   at::Tensor probabilities;
 };
@@ -38,6 +38,8 @@ c10::intrusive_ptr<Saved> take(AutogradContext* ctx) {
   ctx->saved_data.erase(entry);
   return c10::static_intrusive_pointer_cast<Saved>(capsule);
 }
+
+at::Tensor saved_rows(AutogradContext* ctx) { return ctx->get_saved_variables().at(0).detach(); }
 
 bool trainable(const fsdp::Parameter* parameter) { return parameter != nullptr && parameter->trainable(); }
 
@@ -69,16 +71,17 @@ struct LinearFunction : Function<LinearFunction> {
     saved->linear = use;
     saved->segments = segments;
     saved->recorder = recorder;
-    if (report_linear(use)) saved->rows = x.detach();
+    if (report_linear(use)) ctx->save_for_backward({x});
     keep(ctx, std::move(saved));
     return affine_output(use, x);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
     const at::Tensor g = grads[0].contiguous();
+    const at::Tensor rows = report_linear(saved->linear) ? saved_rows(ctx) : at::Tensor();
     at::Tensor dx;
     if (ctx->needs_input_grad(0)) dx = input_gradient(saved->linear, g);
-    if (report_linear(saved->linear)) saved->recorder->linear(saved->linear, saved->rows, g, saved->segments);
+    if (rows.defined()) saved->recorder->linear(saved->linear, rows, g, saved->segments);
     return {dx, {}, {}, {}};
   }
 };
@@ -86,10 +89,12 @@ struct LinearFunction : Function<LinearFunction> {
 struct EmbeddingFunction : Function<EmbeddingFunction> {
   // anchor: a scalar that requires grad, so that backward reaches a layer whose input is integers.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*anchor*/, const fsdp::Parameter* table,
-                            const at::Tensor& ids, const SegmentsPtr& segments, const RecorderPtr& recorder) {
+                            const at::Tensor& ids, const SegmentsPtr& segments, const RecorderPtr& recorder,
+                            int64_t padding_id) {
     auto saved = c10::make_intrusive<Saved>();
     saved->table = table;
     saved->ids = ids;
+    saved->padding_id = padding_id;
     saved->segments = segments;
     saved->recorder = recorder;
     keep(ctx, std::move(saved));
@@ -97,8 +102,10 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
-    saved->recorder->embedding(*saved->table, saved->ids, grads[0].contiguous(), saved->segments);
-    return {{}, {}, {}, {}, {}};
+    at::Tensor g = grads[0].contiguous();
+    if (saved->padding_id >= 0) g = g.masked_fill(saved->ids.eq(saved->padding_id).unsqueeze(1), 0);
+    saved->recorder->embedding(*saved->table, saved->ids, g, saved->segments);
+    return {{}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -109,6 +116,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> normalise(const at::Tensor& x, co
   return {y.to(x.scalar_type()), mean, inverse_deviation};
 }
 
+at::Tensor affine_values(const LayerNormUse& use, const at::Tensor& x) {
+  at::Tensor y = x;
+  if (use.scale != nullptr) y = y * use.scale->value().view({-1});
+  if (use.shift != nullptr) y = y + use.shift->value().view({-1});
+  return y;
+}
+
 struct LayerNormFunction : Function<LayerNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const LayerNormUse& use, double epsilon,
                             const SegmentsPtr& segments, const RecorderPtr& recorder) {
@@ -117,7 +131,7 @@ struct LayerNormFunction : Function<LayerNormFunction> {
     saved->norm = use;
     saved->segments = segments;
     saved->recorder = recorder;
-    saved->rows = x.detach();
+    ctx->save_for_backward({x});
     saved->mean = mean;
     saved->inverse_deviation = inverse_deviation;
     keep(ctx, std::move(saved));
@@ -126,7 +140,7 @@ struct LayerNormFunction : Function<LayerNormFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
     const at::Tensor g = exact_rows(grads[0].contiguous());
-    const at::Tensor rows = exact_rows(saved->rows);
+    const at::Tensor rows = exact_rows(saved_rows(ctx));
     at::Tensor dx;
     if (ctx->needs_input_grad(0)) {
       dx = std::get<0>(at::native_layer_norm_backward(g, rows, {rows.size(1)}, saved->mean, saved->inverse_deviation,
@@ -139,6 +153,31 @@ struct LayerNormFunction : Function<LayerNormFunction> {
       saved->recorder->layer_norm(saved->norm, x_hat, g, saved->segments);
     }
     return {dx, {}, {}, {}, {}};
+  }
+};
+
+struct AffineFunction : Function<AffineFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const LayerNormUse& use,
+                            const SegmentsPtr& segments, const RecorderPtr& recorder) {
+    auto saved = c10::make_intrusive<Saved>();
+    saved->norm = use;
+    saved->segments = segments;
+    saved->recorder = recorder;
+    if (trainable(use.scale)) ctx->save_for_backward({x});
+    keep(ctx, std::move(saved));
+    return affine_values(use, x);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = take(ctx);
+    const LayerNormUse& use = saved->norm;
+    const at::Tensor g = grads[0].contiguous();
+    at::Tensor dx;
+    if (ctx->needs_input_grad(0)) dx = use.scale != nullptr ? g * use.scale->value().view({-1}) : g;
+    if (trainable(use.scale) || trainable(use.shift)) {
+      const at::Tensor rows = trainable(use.scale) ? exact_rows(saved_rows(ctx)) : at::Tensor();
+      saved->recorder->layer_norm(use, rows, exact_rows(g), saved->segments);
+    }
+    return {dx, {}, {}, {}};
   }
 };
 
@@ -162,7 +201,7 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
     saved->linear = head;
     saved->segments = segments;
     saved->recorder = recorder;
-    saved->rows = h.detach();
+    ctx->save_for_backward({h});
     saved->ids = targets;
     saved->probabilities = probabilities_in_place(affine_output(head, h));
     const at::Tensor losses = row_losses(saved->probabilities, targets);
@@ -174,11 +213,12 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
     const at::Tensor weights = grads[0].unsqueeze(1);
     at::Tensor g = saved->probabilities.mul_(weights);
     g.scatter_add_(1, saved->ids.unsqueeze(1), weights.neg());
-    g = g.to(saved->rows.scalar_type());
+    const at::Tensor rows = saved_rows(ctx);
+    g = g.to(rows.scalar_type());
     saved->probabilities = at::Tensor();
     at::Tensor dh;
     if (ctx->needs_input_grad(0)) dh = input_gradient(saved->linear, g);
-    if (report_linear(saved->linear)) saved->recorder->linear(saved->linear, saved->rows, g, saved->segments);
+    if (report_linear(saved->linear)) saved->recorder->linear(saved->linear, rows, g, saved->segments);
     return {dh, {}, {}, {}, {}};
   }
 };
@@ -199,12 +239,12 @@ at::Tensor linear(const LinearUse& use, const at::Tensor& x, const SegmentsPtr& 
 }
 
 at::Tensor embedding(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments,
-                     const RecorderPtr& recorder) {
+                     const RecorderPtr& recorder, int64_t padding_id) {
   TORCH_CHECK_VALUE(ids.dim() == 1 && ids.scalar_type() == at::kLong, table.name(), " takes int64 ids [N], got ",
                     ids.scalar_type(), " ", ids.sizes());
   if (!recording(recorder) || !table.trainable()) return at::index_select(table.value(), 0, ids);
   const at::Tensor anchor = at::zeros({}, at::kFloat).set_requires_grad(true);
-  return EmbeddingFunction::apply(anchor, &table, ids, segments, recorder);
+  return EmbeddingFunction::apply(anchor, &table, ids, segments, recorder, padding_id);
 }
 
 at::Tensor layer_norm(const LayerNormUse& use, const at::Tensor& x, double epsilon, const SegmentsPtr& segments,
@@ -216,6 +256,16 @@ at::Tensor layer_norm(const LayerNormUse& use, const at::Tensor& x, double epsil
   }
   return LayerNormFunction::apply(reachable(x, trainable(use.scale) || trainable(use.shift)), use, epsilon, segments,
                                   recorder);
+}
+
+at::Tensor affine(const LayerNormUse& use, const at::Tensor& x, const SegmentsPtr& segments,
+                  const RecorderPtr& recorder) {
+  for (const fsdp::Parameter* parameter : {use.scale, use.shift}) {
+    TORCH_CHECK_VALUE(parameter == nullptr || (x.dim() == 2 && x.size(1) == parameter->numel()), parameter->name(),
+                      " takes rows of ", parameter->numel(), " values, got ", x.sizes());
+  }
+  if (!recording(recorder)) return affine_values(use, x);
+  return AffineFunction::apply(reachable(x, trainable(use.scale) || trainable(use.shift)), use, segments, recorder);
 }
 
 at::Tensor linear_cross_entropy(const LinearUse& head, const at::Tensor& h, const at::Tensor& targets,

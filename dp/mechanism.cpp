@@ -18,13 +18,11 @@ float rounded_up(double value) {
 
 }  // namespace
 
-GaussianMechanism::GaussianMechanism(fsdp::ShardedModel& model, const RunKey& key, accountant::LedgerWriter* ledger,
-                                     const accountant::Event& event, double noise_scale, double divisor, uint64_t plan)
+GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKey& key,
+                                     accountant::LedgerWriter* ledger, double divisor, uint64_t plan)
     : model_(model),
       key_(&key),
       ledger_(ledger),
-      event_(event),
-      noise_scale_(rounded_up(noise_scale)),
       divisor_(divisor),
       plan_(plan),
       reduction_(model),
@@ -32,13 +30,14 @@ GaussianMechanism::GaussianMechanism(fsdp::ShardedModel& model, const RunKey& ke
   key.claim_for_mechanism();
 }
 
-void GaussianMechanism::charge(const StepId& step) {
+void GaussianMechanism::charge(const StepId& step, const StepTerms& terms) {
   // Rank 0 writes and every rank learns the outcome before any of them goes on.
   const at::Tensor written = at::ones({1}, at::kLong);
   std::string reason;
   if (ledger_ != nullptr) {
     try {
-      ledger_->append(step.step, step.attempt, event_);
+      if (!terms.event) throw std::invalid_argument("a step without noise cannot be charged");
+      ledger_->append(step.step, step.attempt, *terms.event);
     } catch (const std::exception& error) {
       reason = error.what();
       written.zero_();
@@ -53,6 +52,7 @@ void GaussianMechanism::charge(const StepId& step) {
 
 void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
   if (open_for_ && sum.mechanism_ == this && *open_for_ == sum.serial_) return;
+  if (slices_ == nullptr) slices_ = std::make_shared<fsdp::ShardBuffers>(model_);
   if (slices_.use_count() != 1) throw std::logic_error("the previous private gradient must be dropped first");
   if (last_ && !(step.step > last_->step || (step.step == last_->step && step.attempt > last_->attempt))) {
     throw std::logic_error("step " + std::to_string(step.step) + ", attempt " + std::to_string(step.attempt) +
@@ -60,7 +60,9 @@ void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
   }
   last_ = step;
   open_for_.reset();
-  charge(step);
+  charge(step, sum.terms_);
+  const StepTerms& terms = sum.terms_;
+  noise_scale_ = terms.noise_multiplier ? rounded_up(terms.noise_multiplier->value() * terms.clip_norm.value()) : 0.0F;
   noise_key_ = key_->derive(Purpose::kNoise, step);
   started_.assign(model_.groups().size(), false);
   open_for_ = sum.serial_;
@@ -71,7 +73,7 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
   const at::Tensor slice = slices_->shard(group).zero_();
   // Once in the whole mesh: the owners on replica 0. (On the model axis every rank owns other elements, or the same
   // ones of a parameter that all of them hold, and then draws the same noise.)
-  if (model_.mesh().replica() != 0) return slice;
+  if (model_.mesh().replica() != 0 || noise_scale_ == 0) return slice;
   float* values = slice.data_ptr<float>();
   for (const fsdp::OwnedRange& range : group.owned()) {
     const fsdp::Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];

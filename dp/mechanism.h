@@ -17,7 +17,7 @@
 #include "dp/clipped_sum.h"
 #include "dp/private_gradient.h"
 #include "dp/run_key.h"
-#include "fsdp/sharded_model.h"
+#include "fsdp/parameters.h"
 
 namespace ghostshard::dp {
 
@@ -27,33 +27,36 @@ class GaussianMechanism {
   // ledger could not be written (then nothing was released); std::logic_error for a sum of another plan or a step
   // that does not come after the one released last.
   PrivateGradient release(ClippedSum&& sum, const StepId& step);
+  // Leaves the slices of the last release to whoever holds them; the next step gets new ones. For callers who show
+  // them to code that may keep them: what they see must not change into the next batch's sum under the same noise.
+  void give_away_slices() { slices_.reset(); }
 
  private:
   friend class DpPlan;
+  friend class AdjustablePlan;
   friend class Clipper;
-  GaussianMechanism(fsdp::ShardedModel& model, const RunKey& key, accountant::LedgerWriter* ledger,
-                    const accountant::Event& event, double noise_scale, double divisor, uint64_t plan);
+  GaussianMechanism(fsdp::GroupedParameters& model, const RunKey& key, accountant::LedgerWriter* ledger, double divisor,
+                    uint64_t plan);
   // Opens a step, unless this sum has: order, ledger, noise key. A sum that was given up leaves its step open for
   // nobody: another sum under the same noise would let two batches share it.
   void open(const ClippedSum& sum, const StepId& step);
-  void charge(const StepId& step);
+  void charge(const StepId& step, const StepTerms& terms);
   // This rank's slice of the group, holding nothing but the noise it owns.
   at::Tensor start_slice(const fsdp::FlatGroup& group);
   // One microbatch of the groups whose sum never stands whole: fill(group) adds its contribution to sum's view of the
   // group, which is zero before. Slices were started with noise, so that no sum without it exists. A collective.
   void absorb(ClippedSum& sum, const std::function<void(const fsdp::FlatGroup&)>& fill);
 
-  fsdp::ShardedModel& model_;
+  fsdp::GroupedParameters& model_;
   const RunKey* key_;
   accountant::LedgerWriter* ledger_;  // rank 0 only
-  accountant::Event event_;
-  float noise_scale_;  // sigma·C, rounded up
   double divisor_;
   uint64_t plan_;
   fsdp::ReduceScatter reduction_;
   std::shared_ptr<fsdp::ShardBuffers> slices_;
   std::optional<StepId> last_;        // opened last
   std::optional<uint64_t> open_for_;  // the sum for which last_ is charged and not released yet
+  float noise_scale_ = 0;             // sigma·C of that sum, rounded up
   kernels::ChaChaKey noise_key_{};
   std::vector<bool> started_;  // by group index: the slice holds noise, and maybe microbatches
 };

@@ -24,11 +24,16 @@ void PlainRecorder::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat,
                                const SegmentsPtr& /*segments*/) {
   const at::NoGradGuard no_grad;
   const at::Tensor g = exact_rows(g_rows);
-  if (use.scale->trainable()) sums_.view(*use.scale).add_(at::mul(g, x_hat).sum(0));
-  if (use.shift->trainable()) sums_.view(*use.shift).add_(g.sum(0));
+  if (use.scale != nullptr && use.scale->trainable()) sums_.view(*use.scale).add_(at::mul(g, x_hat).sum(0));
+  if (use.shift != nullptr && use.shift->trainable()) sums_.view(*use.shift).add_(g.sum(0));
 }
 
-PlainAccumulator::PlainAccumulator(fsdp::ShardedModel& model, double divisor)
+void PlainRecorder::instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) {
+  const at::NoGradGuard no_grad;
+  sums_.view(parameter).add_(exact_rows(gradients).sum(0));
+}
+
+PlainAccumulator::PlainAccumulator(fsdp::GroupedParameters& model, double divisor)
     : model_(model),
       divisor_(divisor),
       sums_(model),

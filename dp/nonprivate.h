@@ -17,6 +17,7 @@ class PlainRecorder final : public Recorder {
   void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) override;
   void embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
                  const SegmentsPtr& segments) override;
+  void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) override;
   void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                   const SegmentsPtr& segments) override;
 
@@ -27,14 +28,14 @@ class PlainRecorder final : public Recorder {
 // begin → recorder for each microbatch → reduce. Buffers are allocated once.
 class PlainAccumulator {
  public:
-  PlainAccumulator(fsdp::ShardedModel& model, double divisor);
+  PlainAccumulator(fsdp::GroupedParameters& model, double divisor);
   void begin() { sums_.zero(); }
   RecorderPtr recorder() { return recorder_; }
   // Sum over ranks divided by the divisor, this rank's slices; valid until the next call. A collective.
   const fsdp::ShardBuffers& reduce();
 
  private:
-  fsdp::ShardedModel& model_;
+  fsdp::GroupedParameters& model_;
   double divisor_;
   fsdp::GradientBuffers sums_;
   std::shared_ptr<PlainRecorder> recorder_;

@@ -16,11 +16,6 @@ void require(bool holds, const std::string& rule, int64_t value) {
   if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(value));
 }
 
-uint64_t next_identity() {
-  static std::atomic<uint64_t> last{0};
-  return ++last;
-}
-
 accountant::SamplingRate rate(const DpConfig& config) {
   return accountant::SamplingRate(static_cast<double>(config.expected_batch) / static_cast<double>(config.units));
 }
@@ -39,13 +34,23 @@ void check(const DpConfig& config) {
 
 }  // namespace
 
+uint64_t next_plan_identity() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
 accountant::Delta default_delta(int64_t units) {
   require(units >= 1, "the number of units must be >= 1", units);
   return accountant::Delta(std::min(1e-6, std::pow(static_cast<double>(units), -1.1)));
 }
 
 DpPlan::DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::Delta delta)
-    : config_(std::move(config)), sigma_(sigma), delta_(delta), identity_(next_identity()) {}
+    : config_(std::move(config)),
+      sigma_(sigma),
+      delta_(delta),
+      terms_(std::make_shared<StepTerms>(
+          StepTerms{.clip_norm = config_.clip_norm, .noise_multiplier = sigma, .event = event()})),
+      identity_(next_plan_identity()) {}
 
 DpPlan DpPlan::make(const DpConfig& config) {
   check(config);
@@ -107,13 +112,13 @@ PoissonSampler DpPlan::sampler(const RunKey& key, int64_t rank, int64_t world_si
   return {key, config_.units, config_.expected_batch, rank, world_size};
 }
 
-Clipper DpPlan::clipper(fsdp::ShardedModel& model, const ClipperOptions& options) const {
-  return {model, config_.clip_norm, config_.clipping, options, identity_};
+Clipper DpPlan::clipper(fsdp::GroupedParameters& model, const ClipperOptions& options) const {
+  return {model, terms_, config_.clipping, options, identity_};
 }
 
-GaussianMechanism DpPlan::mechanism(fsdp::ShardedModel& model, const RunKey& key,
+GaussianMechanism DpPlan::mechanism(fsdp::GroupedParameters& model, const RunKey& key,
                                     accountant::LedgerWriter* ledger) const {
-  return {model, key, ledger, event(), sigma_.value() * config_.clip_norm.value(), divisor(), identity_};
+  return {model, key, ledger, divisor(), identity_};
 }
 
 nlohmann::json DpPlan::public_constants() const {

@@ -22,7 +22,7 @@
 #include "dp/mechanism.h"
 #include "dp/run_key.h"
 #include "dp/sampler.h"
-#include "fsdp/sharded_model.h"
+#include "fsdp/parameters.h"
 
 namespace ghostshard::dp {
 
@@ -70,8 +70,9 @@ class DpPlan {
 
   // key (and ledger, on rank 0; null elsewhere) must outlive what is made with them.
   PoissonSampler sampler(const RunKey& key, int64_t rank, int64_t world_size) const;
-  Clipper clipper(fsdp::ShardedModel& model, const ClipperOptions& options = {}) const;
-  GaussianMechanism mechanism(fsdp::ShardedModel& model, const RunKey& key, accountant::LedgerWriter* ledger) const;
+  Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;
+  GaussianMechanism mechanism(fsdp::GroupedParameters& model, const RunKey& key,
+                              accountant::LedgerWriter* ledger) const;
 
   // The ledger's header: everything a third party needs to account for the run again.
   nlohmann::json ledger_header(const RunKey& key) const;
@@ -87,7 +88,8 @@ class DpPlan {
   DpConfig config_;
   accountant::NoiseMultiplier sigma_;
   accountant::Delta delta_;
-  uint64_t identity_;  // ties sums to the plan that bounded them
+  std::shared_ptr<const StepTerms> terms_;  // of every step
+  uint64_t identity_;                       // ties sums to the plan that bounded them
 };
 
 // min(1e-6, n^-1.1).

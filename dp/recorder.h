@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "fsdp/sharded_model.h"
+#include "fsdp/parameters.h"
 #include "kernels/segments.h"
 
 namespace ghostshard::dp {
@@ -25,14 +25,14 @@ struct LinearUse {
 };
 
 struct LayerNormUse {
-  const fsdp::Parameter* scale = nullptr;  // [d]
-  const fsdp::Parameter* shift = nullptr;  // [d]
+  const fsdp::Parameter* scale = nullptr;  // d elements, or none
+  const fsdp::Parameter* shift = nullptr;  // likewise
 };
 
 // Rows come in the model's compute dtype. A 16-bit value is exact in float32, so norms and sums are formed from rows
 // converted to float32: they are of exactly the values that were recorded, and no clip factor ever multiplies a 16-bit
-// operand.
-inline at::Tensor exact_rows(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 ? x.to(at::kFloat) : x; }
+// operand. (Rows of float64 are rounded once; norms and sums are then both of the rounded ones.)
+inline at::Tensor exact_rows(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? x : x.to(at::kFloat); }
 
 // Tensors handed over are read-only and may alias each other: two embeddings added up share their gradient rows.
 // Frozen parameters are never reported.
@@ -47,6 +47,8 @@ class Recorder {
   // x_hat [N,d] normalised inputs, g [N,d] output gradients.
   virtual void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                           const SegmentsPtr& segments) = 0;
+  // gradients [U, shape...]: each unit's own, formed by whoever calls.
+  virtual void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) = 0;
 };
 
 using RecorderPtr = std::shared_ptr<Recorder>;

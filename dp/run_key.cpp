@@ -118,6 +118,11 @@ void RunKey::share(fsdp::Mesh& mesh) {
   OPENSSL_cleanse(bytes, 48);
 }
 
+void RunKey::renew(const std::array<uint8_t, 32>& key) {
+  key_ = key;
+  origin_ = "given generator";
+}
+
 void RunKey::claim_for_mechanism() const {
   if (claimed_) throw std::logic_error("a run key serves one mechanism: a second one would repeat its noise");
   claimed_ = true;

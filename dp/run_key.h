@@ -43,6 +43,9 @@ class RunKey {
   // Rank 0's key and run id on every rank. A collective.
   void share(fsdp::Mesh& mesh);
 
+  // Another secret under the same run id, for a mechanism whose noise comes from somebody's generator.
+  void renew(const std::array<uint8_t, 32>& key);
+
   // A key serves one mechanism: a second one would repeat the first one's noise on other sums, and the difference of
   // two releases would show them. std::logic_error on the second call.
   void claim_for_mechanism() const;

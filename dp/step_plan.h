@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/sharded_model.h"
+#include "fsdp/parameters.h"
 #include "kernels/linear_norm.h"
 
 namespace ghostshard::dp {

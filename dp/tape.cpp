@@ -1,5 +1,6 @@
 #include "dp/tape.h"
 
+#include <numeric>
 #include <stdexcept>
 
 #include "fsdp/backward_pass.h"
@@ -33,6 +34,15 @@ Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,
            std::span<const std::optional<kernels::Recording>> planned)
     : units_(units), memory_(memory), choice_(choice), planned_(planned) {
   memory_.reset();
+}
+
+void Tape::give_up() {
+  entries_.clear();
+  closed_ = true;
+}
+
+std::optional<kernels::Recording> Tape::planned(const fsdp::Parameter& parameter) const {
+  return parameter.id() < planned_.size() ? planned_[parameter.id()] : std::nullopt;
 }
 
 Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
@@ -83,9 +93,8 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
   if (first_use) {
     const kernels::LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};
     auto way = kernels::Recording::kReplay;
-    const auto& planned = weight.id() < planned_.size() ? planned_[weight.id()] : std::nullopt;
-    if (planned) {
-      way = *planned;
+    if (const auto choice = planned(weight)) {
+      way = *choice;
     } else if (choice_ == RecordingChoice::kHold) {
       way = kernels::Recording::kHold;
     } else if (choice_ == RecordingChoice::kTwoPass) {
@@ -104,7 +113,8 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
       book.rows.push_back({a_rows, g_rows, segments});
     }
   } else if (book.held.defined()) {
-    kernels::per_unit_gradient(a, g, *segments, book.held, /*accumulate=*/true, book.parts);
+    kernels::per_unit_gradient(a, g, *segments, book.held.view({units_, g.size(1), a.size(1)}), /*accumulate=*/true,
+                               book.parts);
   } else if (book.rows.empty() && book.lookups.size() == 1) {
     const Lookup& lookup = book.lookups.front();
     kernels::gram_norm(a, g, *segments, book.parts);
@@ -123,8 +133,13 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
   Entry& book = entry(table);
   if (in_second_pass()) return;  // added already
   if (book.awaited) refuse_reuse(table, "a linear layer recorded in two passes and an embedding");
+  const bool unused = !book.held.defined() && book.lookups.empty() && book.rows.empty();
+  if (unused && planned(table) == kernels::Recording::kHold) {
+    book.held = memory_.take({units_, table.shape().at(0), table.shape().at(1)}).zero_();
+  }
   if (book.held.defined()) {
-    kernels::embedding_into_held(ids, g, *segments, book.held, book.parts);
+    const at::Tensor held = book.held.view({units_, table.shape().at(0), table.shape().at(1)});
+    kernels::embedding_into_held(ids, g, *segments, held, book.parts);
     return;
   }
   if (!book.lookups.empty() || book.rows.size() > 1) refuse_reuse(table, "more than one embedding");
@@ -139,8 +154,21 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
 void Tape::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                       const SegmentsPtr& segments) {
   const at::NoGradGuard no_grad;
-  if (use.scale->trainable()) vector(*use.scale, g, x_hat, segments);
-  if (use.shift->trainable()) vector(*use.shift, g, {}, segments);
+  if (use.scale != nullptr && use.scale->trainable()) vector(*use.scale, g, x_hat, segments);
+  if (use.shift != nullptr && use.shift->trainable()) vector(*use.shift, g, {}, segments);
+}
+
+void Tape::instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK_VALUE(gradients.dim() >= 1 && gradients.size(0) == units_ &&
+                        gradients.sizes().slice(1) == at::IntArrayRef(parameter.shape()),
+                    parameter.name(), ": gradients must be one for each of ", units_, " units, each of shape ",
+                    at::IntArrayRef(parameter.shape()), ", got ", gradients.sizes());
+  // One row for each unit: their sums are the rows themselves.
+  std::vector<int64_t> offsets(static_cast<size_t>(units_) + 1);
+  std::iota(offsets.begin(), offsets.end(), 0);
+  vector(parameter, gradients.reshape({units_, parameter.numel()}).contiguous(), {},
+         std::make_shared<kernels::Segments>(std::move(offsets)));
 }
 
 void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, const at::Tensor& factor,
@@ -149,12 +177,14 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   const at::Tensor g = exact_rows(g_rows);
   Entry& book = entry(parameter);
   if (in_second_pass()) return;  // added already
+  if (!book.rows.empty() || !book.lookups.empty()) refuse_reuse(parameter, "layers of different kinds");
   const bool again = book.held.defined();
   if (!again) book.held = memory_.take({units_, g.size(1)});
+  const at::Tensor held = book.held.view({units_, parameter.numel()});
   if (factor.defined()) {
-    kernels::per_unit_product_sum(g, factor, *segments, book.held, again, book.parts);
+    kernels::per_unit_product_sum(g, factor, *segments, held, again, book.parts);
   } else {
-    kernels::per_unit_row_sum(g, *segments, book.held, again, book.parts);
+    kernels::per_unit_row_sum(g, *segments, held, again, book.parts);
   }
 }
 
@@ -201,7 +231,9 @@ void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBu
   const at::NoGradGuard no_grad;
   const at::Tensor& factors = by_group[static_cast<size_t>(book.parameter->group().index())];
   const at::Tensor out = sums.view(*book.parameter);
-  if (book.held.defined()) kernels::scaled_sum_held(book.held, factors, out);
+  if (book.held.defined()) {
+    kernels::scaled_sum_held(book.held.view({factors.size(0), out.numel()}), factors, out.view({-1}));
+  }
   for (const Rows& use : book.rows) {
     kernels::scaled_sum_rows(exact_rows(use.a), exact_rows(use.g), *use.segments, factors, out);
   }

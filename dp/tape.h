@@ -61,6 +61,12 @@ class Tape final : public Recorder {
                  const SegmentsPtr& segments) override;
   void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                   const SegmentsPtr& segments) override;
+  void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) override;
+
+  int64_t units() const { return units_; }
+  bool began_recording() const { return backward_ != -1; }
+  // Frees what was recorded; nothing more is taken and nothing of it will be added.
+  void give_up();
 
  private:
   friend class Clipper;  // norms and sums are private data: the clipper alone reads them
@@ -87,6 +93,7 @@ class Tape final : public Recorder {
   // Every report passes here: refuses a tape that was already added up and a second backward pass.
   Entry& entry(const fsdp::Parameter& parameter);
   void matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments);
+  std::optional<kernels::Recording> planned(const fsdp::Parameter& parameter) const;
   void vector(const fsdp::Parameter& parameter, const at::Tensor& g, const at::Tensor& factor,
               const SegmentsPtr& segments);
   void check_units(const fsdp::Parameter& parameter, const SegmentsPtr& segments) const;

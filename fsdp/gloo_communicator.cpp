@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <stdexcept>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 #include <vector>
@@ -51,15 +52,18 @@ class PairwiseTransfer final : public PendingCollective {
 
 class GlooCommunicator final : public Communicator {
  public:
-  explicit GlooCommunicator(const GlooEndpoint& endpoint)
-      : name_(endpoint.name), rank_(endpoint.rank), size_(endpoint.size) {
+  GlooCommunicator(std::string name, c10::intrusive_ptr<c10d::Backend> group)
+      : name_(std::move(name)), rank_(group->getRank()), size_(group->getSize()), group_(std::move(group)) {
+    self_test();
+    bytes_sent_ = 0;
+  }
+
+  static c10::intrusive_ptr<c10d::Backend> connect(const GlooEndpoint& endpoint) {
     auto options = c10d::ProcessGroupGloo::Options::create(endpoint.timeout);
     options->threads = 1;  // idle: for Gloo's own collectives
     options->devices.push_back(device(endpoint));
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(endpoint.store, static_cast<int>(rank_),
-                                                         static_cast<int>(size_), options);
-    self_test();
-    bytes_sent_ = 0;
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(endpoint.store, static_cast<int>(endpoint.rank),
+                                                       static_cast<int>(endpoint.size), options);
   }
 
   int64_t rank() const override { return rank_; }
@@ -236,7 +240,7 @@ class GlooCommunicator final : public Communicator {
   int64_t rank_, size_;
   uint32_t next_tag_ = 0;
   std::atomic<int64_t> bytes_sent_{0};
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  c10::intrusive_ptr<c10d::Backend> group_;
 };
 
 class LoneCommunicator final : public Communicator {
@@ -270,7 +274,22 @@ class LoneCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_gloo_communicator(const GlooEndpoint& endpoint) {
-  return std::make_unique<GlooCommunicator>(endpoint);
+  return std::make_unique<GlooCommunicator>(endpoint.name, GlooCommunicator::connect(endpoint));
+}
+
+std::unique_ptr<Communicator> adopt_gloo_communicator(const std::string& name, const std::string& group) {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  try {
+    backend = c10d::resolve_process_group(group)->getBackend(c10::DeviceType::CPU);
+  } catch (const std::exception& error) {
+    throw std::invalid_argument("communicator '" + name + "' needs a process group with Gloo for the CPU, got '" +
+                                group + "': " + reason_of(error));
+  }
+  if (backend->getBackendName() != "gloo") {
+    throw std::invalid_argument("communicator '" + name + "' needs a process group with Gloo for the CPU, got '" +
+                                group + "', which has " + backend->getBackendName());
+  }
+  return std::make_unique<GlooCommunicator>(name, std::move(backend));
 }
 
 std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }

@@ -24,6 +24,11 @@ struct GlooEndpoint {
 // inside torch, so a layout that drifted must show here and not in a sum. Throws std::runtime_error.
 std::unique_ptr<Communicator> make_gloo_communicator(const GlooEndpoint& endpoint);
 
+// On a Gloo group that torch.distributed made, by the name it is registered under; the same self-test. Every rank of
+// the group calls it. The group must carry nothing else from then on. Throws std::invalid_argument for a name that is
+// not registered or a group without Gloo for the CPU.
+std::unique_ptr<Communicator> adopt_gloo_communicator(const std::string& name, const std::string& group);
+
 // One rank: copies, no process group.
 std::unique_ptr<Communicator> make_lone_communicator();
 

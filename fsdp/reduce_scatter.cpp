@@ -43,20 +43,34 @@ void add_in_order(float* own, const std::vector<const float*>& slices, int64_t c
   });
 }
 
+// [flat_size] in packed: every rank's shard, one after the other.
+at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer, const at::Tensor& packed) {
+  const float* from = buffer.const_data_ptr<float>();
+  float* to = packed.mutable_data_ptr<float>();
+  for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
+    for (const OwnedRange& range : plan.owned(rank)) {
+      const float* first = from + plan.offset(range.tensor) + range.first;
+      std::copy_n(first, range.count, to + rank * plan.shard_size() + range.shard_offset);
+    }
+  }
+  return packed.narrow(0, 0, plan.flat_size());
+}
+
 }  // namespace
 
-GradientBuffers::GradientBuffers(const ShardedModel& model, std::vector<bool> in_turn) : in_turn_(std::move(in_turn)) {
+GradientBuffers::GradientBuffers(const GroupedParameters& model, std::vector<bool> in_turn)
+    : in_turn_(std::move(in_turn)) {
   in_turn_.resize(model.groups().size(), false);
   int64_t longest = 0;
   for (const auto& group : model.groups()) {
-    if (group->trainable() && this->in_turn(*group)) longest = std::max(longest, group->plan().flat_size());
+    if (group->trainable() && this->in_turn(*group)) longest = std::max(longest, group->plan().buffer_size());
   }
   const at::Tensor shared[2] = {at::zeros({longest}, at::kFloat), at::zeros({longest}, at::kFloat)};
   size_t turn = 0;
   for (const auto& group : model.groups()) {
     at::Tensor buffer;
     if (group->trainable()) {
-      const int64_t size = group->plan().flat_size();
+      const int64_t size = group->plan().buffer_size();
       buffer = this->in_turn(*group) ? shared[turn++ % 2].narrow(0, 0, size) : at::zeros({size}, at::kFloat);
     }
     flat_.push_back(std::move(buffer));
@@ -81,7 +95,7 @@ void GradientBuffers::zero() {
   }
 }
 
-ShardBuffers::ShardBuffers(const ShardedModel& model) {
+ShardBuffers::ShardBuffers(const GroupedParameters& model) {
   for (const auto& group : model.groups()) {
     shard_.push_back(group->trainable() ? at::zeros({group->plan().shard_size()}, at::kFloat) : at::Tensor());
   }
@@ -102,13 +116,19 @@ struct ReduceScatter::InFlight {
   std::unique_ptr<PendingCollective> exchange;
 };
 
-ReduceScatter::ReduceScatter(ShardedModel& model) : model_(model) {
+ReduceScatter::ReduceScatter(GroupedParameters& model) : model_(model) {
   if (model.mesh().shape().shard == 1) return;
-  int64_t longest = 0;
+  int64_t longest = 0, longest_packed = 0;
   for (const auto& group : model.groups()) {
-    if (group->trainable()) longest = std::max(longest, group->plan().flat_size());
+    if (!group->trainable()) continue;
+    longest = std::max(longest, group->plan().flat_size());
+    if (!group->plan().slices_of_buffer()) longest_packed = std::max(longest_packed, group->plan().flat_size());
   }
-  for (int64_t i = 0; i < kMostInFlight; ++i) receive_.push_back(at::empty({longest}, at::kFloat));
+  for (int64_t i = 0; i < kMostInFlight; ++i) {
+    receive_.push_back(at::empty({longest}, at::kFloat));
+    // Zeros: what lies between the shards' ends travels too.
+    if (longest_packed > 0) packed_.push_back(at::zeros({longest_packed}, at::kFloat));
+  }
 }
 
 ReduceScatter::~ReduceScatter() = default;
@@ -118,16 +138,18 @@ void ReduceScatter::begin(const FlatGroup& group, at::Tensor message) {
     throw std::invalid_argument("reduce: the group must be trainable, got the frozen group of parameter '" +
                                 group.parameters().front()->name() + "'");
   }
-  check_flat(message, group.plan().flat_size(), "reduce: message");
+  check_flat(message, group.plan().buffer_size(), "reduce: message");
   if (static_cast<int64_t>(in_flight_.size()) >= kMostInFlight) {
     throw std::logic_error("reduce: at most " + std::to_string(kMostInFlight) +
                            " groups may be in flight; finish the oldest first");
   }
   auto started = std::make_unique<InFlight>();
   started->group = &group;
+  const auto turn = static_cast<size_t>(begun_ % kMostInFlight);
+  if (!group.plan().slices_of_buffer()) message = pack(group.plan(), message, packed_[turn]);
   started->message = message;
   if (!receive_.empty()) {
-    started->received = receive_[static_cast<size_t>(begun_ % kMostInFlight)].narrow(0, 0, message.numel());
+    started->received = receive_[turn].narrow(0, 0, message.numel());
     started->exchange = model_.mesh().reduce().exchange(started->received, message);
   }
   ++begun_;

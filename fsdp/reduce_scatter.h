@@ -16,20 +16,20 @@
 #include <memory>
 #include <vector>
 
-#include "fsdp/sharded_model.h"
+#include "fsdp/parameters.h"
 
 namespace ghostshard::fsdp {
 
-// Whole-size float32 buffers [flat_size] for the trainable groups of a model, zero at first, allocated once.
+// Whole-size float32 buffers [buffer_size] for the trainable groups of a model, zero at first, allocated once.
 class GradientBuffers {
  public:
-  explicit GradientBuffers(const ShardedModel& model) : GradientBuffers(model, {}) {}
+  explicit GradientBuffers(const GroupedParameters& model) : GradientBuffers(model, {}) {}
   // in_turn: by group index (empty: none), the groups whose sum never stands whole. They share two buffers in turn:
   // what flat() and view() give for one of them is overwritten by the next but one.
-  GradientBuffers(const ShardedModel& model, std::vector<bool> in_turn);
+  GradientBuffers(const GroupedParameters& model, std::vector<bool> in_turn);
   bool in_turn(const FlatGroup& group) const;
   bool any_in_turn() const;
-  at::Tensor flat(const FlatGroup& group) const;      // [flat_size]; throws std::invalid_argument for a frozen group
+  at::Tensor flat(const FlatGroup& group) const;      // [buffer_size]; throws std::invalid_argument for a frozen group
   at::Tensor view(const Parameter& parameter) const;  // [shape]
   void zero();                                        // those that are not in turn
 
@@ -41,7 +41,7 @@ class GradientBuffers {
 // Shard-size float32 buffers [shard_size] for the trainable groups: noise, sums, gradients of the owner's slices.
 class ShardBuffers {
  public:
-  explicit ShardBuffers(const ShardedModel& model);
+  explicit ShardBuffers(const GroupedParameters& model);
   at::Tensor shard(const FlatGroup& group) const;  // throws std::invalid_argument for a frozen group
   void zero();
 
@@ -52,10 +52,11 @@ class ShardBuffers {
 // A pipeline of reductions, one per group, in the same order on every rank. At most two are in flight.
 class ReduceScatter {
  public:
-  explicit ReduceScatter(ShardedModel& model);
+  explicit ReduceScatter(GroupedParameters& model);
   ~ReduceScatter();
 
-  // Starts sending message [flat_size]; it must stay unchanged until finish() of the same group.
+  // Starts sending message [buffer_size]; it must stay unchanged until finish() of the same group. (Where shards are no
+  // slices of it, what they own is copied out here.)
   void begin(const FlatGroup& group, at::Tensor message);
   // own [shard_size]: starting values in, sum out, in rank order as said above; starting values of replicas other than
   // 0 are ignored. Groups finish in the order they began.
@@ -63,9 +64,10 @@ class ReduceScatter {
 
  private:
   struct InFlight;
-  ShardedModel& model_;
+  GroupedParameters& model_;
   std::deque<std::unique_ptr<InFlight>> in_flight_;
   std::vector<at::Tensor> receive_;
+  std::vector<at::Tensor> packed_;  // where some group's shards are no slices of its buffer
   int64_t begun_ = 0;
 };
 

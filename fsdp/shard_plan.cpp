@@ -120,6 +120,30 @@ int64_t smallest_size(const std::vector<Extent>& tensors, int64_t world_size, in
   return size;
 }
 
+void check_world_size(int64_t world_size) {
+  if (!(world_size >= 1)) {
+    throw std::invalid_argument("world_size must be at least 1, got " + std::to_string(world_size));
+  }
+}
+
+void check_extents(const TensorSpec& spec) {
+  for (const int64_t extent : spec.shape) {
+    if (!(extent >= 0)) {
+      throw std::invalid_argument("tensor '" + spec.name + "': extents must not be negative, got " +
+                                  std::to_string(extent));
+    }
+  }
+}
+
+// The elements of a rank where rows are dealt out as torch.chunk does.
+OwnedRange rows_of(const TensorSpec& spec, int64_t world_size, int64_t rank) {
+  const int64_t rows = spec.shape.empty() ? 1 : spec.shape.front();
+  const int64_t row = rows == 0 ? 0 : spec.numel() / rows;
+  const int64_t share = ceil_div(rows, world_size);
+  const int64_t first = std::min(rank * share, rows), last = std::min((rank + 1) * share, rows);
+  return {.tensor = 0, .first = first * row, .count = (last - first) * row, .shard_offset = 0};
+}
+
 }  // namespace
 
 int64_t TensorSpec::numel() const {
@@ -129,20 +153,13 @@ int64_t TensorSpec::numel() const {
 }
 
 ShardPlan ShardPlan::make(std::vector<TensorSpec> specs, int64_t world_size, int64_t alignment) {
-  if (!(world_size >= 1)) {
-    throw std::invalid_argument("world_size must be at least 1, got " + std::to_string(world_size));
-  }
+  check_world_size(world_size);
   if (!(alignment >= 1)) {
     throw std::invalid_argument("alignment must be at least 1, got " + std::to_string(alignment));
   }
   std::vector<Extent> tensors;
   for (const TensorSpec& spec : specs) {
-    for (const int64_t extent : spec.shape) {
-      if (!(extent >= 0)) {
-        throw std::invalid_argument("tensor '" + spec.name + "': extents must not be negative, got " +
-                                    std::to_string(extent));
-      }
-    }
+    check_extents(spec);
     const int64_t numel = spec.numel();
     if (!(spec.block >= 1) || numel % spec.block != 0) {
       throw std::invalid_argument("tensor '" + spec.name + "': block must divide its " + std::to_string(numel) +
@@ -153,10 +170,30 @@ ShardPlan ShardPlan::make(std::vector<TensorSpec> specs, int64_t world_size, int
   ShardPlan plan;
   plan.world_size_ = world_size;
   plan.shard_size_ = smallest_size(tensors, world_size, alignment);
+  plan.buffer_size_ = plan.flat_size();
   plan.offsets_.resize(specs.size());
   int64_t steps = 0;
   lay_out(tensors, plan.shard_size_, world_size, &plan.offsets_, &steps);
   plan.specs_ = std::move(specs);
+  return plan;
+}
+
+// A buffer's tensors start on cache lines.
+constexpr int64_t kLine = 16;
+
+ShardPlan ShardPlan::by_rows(std::vector<TensorSpec> specs, int64_t world_size) {
+  check_world_size(world_size);
+  ShardPlan plan;
+  plan.world_size_ = world_size;
+  plan.by_rows_ = world_size > 1;
+  for (const TensorSpec& spec : specs) {
+    check_extents(spec);
+    plan.offsets_.push_back(plan.buffer_size_);
+    plan.buffer_size_ += round_up(spec.numel(), kLine);
+    plan.shard_size_ += rows_of(spec, world_size, 0).count;
+  }
+  plan.specs_ = std::move(specs);
+  if (world_size == 1) plan.shard_size_ = plan.buffer_size_;
   return plan;
 }
 
@@ -169,6 +206,19 @@ int64_t ShardPlan::padding() const {
 std::vector<OwnedRange> ShardPlan::owned(int64_t rank) const {
   if (!(rank >= 0 && rank < world_size_)) {
     throw std::invalid_argument("rank must be below " + std::to_string(world_size_) + ", got " + std::to_string(rank));
+  }
+  if (by_rows_) {
+    std::vector<OwnedRange> ranges;
+    int64_t offset = 0;
+    for (size_t t = 0; t < specs_.size(); ++t) {
+      OwnedRange range = rows_of(specs_[t], world_size_, rank);
+      if (range.count == 0) continue;
+      range.tensor = static_cast<int64_t>(t);
+      range.shard_offset = offset;
+      offset += range.count;
+      ranges.push_back(range);
+    }
+    return ranges;
   }
   const int64_t begin = rank * shard_size_, end = begin + shard_size_;
   // Tensors stand in rising order, so the first one that may reach into the shard is the last to start at or before it.

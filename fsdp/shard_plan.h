@@ -34,9 +34,19 @@ class ShardPlan {
   // tensor, a negative extent, world_size < 1 or alignment < 1, naming the tensor and the value.
   static ShardPlan make(std::vector<TensorSpec> specs, int64_t world_size, int64_t alignment = 16);
 
+  // The other layout, that of PyTorch's fully_shard: every tensor on its own is cut along its first extent,
+  // ceil(rows/W) rows to a rank, the last ranks fewer or none. Owned rows of all tensors stand one after the other in a
+  // shard, in order and without gaps; shard_size is that of rank 0, which owns most. Here a rank's shard is no slice of
+  // a buffer in which every tensor is contiguous: slices_of_buffer() is false unless world_size is 1.
+  static ShardPlan by_rows(std::vector<TensorSpec> specs, int64_t world_size);
+
   int64_t world_size() const { return world_size_; }
   int64_t shard_size() const { return shard_size_; }
   int64_t flat_size() const { return world_size_ * shard_size_; }
+  // Elements of the buffer in which tensors stand contiguous, at offset(tensor). With slices_of_buffer() that is
+  // flat_size(), and rank r's shard is its slice [r·shard_size, (r+1)·shard_size).
+  int64_t buffer_size() const { return buffer_size_; }
+  bool slices_of_buffer() const { return !by_rows_; }
   int64_t padding() const;  // flat_size minus the elements of all tensors
   const std::vector<TensorSpec>& specs() const { return specs_; }
   int64_t offset(int64_t tensor) const { return offsets_[static_cast<size_t>(tensor)]; }
@@ -49,6 +59,8 @@ class ShardPlan {
   std::vector<int64_t> offsets_;
   int64_t world_size_ = 1;
   int64_t shard_size_ = 0;
+  int64_t buffer_size_ = 0;
+  bool by_rows_ = false;
 };
 
 }  // namespace ghostshard::fsdp

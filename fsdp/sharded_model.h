@@ -10,10 +10,6 @@
 // and what Parameter::value() shows. Parameters are views of these buffers
 // and never move; autograd must save the Parameter, not its value(). All methods are called from one thread, in the
 // same order on every rank.
-//
-// On a mesh with a model axis a parameter may be cut (fsdp/model_split.h): then shape(), numel(), value() and the plan
-// are of this rank's part, and all ranks' parts have one shape. What is not cut is the same on every model rank, and
-// stays so as long as every rank computes the same bits from it: model peers must be machines of one kind.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,107 +20,22 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/mesh.h"
-#include "fsdp/model_split.h"
-#include "fsdp/shard_plan.h"
+#include "fsdp/parameters.h"
 
 namespace ghostshard::fsdp {
 
-class ShardedModel;
-class FlatGroup;
 class UnitBuffers;
 struct UnitPassage;
 
-enum class Residency { kRegather, kKeep };
-
-struct ParameterSpec {
-  std::string name;
-  std::vector<int64_t> shape;  // of the whole parameter
-  bool trainable = true;
-  ModelSplit split{};  // among the ranks of the model axis
-};
-
-struct UnitSpec {
-  std::string name;
-  std::vector<ParameterSpec> parameters;
-  Residency residency = Residency::kRegather;
-};
-
-// Stable address for the life of the model.
-class Parameter {
- public:
-  const std::string& name() const { return name_; }
-  uint32_t id() const { return id_; }  // position in order of declaration; does not depend on ranks or freezing
-  const std::vector<int64_t>& shape() const { return shape_; }
-  int64_t numel() const;
-  const std::vector<int64_t>& whole_shape() const { return whole_shape_; }
-  int64_t whole_numel() const;
-  // Its elements are dealt out over the model axis, rather than the same on every model rank.
-  bool cut() const { return shape_ != whole_shape_; }
-  // Where the elements [first, first + count) of this rank's part lie in the whole parameter.
-  std::vector<ElementRun> whole_runs(int64_t first, int64_t count) const;
-  bool trainable() const { return trainable_; }
-  int64_t unit() const { return unit_; }
-  const FlatGroup& group() const { return *group_; }
-  int64_t offset() const { return offset_; }  // of the first element within the group's flat buffer
-  // View [shape] of the gathered buffer, in the model's compute dtype. Throws std::logic_error naming the parameter if
-  // its unit is not gathered.
-  at::Tensor value() const;
-
- private:
-  friend class ShardedModel;
-  std::string name_;
-  uint32_t id_ = 0;
-  std::vector<int64_t> shape_, whole_shape_;
-  ModelSplit split_;
-  bool trainable_ = true;
-  int64_t unit_ = 0;
-  int64_t offset_ = 0;
-  const FlatGroup* group_ = nullptr;
-  ShardedModel* model_ = nullptr;
-};
-
-// One flat buffer's worth of parameters of one unit, all trainable or all frozen.
-class FlatGroup {
- public:
-  int64_t index() const { return index_; }  // among all groups of the model
-  int64_t unit() const { return unit_; }
-  bool trainable() const { return trainable_; }
-  const ShardPlan& plan() const { return plan_; }                             // over the shard axis
-  std::vector<OwnedRange> owned() const { return plan_.owned(shard_rank_); }  // by this rank; the same on all replicas
-  const std::vector<const Parameter*>& parameters() const { return parameters_; }  // in the plan's order
-  at::Tensor shard() const { return shard_; }  // float32 [shard_size], this rank's master weights
-
- private:
-  friend class ShardedModel;
-  int64_t index_ = 0;
-  int64_t unit_ = 0;
-  bool trainable_ = true;
-  int64_t shard_rank_ = 0;
-  ShardPlan plan_;
-  std::vector<const Parameter*> parameters_;
-  at::Tensor shard_;
-};
-
-class ShardedModel {
+class ShardedModel final : public GroupedParameters {
  public:
   // Blocks of parameters are whole rows (last extent) where that leaves padding under 3 %, else single elements.
   // Throws std::invalid_argument for a name used twice, a shape without elements, a cut that does not come out even, or
   // a compute dtype that is neither float32 nor bfloat16.
   ShardedModel(Mesh& mesh, std::vector<UnitSpec> units, at::ScalarType compute_dtype = at::kFloat);
-  ~ShardedModel();
-  ShardedModel(const ShardedModel&) = delete;
-  ShardedModel& operator=(const ShardedModel&) = delete;
+  ~ShardedModel() override;
 
-  Mesh& mesh() const { return mesh_; }
   at::ScalarType compute_dtype() const { return compute_dtype_; }
-  int64_t unit_count() const;
-  int64_t parameter_count() const;                            // elements of whole parameters, trainable and frozen
-  int64_t trainable_parameter_count() const;                  // likewise
-  const Parameter& parameter(const std::string& name) const;  // std::out_of_range naming it
-  const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
-  const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
-  bool unit_trainable(int64_t unit) const;
 
   // Starts gathering a unit into its buffer unless it is there or under way. The buffer's owner must have been released
   // (std::logic_error naming both).
@@ -154,14 +65,10 @@ class ShardedModel {
 
  private:
   at::Tensor whole_part(const Parameter& parameter);  // this model rank's part, gathered over the shard axis
-  friend class Parameter;
+  at::Tensor value_of(const Parameter& parameter) const override;  // a view of the gathered buffer
   friend class Lease;
   friend struct UnitPassage;
-  Mesh& mesh_;
-  std::vector<UnitSpec> specs_;
   at::ScalarType compute_dtype_;
-  std::vector<std::unique_ptr<Parameter>> parameters_;
-  std::vector<std::unique_ptr<FlatGroup>> groups_;
   std::shared_ptr<UnitBuffers> buffers_;  // a lease that outlives the model holds a weak reference
 };
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/sharded_model.h"
+#include "fsdp/parameters.h"
 
 namespace ghostshard::fsdp {
 

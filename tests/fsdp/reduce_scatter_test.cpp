@@ -1,5 +1,7 @@
 #include "fsdp/reduce_scatter.h"
 
+#include "fsdp/sharded_model.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>

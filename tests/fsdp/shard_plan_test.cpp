@@ -1,5 +1,6 @@
 #include "fsdp/shard_plan.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -166,6 +167,55 @@ TEST(ShardPlan, owned_of_a_rank_that_is_not_there_is_refused) {
   const ShardPlan plan = ShardPlan::make({{"w", {3}, 1}}, 2);
   EXPECT_THROW(plan.owned(2), std::invalid_argument);
   EXPECT_THROW(plan.owned(-1), std::invalid_argument);
+}
+
+// The layout of PyTorch's fully_shard, which is defined by torch.chunk.
+struct RowsCase {
+  const char* name;
+  std::vector<std::vector<int64_t>> shapes;
+  int64_t ranks;
+};
+
+class PlansByRows : public testing::TestWithParam<RowsCase> {};
+INSTANTIATE_TEST_SUITE_P(, PlansByRows,
+                         testing::Values(RowsCase{"one_rank", {{5, 3}, {7}}, 1}, RowsCase{"even", {{8, 3}, {4}}, 4},
+                                         RowsCase{"uneven", {{7, 3}, {5}, {9, 2, 2}}, 4},
+                                         RowsCase{"fewer_rows_than_ranks", {{2, 3}, {1}, {3}}, 4},
+                                         RowsCase{"ends_with_empty_ranks", {{9, 2}, {5}}, 8}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(PlansByRows, give_every_rank_what_torch_chunk_does) {
+  std::vector<TensorSpec> specs;
+  for (const auto& shape : GetParam().shapes) {
+    specs.push_back({.name = "t" + std::to_string(specs.size()), .shape = shape});
+  }
+  const ShardPlan plan = ShardPlan::by_rows(specs, GetParam().ranks);
+  EXPECT_EQ(plan.slices_of_buffer(), GetParam().ranks == 1);
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
+    int64_t end = 0;
+    std::vector<at::Tensor> owned(specs.size());
+    for (const OwnedRange& range : plan.owned(rank)) {
+      if (GetParam().ranks > 1) EXPECT_EQ(range.shard_offset, end) << "a gap";
+      end = range.shard_offset + range.count;
+      owned[static_cast<size_t>(range.tensor)] = at::arange(range.first, range.first + range.count);
+    }
+    most = std::max(most, end);
+    for (size_t t = 0; t < specs.size(); ++t) {
+      const auto chunks = at::arange(specs[t].numel()).view(specs[t].shape).chunk(GetParam().ranks);
+      const bool any = rank < static_cast<int64_t>(chunks.size());
+      ASSERT_EQ(owned[t].defined(), any) << "tensor " << t << ", rank " << rank;
+      if (any) EXPECT_TRUE(at::equal(owned[t], chunks[static_cast<size_t>(rank)].flatten())) << t << " on " << rank;
+    }
+  }
+  EXPECT_GE(plan.shard_size(), most);
+  if (GetParam().ranks > 1) EXPECT_EQ(plan.shard_size(), most);
+  int64_t end = 0;
+  for (size_t t = 0; t < specs.size(); ++t) {
+    EXPECT_GE(plan.offset(static_cast<int64_t>(t)), end) << "tensors overlap in the buffer";
+    end = plan.offset(static_cast<int64_t>(t)) + specs[t].numel();
+  }
+  EXPECT_GE(plan.buffer_size(), end);
 }
 
 }  // namespace

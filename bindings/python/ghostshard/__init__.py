@@ -1,3 +1,29 @@
 """GhostShard: differentially private training at almost the speed of non-private fully sharded training."""
 
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .fsdp import FSDP2Wrapper as FSDP2Wrapper
+    from .ghost.rules import register_rule as register_rule
+    from .privacy_engine import PrivacyEngine as PrivacyEngine
+
+# Loaded when asked for: the commands of this package need neither Opacus nor the compiled engine.
+_PLACES = {
+    "PrivacyEngine": "privacy_engine",
+    "FSDP2Wrapper": "fsdp",
+    "register_rule": "ghost.rules",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PLACES]

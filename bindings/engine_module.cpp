@@ -1,0 +1,122 @@
+// ghostshard._native.engine: private steps on a PyTorch model. Names and types only; see dp/session.h for what each
+// call does, and bindings/python/ghostshard/ for what users see.
+//
+// std::invalid_argument and TORCH_CHECK_VALUE become ValueError, std::logic_error and std::runtime_error RuntimeError.
+// The interpreter lock is released while C++ works.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "dp/session.h"
+#include "fsdp/process_group_mesh.h"
+
+namespace py = pybind11;
+
+namespace ghostshard::dp {
+namespace {
+
+using Released = py::call_guard<py::gil_scoped_release>;
+// name, whole shape, trainable, extent that is cut over the model axis or -1
+using ParameterEntry = std::tuple<std::string, std::vector<int64_t>, bool, int64_t>;
+using UnitEntry = std::pair<std::string, std::vector<ParameterEntry>>;
+using MeshEntry = std::tuple<int64_t, int64_t, int64_t>;  // replicate, shard, model
+
+std::array<uint8_t, 32> key_bytes(const std::string& bytes) {
+  std::array<uint8_t, 32> key{};
+  if (bytes.size() != key.size()) {
+    throw std::invalid_argument("a noise key has 32 bytes, got " + std::to_string(bytes.size()));
+  }
+  std::memcpy(key.data(), bytes.data(), key.size());
+  return key;
+}
+
+std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const MeshEntry& mesh, int64_t rank,
+                                      const std::array<std::string, 4>& groups, double sampling_rate, double divisor,
+                                      bool per_layer, bool reduce_each, int64_t hold_memory_bytes,
+                                      const std::optional<std::string>& key, int64_t first_step) {
+  std::vector<fsdp::UnitSpec> specs;
+  for (const auto& [unit, parameters] : units) {
+    fsdp::UnitSpec spec{.name = unit, .parameters = {}};
+    for (const auto& [name, shape, trainable, cut] : parameters) {
+      spec.parameters.push_back({.name = name, .shape = shape, .trainable = trainable, .split = {.extent = cut}});
+    }
+    specs.push_back(std::move(spec));
+  }
+  const fsdp::MeshShape shape{.replicate = std::get<0>(mesh), .shard = std::get<1>(mesh), .model = std::get<2>(mesh)};
+  const SessionOptions options{.plan = {.sampling_rate = accountant::SamplingRate(sampling_rate),
+                                        .divisor = divisor,
+                                        .clipping = per_layer ? Clipping::kPerLayer : Clipping::kFlat},
+                               .reduce_each = reduce_each,
+                               .hold_memory_bytes = hold_memory_bytes};
+  RunKey run_key = key ? RunKey::from_bytes(key_bytes(*key), RunId{}) : RunKey::generate();
+  return std::make_unique<Session>(
+      fsdp::mesh_over(shape, rank,
+                      {.reduce = groups[0], .replicate = groups[1], .model = groups[2], .control = groups[3]}),
+      std::move(specs), options, std::move(run_key), first_step);
+}
+
+void set_terms(Session& session, double clip_norm, double noise_multiplier) {
+  // Opacus allows steps without noise.
+  std::optional<accountant::NoiseMultiplier> sigma;
+  if (noise_multiplier != 0) sigma.emplace(noise_multiplier);
+  session.set_terms(accountant::ClipNorm(clip_norm), sigma);
+}
+
+void attach_ledger(Session& session, const std::string& path, const std::string& header, bool reopen) {
+  if (reopen) {
+    session.attach_ledger(accountant::LedgerWriter::reopen(path));
+    return;
+  }
+  nlohmann::json lines = nlohmann::json::parse(header);
+  lines["run_id"] = session.key().run_id_hex();
+  lines["key"] = session.key().public_facts();
+  session.attach_ledger(accountant::LedgerWriter::create(path, std::move(lines)));
+}
+
+PYBIND11_MODULE(engine, module) {
+  module.doc() = "Private steps on a PyTorch model (dp/session.h).";
+  // What was recorded is private data: a tape can be passed on and nothing else.
+  py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape");
+  py::class_<Session>(module, "Session")
+      .def(py::init(&make_session), py::arg("units"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
+           py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"), py::arg("reduce_each"),
+           py::arg("hold_memory_bytes"), py::arg("key"), py::arg("first_step"), Released())
+      .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
+      .def(
+          "renew_noise_key",
+          [](Session& session, const std::string& bytes) { session.renew_noise_key(key_bytes(bytes)); },
+          py::arg("bytes"), Released())
+      .def("attach_ledger", &attach_ledger, py::arg("path"), py::arg("header"), py::arg("reopen"))
+      .def("begin_microbatch", &Session::begin_microbatch, py::arg("units"))
+      .def_property_readonly("units", &Session::units)
+      .def_property_readonly("tape", &Session::tape)
+      .def("linear", &Session::linear, py::arg("weight"), py::arg("bias"), py::arg("stored_transposed"), py::arg("x"),
+           py::arg("weight_value"), py::arg("bias_value"), Released())
+      .def("embedding", &Session::embedding, py::arg("table"), py::arg("ids"), py::arg("table_value"),
+           py::arg("padding_id"), Released())
+      .def("layer_norm", &Session::layer_norm, py::arg("scale"), py::arg("shift"), py::arg("x"), py::arg("epsilon"),
+           py::arg("scale_value"), py::arg("shift_value"), Released())
+      .def("affine", &Session::affine, py::arg("scale"), py::arg("shift"), py::arg("x"), py::arg("scale_value"),
+           py::arg("shift_value"), Released())
+      .def("count_use", &Session::count_use, py::arg("parameter"))
+      .def("instantiated", &Session::instantiated, py::arg("tape"), py::arg("parameter"), py::arg("gradients"),
+           Released())
+      .def("clip", &Session::clip, Released())
+      .def("give_up_microbatch", &Session::give_up_microbatch)
+      .def("release", &Session::release, Released())
+      .def("abandon", &Session::abandon)
+      .def_property_readonly("open", &Session::open)
+      .def_property_readonly("steps_released", &Session::steps_released)
+      .def_property_readonly("bytes_sent", &Session::bytes_sent);
+}
+
+}  // namespace
+}  // namespace ghostshard::dp

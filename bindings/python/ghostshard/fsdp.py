@@ -1,0 +1,70 @@
+"""FSDP2 for models that are to train privately: one unit per block, as for training without privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+__all__ = ["FSDP2Wrapper"]
+
+
+def FSDP2Wrapper(model: nn.Module, **kwargs: Any) -> nn.Module:
+    """Shards `model` in place with `fully_shard` and returns it.
+
+    Each element of the outermost ModuleLists and Sequentials (transformer blocks) becomes a unit; what is left, such as
+    embeddings and head, is the root's, so that weights tied between them stay one parameter. Weights shared between
+    blocks keep those blocks with the root.
+
+    Keyword arguments go to `fully_shard` (mesh, reshard_after_forward, mp_policy, offload_policy, ignored_params, …),
+    for every unit. `opacus_high_precision_layers`: classes (one, or several) whose modules become units of their own
+    that compute in the default dtype. The optimizer must be built afterwards.
+    """
+    high_precision = _classes(kwargs.pop("opacus_high_precision_layers", ()))
+    if kwargs.get("mp_policy", ...) is None:
+        del kwargs["mp_policy"]
+    if isinstance(model, FSDPModule):
+        raise ValueError("the model is under fully_shard already: pass it to make_private as it is")
+    if high_precision:
+        precise = kwargs | {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.get_default_dtype())}
+        for module in reversed(list(model.modules())):
+            if isinstance(module, high_precision) and module is not model and not _shares(model, module):
+                fully_shard(module, **precise)
+    for block in _blocks(model):
+        if not _shares(model, block):
+            fully_shard(block, **kwargs)
+    return fully_shard(model, **kwargs)
+
+
+def _classes(classes: Any) -> tuple[type, ...]:
+    found = (classes,) if isinstance(classes, type) else tuple(classes or ())
+    for each in found:
+        if not isinstance(each, type):
+            raise TypeError(f"opacus_high_precision_layers must be module classes, got {each!r}")
+    return found
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The elements of the outermost lists, those that have parameters."""
+    for child in module.children():
+        if isinstance(module, (nn.ModuleList, nn.Sequential)):
+            if any(True for _ in child.parameters()) and not isinstance(child, FSDPModule):
+                yield child
+        else:
+            yield from _blocks(child)
+
+
+def _shares(model: nn.Module, block: nn.Module) -> bool:
+    """Some parameter of the block is used outside of it too: FSDP2 would make two parameters of it."""
+    inside = {id(module) for module in block.modules()}
+    own = {id(parameter) for parameter in block.parameters()}
+    return any(
+        id(parameter) in own
+        for module in model.modules()
+        if id(module) not in inside
+        for parameter in module._parameters.values()
+        if parameter is not None
+    )

@@ -1,0 +1,8 @@
+"""Private steps on a PyTorch model with one backward: what `grad_sample_mode="ghost"` and `"ghost_fsdp"` run.
+
+layout    which parameters there are, how they are sharded, which process groups reduce them
+rules     layers whose trainable parameters are recorded instead of getting a gradient
+engine    a model under these rules: forward, backward, clipped and noised sum
+loss      per-example losses and the object whose backward() runs a private step's backward
+optimizer Opacus' optimizer over the engine
+"""

@@ -1,0 +1,193 @@
+"""Which parameters a model has, how they are sharded, and between which ranks.
+
+A *unit* is what FSDP2 gathers together (a module given to `fully_shard`); without FSDP2 every module with parameters of
+its own is one. A parameter that several modules share is one parameter. Only public interfaces are used: `FSDPModule`,
+DTensor's mesh, placements and local tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass
+class Slot:
+    """One place where a module holds a parameter."""
+
+    module: nn.Module
+    attribute: str
+
+
+@dataclass
+class ParameterEntry:
+    name: str  # the first of its names
+    parameter: nn.Parameter  # as the optimizer knows it: under FSDP2 a DTensor
+    unit: int
+    slots: list[Slot] = field(default_factory=list)
+
+    @property
+    def shape(self) -> list[int]:
+        # A scalar is a vector of one element to the engine.
+        return list(self.parameter.shape) or [1]
+
+
+@dataclass
+class Layout:
+    parameters: list[ParameterEntry]
+    units: list[str]
+    by_slot: dict[tuple[int, str], int]  # (id of module, attribute) -> parameter
+
+    def index(self, module: nn.Module, attribute: str) -> int:
+        """The parameter's number, -1 where the module has none of that name."""
+        return self.by_slot.get((id(module), attribute), -1)
+
+    def trainable(self) -> tuple[bool, ...]:
+        return tuple(entry.parameter.requires_grad for entry in self.parameters)
+
+    def specs(self) -> list[tuple[str, list[tuple[str, list[int], bool, int]]]]:
+        """As the engine takes them: unit, and (name, shape, trainable, cut) of its parameters."""
+        units: list[tuple[str, list]] = [(name, []) for name in self.units]
+        for entry in self.parameters:
+            units[entry.unit][1].append((entry.name, entry.shape, entry.parameter.requires_grad, -1))
+        return units
+
+
+def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield name, parameter
+
+
+def original_class(module: nn.Module) -> type:
+    """The module's class as it was before FSDP2 swapped in one of its own."""
+    kind = type(module)
+    if isinstance(module, FSDPModule):
+        kind = next(base for base in kind.__mro__[1:] if base is not FSDPModule and issubclass(base, nn.Module))
+    return kind
+
+
+def read_layout(model: nn.Module, *, fsdp: bool) -> Layout:
+    """Numbers the parameters unit by unit, so that a unit's stand together. Call it while nothing is gathered."""
+    units: list[str] = []
+    members: list[list[ParameterEntry]] = []
+    known: dict[int, ParameterEntry] = {}
+
+    def visit(module: nn.Module, prefix: str, unit: int) -> None:
+        opens = isinstance(module, FSDPModule) if fsdp else any(True for _ in own_parameters(module))
+        if opens or unit < 0:
+            unit = len(units)
+            units.append(prefix or "model")
+            members.append([])
+        for name, parameter in own_parameters(module):
+            entry = known.get(id(parameter))
+            if entry is None:
+                entry = ParameterEntry(f"{prefix}.{name}" if prefix else name, parameter, unit)
+                known[id(parameter)] = entry
+                members[unit].append(entry)
+            entry.slots.append(Slot(module, name))
+        for name, child in module.named_children():
+            if id(child) not in seen:
+                seen.add(id(child))
+                visit(child, f"{prefix}.{name}" if prefix else name, unit)
+
+    seen: set[int] = {id(model)}
+    visit(model, "", -1)
+    # The engine numbers parameters in this order.
+    parameters: list[ParameterEntry] = []
+    kept: list[str] = []
+    for name, of_unit in zip(units, members):
+        for entry in of_unit:
+            entry.unit = len(kept)
+            parameters.append(entry)
+        if of_unit:
+            kept.append(name)
+    if not parameters:
+        raise ValueError("the model has no parameters")
+    by_slot = {
+        (id(slot.module), slot.attribute): number for number, entry in enumerate(parameters) for slot in entry.slots
+    }
+    return Layout(parameters, kept, by_slot)
+
+
+@dataclass
+class Ranks:
+    """The engine's mesh, and the groups it reduces over: (reduce, replicate, model, control), "" where not needed."""
+
+    shape: tuple[int, int, int] = (1, 1, 1)  # replicate, shard, model
+    rank: int = 0
+    groups: tuple[str, str, str, str] = ("", "", "", "")
+    handles: tuple = ()  # keeps the groups alive
+
+    @property
+    def data_ranks(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def ranks(self) -> int:
+        return self.data_ranks * self.shape[2]
+
+
+def _group(ranks: list[int], purpose: str):
+    """A Gloo group of these ranks for one purpose, made by them alone. None for a single rank."""
+    if len(ranks) == 1:
+        return None
+    return dist.new_group(
+        ranks, backend="gloo", timeout=TIMEOUT, use_local_synchronization=True, group_desc=f"ghostshard.{purpose}"
+    )
+
+
+def _connect(mesh: torch.Tensor) -> Ranks:
+    """mesh [replicate, shard] of global ranks."""
+    place = (mesh == dist.get_rank()).nonzero()
+    if len(place) != 1:
+        raise ValueError(f"rank {dist.get_rank()} must be on the model's mesh, which is {mesh.tolist()}")
+    replica, shard = place[0].tolist()
+    groups = (
+        _group(mesh[replica].tolist(), "reduce"),
+        _group(mesh[:, shard].tolist(), "replicate"),
+        None,
+        _group(mesh.flatten().tolist(), "control"),
+    )
+    return Ranks(
+        shape=(mesh.shape[0], mesh.shape[1], 1),
+        rank=replica * mesh.shape[1] + shard,
+        groups=tuple(group.group_name if group is not None else "" for group in groups),
+        handles=groups,
+    )
+
+
+def ranks_of_fsdp(layout: Layout) -> Ranks:
+    """The mesh of a model under FSDP2: one axis (sharded) or two (replicated × sharded). A collective."""
+    meshes = {}
+    for entry in layout.parameters:
+        if not isinstance(entry.parameter, DTensor):
+            raise ValueError(
+                f"every parameter of a model under FSDP2 must be sharded, but {entry.name!r} is not: "
+                "call fully_shard on the whole model too, not only on its blocks"
+            )
+        placements = entry.parameter.placements
+        if placements not in ((Shard(0),), (Replicate(), Shard(0))):
+            raise ValueError(
+                f"parameters must be sharded along their first dimension, by fully_shard on a mesh of one axis or of "
+                f"two (replicate × shard), but {entry.name!r} has placements {placements}"
+            )
+        meshes[entry.parameter.device_mesh] = placements
+    if len(meshes) != 1:
+        raise ValueError(f"all parameters must be sharded over one mesh, got {len(meshes)} meshes: {list(meshes)}")
+    mesh = next(iter(meshes)).mesh
+    return _connect(mesh if mesh.dim() == 2 else mesh.unsqueeze(0))
+
+
+def ranks_of_replicas() -> Ranks:
+    """All ranks hold the whole model (DistributedDataParallel). A collective."""
+    return _connect(torch.arange(dist.get_world_size()).unsqueeze(1))

@@ -1,0 +1,169 @@
+"""Per-example losses, and the object whose `backward()` runs a private step's one backward.
+
+Each unit's loss must be that unit's alone. A mean over the tokens of a batch is not (its divisor counts everybody's
+tokens), so criterions run with reduction "none" and are reduced here, unit by unit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
+from torch.nn import functional
+
+from .layout import original_class
+
+if TYPE_CHECKING:
+    from .engine import GhostEngine
+
+_REDUCTIONS = ("mean", "sum")
+
+
+def check_reduction(reduction: str) -> None:
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"loss_reduction must be 'mean' or 'sum', got {reduction!r}")
+
+
+class PrivateLoss(DPTensorFastGradientClipping):
+    """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (engine.GhostEngine.backward)."""
+
+    def __init__(self, engine: GhostEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
+        super().__init__(engine, None, loss_per_sample, loss_reduction)
+        self.engine = engine
+
+    def backward(self) -> None:
+        self.engine.backward(self.loss_per_sample)
+
+    def _with(self, losses: torch.Tensor) -> PrivateLoss:
+        return PrivateLoss(self.engine, losses, self.loss_reduction)
+
+    def _other(self, other: Any) -> Any:
+        if not isinstance(other, DPTensorFastGradientClipping):
+            return other
+        if other.loss_reduction != self.loss_reduction:
+            raise ValueError(
+                f"losses that are added must have one reduction, got {self.loss_reduction} and {other.loss_reduction}"
+            )
+        return other.loss_per_sample
+
+    def __truediv__(self, other: Any) -> PrivateLoss:
+        return self._with(self.loss_per_sample / other)
+
+    def __mul__(self, other: Any) -> PrivateLoss:
+        return self._with(self.loss_per_sample * other)
+
+    def __add__(self, other: Any) -> PrivateLoss:
+        return self._with(self.loss_per_sample + self._other(other))
+
+    def __sub__(self, other: Any) -> PrivateLoss:
+        return self._with(self.loss_per_sample - self._other(other))
+
+    def __rsub__(self, other: Any) -> PrivateLoss:
+        return self._with(other - self.loss_per_sample)
+
+    def __neg__(self) -> PrivateLoss:
+        return self._with(-self.loss_per_sample)
+
+    __rmul__ = __mul__
+    __radd__ = __add__
+
+    def __repr__(self) -> str:
+        return f"PrivateLoss(loss_reduction={self.loss_reduction}, shape={tuple(self.loss_per_sample.shape)})"
+
+    def __str__(self) -> str:
+        return f"PrivateLoss({self.item():.4f})"
+
+
+class PrivateCriterion(DPLossFastGradientClipping):
+    """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss.
+
+    shape: extents [B, T, ...] of the logits before they were flattened, where the criterion's losses are [B·T].
+    """
+
+    def __init__(self, engine: GhostEngine, optimizer: Any, criterion: Any, loss_reduction: str = "mean"):
+        check_reduction(loss_reduction)
+        own = getattr(criterion, "reduction", loss_reduction)
+        if own != loss_reduction:
+            raise ValueError(f"the criterion's reduction must be loss_reduction ({loss_reduction!r}), got {own!r}")
+        self.engine = self.module = engine
+        self.optimizer = optimizer
+        self.criterion = criterion
+        self.loss_reduction = loss_reduction
+
+    def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
+        losses = self._unreduced(*args, **kwargs)
+        if losses.dim() == 0:
+            raise ValueError(
+                f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar"
+            )
+        valid = self._valid(args, kwargs, losses)
+        if shape is not None and losses.shape[0] == shape[0] * shape[1]:
+            losses = losses.reshape(shape[0], shape[1], *losses.shape[1:])
+            valid = None if valid is None else valid.reshape(losses.shape)
+        return PrivateLoss(self.engine, reduce_units(losses, valid, self.loss_reduction), self.loss_reduction)
+
+    def _unreduced(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        given = hasattr(self.criterion, "reduction")
+        before = getattr(self.criterion, "reduction", None)
+        self.criterion.reduction = "none"
+        try:
+            return self.criterion(*args, **kwargs)
+        finally:
+            if given:
+                self.criterion.reduction = before
+            else:
+                del self.criterion.reduction
+
+    def _valid(self, args: tuple, kwargs: dict, losses: torch.Tensor) -> torch.Tensor | None:
+        """Which losses count: targets other than the criterion's ignore_index, wherever they were passed."""
+        ignored = getattr(self.criterion, "ignore_index", None)
+        target = kwargs.get("target", args[1] if len(args) > 1 else None)
+        if ignored is None or not isinstance(target, torch.Tensor) or target.shape != losses.shape:
+            return None
+        return target != ignored
+
+
+def reduce_units(losses: torch.Tensor, valid: torch.Tensor | None, reduction: str) -> torch.Tensor:
+    """losses [units, ...] -> [units]: sum or mean over what follows the first extent, over valid places alone."""
+    if losses.dim() == 1:
+        return losses
+    units = losses.shape[0]
+    flat = losses.flatten(1)
+    total = flat.sum(1) if valid is None else torch.where(valid.reshape(units, -1), flat, 0).sum(1)
+    if reduction == "sum":
+        return total
+    if valid is None:
+        return total / max(flat.shape[1], 1)
+    return total / valid.reshape(units, -1).sum(1).clamp(min=1)
+
+
+def causal_losses(logits: torch.Tensor, labels: torch.Tensor, *, shift: bool, reduction: str) -> torch.Tensor:
+    """Cross-entropy of each unit's own tokens, [units]: logits [units, T, V], labels [units, T], -100 ignored.
+
+    shift: logits at t are for the label at t + 1 (a causal language model).
+    """
+    if shift:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    flat = functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1), ignore_index=-100, reduction="none"
+    )
+    return reduce_units(flat.view(labels.shape), labels != -100, reduction)
+
+
+def loss_of_transformers(model: Any, output: Any, labels: torch.Tensor, reduction: str) -> torch.Tensor:
+    """What a Hugging Face model calls its loss, unit by unit. ValueError for kinds of which we know no such form."""
+    kind = getattr(model, "loss_type", None)
+    if kind is None and original_class(model).__name__.endswith("LMHeadModel"):
+        kind = "ForCausalLM"  # older names, which Transformers treats so as well
+    logits = output.logits
+    if kind == "ForCausalLM":
+        return causal_losses(logits, labels, shift=True, reduction=reduction)
+    if kind in ("ForMaskedLM", "ForTokenClassification"):
+        return causal_losses(logits, labels, shift=False, reduction=reduction)
+    if kind == "ForSequenceClassification" and labels.dim() == 1 and not labels.is_floating_point():
+        return functional.cross_entropy(logits.float(), labels, reduction="none")
+    raise ValueError(
+        f"the loss of {type(model).__name__} (kind {kind!r}, labels {tuple(labels.shape)} of {labels.dtype}) has no "
+        "per-example form here: leave labels out and pass logits and targets to the criterion that make_private returned"
+    )

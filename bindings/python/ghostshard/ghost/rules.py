@@ -1,0 +1,298 @@
+"""Layers whose trainable parameters are recorded.
+
+A rule takes the place of a layer's forward. It must give what the layer gives, keep every parameter out of autograd and
+report each use to the session (dp/session.h), which forms norms and sums in backward. Parameters are read from the
+module at each call: under FSDP2 they are whole only then.
+
+Layers without a rule of their own go through `per_example`: the gradients of that layer alone, one for each unit, by
+torch.func in backward, while its weights are gathered.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from .layout import original_class, own_parameters
+
+if TYPE_CHECKING:
+    from .engine import GhostEngine
+
+
+class Layer:
+    """What a rule is given: the module, its own forward, and the engine it reports to."""
+
+    def __init__(self, engine: GhostEngine, name: str, module: nn.Module):
+        self.engine = engine
+        self.name = name
+        self.module = module
+        self.original: Callable[..., Any] = module.forward
+        self.numbers = {own: engine.layout.index(module, own) for own, _ in own_parameters(module)}
+
+    @property
+    def session(self) -> Any:
+        return self.engine.session
+
+    def number(self, attribute: str) -> int:
+        """The parameter's number in the engine; -1 where the layer has none."""
+        return self.numbers.get(attribute, -1)
+
+    def trainable(self) -> bool:
+        entries = self.engine.layout.parameters
+        return any(entries[number].parameter.requires_grad for number in self.numbers.values())
+
+    def units_first(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.engine.batch_first or x.dim() < 2 else x.transpose(0, 1)
+
+    def as_given(self, y: torch.Tensor) -> torch.Tensor:
+        return y if self.engine.batch_first or y.dim() < 2 else y.transpose(0, 1)
+
+
+Rule = Callable[..., Any]  # rule(layer, *args, **kwargs) of the layer's forward
+_RULES: dict[type, Rule] = {}
+_BY_NAME: dict[str, Rule] = {}
+
+
+def register_rule(*layers: type | str) -> Callable[[Rule], Rule]:
+    """Registers a rule for module classes, or for classes of these names (of packages that need not be installed).
+
+    rule(layer, *args, **kwargs) is called in place of the layer's forward while a private step records; it must report
+    every trainable parameter of the layer to `layer.session`.
+    """
+
+    def register(rule: Rule) -> Rule:
+        for layer in layers:
+            if isinstance(layer, str):
+                _BY_NAME[layer] = rule
+            else:
+                _RULES[layer] = rule
+        return rule
+
+    return register
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """By the module's exact class, as it was before FSDP2 swapped in one of its own."""
+    kind = original_class(module)
+    return _RULES.get(kind) or _BY_NAME.get(kind.__name__)
+
+
+class PatchedForward:
+    """Takes the place of a module's forward. A copy of the module gets its own class's forward back."""
+
+    def __init__(self, engine: GhostEngine, name: str, module: nn.Module, rule: Rule):
+        self.layer = Layer(engine, name, module)
+        self.rule = rule
+        functools.update_wrapper(self, self.layer.original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        layer = self.layer
+        if not layer.engine.recording or not layer.trainable():
+            return layer.original(*args, **kwargs)
+        return self.rule(layer, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict) -> Callable[..., Any]:
+        copied = memo[id(self.layer.module)]  # its state, and this in it, is being copied now
+        return types.MethodType(original_class(self.layer.module).forward, copied)
+
+
+# Affine layers ------------------------------------------------------------------------------------------------------
+
+
+@register_rule(nn.Linear, nn.modules.linear.NonDynamicallyQuantizableLinear)
+def linear(layer: Layer, input: torch.Tensor) -> torch.Tensor:
+    return _linear(layer, input, stored_transposed=False)
+
+
+@register_rule("Conv1D")  # transformers.pytorch_utils: y = x W + b
+def conv1d_of_transformers(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+    return _linear(layer, x, stored_transposed=True)
+
+
+def _linear(layer: Layer, x: torch.Tensor, *, stored_transposed: bool) -> torch.Tensor:
+    module = layer.module
+    layer.engine.units_of(x)
+    y = layer.session.linear(
+        layer.number("weight"), layer.number("bias"), stored_transposed, layer.units_first(x), module.weight, module.bias
+    )
+    return layer.as_given(y)
+
+
+@register_rule(nn.Embedding)
+def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    if module.max_norm is not None or module.scale_grad_by_freq:
+        raise ValueError(
+            f"{layer.name}: max_norm rewrites rows in forward and scale_grad_by_freq divides by counts over the whole "
+            "batch; both let one example change another's gradient, so they have no per-example rule"
+        )
+    units = layer.engine.units_of(input)
+    ids = layer.units_first(input)
+    if ids.dim() > 1 and ids.shape[0] == 1 and units != 1:
+        # One row for all, as position ids [1, T]: each unit looks it up for itself.
+        ids = ids.expand(units, *ids.shape[1:])
+    padding = -1 if module.padding_idx is None else module.padding_idx
+    return layer.as_given(layer.session.embedding(layer.number("weight"), ids, module.weight, padding))
+
+
+@register_rule(nn.LayerNorm)
+def layer_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    layer.engine.units_of(input)
+    x = layer.units_first(input)
+    dims = len(module.normalized_shape)
+    if dims == 1 and module.bias is not None:
+        y = layer.session.layer_norm(
+            layer.number("weight"), layer.number("bias"), x, module.eps, module.weight, module.bias
+        )
+        return layer.as_given(y)
+    normalised = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
+    return layer.as_given(affine(layer, normalised.flatten(-dims)).view(x.shape))
+
+
+def affine(
+    layer: Layer,
+    normalised: torch.Tensor,
+    scale: torch.Tensor | None = None,
+    shift: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """normalised [units, ..., d] ∘ weight + bias; scale and shift: their values, where not the module's own."""
+    module = layer.module
+    scale = getattr(module, "weight", None) if scale is None else scale
+    shift = getattr(module, "bias", None) if shift is None else shift
+    return layer.session.affine(layer.number("weight"), layer.number("bias"), normalised, scale, shift)
+
+
+@register_rule(nn.RMSNorm)
+def rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    layer.engine.units_of(x)
+    x = layer.units_first(x)
+    dims = len(module.normalized_shape)
+    normalised = functional.rms_norm(x, module.normalized_shape, eps=module.eps)
+    return layer.as_given(affine(layer, normalised.flatten(-dims)).view(x.shape))
+
+
+@register_rule("LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm")
+def llama_rms_norm(layer: Layer, hidden_states: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    layer.engine.units_of(hidden_states)
+    x = layer.units_first(hidden_states)
+    wide = x.to(torch.float32)
+    normalised = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)
+    return layer.as_given(affine(layer, normalised.to(x.dtype)))
+
+
+@register_rule(nn.GroupNorm)
+def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    layer.engine.units_of(input)
+    x = layer.units_first(input)
+    normalised = functional.group_norm(x, module.num_groups, eps=module.eps)
+    if x.dim() > 2:  # channels last, so that a row is one place's channels
+        return layer.as_given(affine(layer, normalised.movedim(1, -1)).movedim(-1, 1))
+    return layer.as_given(affine(layer, normalised))
+
+
+# Every other layer --------------------------------------------------------------------------------------------------
+
+
+def instantiable(module: nn.Module) -> bool:
+    """torch.func can take this module's forward alone."""
+    return not isinstance(module, (nn.RNNBase, nn.modules.batchnorm._BatchNorm))
+
+
+def skeleton(module: nn.Module) -> nn.Module:
+    """The layer without hooks, patches and parameters' values: a plain forward for torch.func."""
+    bare = object.__new__(original_class(module))
+    bare.__dict__ = {key: value for key, value in module.__dict__.items() if key != "forward"}
+    for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        bare.__dict__[hooks] = OrderedDict()
+    bare._parameters = dict(module._parameters)
+    bare._modules = {name: skeleton(child) for name, child in module._modules.items() if child is not None}
+    return bare
+
+
+def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
+    """Any layer whose output for a unit follows from that unit's input alone (unit first), without coins."""
+    if kwargs or not all(isinstance(value, torch.Tensor) for value in args):
+        bad = sorted(kwargs) or [type(value).__name__ for value in args if not isinstance(value, torch.Tensor)]
+        raise ValueError(
+            f"{layer.name} ({original_class(layer.module).__name__}): per-example gradients by torch.func need tensors "
+            f"as positional arguments, got {bad}; register a rule for it (ghostshard.register_rule)"
+        )
+    layer.engine.units_of(args[0])
+    args = tuple(layer.units_first(value) for value in args)
+    for value in args:
+        if value.shape[0] != layer.session.units:
+            raise ValueError(
+                f"{layer.name}: the first extent of every input must be that of the {layer.session.units} units of "
+                f"this batch, got {tuple(value.shape)}"
+            )
+    anchor = torch.zeros((), requires_grad=True)
+    return layer.as_given(_PerExample.apply(anchor, layer, *args))
+
+
+class _PerExample(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, _anchor, layer: Layer, *inputs):
+        ctx.layer = layer
+        ctx.tape = layer.session.tape
+        ctx.save_for_backward(*inputs)
+        for number in layer.numbers.values():
+            layer.session.count_use(number)
+        bare = skeleton(layer.module)
+        with torch.no_grad():
+            return bare.forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        layer: Layer = ctx.layer
+        inputs = ctx.saved_tensors
+        bare = skeleton(layer.module)
+        parameters = {
+            name: value.detach()
+            for name, value in own_parameters(layer.module)
+            if layer.engine.layout.parameters[layer.numbers[name]].parameter.requires_grad
+        }
+        differentiable = [i for i, value in enumerate(inputs) if value.is_floating_point()]
+
+        def one(chosen, floats, fixed, g):
+            whole = list(fixed)
+            for i, value in zip(differentiable, floats):
+                whole[i] = value
+
+            def forward(chosen, floats):
+                whole_now = list(whole)
+                for i, value in zip(differentiable, floats):
+                    whole_now[i] = value
+                batch = tuple(value.unsqueeze(0) for value in whole_now)
+                return torch.func.functional_call(bare, chosen, batch).squeeze(0)
+
+            _, pullback = torch.func.vjp(forward, chosen, floats)
+            return pullback(g)
+
+        floats = [inputs[i] for i in differentiable]
+        if inputs[0].shape[0] == 0:
+            return (None, None, *(torch.zeros_like(v) if v.is_floating_point() else None for v in inputs))
+        of_parameters, of_inputs = torch.func.vmap(one, in_dims=(None, 0, 0, 0), randomness="error")(
+            parameters, floats, list(inputs), gradient
+        )
+        for name, value in of_parameters.items():
+            shape = value.shape if value.dim() > 1 else (*value.shape, 1)
+            layer.session.instantiated(ctx.tape, layer.numbers[name], value.reshape(shape))
+        result: list = [None, None, *([None] * len(inputs))]
+        for i, value in zip(differentiable, of_inputs):
+            if ctx.needs_input_grad[2 + i]:
+                result[2 + i] = value
+        return tuple(result)
+
+
+__all__ = ["Layer", "affine", "per_example", "register_rule", "rule_for"]

@@ -1,0 +1,225 @@
+"""Opacus' PrivacyEngine with `grad_sample_mode="ghost"` and `"ghost_fsdp"` of our own; other modes stay Opacus'."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import chain
+from typing import Any
+
+import opacus
+import torch
+from opacus.grad_sample import AbstractGradSampleModule
+from torch import nn, optim
+from torch.distributed.fsdp import FSDPModule
+from torch.utils.data import DataLoader
+
+from . import accountants
+from .data_loading import GhostDataLoader
+from .ghost.loss import PrivateCriterion, check_reduction
+from .ghost.module import GhostHooks, GhostModule
+from .ghost.optimizer import GhostOptimizer
+
+__all__ = ["PrivacyEngine"]
+
+MODES = ("ghost", "ghost_fsdp")
+_ACCOUNTANTS = {
+    "contour": accountants.ContourAccountant,
+    "prv": accountants.PRVAccountant,
+    "rdp": accountants.RDPAccountant,
+}
+
+
+class PrivacyEngine(opacus.PrivacyEngine):
+    """Opacus' interface: https://opacus.ai/api/privacy_engine.html.
+
+    Args:
+        accountant: "prv", "rdp" or "contour" (all certified upper bounds, computed here), or Opacus' "gdp".
+        secure_mode: coins and noise from the operating system's generator alone. In our modes they are by default,
+            unless `noise_generator` is given; torchcsprng is not needed.
+    """
+
+    def __init__(self, *, accountant: str = "prv", secure_mode: bool = False):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Secure RNG turned off")
+            super().__init__(accountant="rdp" if accountant in _ACCOUNTANTS else accountant)
+        if accountant in _ACCOUNTANTS:
+            self.accountant = _ACCOUNTANTS[accountant]()
+        self.secure_mode = secure_mode
+        self._ghost: Any = None
+        self._ledger: str | None = None
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: optim.Optimizer,
+        criterion: Any = None,
+        data_loader: DataLoader,
+        noise_multiplier: float,
+        max_grad_norm: float | list[float],
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        poisson_sampling: bool = True,
+        clipping: str = "flat",
+        noise_generator: torch.Generator | None = None,
+        grad_sample_mode: str = "hooks",
+        wrap_model: bool = True,
+        rand_on_empty: bool = False,
+        **kwargs: Any,
+    ) -> tuple:
+        """As Opacus'. In modes "ghost" and "ghost_fsdp" returns (module or hooks, optimizer, criterion, data_loader).
+
+        Further keyword arguments of our modes: `memory_budget` (bytes for per-unit gradients kept until clipping) and
+        `accumulate` (sum the microbatches of a step on the rank and reduce once).
+        """
+        criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
+        if grad_sample_mode not in MODES:
+            if self.secure_mode:
+                raise ValueError(
+                    f"secure_mode with grad_sample_mode={grad_sample_mode!r} is Opacus' and needs its own PrivacyEngine"
+                )
+            return super().make_private(
+                module=module,
+                optimizer=optimizer,
+                criterion=criterion,
+                data_loader=data_loader,
+                noise_multiplier=noise_multiplier,
+                max_grad_norm=max_grad_norm,
+                batch_first=batch_first,
+                loss_reduction=loss_reduction,
+                poisson_sampling=poisson_sampling,
+                clipping=clipping,
+                noise_generator=noise_generator,
+                grad_sample_mode=grad_sample_mode,
+                wrap_model=wrap_model,
+                rand_on_empty=rand_on_empty,
+                **kwargs,
+            )
+        _check(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, clipping, max_grad_norm)
+        check_reduction(loss_reduction)
+        if rand_on_empty:
+            raise ValueError(
+                "rand_on_empty puts a random example where nothing was drawn, so that one example more or less moves "
+                "the sum by up to twice the clip norm; an empty batch is a step like any other here"
+            )
+        options = {name: kwargs.pop(name) for name in ("memory_budget", "accumulate") if name in kwargs}
+        kwargs.pop("epsilon_tolerance", None)
+        self.validate(module=module, optimizer=None, data_loader=None)
+        kind = GhostModule if wrap_model else GhostHooks
+        private = kind(
+            module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **options
+        )
+        engine = private.engine
+        if poisson_sampling:
+            self._remember(data_loader)
+            data_loader = GhostDataLoader.from_data_loader(
+                data_loader,
+                rank=engine.ranks.rank,
+                world_size=engine.ranks.data_ranks,
+                generator=noise_generator,
+                batch_first=batch_first,
+            )
+        else:
+            warnings.warn(
+                "without Poisson sampling the accountant's epsilon is that of another sampler: it is no guarantee for "
+                "this run",
+                stacklevel=2,
+            )
+        sample_rate = 1 / len(data_loader)
+        expected_batch = int(len(data_loader.dataset) * sample_rate)
+        if expected_batch < 1:
+            raise ValueError(f"the data set must fill at least one example per step, got {len(data_loader.dataset)}")
+        ghost = GhostOptimizer(
+            optimizer.original_optimizer if isinstance(optimizer, opacus.optimizers.DPOptimizer) else optimizer,
+            engine=engine,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_batch_size=expected_batch / engine.ranks.data_ranks,  # per worker, as Opacus means it
+            loss_reduction=loss_reduction,
+            generator=noise_generator,
+            secure_mode=self.secure_mode,
+            **kwargs,
+        )
+        engine.set_constants(
+            sampling_rate=sample_rate,
+            divisor=float(expected_batch) if loss_reduction == "mean" else 1.0,
+            terms=ghost.terms,
+            generator=noise_generator,
+        )
+        ghost.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=sample_rate))
+        self._ghost = engine
+        return private, ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction), data_loader
+
+    def make_private_with_epsilon(
+        self,
+        *,
+        data_loader: DataLoader,
+        target_epsilon: float,
+        target_delta: float,
+        epochs: int,
+        **kwargs: Any,
+    ) -> tuple:
+        """As Opacus', with the noise multiplier of our certified accountants: epsilon after the last step is at most
+        the target, and all steps of all epochs are counted (`epochs * len(data_loader)`)."""
+        if len(self.accountant) > 0:
+            warnings.warn(
+                "make_private_with_epsilon plans from zero, but the accountant has spent some already; together they "
+                "will exceed the target",
+                stacklevel=2,
+            )
+        mechanism = self.accountant.mechanism()
+        search = accountants if mechanism in _ACCOUNTANTS else opacus.accountants.utils
+        tolerance = {"epsilon_tolerance": kwargs["epsilon_tolerance"]} if "epsilon_tolerance" in kwargs else {}
+        noise_multiplier = search.get_noise_multiplier(
+            target_epsilon=target_epsilon,
+            target_delta=target_delta,
+            sample_rate=1 / len(data_loader),
+            steps=epochs * len(data_loader),
+            accountant=mechanism,
+            **tolerance,
+        )
+        return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **kwargs)
+
+    def _remember(self, data_loader: DataLoader) -> None:
+        if self.dataset is None:
+            self.dataset = data_loader.dataset
+        elif self.dataset is not data_loader.dataset:
+            warnings.warn(
+                "this PrivacyEngine has accounted for another data set before; its epsilon is per data set, so use a "
+                "new engine unless both are the same",
+                stacklevel=3,
+            )
+
+
+def _check(
+    generator: Any,
+    secure_mode: bool,
+    module: nn.Module,
+    optimizer: optim.Optimizer,
+    mode: str,
+    clipping: str,
+    max_grad_norm: Any,
+) -> None:
+    if generator is not None and secure_mode:
+        raise ValueError("Passing seed is prohibited in secure mode")
+    if isinstance(module, AbstractGradSampleModule):
+        raise ValueError("the module is wrapped for private training already: pass the model itself")
+    known = set(module.parameters())
+    if any(p not in known for p in chain.from_iterable(group["params"] for group in optimizer.param_groups)):
+        raise ValueError(
+            "Module parameters are different than optimizer Parameters: build the optimizer from this module, after "
+            "FSDP2Wrapper where that is used"
+        )
+    if mode == "ghost_fsdp" and not isinstance(module, FSDPModule):
+        raise ValueError(
+            "grad_sample_mode='ghost_fsdp' needs a model under FSDP2: FSDP2Wrapper(model), or fully_shard; got "
+            f"{type(module).__name__}"
+        )
+    if mode == "ghost" and isinstance(module, FSDPModule):
+        raise ValueError("a model under FSDP2 takes grad_sample_mode='ghost_fsdp'")
+    if clipping not in ("flat", "per_layer"):
+        raise ValueError(f"clipping must be 'flat' or 'per_layer' in modes 'ghost' and 'ghost_fsdp', got {clipping!r}")
+    if isinstance(max_grad_norm, (list, tuple)):
+        raise ValueError(
+            "max_grad_norm must be one number in modes 'ghost' and 'ghost_fsdp' (per_layer shares it out), got a list"
+        )

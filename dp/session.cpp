@@ -1,0 +1,213 @@
+#include "dp/session.h"
+
+#include <stdexcept>
+
+namespace ghostshard::dp {
+namespace {
+
+std::vector<bool> all_or_none(const fsdp::ForeignModel& model, bool reduce_each) {
+  return std::vector<bool>(model.groups().size(), reduce_each);
+}
+
+at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).contiguous(); }
+
+}  // namespace
+
+Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> units, const SessionOptions& options,
+                 RunKey key, int64_t first_step)
+    : mesh_(std::move(mesh)),
+      model_(*mesh_, std::move(units)),
+      key_(std::move(key)),
+      options_(options),
+      plan_(options.plan),
+      clipper_(
+          std::make_unique<Clipper>(plan_.clipper(model_, {.recording = options.recording,
+                                                           .hold_memory_bytes = options.hold_memory_bytes,
+                                                           .reduce_each = all_or_none(model_, options.reduce_each)}))),
+      step_{.step = first_step, .attempt = 0},
+      uses_(model_.parameters().size()),
+      planned_(model_.parameters().size()) {
+  key_.share(*mesh_);
+}
+
+void Session::attach_ledger(accountant::LedgerWriter ledger) {
+  if (mechanism_ != nullptr) throw std::logic_error("a ledger must be attached before the first backward");
+  ledger_ = std::move(ledger);
+}
+
+std::optional<accountant::LedgerWriter> Session::detach_ledger() {
+  abandon();
+  mechanism_.reset();
+  return std::exchange(ledger_, std::nullopt);
+}
+
+void Session::set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier) {
+  plan_.set_terms(clip_norm, noise_multiplier);
+}
+
+void Session::renew_noise_key(const std::array<uint8_t, 32>& bytes) {
+  if (sum_) throw std::logic_error("the noise of a logical batch has one key");
+  key_.renew(bytes);
+  key_.share(*mesh_);
+}
+
+void Session::begin_microbatch(int64_t units) {
+  TORCH_CHECK_VALUE(units >= 0, "a microbatch has >= 0 units, got ", units);
+  if (tape_ != nullptr && tape_->units() == units && !tape_->began_recording()) return;
+  give_up_microbatch();
+  tape_ = clipper_->record(units, planned_);
+}
+
+int64_t Session::units() const { return tape_ == nullptr ? -1 : tape_->units(); }
+
+void Session::give_up_microbatch() {
+  if (tape_ != nullptr) tape_->give_up();
+  tape_.reset();
+  segments_.clear();
+  std::fill(uses_.begin(), uses_.end(), Uses{});
+  std::fill(planned_.begin(), planned_.end(), std::nullopt);
+}
+
+const fsdp::Parameter& Session::parameter(int64_t id) const {
+  const auto& all = model_.parameters();
+  TORCH_CHECK_VALUE(id >= 0 && id < static_cast<int64_t>(all.size()), "parameter ids are from 0 to ", all.size() - 1,
+                    ", got ", id);
+  return *all[static_cast<size_t>(id)];
+}
+
+const fsdp::Parameter* Session::parameter_or_none(int64_t id) const { return id < 0 ? nullptr : &parameter(id); }
+
+const fsdp::Parameter* Session::valued(int64_t id, const std::optional<at::Tensor>& value) {
+  const fsdp::Parameter* found = parameter_or_none(id);
+  if (found == nullptr) return nullptr;
+  TORCH_CHECK_VALUE(value.has_value(), "parameter '", found->name(), "' needs a value");
+  model_.set_value(*found, *value);
+  return found;
+}
+
+RecorderPtr Session::recorder() const {
+  TORCH_CHECK_VALUE(tape_ != nullptr, "a layer was called outside the model's own forward: its units are not known");
+  return tape_;
+}
+
+// row_extents: how many of the last extents make up a row (0: each element is one, as token ids are).
+SegmentsPtr Session::segments(const std::string& layer, const at::Tensor& x, int64_t row_extents) {
+  const int64_t units = recorder() == nullptr ? 0 : tape_->units();
+  TORCH_CHECK_VALUE(x.dim() > row_extents && x.size(0) == units, layer, ": the first extent must be that of the ",
+                    units, " units of this batch, got ", x.sizes(),
+                    ". Rows must stay with their units for per-unit norms; a layer that mixes or flattens them has no "
+                    "rule.");
+  int64_t rows = 1;
+  for (int64_t i = 1; i < x.dim() - row_extents; ++i) rows *= x.size(i);
+  for (const SegmentsPtr& known : segments_) {
+    if (units == 0 || known->length(0) == rows) return known;
+  }
+  std::vector<int64_t> offsets(static_cast<size_t>(units) + 1);
+  for (size_t u = 0; u < offsets.size(); ++u) offsets[u] = static_cast<int64_t>(u) * rows;
+  segments_.push_back(std::make_shared<kernels::Segments>(std::move(offsets)));
+  return segments_.back();
+}
+
+// A matrix used more than once is held, which adds up exactly; except by one head and one embedding, whose rows meet on
+// the tape.
+void Session::count_use(int64_t id) {
+  const fsdp::Parameter& counted = parameter(id);
+  if (recomputing()) return;
+  Uses& uses = uses_[counted.id()];
+  ++uses.other;
+  if (uses.linear + uses.other > 2 || uses.other > 1) planned_[counted.id()] = kernels::Recording::kHold;
+}
+
+at::Tensor Session::linear(int64_t weight, int64_t bias, bool stored_transposed, const at::Tensor& x,
+                           const at::Tensor& weight_value, const std::optional<at::Tensor>& bias_value) {
+  const LinearUse use{
+      .weight = valued(weight, weight_value), .bias = valued(bias, bias_value), .stored_transposed = stored_transposed};
+  const SegmentsPtr rows = segments(use.weight->name(), x, 1);
+  Uses& uses = uses_[use.weight->id()];
+  if (!recomputing()) ++uses.linear;
+  if (uses.linear > 1 || uses.linear + uses.other > 2) planned_[use.weight->id()] = kernels::Recording::kHold;
+  const at::Tensor y = dp::linear(use, rows_of(x), rows, recorder());
+  auto shape = x.sizes().vec();
+  shape.back() = y.size(1);
+  return y.view(shape);
+}
+
+at::Tensor Session::embedding(int64_t table, const at::Tensor& ids, const at::Tensor& table_value, int64_t padding_id) {
+  const fsdp::Parameter& looked_up = *valued(table, table_value);
+  const SegmentsPtr rows = segments(looked_up.name(), ids, 0);
+  count_use(table);
+  const at::Tensor y =
+      dp::embedding(looked_up, ids.reshape({-1}).to(at::kLong).contiguous(), rows, recorder(), padding_id);
+  auto shape = ids.sizes().vec();
+  shape.push_back(y.size(1));
+  return y.view(shape);
+}
+
+at::Tensor Session::layer_norm(int64_t scale, int64_t shift, const at::Tensor& x, double epsilon,
+                               const at::Tensor& scale_value, const at::Tensor& shift_value) {
+  const LayerNormUse use{.scale = valued(scale, scale_value), .shift = valued(shift, shift_value)};
+  const SegmentsPtr rows = segments(use.scale->name(), x, 1);
+  return dp::layer_norm(use, rows_of(x), epsilon, rows, recorder()).view(x.sizes());
+}
+
+at::Tensor Session::affine(int64_t scale, int64_t shift, const at::Tensor& x,
+                           const std::optional<at::Tensor>& scale_value, const std::optional<at::Tensor>& shift_value) {
+  const LayerNormUse use{.scale = valued(scale, scale_value), .shift = valued(shift, shift_value)};
+  const fsdp::Parameter* one = use.scale != nullptr ? use.scale : use.shift;
+  TORCH_CHECK_VALUE(one != nullptr, "an affine layer has a scale or a shift");
+  const SegmentsPtr rows = segments(one->name(), x, 1);
+  return dp::affine(use, rows_of(x), rows, recorder()).view(x.sizes());
+}
+
+void Session::instantiated(const std::shared_ptr<Tape>& tape, int64_t id, const at::Tensor& gradients) {
+  TORCH_CHECK_VALUE(tape != nullptr, "gradients are recorded on the tape of their forward");
+  const fsdp::Parameter& of = parameter(id);
+  if (of.trainable()) tape->instantiated(of, gradients);
+}
+
+void Session::clip() {
+  if (tape_ == nullptr) throw std::logic_error("there is nothing to clip: no forward was recorded since the last one");
+  if (mechanism_ == nullptr) {
+    mechanism_.reset(new GaussianMechanism(plan_.mechanism(model_, key_, ledger_ ? &*ledger_ : nullptr)));
+  }
+  if (!sum_) sum_ = clipper_->begin(*mechanism_, step_);
+  clipper_->add(*sum_, tape_);
+  give_up_microbatch();
+}
+
+std::vector<at::Tensor> Session::release() {
+  if (!sum_) throw std::logic_error("there is nothing to release: no backward since the last step");
+  std::vector<at::Tensor> owned(model_.parameters().size());
+  {
+    const PrivateGradient gradient = mechanism_->release(*std::exchange(sum_, std::nullopt), step_);
+    for (const auto& group : model_.groups()) {
+      if (!group->trainable()) continue;
+      const at::Tensor slice = gradient.slices().shard(*group);
+      for (const fsdp::Parameter* each : group->parameters()) {
+        auto none = each->shape();
+        none.front() = 0;  // some ranks own no rows of a small parameter
+        owned[each->id()] = at::zeros(none, at::kFloat);
+      }
+      for (const fsdp::OwnedRange& range : group->owned()) {
+        const fsdp::Parameter& of = *group->parameters()[static_cast<size_t>(range.tensor)];
+        auto shape = of.shape();
+        shape.front() = range.count / (of.numel() / shape.front());
+        owned[of.id()] = slice.narrow(0, range.shard_offset, range.count).view(shape);
+      }
+    }
+  }
+  mechanism_->give_away_slices();
+  step_ = {.step = step_.step + 1, .attempt = 0};
+  return owned;
+}
+
+void Session::abandon() {
+  give_up_microbatch();
+  if (!sum_) return;
+  sum_.reset();
+  ++step_.attempt;
+}
+
+int64_t Session::bytes_sent() const { return mesh_->reduce().bytes_sent() + mesh_->replicate().bytes_sent(); }
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,119 @@
+// Private steps on a model that belongs to somebody else: what a training loop in another language drives.
+//
+// The owner computes forward and backward; where a layer has trainable parameters it calls the functions below instead
+// of its own, so that no weight gradient enters autograd. After each backward clip() turns the microbatch into its
+// clipped sum, which leaves the rank at once, on top of the noise: ledger and noise come with the first microbatch of a
+// logical batch, and no sum without noise is ever assembled (dp/mechanism.h). release() ends the logical batch.
+//
+// Every rank makes the same calls of clip() and release() in the same order, with any number of units, also none.
+// One thread at a time; backward may run on others.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accountant/ledger.h"
+#include "dp/adjustable_plan.h"
+#include "dp/layers.h"
+#include "fsdp/foreign_model.h"
+
+namespace ghostshard::dp {
+
+struct SessionOptions {
+  AdjustablePlan::Config plan;
+  // True: each microbatch's sum is reduced into the owned rows. False: summed whole in float32 on every rank and
+  // reduced by release(); less traffic, more memory.
+  bool reduce_each = true;
+  RecordingChoice recording = RecordingChoice::kAutomatic;
+  int64_t hold_memory_bytes = int64_t{1} << 30;
+};
+
+class Session {
+ public:
+  // The parameters' ids are their places in `units`, counted through. first_step: of the run, where an earlier session
+  // has done some. A collective: every rank takes rank 0's key.
+  Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> units, const SessionOptions& options,
+          RunKey key, int64_t first_step = 0);
+
+  const fsdp::ForeignModel& model() const { return model_; }
+  const RunKey& key() const { return key_; }
+  // On rank 0; before the first clip() (std::logic_error).
+  void attach_ledger(accountant::LedgerWriter ledger);
+  std::optional<accountant::LedgerWriter> detach_ledger();
+
+  // For the next logical batch (dp/adjustable_plan.h).
+  void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
+
+  // From the next logical batch on noise follows from rank 0's bytes: for callers whose noise comes from a generator of
+  // theirs. Every call must bring other bytes. Not within a logical batch (std::logic_error). A collective.
+  void renew_noise_key(const std::array<uint8_t, 32>& bytes);
+
+  // A forward over this many units begins, each the same number of consecutive rows of every layer. Forwards that
+  // follow before a backward belong to the same microbatch if they have as many units; otherwise what was recorded is
+  // given up.
+  void begin_microbatch(int64_t units);
+  int64_t units() const;  // of the microbatch that was begun; -1: none
+  // What the functions below record on; for instantiated().
+  std::shared_ptr<Tape> tape() const { return tape_; }
+
+  // Layers with trainable parameters, by parameter id (-1: none such), on x [units, ..., d] with the values that the
+  // owner computes with. Results have the shape that the owner's layer gives. Rows per unit: the product of the extents
+  // between the first and the last. Errors as in dp/layers.h.
+  at::Tensor linear(int64_t weight, int64_t bias, bool stored_transposed, const at::Tensor& x,
+                    const at::Tensor& weight_value, const std::optional<at::Tensor>& bias_value);
+  at::Tensor embedding(int64_t table, const at::Tensor& ids, const at::Tensor& table_value, int64_t padding_id);
+  at::Tensor layer_norm(int64_t scale, int64_t shift, const at::Tensor& x, double epsilon,
+                        const at::Tensor& scale_value, const at::Tensor& shift_value);
+  at::Tensor affine(int64_t scale, int64_t shift, const at::Tensor& x, const std::optional<at::Tensor>& scale_value,
+                    const std::optional<at::Tensor>& shift_value);
+  // In backward: one gradient for each unit, [units, shape...].
+  void instantiated(const std::shared_ptr<Tape>& tape, int64_t parameter, const at::Tensor& gradients);
+  // Some layer will use the parameter once more in this microbatch; those above count their own uses.
+  void count_use(int64_t parameter);
+
+  // After backward. Opens the logical batch if there is none. A collective.
+  void clip();
+  // Gives up the microbatch: nothing of it was or will be added.
+  void give_up_microbatch();
+  // Ends the logical batch: by parameter id, the noised sum of what this rank owns, divided by the divisor (float32
+  // [rows, ...]; undefined for frozen parameters). std::logic_error without a clip() before. A collective.
+  std::vector<at::Tensor> release();
+  // Drops the logical batch. What it was charged stays charged; the next one has new noise.
+  void abandon();
+
+  bool open() const { return sum_.has_value(); }
+  int64_t steps_released() const { return step_.step; }
+  int64_t bytes_sent() const;  // by this rank, of gradients
+
+ private:
+  const fsdp::Parameter& parameter(int64_t id) const;
+  const fsdp::Parameter* parameter_or_none(int64_t id) const;
+  const fsdp::Parameter* valued(int64_t id, const std::optional<at::Tensor>& value);
+  SegmentsPtr segments(const std::string& layer, const at::Tensor& x, int64_t row_extents);
+  RecorderPtr recorder() const;
+  // A layer called now runs again within backward (activation checkpointing): no further use of its parameters.
+  bool recomputing() const { return tape_ != nullptr && tape_->began_recording(); }
+
+  std::shared_ptr<fsdp::Mesh> mesh_;
+  fsdp::ForeignModel model_;
+  RunKey key_;
+  SessionOptions options_;
+  AdjustablePlan plan_;
+  std::optional<accountant::LedgerWriter> ledger_;
+  std::unique_ptr<Clipper> clipper_;
+  std::unique_ptr<GaussianMechanism> mechanism_;  // made with the first clip(): only then is the ledger known
+  std::optional<ClippedSum> sum_;
+  std::shared_ptr<Tape> tape_;
+  StepId step_;
+  std::vector<SegmentsPtr> segments_;  // of this microbatch, by what layers have asked for
+  struct Uses {
+    int32_t linear = 0, other = 0;
+  };
+  std::vector<Uses> uses_;  // by parameter id, in this microbatch
+  std::vector<std::optional<kernels::Recording>> planned_;
+};
+
+}  // namespace ghostshard::dp

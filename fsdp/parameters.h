@@ -1,0 +1,135 @@
+// The parameters of a model, grouped as they are gathered and reduced: what they are called, how they are shaped, where
+// their elements lie and which rank owns which. Who stores them is another matter: fsdp/sharded_model.h is our own
+// engine; fsdp/foreign_model.h describes what somebody else shards (PyTorch's fully_shard) or does not shard at all.
+//
+// A *unit* (a transformer block, an embedding) is gathered and released as a whole. Its parameters form up to two flat
+// groups, trainable and frozen, each with a ShardPlan.
+//
+// On a mesh with a model axis a parameter may be cut (fsdp/model_split.h): then shape(), numel(), value() and the plan
+// are of this rank's part, and all ranks' parts have one shape. What is not cut is the same on every model rank, and
+// stays so as long as every rank computes the same bits from it: model peers must be machines of one kind.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/mesh.h"
+#include "fsdp/model_split.h"
+#include "fsdp/shard_plan.h"
+
+namespace ghostshard::fsdp {
+
+class FlatGroup;
+class GroupedParameters;
+
+enum class Residency { kRegather, kKeep };
+
+struct ParameterSpec {
+  std::string name;
+  std::vector<int64_t> shape;  // of the whole parameter
+  bool trainable = true;
+  ModelSplit split{};  // among the ranks of the model axis
+};
+
+struct UnitSpec {
+  std::string name;
+  std::vector<ParameterSpec> parameters;
+  Residency residency = Residency::kRegather;
+};
+
+// Stable address for the life of the model.
+class Parameter {
+ public:
+  const std::string& name() const { return name_; }
+  uint32_t id() const { return id_; }  // position in order of declaration; does not depend on ranks or freezing
+  const std::vector<int64_t>& shape() const { return shape_; }
+  int64_t numel() const;
+  const std::vector<int64_t>& whole_shape() const { return whole_shape_; }
+  int64_t whole_numel() const;
+  // Its elements are dealt out over the model axis, rather than the same on every model rank.
+  bool cut() const { return shape_ != whole_shape_; }
+  const ModelSplit& split() const { return split_; }
+  // Where the elements [first, first + count) of this rank's part lie in the whole parameter.
+  std::vector<ElementRun> whole_runs(int64_t first, int64_t count) const;
+  bool trainable() const { return trainable_; }
+  int64_t unit() const { return unit_; }
+  const FlatGroup& group() const { return *group_; }
+  int64_t offset() const { return offset_; }  // of the first element within the group's flat buffer
+  // [shape], whole, in the model's compute dtype. Throws std::logic_error naming the parameter if it is not there now
+  // (its unit is not gathered).
+  at::Tensor value() const;
+
+ private:
+  friend class GroupedParameters;
+  std::string name_;
+  uint32_t id_ = 0;
+  std::vector<int64_t> shape_, whole_shape_;
+  ModelSplit split_;
+  bool trainable_ = true;
+  int64_t unit_ = 0;
+  int64_t offset_ = 0;
+  const FlatGroup* group_ = nullptr;
+  const GroupedParameters* model_ = nullptr;
+};
+
+// One flat buffer's worth of parameters of one unit, all trainable or all frozen.
+class FlatGroup {
+ public:
+  int64_t index() const { return index_; }  // among all groups of the model
+  int64_t unit() const { return unit_; }
+  bool trainable() const { return trainable_; }
+  const ShardPlan& plan() const { return plan_; }                             // over the shard axis
+  std::vector<OwnedRange> owned() const { return plan_.owned(shard_rank_); }  // by this rank; the same on all replicas
+  const std::vector<const Parameter*>& parameters() const { return parameters_; }  // in the plan's order
+  // float32 [shard_size], this rank's master weights; undefined where somebody else stores them.
+  at::Tensor shard() const { return shard_; }
+
+ private:
+  friend class GroupedParameters;
+  int64_t index_ = 0;
+  int64_t unit_ = 0;
+  bool trainable_ = true;
+  int64_t shard_rank_ = 0;
+  ShardPlan plan_;
+  std::vector<const Parameter*> parameters_;
+  at::Tensor shard_;
+};
+
+class GroupedParameters {
+ public:
+  virtual ~GroupedParameters() = default;
+  GroupedParameters(const GroupedParameters&) = delete;
+  GroupedParameters& operator=(const GroupedParameters&) = delete;
+
+  Mesh& mesh() const { return mesh_; }
+  int64_t unit_count() const { return static_cast<int64_t>(units_.size()); }
+  int64_t parameter_count() const;                            // elements of whole parameters, trainable and frozen
+  int64_t trainable_parameter_count() const;                  // likewise
+  const Parameter& parameter(const std::string& name) const;  // std::out_of_range naming it
+  const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
+  const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
+  bool unit_trainable(int64_t unit) const;
+
+ protected:
+  using Planner = std::function<ShardPlan(const std::vector<const Parameter*>&, int64_t world_size)>;
+  // Throws std::invalid_argument for a name used twice, a shape without elements, a cut that does not come out even.
+  GroupedParameters(Mesh& mesh, std::vector<UnitSpec> units, const Planner& plan);
+  const std::vector<UnitSpec>& units() const { return units_; }
+  void allocate_shards();
+  void declare(const UnitSpec& unit, int64_t index, const Planner& plan);
+  virtual at::Tensor value_of(const Parameter& parameter) const = 0;
+
+ private:
+  friend class Parameter;
+  Mesh& mesh_;
+  std::vector<UnitSpec> units_;
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::vector<std::unique_ptr<FlatGroup>> groups_;
+};
+
+}  // namespace ghostshard::fsdp

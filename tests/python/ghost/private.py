@@ -1,0 +1,59 @@
+"""A private model under test, without data loader or accountant: what a step releases, by parameter name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ghostshard.ghost.loss import PrivateLoss
+from ghostshard.ghost.module import GhostModule
+from ghostshard.ghost.optimizer import GhostOptimizer
+
+Loss = Callable[[nn.Module, tuple[torch.Tensor, ...]], torch.Tensor]
+
+
+class Private:
+    """sampling rate 0.1; divisor 1, so that a step without noise releases the clipped sum itself."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clip_norm: float,
+        *,
+        noise_multiplier: float = 0.0,
+        generator: torch.Generator | None = None,
+        lr: float = 1.0,
+        **options,
+    ):
+        self.model = model
+        self.module = GhostModule(model, **options)
+        self.engine = self.module.engine
+        self.optimizer = GhostOptimizer(
+            torch.optim.SGD([p for p in model.parameters()], lr=lr),
+            engine=self.engine,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=clip_norm,
+            expected_batch_size=1,
+        )
+        self.engine.set_constants(
+            sampling_rate=0.1, divisor=1.0, terms=self.optimizer.terms, generator=generator
+        )
+
+    def backward(self, loss: Loss, batch: tuple[torch.Tensor, ...]) -> None:
+        PrivateLoss(self.engine, loss(self.module, batch)).backward()
+
+    def released(self) -> dict[str, torch.Tensor]:
+        self.engine.release()
+        return {
+            name: (p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad).clone()
+            for name, p in self.model.named_parameters()
+            if p.requires_grad
+        }
+
+    def step(self, loss: Loss, batches: list[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
+        for batch in batches:
+            self.backward(loss, batch)
+        return self.released()

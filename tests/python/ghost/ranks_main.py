@@ -1,0 +1,202 @@
+"""Scenarios on several ranks: started by torchrun, writes a JSON list to the file named first. See test_ghost_ranks.py.
+
+    torchrun --nproc_per_node 4 ranks_main.py results.json 2x2
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+
+import oracle
+import torch
+import torch.distributed as dist
+from models import CASES, next_token_loss
+from private import Private
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
+
+from ghostshard import FSDP2Wrapper
+
+ROWS = 9  # of the global first microbatch: no number of ranks divides it
+
+
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 2, "n_embd": 24, "n_head": 2, "vocab_size": 50, "n_positions": 16}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0))
+
+
+def llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=16, tie_word_embeddings=False, bos_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def bert() -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=50, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    return BertForMaskedLM(config)
+
+
+def gpt2_with_lora() -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(gpt2(), LoraConfig(r=3, lora_dropout=0.0, target_modules=["c_attn", "c_fc"]))
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "lora_B" in name:
+                p.normal_(std=0.1)
+    return model
+
+
+def checkpointed_gpt2() -> nn.Module:
+    model = gpt2()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model
+
+
+def masked_loss(model, batch):
+    """Every place counts, as in masked language modelling with all labels given."""
+    logits = model(batch[0]).logits
+    return functional.cross_entropy(logits.transpose(1, 2), batch[0], reduction="none").mean(1)
+
+
+def tokens() -> list[tuple[torch.Tensor, ...]]:
+    return [(torch.randint(0, 50, (ROWS, 8)),), (torch.randint(0, 50, (3, 8)),)]
+
+
+def wrapped(model: nn.Module, mesh) -> nn.Module:
+    return FSDP2Wrapper(model, mesh=mesh)
+
+
+def sharded_by_leaf(model: nn.Module, mesh) -> nn.Module:
+    """As Opacus' own wrapper would: a unit for each layer."""
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.LayerNorm)):
+            fully_shard(module, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def by_name(name: str):
+    return next(case for case in CASES if case.name == name)
+
+
+def local(batches: list[tuple[torch.Tensor, ...]]) -> list[tuple[torch.Tensor, ...]]:
+    """The first microbatch dealt out unevenly, the second to rank 0 alone: the others have an empty one."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    first, second = batches[0], batches[1] if len(batches) > 1 else batches[0]
+    return [
+        tuple(value[rank::ranks] for value in first),
+        tuple(value if rank == 0 else value[:0] for value in second),
+    ]
+
+
+def sum_scenario(
+    build: Callable[[], nn.Module], batches: Callable[[], list], loss, clip_norm: float, shard=wrapped, **options
+) -> Callable:
+    def run(mesh) -> float:
+        torch.manual_seed(11)
+        model, all_batches = build(), batches()
+        twin = copy.deepcopy(model)
+        expected = oracle.clipped_sum(
+            twin, loss, [all_batches[0], all_batches[1] if len(all_batches) > 1 else all_batches[0]], clip_norm
+        )
+        private = Private(shard(model, mesh), clip_norm, **options)
+        return oracle.worst_difference(private.step(loss, local(all_batches)), expected)
+
+    return run
+
+
+def noise(mesh) -> list[float]:
+    """The noise on one parameter, whole, from a generator that only rank 0's seed decides."""
+    torch.manual_seed(11)
+    model = by_name("language_tied").build()
+    batches = local(by_name("language_tied").batches())
+    generator = torch.Generator().manual_seed(5 + 100 * (dist.get_rank() if dist.is_initialized() else 0))
+    sums = []
+    for noise_multiplier in (2.0, 0.0):
+        twin = wrapped(copy.deepcopy(model), mesh)
+        private = Private(twin, 0.3, noise_multiplier=noise_multiplier, generator=generator)
+        sums.append(private.step(next_token_loss, batches)["tokens.weight"])
+    return (sums[0] - sums[1]).flatten().tolist()
+
+
+def bfloat16(mesh) -> dict[str, float]:
+    """Clipped norms under bf16 compute: one example at a time, all of them clipped."""
+    torch.manual_seed(11)
+    model = FSDP2Wrapper(gpt2(), mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    private = Private(model, 1e-2)
+    batch = tokens()[0]
+    norms = []
+    for i in range(4):
+        mine = tuple(value[i : i + 1] if dist.get_rank() == 0 else value[:0] for value in batch)
+        found = private.step(next_token_loss, [mine])
+        norms.append(float(torch.sqrt(sum(value.double().square().sum() for value in found.values()))) / 1e-2)
+    return {"least": min(norms), "most": max(norms)}
+
+
+def bytes_sent(mesh) -> dict[str, int]:
+    """Gradient bytes of a step with two microbatches, reduced each or once, and the parameters' own size."""
+    sent = {}
+    for accumulate in (False, True):
+        torch.manual_seed(11)
+        model = wrapped(gpt2(), mesh)
+        private = Private(model, 1.0, accumulate=accumulate)
+        private.step(next_token_loss, local(tokens()))
+        sent["accumulated" if accumulate else "reduced_each"] = private.engine.bytes_sent
+        sent["parameters"] = 4 * sum(p.numel() for p in model.parameters())
+    return sent
+
+
+SCENARIOS: dict[str, Callable] = {
+    **{
+        case: sum_scenario(by_name(case).build, by_name(case).batches, by_name(case).loss, by_name(case).clip_norm)
+        for case in ("mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "layer_without_a_rule")
+    },
+    "gpt2_tied": sum_scenario(gpt2, tokens, next_token_loss, 0.5),
+    "gpt2_accumulated": sum_scenario(gpt2, tokens, next_token_loss, 0.5, accumulate=True),
+    "gpt2_checkpointed": sum_scenario(checkpointed_gpt2, tokens, next_token_loss, 0.5),
+    "gpt2_with_lora": sum_scenario(gpt2_with_lora, tokens, next_token_loss, 0.05),
+    "llama": sum_scenario(llama, tokens, next_token_loss, 0.5),
+    "bert": sum_scenario(bert, tokens, masked_loss, 0.5),
+    "language_sharded_by_leaf": sum_scenario(
+        by_name("language_untied").build, by_name("language_untied").batches, next_token_loss, 0.3, sharded_by_leaf
+    ),
+    "noise": noise,
+    "bfloat16": bfloat16,
+    "bytes": bytes_sent,
+}
+
+
+def main() -> None:
+    results, shape = sys.argv[1], [int(extent) for extent in sys.argv[2].split("x")]
+    dist.init_process_group("gloo")
+    names = ("replicate", "shard")
+    mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=names if len(shape) == 2 else names[1:])
+    found = {}
+    for name, scenario in SCENARIOS.items():
+        print(f"rank {dist.get_rank()}: {name}", file=sys.stderr, flush=True)  # an exception ends all ranks
+        found[name] = scenario(mesh)
+    if dist.get_rank() == 0:
+        with open(results, "w") as file:
+            json.dump(found, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""What could only be under-counted is refused, by name, and nothing of it is kept."""
+
+import pytest
+import torch
+from models import CASES, Language, class_loss, next_token_loss
+from private import Private
+from torch import nn
+from torch.nn import functional
+
+from ghostshard.ghost.loss import PrivateLoss
+
+
+class HeadByHand(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8)
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, ids):
+        return functional.linear(self.inner(self.tokens(ids)), self.tokens.weight)
+
+
+def test_a_parameter_used_outside_of_its_layer():
+    model = HeadByHand()
+    private = Private(model, 1.0)
+    with pytest.raises(RuntimeError, match=r"'tokens\.weight' was used outside"):
+        private.backward(next_token_loss, (torch.randint(0, 11, (4, 5)),))
+    assert all(p.grad is None for p in model.parameters())
+    with pytest.raises(RuntimeError, match="nothing can be released twice"):
+        private.released()
+
+
+class Mixes(nn.Module):
+    """Hands one example's rows to another's place: [B, T, d] as [B·T, d]."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.inner(x.flatten(0, 1)).unflatten(0, x.shape[:2]).sum(1)
+
+
+def test_a_layer_whose_rows_are_no_longer_units():
+    with pytest.raises(ValueError, match=r"inner\.weight.*5 units"):
+        Private(Mixes(), 1.0).backward(class_loss, (torch.randn(5, 2, 6), torch.randint(0, 3, (5,))))
+
+
+def test_losses_that_are_not_one_for_each_unit():
+    private = Private(nn.Sequential(nn.Linear(6, 3)), 1.0)
+    with pytest.raises(ValueError, match=r"one loss for each of the 5 units.*\(5, 3\)"):
+        PrivateLoss(private.engine, private.module(torch.randn(5, 6))).backward()
+
+
+def test_a_release_without_a_backward():
+    private = Private(nn.Sequential(nn.Linear(6, 3)), 1.0)
+    with pytest.raises(RuntimeError, match="since the last step"):
+        private.optimizer.step()
+    private.step(class_loss, [(torch.randn(5, 6), torch.randint(0, 3, (5,)))])
+    with pytest.raises(RuntimeError, match="released twice"):
+        private.optimizer.step()
+
+
+def test_terms_that_change_within_a_batch():
+    private = Private(nn.Sequential(nn.Linear(6, 3)), 1.0, noise_multiplier=1.0)
+    batch = (torch.randn(5, 6), torch.randint(0, 3, (5,)))
+    private.backward(class_loss, batch)
+    private.optimizer.max_grad_norm = 0.1
+    with pytest.raises(RuntimeError, match="between logical batches"):
+        private.optimizer.step()
+
+
+def test_an_exception_in_backward_leaves_nothing_behind():
+    case = next(case for case in CASES if case.name == "mlp")
+    torch.manual_seed(3)
+    model, batches = case.build(), case.batches()
+    private = Private(model, 0.5)
+    alone = private.step(case.loss, batches[:1])
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            raise MemoryError("out of memory")
+
+    def failing(module, batch):
+        x = torch.nn.functional.relu(module._module[0](batch[0]))
+        return functional.cross_entropy(module._module[2](Fails.apply(x)), batch[1], reduction="none")
+
+    with pytest.raises(MemoryError):
+        private.backward(failing, batches[1])
+    again = private.step(case.loss, batches[:1])
+    for name in alone:
+        assert torch.equal(alone[name], again[name])
+
+
+@pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}], ids=lambda o: next(iter(o)))
+def test_embeddings_that_couple_examples(options):
+    model = nn.Sequential(nn.Embedding(11, 8, **options), nn.Flatten(), nn.Linear(16, 3))
+    with pytest.raises(ValueError, match="no per-example rule"):
+        Private(model, 1.0).backward(class_loss, (torch.randint(0, 11, (5, 2)), torch.randint(0, 3, (5,))))
+
+
+def test_a_forward_that_is_never_gone_back_through():
+    model = Language(tied=True)
+    private = Private(model, 0.3)
+    batch = (torch.randint(0, 11, (4, 5)),)
+    expected = private.step(next_token_loss, [batch])
+    next_token_loss(private.module, batch)  # its graph is dropped
+    next_token_loss(private.module, (batch[0][:2],))
+    found = private.step(next_token_loss, [batch])
+    for name in expected:
+        assert torch.equal(found[name], expected[name])
