@@ -16,6 +16,7 @@
 #include "accountant/calibration.h"
 #include "accountant/ledger.h"
 #include "accountant/rdp.h"
+#include "accountant/report.h"
 
 namespace py = pybind11;
 
@@ -53,6 +54,15 @@ std::unique_ptr<Accountant> charged(const History& history, const std::string& a
   for (const auto& [sigma, q, steps] : history)
     if (steps > 0) engine->compose(event(sigma, q), steps);
   return engine;
+}
+
+// privacy_report.json and .html into the folder; the summary.
+std::string report_of(const std::string& ledger, double delta, const std::string& facts, const std::string& folder,
+                      const std::string& accountant) {
+  const nlohmann::json report =
+      build_report(read_ledger(ledger), Delta(delta), nlohmann::json::parse(facts), accountant);
+  write_report(folder, report);
+  return summarize_report(report);
 }
 
 const char* const kNoiseless = "steps without noise";
@@ -117,6 +127,8 @@ PYBIND11_MODULE(accountant, module) {
   module.def("deltas", &deltas, py::arg("history"), py::arg("epsilons"), py::kw_only(), py::arg("accountant"),
              py::arg("adjacency"), release());
   module.def("rdp_epsilon_at_orders", &at_orders, py::arg("history"), py::arg("orders"), py::arg("delta"), release());
+  module.def("write_report", &report_of, py::arg("ledger"), py::arg("delta"), py::arg("facts"), py::arg("folder"),
+             py::arg("accountant"), release());
   module.def(
       "noise_multiplier",
       [](double epsilon, double delta, double q, int64_t steps, const std::string& accountant,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import opacus
@@ -14,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 
 from . import accountants
+from ._native import load
 from .data_loading import GhostDataLoader
 from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.module import GhostHooks, GhostModule
@@ -110,14 +113,16 @@ class PrivacyEngine(opacus.PrivacyEngine):
             module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **options
         )
         engine = private.engine
+        self._remember(data_loader)
         if poisson_sampling:
-            self._remember(data_loader)
+            if self.secure_mode and data_loader.generator is not None:
+                raise ValueError("secure_mode draws coins from the operating system: the data loader has a generator")
             data_loader = GhostDataLoader.from_data_loader(
                 data_loader,
                 rank=engine.ranks.rank,
                 world_size=engine.ranks.data_ranks,
-                generator=noise_generator,
                 batch_first=batch_first,
+                process_group=engine.ranks.handles[3] if engine.ranks.handles else None,
             )
         else:
             warnings.warn(
@@ -147,6 +152,11 @@ class PrivacyEngine(opacus.PrivacyEngine):
             generator=noise_generator,
         )
         ghost.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=sample_rate))
+        if self._ledger is not None:
+            engine.attach_ledger(
+                self._ledger,
+                _ledger_header(data_loader, sample_rate, expected_batch, ghost, engine, poisson_sampling),
+            )
         self._ghost = engine
         return private, ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction), data_loader
 
@@ -180,6 +190,42 @@ class PrivacyEngine(opacus.PrivacyEngine):
         )
         return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **kwargs)
 
+    def attach_ledger(self, path: str | os.PathLike) -> None:
+        """Before make_private: a write-ahead ledger. Every step is on disk, in a hash chain, before its gradient is used.
+
+        Rank 0 writes; a file that exists is refused. `ghostshard-account verify` checks it, and report() is made from it.
+        """
+        if self._ghost is not None:
+            raise ValueError("attach_ledger() comes before make_private(): a ledger holds the run from its first step")
+        self._ledger = os.fspath(path)
+
+    def report(self, path: str | os.PathLike, *, delta: float | None = None) -> str:
+        """Writes privacy_report.json and privacy_report.html into the folder `path`; returns the summary for people.
+
+        From the ledger, so attach_ledger() must have come first. delta: default min(1e-6, n^-1.1) for n examples. On
+        several ranks call it on rank 0.
+        """
+        if self._ledger is None or self._ghost is None:
+            raise ValueError("report() is made from the write-ahead ledger: call attach_ledger(path) before make_private()")
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        if delta is None:
+            delta = min(1e-6, len(self.dataset) ** -1.1)
+        mechanism = self.accountant.mechanism()
+        accountant = mechanism if mechanism in _ACCOUNTANTS else "contour"
+        return load("accountant").write_report(self._ledger, float(delta), "{}", str(folder), accountant)
+
+    def save_checkpoint(self, *, path: Any, module: nn.Module, **kwargs: Any) -> None:
+        """As Opacus'. A model under FSDP2 is gathered first: all ranks must call it, rank 0 writes."""
+        inner = getattr(module, "_module", module)
+        if not isinstance(inner, FSDPModule):
+            super().save_checkpoint(path=path, module=module, **kwargs)
+            return
+        raise ValueError(
+            "a sharded model is saved with torch.distributed.checkpoint (get_state_dict of model and optimizer), and "
+            "accountant.state_dict() beside it: one file for all ranks would be written by all of them at once"
+        )
+
     def _remember(self, data_loader: DataLoader) -> None:
         if self.dataset is None:
             self.dataset = data_loader.dataset
@@ -189,6 +235,30 @@ class PrivacyEngine(opacus.PrivacyEngine):
                 "new engine unless both are the same",
                 stacklevel=3,
             )
+
+
+def _ledger_header(
+    data_loader: DataLoader,
+    sample_rate: float,
+    expected_batch: int,
+    optimizer: GhostOptimizer,
+    engine: Any,
+    poisson_sampling: bool,
+) -> dict:
+    per_layer = "per layer: each of K groups gathered together by clip_norm/sqrt(K)"
+    header = {
+        "adjacency": "zero-out",
+        "unit_of_privacy": "example",
+        "units": len(data_loader.dataset),
+        "expected_batch": expected_batch,
+        "sampling_rate": sample_rate,
+        "clip_norm": float(optimizer.max_grad_norm),
+        "clipping": "flat, per example, over all trainable parameters" if engine.clipping == "flat" else per_layer,
+        "facts": {"sampler": {"executed": "poisson" if poisson_sampling else "the data loader's own, not Poisson"}},
+    }
+    if optimizer.noise_multiplier > 0:
+        header["noise_multiplier"] = float(optimizer.noise_multiplier)
+    return header
 
 
 def _check(

@@ -1,0 +1,92 @@
+"""Training steps from Python, several engines in turn, each kept ready in its own processes: GhostShard's ghost_fsdp,
+PyTorch's FSDP2 without privacy, Opacus' ghost_fsdp, Opacus' ghost with the model whole on every rank. One step of each,
+again and again, in an order that changes, so that whatever else the machine does hits all alike. Prints a table and
+writes JSON. Ratios are medians over rounds; "/fsdp2" of 0.97 means 3 % slower than without privacy.
+
+    .venv/bin/python bench/peers.py --output bench/results/peers.json
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+
+from step_peers import ROOT, SHAPES, Engine
+
+ENGINES = ["fsdp2", "fsdp2_accumulate", "ghostshard", "ghostshard_accumulate", "opacus_fsdp", "opacus_dpddp"]
+COLUMNS = ("seconds", "processor_seconds", "peak_memory_mib", "loopback_mb")
+
+
+class PythonEngine(Engine):
+    def step(self, word="step"):
+        self.ranks[0].stdin.write(word + "\n")
+        self.ranks[0].stdin.flush()
+        answer = self.ranks[0].stdout.readline().split()
+        if len(answer) != len(COLUMNS):
+            raise SystemExit(f"{self.ranks[0].args[1:3]} ended instead of answering")
+        return [float(value) for value in answer]
+
+
+def compare(name, shape, microbatches, ranks, repeats, names):
+    sizes = [f"--{key}={value}" for key, value in shape.items() if key != "untied"]
+    engines = {}
+    for engine in names:
+        command = [sys.executable, str(ROOT / "bench/peers/python_step.py"), engine, *sizes,
+                   f"--microbatches={microbatches}"]
+        engines[engine] = PythonEngine(command, ranks)
+    series = {engine: [] for engine in names}
+    for i in range(repeats + 1):  # the first round warms up
+        for engine in (names if i % 2 == 0 else names[::-1]):
+            answer = engines[engine].step()
+            if i > 0:
+                series[engine].append(answer)
+    for engine in engines.values():
+        engine.quit()
+    result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats, **shape, "untied": True,
+              "engines": {}}
+    for engine, answers in series.items():
+        row = {key: statistics.median(column) for key, column in zip(COLUMNS, zip(*answers))}
+        row["peak_memory_mib"] = max(answer[2] for answer in answers)
+        for peer in ("fsdp2", "fsdp2_accumulate"):
+            if peer in series:
+                for column, key in ((0, "throughput"), (1, "processor")):
+                    row[f"{key}_over_{peer}"] = statistics.median(
+                        p[column] / q[column] for p, q in zip(series[peer], answers))
+        result["engines"][engine] = row
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["21M_T100", "21M_T512", "28.9M_T100"])
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    parser.add_argument("--microbatches", nargs="+", type=int, default=[4, 1])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=pathlib.Path)
+    args = parser.parse_args()
+    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    report = {"device": f"CPU, {os.cpu_count()} cores, {platform.machine()}", "commit": commit.stdout.strip(),
+              "load_before": os.getloadavg(), "runs": []}
+    print(f"{'shape':11} {'mb':>2} {'engine':22} {'step s':>7} {'/fsdp2':>7} {'cpu':>6} {'/accum.':>8} {'MiB':>6} "
+          f"{'MB sent':>8}")
+    for name in args.shapes:
+        for microbatches in args.microbatches:
+            run = compare(name, SHAPES[name], microbatches, args.ranks, args.repeats, args.engines)
+            report["runs"].append(run)
+            for engine, row in run["engines"].items():
+                ratios = [row.get(f"{key}_over_{peer}", float("nan")) for key, peer in
+                          (("throughput", "fsdp2"), ("processor", "fsdp2"), ("throughput", "fsdp2_accumulate"))]
+                print(f"{name:11} {microbatches:2} {engine:22} {row['seconds']:7.3f} {ratios[0]:7.3f} {ratios[1]:6.3f} "
+                      f"{ratios[2]:8.3f} {row['peak_memory_mib']:6.0f} {row['loopback_mb']:8.1f}", flush=True)
+            if args.output:
+                report["load_after"] = os.getloadavg()
+                args.output.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""One training step of one engine, on command. Started by bench/peers.py, one process a rank.
+
+Rank 0 reads `step` or `quit` from standard input and answers a step with seconds of wall time, seconds of processor
+time, peak memory in MiB, and bytes on the loopback interface in MB (of all ranks together, protocol included).
+
+Engines: fsdp2 (PyTorch's fully_shard per block, no privacy), fsdp2_accumulate (the same, gradients reduced with the last
+microbatch), ghostshard, ghostshard_accumulate, opacus_fsdp (Opacus' ghost_fsdp), opacus_dpddp (Opacus' ghost, model
+whole on every rank).
+"""
+
+import argparse
+import os
+import resource
+import sys
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+from gpt2_like import Gpt2Like
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, TensorDataset
+
+SIZES = {"layers": 4, "width": 512, "heads": 8, "vocab": 8192, "length": 100, "texts": 8, "microbatches": 4}
+
+
+class Plain:
+    def __init__(self, model, accumulate):
+        for block in model.h:
+            fully_shard(block)
+        self.model = fully_shard(model)
+        self.optimizer = optimizer_of(model)
+        self.accumulate = accumulate
+
+    def step(self, batches):
+        scale = 1.0 / (len(batches) * len(batches[0][0]) * dist.get_world_size())
+        for i, (ids, targets) in enumerate(batches):
+            self.model.set_requires_gradient_sync(not self.accumulate or i + 1 == len(batches))
+            losses = nn.functional.cross_entropy(self.model(ids).flatten(0, 1), targets.flatten(), reduction="sum")
+            (losses * (scale / ids.shape[1])).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class Private:
+    """Both engines with Opacus' interface; Opacus adds up microbatches only where a BatchMemoryManager says so."""
+
+    def __init__(self, model, engine, mode, **options):
+        data = DataLoader(TensorDataset(torch.zeros(64, 1)), batch_size=8)
+        self.module, self.optimizer, self.criterion, _ = engine.make_private(
+            module=model, optimizer=optimizer_of(model), data_loader=data, noise_multiplier=1.0, max_grad_norm=1.0,
+            poisson_sampling=False, grad_sample_mode=mode, criterion=nn.CrossEntropyLoss(), **options)
+
+    def step(self, batches):
+        for i, (ids, targets) in enumerate(batches):
+            self.optimizer.signal_skip_step(do_skip=i + 1 < len(batches))
+            self.optimizer.zero_grad()
+            logits = self.module(ids)
+            self.criterion(logits.flatten(0, 1), targets.flatten(), shape=logits.shape).backward()
+            self.optimizer.step()
+
+
+def optimizer_of(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0, fused=True)
+
+
+def build(engine, args):
+    torch.manual_seed(1)
+    model = Gpt2Like(args.layers, args.width, args.heads, args.vocab, args.length)
+    if engine.startswith("fsdp2"):
+        return Plain(model, engine.endswith("accumulate"))
+    if engine.startswith("ghostshard"):
+        from ghostshard import FSDP2Wrapper, PrivacyEngine
+
+        accumulate = engine.endswith("accumulate")
+        return Private(FSDP2Wrapper(model), PrivacyEngine(), "ghost_fsdp", accumulate=accumulate)
+    from opacus import PrivacyEngine
+    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+    from opacus.utils.fsdp_utils import FSDP2Wrapper
+
+    if engine == "opacus_fsdp":
+        return Private(FSDP2Wrapper(model), PrivacyEngine(), "ghost_fsdp")
+    return Private(DifferentiallyPrivateDistributedDataParallel(model), PrivacyEngine(), "ghost")
+
+
+def loopback_bytes():
+    with open("/proc/net/dev") as devices:
+        return next((int(line.split(":")[1].split()[8]) for line in devices if line.strip().startswith("lo:")), 0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine")
+    for name, value in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    dist.init_process_group("gloo")
+    engine = build(args.engine, args)
+    torch.manual_seed(100 + dist.get_rank())
+    shape = (args.texts, args.length)
+    batches = [(torch.randint(args.vocab, shape), torch.randint(args.vocab, shape)) for _ in range(args.microbatches)]
+    while True:
+        go = torch.zeros(1, dtype=torch.long)
+        if dist.get_rank() == 0:
+            go[0] = sys.stdin.readline().strip() == "step"
+        dist.broadcast(go, 0)
+        if not go.item():
+            break
+        wall, processor, sent = time.perf_counter(), time.process_time(), loopback_bytes()
+        engine.step(batches)
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+        dist.barrier()
+        if dist.get_rank() == 0:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(f"{wall:.6f} {processor:.6f} {peak:.1f} {(loopback_bytes() - sent) / 1e6:.2f}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
