@@ -24,7 +24,9 @@ from torch.utils.data import (
 )  # fmt: skip
 from transformers import BatchEncoding
 
-from ghostshard.data_loading import AgreedSplittingSampler, BatchMemoryManager, GhostDataLoader, PoissonBatchSampler
+from ghostshard.data_loading import (
+    AgreedSplittingSampler, BatchMemoryManager, GhostDataLoader, PoissonBatchSampler, _geometric,
+)  # fmt: skip
 
 MANAGERS = {"ours": BatchMemoryManager, "opacus": OpacusManager}
 TOO_RARE = 1e-9  # two-sided, of a whole test
@@ -90,6 +92,21 @@ def test_every_subset_has_its_probability():
     for size in range(4):
         for subset in itertools.combinations(range(3), size):
             assert_binomial(seen[subset], steps, q**size * (1 - q) ** (3 - size))
+
+
+@pytest.mark.parametrize("q", [1e-9, 1e-6, 1 / 391, 0.3, 0.9])
+def test_gaps_change_at_the_right_words(q):
+    """P(gap ≤ g) = 1 − (1 − q)^(g + 1), to 12 digits or 2 words, which sampling would never show."""
+    for gap in (0, 1, 10, int(1 / q), int(20 / q)):
+        mass, rest = -np.expm1((gap + 1) * np.log1p(-q)), np.exp((gap + 1) * np.log1p(-q))
+        if rest * 2**64 < 1000:
+            continue  # Hardly a word is left.
+        word = int(mass * 2**64) if mass < 0.5 else 2**64 - int(rest * 2**64)
+        slack = max(2, int(1e-12 * 2**64 * min(mass, rest)))
+        below, above = _geometric(np.array([word - slack, word + slack], dtype=np.uint64), q, most=2**62)
+        assert (below, above) == (gap, gap + 1)
+    first, last = _geometric(np.array([0, 2**64 - 1], dtype=np.uint64), q, most=2**62)
+    assert first == 0 and last == int(64 * np.log(2) / -np.log1p(-q))
 
 
 def coins_of(rank=0, *, seed=None, **changes):
@@ -688,7 +705,6 @@ def a_group_of_one(rank):
     wrong = GhostDataLoader(DATA, sample_rate=0.25, rank=rank, world_size=2, process_group=alone)
     with pytest.raises(ValueError, match="2 ranks, but the group has 1"):
         BatchMemoryManager(data_loader=wrong, max_physical_batch_size=2, optimizer=Flags()).__enter__()
-    # A data-parallel group of its own: rank 1's longer epoch does not concern rank 0.
     loader = GhostDataLoader(DATA, sample_rate=0.25, rank=rank, world_size=2, process_group=dist.group.WORLD)
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=Flags()) as physical:
         own = loader.batch_sampler.own_group()
