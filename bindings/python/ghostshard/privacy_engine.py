@@ -130,7 +130,7 @@ class PrivacyEngine(opacus.PrivacyEngine):
                 "this run",
                 stacklevel=2,
             )
-        sample_rate = 1 / len(data_loader)
+        sample_rate = data_loader.sample_rate if poisson_sampling else 1 / len(data_loader)
         expected_batch = int(len(data_loader.dataset) * sample_rate)
         if expected_batch < 1:
             raise ValueError(f"the data set must fill at least one example per step, got {len(data_loader.dataset)}")

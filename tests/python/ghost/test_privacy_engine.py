@@ -186,6 +186,29 @@ def test_opacus_batch_memory_manager_splits_batches():
     assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), before))
 
 
+def test_a_memory_manager_left_early_leaves_nothing_for_the_next_step():
+    """Fault H5; and no example may be in a sum twice."""
+    _, model, (module, optimizer, criterion, loader) = private(noise_multiplier=0.0, batch_size=20)
+
+    def backward(x, y):
+        optimizer.zero_grad()
+        criterion(module(x), y).backward()
+        optimizer.step()
+
+    before = [p.detach().clone() for p in model.parameters()]
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as batches:
+        backward(*next(iter(batches)))
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before))
+    x, y = torch.randn(3, 6), torch.randint(0, 3, (3,))
+    backward(x, y)
+    moved = [p.detach() - q for p, q in zip(model.parameters(), before)]
+    _, twin, (other_module, other_optimizer, other_criterion, _) = private(noise_multiplier=0.0, batch_size=20)
+    other_criterion(other_module(x), y).backward()
+    other_optimizer.step()
+    for p, q, m in zip(twin.parameters(), before, moved):
+        torch.testing.assert_close(p.detach() - q, m, rtol=1e-5, atol=1e-7)
+
+
 def test_a_hook_beside_the_model_leaves_it_the_users_own():
     _, model, (hooks, optimizer, criterion, loader) = private(wrap_model=False)
     assert not isinstance(hooks, nn.Module)

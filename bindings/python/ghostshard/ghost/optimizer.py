@@ -58,9 +58,12 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         raise ValueError("per-sample gradients are never formed whole in grad_sample_mode 'ghost' and 'ghost_fsdp'")
 
     def reset_skip_queue(self) -> None:
-        """Forgets steps that a BatchMemoryManager announced and that will not come."""
+        """Forgets steps that a BatchMemoryManager announced and that will not come, and drops their half of a batch: its
+        examples may be drawn again, and must not count twice."""
         self._step_skip_queue.clear()
-        self._is_last_step_skipped = False
+        if self._is_last_step_skipped:
+            self._is_last_step_skipped = False
+            self.engine.abandon()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears `.grad`. A logical batch under way is dropped, unless its last step() was to be skipped."""
