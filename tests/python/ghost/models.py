@@ -85,6 +85,20 @@ class Scaled(nn.Module):
         return torch.sign(x) * (x.abs() + 0.1) ** self.power * self.gain
 
 
+class DirectAndChildren(nn.Module):
+    """Parameters of its own beside layers, as a vision transformer's class token; inside, a layer of the same kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.start = nn.Parameter(torch.randn(1, 1, 6))
+        self.mix = nn.Parameter(torch.randn(6, 6) * 0.4)
+        self.inner = nn.Sequential(nn.Linear(6, 6), Scaled(), nn.Linear(6, 3))
+
+    def forward(self, x):
+        x = torch.cat([self.start.expand(len(x), 1, 6), x], dim=1)
+        return self.inner((x @ self.mix).mean(1))
+
+
 def token_ids(length: int = 7) -> list[tuple[torch.Tensor, ...]]:
     ids = torch.randint(0, 11, (5, length))
     ids[0] = 3  # one token again and again
@@ -124,6 +138,8 @@ CASES = [
          lambda: pictures(2, 3, 3, 3), class_loss),
     Case("layer_without_a_rule", lambda: nn.Sequential(nn.Linear(6, 6), Scaled(), nn.Linear(6, 3)),
          lambda: [(rows(6), labels())], class_loss),
+    Case("parameters_beside_children", lambda: nn.Sequential(nn.Linear(6, 6), DirectAndChildren()),
+         lambda: [(rows(2, 6), labels())], class_loss),
     Case("scalar_parameter", lambda: nn.Sequential(Scaled(scalar=True), nn.Linear(6, 3)),
          lambda: [(rows(6), labels())], class_loss),
     Case("instance_norm", lambda: nn.Sequential(nn.InstanceNorm1d(2, affine=True), nn.Flatten(), nn.Linear(12, 3)),

@@ -254,16 +254,17 @@ class GhostEngine:
         model = self.model
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
         self._handles.append(model.register_forward_hook(self._after_forward, always_call=True))
+        covered: set[int] = set()
         for name, module in model.named_modules():
-            own = list(own_parameters(module))
-            if not own:
+            if id(module) in covered or not list(own_parameters(module)):
                 continue
             rule = rules.rule_for(module)
             if rule is None:
-                if any(True for _ in module.children()) or not rules.instantiable(module):
+                if not rules.instantiable(module):
                     self._uncovered(name, module)
                     continue
-                rule = rules.per_example
+                rule = rules.per_example  # with all its children
+                covered.update(id(each) for each in module.modules())
             module.forward = rules.PatchedForward(self, name, module, rule)
             self._patched.append(module)
         # A unit's parameters are plain tensors once FSDP2's own hook, which comes first, has gathered them.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
 from .layout import original_class, own_parameters
@@ -26,15 +27,22 @@ if TYPE_CHECKING:
     from .engine import GhostEngine
 
 
+Rule = Callable[..., Any]  # rule(layer, *args, **kwargs) of the layer's forward
+
+
 class Layer:
     """What a rule is given: the module, its own forward, and the engine it reports to."""
 
-    def __init__(self, engine: GhostEngine, name: str, module: nn.Module):
+    def __init__(self, engine: GhostEngine, name: str, module: nn.Module, rule: Rule):
         self.engine = engine
         self.name = name
         self.module = module
         self.original: Callable[..., Any] = module.forward
-        self.numbers = {own: engine.layout.index(module, own) for own, _ in own_parameters(module)}
+        # By name within the module. A layer that is taken whole answers for its children's parameters too.
+        self.numbers: dict[str, int] = {}
+        for name, _ in module.named_parameters() if rule is per_example else own_parameters(module):
+            path, _, attribute = name.rpartition(".")
+            self.numbers[name] = engine.layout.index(module.get_submodule(path), attribute)
 
     @property
     def session(self) -> Any:
@@ -55,7 +63,6 @@ class Layer:
         return y if self.engine.batch_first or y.dim() < 2 else y.transpose(0, 1)
 
 
-Rule = Callable[..., Any]  # rule(layer, *args, **kwargs) of the layer's forward
 _RULES: dict[type, Rule] = {}
 _BY_NAME: dict[str, Rule] = {}
 
@@ -88,7 +95,7 @@ class PatchedForward:
     """Takes the place of a module's forward. A copy of the module gets its own class's forward back."""
 
     def __init__(self, engine: GhostEngine, name: str, module: nn.Module, rule: Rule):
-        self.layer = Layer(engine, name, module)
+        self.layer = Layer(engine, name, module, rule)
         self.rule = rule
         functools.update_wrapper(self, self.layer.original)
 
@@ -205,8 +212,11 @@ def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
 
 
 def instantiable(module: nn.Module) -> bool:
-    """torch.func can take this module's forward alone."""
-    return not isinstance(module, (nn.RNNBase, nn.modules.batchnorm._BatchNorm))
+    """torch.func can take this module and its children as one layer: they are gathered together, and one example's output
+    does not follow from another's input."""
+    unfit = (nn.RNNBase, nn.modules.batchnorm._BatchNorm)
+    inside = list(module.modules())
+    return not any(isinstance(each, unfit) or (each is not module and isinstance(each, FSDPModule)) for each in inside)
 
 
 def skeleton(module: nn.Module) -> nn.Module:
@@ -221,12 +231,17 @@ def skeleton(module: nn.Module) -> nn.Module:
 
 
 def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
-    """Any layer whose output for a unit follows from that unit's input alone (unit first), without coins."""
+    """Any layer, with its children, whose output for a unit follows from that unit's input alone, without coins."""
     if kwargs or not all(isinstance(value, torch.Tensor) for value in args):
         bad = sorted(kwargs) or [type(value).__name__ for value in args if not isinstance(value, torch.Tensor)]
         raise ValueError(
             f"{layer.name} ({original_class(layer.module).__name__}): per-example gradients by torch.func need tensors "
             f"as positional arguments, got {bad}; register a rule for it (ghostshard.register_rule)"
+        )
+    if any(isinstance(each, nn.modules.dropout._DropoutNd) and each.p > 0 and each.training for each in layer.module.modules()):
+        raise ValueError(
+            f"{layer.name} ({original_class(layer.module).__name__}) has parameters without a rule and dropout inside: its "
+            "forward cannot be repeated example by example; set dropout to 0 or register a rule (ghostshard.register_rule)"
         )
     layer.engine.units_of(args[0])
     args = tuple(layer.units_first(value) for value in args)
@@ -259,7 +274,7 @@ class _PerExample(torch.autograd.Function):
         bare = skeleton(layer.module)
         parameters = {
             name: value.detach()
-            for name, value in own_parameters(layer.module)
+            for name, value in layer.module.named_parameters()
             if layer.engine.layout.parameters[layer.numbers[name]].parameter.requires_grad
         }
         differentiable = [i for i, value in enumerate(inputs) if value.is_floating_point()]
