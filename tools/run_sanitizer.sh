@@ -24,7 +24,11 @@ common=print_suppressions=0
 export ASAN_OPTIONS=$common:detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
 export LSAN_OPTIONS=suppressions=$suppressions/lsan.txt:print_suppressions=0
 export UBSAN_OPTIONS=$common:print_stacktrace=1:suppressions=$suppressions/ubsan.txt
-export TSAN_OPTIONS=$common:history_size=4:suppressions=$suppressions/tsan.txt
+# io_sync=0: otherwise what goes into any socket of the process comes before what is read from any other later, so that
+# ranks that are threads of one process would seem to wait for each other all the time and no race between them showed.
+# ignore_noninstrumented_modules stays off: on Linux it takes every module for one without instrumentation, ours too,
+# and with it races in our own memcpy, read and free would go unseen. LibTorch's locks are seen either way.
+export TSAN_OPTIONS=$common:io_sync=0:history_size=4:second_deadlock_stack=1:suppressions=$suppressions/tsan.txt
 
 # The shadow memory of GCC's older runtimes does not fit beside a widely randomised address space.
 fixed_addresses=()
