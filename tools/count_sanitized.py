@@ -9,8 +9,8 @@ from pathlib import Path
 
 from count_tests import bad_end, cases_of, conclude
 
-# AddressSanitizer and ThreadSanitizer open a report with a summary's counterpart; UBSan has lines of its own.
-REPORT = re.compile(r"^(SUMMARY: \w+Sanitizer: .*|\S+: runtime error: .*)$", re.M)
+# AddressSanitizer and ThreadSanitizer close each report with a summary; UBSan has lines of its own, on standard error.
+REPORT = re.compile(r"(^SUMMARY: \w+Sanitizer: .*|\S+: runtime error: .*)$", re.M)
 
 
 def main() -> int:
@@ -27,12 +27,12 @@ def main() -> int:
                 print(f"skipped  {program}: {name}: {case.find('skipped').get('message', '')}")
             elif case.get("status") == "run":
                 passed += 1
+        texts = [log.read_text(errors="replace") for log in sorted(folder.glob(f"report.{program}.*"))]
+        print(*texts, sep="\n", end="")
+        texts.append((folder / f"{program}.err").read_text(errors="replace"))
+        failed += [f"{program}: {line}" for text in texts for line in REPORT.findall(text)]
         exit_code = int((folder / f"{program}.rc").read_text())
         failed += bad_end(program, cases, exit_code, len(failed) > failed_before)
-    for log in sorted(folder.glob("report*")):
-        text = log.read_text(errors="replace")
-        print(text)
-        failed += [f"{log.name}: {line}" for line in REPORT.findall(text)]
     return conclude(passed, failed)
 
 

@@ -19,21 +19,30 @@ mkdir -p "$results"
 export OMP_NUM_THREADS=1 GHOSTSHARD_SOURCE_DIR=$PWD GHOSTSHARD_PYTHON=$PWD/.venv/bin/python
 
 # Reports go to files, so that none is lost between the tests' own lines; the tests go on after one where they can.
-common=log_path=$results/report:print_suppressions=0
+# UBSan beside ASan pays no heed to log_path and writes to standard error, without a bad exit status: that is kept too.
+common=print_suppressions=0
 export ASAN_OPTIONS=$common:detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
 export LSAN_OPTIONS=suppressions=$suppressions/lsan.txt:print_suppressions=0
 export UBSAN_OPTIONS=$common:print_stacktrace=1:suppressions=$suppressions/ubsan.txt
-export TSAN_OPTIONS=$common:history_size=4:suppressions=$suppressions/tsan.txt
+# io_sync=0: otherwise what goes into any socket of the process comes before what is read from any other later, so that
+# ranks that are threads of one process would seem to wait for each other all the time and no race between them showed.
+# ignore_noninstrumented_modules stays off: on Linux it takes every module for one without instrumentation, ours too,
+# and with it races in our own memcpy, read and free would go unseen. LibTorch's locks are seen either way.
+export TSAN_OPTIONS=$common:io_sync=0:history_size=4:second_deadlock_stack=1:suppressions=$suppressions/tsan.txt
 
 # The shadow memory of GCC's older runtimes does not fit beside a widely randomised address space.
 fixed_addresses=()
 if setarch "$(uname -m)" -R true 2> /dev/null; then fixed_addresses=(setarch "$(uname -m)" -R); fi
 
+exec 3>&1
 for program in "${programs[@]}"; do
   echo "== $program"
   began=$SECONDS
-  "${fixed_addresses[@]}" "$tree/bin/$program" --gtest_brief=1 --gtest_output="xml:$results/$program.xml" "$@" < /dev/null
-  printf '%d\n' $? > "$results/$program.rc"
+  reports=log_path=$results/report.$program
+  ASAN_OPTIONS=$ASAN_OPTIONS:$reports TSAN_OPTIONS=$TSAN_OPTIONS:$reports "${fixed_addresses[@]}" \
+    "$tree/bin/$program" --gtest_brief=1 --gtest_output="xml:$results/$program.xml" "$@" \
+    2>&1 >&3 3>&- < /dev/null | tee "$results/$program.err" >&2
+  printf '%d\n' "${PIPESTATUS[0]}" > "$results/$program.rc"
   echo "   exit status $(cat "$results/$program.rc"), $((SECONDS - began)) s"
 done
 exec .venv/bin/python tools/count_sanitized.py "$results" "${programs[@]}"

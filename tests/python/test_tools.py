@@ -40,6 +40,35 @@ def test_counting(repository, tmp_path, ctest, ctest_rc, pytest_, pytest_rc, las
     assert ("needs a GPU" in done.stdout) == (SKIPPED in f"{ctest}{pytest_}")
 
 
+GTEST_FAILED = '<testcase name="b" classname="c" status="run"><failure message="no"/></testcase>'
+OVERFLOW = "SUMMARY: AddressSanitizer: heap-buffer-overflow a.cpp:3 in f\n"
+UNDEFINED = "a.cpp:3:4: runtime error: signed integer overflow: 2 + 3 cannot be represented\n"
+
+SANITIZED = {
+    # name: (cases, exit status, report, standard error, last line, exit status of the count)
+    "clean": (OK * 2, 0, None, "[W socket.cpp:1] timed out\n", "2 passed, 0 failed", 0),
+    "a_test_fails": (OK + GTEST_FAILED, 1, None, "", "1 passed, 1 failed", 1),
+    "a_report_and_its_status_are_one": (OK, 66, f"=====\n{OVERFLOW}", "", "1 passed, 1 failed", 1),
+    "undefined_behaviour_leaves_the_status": (OK, 0, None, UNDEFINED, "1 passed, 1 failed", 1),
+    "undefined_behaviour_within_a_line": (OK, 0, None, f"step 1{UNDEFINED}{UNDEFINED}", "1 passed, 2 failed", 1),
+    "killed": (None, 137, None, "", "0 passed, 1 failed", 1),
+}
+
+
+@pytest.mark.parametrize("cases, rc, report, errors, last, status", SANITIZED.values(), ids=SANITIZED.keys())
+def test_counting_with_a_sanitizer(repository, tmp_path, cases, rc, report, errors, last, status):
+    if cases is not None:
+        (tmp_path / "a_test.xml").write_text(f"<testsuite>{cases}</testsuite>")
+    (tmp_path / "a_test.rc").write_text(f"{rc}\n")
+    (tmp_path / "a_test.err").write_text(errors)
+    if report is not None:
+        (tmp_path / "report.a_test.7").write_text(report)
+    script = repository / "tools" / "count_sanitized.py"
+    done = subprocess.run([sys.executable, script, tmp_path, "a_test"], capture_output=True, text=True)
+    assert (done.stdout.splitlines()[-1], done.returncode) == (last, status)
+    assert (report or "") in done.stdout
+
+
 @pytest.fixture
 def tree(repository, tmp_path):
     """A copy of what set-up reads, where apt-get, sudo and Python are stand-ins that write down how they were called."""
