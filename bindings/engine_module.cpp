@@ -84,6 +84,7 @@ void attach_ledger(Session& session, const std::string& path, const std::string&
 PYBIND11_MODULE(engine, module) {
   module.doc() = "Private steps on a PyTorch model (dp/session.h).";
   // What was recorded is private data: a tape can be passed on and nothing else.
+  // NOLINTNEXTLINE(bugprone-unused-raii): it registers the type
   py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape");
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("units"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),

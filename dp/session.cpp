@@ -168,6 +168,7 @@ void Session::instantiated(const std::shared_ptr<Tape>& tape, int64_t id, const 
 void Session::clip() {
   if (tape_ == nullptr) throw std::logic_error("there is nothing to clip: no forward was recorded since the last one");
   if (mechanism_ == nullptr) {
+    // NOLINTNEXTLINE(modernize-make-unique): a mechanism does not move
     mechanism_.reset(new GaussianMechanism(plan_.mechanism(model_, key_, ledger_ ? &*ledger_ : nullptr)));
   }
   if (!sum_) sum_ = clipper_->begin(*mechanism_, step_);
