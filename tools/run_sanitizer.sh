@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the C++ tests with a sanitizer preset and runs them, one process for each test program (loading an
-# instrumented program with LibTorch takes seconds, and there are hundreds of tests). The last line is
-# `N passed, N failed`; a sanitizer's report counts as a failure, and so does a program that dies.
+# instrumented program with LibTorch takes seconds, and there are hundreds of tests), N programs at a time. The last
+# line is `N passed, N failed`; a sanitizer's report counts as a failure, and so does a program that dies.
 # Usage: tools/run_sanitizer.sh asan|tsan [-j N] [GoogleTest option ...]
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 preset=${1:?asan or tsan}; shift
 jobs=2
 if [ "${1:-}" = -j ]; then jobs=$2; shift 2; fi
-programs=(accountant_test kernels_test fsdp_test dp_test gpt2_test)
+programs=(accountant_test gpt2_test fsdp_test dp_test kernels_test)  # the longest first
 tree=$PWD/build/$preset
 results=$tree/sanitizer-results
 suppressions=$PWD/cmake/suppressions
@@ -34,15 +34,21 @@ export TSAN_OPTIONS=$common:io_sync=0:history_size=4:second_deadlock_stack=1:sup
 fixed_addresses=()
 if setarch "$(uname -m)" -R true 2> /dev/null; then fixed_addresses=(setarch "$(uname -m)" -R); fi
 
-exec 3>&1
-for program in "${programs[@]}"; do
-  echo "== $program"
-  began=$SECONDS
-  reports=log_path=$results/report.$program
+run() {
+  local program=$1 began=$SECONDS
+  local reports=log_path=$results/report.$program
   ASAN_OPTIONS=$ASAN_OPTIONS:$reports TSAN_OPTIONS=$TSAN_OPTIONS:$reports "${fixed_addresses[@]}" \
-    "$tree/bin/$program" --gtest_brief=1 --gtest_output="xml:$results/$program.xml" "$@" \
-    2>&1 >&3 3>&- < /dev/null | tee "$results/$program.err" >&2
-  printf '%d\n' "${PIPESTATUS[0]}" > "$results/$program.rc"
-  echo "   exit status $(cat "$results/$program.rc"), $((SECONDS - began)) s"
+    "$tree/bin/$program" --gtest_brief=1 --gtest_output="xml:$results/$program.xml" "${@:2}" \
+    > "$results/$program.out" 2> "$results/$program.err" < /dev/null
+  printf '%d\n' $? > "$results/$program.rc"
+  # In one write, as other programs run beside it.
+  printf '%s\n' "== $program" "$(cat "$results/$program.out" "$results/$program.err")" \
+    "   exit status $(cat "$results/$program.rc"), $((SECONDS - began)) s"
+}
+trap 'trap "" TERM; kill 0; exit 130' INT  # what runs in the background takes no notice of Ctrl-C
+for program in "${programs[@]}"; do
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+  run "$program" "$@" &
 done
+wait
 exec .venv/bin/python tools/count_sanitized.py "$results" "${programs[@]}"
