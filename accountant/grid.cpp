@@ -24,19 +24,6 @@ constexpr double kRelativeTolerance = 1e-3;
 constexpr double kLeastTolerance = 1e-9;
 constexpr double kDeltaTolerance = 1e-5;  // relative, of delta
 
-// What circular transforms may have added to the more private run: see contour_line.h, the alias.
-double alias(const Side& upper, const Side& lower, double c, double epsilon) {
-  // Where the more private one was measured itself, by its own moments.
-  const auto& moments = lower.moments().empty() ? upper.moments() : lower.moments();
-  const double period = upper.period();
-  double right = kInfinity;
-  for (const auto& [other, k] : moments) {
-    const double first = std::exp(k - other * epsilon - (other - c) * period);
-    right = std::min(right, first / -std::expm1(-(other - c) * period));
-  }
-  return right + std::exp(lower.log_total() - c * period) / -std::expm1(-c * period);
-}
-
 // Blocks where they need far fewer points, or where all that there may be are too few without.
 std::optional<BlockPlan> blocks_for(const Sketches& sketches, const std::vector<ComposedRelease>& phases,
                                     const Shape& shape, double tolerance, size_t most) {

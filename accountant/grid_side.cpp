@@ -10,6 +10,7 @@ namespace {
 
 using Complex = std::complex<double>;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Eigen::FFT<double> transforms() {
   Eigen::FFT<double> fft;
@@ -139,6 +140,18 @@ double Side::delta(double epsilon) const {
     return scale * (sum + error) * (1 + 1e-12) + beyond + dropped_;
   }
   return scale * (sum - error) * (1 - 1e-12);
+}
+
+double alias(const Side& upper, const Side& lower, double c, double epsilon) {
+  // Where the more private one was measured itself, by its own moments.
+  const auto& moments = lower.moments().empty() ? upper.moments() : lower.moments();
+  const double period = upper.period();
+  double right = kInfinity;
+  for (const auto& [other, k] : moments) {
+    const double first = std::exp(k - other * epsilon - (other - c) * period);
+    right = std::min(right, first / -std::expm1(-(other - c) * period));
+  }
+  return right + std::exp(lower.log_total() - c * period) / -std::expm1(-c * period);
 }
 
 }  // namespace ghostshard::accountant

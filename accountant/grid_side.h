@@ -68,4 +68,7 @@ class Side {
   std::vector<std::pair<double, double>> moments_;
 };
 
+// What circular transforms may have added to the delta of the more private run: see contour_line.h, the alias.
+double alias(const Side& upper, const Side& lower, double c, double epsilon);
+
 }  // namespace ghostshard::accountant
