@@ -157,6 +157,66 @@ INSTANTIATE_TEST_SUITE_P(
                     InBlocks{"NoSampling", Direction::kRemove, {{{1, 100}, 10000}}, 4.4, size_t{1} << 16, 1e-3}),
     [](const auto& c) { return c.param.name; });
 
+// One block's cells by themselves, where its losses are anything but smooth on the coarse mesh.
+struct OneBlock {
+  const char* name;
+  Direction direction;
+  double q, sigma, steps, h;
+};
+
+void PrintTo(const OneBlock& c, std::ostream* out) { *out << c.name; }
+
+class BlockCells : public testing::TestWithParam<OneBlock> {};
+
+TEST_P(BlockCells, LieOnBothSidesOfTheLine) {
+  const auto& [name, direction, q, sigma, steps, h] = GetParam();
+  constexpr double kTilt = 1;
+  const std::vector<ComposedRelease> phases = {{{q, sigma}, steps * 40}};
+  const Sketches sketches(direction, phases, -20);
+  Shape shape{};
+  shape.grid = {.h = 40 * h, .n = size_t{1} << 14, .c = kTilt, .log_scale = 0, .low = 0, .high = 0};
+  const auto [low, high] = sketches.outcomes_above(0, -1e9);
+  shape.phases = {{sketches.at(0, kTilt).log_m, low, high}};
+  auto plan = plan_blocks(sketches, phases, shape, 1e-12, size_t{1} << 14);
+  ASSERT_TRUE(plan);
+  plan->in_block = {steps};
+  plan->rest = {0};
+  plan->coarse.grid.h = h;
+  const std::vector<ComposedRelease> block = {{{q, sigma}, steps}};
+  const auto delta = [&](const Piece& piece, double epsilon) {
+    double sum = piece.cells.dropped;
+    const auto n = static_cast<int64_t>(piece.cells.mass.size());
+    for (int64_t k = -n / 2; k < n / 2; ++k) {
+      const double loss = (static_cast<double>(k) + piece.cells.shift) * h;
+      if (loss > epsilon)
+        sum += piece.cells.mass[static_cast<size_t>((k + n) % n)] * std::exp(piece.log_scale - kTilt * loss) *
+               -std::expm1(epsilon - loss);
+    }
+    return sum;
+  };
+  const auto above = pieces_of_blocks(direction, phases, *plan, true);
+  const auto below = pieces_of_blocks(direction, phases, *plan, false);
+  ASSERT_EQ(above.size(), 1);
+  ASSERT_EQ(below.size(), 1);
+  for (double epsilon = 0.01; epsilon < 1.5; epsilon += 0.0617) {
+    const auto saddle = saddle_of_epsilon(direction, block, epsilon);
+    ASSERT_TRUE(saddle);
+    const auto line = ContourLine::make(direction, block, *saddle, epsilon, -6, 0, 100'000'000);
+    if (!line) continue;
+    const Bracket exact = line->at(epsilon).bracket;
+    EXPECT_GE(delta(above.front(), epsilon) * (1 + 1e-9), exact.lower) << epsilon;
+    EXPECT_LE(delta(below.front(), epsilon) * (1 - 1e-9), exact.upper) << epsilon;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(One, BlockCells,
+                         testing::Values(OneBlock{"Lumps", Direction::kRemove, 0.02, 0.5, 32, 0.05},
+                                         OneBlock{"LumpsCoarse", Direction::kRemove, 0.02, 0.5, 32, 0.3},
+                                         OneBlock{"LumpsAdd", Direction::kAdd, 0.05, 0.6, 32, 0.05},
+                                         OneBlock{"Smooth", Direction::kRemove, 0.1, 1, 100, 0.05},
+                                         OneBlock{"SmoothCoarse", Direction::kRemove, 0.1, 1, 100, 0.4}),
+                         [](const auto& c) { return c.param.name; });
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Windows much too short: what wraps around them, and what lies beyond, is larger than delta, and counted
 
