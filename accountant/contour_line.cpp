@@ -16,7 +16,7 @@ constexpr double kLargestIntercept = 2e4;
 constexpr double kMostCancelling = 14;
 constexpr int64_t kMostMeshNodes = 100'000;  // of all moments; a kilobyte each
 constexpr int64_t kMostNodes = 2'000'000;
-constexpr double kCancelling = 8;     // from here on integrand and sum are kept in long double
+constexpr double kCancelling = 5;     // from here on integrand and sum are kept in long double
 constexpr int64_t kPreciseCost = 40;  // of an evaluation in long double, in those in double
 constexpr size_t kLeastPrecise = 80'000;
 constexpr size_t kLongSum = 1000;
@@ -161,7 +161,7 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     choice.c = saddle * intercept;
   } else {
     // The shortest period, where the integrand does not exceed the integral by much more than it must. Long double,
-    // which then is needed, costs ten times as much.
+    // which then is needed, costs some times as much.
     const auto log_excess = [&](double c, double k) {
       return k - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
     };
@@ -171,7 +171,7 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     for (const auto& [c, k] : grid) {
       const double excess = log_excess(c, k);
       if (!(excess <= std::max(smallest + 3, kMostCancelling))) continue;
-      const double cost = period_of(c) * (excess > kCancelling ? 30 : 1);
+      const double cost = period_of(c) * (excess > kCancelling ? 6 : 1);
       if (cost < least) {
         least = cost;
         choice.c = c;

@@ -1,5 +1,5 @@
 // M(c + it) at equidistant t, by multiplication from one to the next: exponentials and sines are taken once in
-// kSweepLength steps. What a step damps below any use is left out from there on, and counted.
+// some steps. What a step damps below any use is left out from there on, and counted.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,8 +14,10 @@ using Complex = std::complex<double>;
 using LongComplex = std::complex<long double>;
 template <class Real>
 constexpr double kUnit = static_cast<double>(std::numeric_limits<Real>::epsilon());
-// Steps by multiplication before all are taken afresh: each adds the roundings of one product and of its factor.
-constexpr size_t kSweepLength = 64;
+// Steps by multiplication before all are taken afresh: each adds the roundings of one product and of its factor. Fewer
+// where a sweep is short anyway.
+size_t turns_of(size_t nodes) { return nodes < 4000 ? 8 : 64; }
+constexpr size_t kShort = 128;
 constexpr size_t kLanes = 8;
 constexpr double kDamped = 1e-24;  // of the sum, divided by the count: what is left out
 
@@ -62,10 +64,10 @@ struct Turning {
   double adding() const { return kUnit<Real> / 2 * (static_cast<double>(re.size()) / kLanes + kLanes); }
 };
 
-// Relative rounding of kSweepLength steps: a product's and the factor's, whose exponent is step·l.
+// Relative rounding of so many steps: a product's and the factor's, whose exponent is step·l.
 template <class Real>
-double of_turning(double step, double l) {
-  return kUnit<Real> * kSweepLength * (5 + 2 * step * l);
+double of_turning(size_t steps, double step, double l) {
+  return kUnit<Real> * static_cast<double>(steps) * (5 + 2 * step * l);
 }
 
 // Terms e2(y) = e^y - 1 - y with |y| < kSmall by their series, all nodes together: one polynomial in p.
@@ -98,17 +100,18 @@ struct SmallTerms {
 
 void LineMoment::sweep_direct(double step, size_t first, size_t n, const Visitor& visit) const {
   const size_t size = l_re_.size();
+  const size_t turns = turns_of(n);
   const double sign = direction_ == Direction::kRemove ? 1 : -1;
   std::vector<size_t> kept(size);
   std::iota(kept.begin(), kept.end(), size_t{0});
-  std::vector<Complex> turns(size);
-  for (size_t j = 0; j < size; ++j) turns[j] = std::exp(Complex(-l_im_[j], l_re_[j]) * (sign * step));
+  std::vector<Complex> factors(size);
+  for (size_t j = 0; j < size; ++j) factors[j] = std::exp(Complex(-l_im_[j], l_re_[j]) * (sign * step));
   Turning<double> nodes;
   double left_out = 0;
   const double negligible = kDamped / (count_ * static_cast<double>(size));
   for (size_t k = first, since = 0; k < n; ++k, ++since) {
     const double t = step * static_cast<double>(k);
-    if (since % kSweepLength == 0) {
+    if (since % turns == 0) {
       nodes.clear();
       std::erase_if(kept, [&](size_t j) {
         const double damping = std::exp(-sign * t * l_im_[j]);  // falls with t: arg w >= 0
@@ -118,13 +121,13 @@ void LineMoment::sweep_direct(double step, size_t first, size_t n, const Visitor
           left_out += modulus;
           return true;
         }
-        nodes.add(tilted * std::polar(damping, sign * t * l_re_[j]), turns[j]);
+        nodes.add(tilted * std::polar(damping, sign * t * l_re_[j]), factors[j]);
         return false;
       });
     }
     const Complex sum = nodes.sum_and_turn();
-    visit(k, finish(sum, direct_error_ + t * direct_error_per_p_ + 2 * kUnit<double> * kSweepLength * sum_tilted_ +
-                             left_out));
+    visit(k, finish(sum, direct_error_ + t * direct_error_per_p_ +
+                             2 * kUnit<double> * static_cast<double>(turns) * sum_tilted_ + left_out));
   }
 }
 
@@ -136,6 +139,7 @@ void LineMoment::sweep_excess(Real step, size_t first, size_t n, const Visitor& 
   using Number = std::complex<Real>;
   constexpr double unit = kUnit<Real>;
   const size_t size = l_re_.size();
+  const size_t turns = turns_of(n);
   const Real sign = direction_ == Direction::kRemove ? 1 : -1;
   const Real pr = direction_ == Direction::kRemove ? 1 + Real(c_) : -Real(c_);
   const auto size_of_p = [&](Real t) { return std::hypot(static_cast<double>(pr), static_cast<double>(t)); };
@@ -167,7 +171,7 @@ void LineMoment::sweep_excess(Real step, size_t first, size_t n, const Visitor& 
   const double negligible = kDamped / (count_ * static_cast<double>(size));
   for (size_t k = first; k < n;) {
     // A panel: t grows by an eighth at most, or by one block.
-    const size_t panel_end = std::min(n, std::max(k + k / 8, k + kSweepLength));
+    const size_t panel_end = std::min(n, std::max(k + k / 8, k + 64));
     const double largest_p = size_of_p(step * static_cast<Real>(panel_end));
     const auto split = std::partition_point(entries.begin(), entries.end(),
                                             [&](const Entry& entry) { return entry.modulus * largest_p < kSmall; });
@@ -208,11 +212,11 @@ void LineMoment::sweep_excess(Real step, size_t first, size_t n, const Visitor& 
     for (size_t since = 0; k < panel_end; ++k, ++since) {
       const Real t = step * static_cast<Real>(k);
       const Number p(pr, sign * t);
-      if (since % kSweepLength == 0) {
+      if (since % turns == 0) {
         nodes.clear();
         of_large = 0;
         double moduli = 0;
-        const double block_p = size_of_p(t + step * kSweepLength);
+        const double block_p = size_of_p(t + step * static_cast<Real>(turns));
         std::erase_if(large, [&](const Entry& entry) {
           const Real yr = p.real() * entry.l.real() - p.imag() * entry.l.imag();
           const Real yi = p.real() * entry.l.imag() + p.imag() * entry.l.real();
@@ -226,8 +230,9 @@ void LineMoment::sweep_excess(Real step, size_t first, size_t n, const Visitor& 
                                 : entry.weight * std::polar<Real>(std::exp(yr), yi),
                     turn);
           const double of_logarithm = entry.heavy ? 2 * std::abs(entry.log_weight) + 2 * std::abs(entry.phase) : 0;
-          of_large += now * (entry.of_weight + block_p * entry.modulus * (entry.of_loss + 3 * unit) +
-                             unit * (8 + of_logarithm) + of_turning<Real>(static_cast<double>(step), entry.modulus));
+          of_large +=
+              now * (entry.of_weight + block_p * entry.modulus * (entry.of_loss + 3 * unit) +
+                     unit * (8 + of_logarithm) + of_turning<Real>(turns, static_cast<double>(step), entry.modulus));
           moduli += now;
           return false;
         });
@@ -247,7 +252,8 @@ template <class Real>
 void LineMoment::sweep(Real step, size_t n, const Visitor& visit) const {
   size_t end = 0;  // of the excess form
   while (end < n && (exact_ || in_excess_form(static_cast<double>(step) * static_cast<double>(end)))) ++end;
-  if (exact_)
+  // A short line loses no time node by node, and no digits.
+  if (exact_ || (n < kShort && sizeof(Real) == sizeof(double)))
     for (size_t k = 0; k < end; ++k) visit(k, at<Real>(step * static_cast<Real>(k)));
   else
     sweep_excess<Real>(step, 0, end, visit);
