@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 
@@ -13,6 +15,8 @@ constexpr double kSmallestSigma = 0.01;  // below it every epsilon is astronomic
 constexpr double kSmallestRate = 1e-12;
 constexpr int64_t kMostSteps = int64_t{1} << 40;
 constexpr double kRelative = 1e-7;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kQuickIsEnough = 1e-3;  // of the target: a quick bracket wider than this leads no nearer
 
 std::unique_ptr<Accountant> charged(const Budget& budget, double q, double sigma, int64_t steps) {
   auto engine = make_accountant(budget.accountant, budget.adjacency);
@@ -20,16 +24,79 @@ std::unique_ptr<Accountant> charged(const Budget& budget, double q, double sigma
   return engine;
 }
 
-double upper(const Budget& budget, double q, double sigma, int64_t steps) {
-  return charged(budget, q, sigma, steps)->epsilon(budget.delta).upper;
+EpsilonBound bound(const Budget& budget, double q, double sigma, int64_t steps, Effort effort) {
+  return charged(budget, q, sigma, steps)->epsilon(budget.delta, effort);
 }
 
-// Whether the budget is kept. A quick bracket that lies above the target decides; below it, only the number that will
-// be reported does.
-bool keeps(const Budget& budget, double q, double sigma, int64_t steps) {
-  const auto engine = charged(budget, q, sigma, steps);
-  if (engine->epsilon(budget.delta, Effort::kQuick).lower > budget.epsilon.value()) return false;
-  return engine->epsilon(budget.delta).upper <= budget.epsilon.value();
+// The least y in [lowest, highest] with epsilon(y) <= target, to `tolerance`: some y at most that much below exceeds
+// the target or lies below `lowest`. Nothing where the highest still exceeds it. epsilon falls with y, but for what
+// its bounds are off by; that it kept or exceeded the target was seen at both ends of what remains, whatever led there:
+// secants in log epsilon, aimed a little to either side of the root so that two of them close in on it, and bisection.
+struct Search {
+  double guess, step;  // where to begin, and how far beyond the secant's root to go first
+  double slope;        // of log epsilon, until two points tell
+  double tolerance;
+  double lowest, highest;
+};
+struct Found {
+  double y, slope;
+};
+template <class EpsilonAt>  // EpsilonBound (y), of which only `upper` is looked at
+std::optional<Found> least(const Search& search, double target, bool stop_where_wide, const EpsilonAt& epsilon_at) {
+  struct Seen {
+    double y, excess;  // log(epsilon/target)
+  };
+  std::optional<Seen> exceeds;
+  std::optional<Seen> kept;
+  Seen nearest{0, kInfinity};
+  const double nudge = 0.3 * search.tolerance;
+  double slope = search.slope;
+  double y = std::clamp(search.guess, search.lowest, search.highest);
+  double step = search.step;
+  double width_before = kInfinity;
+  for (int i = 0;; ++i) {
+    const EpsilonBound bound = epsilon_at(y);
+    const double ratio = std::log(bound.upper / target);
+    const Seen seen{y, bound.upper <= target ? std::min(0.0, ratio) : ratio};
+    // From the nearest two; not where noise in the bounds decides.
+    if (std::isfinite(seen.excess) && std::isfinite(nearest.excess)) {
+      const double between = (seen.excess - nearest.excess) / (seen.y - nearest.y);
+      if (between < 0.1 * slope && between > 20 * slope) slope = between;
+    }
+    if (std::abs(seen.excess) <= std::abs(nearest.excess)) nearest = seen;
+    (seen.excess <= 0 ? kept : exceeds) = seen;
+    if (kept && kept->y <= search.lowest) return Found{kept->y, slope};
+    if (exceeds && exceeds->y >= search.highest) return std::nullopt;
+    const double root = std::isfinite(nearest.excess) ? nearest.y - std::clamp(nearest.excess / slope, -2.0, 2.0) : y;
+    if (!exceeds || !kept) {
+      y = std::clamp(kept ? std::min(root, kept->y) - step : std::max(root, exceeds->y) + step, search.lowest,
+                     search.highest);
+      step *= 8;
+      continue;
+    }
+    const double width = kept->y - exceeds->y;
+    const bool wide = stop_where_wide && bound.upper - bound.lower > std::abs(bound.upper - target) &&
+                      bound.upper - bound.lower > kQuickIsEnough * target;
+    if (width <= search.tolerance) return Found{kept->y, slope};
+    if (wide) return Found{std::clamp(root, exceeds->y, kept->y), slope};
+    const double middle = exceeds->y + width / 2;
+    const double aimed = root + (root > middle ? -nudge : nudge);
+    const bool inside = aimed > exceeds->y && aimed < kept->y;
+    y = inside && (i % 3 != 2 || width < width_before / 8) ? aimed : middle;
+    if (i % 3 == 2) width_before = width;
+  }
+}
+
+// Where the quick bound meets the target, then where the reported number does.
+template <class EpsilonAt>  // EpsilonBound (y, Effort)
+std::optional<double> least(double guess, double lowest, double highest, double target, const EpsilonAt& epsilon_at) {
+  const auto coarse = least({guess, 0.3, -1, 0.01 * kRelative, lowest, highest}, target, true,
+                            [&](double y) { return epsilon_at(y, Effort::kQuick); });
+  const Found near = coarse.value_or(Found{highest, -1});
+  const auto found = least({near.y, 0.15 * kRelative, near.slope, 0.5 * kRelative, lowest, highest}, target, false,
+                           [&](double y) { return epsilon_at(y, Effort::kTight); });
+  if (!found) return std::nullopt;
+  return found->y;
 }
 
 void require_steps(int64_t steps) {
@@ -47,25 +114,15 @@ void require_steps(int64_t steps) {
 
 NoiseMultiplier calibrate_noise(const Budget& budget, SamplingRate q, int64_t steps) {
   require_steps(steps);
-  const auto meets = [&](double sigma) { return keeps(budget, q.value(), sigma, steps); };
-  // enough always meets the target; too_little does not, or lies below the smallest sigma offered.
-  double enough = 1;
-  while (!meets(enough)) {
-    if (enough >= kLargestSigma)
-      unreachable(budget, "a noise multiplier <= 1e+06", upper(budget, q.value(), kLargestSigma, steps));
-    enough = std::min(enough * 2, kLargestSigma);
-  }
-  double too_little = enough / 2;
-  while (meets(too_little)) {
-    enough = too_little;
-    if (enough <= kSmallestSigma) return NoiseMultiplier(enough);
-    too_little = std::max(enough / 2, kSmallestSigma);
-  }
-  while (enough - too_little > kRelative / 2 * enough) {
-    const double middle = too_little + (enough - too_little) / 2;
-    (meets(middle) ? enough : too_little) = middle;
-  }
-  return NoiseMultiplier(enough);
+  const double lowest = std::log(kSmallestSigma);
+  const auto sigma_at = [&](double y) { return y <= lowest ? kSmallestSigma : std::min(std::exp(y), kLargestSigma); };
+  const auto found = least(0, lowest, std::log(kLargestSigma), budget.epsilon.value(), [&](double y, Effort effort) {
+    return bound(budget, q.value(), sigma_at(y), steps, effort);
+  });
+  if (!found)
+    unreachable(budget, "a noise multiplier <= 1e+06",
+                bound(budget, q.value(), kLargestSigma, steps, Effort::kTight).upper);
+  return NoiseMultiplier(sigma_at(*found));
 }
 
 NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacency, Epsilon target, Delta delta,
@@ -75,38 +132,39 @@ NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacen
 
 SamplingRate calibrate_sampling_rate(const Budget& budget, NoiseMultiplier sigma, int64_t steps) {
   require_steps(steps);
-  const auto meets = [&](double q) { return keeps(budget, q, sigma.value(), steps); };
-  if (meets(1)) return SamplingRate(1);
-  double too_much = 1;
-  double allowed = 0.5;
-  while (!meets(allowed)) {
-    if (allowed <= kSmallestRate)
-      unreachable(budget, "a sampling rate >= 1e-12", upper(budget, kSmallestRate, sigma.value(), steps));
-    too_much = allowed;
-    allowed = std::max(allowed / 8, kSmallestRate);
-  }
-  while (too_much - allowed > kRelative / 2 * allowed) {
-    const double middle = too_much > 4 * allowed ? std::sqrt(too_much * allowed) : (too_much + allowed) / 2;
-    (meets(middle) ? allowed : too_much) = middle;
-  }
-  return SamplingRate(allowed);
+  const auto rate_at = [](double y) { return std::clamp(std::exp(-y), kSmallestRate, 1.0); };
+  const auto found = least(3, 0, -std::log(kSmallestRate), budget.epsilon.value(), [&](double y, Effort effort) {
+    return bound(budget, rate_at(y), sigma.value(), steps, effort);
+  });
+  if (!found)
+    unreachable(budget, "a sampling rate >= 1e-12",
+                bound(budget, kSmallestRate, sigma.value(), steps, Effort::kTight).upper);
+  return SamplingRate(rate_at(*found));
 }
 
 int64_t calibrate_steps(const Budget& budget, SamplingRate q, NoiseMultiplier sigma) {
-  const auto meets = [&](int64_t steps) { return keeps(budget, q.value(), sigma.value(), steps); };
-  if (!meets(1)) return 0;
-  int64_t allowed = 1;
-  int64_t too_many = 2;
-  while (too_many <= kMostSteps && meets(too_many)) {
-    allowed = too_many;
-    too_many *= 2;
-  }
-  if (too_many > kMostSteps) return kMostSteps;
-  while (too_many - allowed > 1) {
-    const int64_t middle = allowed + (too_many - allowed) / 2;
-    (meets(middle) ? allowed : too_many) = middle;
-  }
-  return allowed;
+  // The most in [1, kMostSteps] of what a falling predicate allows, 0 where not even one: from `guess` outwards.
+  const auto most = [](int64_t guess, const auto& allows) -> int64_t {
+    int64_t allowed = 0;
+    int64_t too_many = kMostSteps + 1;
+    int64_t steps = std::clamp<int64_t>(guess, 1, kMostSteps);
+    for (int64_t stride = 1; too_many - allowed > 1; stride = std::min(2 * stride, kMostSteps)) {
+      if (allows(steps)) {
+        allowed = steps;
+        steps = too_many > kMostSteps ? std::min(steps + stride, kMostSteps) : allowed + (too_many - allowed) / 2;
+      } else {
+        too_many = steps;
+        steps = allowed == 0 ? std::max<int64_t>(steps - stride, 1) : allowed + (too_many - allowed) / 2;
+      }
+    }
+    return allowed;
+  };
+  const auto about = [&](int64_t steps) {
+    return bound(budget, q.value(), sigma.value(), steps, Effort::kQuick).upper <= budget.epsilon.value();
+  };
+  return most(most(1, about), [&](int64_t steps) {
+    return bound(budget, q.value(), sigma.value(), steps, Effort::kTight).upper <= budget.epsilon.value();
+  });
 }
 
 }  // namespace ghostshard::accountant

@@ -18,13 +18,18 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Evaluations of an integrand, about 15 ns each.
-constexpr int64_t kQuickBudget = 1'000'000;
-constexpr int64_t kTightBudget = 40'000'000;
+// Evaluations of an integrand, about 4 ns each.
+constexpr int64_t kQuickBudget = 4'000'000;
+constexpr int64_t kTightBudget = 200'000'000;
 // A line's bracket wider than this is cut by the grid's.
 constexpr double kTightWidth = 1e-6;
 constexpr double kTightDeltaWidth = 1e-5;  // relative
 constexpr double kQuickWidth = 2e-3;       // relative
+
+// Of delta, what a line leaves out: e^-32, or e^-20 where that would need too many nodes.
+constexpr double kAllDigits = 32;
+constexpr double kFewDigits = 20;
+constexpr size_t kLongLine = 10'000;
 
 using Phases = std::vector<ComposedRelease>;
 
@@ -41,12 +46,13 @@ std::string describe(const ContourLine& line, bool checked) {
 
 bool overlap(const Bracket& a, const Bracket& b) { return a.lower <= b.upper && b.lower <= a.upper; }
 
-// The proof covers the arithmetic; that the proof is right shows here, on a line elsewhere with another mesh.
+// The proof covers the arithmetic; that the proof is right shows here, on a line elsewhere with another mesh. Where a
+// line is long, to nine digits of delta: half the nodes.
 std::optional<bool> agrees_elsewhere(Direction direction, const Phases& phases, double epsilon, const ContourLine& line,
                                      int64_t budget) {
   const ContourLine::Value here = line.at(epsilon);
-  const auto other =
-      ContourLine::make(direction, phases, line.intercept(), epsilon, std::log(here.delta), 0.83, budget);
+  const auto other = ContourLine::make(direction, phases, line.intercept(), epsilon, std::log(here.delta), 0.83, budget,
+                                       line.nodes() > kLongLine ? kFewDigits : kAllDigits);
   if (!other) return std::nullopt;
   return overlap(here.bracket, other->at(epsilon).bracket);
 }
@@ -78,7 +84,8 @@ std::optional<Result> line_epsilon(Direction direction, const Phases& phases, De
   std::optional<ContourLine> line;
   bool settled = false;
   for (int attempt = 0; attempt < 8 && !settled; ++attempt) {
-    line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget);
+    line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kAllDigits);
+    if (!line) line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kFewDigits);
     if (!line) return std::nullopt;
     // Newton on log delta, each step at most a few units of 1/c: there the line is good. Where delta is lost in the
     // rounding, epsilon is far too large.
@@ -126,7 +133,9 @@ std::optional<Result> line_delta(Direction direction, const Phases& phases, doub
   double log_delta = moment.log_m - *c * epsilon - std::log(*c) - std::log1p(*c) - 0.5 * std::log(width);
   // The saddle-point approximation may be far off near a phase transition: what the line says is then the better guess.
   for (int attempt = 0; attempt < 4; ++attempt) {
-    const auto line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget);
+    auto line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kAllDigits);
+    if (!line)
+      line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kFewDigits);
     if (!line) return std::nullopt;
     const ContourLine::Value value = line->at(epsilon);
     if (!(value.bracket.upper > 0)) return std::nullopt;

@@ -14,10 +14,19 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargestIntercept = 2e4;
 constexpr double kMostCancelling = 14;
-constexpr int64_t kMostNodes = 150'000;
-constexpr double kCancelling = 8;  // from here on integrand and sum are kept in long double
-constexpr size_t kPreciseBudget = 80'000;
+constexpr int64_t kMostMeshNodes = 100'000;  // of all moments; a kilobyte each
+constexpr int64_t kMostNodes = 2'000'000;
+constexpr double kCancelling = 5;     // from here on integrand and sum are kept in long double
+constexpr int64_t kPreciseCost = 40;  // of an evaluation in long double, in those in double
+constexpr size_t kLeastPrecise = 80'000;
+constexpr size_t kLongSum = 1000;
+constexpr size_t kTurns = 64;
 constexpr double kMomentSlack = 1e-9;  // real_moment is good to 1e-13; a bound built on it takes this much more
+
+// |z| <= |re| + |im|, without a root; within its rounding.
+double modulus_at_most(std::complex<long double> z) {
+  return std::abs(static_cast<double>(z.real())) + std::abs(static_cast<double>(z.imag()));
+}
 
 double log_kappa(double c) { return c * std::log(c / (1 + c)) - std::log1p(c); }
 
@@ -152,7 +161,7 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     choice.c = saddle * intercept;
   } else {
     // The shortest period, where the integrand does not exceed the integral by much more than it must. Long double,
-    // which then is needed, costs ten times as much.
+    // which then is needed, costs some times as much.
     const auto log_excess = [&](double c, double k) {
       return k - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
     };
@@ -162,7 +171,7 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     for (const auto& [c, k] : grid) {
       const double excess = log_excess(c, k);
       if (!(excess <= std::max(smallest + 3, kMostCancelling))) continue;
-      const double cost = period_of(c) * (excess > kCancelling ? 30 : 1);
+      const double cost = period_of(c) * (excess > kCancelling ? 6 : 1);
       if (cost < least) {
         least = cost;
         choice.c = c;
@@ -187,6 +196,9 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   line.period_ = choice->period;
   line.chernoff_ = std::move(choice->beyond);
 
+  int64_t needed = 0;
+  for (const ComposedRelease& phase : phases) needed += LineMoment::nodes_needed(direction, phase, c);
+  if (needed > kMostMeshNodes) return std::nullopt;
   std::vector<LineMoment> moments;
   size_t nodes = 0;
   for (const ComposedRelease& phase : phases) {
@@ -221,7 +233,8 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   line.integrand_.assign(n, 0);
   line.error_.assign(n, 0);
   const double excess = line.log_scale_ - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
-  line.precise_ = excess > kCancelling && n * nodes <= kPreciseBudget;
+  line.precise_ =
+      excess > kCancelling && n * nodes <= std::max(kLeastPrecise, static_cast<size_t>(budget / kPreciseCost));
   if (line.precise_)
     for (size_t i = 0; i < phases.size(); ++i)
       moments[i] = LineMoment(direction, phases[i], c, real_moment(direction, phases[i].release, c).log_m, true);
@@ -237,15 +250,18 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
       moment.sweep<double>(step, n, add);
   for (size_t k = 0; k < n; ++k) {
     const std::complex<long double> log_power = line.integrand_[k];
-    const auto size = static_cast<double>(std::abs(log_power));
+    const double size = modulus_at_most(log_power);
     if (line.precise_) {
       const std::complex<long double> z(c, line.step<long double>() * static_cast<long double>(k));
       line.integrand_[k] = std::exp(log_power) / (z * (z + 1.0L));
     } else {
-      const Complex z(c, step * static_cast<double>(k));
-      line.integrand_[k] = std::exp(Complex(log_power)) / (z * (z + 1.0));
+      const double t = step * static_cast<double>(k);
+      const double re = c * (c + 1) - t * t;  // of z(z+1)
+      const double im = (2 * c + 1) * t;
+      const Complex power = std::exp(Complex(log_power)) / ((c * c + t * t) * ((c + 1) * (c + 1) + t * t));
+      line.integrand_[k] = Complex(power.real() * re + power.imag() * im, power.imag() * re - power.real() * im);
     }
-    line.error_[k] = static_cast<double>(std::abs(line.integrand_[k])) * (line.error_[k] + unit * (16 + size));
+    line.error_[k] = modulus_at_most(line.integrand_[k]) * (line.error_[k] + unit * (16 + size));
   }
   return line;
 }
@@ -260,13 +276,25 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
   Real real_slope = 0;
   double error = 2 * rest_;
   const auto unit = static_cast<double>(std::numeric_limits<Real>::epsilon());
+  // On a long line the sines are taken once in kTurns nodes; a product adds its rounding and its factor's.
+  const bool turns = integrand_.size() > kLongSum;
+  const double of_turning = turns ? kTurns * (3 + static_cast<double>(step<Real>()) * epsilon) : 0;
+  const std::complex<Real> turn(std::cos(step<Real>() * epsilon), std::sin(step<Real>() * epsilon));
+  Real turn_re = 1;
+  Real turn_im = 0;
   for (size_t k = integrand_.size(); k-- > 0;) {
     const Real t = step<Real>() * static_cast<Real>(k);
     const Real angle = -t * epsilon;
     const auto re = static_cast<Real>(integrand_[k].real());
     const auto im = static_cast<Real>(integrand_[k].imag());
-    const Real turn_re = std::cos(angle);
-    const Real turn_im = std::sin(angle);
+    if (turns && k % kTurns != kTurns - 1 && k + 1 != integrand_.size()) {
+      const Real next = turn_re * turn.real() - turn_im * turn.imag();
+      turn_im = turn_re * turn.imag() + turn_im * turn.real();
+      turn_re = next;
+    } else {
+      turn_re = std::cos(angle);
+      turn_im = std::sin(angle);
+    }
     const Real term_re = re * turn_re - im * turn_im;
     const Real term_im = re * turn_im + im * turn_re;
     const double weight = k == 0 ? 1 : 2;
@@ -275,7 +303,8 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
     // Added up from the last to the first: what k nodes have yet to join is rounded k times more.
     const double modulus = std::abs(static_cast<double>(term_re)) + std::abs(static_cast<double>(term_im));
     error +=
-        weight * (error_[k] + modulus * unit * (4 + std::abs(static_cast<double>(angle)) + static_cast<double>(k) / 2));
+        weight * (error_[k] + modulus * unit *
+                                  (4 + std::abs(static_cast<double>(angle)) + of_turning + static_cast<double>(k) / 2));
   }
   const auto sum = static_cast<double>(real_sum);
   const auto slope = static_cast<double>(real_slope);

@@ -16,7 +16,6 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kSqrtTwoPi = 2.506628274631000502415765284811;
 constexpr double kTail = 13;        // standard deviations on either side: e^-84 is left
 constexpr double kNegligible = 64;  // nodes below e^-64 of the largest are left out, and counted as error
-constexpr double kHeavy = 50;       // exponents of the power from here on are summed in logarithms
 constexpr int kLanes = 8;           // partial sums, so that roundings do not add up over all nodes
 constexpr double kPrecision = 45;   // the rule's error is e^-45 of M(c), divided by the count
 
@@ -200,6 +199,31 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
   return {top + std::log(m), sign * mean, m2 / m};
 }
 
+namespace {
+
+struct Mesh {
+  double half, precision, h, low, high;
+  int64_t nodes;
+};
+Mesh mesh_of(Direction direction, const ComposedRelease& composed, double c, bool precise) {
+  const auto [q, sigma] = composed.release;
+  Mesh mesh;
+  mesh.precision = kPrecision + (precise ? 10 : 0) + std::log(std::max(1.0, composed.count));
+  mesh.half = best_strip(direction, sigma, c, true, mesh.precision);
+  mesh.h = step(direction, sigma, c, mesh.half, mesh.half, mesh.precision);
+  const auto [low, high] = range(direction, q, sigma, c);
+  mesh.low = low;
+  mesh.high = high;
+  mesh.nodes = static_cast<int64_t>((high - low) / mesh.h) + 2;
+  return mesh;
+}
+
+}  // namespace
+
+int64_t LineMoment::nodes_needed(Direction direction, const ComposedRelease& composed, double c) {
+  return composed.release.q == 1 ? 0 : mesh_of(direction, composed, c, false).nodes;
+}
+
 LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m, bool precise)
     : direction_(direction),
       q_(composed.release.q),
@@ -212,19 +236,15 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     return;
   }
   const bool remove = direction == Direction::kRemove;
-  const double precision = kPrecision + (precise ? 10 : 0) + std::log(std::max(1.0, count_));
+  const auto [half, precision, h, low, high, nodes] = mesh_of(direction, composed, c, precise);
   const double p0 = remove ? 1 + c : -c;
-  const double half = best_strip(direction, sigma_, c, true, precision);
   const double shift = half;
-  const double h = step(direction, sigma_, c, shift, half, precision);
   const double lift = shift * shift / (2 * sigma_ * sigma_);
   const double log_h = std::log(h / (sigma_ * kSqrtTwoPi)) + lift;
   const double spread = direction == Direction::kAdd ? -c * std::log(std::cos(shift / (2 * sigma_ * sigma_))) : 0;
   use_excess_ = log_m < 1.5;
   const double unit = precise ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
 
-  const auto [low, high] = range(direction, q_, sigma_, c);
-  const auto nodes = static_cast<int64_t>((high - low) / h) + 2;
   double dropped_power = 0;
   double dropped_one = 0;
   double dropped_v = 0;
@@ -278,6 +298,8 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     // Roundings: of the weight by the size of its exponent, of l by that of u.
     const double of_weight = unit * (6 + z * z / 2 + std::abs(phase) + std::abs(log_h));
     const double of_loss = unit * (6 + 2 * std::abs(u));
+    of_weight_.push_back(of_weight);
+    of_loss_.push_back(of_loss);
     const double size = std::abs(l);
     const double power = p0 * l.real();
     // The direct form is in double whatever `precise` says.
@@ -325,9 +347,28 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
 LineMoment::Value LineMoment::finish(Complex m, double error) const {
   const double modulus = std::abs(m);
   if (!(count_ * error < 0.01 * modulus)) return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
-  const Complex log_power = count_ * std::log(m);
-  return {log_power, 1.01 * count_ * error / modulus + 4 * kRounding * (1 + std::abs(log_power))};
+  const Complex log_power(count_ * std::log(modulus), count_ * std::atan2(m.imag(), m.real()));
+  const double size = std::abs(log_power.real()) + std::abs(log_power.imag());
+  return {log_power, 1.01 * count_ * error / modulus + 4 * kRounding * (1 + size)};
 }
+
+template <class Real>
+LineMoment::Value LineMoment::finish_excess(Real re, Real im, double error) const {
+  const auto unit = static_cast<double>(std::numeric_limits<Real>::epsilon());
+  // log(1+S) with S small: the modulus by log1p, so that a real part of 1e-12 keeps its digits.
+  const Real norm = 2 * re + re * re + im * im;
+  const Real log_modulus = norm > -1 ? std::log1p(norm) / 2 : Real(-750);
+  const auto modulus = static_cast<double>(std::exp(log_modulus));
+  if (!(count_ * error < 0.01 * modulus)) {
+    const double scale = std::exp(-log_m_);
+    return finish(Complex(static_cast<double>(1 + re), static_cast<double>(im)) * scale, (error + kRounding) * scale);
+  }
+  const std::complex<long double> log_power(count_ * (log_modulus - log_m_), count_ * std::atan2(im, 1 + re));
+  const auto size = static_cast<double>(std::abs(log_power.real()) + std::abs(log_power.imag()));
+  return {log_power, 1.01 * count_ * error / modulus + 4 * unit * (1 + size)};
+}
+template LineMoment::Value LineMoment::finish_excess<double>(double, double, double) const;
+template LineMoment::Value LineMoment::finish_excess<long double>(long double, long double, double) const;
 
 bool LineMoment::in_excess_form(double t) const {
   return use_excess_ && q_ * std::hypot(direction_ == Direction::kRemove ? 1 + c_ : c_, t) < 1;
@@ -405,17 +446,7 @@ LineMoment::Value LineMoment::at(Real t) const {
   const Real sum_im = std::accumulate(lanes_im.begin(), lanes_im.end(), Real(0));
   const double p = std::hypot(static_cast<double>(pr), rough_t);
   const double error = excess_error_ + p * excess_error_per_p_ + p * p * excess_error_per_p2_;
-  // log(1+S) with S small: the modulus by log1p, so that a real part of 1e-12 keeps its digits.
-  const Real norm = 2 * sum_re + sum_re * sum_re + sum_im * sum_im;
-  const Real log_modulus = norm > -1 ? std::log1p(norm) / 2 : Real(-750);
-  const auto modulus = static_cast<double>(std::exp(log_modulus));
-  if (!(count_ * error < 0.01 * modulus)) {
-    const double scale = std::exp(-log_m_);
-    return finish(Complex(static_cast<double>(1 + sum_re), static_cast<double>(sum_im)) * scale,
-                  (error + kRounding) * scale);
-  }
-  const std::complex<long double> log_power(count_ * (log_modulus - log_m_), count_ * std::atan2(sum_im, 1 + sum_re));
-  return {log_power, 1.01 * count_ * error / modulus + 4 * unit * (1 + static_cast<double>(std::abs(log_power)))};
+  return finish_excess<Real>(sum_re, sum_im, error);
 }
 
 template LineMoment::Value LineMoment::at<double>(double) const;

@@ -27,6 +27,7 @@
 #include <array>
 #include <complex>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "accountant/sampled_gaussian.h"
@@ -39,6 +40,9 @@ struct ComposedRelease {
   double count;
 };
 
+// Exponents of the power from here on are summed in logarithms.
+inline constexpr double kHeavy = 50;
+
 // On the real axis: log M and its first two derivatives, to about 1e-13 relative.
 struct RealMoment {
   double log_m;
@@ -50,6 +54,8 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c);
 // M(c + it)^count for t >= 0, relative to M(c)^count.
 class LineMoment {
  public:
+  // How many nodes it would have, before it is made: with sigma² small, too many.
+  static int64_t nodes_needed(Direction direction, const ComposedRelease& composed, double c);
   // log_m: real_moment(…, c).log_m.
   // precise: nodes and sums in long double, for at<long double>: where an integral over t cancels, roundings do not.
   LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m, bool precise);
@@ -61,8 +67,9 @@ class LineMoment {
   template <class Real>  // double, or where precise long double
   Value at(Real t) const;
 
-  // at(k·step) for k = 0, …, n-1, one after the other: many times faster than one by one where t·q is large.
-  template <class Real, class Visitor>  // (size_t k, const Value&)
+  // at(k·step) for k = 0, …, n-1, one after the other: many times faster than one by one (contour_sweep.cpp).
+  using Visitor = std::function<void(size_t k, const Value&)>;
+  template <class Real>
   void sweep(Real step, size_t n, const Visitor& visit) const;
 
   // Upper bound of log |M(c+it')/M(c)|^count for all t' >= t.
@@ -88,7 +95,12 @@ class LineMoment {
     }
   }
   bool in_excess_form(double t) const;
+  void sweep_direct(double step, size_t first, size_t n, const Visitor& visit) const;
+  template <class Real>
+  void sweep_excess(Real step, size_t first, size_t n, const Visitor& visit) const;
   Value finish(std::complex<double> m, double error) const;
+  template <class Real>
+  Value finish_excess(Real re, Real im, double error) const;  // of M - 1
   const Shifted& shifted(size_t index) const;
   double log_bound(size_t index, double t) const;
 
@@ -98,6 +110,7 @@ class LineMoment {
   bool use_excess_ = false;  // M(c) is small enough for the form M - 1
   std::vector<double> l_re_, l_im_, d_re_, d_im_, w_re_, w_im_, tilted_re_, tilted_im_;
   std::vector<double> log_w_, w_phase_;
+  std::vector<double> of_weight_, of_loss_;  // relative roundings of weight and l
   std::vector<PreciseNode> precise_nodes_;
   std::vector<double> u_, mass_;  // mass: the real tilted measure, for B
   double direct_error_ = 0, direct_error_per_p_ = 0, sum_tilted_ = 0;
@@ -106,61 +119,5 @@ class LineMoment {
   mutable std::vector<Shifted> shifts_;
   mutable size_t last_shift_ = 0;
 };
-
-// How many steps a sweep goes by multiplication before it starts afresh: each adds two roundings.
-inline constexpr size_t kSweepLength = 64;
-
-template <class Real, class Visitor>
-void LineMoment::sweep(Real exact_step, size_t n, const Visitor& visit) const {
-  const auto step = static_cast<double>(exact_step);
-  size_t k = 0;
-  while (k < n && (exact_ || in_excess_form(step * static_cast<double>(k)))) {
-    visit(k, at<Real>(exact_step * static_cast<Real>(k)));
-    ++k;
-  }
-  const size_t size = l_re_.size();
-  std::vector<double> re(size), im(size), turn_re(size), turn_im(size);
-  const double sign = direction_ == Direction::kRemove ? 1 : -1;
-  for (size_t j = 0; j < size; ++j) {
-    const std::complex<double> turn = std::exp(std::complex<double>(-l_im_[j], l_re_[j]) * (sign * step));
-    turn_re[j] = turn.real();
-    turn_im[j] = turn.imag();
-  }
-  for (size_t since = 0; k < n; ++k, ++since) {
-    const double t = step * static_cast<double>(k);
-    if (since % kSweepLength == 0) {
-      for (size_t j = 0; j < size; ++j) {
-        const double damping = std::exp(-sign * t * l_im_[j]);
-        const double angle = sign * t * l_re_[j];
-        const std::complex<double> now =
-            std::complex<double>(tilted_re_[j], tilted_im_[j]) * std::polar(damping, angle);
-        re[j] = now.real();
-        im[j] = now.imag();
-      }
-    }
-    double lanes_re[8] = {};
-    double lanes_im[8] = {};
-    const size_t whole = size / 8 * 8;
-    for (size_t j = 0; j < whole; j += 8)
-      for (size_t lane = 0; lane < 8; ++lane) {
-        const double a = re[j + lane];
-        const double b = im[j + lane];
-        lanes_re[lane] += a;
-        lanes_im[lane] += b;
-        re[j + lane] = a * turn_re[j + lane] - b * turn_im[j + lane];
-        im[j + lane] = a * turn_im[j + lane] + b * turn_re[j + lane];
-      }
-    for (size_t j = whole; j < size; ++j) {
-      lanes_re[j - whole] += re[j];
-      lanes_im[j - whole] += im[j];
-      const double a = re[j] * turn_re[j] - im[j] * turn_im[j];
-      im[j] = re[j] * turn_im[j] + im[j] * turn_re[j];
-      re[j] = a;
-    }
-    std::complex<double> sum = 0;
-    for (int lane = 0; lane < 8; ++lane) sum += std::complex<double>(lanes_re[lane], lanes_im[lane]);
-    visit(k, finish(sum, direct_error_ + t * direct_error_per_p_ + 4.5e-16 * kSweepLength * sum_tilted_));
-  }
-}
 
 }  // namespace ghostshard::accountant

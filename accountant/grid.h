@@ -7,8 +7,8 @@
 //   In the
 //     less private run it can only raise delta; in the more private one it is bounded by Chernoff and taken off;
 //   * losses beyond the window are bounded by Chernoff, those beyond the last cell are infinite;
-//   * rounding of the transforms in the 2-norm (Higham 2002, Accuracy and Stability, Thm. 24.2): each loses at most
-//     7·u·log2 N of the norm of its result, and the power multiplies the first one's error by the count.
+//   * rounding of the transforms (grid_side.h): each loses at most 7·u·log2 N of what went into it, and the power
+//     multiplies the first one's error by the count.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@
 
 namespace ghostshard::accountant {
 
-// kSmall: at most 2^15 grid points, for milliseconds. kLarge: at most 2^21.
+// kSmall: at most 2^15 grid points, for milliseconds. kLarge: at most 2^21, and many steps in blocks (grid_blocks.h).
 enum class GridSize { kSmall, kLarge };
 
 // estimate: the middle. Nothing where no finite bound is found.

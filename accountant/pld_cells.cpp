@@ -14,6 +14,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMostSolved = 60;
 constexpr int64_t kNearEdge = 200;
 constexpr int64_t kAlternating = 8;
+constexpr double kNarrow = 3e-4;
 constexpr size_t kSmallGrid = size_t{1} << 15;
 
 double upper_tail(double z) { return 0.5 * std::erfc(z * 0.70710678118654752440); }
@@ -25,19 +26,27 @@ double outcome(SampledGaussian release, double loss) {
   return odds > 0 ? sigma * sigma * (std::log(odds) - std::log(q)) + 0.5 : -kInfinity;
 }
 
-// Probability of a <= N(0,1) < b from the tails that are small there, and its rounding.
+// Probability of a <= N(0,1) < b and its rounding, that of a and b included: from the tails that are small there; of a
+// narrow cell, whose tails would cancel, from the series of the density about its middle, times the width: Hermite
+// polynomials He2, He4, and the next term, at most (width²·(z² + 5))³/322560, is below the rounding.
 struct Mass {
   double value, error;
 };
-struct Tails {
-  double z, low, high;
-};
-Tails tails(double z) { return {z, upper_tail(-z), upper_tail(z)}; }
-Mass between(const Tails& a, const Tails& b) {
-  const bool right = a.z + b.z > 0;
-  const double outer = right ? a.high : b.low;
-  const double inner = right ? b.high : a.low;
-  const double z = right ? a.z : b.z;
+Mass between(double a, double b) {
+  const double width = b - a;
+  const double middle = (a + b) / 2;
+  const double square = middle * middle;
+  const double spread = width * width;
+  if (spread * (square + 5) < kNarrow) {
+    const double density = 0.39894228040143267794 * std::exp(-square / 2);
+    const double series = 1 + spread * ((square - 1) / 24 + spread * (square * square - 6 * square + 3) / 1920);
+    const double value = std::max(0.0, density * width * series);
+    return {value, kRounding * ((9 + square) * value + 1.1 * density * (std::abs(a) + std::abs(b)))};
+  }
+  const bool right = middle > 0;
+  const double outer = right ? upper_tail(a) : upper_tail(-b);
+  const double inner = right ? upper_tail(b) : upper_tail(-a);
+  const double z = right ? a : b;
   return {std::max(0.0, outer - inner), kRounding * (6 + 3 * z * z) * (outer + inner)};
 }
 
@@ -59,9 +68,7 @@ struct Cells {
 };
 
 Cells cells_of(Direction direction, SampledGaussian release, const GridShape& shape, double at) {
-  const bool remove = direction == Direction::kRemove;
-  const double least = remove ? log_w(release, shape.low) : -log_w(release, shape.high);
-  const double most = remove ? log_w(release, shape.high) : -log_w(release, shape.low);
+  const auto [least, most] = losses_of(direction, release, shape.low, shape.high);
   return {static_cast<int64_t>(std::floor(least / shape.h - at)),
           static_cast<int64_t>(std::floor(most / shape.h - at)) + 1,
           at,
@@ -72,7 +79,7 @@ Cells cells_of(Direction direction, SampledGaussian release, const GridShape& sh
 class Outcomes {
  public:
   struct Boundary {
-    Tails zero, one;  // under N(0, sigma²) and N(1, sigma²)
+    double zero, one;  // in standard deviations from 0 and from 1
   };
   struct Masses {
     Mass p, q;
@@ -96,13 +103,13 @@ class Outcomes {
   }
 
   double beyond(const Boundary& boundary) const {  // probability P of larger losses, rounded up
-    const double zero = remove_ ? boundary.zero.high : boundary.zero.low;
-    const double one = remove_ ? boundary.one.high : boundary.one.low;
+    const double zero = upper_tail(remove_ ? boundary.zero : -boundary.zero);
+    const double one = upper_tail(remove_ ? boundary.one : -boundary.one);
     return (remove_ ? (1 - release_.q) * zero + release_.q * one : zero) * (1 + 1e-12) + 1e-300;
   }
 
  private:
-  Boundary at_outcome(double x) const { return {tails(x / release_.sigma), tails((x - 1) / release_.sigma)}; }
+  Boundary at_outcome(double x) const { return {x / release_.sigma, (x - 1) / release_.sigma}; }
 
   bool remove_;
   SampledGaussian release_;
@@ -123,8 +130,6 @@ double for_each_cell(const Outcomes& outcomes, double h, const Cells& cells, con
   return outcomes.beyond(low);
 }
 
-double square(double x) { return x * x; }
-
 // Relative rounding of e^(c·loss - log_scale), a few of them multiplied.
 double of_tilt(const GridShape& shape, double loss) {
   return kRounding * (8 + 2 * (shape.c * loss + std::abs(shape.log_scale)));
@@ -134,6 +139,12 @@ size_t wrapped(int64_t i, size_t n) { return static_cast<size_t>(i) & (n - 1); }
 
 }  // namespace
 
+std::pair<double, double> losses_of(Direction direction, SampledGaussian release, double low, double high) {
+  const bool remove = direction == Direction::kRemove;
+  return remove ? std::pair(log_w(release, low), log_w(release, high))
+                : std::pair(-log_w(release, high), -log_w(release, low));
+}
+
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape) {
   TiltedCells cells;
   cells.mass.assign(shape.n, 0);
@@ -141,7 +152,6 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
   const double width = -std::expm1(-h);
   for (const double share : kMomentShares) cells.moments.emplace_back(shape.c * share, 0.0);
   const Cells even = cells_of(direction, release, shape, 0);
-  double squares = 0;
   cells.dropped = for_each_cell(Outcomes(direction, release), h, even, [&](int64_t i, const Mass& p, const Mass& q) {
     const double loss = static_cast<double>(i) * h;
     const double total = p.value + p.error;
@@ -153,11 +163,10 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
     const double tilt = std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
     cells.mass[wrapped(i, shape.n)] += left * tilt;
     cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
-    squares += square(of_tilt(shape, std::abs(loss) + h) * (left + right * std::exp(shape.c * h)) * tilt);
+    cells.tilt_rounding += of_tilt(shape, std::abs(loss) + h) * (left + right * std::exp(shape.c * h)) * tilt;
     for (auto& [c, sum] : cells.moments) sum += (left + right * std::exp(c * h)) * std::exp(c * loss);
   });
   for (auto& [c, sum] : cells.moments) sum = std::log(sum) + 1e-9;
-  cells.rounding = std::sqrt(2 * squares);
   return cells;
 }
 
@@ -336,15 +345,13 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   found.mass.assign(shape.n, 0);
   const double whole = std::exp(shape.c * h * (found.shift - at));  // `at` was in the weight
   const double down = std::exp(-shape.c * h);
-  double squares = 0;
   for (const Merged& cell : merged) {
     if (!(cell.place >= -0.5 - below)) continue;  // too far down to be worth keeping: what is left out is sound
     const bool fits = cell.place >= 0.5 - below;
     const double mass = cell.weight * whole * (fits ? 1 : down);
     found.mass[wrapped(fits ? cell.i : cell.i - 1, shape.n)] += mass;
-    squares += square(of_tilt(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h) * mass);
+    found.tilt_rounding += of_tilt(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h) * mass;
   }
-  found.rounding = std::sqrt(2 * squares);
   return found;
 }
 

@@ -25,9 +25,11 @@ struct TiltedCells {
   std::vector<double> mass;  // of loss ((k mod N) + shift)·h, times e^(c·(k + shift)·h - log_scale)
   double shift = 0;          // a; 0 for the less private one
   double dropped = 0;        // probability of an infinite loss
-  double rounding = 0;       // 2-norm of the roundings of the tilt, whose exponent may be large
+  double rounding = 0;       // 2-norm of what the masses are off by, where no more is known
+  double tilt_rounding = 0;  // sum of the moduli of the roundings of the tilt, whose exponent may be large
   // (c', log E[e^(c'·loss)]) of the less private one without the infinite loss, for Chernoff's bound.
   std::vector<std::pair<double, double>> moments;
+  double log_total = 0;  // logarithm of the probability in all cells, where it may exceed 1
 };
 
 struct GridShape {
@@ -42,6 +44,9 @@ struct GridShape {
 
 // In units of the tilt: where the moments of the less private distribution are taken.
 inline constexpr std::array<double, 7> kMomentShares = {1.02, 1.06, 1.15, 1.3, 1.6, 2.0, 3.0};
+
+// The least and the largest loss of these outcomes.
+std::pair<double, double> losses_of(Direction direction, SampledGaussian release, double low, double high);
 
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
 TiltedCells more_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);

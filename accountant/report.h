@@ -25,6 +25,8 @@ inline constexpr const char* kDefaultAccountant = "contour";
 //     accountant_detail, direction, library_version, delta_below_one_over_units}. `upper` is the claim. It is null
 //     where there is none: no finite bound, or something is known to have run that was not accounted. Then "applies"
 //     is false, "reasons" says why, and "epsilon_if_it_applied" keeps the numbers.
+//   provenance.resumptions_in_ledger: {seen, at: [{at_line, step, new_key, steps_charged_again}], meaning}, from the
+//     ledger alone, so that a report rebuilt by others tells of them as the run's own does.
 //   privacy_curve: {points: [{delta, epsilon}], membership_test_bounds: [{false_positive_rate,
 //     true_positive_rate_at_most}], gaussian_dp: {mu, holds_for_delta_from, meaning}}.
 //

@@ -44,6 +44,33 @@ json key_epochs(const LedgerContents& ledger) {
   return epochs;
 }
 
+// Where the run went on after it had stopped, as far as the ledger shows it: a new key begins, or a step comes again
+// that was charged before.
+json resumptions(const LedgerContents& ledger) {
+  json seen = json::array();
+  auto epoch = ledger.epochs.begin();
+  const auto add = [&](int64_t sequence, int64_t step, bool new_key, bool again) {
+    seen.push_back({{"at_line", sequence}, {"step", step}, {"new_key", new_key}, {"steps_charged_again", again}});
+  };
+  const LedgerEntry* before = nullptr;
+  for (const LedgerEntry& entry : ledger.entries) {
+    bool new_key = false;
+    int64_t line = entry.sequence;
+    for (; epoch != ledger.epochs.end() && epoch->sequence < entry.sequence; ++epoch) {
+      if (new_key) add(line, epoch[-1].step, true, false);  // one that came to no release
+      new_key = true;
+      line = epoch->sequence;
+    }
+    const bool again = before != nullptr && entry.attempt > 0 && entry.step <= before->step;
+    if (new_key || again) add(line, entry.step, new_key, again);
+    before = &entry;
+  }
+  for (; epoch != ledger.epochs.end(); ++epoch) add(epoch->sequence, epoch->step, true, false);
+  return {{"seen", seen.size()},
+          {"at", seen},
+          {"meaning", "a run that stopped and went on; one that repeated no step and kept its key leaves no trace"}};
+}
+
 }  // namespace
 
 double sampling_rate(const Event& event) {
@@ -153,6 +180,7 @@ json provenance(const LedgerContents& ledger) {
           {"ledger_header", header},
           {"ledger_entries", ledger.entries.size()},
           {"key_epochs", key_epochs(ledger)},
+          {"resumptions_in_ledger", resumptions(ledger)},
           {"ledger_partial_line_dropped", ledger.dropped_partial_line},
           {"library_version_of_run", text("library_version")},
           {"library_version_of_report", kLibraryVersion}};

@@ -30,6 +30,14 @@ std::string summarize_report(const json& report) {
                                                  : "none stated as planned")
        << ", " << steps.at("releases_charged") << " releases charged (" << steps.at("releases_of_later_attempts")
        << " of later attempts)\n";
+  if (const json& resumed = report.at("provenance").at("resumptions_in_ledger"); resumed.at("seen") != json(0)) {
+    text << "  resumed          ";
+    for (const json& at : resumed.at("at"))
+      text << (at == resumed.at("at").front() ? "" : ", ") << "at step " << at.at("step")
+           << (at.at("new_key") == json(true) ? " under a new key" : "")
+           << (at.at("steps_charged_again") == json(true) ? ", charged again" : "");
+    text << '\n';
+  }
   const json& sampler = report.at("sampler");
   text << "  sampler          assumed " << shown(sampler.at("assumed")) << ", executed "
        << shown(sampler.contains("executed") ? sampler.at("executed") : sampler.at("stated")) << '\n';

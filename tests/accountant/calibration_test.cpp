@@ -130,14 +130,16 @@ TEST_P(CalibrationRange, TheLeastSigmaThatMeetsTheTarget) {
   EXPECT_GT(bound(sigma * (1 - 1e-6)).lower, run.epsilon);
 }
 
-INSTANTIATE_TEST_SUITE_P(Corners, CalibrationRange,
-                         testing::Values(Range{"SmallEpsilon", 0.01, 1000, 1e-5, 0.01},
-                                         Range{"HugeEpsilon", 0.01, 10000, 1e-6, 1000},
-                                         Range{"LargeDelta", 0.05, 2000, 1e-3, 2},
-                                         Range{"TinyDelta", 0.02, 5000, 1e-30, 4},
-                                         Range{"TinyRate", 1e-5, 10000000, 1e-9, 1},
-                                         Range{"NoSampling", 1, 1000, 1e-6, 5}, Range{"OneStep", 0.1, 1, 1e-6, 1}),
-                         [](const auto& c) { return c.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Corners, CalibrationRange,
+    testing::Values(Range{"SmallEpsilon", 0.01, 1000, 1e-5, 0.01}, Range{"HugeEpsilon", 0.01, 10000, 1e-6, 1000},
+                    Range{"LargeDelta", 0.05, 2000, 1e-3, 2}, Range{"TinyDelta", 0.02, 5000, 1e-30, 4},
+                    Range{"TinyRate", 1e-5, 10000000, 1e-9, 1},
+                    // Where each unit is drawn once, and hardly ever.
+                    Range{"OneVisit", 1e-7, 10000000, 1e-9, 1}, Range{"RareVisit", 1e-6, 100000, 1e-8, 0.5},
+                    Range{"RareVisitLargeEpsilon", 1e-7, 1000000, 1e-12, 8}, Range{"FewSteps", 1e-3, 3, 1e-6, 0.1},
+                    Range{"NoSampling", 1, 1000, 1e-6, 5}, Range{"OneStep", 0.1, 1, 1e-6, 1}),
+    [](const auto& c) { return c.param.name; });
 
 TEST(CalibrateSteps, NoneWhereOneIsTooMany) {
   const Budget budget{"contour", Adjacency::kZeroOut, Epsilon(0.1), Delta(1e-6)};

@@ -132,6 +132,10 @@ INSTANTIATE_TEST_SUITE_P(
         Field{"FirstAttempt", "/population_and_steps/attempts/0", {{"attempt", 0}, {"releases", 3}}},
         Field{"SecondAttempt", "/population_and_steps/attempts/1", {{"attempt", 1}, {"releases", 1}}},
         Field{"KeyEpochs", "/provenance/key_epochs/0", {{"epoch", 0}, {"run_id", "run 7"}, {"releases", 4}}},
+        Field{"Resumptions", "/provenance/resumptions_in_ledger/seen", 1},
+        Field{"ResumedWhere",
+              "/provenance/resumptions_in_ledger/at/0",
+              {{"at_line", 4}, {"step", 2}, {"new_key", false}, {"steps_charged_again", true}}},
         Field{"LaterAttempts", "/population_and_steps/releases_of_later_attempts", 1},
         Field{"TruncationCap", "/population_and_steps/truncation_cap", kNotStated},
         Field{"SkippedBatches", "/population_and_steps/skipped_batches", kNotStated},
@@ -160,6 +164,52 @@ INSTANTIATE_TEST_SUITE_P(
         Field{"ConfigHash", "/provenance/config_hash", kNotStated},
         Field{"CheckpointLineage", "/provenance/checkpoint_lineage", kNotStated},
         Field{"AuditResult", "/empirical_audit/result", kNotStated}),
+    [](const auto& c) { return c.param.name; });
+
+// -----------------------------------------------------------------------------------------------------------------
+// Resumptions, from the ledger alone
+
+struct Resumed {
+  const char* name;
+  std::vector<std::pair<int64_t, int64_t>> releases;      // step, attempt; -1: a new key from this step on
+  std::vector<std::tuple<int64_t, bool, bool>> expected;  // step, under a new key, charged again
+};
+
+void PrintTo(const Resumed& c, std::ostream* out) { *out << c.name; }
+
+class ReportOfResumedRun : public testing::TestWithParam<Resumed> {};
+
+TEST_P(ReportOfResumedRun, TellsWhereItWentOn) {
+  LedgerContents contents = ledger();
+  const Event event = contents.entries.front().event;
+  contents.entries.clear();
+  int64_t line = 0;
+  for (const auto& [step, attempt] : GetParam().releases) {
+    ++line;
+    if (attempt < 0)
+      contents.epochs.push_back({line, static_cast<int64_t>(contents.epochs.size()) + 1, step, "again", {}, ""});
+    else
+      contents.entries.push_back({line, step, attempt, event, ""});
+  }
+  const json built = build_report(contents, Delta(1e-6), json::object(), "rdp");
+  const json& resumptions = built.at("provenance").at("resumptions_in_ledger");
+  std::vector<std::tuple<int64_t, bool, bool>> found;
+  for (const json& at : resumptions.at("at"))
+    found.emplace_back(at.at("step"), at.at("new_key"), at.at("steps_charged_again"));
+  EXPECT_EQ(found, GetParam().expected);
+  EXPECT_EQ(resumptions.at("seen"), GetParam().expected.size());
+  EXPECT_EQ(summarize_report(built).find("resumed") != std::string::npos, !GetParam().expected.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ledgers, ReportOfResumedRun,
+    testing::Values(Resumed{"Never", {{0, 0}, {1, 0}, {2, 0}}, {}},
+                    Resumed{"StepsAgain", {{0, 0}, {1, 0}, {2, 0}, {1, 1}, {2, 1}, {3, 0}}, {{1, false, true}}},
+                    Resumed{"Twice", {{0, 0}, {1, 0}, {1, 1}, {2, 0}, {1, 2}}, {{1, false, true}, {1, false, true}}},
+                    Resumed{"NewKey", {{0, 0}, {1, -1}, {1, 0}}, {{1, true, false}}},
+                    Resumed{"NewKeyAndStepsAgain", {{0, 0}, {1, 0}, {1, -1}, {1, 1}, {2, 0}}, {{1, true, true}}},
+                    Resumed{"NewKeyAtTheEnd", {{0, 0}, {1, -1}}, {{1, true, false}}},
+                    Resumed{"TwoKeysInARow", {{0, 0}, {1, -1}, {1, -1}, {1, 0}}, {{1, true, false}, {1, true, false}}}),
     [](const auto& c) { return c.param.name; });
 
 TEST(Report, HasTheSixteenSectionsAndNothingUnknown) {
