@@ -27,6 +27,9 @@ SHAPES = {
 }
 
 
+PEERS = ["plain", "fsdp2", "fsdp2_accumulate"]
+
+
 class Engine:
     """The ranks of one engine, waiting for commands on rank 0's standard input."""
 
@@ -63,16 +66,13 @@ def flags(shape, microbatches):
     return words + [f"--microbatches={microbatches}"] + (["--untied"] if shape["untied"] else [])
 
 
-def compare(name, shape, microbatches, ranks, repeats, binary):
+def compare(name, shape, microbatches, ranks, repeats, binary, names):
     step = [str(binary), "--serve"] + flags(shape, microbatches)
     fsdp2 = [sys.executable, str(ROOT / "bench/peers/fsdp2_step.py")] + flags(shape, microbatches)
     # A process each, so that each one's peak memory is its own.
-    engines = {
-        "private": Engine(step + ["--only=private"], ranks),
-        "plain": Engine(step + ["--only=plain"], ranks),
-        "fsdp2": Engine(fsdp2, ranks),
-        "fsdp2_accumulate": Engine(fsdp2, ranks),
-    }
+    commands = {"private": step + ["--only=private"], "plain": step + ["--only=plain"], "fsdp2": fsdp2,
+                "fsdp2_accumulate": fsdp2}
+    engines = {engine: Engine(command, ranks) for engine, command in commands.items() if engine in names}
     series = {engine: [] for engine in engines}
     for i in range(repeats + 1):  # the first round warms up
         order = list(engines) if i % 2 == 0 else list(reversed(engines))
@@ -87,7 +87,7 @@ def compare(name, shape, microbatches, ranks, repeats, binary):
         wall, processor, peak = zip(*answers)
         result[engine] = {"seconds": statistics.median(wall), "fastest": min(wall),
                           "processor_seconds": statistics.median(processor), "peak_memory_mib": max(peak)}
-    for peer in ("plain", "fsdp2", "fsdp2_accumulate"):
+    for peer in (engine for engine in engines if engine != "private"):
         for column, key in ((0, "throughput"), (1, "processor")):
             ratios = [q[column] / p[column] for p, q in zip(series["private"], series[peer])]
             result[f"private_over_{peer}_{key}"] = statistics.median(ratios)
@@ -101,6 +101,7 @@ def main():
     parser.add_argument("--microbatches", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS, help="all at once need the memory of all")
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/step_compare")
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()
@@ -111,13 +112,15 @@ def main():
           f"{'/plain':>7} {'/fsdp2':>7}")
     for name in args.shapes:
         for microbatches in args.microbatches:
-            run = compare(name, SHAPES[name], microbatches, args.ranks, args.repeats, args.binary)
+            run = compare(name, SHAPES[name], microbatches, args.ranks, args.repeats, args.binary,
+                          ["private", *args.peers])
             report["runs"].append(run)
-            print(f"{name:12} {microbatches:3} {run['private']['seconds']:10.3f} "
-                  f"{run['private_over_plain_throughput']:7.3f} {run['private_over_plain_processor']:6.3f} "
-                  f"{run['private_over_fsdp2_throughput']:7.3f} {run['private_over_fsdp2_accumulate_throughput']:8.3f} "
-                  f"{run['private']['peak_memory_mib']:6.0f} {run['memory_private_over_plain']:7.3f} "
-                  f"{run['memory_private_over_fsdp2']:7.3f}", flush=True)
+            ratios = [run.get(key, float("nan")) for key in (
+                "private_over_plain_throughput", "private_over_plain_processor", "private_over_fsdp2_throughput",
+                "private_over_fsdp2_accumulate_throughput", "memory_private_over_plain", "memory_private_over_fsdp2")]
+            print(f"{name:12} {microbatches:3} {run['private']['seconds']:10.3f} {ratios[0]:7.3f} {ratios[1]:6.3f} "
+                  f"{ratios[2]:7.3f} {ratios[3]:8.3f} {run['private']['peak_memory_mib']:6.0f} {ratios[4]:7.3f} "
+                  f"{ratios[5]:7.3f}", flush=True)
             if args.output:
                 report["load_after"] = os.getloadavg()
                 args.output.write_text(json.dumps(report, indent=2) + "\n")
