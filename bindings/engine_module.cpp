@@ -41,7 +41,7 @@ std::array<uint8_t, 32> key_bytes(const std::string& bytes) {
 std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const MeshEntry& mesh, int64_t rank,
                                       const std::array<std::string, 4>& groups, double sampling_rate, double divisor,
                                       bool per_layer, bool reduce_each, int64_t hold_memory_bytes,
-                                      const std::optional<std::string>& key, int64_t first_step) {
+                                      const std::optional<std::string>& key, const std::pair<int64_t, int64_t>& first) {
   std::vector<fsdp::UnitSpec> specs;
   for (const auto& [unit, parameters] : units) {
     fsdp::UnitSpec spec{.name = unit, .parameters = {}};
@@ -60,7 +60,7 @@ std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const
   return std::make_unique<Session>(
       fsdp::mesh_over(shape, rank,
                       {.reduce = groups[0], .replicate = groups[1], .model = groups[2], .control = groups[3]}),
-      std::move(specs), options, std::move(run_key), first_step);
+      std::move(specs), options, std::move(run_key), StepId{.step = first.first, .attempt = first.second});
 }
 
 void set_terms(Session& session, double clip_norm, double noise_multiplier) {
@@ -72,7 +72,9 @@ void set_terms(Session& session, double clip_norm, double noise_multiplier) {
 
 void attach_ledger(Session& session, const std::string& path, const std::string& header, bool reopen) {
   if (reopen) {
-    session.attach_ledger(accountant::LedgerWriter::reopen(path));
+    auto ledger = accountant::LedgerWriter::reopen(path);
+    ledger.begin_epoch(session.next().step, session.key().run_id_hex(), session.key().public_facts());
+    session.attach_ledger(std::move(ledger));
     return;
   }
   nlohmann::json lines = nlohmann::json::parse(header);
@@ -89,7 +91,7 @@ PYBIND11_MODULE(engine, module) {
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("units"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
            py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"), py::arg("reduce_each"),
-           py::arg("hold_memory_bytes"), py::arg("key"), py::arg("first_step"), Released())
+           py::arg("hold_memory_bytes"), py::arg("key"), py::arg("first"), Released())
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def(
           "renew_noise_key",
@@ -115,7 +117,8 @@ PYBIND11_MODULE(engine, module) {
       .def("release", &Session::release, Released())
       .def("abandon", &Session::abandon)
       .def_property_readonly("open", &Session::open)
-      .def_property_readonly("steps_released", &Session::steps_released)
+      .def_property_readonly(
+          "next", [](const Session& session) { return std::pair(session.next().step, session.next().attempt); })
       .def_property_readonly("bytes_sent", &Session::bytes_sent);
 }
 

@@ -14,7 +14,7 @@ at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).con
 }  // namespace
 
 Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> units, const SessionOptions& options,
-                 RunKey key, int64_t first_step)
+                 RunKey key, StepId first)
     : mesh_(std::move(mesh)),
       model_(*mesh_, std::move(units)),
       key_(std::move(key)),
@@ -24,7 +24,7 @@ Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> u
           std::make_unique<Clipper>(plan_.clipper(model_, {.recording = options.recording,
                                                            .hold_memory_bytes = options.hold_memory_bytes,
                                                            .reduce_each = all_or_none(model_, options.reduce_each)}))),
-      step_{.step = first_step, .attempt = 0},
+      step_(first),
       uses_(model_.parameters().size()),
       planned_(model_.parameters().size()) {
   key_.share(*mesh_);

@@ -33,10 +33,10 @@ struct SessionOptions {
 
 class Session {
  public:
-  // The parameters' ids are their places in `units`, counted through. first_step: of the run, where an earlier session
-  // has done some. A collective: every rank takes rank 0's key.
+  // The parameters' ids are their places in `units`, counted through. first: the step and attempt to begin with, where
+  // an earlier session has come so far (its next()). A collective: every rank takes rank 0's key.
   Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> units, const SessionOptions& options,
-          RunKey key, int64_t first_step = 0);
+          RunKey key, StepId first = {});
 
   const fsdp::ForeignModel& model() const { return model_; }
   const RunKey& key() const { return key_; }
@@ -85,7 +85,8 @@ class Session {
   void abandon();
 
   bool open() const { return sum_.has_value(); }
-  int64_t steps_released() const { return step_.step; }
+  // What the next logical batch is charged as.
+  StepId next() const { return step_; }
   int64_t bytes_sent() const;  // by this rank, of gradients
 
  private:

@@ -248,6 +248,28 @@ def test_ledger_and_report(tmp_path):
     assert (tmp_path / "report" / "privacy_report.html").stat().st_size > 10_000
 
 
+def test_the_ledger_goes_on_where_parameters_thaw(tmp_path):
+    """Another set of parameters is another session under another key; steps and attempts are counted through."""
+    engine = PrivacyEngine(accountant="rdp")
+    engine.attach_ledger(tmp_path / "ledger.jsonl")
+    engine, model, (module, optimizer, criterion, _) = private(engine)
+
+    def backward():
+        criterion(module(torch.randn(4, 6)), torch.zeros(4, dtype=torch.long)).backward()
+
+    model[0].requires_grad_(False)
+    backward()
+    optimizer.step()
+    backward()
+    optimizer.zero_grad()  # dropped: it stays charged
+    model[0].requires_grad_(True)
+    backward()
+    optimizer.step()
+    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    charged = [(line["type"], line.get("step"), line.get("attempt")) for line in lines[1:]]
+    assert charged == [("release", 0, 0), ("release", 1, 0), ("epoch", 1, None), ("release", 1, 1)]
+
+
 def test_a_report_without_poisson_sampling_claims_nothing(tmp_path):
     engine = PrivacyEngine()
     engine.attach_ledger(tmp_path / "ledger.jsonl")

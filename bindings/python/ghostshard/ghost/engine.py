@@ -75,7 +75,7 @@ class GhostEngine:
         self._constants: tuple[float, float] = (1.0, 1.0)  # sampling rate, divisor
         self._terms: Callable[[], tuple[float, float]] | None = None
         self._generator: torch.Generator | None = None
-        self._steps = 0
+        self._next = (0, 0)  # step and attempt that the next logical batch is charged as
         self._ledger: tuple[str, str] | None = None
         self._ledger_open = False
         self._in_forward = False
@@ -159,7 +159,7 @@ class GhostEngine:
             reduce_each=not self.accumulate,
             hold_memory_bytes=self.memory_budget,
             key=key,
-            first_step=self._steps,
+            first=self._next,
         )
         self._trainable = trainable
         if self._ledger is not None and self.ranks.rank == 0:
@@ -170,7 +170,7 @@ class GhostEngine:
     def _drop_session(self) -> None:
         if self._session is not None:
             self._session.abandon()
-            self._steps = self._session.steps_released
+            self._next = self._session.next
         self._session = None
 
     # Backward and step ----------------------------------------------------------------------------------------------
