@@ -130,3 +130,31 @@ def test_a_copy_of_a_private_model_is_plain_and_its_own():
     copied.zero_grad(set_to_none=True)
     case.loss(copied, batch).sum().backward()
     assert all(p.grad is not None for p in copied.parameters())
+
+
+class Gain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, 6))
+        self.calls = []
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def test_a_rule_of_the_users_own():
+    import ghostshard
+    from ghostshard.ghost.rules import affine
+
+    @ghostshard.register_rule(Gain)
+    def gain(layer, x):
+        layer.module.calls.append(layer.engine.units_of(x))
+        return affine(layer, x)
+
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), Gain(), torch.nn.Linear(6, 3))
+    case = next(case for case in CASES if case.name == "mlp")
+    batches = case.batches()
+    expected = oracle.clipped_sum(copy.deepcopy(model), case.loss, batches, 0.5)
+    assert oracle.worst_difference(Private(model, 0.5).step(case.loss, batches), expected) < TOLERANCE
+    assert model[1].calls == [5, 5]
