@@ -15,7 +15,10 @@ void misuse(dp::ClippedSum& sum, dp::PrivateGradient& gradient, dp::PrivateOptim
   dp::ClippedSum copy = sum;
 #endif
 #ifdef MAKE_A_CLIPPED_SUM  // is private|private constructor
-  dp::ClippedSum made(buffers, 1);
+  dp::ClippedSum made(buffers, dp::StepTerms{}, 1);
+#endif
+#ifdef CHANGE_A_CLIPPED_SUMS_TERMS  // is private
+  sum.terms_.noise_multiplier.reset();
 #endif
 #ifdef STEP_ON_A_CLIPPED_SUM  // cannot convert|cannot bind|no matching|could not convert|no viable
   optimizer.step(std::move(sum), 0.1);
@@ -36,10 +39,10 @@ void misuse(dp::ClippedSum& sum, dp::PrivateGradient& gradient, dp::PrivateOptim
   dp::PoissonSampler sampler(key, 10, 2, 0, 1);
 #endif
 #ifdef MAKE_A_CLIPPER  // is private|private constructor
-  dp::Clipper clipper(model, accountant::ClipNorm(1.0), dp::Clipping::kFlat, dp::ClipperOptions{}, 1);
+  dp::Clipper clipper(model, std::make_shared<dp::StepTerms>(), dp::Clipping::kFlat, dp::ClipperOptions{}, 1);
 #endif
 #ifdef MAKE_A_MECHANISM  // is private|private constructor
-  dp::GaussianMechanism mechanism(model, key, nullptr, plan.event(), 1.0, 1.0, 1);
+  dp::GaussianMechanism mechanism(model, key, nullptr, 1.0, 1);
 #endif
 #ifdef MAKE_A_PLAN  // is private|private constructor
   dp::DpPlan made(dp::DpConfig{}, accountant::NoiseMultiplier(1.0), accountant::Delta(1e-6));
