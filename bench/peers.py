@@ -10,25 +10,17 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import statistics
-import subprocess
 import sys
 
-from step_peers import ROOT, SHAPES, Engine
+from step_peers import ROOT, SHAPES, Engine, new_report
 
 ENGINES = ["fsdp2", "fsdp2_accumulate", "ghostshard", "ghostshard_accumulate", "opacus_fsdp", "opacus_dpddp"]
 COLUMNS = ("seconds", "processor_seconds", "peak_memory_mib", "loopback_mb")
 
 
 class PythonEngine(Engine):
-    def step(self, word="step"):
-        self.ranks[0].stdin.write(word + "\n")
-        self.ranks[0].stdin.flush()
-        answer = self.ranks[0].stdout.readline().split()
-        if len(answer) != len(COLUMNS):
-            raise SystemExit(f"{self.ranks[0].args[1:3]} ended instead of answering")
-        return [float(value) for value in answer]
+    answers = len(COLUMNS)
 
 
 def compare(name, shape, microbatches, ranks, repeats, names):
@@ -41,7 +33,7 @@ def compare(name, shape, microbatches, ranks, repeats, names):
     series = {engine: [] for engine in names}
     for i in range(repeats + 1):  # the first round warms up
         for engine in (names if i % 2 == 0 else names[::-1]):
-            answer = engines[engine].step()
+            answer = engines[engine].step("step")
             if i > 0:
                 series[engine].append(answer)
     for engine in engines.values():
@@ -69,9 +61,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
-    report = {"device": f"CPU, {os.cpu_count()} cores, {platform.machine()}", "commit": commit.stdout.strip(),
-              "load_before": os.getloadavg(), "runs": []}
+    report = new_report()
     print(f"{'shape':11} {'mb':>2} {'engine':22} {'step s':>7} {'/fsdp2':>7} {'cpu':>6} {'/accum.':>8} {'MiB':>6} "
           f"{'MB sent':>8}")
     for name in args.shapes:

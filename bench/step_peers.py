@@ -33,6 +33,8 @@ PEERS = ["plain", "fsdp2", "fsdp2_accumulate"]
 class Engine:
     """The ranks of one engine, waiting for commands on rank 0's standard input."""
 
+    answers = 3  # numbers that a step is answered with
+
     def __init__(self, command, ranks):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -50,8 +52,8 @@ class Engine:
         self.ranks[0].stdin.write(word + "\n")
         self.ranks[0].stdin.flush()
         answer = self.ranks[0].stdout.readline().split()
-        if len(answer) != 3:
-            raise SystemExit(f"{self.ranks[0].args[:2]} ended instead of answering {word!r}")
+        if len(answer) != self.answers:
+            raise SystemExit(f"{self.ranks[0].args[:3]} ended instead of answering {word!r}")
         return [float(value) for value in answer]
 
     def quit(self):
@@ -95,6 +97,12 @@ def compare(name, shape, microbatches, ranks, repeats, binary, names):
     return result
 
 
+def new_report():
+    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    return {"device": f"CPU, {os.cpu_count()} cores, {platform.machine()}", "commit": commit.stdout.strip(),
+            "load_before": os.getloadavg(), "runs": []}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=[s for s in SHAPES if not s.startswith("124M")])
@@ -105,9 +113,7 @@ def main():
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/step_compare")
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
-    report = {"device": f"CPU, {os.cpu_count()} cores, {platform.machine()}", "commit": commit.stdout.strip(),
-              "load_before": os.getloadavg(), "runs": []}
+    report = new_report()
     print(f"{'shape':12} {'mb':>3} {'private s':>10} {'/plain':>7} {'cpu':>6} {'/fsdp2':>7} {'/accum.':>8} {'MiB':>6} "
           f"{'/plain':>7} {'/fsdp2':>7}")
     for name in args.shapes:

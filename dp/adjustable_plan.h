@@ -25,10 +25,8 @@ class AdjustablePlan {
   };
   explicit AdjustablePlan(const Config& config);
 
-  const Config& config() const { return config_; }
   // From the next logical batch on. No noise multiplier: no noise, no privacy, and nothing for a ledger.
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
-  const StepTerms& terms() const { return *terms_; }
 
   // key (and ledger, on rank 0; null elsewhere) must outlive what is made with them.
   Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;

@@ -5,10 +5,6 @@
 namespace ghostshard::dp {
 namespace {
 
-std::vector<bool> all_or_none(const fsdp::ForeignModel& model, bool reduce_each) {
-  return std::vector<bool>(model.groups().size(), reduce_each);
-}
-
 at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).contiguous(); }
 
 }  // namespace
@@ -20,10 +16,10 @@ Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> u
       key_(std::move(key)),
       options_(options),
       plan_(options.plan),
-      clipper_(
-          std::make_unique<Clipper>(plan_.clipper(model_, {.recording = options.recording,
-                                                           .hold_memory_bytes = options.hold_memory_bytes,
-                                                           .reduce_each = all_or_none(model_, options.reduce_each)}))),
+      clipper_(std::make_unique<Clipper>(
+          plan_.clipper(model_, {.recording = options.recording,
+                                 .hold_memory_bytes = options.hold_memory_bytes,
+                                 .reduce_each = std::vector<bool>(model_.groups().size(), options.reduce_each)}))),
       step_(first),
       uses_(model_.parameters().size()),
       planned_(model_.parameters().size()) {
@@ -33,12 +29,6 @@ Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> u
 void Session::attach_ledger(accountant::LedgerWriter ledger) {
   if (mechanism_ != nullptr) throw std::logic_error("a ledger must be attached before the first backward");
   ledger_ = std::move(ledger);
-}
-
-std::optional<accountant::LedgerWriter> Session::detach_ledger() {
-  abandon();
-  mechanism_.reset();
-  return std::exchange(ledger_, std::nullopt);
 }
 
 void Session::set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier) {
@@ -75,24 +65,22 @@ const fsdp::Parameter& Session::parameter(int64_t id) const {
   return *all[static_cast<size_t>(id)];
 }
 
-const fsdp::Parameter* Session::parameter_or_none(int64_t id) const { return id < 0 ? nullptr : &parameter(id); }
-
 const fsdp::Parameter* Session::valued(int64_t id, const std::optional<at::Tensor>& value) {
-  const fsdp::Parameter* found = parameter_or_none(id);
-  if (found == nullptr) return nullptr;
-  TORCH_CHECK_VALUE(value.has_value(), "parameter '", found->name(), "' needs a value");
-  model_.set_value(*found, *value);
-  return found;
+  if (id < 0) return nullptr;
+  const fsdp::Parameter& found = parameter(id);
+  TORCH_CHECK_VALUE(value.has_value(), "parameter '", found.name(), "' needs a value");
+  model_.set_value(found, *value);
+  return &found;
 }
 
-RecorderPtr Session::recorder() const {
+const std::shared_ptr<Tape>& Session::recorder() const {
   TORCH_CHECK_VALUE(tape_ != nullptr, "a layer was called outside the model's own forward: its units are not known");
   return tape_;
 }
 
 // row_extents: how many of the last extents make up a row (0: each element is one, as token ids are).
 SegmentsPtr Session::segments(const std::string& layer, const at::Tensor& x, int64_t row_extents) {
-  const int64_t units = recorder() == nullptr ? 0 : tape_->units();
+  const int64_t units = recorder()->units();
   TORCH_CHECK_VALUE(x.dim() > row_extents && x.size(0) == units, layer, ": the first extent must be that of the ",
                     units, " units of this batch, got ", x.sizes(),
                     ". Rows must stay with their units for per-unit norms; a layer that mixes or flattens them has no "
@@ -110,22 +98,19 @@ SegmentsPtr Session::segments(const std::string& layer, const at::Tensor& x, int
 
 // A matrix used more than once is held, which adds up exactly; except by one head and one embedding, whose rows meet on
 // the tape.
-void Session::count_use(int64_t id) {
-  const fsdp::Parameter& counted = parameter(id);
-  if (recomputing()) return;
-  Uses& uses = uses_[counted.id()];
-  ++uses.other;
-  if (uses.linear + uses.other > 2 || uses.other > 1) planned_[counted.id()] = kernels::Recording::kHold;
+void Session::count(int64_t id, int32_t Uses::*kind) {
+  const uint32_t counted = parameter(id).id();
+  if (!recomputing() && ++(uses_[counted].*kind) > 1) planned_[counted] = kernels::Recording::kHold;
 }
+
+void Session::count_use(int64_t id) { count(id, &Uses::other); }
 
 at::Tensor Session::linear(int64_t weight, int64_t bias, bool stored_transposed, const at::Tensor& x,
                            const at::Tensor& weight_value, const std::optional<at::Tensor>& bias_value) {
   const LinearUse use{
       .weight = valued(weight, weight_value), .bias = valued(bias, bias_value), .stored_transposed = stored_transposed};
   const SegmentsPtr rows = segments(use.weight->name(), x, 1);
-  Uses& uses = uses_[use.weight->id()];
-  if (!recomputing()) ++uses.linear;
-  if (uses.linear > 1 || uses.linear + uses.other > 2) planned_[use.weight->id()] = kernels::Recording::kHold;
+  count(weight, &Uses::linear);
   const at::Tensor y = dp::linear(use, rows_of(x), rows, recorder());
   auto shape = x.sizes().vec();
   shape.back() = y.size(1);

@@ -38,11 +38,9 @@ class Session {
   Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> units, const SessionOptions& options,
           RunKey key, StepId first = {});
 
-  const fsdp::ForeignModel& model() const { return model_; }
   const RunKey& key() const { return key_; }
   // On rank 0; before the first clip() (std::logic_error).
   void attach_ledger(accountant::LedgerWriter ledger);
-  std::optional<accountant::LedgerWriter> detach_ledger();
 
   // For the next logical batch (dp/adjustable_plan.h).
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
@@ -91,10 +89,9 @@ class Session {
 
  private:
   const fsdp::Parameter& parameter(int64_t id) const;
-  const fsdp::Parameter* parameter_or_none(int64_t id) const;
   const fsdp::Parameter* valued(int64_t id, const std::optional<at::Tensor>& value);
   SegmentsPtr segments(const std::string& layer, const at::Tensor& x, int64_t row_extents);
-  RecorderPtr recorder() const;
+  const std::shared_ptr<Tape>& recorder() const;
   // A layer called now runs again within backward (activation checkpointing): no further use of its parameters.
   bool recomputing() const { return tape_ != nullptr && tape_->began_recording(); }
 
@@ -113,6 +110,7 @@ class Session {
   struct Uses {
     int32_t linear = 0, other = 0;
   };
+  void count(int64_t parameter, int32_t Uses::*kind);
   std::vector<Uses> uses_;  // by parameter id, in this microbatch
   std::vector<std::optional<kernels::Recording>> planned_;
 };

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
+from ghostshard.accountants import default_delta
 from ghostshard.data.vocabulary import load_vocabulary
 
 IGNORED = -100
@@ -75,7 +76,7 @@ def main() -> None:
     first = dist.get_rank() == 0
     vocabulary = load_vocabulary(args.tokenizer)
     data = Lines(args.texts, vocabulary, args.max_length)
-    delta = args.delta or min(1e-6, len(data) ** -1.1)
+    delta = args.delta or default_delta(len(data))
     if first:
         args.output.mkdir(parents=True)
 

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
+from ghostshard.accountants import default_delta
 
 END_OF_TEXT = 256  # after the 256 bytes
 
@@ -68,7 +69,7 @@ def main() -> None:
     first = dist.get_rank() == 0
     texts = [line.strip() for line in args.texts.read_text(encoding="utf-8").splitlines() if line.strip()]
     data = encoded(texts, args.model, args.max_length)
-    delta = min(1e-6, len(data) ** -1.1)
+    delta = default_delta(len(data))
     if first:
         args.output.mkdir(parents=True)
 

@@ -1,6 +1,5 @@
 #include "fsdp/foreign_model.h"
 
-#include <sstream>
 #include <stdexcept>
 
 namespace ghostshard::fsdp {
@@ -20,15 +19,11 @@ ForeignModel::ForeignModel(Mesh& mesh, std::vector<UnitSpec> units)
 
 void ForeignModel::set_value(const Parameter& parameter, const at::Tensor& value) {
   if (!value.defined() || value.sizes() != at::IntArrayRef(parameter.shape())) {
-    std::ostringstream found;
-    if (value.defined()) found << value.sizes();
     throw std::invalid_argument("parameter '" + parameter.name() + "': its value must have the shape it was declared " +
-                                "with, got " + (value.defined() ? found.str() : "an undefined tensor"));
+                                "with, got " + (value.defined() ? c10::str(value.sizes()) : "an undefined tensor"));
   }
   values_[parameter.id()] = value.detach();
 }
-
-void ForeignModel::forget_values() { values_.assign(values_.size(), at::Tensor()); }
 
 at::Tensor ForeignModel::value_of(const Parameter& parameter) const {
   const at::Tensor& value = values_[parameter.id()];

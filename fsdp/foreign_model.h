@@ -18,8 +18,6 @@ class ForeignModel final : public GroupedParameters {
   // The tensor its owner computes with, [shape] while it is gathered (its storage may be freed and filled again in
   // between, as fully_shard does). Throws std::invalid_argument naming parameter and shapes.
   void set_value(const Parameter& parameter, const at::Tensor& value);
-  // Lets go of all values.
-  void forget_values();
 
  private:
   at::Tensor value_of(const Parameter& parameter) const override;

@@ -6,12 +6,6 @@
 namespace ghostshard::fsdp {
 namespace {
 
-std::string text_of(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
 void check(const std::vector<UnitSpec>& units) {
   std::unordered_set<std::string> names;
   for (const UnitSpec& unit : units) {
@@ -24,7 +18,7 @@ void check(const std::vector<UnitSpec>& units) {
       if (empty) {
         throw std::invalid_argument("parameter '" + spec.name +
                                     "': the shape must have one or more extents, all at least 1, got " +
-                                    text_of(spec.shape));
+                                    c10::str(at::IntArrayRef(spec.shape)));
       }
     }
   }

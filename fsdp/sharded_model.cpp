@@ -1,18 +1,11 @@
 #include "fsdp/sharded_model.h"
 
 #include <stdexcept>
-#include <unordered_set>
 
 #include "fsdp/unit_buffers.h"
 
 namespace ghostshard::fsdp {
 namespace {
-
-std::string text_of(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
 
 constexpr double kMostPaddingForRows = 0.03;
 
@@ -67,8 +60,8 @@ void ShardedModel::weights_changed() { buffers_->invalidate(); }
 void ShardedModel::set_parameter(const Parameter& parameter, const at::Tensor& whole) {
   if (!whole.defined() || whole.sizes() != at::IntArrayRef(parameter.whole_shape())) {
     throw std::invalid_argument("parameter '" + parameter.name() + "': the shape must be " +
-                                text_of(parameter.whole_shape()) + ", got " +
-                                (whole.defined() ? text_of(whole.sizes().vec()) : "an undefined tensor"));
+                                c10::str(at::IntArrayRef(parameter.whole_shape())) + ", got " +
+                                (whole.defined() ? c10::str(whole.sizes()) : "an undefined tensor"));
   }
   const at::NoGradGuard no_grad;
   wait_for_gathers();

@@ -23,7 +23,7 @@ from opacus.accountants import registry as _opacus_registry
 from ghostshard._native import load
 
 __all__ = [
-    "ContourAccountant", "PRVAccountant", "RDPAccountant", "PrivacyBound", "CurvePoint", "get_noise_multiplier",
+    "ContourAccountant", "PRVAccountant", "RDPAccountant", "PrivacyBound", "CurvePoint", "default_delta", "get_noise_multiplier",
     "privacy_curve", "register",
 ]  # fmt: skip
 
@@ -161,6 +161,11 @@ def register(*, replace: bool = False) -> None:
     for name, accountant in _CLASSES.items():
         if name not in _opacus_registry._ACCOUNTANTS or replace:
             register_accountant(name, accountant, force=replace)
+
+
+def default_delta(units: int) -> float:
+    """min(1e-6, n^-1.1) for n units: what the C++ plan takes where no delta is given (dp/plan.h)."""
+    return min(1e-6, units**-1.1)
 
 
 def get_noise_multiplier(

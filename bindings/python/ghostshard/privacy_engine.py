@@ -98,7 +98,7 @@ class PrivacyEngine(opacus.PrivacyEngine):
                 rand_on_empty=rand_on_empty,
                 **kwargs,
             )
-        _check(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, clipping, max_grad_norm)
+        _check(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, max_grad_norm)
         check_reduction(loss_reduction)
         if rand_on_empty:
             raise ValueError(
@@ -210,13 +210,13 @@ class PrivacyEngine(opacus.PrivacyEngine):
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         if delta is None:
-            delta = min(1e-6, len(self.dataset) ** -1.1)
+            delta = accountants.default_delta(len(self.dataset))
         mechanism = self.accountant.mechanism()
         accountant = mechanism if mechanism in _ACCOUNTANTS else "contour"
         return load("accountant").write_report(self._ledger, float(delta), "{}", str(folder), accountant)
 
     def save_checkpoint(self, *, path: Any, module: nn.Module, **kwargs: Any) -> None:
-        """As Opacus'. A model under FSDP2 is gathered first: all ranks must call it, rank 0 writes."""
+        """As Opacus'. ValueError for a model under FSDP2: every rank would write the same file."""
         inner = getattr(module, "_module", module)
         if not isinstance(inner, FSDPModule):
             super().save_checkpoint(path=path, module=module, **kwargs)
@@ -267,7 +267,6 @@ def _check(
     module: nn.Module,
     optimizer: optim.Optimizer,
     mode: str,
-    clipping: str,
     max_grad_norm: Any,
 ) -> None:
     if generator is not None and secure_mode:
@@ -287,8 +286,6 @@ def _check(
         )
     if mode == "ghost" and isinstance(module, FSDPModule):
         raise ValueError("a model under FSDP2 takes grad_sample_mode='ghost_fsdp'")
-    if clipping not in ("flat", "per_layer"):
-        raise ValueError(f"clipping must be 'flat' or 'per_layer' in modes 'ghost' and 'ghost_fsdp', got {clipping!r}")
     if isinstance(max_grad_norm, (list, tuple)):
         raise ValueError(
             "max_grad_norm must be one number in modes 'ghost' and 'ghost_fsdp' (per_layer shares it out), got a list"

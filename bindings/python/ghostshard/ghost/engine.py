@@ -70,6 +70,8 @@ class GhostEngine:
         replicated = not self.fsdp and _is_replicated(model)
         self.layout: Layout = read_layout(model, fsdp=self.fsdp)
         self.ranks: Ranks = ranks_of_fsdp(self.layout) if self.fsdp else ranks_of_replicas() if replicated else Ranks()
+        # The Hugging Face model in it (a PEFT model holds one), if any.
+        self._transformer = next((module for module in model.modules() if hasattr(module, "loss_type")), None)
         self._session: Any = None
         self._trainable: tuple[bool, ...] = ()
         self._constants: tuple[float, float] = (1.0, 1.0)  # sampling rate, divisor
@@ -237,10 +239,6 @@ class GhostEngine:
             self._session.abandon()
 
     @property
-    def open(self) -> bool:
-        return self._session is not None and self._session.open
-
-    @property
     def bytes_sent(self) -> int:
         """Gradient bytes this rank has sent."""
         return 0 if self._session is None else self._session.bytes_sent
@@ -330,7 +328,7 @@ class GhostEngine:
         if first is None:
             raise ValueError("the model's forward needs a tensor that tells how many examples the batch has")
         dim = 0 if self.batch_first or first.dim() < 2 else 1
-        if kwargs.get("labels") is not None and _transformer(self.model) is not None:
+        if kwargs.get("labels") is not None and self._transformer is not None:
             # Its own loss would be a mean over the tokens of all examples: ours is formed from the logits, one by one.
             self._labels = kwargs["labels"]
             kwargs = {name: value for name, value in kwargs.items() if name != "labels"}
@@ -355,7 +353,7 @@ class GhostEngine:
         labels, self._labels = self._labels, None
         if not hasattr(output, "logits"):
             raise ValueError("labels with return_dict=False: the model's loss needs its output by name")
-        losses = loss_of_transformers(_transformer(self.model), output, labels, self.loss_reduction)
+        losses = loss_of_transformers(self._transformer, output, labels, self.loss_reduction)
         output["loss"] = PrivateLoss(self, losses, self.loss_reduction)
         return output
 
@@ -378,11 +376,6 @@ def _is_replicated(model: nn.Module) -> bool:
 
     replicas = (DifferentiallyPrivateDistributedDataParallel, nn.parallel.DistributedDataParallel)
     return any(isinstance(module, replicas) for module in model.modules())
-
-
-def _transformer(model: nn.Module) -> nn.Module | None:
-    """The Hugging Face model in it (a PEFT model holds one), or None."""
-    return next((module for module in model.modules() if hasattr(module, "loss_type")), None)
 
 
 # Names under which models take what a batch holds, the usual ones first.

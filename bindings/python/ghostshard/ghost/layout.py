@@ -132,10 +132,6 @@ class Ranks:
     def data_ranks(self) -> int:
         return self.shape[0] * self.shape[1]
 
-    @property
-    def ranks(self) -> int:
-        return self.data_ranks * self.shape[2]
-
 
 def _group(ranks: list[int], purpose: str):
     """A Gloo group of these ranks for one purpose, made by them alone. None for a single rank."""

@@ -57,6 +57,8 @@ class Layer:
         return any(entries[number].parameter.requires_grad for number in self.numbers.values())
 
     def units_first(self, x: torch.Tensor) -> torch.Tensor:
+        """x with the units in its first dimension; begins a microbatch where the layer is called on its own."""
+        self.engine.units_of(x)
         return x if self.engine.batch_first or x.dim() < 2 else x.transpose(0, 1)
 
     def as_given(self, y: torch.Tensor) -> torch.Tensor:
@@ -124,10 +126,9 @@ def conv1d_of_transformers(layer: Layer, x: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(layer: Layer, x: torch.Tensor, *, stored_transposed: bool) -> torch.Tensor:
-    module = layer.module
-    layer.engine.units_of(x)
+    module, x = layer.module, layer.units_first(x)
     y = layer.session.linear(
-        layer.number("weight"), layer.number("bias"), stored_transposed, layer.units_first(x), module.weight, module.bias
+        layer.number("weight"), layer.number("bias"), stored_transposed, x, module.weight, module.bias
     )
     return layer.as_given(y)
 
@@ -140,8 +141,8 @@ def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
             f"{layer.name}: max_norm rewrites rows in forward and scale_grad_by_freq divides by counts over the whole "
             "batch; both let one example change another's gradient, so they have no per-example rule"
         )
-    units = layer.engine.units_of(input)
     ids = layer.units_first(input)
+    units = layer.session.units
     if ids.dim() > 1 and ids.shape[0] == 1 and units != 1:
         # One row for all, as position ids [1, T]: each unit looks it up for itself.
         ids = ids.expand(units, *ids.shape[1:])
@@ -152,7 +153,6 @@ def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
 @register_rule(nn.LayerNorm)
 def layer_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     module = layer.module
-    layer.engine.units_of(input)
     x = layer.units_first(input)
     dims = len(module.normalized_shape)
     if dims == 1 and module.bias is not None:
@@ -161,36 +161,31 @@ def layer_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
         )
         return layer.as_given(y)
     normalised = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
-    return layer.as_given(affine(layer, normalised.flatten(-dims)).view(x.shape))
+    return layer.as_given(affine(layer, normalised, dims))
 
 
-def affine(
-    layer: Layer,
-    normalised: torch.Tensor,
-    scale: torch.Tensor | None = None,
-    shift: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """normalised [units, ..., d] ∘ weight + bias; scale and shift: their values, where not the module's own."""
+def affine(layer: Layer, normalised: torch.Tensor, dims: int = 1) -> torch.Tensor:
+    """normalised ∘ weight + bias over the last `dims` dimensions; the module may lack either."""
     module = layer.module
-    scale = getattr(module, "weight", None) if scale is None else scale
-    shift = getattr(module, "bias", None) if shift is None else shift
-    return layer.session.affine(layer.number("weight"), layer.number("bias"), normalised, scale, shift)
+    y = layer.session.affine(
+        layer.number("weight"), layer.number("bias"), normalised.flatten(-dims), getattr(module, "weight", None),
+        getattr(module, "bias", None),
+    )  # fmt: skip
+    return y.view(normalised.shape)
 
 
 @register_rule(nn.RMSNorm)
 def rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     module = layer.module
-    layer.engine.units_of(x)
     x = layer.units_first(x)
     dims = len(module.normalized_shape)
     normalised = functional.rms_norm(x, module.normalized_shape, eps=module.eps)
-    return layer.as_given(affine(layer, normalised.flatten(-dims)).view(x.shape))
+    return layer.as_given(affine(layer, normalised, dims))
 
 
 @register_rule("LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm")
 def llama_rms_norm(layer: Layer, hidden_states: torch.Tensor) -> torch.Tensor:
     module = layer.module
-    layer.engine.units_of(hidden_states)
     x = layer.units_first(hidden_states)
     wide = x.to(torch.float32)
     normalised = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)
@@ -200,7 +195,6 @@ def llama_rms_norm(layer: Layer, hidden_states: torch.Tensor) -> torch.Tensor:
 @register_rule(nn.GroupNorm)
 def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     module = layer.module
-    layer.engine.units_of(input)
     x = layer.units_first(input)
     normalised = functional.group_norm(x, module.num_groups, eps=module.eps)
     if x.dim() > 2:  # channels last, so that a row is one place's channels
@@ -243,7 +237,6 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
             f"{layer.name} ({original_class(layer.module).__name__}) has parameters without a rule and dropout inside: its "
             "forward cannot be repeated example by example; set dropout to 0 or register a rule (ghostshard.register_rule)"
         )
-    layer.engine.units_of(args[0])
     args = tuple(layer.units_first(value) for value in args)
     for value in args:
         if value.shape[0] != layer.session.units:
@@ -279,16 +272,10 @@ class _PerExample(torch.autograd.Function):
         }
         differentiable = [i for i, value in enumerate(inputs) if value.is_floating_point()]
 
-        def one(chosen, floats, fixed, g):
-            whole = list(fixed)
-            for i, value in zip(differentiable, floats):
-                whole[i] = value
-
+        def one(chosen, floats, whole, g):
             def forward(chosen, floats):
-                whole_now = list(whole)
-                for i, value in zip(differentiable, floats):
-                    whole_now[i] = value
-                batch = tuple(value.unsqueeze(0) for value in whole_now)
+                now = dict(enumerate(whole)) | dict(zip(differentiable, floats))
+                batch = tuple(value.unsqueeze(0) for value in now.values())
                 return torch.func.functional_call(bare, chosen, batch).squeeze(0)
 
             _, pullback = torch.func.vjp(forward, chosen, floats)
