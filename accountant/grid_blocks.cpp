@@ -186,16 +186,7 @@ TiltedCells merge(const Fine& fine, const GridShape& grid) {
     }
     return cost;
   };
-  double below = 0;
-  double least = kInfinity;
-  for (int k = 0; k <= 120; ++k) {
-    const double candidate = std::pow(0.5, 0.5 * k);
-    const double cost = cost_at(candidate);
-    if (cost < least) {
-      least = cost;
-      below = candidate;
-    }
-  }
+  const double below = cheapest_power_of_half(0, 120, cost_at);
   TiltedCells cells;
   cells.shift = -below;
   std::vector<std::pair<int64_t, double>> placed;

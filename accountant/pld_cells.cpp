@@ -330,16 +330,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     }
     return cost;
   };
-  double below = 0;
-  double least = kInfinity;
-  for (int k = 1; k <= 80; ++k) {
-    const double candidate = std::pow(0.5, 0.5 * k);
-    const double cost = cost_at(candidate);
-    if (cost < least) {
-      least = cost;
-      below = candidate;
-    }
-  }
+  const double below = cheapest_power_of_half(1, 80, cost_at);
   TiltedCells found;
   found.shift = at + 0.5 - below;
   found.mass.assign(shape.n, 0);
@@ -353,6 +344,20 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     found.tilt_rounding += of_tilt(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h) * mass;
   }
   return found;
+}
+
+double cheapest_power_of_half(int first, int last, const std::function<double(double)>& cost) {
+  double cheapest = 0;
+  double least = kInfinity;
+  for (int k = first; k <= last; ++k) {
+    const double candidate = std::pow(0.5, 0.5 * k);
+    const double found = cost(candidate);
+    if (found < least) {
+      least = found;
+      cheapest = candidate;
+    }
+  }
+  return cheapest;
 }
 
 }  // namespace ghostshard::accountant

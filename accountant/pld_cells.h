@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -50,5 +51,8 @@ std::pair<double, double> losses_of(Direction direction, SampledGaussian release
 
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
 TiltedCells more_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
+
+// How far a grid is moved down: of 0.5^(k/2), k from first to last, the one of least finite cost (0: none has).
+double cheapest_power_of_half(int first, int last, const std::function<double(double)>& cost);
 
 }  // namespace ghostshard::accountant
