@@ -12,6 +12,7 @@ import sys
 import oracle
 import torch
 import torch.distributed as dist
+from leaving import leave
 from models import CASES, class_loss
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -112,7 +113,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         with open(results, "w") as file:
             json.dump(found, file)
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

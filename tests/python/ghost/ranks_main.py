@@ -13,6 +13,7 @@ from collections.abc import Callable
 import oracle
 import torch
 import torch.distributed as dist
+from leaving import leave
 from models import CASES, next_token_loss
 from private import Private
 from torch import nn
@@ -195,7 +196,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         with open(results, "w") as file:
             json.dump(found, file)
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ TIME_LIMIT = 280
 
 def run_ranks(script: Path, ranks: int, *arguments: str) -> str:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), str(script), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONFAULTHANDLER": "1"}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT)
     except subprocess.TimeoutExpired as error:
