@@ -1,9 +1,11 @@
 """Training steps from Python, several engines in turn, each kept ready in its own processes: GhostShard's ghost_fsdp,
 PyTorch's FSDP2 without privacy, Opacus' ghost_fsdp, Opacus' ghost with the model whole on every rank. One step of each,
 again and again, in an order that changes, so that whatever else the machine does hits all alike. Prints a table and
-writes JSON. Ratios are medians over rounds; "/fsdp2" of 0.97 means 3 % slower than without privacy.
+writes JSON. Ratios are medians over rounds; "/fsdp2" of 0.97 means 3 % slower than without privacy. With
+--largest-batch the texts on a rank grow instead, until a process takes more memory than that.
 
     .venv/bin/python bench/peers.py --output bench/results/peers.json
+    .venv/bin/python bench/peers.py --shapes 21M_T100 --largest-batch 2048
 """
 
 import argparse
@@ -16,20 +18,37 @@ import sys
 from step_peers import ROOT, SHAPES, Engine, new_report
 
 ENGINES = ["fsdp2", "fsdp2_accumulate", "ghostshard", "ghostshard_accumulate", "opacus_fsdp", "opacus_dpddp"]
-COLUMNS = ("seconds", "processor_seconds", "peak_memory_mib", "loopback_mb")
+COLUMNS = ("seconds", "processor_seconds", "peak_memory_mib", "loopback_mb", "all_gather_mb", "reduce_scatter_mb",
+           "all_reduce_mb")
+GROWTH = 1.1  # of the batch from step to step, where the largest is looked for
 
 
 class PythonEngine(Engine):
     answers = len(COLUMNS)
 
 
-def compare(name, shape, microbatches, ranks, repeats, names):
+def start(engine, shape, microbatches, ranks):
     sizes = [f"--{key}={value}" for key, value in shape.items() if key != "untied"]
-    engines = {}
-    for engine in names:
-        command = [sys.executable, str(ROOT / "bench/peers/python_step.py"), engine, *sizes,
-                   f"--microbatches={microbatches}"]
-        engines[engine] = PythonEngine(command, ranks)
+    command = [sys.executable, str(ROOT / "bench/peers/python_step.py"), engine, *sizes, f"--microbatches={microbatches}"]
+    return PythonEngine(command, ranks)
+
+
+def largest_batch(engine, shape, ranks, limit_mib):
+    """Texts on a rank in one microbatch, and the peak memory with them; two steps of each size."""
+    process = start(engine, shape, 1, ranks)
+    texts, fits = 1, (0, 0.0)
+    while True:
+        peak = max(process.step(f"step {texts}")[2] for _ in range(2))
+        if peak > limit_mib:
+            break
+        fits = (texts, peak)
+        texts = max(texts + 1, int(texts * GROWTH))
+    process.quit()
+    return fits
+
+
+def compare(name, shape, microbatches, ranks, repeats, names):
+    engines = {engine: start(engine, shape, microbatches, ranks) for engine in names}
     series = {engine: [] for engine in names}
     for i in range(repeats + 1):  # the first round warms up
         for engine in (names if i % 2 == 0 else names[::-1]):
@@ -59,11 +78,22 @@ def main():
     parser.add_argument("--microbatches", nargs="+", type=int, default=[4, 1])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--largest-batch", type=float, metavar="MIB")
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()
     report = new_report()
+    if args.largest_batch:
+        for name in args.shapes:
+            for engine in args.engines:
+                texts, peak = largest_batch(engine, SHAPES[name], args.ranks, args.largest_batch)
+                report["runs"].append({"shape": name, "engine": engine, "ranks": args.ranks, "texts": texts,
+                                       "peak_memory_mib": peak, "limit_mib": args.largest_batch})
+                print(f"{name:11} {engine:22} {texts:5} texts a rank within {args.largest_batch:.0f} MiB", flush=True)
+                if args.output:
+                    args.output.write_text(json.dumps(report, indent=2) + "\n")
+        return
     print(f"{'shape':11} {'mb':>2} {'engine':22} {'step s':>7} {'/fsdp2':>7} {'cpu':>6} {'/accum.':>8} {'MiB':>6} "
-          f"{'MB sent':>8}")
+          f"{'MB sent':>8} {'gather':>7} {'reduce':>7} {'all':>7}")
     for name in args.shapes:
         for microbatches in args.microbatches:
             run = compare(name, SHAPES[name], microbatches, args.ranks, args.repeats, args.engines)
@@ -72,7 +102,9 @@ def main():
                 ratios = [row.get(f"{key}_over_{peer}", float("nan")) for key, peer in
                           (("throughput", "fsdp2"), ("processor", "fsdp2"), ("throughput", "fsdp2_accumulate"))]
                 print(f"{name:11} {microbatches:2} {engine:22} {row['seconds']:7.3f} {ratios[0]:7.3f} {ratios[1]:6.3f} "
-                      f"{ratios[2]:8.3f} {row['peak_memory_mib']:6.0f} {row['loopback_mb']:8.1f}", flush=True)
+                      f"{ratios[2]:8.3f} {row['peak_memory_mib']:6.0f} {row['loopback_mb']:8.1f} "
+                      f"{row['all_gather_mb']:7.1f} {row['reduce_scatter_mb']:7.1f} {row['all_reduce_mb']:7.1f}",
+                      flush=True)
             if args.output:
                 report["load_after"] = os.getloadavg()
                 args.output.write_text(json.dumps(report, indent=2) + "\n")

@@ -20,8 +20,10 @@ SHAPES = {
     # name: model of that many parameters, texts on each rank in a microbatch of about 800 to 1,000 tokens
     "28.9M_T100": dict(layers=4, width=256, heads=4, vocab=50257, length=100, texts=8, untied=True),
     "28.9M_T512": dict(layers=4, width=256, heads=4, vocab=50257, length=512, texts=2, untied=True),
+    "28.9M_T1024": dict(layers=4, width=256, heads=4, vocab=50257, length=1024, texts=1, untied=True),
     "21M_T100": dict(layers=4, width=512, heads=8, vocab=8192, length=100, texts=8, untied=True),
     "21M_T512": dict(layers=4, width=512, heads=8, vocab=8192, length=512, texts=2, untied=True),
+    "21M_T1024": dict(layers=4, width=512, heads=8, vocab=8192, length=1024, texts=1, untied=True),
     "124M_T100": dict(layers=12, width=768, heads=12, vocab=50257, length=100, texts=8, untied=False),
     "124M_T512": dict(layers=12, width=768, heads=12, vocab=50257, length=512, texts=2, untied=False),
 }

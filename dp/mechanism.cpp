@@ -97,9 +97,10 @@ void GaussianMechanism::absorb(ClippedSum& sum, const std::function<void(const f
   };
   for (const auto& group : model_.groups()) {
     if (!group->trainable() || !sum.sums_->in_turn(*group)) continue;
-    const at::Tensor message = sum.sums_->flat(*group).zero_();
+    at::Tensor message = sum.sums_->open_turn(*group);
     fill(*group);
-    reduction_.begin(*group, message);
+    sum.sums_->close_turn(*group);
+    reduction_.begin(*group, std::move(message));
     arrive();
     travelling = group.get();
   }
@@ -128,7 +129,8 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
     }
     if (opened.sums_->in_turn(*group)) {
       // No microbatch came: nothing but noise, which the other replicas still have to hear of.
-      reduction_.begin(*group, opened.sums_->flat(*group).zero_());
+      reduction_.begin(*group, opened.sums_->open_turn(*group));
+      opened.sums_->close_turn(*group);
       const at::Tensor slice = start_slice(*group);
       reduction_.finish(*group, slice);
       slice.div_(divisor_);

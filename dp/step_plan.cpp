@@ -100,10 +100,8 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
   else
     plan.gathered_bytes += longest_shared + second_shared;
   plan.extra_seconds += plan.traffic_bytes / kLinkBytesPerSecond;
-  // Master slices; optimizer, reduced slices; two messages received, and two sent where sums do not stand whole.
-  const double messages = shape.shard_ranks == 1 ? 0 : 2 * kFloatBytes * longest_trainable;
-  plan.state_bytes = kFloatBytes * (parameters + trainable * static_cast<double>(shape.optimizer_values + 1)) / ranks +
-                     messages + (reduces_each ? 2 * kFloatBytes * longest_trainable : 0);
+  // Master slices; optimizer, reduced slices.
+  plan.state_bytes = kFloatBytes * (parameters + trainable * static_cast<double>(shape.optimizer_values + 1)) / ranks;
 
   // Backward walks from the last unit to the first: what is left of the activations, what is recorded so far, and what
   // the unit at hand works with.
@@ -118,6 +116,9 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
     }
     plan.step_bytes = std::max(plan.step_bytes, activations + recorded);
   }
+  // After backward, while they travel: two messages received, and two sent where sums do not stand whole.
+  const double messages = (shape.shard_ranks == 1 ? 0 : 2) + (reduces_each ? 2 : 0);
+  plan.step_bytes = std::max(plan.step_bytes, recorded + messages * kFloatBytes * longest_trainable);
 }
 
 StepPlan with_all(const std::vector<PlannedUnit>& model, Residency residency) {

@@ -61,7 +61,7 @@ struct UnitChoice {
 
 struct StepPlan {
   std::vector<UnitChoice> units;
-  double state_bytes = 0;     // master slices, optimizer, noise and reduced slices, messages
+  double state_bytes = 0;     // master slices, optimizer, noise and reduced slices
   double gathered_bytes = 0;  // buffers of gathered weights
   double sum_bytes = 0;       // whole float32 gradient sums
   double step_bytes = 0;      // activations and records where they are most

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "fsdp/mapped_memory.h"
+
 namespace ghostshard::fsdp {
 namespace {
 
@@ -13,7 +15,8 @@ constexpr int64_t kMostInFlight = 2;
 const at::Tensor& of_group(const std::vector<at::Tensor>& buffers, const FlatGroup& group) {
   const at::Tensor& buffer = buffers.at(static_cast<size_t>(group.index()));
   if (!buffer.defined()) {
-    throw std::invalid_argument("the group must be trainable, got the frozen group of parameter '" +
+    throw std::invalid_argument("the group must be trainable, and open where groups take turns, got the " +
+                                std::string(group.trainable() ? "closed" : "frozen") + " group of parameter '" +
                                 group.parameters().front()->name() + "'");
   }
   return buffer;
@@ -43,8 +46,9 @@ void add_in_order(float* own, const std::vector<const float*>& slices, int64_t c
   });
 }
 
-// [flat_size] in packed: every rank's shard, one after the other.
-at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer, const at::Tensor& packed) {
+// [flat_size]: every rank's shard, one after the other. Zeros between the shards' ends travel too.
+at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer) {
+  at::Tensor packed = mapped_zeros(plan.flat_size());
   const float* from = buffer.const_data_ptr<float>();
   float* to = packed.mutable_data_ptr<float>();
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
@@ -53,7 +57,7 @@ at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer, const at::Tenso
       std::copy_n(first, range.count, to + rank * plan.shard_size() + range.shard_offset);
     }
   }
-  return packed.narrow(0, 0, plan.flat_size());
+  return packed;
 }
 
 }  // namespace
@@ -61,19 +65,9 @@ at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer, const at::Tenso
 GradientBuffers::GradientBuffers(const GroupedParameters& model, std::vector<bool> in_turn)
     : in_turn_(std::move(in_turn)) {
   in_turn_.resize(model.groups().size(), false);
-  int64_t longest = 0;
   for (const auto& group : model.groups()) {
-    if (group->trainable() && this->in_turn(*group)) longest = std::max(longest, group->plan().buffer_size());
-  }
-  const at::Tensor shared[2] = {at::zeros({longest}, at::kFloat), at::zeros({longest}, at::kFloat)};
-  size_t turn = 0;
-  for (const auto& group : model.groups()) {
-    at::Tensor buffer;
-    if (group->trainable()) {
-      const int64_t size = group->plan().buffer_size();
-      buffer = this->in_turn(*group) ? shared[turn++ % 2].narrow(0, 0, size) : at::zeros({size}, at::kFloat);
-    }
-    flat_.push_back(std::move(buffer));
+    const bool whole = group->trainable() && !this->in_turn(*group);
+    flat_.push_back(whole ? at::zeros({group->plan().buffer_size()}, at::kFloat) : at::Tensor());
   }
 }
 
@@ -81,6 +75,17 @@ bool GradientBuffers::in_turn(const FlatGroup& group) const { return in_turn_[st
 
 bool GradientBuffers::any_in_turn() const {
   return std::find(in_turn_.begin(), in_turn_.end(), true) != in_turn_.end();
+}
+
+at::Tensor GradientBuffers::open_turn(const FlatGroup& group) {
+  if (!group.trainable() || !in_turn(group)) throw std::logic_error("only groups that are in turn have turns");
+  at::Tensor& buffer = flat_[static_cast<size_t>(group.index())];
+  buffer = mapped_zeros(group.plan().buffer_size());
+  return buffer;
+}
+
+void GradientBuffers::close_turn(const FlatGroup& group) {
+  if (in_turn(group)) flat_[static_cast<size_t>(group.index())].reset();
 }
 
 at::Tensor GradientBuffers::flat(const FlatGroup& group) const { return of_group(flat_, group); }
@@ -116,20 +121,7 @@ struct ReduceScatter::InFlight {
   std::unique_ptr<PendingCollective> exchange;
 };
 
-ReduceScatter::ReduceScatter(GroupedParameters& model) : model_(model) {
-  if (model.mesh().shape().shard == 1) return;
-  int64_t longest = 0, longest_packed = 0;
-  for (const auto& group : model.groups()) {
-    if (!group->trainable()) continue;
-    longest = std::max(longest, group->plan().flat_size());
-    if (!group->plan().slices_of_buffer()) longest_packed = std::max(longest_packed, group->plan().flat_size());
-  }
-  for (int64_t i = 0; i < kMostInFlight; ++i) {
-    receive_.push_back(at::empty({longest}, at::kFloat));
-    // Zeros: what lies between the shards' ends travels too.
-    if (longest_packed > 0) packed_.push_back(at::zeros({longest_packed}, at::kFloat));
-  }
-}
+ReduceScatter::ReduceScatter(GroupedParameters& model) : model_(model) {}
 
 ReduceScatter::~ReduceScatter() = default;
 
@@ -145,14 +137,12 @@ void ReduceScatter::begin(const FlatGroup& group, at::Tensor message) {
   }
   auto started = std::make_unique<InFlight>();
   started->group = &group;
-  const auto turn = static_cast<size_t>(begun_ % kMostInFlight);
-  if (!group.plan().slices_of_buffer()) message = pack(group.plan(), message, packed_[turn]);
-  started->message = message;
-  if (!receive_.empty()) {
-    started->received = receive_[turn].narrow(0, 0, message.numel());
-    started->exchange = model_.mesh().reduce().exchange(started->received, message);
+  if (model_.mesh().shape().shard > 1 && !group.plan().slices_of_buffer()) message = pack(group.plan(), message);
+  started->message = std::move(message);
+  if (model_.mesh().shape().shard > 1) {
+    started->received = mapped_zeros(started->message.numel());
+    started->exchange = model_.mesh().reduce().exchange(started->received, started->message);
   }
-  ++begun_;
   in_flight_.push_back(std::move(started));
 }
 

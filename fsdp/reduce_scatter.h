@@ -20,16 +20,19 @@
 
 namespace ghostshard::fsdp {
 
-// Whole-size float32 buffers [buffer_size] for the trainable groups of a model, zero at first, allocated once.
+// Whole-size float32 buffers [buffer_size] for the trainable groups of a model, zero at first.
 class GradientBuffers {
  public:
   explicit GradientBuffers(const GroupedParameters& model) : GradientBuffers(model, {}) {}
-  // in_turn: by group index (empty: none), the groups whose sum never stands whole. They share two buffers in turn:
-  // what flat() and view() give for one of them is overwritten by the next but one.
+  // in_turn: by group index (empty: none), the groups whose sum never stands whole: they have a buffer only from
+  // open_turn() to close_turn(). The others are allocated once.
   GradientBuffers(const GroupedParameters& model, std::vector<bool> in_turn);
   bool in_turn(const FlatGroup& group) const;
   bool any_in_turn() const;
-  at::Tensor flat(const FlatGroup& group) const;      // [buffer_size]; throws std::invalid_argument for a frozen group
+  at::Tensor open_turn(const FlatGroup& group);  // zeros, as flat() gives them until close_turn()
+  void close_turn(const FlatGroup& group);       // whoever holds the tensor keeps it
+  // [buffer_size]; throws std::invalid_argument for a frozen group, and for one in turn that is not open
+  at::Tensor flat(const FlatGroup& group) const;
   at::Tensor view(const Parameter& parameter) const;  // [shape]
   void zero();                                        // those that are not in turn
 
@@ -55,8 +58,9 @@ class ReduceScatter {
   explicit ReduceScatter(GroupedParameters& model);
   ~ReduceScatter();
 
-  // Starts sending message [buffer_size]; it must stay unchanged until finish() of the same group. (Where shards are no
-  // slices of it, what they own is copied out here.)
+  // Starts sending message [buffer_size]; it must stay unchanged until finish() of the same group, and is held till
+  // then. (Where shards are no slices of it, what they own is copied out here, and the message itself let go.) What
+  // travels has memory only while it does.
   void begin(const FlatGroup& group, at::Tensor message);
   // own [shard_size]: starting values in, sum out, in rank order as said above; starting values of replicas other than
   // 0 are ignored. Groups finish in the order they began.
@@ -66,9 +70,6 @@ class ReduceScatter {
   struct InFlight;
   GroupedParameters& model_;
   std::deque<std::unique_ptr<InFlight>> in_flight_;
-  std::vector<at::Tensor> receive_;
-  std::vector<at::Tensor> packed_;  // where some group's shards are no slices of its buffer
-  int64_t begun_ = 0;
 };
 
 }  // namespace ghostshard::fsdp

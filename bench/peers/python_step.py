@@ -1,7 +1,9 @@
 """One training step of one engine, on command. Started by bench/peers.py, one process a rank.
 
-Rank 0 reads `step` or `quit` from standard input and answers a step with seconds of wall time, seconds of processor
-time, peak memory in MiB, and bytes on the loopback interface in MB (of all ranks together, protocol included).
+Rank 0 reads `step`, `step TEXTS` or `quit` from standard input and answers a step with seconds of wall time, seconds of
+processor time, peak memory in MiB, MB on the loopback interface (of all ranks together, protocol included), and the MB
+that rank 0 has to send by kind of collective: all-gather, reduce-scatter, all-reduce (by the algorithms that send least;
+Gloo's may send more).
 
 Engines: fsdp2 (PyTorch's fully_shard per block, no privacy), fsdp2_accumulate (the same, gradients reduced with the last
 microbatch), ghostshard, ghostshard_accumulate, opacus_fsdp (Opacus' ghost_fsdp), opacus_dpddp (Opacus' ghost, model
@@ -84,6 +86,31 @@ def build(engine, args):
     return Private(DifferentiallyPrivateDistributedDataParallel(model), PrivacyEngine(), "ghost")
 
 
+class Traffic:
+    """Bytes that this rank must send for the collectives of torch.distributed, and for those of GhostShard's engine."""
+
+    def __init__(self, ghost):
+        self.sent = {"all_gather": 0.0, "reduce_scatter": 0.0, "all_reduce": 0.0}
+        self.ghost = ghost
+        others = (dist.get_world_size() - 1) / dist.get_world_size()
+        self._count("all_gather_into_tensor", "all_gather", others)
+        self._count("reduce_scatter_tensor", "reduce_scatter", others)
+        self._count("all_reduce", "all_reduce", 2 * others)
+
+    def _count(self, function, kind, share):
+        original = getattr(dist, function)
+
+        def counted(*args, **kwargs):
+            tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+            self.sent[kind] += share * max(tensor.nbytes for tensor in tensors)  # of what goes in and out, the whole
+            return original(*args, **kwargs)
+
+        setattr(dist, function, counted)
+
+    def so_far(self):
+        return {**self.sent, "reduce_scatter": self.sent["reduce_scatter"] + (self.ghost.bytes_sent if self.ghost else 0)}
+
+
 def loopback_bytes():
     with open("/proc/net/dev") as devices:
         return next((int(line.split(":")[1].split()[8]) for line in devices if line.strip().startswith("lo:")), 0)
@@ -99,23 +126,31 @@ def main():
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group("gloo")
     engine = build(args.engine, args)
-    torch.manual_seed(100 + dist.get_rank())
-    shape = (args.texts, args.length)
-    batches = [(torch.randint(args.vocab, shape), torch.randint(args.vocab, shape)) for _ in range(args.microbatches)]
+    traffic = Traffic(engine.module.engine if args.engine.startswith("ghostshard") else None)
+    batches = {}
     while True:
-        go = torch.zeros(1, dtype=torch.long)
+        texts = torch.zeros(1, dtype=torch.long)
         if dist.get_rank() == 0:
-            go[0] = sys.stdin.readline().strip() == "step"
-        dist.broadcast(go, 0)
-        if not go.item():
+            word, *number = sys.stdin.readline().split() or ["quit"]
+            if word == "step":
+                texts[0] = int(number[0]) if number else args.texts
+        dist.broadcast(texts, 0)
+        if not texts.item():
             break
-        wall, processor, sent = time.perf_counter(), time.process_time(), loopback_bytes()
-        engine.step(batches)
+        shape = (texts.item(), args.length)
+        if shape not in batches:
+            torch.manual_seed(100 + dist.get_rank())
+            batches[shape] = [(torch.randint(args.vocab, shape), torch.randint(args.vocab, shape))
+                              for _ in range(args.microbatches)]
+        before, sent = traffic.so_far(), loopback_bytes()
+        wall, processor = time.perf_counter(), time.process_time()
+        engine.step(batches[shape])
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
         dist.barrier()
         if dist.get_rank() == 0:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            print(f"{wall:.6f} {processor:.6f} {peak:.1f} {(loopback_bytes() - sent) / 1e6:.2f}", flush=True)
+            kinds = " ".join(f"{(now - before[kind]) / 1e6:.2f}" for kind, now in traffic.so_far().items())
+            print(f"{wall:.6f} {processor:.6f} {peak:.1f} {(loopback_bytes() - sent) / 1e6:.2f} {kinds}", flush=True)
     dist.destroy_process_group()
 
 

@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <limits>
+#include <string>
 
+#include "fsdp/mapped_memory.h"
 #include "tests/dist/local_ranks.h"
 
 namespace ghostshard::fsdp {
@@ -134,6 +137,42 @@ TEST(ReduceScatter, buffers_know_their_groups) {
   EXPECT_EQ(gradients.flat(d.group()).narrow(0, d.offset(), 2).sum().item<float>(), 6);
   gradients.zero();
   EXPECT_EQ(gradients.flat(d.group()).abs().sum().item<float>(), 0);
+}
+
+TEST(ReduceScatter, groups_in_turn_have_a_buffer_only_in_their_turn) {
+  const auto mesh = Mesh::single();
+  const ShardedModel model(*mesh, some_units());
+  const FlatGroup &a = *model.groups()[0], &b = *model.groups()[2];
+  GradientBuffers gradients(model, {true, false, false});
+  EXPECT_THROW(gradients.flat(a), std::invalid_argument) << "closed";
+  EXPECT_THROW(gradients.open_turn(b), std::logic_error) << "stands whole";
+  at::Tensor message = gradients.open_turn(a);
+  gradients.flat(a).fill_(1);
+  EXPECT_EQ(message.sum().item<float>(), static_cast<float>(a.plan().buffer_size())) << "the same memory";
+  gradients.close_turn(a);
+  EXPECT_THROW(gradients.flat(a), std::invalid_argument) << "closed again";
+  EXPECT_EQ(message.use_count(), 1) << "nobody else keeps the memory";
+  EXPECT_EQ(gradients.open_turn(a).abs().sum().item<float>(), 0) << "a new turn begins with zeros";
+}
+
+TEST(MappedMemory, is_zero_at_first_and_large_pieces_go_back_to_the_system) {
+  constexpr int64_t kLarge = int64_t{64} << 20;  // 256 MiB
+  const auto mapped = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("VmRSS:")) return std::stoll(line.substr(6));
+    }
+    return 0LL;
+  };
+  const long long before = mapped();
+  for (const int64_t elements : {int64_t{0}, int64_t{3}, (int64_t{1} << 18) + 1, kLarge}) {
+    const at::Tensor zeros = mapped_zeros(elements);
+    EXPECT_EQ(zeros.numel(), elements);
+    EXPECT_TRUE(zeros.is_contiguous() && zeros.scalar_type() == at::kFloat);
+    EXPECT_EQ(at::count_nonzero(zeros).item<int64_t>(), 0);
+    zeros.fill_(1);
+  }
+  EXPECT_LT(mapped() - before, 64 * 1024) << "KiB";
 }
 
 }  // namespace
