@@ -1,6 +1,6 @@
 """Whole training loops on several ranks, started by torchrun: see test_ghost_training.py.
 
-    torchrun --nproc_per_node 2 engine_ranks_main.py results.json poisson|memory_manager|replicas|raises|leaks
+    torchrun --nproc_per_node 2 engine_ranks_main.py results.json poisson|memory_manager|replicas|raises|leaks|kinds
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
+from ghostshard.ghost.loss import PrivateLoss
 
 EPOCHS = 5
 
@@ -124,12 +125,32 @@ def leaks() -> list:
     return found
 
 
+def kinds() -> list:
+    """Rank 0's first batch is packed, rank 1's is not: what each says, and after it how a step goes where both are."""
+    private = Private(FSDP2Wrapper(nn.Sequential(nn.Linear(6, 3))), 1.0)
+    x, y = torch.randn(4, 6), torch.zeros(4, dtype=torch.long)
+    packed = {"cu_seqlens": [0, 1, 2, 3, 4]}
+    lived: list[str] = []
+    for said in (packed if dist.get_rank() == 0 else {}, packed, {}):
+        losses = nn.functional.cross_entropy(private.module(x, **said), y, reduction="none")
+        try:
+            PrivateLoss(private.engine, losses).backward()
+            private.released()
+            lived.append("stepped")
+        except ValueError as error:
+            lived.append(str(error))
+    every: list = [None] * dist.get_world_size()
+    dist.all_gather_object(every, lived)
+    return every
+
+
 SCENARIOS = {
     "poisson": lambda: train(None),
     "memory_manager": lambda: train(1),
     "replicas": replicas,
     "raises": raises,
     "leaks": leaks,
+    "kinds": kinds,
 }
 
 

@@ -89,6 +89,56 @@ def test_a_layer_that_mixes_examples_is_refused_by_name(build, make, layer):
         private.released()
 
 
+class DetachedMean(MinusTheMean):
+    """No gradient flows, but each example's depends on what the others are."""
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.out(x - x.detach().mean(0))
+
+
+def frozen_below(model, layer: str):
+    getattr(model, layer).requires_grad_(False)
+    return model
+
+
+UNSEEN_BY_GRADIENTS = {
+    "detached_mean": (DetachedMean, lambda: batch(5, 6)),
+    "mixing_below_all_that_trains": (lambda: frozen_below(MinusTheMean(), "first"), lambda: batch(5, 6)),
+    "attention_below_all_that_trains": (lambda: frozen_below(AcrossTheBatch(4), "query"), lambda: batch(5, 4, 6)),
+    "only_backwards_and_only_two": (lambda: frozen_below(LooksBack(), "first"), lambda: batch(2, 6)),
+    "of_the_whole_batch": (
+        lambda: nn.Sequential(nn.Flatten(1), nn.BatchNorm1d(24, affine=False), nn.Linear(24, 3)), lambda: batch(3, 4, 6),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("build, make", UNSEEN_BY_GRADIENTS.values(), ids=UNSEEN_BY_GRADIENTS.keys())
+def test_values_that_reach_other_examples_without_a_gradient(build, make):
+    torch.manual_seed(3)
+    for _ in range(8):
+        private = Private(build(), 1.0)
+        with pytest.raises(RuntimeError, match="output must not depend on other examples"):
+            private.backward(class_loss, make())
+        assert not private.engine.session.open
+
+
+def test_tokens_that_see_each_other_below_all_that_trains():
+    torch.manual_seed(3)
+    for _ in range(4):
+        model = Language(tied=False)
+        model.inner = nn.Sequential(model.inner, AcrossTokens())
+        for name, p in model.named_parameters():
+            p.requires_grad_(name.startswith("head"))
+        with pytest.raises(RuntimeError, match="output must not depend"):
+            Private(model, 1.0).backward(next_token_loss, (torch.randint(0, 11, (6, 7)),))
+
+
+class AcrossTokens(nn.Module):
+    def forward(self, x):
+        return x + x.mean((0, 1))
+
+
 def test_the_check_can_be_left_out():
     Private(MinusTheMean(), 1.0, attribution_check=False).step(class_loss, [batch(5, 6)])
 
@@ -104,10 +154,14 @@ def test_it_is_made_at_the_first_microbatch_of_two():
 def test_it_is_made_again_where_parameters_thaw():
     model = MinusTheMean()
     model.first.requires_grad_(False)
+    model.mixes = False
+    model.forward = lambda x: model.out(model.first(x) - (model.first(x).mean(0) if model.mixes else 0))
     private = Private(model, 1.0)
-    private.step(class_loss, [batch(5, 6)])  # the rows of `out` are their own examples'
+    private.step(class_loss, [batch(5, 6)])
+    model.mixes = True
+    private.step(class_loss, [batch(5, 6)])  # not looked at again
     model.first.requires_grad_(True)
-    with pytest.raises(RuntimeError, match="'first.weight'"):
+    with pytest.raises(RuntimeError, match="'first.(weight|bias)'"):
         private.backward(class_loss, batch(5, 6))
 
 
@@ -128,11 +182,15 @@ def counted(model) -> tuple[Private, list]:
     return Private(model, 1.0), calls
 
 
-def test_it_costs_two_backwards_once():
-    private, calls = counted(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3)))
+def test_it_costs_two_backwards_and_three_forwards_once():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
+    private, calls = counted(model)
+    forwards = []
+    model[1].register_forward_hook(lambda *_: forwards.append(torch.is_grad_enabled()))
     for _ in range(3):
         private.step(class_loss, [batch(4, 6), batch(3, 6)])
     assert len(calls) == 2 + 6
+    assert forwards == [True] + 3 * [False] + 5 * [True]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -207,3 +265,12 @@ def test_all_ranks_refuse_what_one_of_them_finds(tmp_path):
         assert first == second
         assert "'0.weight'" in first[-1] or "'0.bias'" in first[-1]
         assert first[:-1] == ["stepped"]
+
+
+def test_ranks_have_batches_of_one_kind(tmp_path):
+    file = tmp_path / "results.json"
+    run_ranks(HERE / "engine_ranks_main.py", 2, str(file), "kinds")
+    for lived in json.loads(file.read_text()):
+        assert "some rank's are and another's are not" in lived[0]
+        assert lived[1] == "stepped"
+        assert "this one is not" in lived[2]

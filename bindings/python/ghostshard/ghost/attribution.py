@@ -6,9 +6,9 @@ of two units or more, the losses of a random half of them go backward alone, the
 of units whose losses did not must have gradients of exactly zero (dp/attribution.h). Two halves, because with two units
 a leak from the later to the earlier shows in one of the two only.
 
-It sees gradients that flow. A unit's gradient that depends on another's *values* alone (detached statistics of a batch,
-batch normalisation's running ones) passes unseen. Gradients that are not a number decide nothing, since a unit that is
-not finite makes them out of zeros (0·inf): the check is then repeated at the next microbatch.
+Gradients that are not a number decide nothing, since a unit that is not finite makes them out of zeros (0·inf): the
+check is then made again at the next microbatch. What follows from another unit's *values* without a gradient between
+them (frozen layers that mix, detached statistics) is looked for in forward, with other inputs (ghost/repeat.py).
 
 A session checks once for batches that are packed and once for those that are not, each may go another way through the
 model. On several ranks all check at the same microbatch, also those with no units or one, because backward communicates; and
@@ -25,6 +25,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .repeat import Repeat
+
 _COINS = random.SystemRandom()
 
 
@@ -36,8 +38,11 @@ class AttributionCheck:
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
 
-    def __call__(self, session: Any, losses: torch.Tensor, *, packed: bool) -> None:
-        """Before the backward of [units] losses, whose graph is kept. RuntimeError on all ranks where rows were reached."""
+    def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None, *, packed: bool) -> None:
+        """Before the backward of [units] losses, whose graph is kept. RuntimeError on all ranks where rows were reached.
+
+        repeat: of the model's forward; None where its layers were called one by one.
+        """
         units = len(losses)
         if self._control is not None and self._settled:
             if units and packed not in self._settled:
@@ -51,17 +56,25 @@ class AttributionCheck:
         if not due:
             return
         half = set(_COINS.sample(range(units), units // 2))
-        reached, undecided = -1, False
+        reached, undecided, output = -1, False, False
         for chosen in ([u in half for u in range(units)], [u not in half for u in range(units)]):
             found, unclear = self._watched(session, losses, chosen if units > 1 else [True] * units)
             reached, undecided = max(reached, found), undecided or unclear
-        reached, undecided = self._highest([reached, undecided])
+        if repeat is not None:
+            output = repeat.reaches_others(torch.tensor([u in half for u in range(units)], dtype=torch.bool))
+        reached, undecided, output = self._highest([reached, undecided, output])
         if reached >= 0:
             raise RuntimeError(
                 f"parameter {self._names[reached]!r}: an example's gradient must not depend on other examples, but here "
                 "the loss of some reached the rows of others. Some layer mixes examples: attention across the batch or "
                 "across packed texts, statistics of the batch, batch and time in each other's place. Nothing of this "
                 "backward was kept"
+            )
+        if output:
+            raise RuntimeError(
+                "an example's output must not depend on other examples, or its gradient does too, but here outputs "
+                "changed with the inputs of others. Some layer mixes examples, frozen or where no gradient passes. Nothing "
+                "of this backward was kept"
             )
         if not undecided:
             self._settled.add(bool(any_packed))

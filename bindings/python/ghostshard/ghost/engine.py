@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import functools
 import json
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from .. import _native
 from . import packing as packed
 from . import rules
 from .attribution import AttributionCheck
+from .guard import Guard, warn_of_uncovered
 from .layout import (
     Layout,
-    ParameterEntry,
     Ranks,
-    Slot,
     is_replicated,
     own_parameters,
     ranks_of_fsdp,
@@ -36,6 +33,7 @@ from .layout import (
 from .loss import PrivateLoss, loss_kind, loss_of_transformers
 from .nested import filled, first_tensor, without_rows
 from .packing import Packing
+from .repeat import Repeat
 
 _HOLD_MEMORY = 1 << 30
 
@@ -92,10 +90,12 @@ class GhostEngine:
         self._placeholder = False
         self.packing: Packing | None = None  # of the last forward
         self._packed = False  # the microbatch that was begun
+        self._repeat: Repeat | None = None  # its forward
+        self._repeating = False
         self._enabled = True
         self._handles: list = []
         self._patched: list[nn.Module] = []
-        self._guarded: dict[int, torch.Tensor] = {}
+        self._guard = Guard()
         self._patch()
 
     # What the privacy engine sets -----------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class GhostEngine:
         """How many units this forward is over; a layer called on its own says so by its input."""
         begun = self._session is not None and self._session.units >= 0
         if not begun or not (self._in_forward or self._packed):
-            self.packing = None
+            self.packing = self._repeat = None
             self.begin(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self._session.units
 
@@ -210,7 +210,8 @@ class GhostEngine:
         self._in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
             if self._attribution is not None:
-                self._attribution(session, loss_per_unit, packed=self._packed)
+                self._attribution(session, loss_per_unit, self._repeat, packed=self._packed)
+                self._repeat = None
             self._open(session)
             loss_per_unit.sum().backward()
         except BaseException:
@@ -257,7 +258,7 @@ class GhostEngine:
     # Patching -------------------------------------------------------------------------------------------------------
 
     def enable(self, enabled: bool = True) -> None:
-        self._enabled = enabled
+        self._enabled = self._guard.enabled = enabled
 
     def _patch(self) -> None:
         model = self.model
@@ -270,7 +271,7 @@ class GhostEngine:
             rule = rules.rule_for(module)
             if rule is None:
                 if not rules.instantiable(module):
-                    self._uncovered(name, module)
+                    warn_of_uncovered(name, module)
                     continue
                 rule = rules.per_example  # with all its children
                 covered.update(id(each) for each in module.modules())
@@ -287,16 +288,6 @@ class GhostEngine:
             if isinstance(module, nn.parallel.DistributedDataParallel):
                 module.require_backward_grad_sync = False  # there is no gradient for its reducer to wait for
 
-    def _uncovered(self, name: str, module: nn.Module) -> None:
-        """Parameters without a rule stay with autograd; the guard stops a step that would give them a gradient."""
-        own = [f"{name}.{own}" if name else own for own, parameter in own_parameters(module) if parameter.requires_grad]
-        if own:
-            warnings.warn(
-                f"no rule gives per-example gradients of {', '.join(own)} ({type(module).__name__}): freeze them, or "
-                "register a rule (ghostshard.register_rule); a backward that reaches them stops with an error",
-                stacklevel=4,
-            )
-
     def __deepcopy__(self, memo: dict) -> GhostEngine:
         """A copied model is not private: its hooks come to an engine that does nothing."""
         idle = object.__new__(GhostEngine)
@@ -304,35 +295,13 @@ class GhostEngine:
         idle._labels = None
         idle._placeholder = False
         idle._transformer = None
+        idle._repeating = False
         idle.batch_first = True
         return idle
 
-    def _guard(self, slots: list[tuple[Slot, ParameterEntry]], *_: Any) -> None:
-        """A gradient that autograd itself forms would be un-noised: stop before it is stored."""
-        if not self._enabled:
-            return
-        for slot, entry in slots:
-            parameter = getattr(slot.module, slot.attribute)
-            if isinstance(parameter, DTensor):
-                continue
-            wanted = entry.parameter.requires_grad
-            if parameter.requires_grad != wanted:
-                parameter.requires_grad_(wanted)
-            if wanted and id(parameter) not in self._guarded:
-                self._guarded[id(parameter)] = parameter
-                self._handles.append(parameter.register_hook(self._refusal(entry.name)))
-
-    def _refusal(self, name: str) -> Callable[[torch.Tensor], None]:
-        def refuse(_: torch.Tensor) -> None:
-            if self._enabled:
-                raise RuntimeError(
-                    f"parameter {name!r} was used outside of its own layer's forward, so it has no per-example "
-                    "gradient; nothing of this backward was kept"
-                )
-
-        return refuse
-
     def _before_forward(self, _module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
+        if self._repeating:
+            return None
         self._labels, self._placeholder = None, False
         said, kwargs = packed.taken(_module, kwargs)
         first = first_tensor(args, kwargs)
@@ -362,9 +331,20 @@ class GhostEngine:
             args, kwargs = filled(args), filled(kwargs)
         self.begin(max(units, 1))
         self._in_forward = True
+        self._repeat = Repeat(self._again, args, kwargs, first, dim, self.packing)
         return args, kwargs
 
+    def _again(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's forward within a backward, beside what was recorded."""
+        self._repeating = True
+        try:
+            return self.model(*args, **kwargs)
+        finally:
+            self._repeating = False
+
     def _after_forward(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        if self._repeating:
+            return output
         self._in_forward = False
         if output is None:
             return None
@@ -385,7 +365,7 @@ class GhostEngine:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._guarded.clear()
+        self._guard.remove()
         for module in self._patched:
             del module.forward
         self._patched.clear()

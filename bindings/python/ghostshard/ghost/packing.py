@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import nn
 
 KEYWORDS = ("segment_ids", "cu_seqlens", "user_ids")
@@ -90,6 +91,8 @@ def taken(module: nn.Module, kwargs: dict) -> tuple[dict, dict]:
     """What was said about packing, and the keywords that go on to the model: those that its own forward names do too."""
     if not any(name in kwargs for name in KEYWORDS):
         return {}, kwargs
+    if isinstance(module, (nn.parallel.DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel)):
+        module = module.module
     own = inspect.signature(module.forward).parameters
     said = {name: kwargs[name] for name in KEYWORDS if kwargs.get(name) is not None}
     if said.keys() == {"user_ids"} and "user_ids" in own:
