@@ -83,6 +83,12 @@ void attach_ledger(Session& session, const std::string& path, const std::string&
   session.attach_ledger(accountant::LedgerWriter::create(path, std::move(lines)));
 }
 
+void begin_packed(Session& session, const std::vector<int64_t>& extents, const std::vector<int64_t>& offsets,
+                  const std::optional<at::Tensor>& order, bool one_for_each) {
+  session.begin_microbatch(
+      std::make_shared<const PackedRows>(extents, offsets, order.value_or(at::Tensor()), one_for_each));
+}
+
 PYBIND11_MODULE(engine, module) {
   module.doc() = "Private steps on a PyTorch model (dp/session.h).";
   // What was recorded is private data: a tape can be passed on and nothing else.
@@ -98,7 +104,9 @@ PYBIND11_MODULE(engine, module) {
           [](Session& session, const std::string& bytes) { session.renew_noise_key(key_bytes(bytes)); },
           py::arg("bytes"), Released())
       .def("attach_ledger", &attach_ledger, py::arg("path"), py::arg("header"), py::arg("reopen"))
-      .def("begin_microbatch", &Session::begin_microbatch, py::arg("units"))
+      .def("begin_microbatch", py::overload_cast<int64_t>(&Session::begin_microbatch), py::arg("units"))
+      .def("begin_packed", &begin_packed, py::arg("extents"), py::arg("offsets"), py::arg("order"),
+           py::arg("one_for_each"))
       .def_property_readonly("units", &Session::units)
       .def_property_readonly("tape", &Session::tape)
       .def("linear", &Session::linear, py::arg("weight"), py::arg("bias"), py::arg("stored_transposed"), py::arg("x"),
@@ -112,6 +120,8 @@ PYBIND11_MODULE(engine, module) {
       .def("count_use", &Session::count_use, py::arg("parameter"))
       .def("instantiated", &Session::instantiated, py::arg("tape"), py::arg("parameter"), py::arg("gradients"),
            Released())
+      .def("begin_attribution_check", &Session::begin_attribution_check, py::arg("chosen"))
+      .def("end_attribution_check", &Session::end_attribution_check)
       .def("clip", &Session::clip, Released())
       .def("give_up_microbatch", &Session::give_up_microbatch)
       .def("release", &Session::release, Released())

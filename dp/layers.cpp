@@ -1,6 +1,7 @@
 #include "dp/layers.h"
 
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/custom_class.h>
 
 #include <limits>
@@ -30,12 +31,14 @@ void keep(AutogradContext* ctx, c10::intrusive_ptr<Saved> saved) {
   ctx->saved_data["saved"] = c10::IValue::make_capsule(std::move(saved));
 }
 
-// Each node runs once; taking the record out frees its tensors as soon as they are used.
+bool keeps_graph() { return torch::autograd::get_current_graph_task_keep_graph(); }
+
+// Taking the record out frees its tensors as soon as they are used; a backward that keeps its graph leaves it there.
 c10::intrusive_ptr<Saved> take(AutogradContext* ctx) {
   auto entry = ctx->saved_data.find("saved");
   TORCH_CHECK(entry != ctx->saved_data.end(), "a ghost layer's backward can run only once per forward");
   auto capsule = entry->second.toCapsule();
-  ctx->saved_data.erase(entry);
+  if (!keeps_graph()) ctx->saved_data.erase(entry);
   return c10::static_intrusive_pointer_cast<Saved>(capsule);
 }
 
@@ -211,11 +214,11 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
     const at::Tensor weights = grads[0].unsqueeze(1);
-    at::Tensor g = saved->probabilities.mul_(weights);
+    at::Tensor g = keeps_graph() ? saved->probabilities * weights : saved->probabilities.mul_(weights);
     g.scatter_add_(1, saved->ids.unsqueeze(1), weights.neg());
     const at::Tensor rows = saved_rows(ctx);
     g = g.to(rows.scalar_type());
-    saved->probabilities = at::Tensor();
+    if (!keeps_graph()) saved->probabilities = at::Tensor();
     at::Tensor dh;
     if (ctx->needs_input_grad(0)) dh = input_gradient(saved->linear, g);
     if (report_linear(saved->linear)) saved->recorder->linear(saved->linear, rows, g, saved->segments);

@@ -1,5 +1,7 @@
 #include "dp/session.h"
 
+#include <c10/util/accumulate.h>
+
 #include <stdexcept>
 
 namespace ghostshard::dp {
@@ -43,9 +45,17 @@ void Session::renew_noise_key(const std::array<uint8_t, 32>& bytes) {
 
 void Session::begin_microbatch(int64_t units) {
   TORCH_CHECK_VALUE(units >= 0, "a microbatch has >= 0 units, got ", units);
-  if (tape_ != nullptr && tape_->units() == units && !tape_->began_recording()) return;
+  if (tape_ != nullptr && packed_ == nullptr && tape_->units() == units && !tape_->began_recording()) return;
   give_up_microbatch();
   tape_ = clipper_->record(units, planned_);
+}
+
+void Session::begin_microbatch(const std::shared_ptr<const PackedRows>& packed) {
+  TORCH_CHECK_VALUE(packed != nullptr, "packed rows are needed, got none");
+  if (tape_ != nullptr && packed_ != nullptr && packed_->same_as(*packed) && !tape_->began_recording()) return;
+  give_up_microbatch();
+  tape_ = clipper_->record(packed->units(), planned_);
+  packed_ = packed;
 }
 
 int64_t Session::units() const { return tape_ == nullptr ? -1 : tape_->units(); }
@@ -53,6 +63,8 @@ int64_t Session::units() const { return tape_ == nullptr ? -1 : tape_->units(); 
 void Session::give_up_microbatch() {
   if (tape_ != nullptr) tape_->give_up();
   tape_.reset();
+  watcher_.reset();
+  packed_.reset();
   segments_.clear();
   std::fill(uses_.begin(), uses_.end(), Uses{});
   std::fill(planned_.begin(), planned_.end(), std::nullopt);
@@ -79,21 +91,29 @@ const std::shared_ptr<Tape>& Session::recorder() const {
 }
 
 // row_extents: how many of the last extents make up a row (0: each element is one, as token ids are).
-SegmentsPtr Session::segments(const std::string& layer, const at::Tensor& x, int64_t row_extents) {
+PackedRows::Use Session::rows(const std::string& layer, const at::Tensor& x, int64_t row_extents) {
   const int64_t units = recorder()->units();
-  TORCH_CHECK_VALUE(x.dim() > row_extents && x.size(0) == units, layer, ": the first extent must be that of the ",
-                    units, " units of this batch, got ", x.sizes(),
+  const auto leading = x.sizes().slice(0, static_cast<size_t>(std::max<int64_t>(x.dim() - row_extents, 0)));
+  if (packed_ != nullptr) {
+    auto use = packed_->use(leading, tape_);
+    TORCH_CHECK_VALUE(use.has_value(), layer, ": the first extents must be those of the packed batch's tokens, got ",
+                      x.sizes(),
+                      ". Rows must stay with their units for per-unit norms; a layer that moves them has no "
+                      "rule.");
+    return *std::move(use);
+  }
+  TORCH_CHECK_VALUE(!leading.empty() && leading[0] == units, layer, ": the first extent must be that of the ", units,
+                    " units of this batch, got ", x.sizes(),
                     ". Rows must stay with their units for per-unit norms; a layer that mixes or flattens them has no "
                     "rule.");
-  int64_t rows = 1;
-  for (int64_t i = 1; i < x.dim() - row_extents; ++i) rows *= x.size(i);
+  const int64_t rows = c10::multiply_integers(leading.slice(1));
   for (const SegmentsPtr& known : segments_) {
-    if (units == 0 || known->length(0) == rows) return known;
+    if (units == 0 || known->length(0) == rows) return {known, tape_};
   }
   std::vector<int64_t> offsets(static_cast<size_t>(units) + 1);
   for (size_t u = 0; u < offsets.size(); ++u) offsets[u] = static_cast<int64_t>(u) * rows;
   segments_.push_back(std::make_shared<kernels::Segments>(std::move(offsets)));
-  return segments_.back();
+  return {segments_.back(), tape_};
 }
 
 // A matrix used more than once is held, which adds up exactly; except by one head and one embedding, whose rows meet on
@@ -109,9 +129,9 @@ at::Tensor Session::linear(int64_t weight, int64_t bias, bool stored_transposed,
                            const at::Tensor& weight_value, const std::optional<at::Tensor>& bias_value) {
   const LinearUse use{
       .weight = valued(weight, weight_value), .bias = valued(bias, bias_value), .stored_transposed = stored_transposed};
-  const SegmentsPtr rows = segments(use.weight->name(), x, 1);
+  const auto [segments, recorder] = rows(use.weight->name(), x, 1);
   count(weight, &Uses::linear);
-  const at::Tensor y = dp::linear(use, rows_of(x), rows, recorder());
+  const at::Tensor y = dp::linear(use, rows_of(x), segments, recorder);
   auto shape = x.sizes().vec();
   shape.back() = y.size(1);
   return y.view(shape);
@@ -119,11 +139,19 @@ at::Tensor Session::linear(int64_t weight, int64_t bias, bool stored_transposed,
 
 at::Tensor Session::embedding(int64_t table, const at::Tensor& ids, const at::Tensor& table_value, int64_t padding_id) {
   const fsdp::Parameter& looked_up = *valued(table, table_value);
-  const SegmentsPtr rows = segments(looked_up.name(), ids, 0);
+  at::Tensor all = ids;
+  if (packed_ != nullptr) {
+    all = packed_->for_all_rows(ids);
+  } else if (ids.dim() > 1 && ids.size(0) == 1) {  // one row for all, as position ids [1,T]: each unit looks it up
+    auto for_each = ids.sizes().vec();
+    for_each.front() = recorder()->units();
+    all = ids.expand(for_each);
+  }
+  const auto [segments, recorder] = rows(looked_up.name(), all, 0);
   count_use(table);
   const at::Tensor y =
-      dp::embedding(looked_up, ids.reshape({-1}).to(at::kLong).contiguous(), rows, recorder(), padding_id);
-  auto shape = ids.sizes().vec();
+      dp::embedding(looked_up, all.reshape({-1}).to(at::kLong).contiguous(), segments, recorder, padding_id);
+  auto shape = all.sizes().vec();
   shape.push_back(y.size(1));
   return y.view(shape);
 }
@@ -131,8 +159,8 @@ at::Tensor Session::embedding(int64_t table, const at::Tensor& ids, const at::Te
 at::Tensor Session::layer_norm(int64_t scale, int64_t shift, const at::Tensor& x, double epsilon,
                                const at::Tensor& scale_value, const at::Tensor& shift_value) {
   const LayerNormUse use{.scale = valued(scale, scale_value), .shift = valued(shift, shift_value)};
-  const SegmentsPtr rows = segments(use.scale->name(), x, 1);
-  return dp::layer_norm(use, rows_of(x), epsilon, rows, recorder()).view(x.sizes());
+  const auto [segments, recorder] = rows(use.scale->name(), x, 1);
+  return dp::layer_norm(use, rows_of(x), epsilon, segments, recorder).view(x.sizes());
 }
 
 at::Tensor Session::affine(int64_t scale, int64_t shift, const at::Tensor& x,
@@ -140,14 +168,29 @@ at::Tensor Session::affine(int64_t scale, int64_t shift, const at::Tensor& x,
   const LayerNormUse use{.scale = valued(scale, scale_value), .shift = valued(shift, shift_value)};
   const fsdp::Parameter* one = use.scale != nullptr ? use.scale : use.shift;
   TORCH_CHECK_VALUE(one != nullptr, "an affine layer has a scale or a shift");
-  const SegmentsPtr rows = segments(one->name(), x, 1);
-  return dp::affine(use, rows_of(x), rows, recorder()).view(x.sizes());
+  const auto [segments, recorder] = rows(one->name(), x, 1);
+  return dp::affine(use, rows_of(x), segments, recorder).view(x.sizes());
 }
 
 void Session::instantiated(const std::shared_ptr<Tape>& tape, int64_t id, const at::Tensor& gradients) {
   TORCH_CHECK_VALUE(tape != nullptr, "gradients are recorded on the tape of their forward");
   const fsdp::Parameter& of = parameter(id);
   if (of.trainable()) tape->instantiated(of, gradients);
+}
+
+void Session::begin_attribution_check(const std::vector<bool>& chosen) {
+  TORCH_CHECK_VALUE(static_cast<int64_t>(chosen.size()) == recorder()->units(), "the units of this microbatch are ",
+                    recorder()->units(), ", got ", chosen.size(), " chosen or not");
+  watcher_ = std::make_shared<Attribution>(chosen);
+  tape_->watch(watcher_);
+}
+
+std::pair<int64_t, bool> Session::end_attribution_check() {
+  if (watcher_ == nullptr || tape_ == nullptr) throw std::logic_error("no attribution check was begun");
+  tape_->watch(nullptr);
+  const auto done = std::exchange(watcher_, nullptr);
+  const int64_t reached = done->reached() == nullptr ? -1 : static_cast<int64_t>(done->reached()->id());
+  return {reached, done->undecided()};
 }
 
 void Session::clip() {

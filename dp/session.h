@@ -13,11 +13,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "accountant/ledger.h"
 #include "dp/adjustable_plan.h"
+#include "dp/attribution.h"
 #include "dp/layers.h"
+#include "dp/packed_rows.h"
 #include "fsdp/foreign_model.h"
 
 namespace ghostshard::dp {
@@ -53,13 +56,15 @@ class Session {
   // follow before a backward belong to the same microbatch if they have as many units; otherwise what was recorded is
   // given up.
   void begin_microbatch(int64_t units);
+  // The same over texts laid end to end (dp/packed_rows.h): layers' inputs are [tokens' extents..., d] then.
+  void begin_microbatch(const std::shared_ptr<const PackedRows>& packed);
   int64_t units() const;  // of the microbatch that was begun; -1: none
   // What the functions below record on; for instantiated().
   std::shared_ptr<Tape> tape() const { return tape_; }
 
   // Layers with trainable parameters, by parameter id (-1: none such), on x [units, ..., d] with the values that the
   // owner computes with. Results have the shape that the owner's layer gives. Rows per unit: the product of the extents
-  // between the first and the last. Errors as in dp/layers.h.
+  // between the first and the last. Ids [1, ...] stand for all units. Errors as in dp/layers.h.
   at::Tensor linear(int64_t weight, int64_t bias, bool stored_transposed, const at::Tensor& x,
                     const at::Tensor& weight_value, const std::optional<at::Tensor>& bias_value);
   at::Tensor embedding(int64_t table, const at::Tensor& ids, const at::Tensor& table_value, int64_t padding_id);
@@ -71,6 +76,12 @@ class Session {
   void instantiated(const std::shared_ptr<Tape>& tape, int64_t parameter, const at::Tensor& gradients);
   // Some layer will use the parameter once more in this microbatch; those above count their own uses.
   void count_use(int64_t parameter);
+
+  // Before backward: the backwards until end_attribution_check(), which keep their graph, are of the losses of the
+  // chosen [units] alone and are only watched (dp/attribution.h). Says which parameter a unit outside of them had a
+  // gradient of (its id, -1: none) and whether the check was undecided.
+  void begin_attribution_check(const std::vector<bool>& chosen);
+  std::pair<int64_t, bool> end_attribution_check();
 
   // After backward. Opens the logical batch if there is none. A collective.
   void clip();
@@ -90,7 +101,7 @@ class Session {
  private:
   const fsdp::Parameter& parameter(int64_t id) const;
   const fsdp::Parameter* valued(int64_t id, const std::optional<at::Tensor>& value);
-  SegmentsPtr segments(const std::string& layer, const at::Tensor& x, int64_t row_extents);
+  PackedRows::Use rows(const std::string& layer, const at::Tensor& x, int64_t row_extents);
   const std::shared_ptr<Tape>& recorder() const;
   // A layer called now runs again within backward (activation checkpointing): no further use of its parameters.
   bool recomputing() const { return tape_ != nullptr && tape_->began_recording(); }
@@ -105,7 +116,9 @@ class Session {
   std::unique_ptr<GaussianMechanism> mechanism_;  // made with the first clip(): only then is the ledger known
   std::optional<ClippedSum> sum_;
   std::shared_ptr<Tape> tape_;
+  std::shared_ptr<const PackedRows> packed_;  // or none: as many rows for each unit
   StepId step_;
+  std::shared_ptr<Attribution> watcher_;
   std::vector<SegmentsPtr> segments_;  // of this microbatch, by what layers have asked for
   struct Uses {
     int32_t linear = 0, other = 0;

@@ -41,6 +41,12 @@ void Tape::give_up() {
   closed_ = true;
 }
 
+void Tape::watch(RecorderPtr watcher) {
+  if (closed_ || backward_ != -1) throw std::logic_error("a backward is watched before the one that is recorded");
+  watcher_ = std::move(watcher);
+  was_watched_ = true;
+}
+
 std::optional<kernels::Recording> Tape::planned(const fsdp::Parameter& parameter) const {
   return parameter.id() < planned_.size() ? planned_[parameter.id()] : std::nullopt;
 }
@@ -71,6 +77,10 @@ void Tape::check_units(const fsdp::Parameter& parameter, const SegmentsPtr& segm
 
 void Tape::linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) {
   const at::NoGradGuard no_grad;
+  if (watcher_ != nullptr) {
+    watcher_->linear(use, a, g, segments);
+    return;
+  }
   if (use.weight->trainable()) {
     // A weight stored [d,p] has the gradient aᵀg: the two change places.
     use.stored_transposed ? matrix(*use.weight, g, a, segments) : matrix(*use.weight, a, g, segments);
@@ -128,6 +138,10 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
 void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g_rows,
                      const SegmentsPtr& segments) {
   const at::NoGradGuard no_grad;
+  if (watcher_ != nullptr) {
+    watcher_->embedding(table, ids, g_rows, segments);
+    return;
+  }
   check_units(table, segments);
   const at::Tensor g = exact_rows(g_rows);
   Entry& book = entry(table);
@@ -154,6 +168,10 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
 void Tape::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                       const SegmentsPtr& segments) {
   const at::NoGradGuard no_grad;
+  if (watcher_ != nullptr) {
+    watcher_->layer_norm(use, x_hat, g, segments);
+    return;
+  }
   if (use.scale != nullptr && use.scale->trainable()) vector(*use.scale, g, x_hat, segments);
   if (use.shift != nullptr && use.shift->trainable()) vector(*use.shift, g, {}, segments);
 }
@@ -164,6 +182,10 @@ void Tape::instantiated(const fsdp::Parameter& parameter, const at::Tensor& grad
                         gradients.sizes().slice(1) == at::IntArrayRef(parameter.shape()),
                     parameter.name(), ": gradients must be one for each of ", units_, " units, each of shape ",
                     at::IntArrayRef(parameter.shape()), ", got ", gradients.sizes());
+  if (watcher_ != nullptr) {
+    watcher_->instantiated(parameter, gradients);
+    return;
+  }
   // One row for each unit: their sums are the rows themselves.
   std::vector<int64_t> offsets(static_cast<size_t>(units_) + 1);
   std::iota(offsets.begin(), offsets.end(), 0);

@@ -64,7 +64,10 @@ class Tape final : public Recorder {
   void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) override;
 
   int64_t units() const { return units_; }
-  bool began_recording() const { return backward_ != -1; }
+  bool began_recording() const { return backward_ != -1 || was_watched_; }
+  // What a backward reports goes to the watcher and leaves nothing here, until none is named; for a backward before the
+  // one that is recorded (dp/attribution.h).
+  void watch(RecorderPtr watcher);
   // Frees what was recorded; nothing more is taken and nothing of it will be added.
   void give_up();
 
@@ -121,6 +124,8 @@ class Tape final : public Recorder {
   bool closed_ = false;                    // added to a sum
   fsdp::GradientBuffers* sums_ = nullptr;  // where the second pass goes, and with which factors
   GroupFactors factors_;
+  RecorderPtr watcher_;
+  bool was_watched_ = false;
 };
 
 }  // namespace ghostshard::dp

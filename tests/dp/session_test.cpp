@@ -279,6 +279,69 @@ TEST_F(OneRank, says_which_layer_lost_track_of_units) {
   }
 }
 
+// What a watched backward of some units' losses finds. A mixing model hands each unit its neighbour's rows.
+std::pair<int64_t, bool> watched(Session& session, const std::vector<at::Tensor>& w, const std::vector<bool>& chosen,
+                                 bool mixes, std::optional<double> bad = std::nullopt) {
+  const auto units = static_cast<int64_t>(chosen.size());
+  session.begin_microbatch(units);
+  at::Tensor x = session.embedding(kTable, ids_of(0, units), w[kTable], -1);
+  x = session.linear(kMatrix, kBias, false, x, w[kMatrix], w[kBias]).tanh();
+  if (mixes) x = x + x.roll(1, 0);
+  if (bad) x = x * at::ones({units, 1, 1}).index_put({at::tensor({0})}, at::scalar_tensor(*bad));
+  const at::Tensor losses = session.linear(kHead, -1, true, x, w[kHead], std::nullopt).square().sum({1, 2});
+  std::pair<int64_t, bool> found{-1, false};
+  for (const bool side : {true, false}) {
+    std::vector<bool> side_of(chosen.size());
+    at::Tensor weights = at::zeros({units});
+    for (size_t u = 0; u < chosen.size(); ++u) {
+      side_of[u] = chosen[u] == side;
+      weights[static_cast<int64_t>(u)] = side_of[u] ? 1 : 0;
+    }
+    session.begin_attribution_check(side_of);
+    losses.backward(weights, /*retain_graph=*/true);
+    const auto [reached, undecided] = session.end_attribution_check();
+    found = {std::max(found.first, reached), found.second || undecided};
+  }
+  losses.sum().backward();
+  return found;
+}
+
+TEST_F(OneRank, watches_backwards_without_recording_them) {
+  EXPECT_EQ(watched(session_, weights_, {true, false, true}, false), std::pair(int64_t{-1}, false));
+  session_.clip();
+  const auto after = session_.release();
+  Session other(fsdp::Mesh::single(), some_units(), {}, key_of(1));
+  other.set_terms(accountant::ClipNorm(kClipNorm), accountant::NoiseMultiplier(1.0));
+  other.begin_microbatch(3);
+  at::Tensor x = other.embedding(kTable, ids_of(0, 3), weights_[kTable], -1);
+  x = other.linear(kMatrix, kBias, false, x, weights_[kMatrix], weights_[kBias]).tanh();
+  other.linear(kHead, -1, true, x, weights_[kHead], std::nullopt).square().sum().backward();
+  other.clip();
+  const auto expected = other.release();
+  for (size_t i = 0; i < after.size(); ++i) EXPECT_TRUE(at::equal(after[i], expected[i]));
+}
+
+TEST_F(OneRank, sees_a_gradient_that_reaches_other_units) {
+  EXPECT_EQ(watched(session_, weights_, {true, false}, true).first, kMatrix) << "the last layer before rows are mixed";
+  session_.give_up_microbatch();
+}
+
+TEST_F(OneRank, says_nothing_of_gradients_that_are_not_numbers) {
+  // Zero times the unit's own infinity.
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(watched(session_, weights_, {true, false}, false, infinity), std::pair(int64_t{-1}, true));
+  session_.give_up_microbatch();
+  EXPECT_NE(watched(session_, weights_, {true, false, true}, true, infinity).first, -1) << "finite ones still say";
+}
+
+TEST_F(OneRank, watches_only_before_it_records) {
+  EXPECT_THROW(session_.begin_attribution_check({true}), std::exception) << "without a forward";
+  (void)watched(session_, weights_, {true, false}, false);
+  EXPECT_THROW(session_.begin_attribution_check({true, false}), std::logic_error) << "after the backward";
+  EXPECT_THROW(session_.begin_attribution_check({true}), std::exception) << "not one for each unit";
+  EXPECT_THROW(session_.end_attribution_check(), std::logic_error);
+}
+
 TEST(SessionLedger, is_written_before_anything_leaves_and_refuses_steps_without_noise) {
   const auto folder = std::filesystem::temp_directory_path() / ("session_ledger_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);

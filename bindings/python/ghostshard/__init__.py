@@ -6,6 +6,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .fsdp import FSDP2Wrapper as FSDP2Wrapper
+    from .ghost.packing import next_token_labels as next_token_labels
+    from .ghost.packing import pack_texts as pack_texts
     from .ghost.rules import register_rule as register_rule
     from .privacy_engine import PrivacyEngine as PrivacyEngine
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 _PLACES = {
     "PrivacyEngine": "privacy_engine",
     "FSDP2Wrapper": "fsdp",
+    "next_token_labels": "ghost.packing",
+    "pack_texts": "ghost.packing",
     "register_rule": "ghost.rules",
 }
 

@@ -72,8 +72,9 @@ class PrivacyEngine(opacus.PrivacyEngine):
     ) -> tuple:
         """As Opacus'. In modes "ghost" and "ghost_fsdp" returns (module or hooks, optimizer, criterion, data_loader).
 
-        Further keyword arguments of our modes: `memory_budget` (bytes for per-unit gradients kept until clipping) and
-        `accumulate` (sum the microbatches of a step on the rank and reduce once).
+        Further keyword arguments of our modes: `memory_budget` (bytes for per-unit gradients kept until clipping),
+        `accumulate` (sum the microbatches of a step on the rank and reduce once) and `attribution_check` (True: models
+        whose examples' gradients depend on each other are refused at the first backward, by two backwards more).
         """
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
@@ -105,7 +106,7 @@ class PrivacyEngine(opacus.PrivacyEngine):
                 "rand_on_empty puts a random example where nothing was drawn, so that one example more or less moves "
                 "the sum by up to twice the clip norm; an empty batch is a step like any other here"
             )
-        options = {name: kwargs.pop(name) for name in ("memory_budget", "accumulate") if name in kwargs}
+        options = {name: kwargs.pop(name) for name in ("memory_budget", "accumulate", "attribution_check") if name in kwargs}
         kwargs.pop("epsilon_tolerance", None)
         self.validate(module=module, optimizer=None, data_loader=None)
         kind = GhostModule if wrap_model else GhostHooks

@@ -1,6 +1,6 @@
 """Whole training loops on several ranks, started by torchrun: see test_ghost_training.py.
 
-    torchrun --nproc_per_node 2 engine_ranks_main.py results.json poisson|memory_manager|replicas|raises
+    torchrun --nproc_per_node 2 engine_ranks_main.py results.json poisson|memory_manager|replicas|raises|leaks|kinds
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from leaving import leave
 from models import CASES, class_loss
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from private import Private
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
+from ghostshard.ghost.loss import PrivateLoss
 
 EPOCHS = 5
 
@@ -98,11 +100,57 @@ def raises() -> None:
         optimizer.step()
 
 
+class MinusTheMean(nn.Module):
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+def leaks() -> list:
+    """What each rank lives through with a model that mixes examples: one rank alone can see it."""
+    found = []
+    for sizes in ([(1, 1), (5, 0)], [(0, 1), (5, 1)]):  # (rank 0, rank 1), one microbatch after another
+        model = FSDP2Wrapper(nn.Sequential(nn.Linear(6, 8), MinusTheMean(), nn.Linear(8, 3)))
+        private = Private(model, 1.0)
+        lived: list[str] = []
+        for here in sizes:
+            units = here[dist.get_rank()]
+            try:
+                private.step(class_loss, [(torch.randn(units, 6), torch.zeros(units, dtype=torch.long))])
+                lived.append("stepped")
+            except RuntimeError as error:
+                lived.append(str(error))
+        every: list = [None] * dist.get_world_size()
+        dist.all_gather_object(every, lived)
+        found.append(every)
+    return found
+
+
+def kinds() -> list:
+    """Rank 0's first batch is packed, rank 1's is not: what each says, and after it how a step goes where both are."""
+    private = Private(FSDP2Wrapper(nn.Sequential(nn.Linear(6, 3))), 1.0)
+    x, y = torch.randn(4, 6), torch.zeros(4, dtype=torch.long)
+    packed = {"cu_seqlens": [0, 1, 2, 3, 4]}
+    lived: list[str] = []
+    for said in (packed if dist.get_rank() == 0 else {}, packed, {}):
+        losses = nn.functional.cross_entropy(private.module(x, **said), y, reduction="none")
+        try:
+            PrivateLoss(private.engine, losses).backward()
+            private.released()
+            lived.append("stepped")
+        except ValueError as error:
+            lived.append(str(error))
+    every: list = [None] * dist.get_world_size()
+    dist.all_gather_object(every, lived)
+    return every
+
+
 SCENARIOS = {
     "poisson": lambda: train(None),
     "memory_manager": lambda: train(1),
     "replicas": replicas,
     "raises": raises,
+    "leaks": leaks,
+    "kinds": kinds,
 }
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 
 import oracle
+import packed
 import torch
 import torch.distributed as dist
 from leaving import leave
@@ -21,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 
-from ghostshard import FSDP2Wrapper
+from ghostshard import FSDP2Wrapper, pack_texts
 
 ROWS = 9  # of the global first microbatch: no number of ranks divides it
 
@@ -123,6 +124,21 @@ def sum_scenario(
     return run
 
 
+def packed_scenario(build: Callable[[], nn.Module], *texts_of_each: int) -> Callable:
+    """Packed units, dealt out unevenly; the second microbatch is rank 0's alone, the other ranks' is empty."""
+
+    def run(mesh) -> float:
+        torch.manual_seed(11)
+        model, users = build(), packed.some_users(*texts_of_each, lengths=[3, 7, 1, 5, 2, 6, 4, 3])
+        expected = packed.clipped_sum(model, users + users[:2], 0.5)
+        private = Private(wrapped(model, mesh), 0.5)
+        for mine in (users[dist.get_rank() :: dist.get_world_size()], users[:2] if dist.get_rank() == 0 else []):
+            private.module(**pack_texts(mine, users=True)).loss.backward()
+        return oracle.worst_difference(private.released(), expected)
+
+    return run
+
+
 def noise(mesh) -> list[float]:
     """The noise on one parameter, whole, from a generator that only rank 0's seed decides."""
     torch.manual_seed(11)
@@ -178,6 +194,8 @@ SCENARIOS: dict[str, Callable] = {
     "language_sharded_by_leaf": sum_scenario(
         by_name("language_untied").build, by_name("language_untied").batches, next_token_loss, 0.3, sharded_by_leaf
     ),
+    "packed_texts": packed_scenario(checkpointed_gpt2, *[1] * 8),
+    "packed_users": packed_scenario(llama, 2, 1, 1, 3, 1),
     "noise": noise,
     "bfloat16": bfloat16,
     "bytes": bytes_sent,

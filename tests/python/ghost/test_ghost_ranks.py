@@ -15,7 +15,9 @@ TIME_LIMIT = 280
 
 
 def run_ranks(script: Path, ranks: int, *arguments: str) -> str:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), str(script), *arguments]
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), str(script), *arguments,
+    ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONFAULTHANDLER": "1"}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT)
@@ -35,6 +37,7 @@ def results(request, tmp_path_factory) -> dict:
 SUMS = [
     "mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "layer_without_a_rule", "gpt2_tied",
     "gpt2_accumulated", "gpt2_checkpointed", "gpt2_with_lora", "llama", "bert", "language_sharded_by_leaf",
+    "packed_texts", "packed_users",
 ]  # fmt: skip
 
 

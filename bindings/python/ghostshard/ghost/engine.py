@@ -7,32 +7,33 @@ noise ever reaches Python, an optimizer or another rank's memory as a whole.
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from .. import _native
+from . import packing as packed
 from . import rules
+from .attribution import AttributionCheck
+from .guard import Guard, warn_of_uncovered
 from .layout import (
     Layout,
-    ParameterEntry,
     Ranks,
-    Slot,
+    is_replicated,
     own_parameters,
     ranks_of_fsdp,
     ranks_of_replicas,
     read_layout,
 )
-from .loss import PrivateLoss, loss_of_transformers
+from .loss import PrivateLoss, loss_kind, loss_of_transformers
+from .nested import filled, first_tensor, without_rows
+from .packing import Packing
+from .repeat import Repeat
 
 _HOLD_MEMORY = 1 << 30
 
@@ -46,6 +47,7 @@ class GhostEngine:
         memory_budget: bytes for per-unit gradients that are kept between backward and clipping.
         accumulate: sum a logical batch's microbatches on the rank (float32, whole) and reduce once, instead of reducing
             each: less traffic, more memory.
+        attribution_check: watch the first backwards for gradients that reach other units' rows (ghost/attribution.py).
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class GhostEngine:
         memory_budget: int = _HOLD_MEMORY,
         accumulate: bool = False,
         clipping: str = "flat",
+        attribution_check: bool = True,
     ):
         if clipping not in ("flat", "per_layer"):
             raise ValueError(f"clipping must be 'flat' or 'per_layer', got {clipping!r}")
@@ -66,13 +69,15 @@ class GhostEngine:
         self.memory_budget = int(memory_budget)
         self.accumulate = accumulate
         self.clipping = clipping
+        self.attribution_check = attribution_check
         self.fsdp = isinstance(model, FSDPModule)
-        replicated = not self.fsdp and _is_replicated(model)
+        replicated = not self.fsdp and is_replicated(model)
         self.layout: Layout = read_layout(model, fsdp=self.fsdp)
         self.ranks: Ranks = ranks_of_fsdp(self.layout) if self.fsdp else ranks_of_replicas() if replicated else Ranks()
         # The Hugging Face model in it (a PEFT model holds one), if any.
         self._transformer = next((module for module in model.modules() if hasattr(module, "loss_type")), None)
         self._session: Any = None
+        self._attribution: AttributionCheck | None = None
         self._trainable: tuple[bool, ...] = ()
         self._constants: tuple[float, float] = (1.0, 1.0)  # sampling rate, divisor
         self._terms: Callable[[], tuple[float, float]] | None = None
@@ -83,10 +88,14 @@ class GhostEngine:
         self._in_forward = False
         self._labels: torch.Tensor | None = None
         self._placeholder = False
+        self.packing: Packing | None = None  # of the last forward
+        self._packed = False  # the microbatch that was begun
+        self._repeat: Repeat | None = None  # its forward
+        self._repeating = False
         self._enabled = True
         self._handles: list = []
         self._patched: list[nn.Module] = []
-        self._guarded: dict[int, torch.Tensor] = {}
+        self._guard = Guard()
         self._patch()
 
     # What the privacy engine sets -----------------------------------------------------------------------------------
@@ -125,11 +134,17 @@ class GhostEngine:
 
     def begin(self, units: int) -> None:
         self._prepare_session()
-        self._session.begin_microbatch(units)
+        self._packed = self.packing is not None
+        if self._packed and not self._placeholder:
+            self._session.begin_packed(*self.packing.described())
+        else:
+            self._session.begin_microbatch(units)
 
     def units_of(self, x: torch.Tensor) -> int:
         """How many units this forward is over; a layer called on its own says so by its input."""
-        if not self._in_forward or self._session is None or self._session.units < 0:
+        begun = self._session is not None and self._session.units >= 0
+        if not begun or not (self._in_forward or self._packed):
+            self.packing = self._repeat = None
             self.begin(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self._session.units
 
@@ -164,6 +179,9 @@ class GhostEngine:
             first=self._next,
         )
         self._trainable = trainable
+        if self.attribution_check:
+            control = self.ranks.handles[3] if self.ranks.handles else None
+            self._attribution = AttributionCheck(control, [entry.name for entry in self.layout.parameters])
         if self._ledger is not None and self.ranks.rank == 0:
             path, header = self._ledger
             self._session.attach_ledger(path, header, self._ledger_open)
@@ -189,14 +207,12 @@ class GhostEngine:
                 f"a private step needs one loss for each of the {units} units of the batch, got shape "
                 f"{tuple(loss_per_unit.shape)}"
             )
-        if not session.open:
-            clip_norm, noise_multiplier = self._terms()
-            session.set_terms(clip_norm, noise_multiplier)
-            if self._generator is not None:
-                session.renew_noise_key(_bytes_of(self._generator))
-            self._begun_with = (clip_norm, noise_multiplier)
         self._in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
+            if self._attribution is not None:
+                self._attribution(session, loss_per_unit, self._repeat, packed=self._packed)
+                self._repeat = None
+            self._open(session)
             loss_per_unit.sum().backward()
         except BaseException:
             session.give_up_microbatch()
@@ -204,6 +220,14 @@ class GhostEngine:
         finally:
             self._in_forward = False
         session.clip()
+
+    def _open(self, session: Any) -> None:
+        if not session.open:
+            clip_norm, noise_multiplier = self._terms()
+            session.set_terms(clip_norm, noise_multiplier)
+            if self._generator is not None:
+                session.renew_noise_key(_bytes_of(self._generator))
+            self._begun_with = (clip_norm, noise_multiplier)
 
     def release(self) -> None:
         """Ends the logical batch; the noised mean goes into `.grad` of every trainable parameter."""
@@ -218,20 +242,8 @@ class GhostEngine:
             )
         owned = session.release()
         for entry, own in zip(self.layout.parameters, owned):
-            parameter = entry.parameter
-            if own is None or not parameter.requires_grad:
-                continue
-            if isinstance(parameter, DTensor):
-                parameter.grad = DTensor.from_local(
-                    own.to(parameter.dtype),
-                    parameter.device_mesh,
-                    parameter.placements,
-                    run_check=False,
-                    shape=parameter.shape,
-                    stride=parameter.stride(),
-                )
-            else:
-                parameter.grad = own.view(parameter.shape).to(parameter.dtype)
+            if own is not None and entry.parameter.requires_grad:
+                entry.set_gradient(own)
 
     def abandon(self) -> None:
         """Drops the logical batch. If a backward was part of it, it stays charged."""
@@ -246,7 +258,7 @@ class GhostEngine:
     # Patching -------------------------------------------------------------------------------------------------------
 
     def enable(self, enabled: bool = True) -> None:
-        self._enabled = enabled
+        self._enabled = self._guard.enabled = enabled
 
     def _patch(self) -> None:
         model = self.model
@@ -259,7 +271,7 @@ class GhostEngine:
             rule = rules.rule_for(module)
             if rule is None:
                 if not rules.instantiable(module):
-                    self._uncovered(name, module)
+                    warn_of_uncovered(name, module)
                     continue
                 rule = rules.per_example  # with all its children
                 covered.update(id(each) for each in module.modules())
@@ -276,84 +288,74 @@ class GhostEngine:
             if isinstance(module, nn.parallel.DistributedDataParallel):
                 module.require_backward_grad_sync = False  # there is no gradient for its reducer to wait for
 
-    def _uncovered(self, name: str, module: nn.Module) -> None:
-        """Parameters without a rule stay with autograd; the guard stops a step that would give them a gradient."""
-        own = [f"{name}.{own}" if name else own for own, parameter in own_parameters(module) if parameter.requires_grad]
-        if own:
-            warnings.warn(
-                f"no rule gives per-example gradients of {', '.join(own)} ({type(module).__name__}): freeze them, or "
-                "register a rule (ghostshard.register_rule); a backward that reaches them stops with an error",
-                stacklevel=4,
-            )
-
     def __deepcopy__(self, memo: dict) -> GhostEngine:
         """A copied model is not private: its hooks come to an engine that does nothing."""
         idle = object.__new__(GhostEngine)
         idle._enabled = False
         idle._labels = None
         idle._placeholder = False
+        idle._transformer = None
+        idle._repeating = False
+        idle.batch_first = True
         return idle
 
-    def _guard(self, slots: list[tuple[Slot, ParameterEntry]], *_: Any) -> None:
-        """A gradient that autograd itself forms would be un-noised: stop before it is stored."""
-        if not self._enabled:
-            return
-        for slot, entry in slots:
-            parameter = getattr(slot.module, slot.attribute)
-            if isinstance(parameter, DTensor):
-                continue
-            wanted = entry.parameter.requires_grad
-            if parameter.requires_grad != wanted:
-                parameter.requires_grad_(wanted)
-            if wanted and id(parameter) not in self._guarded:
-                self._guarded[id(parameter)] = parameter
-                self._handles.append(parameter.register_hook(self._refusal(entry.name)))
-
-    def _refusal(self, name: str) -> Callable[[torch.Tensor], None]:
-        def refuse(_: torch.Tensor) -> None:
-            if self._enabled:
-                raise RuntimeError(
-                    f"parameter {name!r} was used outside of its own layer's forward, so it has no per-example "
-                    "gradient; nothing of this backward was kept"
-                )
-
-        return refuse
-
     def _before_forward(self, _module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
-        self._labels = None
-        self._placeholder = False
-        if not self.recording:
+        if self._repeating:
             return None
-        first = _first_tensor(args, kwargs)
-        if first is None:
+        self._labels, self._placeholder = None, False
+        said, kwargs = packed.taken(_module, kwargs)
+        first = first_tensor(args, kwargs)
+        if first is None and (said or self.recording):
             raise ValueError("the model's forward needs a tensor that tells how many examples the batch has")
+        if said and not self.batch_first:
+            raise ValueError("packed texts need batch_first=True: their rows are taken in the order [B,T]")
+        self.packing = packing = packed.read(said, first)
+        labels = None if self._transformer is None else kwargs.get("labels")
+        if labels is not None and packing is not None:  # also where the model's own loss is formed: in evaluation
+            causal = loss_kind(self._transformer) == "ForCausalLM"
+            labels = packing.labels_of_segments(labels, causal=causal)
+            kwargs = {**kwargs, "labels": labels}
+        if not self.recording:
+            return args, kwargs
         dim = 0 if self.batch_first or first.dim() < 2 else 1
-        if kwargs.get("labels") is not None and self._transformer is not None:
+        if labels is not None:
             # Its own loss would be a mean over the tokens of all examples: ours is formed from the logits, one by one.
-            self._labels = kwargs["labels"]
+            self._labels = labels
             kwargs = {name: value for name, value in kwargs.items() if name != "labels"}
-        units = first.shape[dim]
+        units = first.shape[dim] if self.packing is None else self.packing.units
         if units == 0:
             # Many a model cannot reshape a batch of none. One example of zeros takes its place, and nothing of its
             # output is handed on: all its gradients are zeros.
             self._placeholder = True
-            args, kwargs = (_with_extent(value, dim, 0, 1) for value in (args, kwargs))
+            self._empty_dim = dim if first.shape[dim] == 0 else 1
+            args, kwargs = filled(args), filled(kwargs)
         self.begin(max(units, 1))
         self._in_forward = True
+        self._repeat = Repeat(self._again, args, kwargs, first, dim, self.packing)
         return args, kwargs
 
+    def _again(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's forward within a backward, beside what was recorded."""
+        self._repeating = True
+        try:
+            return self.model(*args, **kwargs)
+        finally:
+            self._repeating = False
+
     def _after_forward(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        if self._repeating:
+            return output
         self._in_forward = False
         if output is None:
             return None
         if self._placeholder:
-            output = _with_extent(output, 0 if self.batch_first else 1, 1, 0)
+            output = without_rows(output, self._empty_dim)
         if self._labels is None:
             return output
         labels, self._labels = self._labels, None
         if not hasattr(output, "logits"):
             raise ValueError("labels with return_dict=False: the model's loss needs its output by name")
-        losses = loss_of_transformers(self._transformer, output, labels, self.loss_reduction)
+        losses = loss_of_transformers(self._transformer, output, labels, self.loss_reduction, self.packing)
         output["loss"] = PrivateLoss(self, losses, self.loss_reduction)
         return output
 
@@ -363,58 +365,10 @@ class GhostEngine:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._guarded.clear()
+        self._guard.remove()
         for module in self._patched:
             del module.forward
         self._patched.clear()
-
-
-def _is_replicated(model: nn.Module) -> bool:
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return False
-    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-
-    replicas = (DifferentiallyPrivateDistributedDataParallel, nn.parallel.DistributedDataParallel)
-    return any(isinstance(module, replicas) for module in model.modules())
-
-
-# Names under which models take what a batch holds, the usual ones first.
-_BATCH_NAMES = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
-
-
-def _first_tensor(args: tuple, kwargs: dict) -> torch.Tensor | None:
-    for value in (*(kwargs[name] for name in _BATCH_NAMES if name in kwargs), *args, *kwargs.values()):
-        if isinstance(value, torch.Tensor) and value.dim() > 0:
-            return value
-        if isinstance(value, (list, tuple)):
-            found = _first_tensor(tuple(value), {})
-            if found is not None:
-                return found
-        if isinstance(value, dict):
-            found = _first_tensor((), value)
-            if found is not None:
-                return found
-    return None
-
-
-def _with_extent(value: Any, dim: int, before: int, after: int) -> Any:
-    """Every tensor in it of extent `before` at dim: its first `after` places there, or zeros for as many."""
-    if isinstance(value, torch.Tensor):
-        if value.dim() <= dim or value.shape[dim] != before:
-            return value
-        if after < before:
-            return value.narrow(dim, 0, after)
-        return value.new_zeros([after if i == dim else extent for i, extent in enumerate(value.shape)])
-    if isinstance(value, dict):  # Hugging Face outputs are dicts, too
-        changed = copy.copy(value)
-        for name, each in value.items():
-            changed[name] = _with_extent(each, dim, before, after)
-        return changed
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_with_extent(each, dim, before, after) for each in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_extent(each, dim, before, after) for each in value)
-    return value
 
 
 def _bytes_of(generator: torch.Generator) -> bytes:

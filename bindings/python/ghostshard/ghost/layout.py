@@ -40,6 +40,17 @@ class ParameterEntry:
         # A scalar is a vector of one element to the engine.
         return list(self.parameter.shape) or [1]
 
+    def set_gradient(self, own: torch.Tensor) -> None:
+        """own: the rows that this rank owns."""
+        parameter = self.parameter
+        if not isinstance(parameter, DTensor):
+            parameter.grad = own.view(parameter.shape).to(parameter.dtype)
+            return
+        parameter.grad = DTensor.from_local(
+            own.to(parameter.dtype), parameter.device_mesh, parameter.placements, run_check=False,
+            shape=parameter.shape, stride=parameter.stride(),
+        )  # fmt: skip
+
 
 @dataclass
 class Layout:
@@ -117,6 +128,16 @@ def read_layout(model: nn.Module, *, fsdp: bool) -> Layout:
         (id(slot.module), slot.attribute): number for number, entry in enumerate(parameters) for slot in entry.slots
     }
     return Layout(parameters, kept, by_slot)
+
+
+def is_replicated(model: nn.Module) -> bool:
+    """Ranks hold the whole model, in DistributedDataParallel or Opacus' own."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return False
+    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+
+    replicas = (DifferentiallyPrivateDistributedDataParallel, nn.parallel.DistributedDataParallel)
+    return any(isinstance(module, replicas) for module in model.modules())
 
 
 @dataclass

@@ -16,6 +16,7 @@ from .layout import original_class
 
 if TYPE_CHECKING:
     from .engine import GhostEngine
+    from .packing import Packing
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -98,6 +99,9 @@ class PrivateCriterion(DPLossFastGradientClipping):
                 f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar"
             )
         valid = self._valid(args, kwargs, losses)
+        if self.engine.packing is not None:
+            packed = self.engine.packing.reduce(losses, valid, self.loss_reduction)
+            return PrivateLoss(self.engine, packed, self.loss_reduction)
         if shape is not None and losses.shape[0] == shape[0] * shape[1]:
             losses = losses.reshape(shape[0], shape[1], *losses.shape[1:])
             valid = None if valid is None else valid.reshape(losses.shape)
@@ -138,32 +142,46 @@ def reduce_units(losses: torch.Tensor, valid: torch.Tensor | None, reduction: st
     return total / valid.reshape(units, -1).sum(1).clamp(min=1)
 
 
-def causal_losses(logits: torch.Tensor, labels: torch.Tensor, *, shift: bool, reduction: str) -> torch.Tensor:
+def token_losses(
+    logits: torch.Tensor, labels: torch.Tensor, *, shift: bool, reduction: str, packing: Packing | None = None
+) -> torch.Tensor:
     """Cross-entropy of each unit's own tokens, [units]: logits [units, T, V], labels [units, T], -100 ignored.
 
-    shift: logits at t are for the label at t + 1 (a causal language model).
+    shift: logits at t are for the label at t + 1 (a causal language model). packing: whose the tokens are, where units
+    are not rows; the labels are then those of segments (Packing.labels_of_segments).
     """
+    places = labels.shape
     if shift:
         logits, labels = logits[:, :-1], labels[:, 1:]
     flat = functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1), ignore_index=-100, reduction="none"
     )
-    return reduce_units(flat.view(labels.shape), labels != -100, reduction)
+    losses, valid = flat.view(labels.shape), labels != -100
+    if packing is None:
+        return reduce_units(losses, valid, reduction)
+    missing = (0, places[1] - labels.shape[1])  # the last token of a row predicts nothing
+    return packing.reduce(functional.pad(losses, missing), functional.pad(valid, missing), reduction)
 
 
-def loss_of_transformers(model: Any, output: Any, labels: torch.Tensor, reduction: str) -> torch.Tensor:
-    """What a Hugging Face model calls its loss, unit by unit. ValueError for kinds of which we know no such form."""
+def loss_kind(model: Any) -> str | None:
+    """What Transformers calls the loss of one of its models."""
     kind = getattr(model, "loss_type", None)
     if kind is None and original_class(model).__name__.endswith("LMHeadModel"):
-        kind = "ForCausalLM"  # older names, which Transformers treats so as well
+        return "ForCausalLM"  # older names, which it treats so as well
+    return kind
+
+
+def loss_of_transformers(
+    model: Any, output: Any, labels: torch.Tensor, reduction: str, packing: Packing | None = None
+) -> torch.Tensor:
+    """What a Hugging Face model calls its loss, unit by unit. ValueError for kinds of which we know no such form."""
+    kind = loss_kind(model)
     logits = output.logits
-    if kind == "ForCausalLM":
-        return causal_losses(logits, labels, shift=True, reduction=reduction)
-    if kind in ("ForMaskedLM", "ForTokenClassification"):
-        return causal_losses(logits, labels, shift=False, reduction=reduction)
-    if kind == "ForSequenceClassification" and labels.dim() == 1 and not labels.is_floating_point():
+    if kind in ("ForCausalLM", "ForMaskedLM", "ForTokenClassification"):
+        return token_losses(logits, labels, shift=kind == "ForCausalLM", reduction=reduction, packing=packing)
+    if kind == "ForSequenceClassification" and packing is None and labels.dim() == 1 and not labels.is_floating_point():
         return functional.cross_entropy(logits.float(), labels, reduction="none")
     raise ValueError(
-        f"the loss of {type(model).__name__} (kind {kind!r}, labels {tuple(labels.shape)} of {labels.dtype}) has no "
+        f"the loss{'' if packing is None else ' of packed texts'} of {type(model).__name__} (kind {kind!r}, labels {tuple(labels.shape)} of {labels.dtype}) has no "
         "per-example form here: leave labels out and pass logits and targets to the criterion that make_private returned"
     )

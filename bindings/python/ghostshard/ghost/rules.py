@@ -142,10 +142,6 @@ def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
             "batch; both let one example change another's gradient, so they have no per-example rule"
         )
     ids = layer.units_first(input)
-    units = layer.session.units
-    if ids.dim() > 1 and ids.shape[0] == 1 and units != 1:
-        # One row for all, as position ids [1, T]: each unit looks it up for itself.
-        ids = ids.expand(units, *ids.shape[1:])
     padding = -1 if module.padding_idx is None else module.padding_idx
     return layer.as_given(layer.session.embedding(layer.number("weight"), ids, module.weight, padding))
 
@@ -238,6 +234,11 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
             "forward cannot be repeated example by example; set dropout to 0 or register a rule (ghostshard.register_rule)"
         )
     args = tuple(layer.units_first(value) for value in args)
+    if layer.engine.packing is not None:
+        raise ValueError(
+            f"{layer.name} ({original_class(layer.module).__name__}): per-example gradients by torch.func need a batch with "
+            "one example to a row, this one is packed; register a rule for it (ghostshard.register_rule)"
+        )
     for value in args:
         if value.shape[0] != layer.session.units:
             raise ValueError(

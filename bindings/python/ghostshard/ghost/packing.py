@@ -1,0 +1,230 @@
+"""Several texts laid end to end in one batch: which rows are whose, from what the caller says beside the tokens.
+
+    model(input_ids=[B,T] or [1,N], ..., segment_ids=[B,T])            a segment is a run of one id within a row
+    model(input_ids=[B,T] or [1,N], ..., cu_seqlens=[S+1])             segment s: rows cu_seqlens[s] to cu_seqlens[s+1]
+    model(..., segment_ids or cu_seqlens, user_ids=[S])                segments of one user are one unit
+
+Without user_ids each segment is a privacy unit. What is accepted:
+
+* segment_ids: integers of the tokens' own extents. Within a row they never decrease; the same id in another row is
+  another segment. Negative: padding. Padding belongs to the segment before it, where a row begins with it to the row's
+  first segment, and a row of nothing else to the last segment before it (or the batch's first): every row is some
+  unit's, so whatever gradient there is counts.
+* cu_seqlens: integers from 0 to the number of rows of the flattened batch, increasing; so segments have rows and all
+  rows have a segment.
+* user_ids: one integer for each segment, in their order. A user's segments need not stand together.
+
+Everything else is a ValueError. That texts see nothing of each other is the model's business: an attention mask that
+separates them and position ids that start anew (pack_texts makes both); ghost/attribution.py refuses a model that leaks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from torch import nn
+
+KEYWORDS = ("segment_ids", "cu_seqlens", "user_ids")
+
+
+@dataclass(frozen=True)
+class Packing:
+    extents: tuple[int, ...]  # of the tokens, [N] or [B,T]
+    segments: int
+    segment_of_row: torch.Tensor  # int64 [N]
+    unit_of_segment: torch.Tensor  # int64 [segments]; units are numbered as they first appear
+    units: int
+    padding: torch.Tensor  # bool [N]
+    first: torch.Tensor  # bool [N]: a segment begins here
+
+    @property
+    def rows(self) -> int:
+        return self.segment_of_row.numel()
+
+    @property
+    def unit_of_row(self) -> torch.Tensor:
+        return self.unit_of_segment[self.segment_of_row]
+
+    def described(self) -> tuple[list[int], list[int], torch.Tensor | None, bool]:
+        """As the engine takes it: extents, offsets, the order that brings a unit's rows together, one row for each unit."""
+        owners = self.unit_of_row
+        ends = torch.bincount(owners, minlength=self.units).cumsum(0).tolist()
+        order = torch.argsort(owners, stable=True) if bool((owners.diff() < 0).any()) else None
+        return list(self.extents), [0, *ends], order, self.units == self.segments
+
+    def labels_of_segments(self, labels: torch.Tensor, *, causal: bool) -> torch.Tensor:
+        """Labels [extents] without those of padding and, where the token before predicts them, of first tokens."""
+        if tuple(labels.shape) != self.extents:
+            raise ValueError(f"labels of a packed batch have its tokens' extents {self.extents}, got {tuple(labels.shape)}")
+        hidden = self.padding | self.first if causal else self.padding
+        return labels.masked_fill(hidden.view(self.extents), -100)
+
+    def reduce(self, losses: torch.Tensor, valid: torch.Tensor | None, reduction: str) -> torch.Tensor:
+        """Losses of tokens -> [units]: sum or mean over a unit's valid places; padding is none. [units] stay as they are."""
+        shape = tuple(losses.shape)
+        if not any(shape[: len(of)] == of for of in (self.extents, (self.rows,), (1, self.rows))):
+            if shape == (self.units,):
+                return losses
+            raise ValueError(
+                f"a packed batch of {self.units} units needs one loss for each token, {self.extents} or ({self.rows},), or "
+                f"one for each unit, got {shape}. Targets must be shifted without dropping rows "
+                "(ghostshard.next_token_labels)"
+            )
+        flat = losses.reshape(self.rows, -1) if self.rows else losses.reshape(0, 1)
+        counted = ~self.padding.unsqueeze(1).expand(flat.shape)
+        if valid is not None:
+            counted = counted & valid.reshape(flat.shape)
+        owners = self.unit_of_row
+        zeros = flat.new_zeros(self.units)
+        total = zeros.index_add(0, owners, torch.where(counted, flat, 0).sum(1))
+        if reduction == "sum":
+            return total
+        return total / zeros.index_add(0, owners, counted.sum(1).to(zeros.dtype)).clamp(min=1)
+
+
+def taken(module: nn.Module, kwargs: dict) -> tuple[dict, dict]:
+    """What was said about packing, and the keywords that go on to the model: those that its own forward names do too."""
+    if not any(name in kwargs for name in KEYWORDS):
+        return {}, kwargs
+    if isinstance(module, (nn.parallel.DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel)):
+        module = module.module
+    own = inspect.signature(module.forward).parameters
+    said = {name: kwargs[name] for name in KEYWORDS if kwargs.get(name) is not None}
+    if said.keys() == {"user_ids"} and "user_ids" in own:
+        said = {}  # of users it knows by itself, and nothing is packed
+    return said, {name: value for name, value in kwargs.items() if name not in KEYWORDS or name in own}
+
+
+def read(said: dict, tokens: torch.Tensor) -> Packing | None:
+    """None where nothing was said. tokens: ids [N] or [B,T], or embeddings with one extent more."""
+    if not said:
+        return None
+    if "segment_ids" in said and "cu_seqlens" in said:
+        raise ValueError("segments are given by segment_ids or by cu_seqlens, got both")
+    if "segment_ids" not in said and "cu_seqlens" not in said:
+        raise ValueError("user_ids name the owners of segments: give segment_ids or cu_seqlens with them")
+    extents = tuple(tokens.shape[:-1] if tokens.is_floating_point() else tokens.shape)
+    if not 1 <= len(extents) <= 2:
+        raise ValueError(f"packed tokens have extents [N] or [B,T] (embeddings one more), got {tuple(tokens.shape)}")
+    find = _by_ids if "segment_ids" in said else _by_offsets
+    segment_of_row, padding, first = find(next(said[name] for name in KEYWORDS if name in said), extents)
+    segments = int(first.sum())
+    owners, units = _owners(said.get("user_ids"), segments)
+    return Packing(extents, segments, segment_of_row, owners, units, padding, first)
+
+
+def _integers(name: str, value: Any) -> torch.Tensor:
+    value = torch.as_tensor(value)
+    if value.numel() > 0 and (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool):
+        raise ValueError(f"{name} must be integers, got {value.dtype}")
+    return value.to(torch.int64)
+
+
+def _by_ids(given: Any, extents: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(segment of each row, is it padding, does a segment begin here), each [N]."""
+    given = _integers("segment_ids", given)
+    if tuple(given.shape) != extents:
+        raise ValueError(f"segment_ids must have the extents of the tokens, {extents}, got {tuple(given.shape)}")
+    if given.numel() == 0:
+        nothing = torch.zeros(0, dtype=torch.bool)
+        return given.reshape(0), nothing, nothing
+    ids = given if given.dim() == 2 else given.unsqueeze(0)
+    padding = ids < 0
+    highest = torch.where(padding, -1, ids).cummax(1).values
+    wrong = (~padding & (ids < highest)).nonzero()
+    if len(wrong):
+        row, place = wrong[0].tolist()
+        raise ValueError(
+            f"segment_ids must not decrease within a row (negative: padding), but {ids[row, place].item()} follows "
+            f"{highest[row, place].item()} at [{row}, {place}]"
+        )
+    before = torch.cat([torch.full_like(highest[:, :1], -1), highest[:, :-1]], 1)
+    first = highest != before
+    if not bool(first.any()):
+        raise ValueError(f"a batch of {ids.numel()} rows must have a segment, but all segment_ids are negative (padding)")
+    number = first.flatten().cumsum(0).view(ids.shape) - 1
+    # A row that begins with padding: its first segment's, which is the next number, if the row has a segment at all.
+    begins = (highest < 0) & first.any(1, keepdim=True)
+    number = (number + begins).clamp(min=0)
+    return number.flatten(), padding.flatten(), first.flatten()
+
+
+def _by_offsets(given: Any, extents: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    offsets = _integers("cu_seqlens", given)
+    rows = torch.Size(extents).numel()
+    if offsets.dim() != 1 or len(offsets) == 0:
+        raise ValueError(f"cu_seqlens must be [segments + 1], got shape {tuple(offsets.shape)}")
+    if offsets[0] != 0 or offsets[-1] != rows:
+        raise ValueError(
+            f"cu_seqlens must go from 0 to the {rows} rows of the batch, got {offsets[0].item()} to {offsets[-1].item()}"
+        )
+    lengths = offsets.diff()
+    if bool((lengths <= 0).any()):
+        at = int((lengths <= 0).nonzero()[0])
+        raise ValueError(
+            f"cu_seqlens must increase, each segment has rows, but {offsets[at + 1].item()} follows {offsets[at].item()}"
+        )
+    first = torch.zeros(rows, dtype=torch.bool)
+    first[offsets[:-1]] = True
+    return torch.repeat_interleave(torch.arange(len(lengths)), lengths), torch.zeros_like(first), first
+
+
+def _owners(given: Any, segments: int) -> tuple[torch.Tensor, int]:
+    """(unit of each segment, number of units)."""
+    if given is None:
+        return torch.arange(segments), segments
+    users = _integers("user_ids", given)
+    if users.dim() != 1 or len(users) != segments:
+        raise ValueError(f"user_ids must be one for each of the {segments} segments, got shape {tuple(users.shape)}")
+    numbers: dict[int, int] = {}
+    owners = [numbers.setdefault(user, len(numbers)) for user in users.tolist()]
+    return torch.tensor(owners, dtype=torch.int64), len(numbers)
+
+
+# For those who make such batches ------------------------------------------------------------------------------------
+
+
+def pack_texts(
+    texts: Sequence[Any], *, users: bool = False, mask_dtype: torch.dtype = torch.bool
+) -> dict[str, torch.Tensor]:
+    """A collate_fn: lays tokenised texts end to end in one row, for a causal model that takes a mask of four extents.
+
+    texts: each a sequence of token ids; with users=True each a user's sequence of such texts, because a data set whose
+    unit is the user has users for items. Texts and users without tokens are refused; none at all is the empty batch.
+
+    Returns input_ids, labels, position_ids and segment_ids [1,N], attention_mask [1,1,N,N], with users user_ids [S]. A
+    token sees itself and what comes before it in its own text. mask_dtype: torch.bool (true: sees), or a floating dtype for attention that
+    adds its mask (0: sees; Hugging Face's "eager").
+    """
+    owned = [(owner, text) for owner, unit in enumerate(texts) for text in (unit if users else [unit])]
+    tokens = [_integers("a text's tokens", text) for _, text in owned]
+    if users and any(len(unit) == 0 for unit in texts) or any(text.dim() != 1 or len(text) == 0 for text in tokens):
+        raise ValueError("a text is a sequence of one token or more, and a user (users=True) has one text or more")
+    ids = torch.cat([torch.zeros(0, dtype=torch.int64), *tokens])
+    lengths = torch.tensor([len(text) for text in tokens], dtype=torch.int64)
+    segment = torch.repeat_interleave(torch.arange(len(tokens)), lengths)
+    starts = lengths.cumsum(0) - lengths
+    position = torch.arange(len(ids)) - starts[segment]
+    sees = (segment[:, None] == segment[None, :]).tril()
+    if mask_dtype != torch.bool:
+        sees = torch.zeros(sees.shape, dtype=mask_dtype).masked_fill(~sees, torch.finfo(mask_dtype).min)
+    packed = {
+        "input_ids": ids[None], "labels": ids[None].clone(), "position_ids": position[None],
+        "segment_ids": segment[None], "attention_mask": sees[None, None],
+    }  # fmt: skip
+    if users:
+        packed["user_ids"] = torch.tensor([owner for owner, _ in owned], dtype=torch.int64)
+    return packed
+
+
+def next_token_labels(labels: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor:
+    """What each place is to predict, [B,T]: the label after it in its own segment, or -100, for a criterion that takes
+    logits [B,T,V] as they are."""
+    packing = read({"segment_ids": segment_ids}, labels)
+    hidden = packing.labels_of_segments(labels, causal=True)
+    return torch.cat([hidden[..., 1:], torch.full_like(hidden[..., :1], -100)], -1)

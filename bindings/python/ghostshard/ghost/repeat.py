@@ -1,0 +1,106 @@
+"""The forward of a microbatch made once more with the inputs of some units exchanged: do the others' outputs stay?
+
+What gradients cannot show: units that meet in frozen layers, before anything trains, or through values that pass no
+gradient on (statistics that were detached). Rows of unit u that follow from another unit's values are bounded by u's
+factor, but not the change that the other makes to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .nested import mapped
+from .packing import Packing
+
+# Rows of a matrix product follow from their own inputs alone, bit for bit on most machines; this far they may be off.
+_LEAST_CHANGE = 1e-4
+_DIRECTIONS = 4
+
+
+@dataclass(frozen=True)
+class Repeat:
+    forward: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    examples: torch.Tensor  # which of the tensors in args and kwargs holds the units
+    dim: int  # where they stand
+    packing: Packing | None
+
+    def reaches_others(self, chosen: torch.Tensor) -> bool:
+        """Whether the inputs of the chosen units, or of the rest, move outputs of the others. chosen: bool [units].
+
+        Three forwards without gradients, with the same coins; on every rank where forward communicates.
+        """
+        coins = torch.get_rng_state()
+        outputs = []
+        with torch.no_grad():
+            for exchanged in (torch.zeros_like(chosen), chosen, torch.ones_like(chosen)):
+                torch.set_rng_state(coins)
+                new = self._exchanged(exchanged)
+                made = [mapped(lambda t: new if t is self.examples else t, each) for each in (self.args, self.kwargs)]
+                outputs.append(self._rows_of_output(self.forward(*made[0], **made[1]), len(chosen)))
+        torch.set_rng_state(coins)
+        as_given, some, all_of_them = outputs
+        return _differ(as_given, some, ~self._of_rows(chosen)) or _differ(some, all_of_them, self._of_rows(chosen))
+
+    def _exchanged(self, units: torch.Tensor) -> torch.Tensor:
+        """The examples, with values of these units mirrored in the range of all: token ids stay token ids."""
+        x = self.examples
+        if not bool(units.any()) or x.is_complex():
+            return x
+        numbers = x[torch.isfinite(x)] if x.is_floating_point() else x
+        if numbers.numel() == 0:
+            return x
+        other = ~x if x.dtype == torch.bool else numbers.min() + numbers.max() - x
+        mine = self._of_rows(units)
+        shape = x.shape
+        if self.packing is not None:
+            return torch.where(mine[:, None], other.reshape(len(mine), -1), x.reshape(len(mine), -1)).view(shape)
+        return torch.where(mine.view([-1 if i == self.dim else 1 for i in range(x.dim())]), other, x)
+
+    def _of_rows(self, of_units: torch.Tensor) -> torch.Tensor:
+        return of_units if self.packing is None else of_units[self.packing.unit_of_row]
+
+    def _rows_of_output(self, output: Any, units: int) -> list[torch.Tensor]:
+        """Every floating tensor in it that has the batch's rows, as [rows, ...], seen from a few directions."""
+        found: list[torch.Tensor] = []
+
+        def keep(value: torch.Tensor) -> torch.Tensor:
+            if value.is_floating_point():
+                if self.packing is not None:
+                    n = self.packing.rows
+                    for extents in (self.packing.extents, (n,), (1, n)):
+                        if tuple(value.shape[: len(extents)]) == extents:
+                            found.append(_narrowed(value, len(extents)).reshape(n, -1))
+                            break
+                elif value.dim() > self.dim and value.shape[self.dim] == units:
+                    found.append(_narrowed(value, self.dim + 1).movedim(self.dim, 0).reshape(units, -1))
+            return value
+
+        if units:
+            mapped(keep, output)
+        return found
+
+
+def _narrowed(value: torch.Tensor, rows: int) -> torch.Tensor:
+    """The last extent as its products with a few vectors, if it is none of the rows' first `rows`: logits are large."""
+    if value.dim() <= rows or value.shape[-1] <= _DIRECTIONS:
+        return value
+    fixed = torch.Generator().manual_seed(0)
+    return value @ torch.randn(value.shape[-1], _DIRECTIONS, generator=fixed).to(value.dtype)
+
+
+def _differ(one: list[torch.Tensor], two: list[torch.Tensor], rows: torch.Tensor) -> bool:
+    for a, b in zip(one, two):
+        a, b = a[rows], b[rows]
+        if a.numel() == 0:
+            continue
+        largest = torch.where(torch.isfinite(a), a, 0).abs().max().double()
+        near = (a.double() - b.double()).abs() <= largest * max(_LEAST_CHANGE, 8 * torch.finfo(a.dtype).eps)
+        if not bool((near | (a == b) | (a.isnan() & b.isnan())).all()):
+            return True
+    return False

@@ -1,0 +1,362 @@
+"""Packed batches: the sum is that of texts run alone, leaks and everything unclear are refused."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from oracle import worst_difference
+from packed import LENGTHS, clipped_sum, in_rows, some_users
+from private import Private
+from ranks_main import gpt2, llama
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from ghostshard import PrivacyEngine, next_token_labels, pack_texts
+from ghostshard.ghost import packing
+from ghostshard.ghost.loss import PrivateCriterion
+
+MODELS = {"gpt2": gpt2, "llama": llama}
+CLIP = 0.5
+TOLERANCE = 2e-5  # as in test_ghost_sums.py
+
+
+def texts_of(users):
+    return [text for [text] in users]
+
+
+def offsets(lengths):
+    return torch.tensor([0, *lengths]).cumsum(0)
+
+
+def own_loss(private, batch):
+    private.module(**batch).loss.backward()
+
+
+def criterion_loss(private, batch):
+    """Logits and shifted targets, flattened as people do."""
+    batch = dict(batch)
+    targets = next_token_labels(batch.pop("labels"), batch["segment_ids"])
+    criterion = PrivateCriterion(private.engine, private.optimizer, nn.CrossEntropyLoss())
+    criterion(private.module(**batch).logits.flatten(0, 1), targets.flatten()).backward()
+
+
+def one_row(users):
+    return pack_texts(texts_of(users))
+
+
+def by_offsets(users):
+    batch = one_row(users)
+    del batch["segment_ids"]
+    return batch | {"cu_seqlens": offsets([len(text) for text in texts_of(users)])}
+
+
+def two_rows(users):
+    """A row of padding alone comes first: it is the first text's."""
+    return in_rows([[], users[:2], users[2:]], 16)
+
+
+def positions_alone(users):
+    """No mask: Transformers makes one where position ids start anew and there is no cache."""
+    batch = one_row(users) | {"use_cache": False}
+    del batch["attention_mask"]
+    return batch
+
+
+WAYS = {"segment_ids": one_row, "cu_seqlens": by_offsets, "rows_with_padding": two_rows, "positions_alone": positions_alone}
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS.keys())
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_each_text_is_a_unit(build, way):
+    torch.manual_seed(11)
+    model, users = build(), some_users()
+    expected = clipped_sum(model, users, CLIP)
+    private = Private(model, CLIP)
+    own_loss(private, way(users))
+    assert worst_difference(private.released(), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("way", [one_row, two_rows], ids=lambda way: way.__name__)
+def test_losses_of_a_criterion(way):
+    torch.manual_seed(11)
+    model, users = gpt2(), some_users()
+    expected = clipped_sum(model, users, CLIP)
+    private = Private(model, CLIP)
+    criterion_loss(private, way(users))
+    assert worst_difference(private.released(), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS.keys())
+def test_each_user_is_a_unit(build, apart):
+    torch.manual_seed(11)
+    model, users = build(), some_users(2, 1, 3)
+    expected = clipped_sum(model, users, CLIP)
+    batch = pack_texts(users, users=True)
+    assert batch["user_ids"].tolist() == [0, 0, 1, 2, 2, 2]
+    if apart:  # users' texts in turn: a, c, b, a, c, c
+        (a1, a2), (b1,), (c1, c2, c3) = users
+        batch = pack_texts([a1, c1, b1, a2, c2, c3]) | {"user_ids": [7, -3, 5, 7, -3, -3]}
+    private = Private(model, CLIP)
+    own_loss(private, batch)
+    assert private.engine.packing.units == 3
+    assert worst_difference(private.released(), expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30], ids=["replayed", "held"])
+def test_every_way_of_recording(memory):
+    torch.manual_seed(11)
+    model, users = gpt2(), some_users(1, 2, lengths=[3, 4, 5])
+    expected = clipped_sum(model, users, 1e-2)
+    (a,), (b1, b2) = users
+    private = Private(model, 1e-2, memory_budget=memory)
+    own_loss(private, pack_texts([b1, a, b2]) | {"user_ids": torch.tensor([1, 0, 1])})
+    assert worst_difference(private.released(), expected) < TOLERANCE
+
+
+def test_microbatches_and_empty_ones_add_up():
+    torch.manual_seed(11)
+    model, users = gpt2(), some_users()
+    expected = clipped_sum(model, users, CLIP)
+    private = Private(model, CLIP)
+    for part in ([], users[:1], users[1:], []):
+        own_loss(private, one_row(part))
+    assert worst_difference(private.released(), expected) < TOLERANCE
+    criterion_loss(private, one_row([]))
+    assert all(not value.any() for value in private.released().values())
+
+
+def test_checkpointed_layers_know_their_texts():
+    torch.manual_seed(11)
+    model, users = gpt2(), some_users()
+    expected = clipped_sum(model, users, CLIP)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    private = Private(model, CLIP)
+    own_loss(private, one_row(users))
+    assert worst_difference(private.released(), expected) < TOLERANCE
+
+
+def test_a_model_whose_texts_see_each_other_is_refused():
+    torch.manual_seed(11)
+    for users in (some_users(), some_users(lengths=[4, 4])):
+        model = gpt2()
+        private = Private(model, CLIP)
+        batch = one_row(users)
+        del batch["attention_mask"]  # and with a cache Transformers makes none of its own
+        with pytest.raises(RuntimeError, match="across packed texts"):
+            own_loss(private, batch)
+        assert all(p.grad is None for p in model.parameters())
+
+
+def test_padded_and_packed_are_checked_each():
+    model = gpt2()
+    private = Private(model, CLIP)
+    ids = torch.randint(0, 50, (3, 5))
+    own_loss(private, {"input_ids": ids, "labels": ids})
+    batch = one_row(some_users())
+    del batch["attention_mask"]
+    with pytest.raises(RuntimeError, match="across packed texts"):
+        own_loss(private, batch)
+
+
+class Pooled(nn.Module):
+    """Tokens of each text added up, then a layer for each text; position ids [1,T] and heads of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(50, 8), nn.Embedding(16, 8)
+        self.inner, self.heads, self.out = nn.Linear(8, 8), nn.LayerNorm(4), nn.Linear(8, 3)
+
+    def forward(self, ids, segment_ids):
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1])[None])
+        x = self.heads(self.inner(x).unflatten(-1, (2, 4))).flatten(-2)
+        text = (segment_ids + 10 * torch.arange(len(ids))[:, None]).unique(return_inverse=True)[1].flatten()
+        pooled = x.new_zeros(int(text.max()) + 1, 8).index_add(0, text, x.flatten(0, 1))
+        return self.out(torch.tanh(pooled))
+
+
+def test_layers_of_texts_and_of_heads_and_positions_for_all_rows():
+    torch.manual_seed(11)
+    model, ids = Pooled(), torch.randint(0, 50, (2, 6))
+    segments, labels = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 2, 2]]), torch.tensor([0, 1, 2, 0, 1])
+    twin, total = copy.deepcopy(model).double(), {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for unit, (row, number) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]):
+        twin.zero_grad()
+        logits = twin(ids, segments)
+        functional.cross_entropy(logits[unit : unit + 1], labels[unit : unit + 1]).backward()
+        norm = torch.sqrt(sum(p.grad.square().sum() for p in twin.parameters()))
+        for name, p in twin.named_parameters():
+            total[name] = total[name] + p.grad * min(1.0, CLIP / float(norm))
+    private = Private(model, CLIP)
+    criterion = PrivateCriterion(private.engine, private.optimizer, nn.CrossEntropyLoss())
+    criterion(private.module(ids, segment_ids=segments), labels).backward()
+    assert worst_difference(private.released(), total) < TOLERANCE
+
+
+def test_evaluation_predicts_within_texts_alone():
+    torch.manual_seed(11)
+    model, users = gpt2().eval(), some_users()
+    private = Private(model, CLIP)
+    with torch.no_grad():
+        found = private.module(**one_row(users)).loss
+        losses = [model(input_ids=torch.tensor([text]), labels=torch.tensor([text])).loss * (len(text) - 1)
+                  for text in texts_of(users) if len(text) > 1]  # fmt: skip
+    torch.testing.assert_close(found, sum(losses) / (sum(LENGTHS) - len(LENGTHS)))
+
+
+def test_a_criterion_in_evaluation_takes_each_batch_as_it_comes():
+    private = Private(gpt2(), CLIP)
+    own_loss(private, one_row(some_users()))
+    criterion = PrivateCriterion(private.engine, private.optimizer, nn.CrossEntropyLoss())
+    ids = torch.randint(0, 50, (3, 5))
+    with torch.no_grad():
+        assert len(criterion(private.module(ids).logits.transpose(1, 2), ids).loss_per_sample) == 3
+        batch = one_row(some_users())
+        targets = next_token_labels(batch.pop("labels"), batch["segment_ids"])
+        assert len(criterion(private.module(**batch).logits.transpose(1, 2), targets).loss_per_sample) == len(LENGTHS)
+
+
+def test_the_loader_draws_units_and_packs_them(tmp_path):
+    """Poisson batches of users, empty ones among them, from a data set of users."""
+    torch.manual_seed(11)
+    model, users = gpt2(), some_users(*[2] * 8, lengths=[2, 3] * 8)
+    engine = PrivacyEngine(accountant="rdp")
+    module, optimizer, _, loader = engine.make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0,
+        data_loader=DataLoader(users, batch_size=1, collate_fn=functools.partial(pack_texts, users=True)),
+        grad_sample_mode="ghost",
+    )  # fmt: skip
+    sizes = set()
+    for _ in range(3):
+        for batch in loader:
+            optimizer.zero_grad()
+            module(**batch).loss.backward()
+            optimizer.step()
+            sizes.add(module.engine.packing.units)
+    assert 0 in sizes and len(sizes) > 1
+    assert engine.accountant.history == [(1.0, 0.125, 24)]
+
+
+# What is accepted ---------------------------------------------------------------------------------------------------
+
+
+
+READ = {
+    "ids_anew_in_each_row": ({"segment_ids": [[0, 0, 1, 1], [0, 0, 0, 1]]}, [0, 0, 1, 1, 2, 2, 2, 3], []),
+    "one_id_in_two_rows_is_two_texts": ({"segment_ids": [[5, 5, 5, 5], [5, 5, 5, 5]]}, [0] * 4 + [1] * 4, []),
+    "padding_goes_with_what_is_before": ({"segment_ids": [[0, -1, 0, 3], [-1, -1, 1, -9]]}, [0, 0, 0, 1, 2, 2, 2, 2], [1, 4, 5, 7]),
+    "a_row_of_padding_goes_with_the_last": ({"segment_ids": [[0, 0, 1, 1], [-1, -1, -1, -1]]}, [0, 0, 1, 1, 1, 1, 1, 1], [4, 5, 6, 7]),
+    "or_with_the_first": ({"segment_ids": [[-1] * 4, [0, 0, 1, 1]]}, [0, 0, 0, 0, 0, 0, 1, 1], [0, 1, 2, 3]),
+    "offsets": ({"cu_seqlens": [0, 1, 6, 8]}, [0, 1, 1, 1, 1, 1, 2, 2], []),
+    "users": ({"cu_seqlens": [0, 1, 6, 8], "user_ids": [9, 4, 9]}, [0, 1, 1, 1, 1, 1, 0, 0], []),
+    "one_extent": ({"segment_ids": [0, 0, 2], "extents": (3,)}, [0, 0, 1], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said, units, padding", READ.values(), ids=READ.keys())
+def test_what_is_said_is_read(said, units, padding):
+    extents = said.get("extents", (2, 4))
+    said = {name: torch.tensor(value) for name, value in said.items() if name != "extents"}
+    found = packing.read(said, torch.zeros(extents, dtype=torch.long))
+    assert found.unit_of_row.tolist() == units
+    assert found.padding.nonzero().flatten().tolist() == padding
+
+
+@pytest.mark.parametrize("said", [{"segment_ids": torch.zeros(1, 0, dtype=torch.long)}, {"cu_seqlens": [0]},
+                                  {"cu_seqlens": [0], "user_ids": []}], ids=["ids", "offsets", "users"])  # fmt: skip
+def test_a_batch_of_nobody_is_read(said):
+    found = packing.read(said, torch.zeros(1, 0, dtype=torch.long))
+    assert (found.units, found.segments, found.rows) == (0, 0, 0)
+
+
+BAD = {
+    "ids_that_decrease": ({"segment_ids": [[0, 1, -1, 0], [0, 0, 0, 0]]}, r"must not decrease.*0 follows 1 at \[0, 3\]"),
+    "ids_of_other_extents": ({"segment_ids": [[0, 1, 1]]}, r"extents of the tokens, \(2, 4\), got \(1, 3\)"),
+    "ids_that_are_no_integers": ({"segment_ids": [[0.0] * 4] * 2}, "must be integers, got torch.float32"),
+    "ids_that_are_a_mask": ({"segment_ids": [[True] * 4] * 2}, "must be integers, got torch.bool"),
+    "padding_alone": ({"segment_ids": [[-1] * 4] * 2}, "8 rows must have a segment"),
+    "both": ({"segment_ids": [[0] * 4] * 2, "cu_seqlens": [0, 8]}, "got both"),
+    "offsets_that_begin_late": ({"cu_seqlens": [1, 8]}, "from 0 to the 8 rows of the batch, got 1 to 8"),
+    "offsets_that_end_early": ({"cu_seqlens": [0, 3, 7]}, "from 0 to the 8 rows of the batch, got 0 to 7"),
+    "offsets_that_stand_still": ({"cu_seqlens": [0, 3, 3, 8]}, "must increase.*3 follows 3"),
+    "offsets_of_two_extents": ({"cu_seqlens": [[0, 8]]}, r"\[segments \+ 1\], got shape \(1, 2\)"),
+    "no_offsets": ({"cu_seqlens": []}, r"got shape \(0,\)"),
+    "users_alone": ({"user_ids": [1, 2]}, "give segment_ids or cu_seqlens"),
+    "too_few_users": ({"cu_seqlens": [0, 3, 8], "user_ids": [1]}, r"each of the 2 segments, got shape \(1,\)"),
+    "users_that_are_no_integers": ({"cu_seqlens": [0, 8], "user_ids": [0.5]}, "user_ids must be integers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said, message", BAD.values(), ids=BAD.keys())
+def test_everything_else_is_refused_with_rule_and_value(said, message):
+    private = Private(gpt2(), CLIP)
+    said = {name: torch.tensor(value) for name, value in said.items()}
+    with pytest.raises(ValueError, match=message):
+        private.module(input_ids=torch.zeros(2, 4, dtype=torch.long), **said)
+
+
+def test_losses_and_labels_that_lost_rows_are_refused():
+    batch = one_row(some_users())
+    private = Private(gpt2(), CLIP)
+    criterion = PrivateCriterion(private.engine, private.optimizer, nn.CrossEntropyLoss())
+    labels = batch.pop("labels")
+    logits = private.module(**batch).logits
+    with pytest.raises(ValueError, match=r"\(1, 24\) or \(24,\), or one for each unit, got \(23,\)"):
+        criterion(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    with pytest.raises(ValueError, match=r"tokens' extents \(1, 24\), got \(1, 23\)"):
+        private.module(**batch, labels=labels[:, 1:])
+
+
+class Takes(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.got = layer, None
+
+    def forward(self, x, user_ids=None):
+        self.got = user_ids
+        return self.layer(x)
+
+
+def test_keywords_go_on_to_a_model_that_names_them():
+    model = Takes(nn.Linear(6, 3))
+    private = Private(model, CLIP)
+    mine = torch.tensor([1, 1])
+    private.module(torch.randn(2, 6), user_ids=mine)  # of users it knows by itself: nothing is packed
+    assert private.engine.packing is None and model.got is mine
+    private.module(torch.randn(5, 6), cu_seqlens=[0, 2, 5], user_ids=mine)
+    assert private.engine.packing.units == 1 and model.got is mine
+
+
+REFUSED = {
+    "time_first": (lambda: Private(Takes(nn.Linear(6, 3)), CLIP, batch_first=False), "batch_first=True"),
+    "layer_without_a_rule": (
+        lambda: Private(Takes(nn.Sequential(nn.Linear(6, 6), nn.InstanceNorm1d(5, affine=True))), CLIP),
+        r"layer\.1 \(InstanceNorm1d\).*this one is packed",
+    ),
+    "rows_moved": (
+        lambda: Private(Takes(nn.Sequential(nn.Linear(6, 6), nn.Flatten(0), nn.Unflatten(0, (6, 5)), nn.Linear(5, 3))), CLIP),
+        r"'?layer\.3\.weight'?: the first extents must be those of the packed batch's tokens, got \[6, 5\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("build, message", REFUSED.values(), ids=REFUSED.keys())
+def test_layers_that_have_no_rule_for_packed_rows(build, message):
+    with pytest.raises(ValueError, match=message):
+        build().module(torch.randn(5, 6), cu_seqlens=[0, 2, 5])
+
+
+@pytest.mark.parametrize("texts, users", [([[1], []], False), ([[[1]], []], True), ([[[1, 2]]], False)], ids=str)
+def test_texts_that_cannot_be_packed(texts, users):
+    with pytest.raises(ValueError, match="one token or more"):
+        pack_texts(texts, users=users)
+
+
+def test_a_mask_that_is_added_says_the_same():
+    seen = pack_texts([[1, 2], [3]])["attention_mask"]
+    added = pack_texts([[1, 2], [3]], mask_dtype=torch.float32)["attention_mask"]
+    assert seen[0, 0].tolist() == [[True, False, False], [True, True, False], [False, False, True]]
+    assert torch.equal(added == 0, seen) and (added[~seen] < -1e38).all()
