@@ -18,6 +18,7 @@
 #include "accountant/ledger.h"
 #include "dp/adjustable_plan.h"
 #include "dp/layers.h"
+#include "dp/resume.h"
 #include "fsdp/foreign_model.h"
 
 namespace ghostshard::dp {
@@ -41,6 +42,10 @@ class Session {
   const RunKey& key() const { return key_; }
   // On rank 0; before the first clip() (std::logic_error).
   void attach_ledger(accountant::LedgerWriter ledger);
+
+  // What a ledger says of the steps to come (dp/resume.h): a step that it has charged before is the attempt after that.
+  // The same on every rank.
+  void set_attempts(Attempts attempts) { attempts_ = std::move(attempts); }
 
   // For the next logical batch (dp/adjustable_plan.h).
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
@@ -106,6 +111,7 @@ class Session {
   std::optional<ClippedSum> sum_;
   std::shared_ptr<Tape> tape_;
   StepId step_;
+  Attempts attempts_;
   std::vector<SegmentsPtr> segments_;  // of this microbatch, by what layers have asked for
   struct Uses {
     int32_t linear = 0, other = 0;

@@ -15,7 +15,7 @@ TIME_LIMIT = 280
 
 
 def run_ranks(script: Path, ranks: int, *arguments: str) -> str:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), str(script), *arguments]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), str(script), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT)

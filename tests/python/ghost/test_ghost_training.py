@@ -36,7 +36,7 @@ def test_whole_models_on_every_rank(tmp_path):
 
 
 def test_an_exception_on_one_rank_ends_all(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", str(SCRIPT),
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(SCRIPT),
                str(tmp_path / "results.json"), "raises"]  # fmt: skip
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
