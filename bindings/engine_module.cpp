@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ using Released = py::call_guard<py::gil_scoped_release>;
 using ParameterEntry = std::tuple<std::string, std::vector<int64_t>, bool, int64_t>;
 using UnitEntry = std::pair<std::string, std::vector<ParameterEntry>>;
 using MeshEntry = std::tuple<int64_t, int64_t, int64_t>;  // replicate, shard, model
+using StepPairs = std::vector<std::pair<int64_t, int64_t>>;
+using History = std::vector<std::tuple<double, double, int64_t>>;
 
 std::array<uint8_t, 32> key_bytes(const std::string& bytes) {
   std::array<uint8_t, 32> key{};
@@ -41,7 +44,8 @@ std::array<uint8_t, 32> key_bytes(const std::string& bytes) {
 std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const MeshEntry& mesh, int64_t rank,
                                       const std::array<std::string, 4>& groups, double sampling_rate, double divisor,
                                       bool per_layer, bool reduce_each, int64_t hold_memory_bytes,
-                                      const std::optional<std::string>& key, const std::pair<int64_t, int64_t>& first) {
+                                      const std::optional<std::string>& key, const std::string& run_id,
+                                      const std::pair<int64_t, int64_t>& first, const StepPairs& attempts) {
   std::vector<fsdp::UnitSpec> specs;
   for (const auto& [unit, parameters] : units) {
     fsdp::UnitSpec spec{.name = unit, .parameters = {}};
@@ -56,11 +60,47 @@ std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const
                                         .clipping = per_layer ? Clipping::kPerLayer : Clipping::kFlat},
                                .reduce_each = reduce_each,
                                .hold_memory_bytes = hold_memory_bytes};
-  RunKey run_key = key ? RunKey::from_bytes(key_bytes(*key), RunId{}) : RunKey::generate();
-  return std::make_unique<Session>(
+  RunKey run_key = key ? RunKey::from_bytes(key_bytes(*key), run_id.empty() ? RunId{} : run_id_from_hex(run_id))
+                       : RunKey::generate();
+  auto session = std::make_unique<Session>(
       fsdp::mesh_over(shape, rank,
                       {.reduce = groups[0], .replicate = groups[1], .model = groups[2], .control = groups[3]}),
       std::move(specs), options, std::move(run_key), StepId{.step = first.first, .attempt = first.second});
+  session->set_attempts(Attempts::from_json(attempts));
+  return session;
+}
+
+// Where a ledger stands, as a checkpoint keeps it: JSON.
+std::string ledger_mark(const std::string& path) {
+  const accountant::LedgerContents ledger = accountant::read_ledger(path);
+  return to_json(LedgerMark{.header_hash = ledger.header_hash,
+                            .head = ledger.head,
+                            .releases = static_cast<int64_t>(ledger.entries.size())})
+      .dump();
+}
+
+// Header (JSON) and its hash, all that was charged as (noise_multiplier, sampling_rate, steps), and the attempts that
+// steps from `step` on come to (dp/resume.h). mark "": none.
+std::tuple<std::string, std::string, History, StepPairs> resume_ledger(const std::string& path, const std::string& mark,
+                                                                       int64_t step) {
+  const accountant::LedgerContents ledger = accountant::read_ledger(path);
+  std::optional<LedgerMark> found;
+  if (!mark.empty()) found = ledger_mark_from_json(nlohmann::json::parse(mark));
+  const Attempts attempts = resume_attempts(ledger, found, step);
+  std::map<std::pair<double, double>, int64_t> charged;
+  for (const auto& entry : ledger.entries) {
+    if (const auto* poisson = std::get_if<accountant::PoissonGaussianEvent>(&entry.event)) {
+      ++charged[{poisson->sigma.value(), poisson->q.value()}];
+    } else if (const auto* whole = std::get_if<accountant::GaussianEvent>(&entry.event)) {
+      ++charged[{whole->sigma.value(), 1.0}];
+    } else {
+      throw std::invalid_argument("ledger " + path + " has charges of a kind that a history cannot hold: line " +
+                                  std::to_string(entry.sequence + 1));
+    }
+  }
+  History history;
+  for (const auto& [terms, steps] : charged) history.emplace_back(terms.first, terms.second, steps);
+  return {ledger.header.dump(), ledger.header_hash, history, attempts.to_json().get<StepPairs>()};
 }
 
 void set_terms(Session& session, double clip_norm, double noise_multiplier) {
@@ -94,10 +134,13 @@ PYBIND11_MODULE(engine, module) {
   // What was recorded is private data: a tape can be passed on and nothing else.
   // NOLINTNEXTLINE(bugprone-unused-raii): it registers the type
   py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape");
+  module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
+  module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("units"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
            py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"), py::arg("reduce_each"),
-           py::arg("hold_memory_bytes"), py::arg("key"), py::arg("first"), Released())
+           py::arg("hold_memory_bytes"), py::arg("key"), py::arg("run_id"), py::arg("first"), py::arg("attempts"),
+           Released())
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def(
           "renew_noise_key",

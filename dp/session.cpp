@@ -226,7 +226,7 @@ std::vector<at::Tensor> Session::release() {
     }
   }
   mechanism_->give_away_slices();
-  step_ = {.step = step_.step + 1, .attempt = 0};
+  step_ = attempts_.of(step_.step + 1);
   return owned;
 }
 

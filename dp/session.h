@@ -21,6 +21,7 @@
 #include "dp/attribution.h"
 #include "dp/layers.h"
 #include "dp/packed_rows.h"
+#include "dp/resume.h"
 #include "fsdp/foreign_model.h"
 
 namespace ghostshard::dp {
@@ -44,6 +45,10 @@ class Session {
   const RunKey& key() const { return key_; }
   // On rank 0; before the first clip() (std::logic_error).
   void attach_ledger(accountant::LedgerWriter ledger);
+
+  // What a ledger says of the steps to come (dp/resume.h): a step that it has charged before is the attempt after that.
+  // The same on every rank.
+  void set_attempts(Attempts attempts) { attempts_ = std::move(attempts); }
 
   // For the next logical batch (dp/adjustable_plan.h).
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
@@ -119,6 +124,7 @@ class Session {
   std::shared_ptr<const PackedRows> packed_;  // or none: as many rows for each unit
   StepId step_;
   std::shared_ptr<Attribution> watcher_;
+  Attempts attempts_;
   std::vector<SegmentsPtr> segments_;  // of this microbatch, by what layers have asked for
   struct Uses {
     int32_t linear = 0, other = 0;

@@ -73,6 +73,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         self.epoch = 0
         self.process_group = process_group
         self._own_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
+        self._set_apart = b""
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.draw_epoch()  # Here, not at the first batch: the order of draws from a shared generator is fixed.
@@ -82,6 +83,11 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         """For callers that expect it, and for generators that are seeded alike before every epoch."""
         self.epoch = epoch
 
+    def draw_anew(self) -> None:
+        """From the next epoch on the same generator gives other coins than ever before: for a run that is resumed, whose
+        steps must not draw what earlier ones drew."""
+        self._set_apart = secrets.token_bytes(32)
+
     def draw_epoch(self) -> "Epoch":
         if self.generator is None:
             entropy = secrets.token_bytes(32)
@@ -90,7 +96,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
             entropy = words.cpu().numpy().tobytes()
         place = f"ghostshard Poisson coins, epoch {self.epoch}, rank {self.rank} of {self.world_size}"
         return Epoch(
-            hashlib.sha256(entropy + place.encode()).digest(),
+            hashlib.sha256(entropy + place.encode() + self._set_apart).digest(),
             range(self.rank, self.num_samples, self.world_size),
             self.sample_rate,
             self.steps,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import warnings
 from itertools import chain
 from pathlib import Path
@@ -15,9 +17,9 @@ from torch import nn, optim
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 
-from . import accountants
+from . import accountants, checkpoint
 from ._native import load
-from .data_loading import GhostDataLoader
+from .data_loading import GhostDataLoader, PoissonBatchSampler
 from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.module import GhostHooks, GhostModule
 from .ghost.optimizer import GhostOptimizer
@@ -25,6 +27,7 @@ from .ghost.optimizer import GhostOptimizer
 __all__ = ["PrivacyEngine"]
 
 MODES = ("ghost", "ghost_fsdp")
+_PRIVACY = "ghostshard_privacy_state"  # in a checkpoint of one file
 _ACCOUNTANTS = {
     "contour": accountants.ContourAccountant,
     "prv": accountants.PRVAccountant,
@@ -50,6 +53,9 @@ class PrivacyEngine(opacus.PrivacyEngine):
         self.secure_mode = secure_mode
         self._ghost: Any = None
         self._ledger: str | None = None
+        self._spending = checkpoint.Spending()
+        self._loader: Any = None
+        self._header: dict = {}
 
     def make_private(
         self,
@@ -153,12 +159,10 @@ class PrivacyEngine(opacus.PrivacyEngine):
             generator=noise_generator,
         )
         ghost.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=sample_rate))
+        self._header = _ledger_header(data_loader, sample_rate, expected_batch, ghost, engine, poisson_sampling)
         if self._ledger is not None:
-            engine.attach_ledger(
-                self._ledger,
-                _ledger_header(data_loader, sample_rate, expected_batch, ghost, engine, poisson_sampling),
-            )
-        self._ghost = engine
+            engine.attach_ledger(self._ledger, self._header)
+        self._ghost, self._loader = engine, data_loader
         return private, ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction), data_loader
 
     def make_private_with_epsilon(
@@ -194,7 +198,8 @@ class PrivacyEngine(opacus.PrivacyEngine):
     def attach_ledger(self, path: str | os.PathLike) -> None:
         """Before make_private: a write-ahead ledger. Every step is on disk, in a hash chain, before its gradient is used.
 
-        Rank 0 writes; a file that exists is refused. `ghostshard-account verify` checks it, and report() is made from it.
+        Rank 0 writes. A file that exists is refused, unless load_checkpoint() or load_state_dict() goes on with its run.
+        `ghostshard-account verify` checks it, and report() is made from it.
         """
         if self._ghost is not None:
             raise ValueError("attach_ledger() comes before make_private(): a ledger holds the run from its first step")
@@ -216,16 +221,201 @@ class PrivacyEngine(opacus.PrivacyEngine):
         accountant = mechanism if mechanism in _ACCOUNTANTS else "contour"
         return load("accountant").write_report(self._ledger, float(delta), "{}", str(folder), accountant)
 
-    def save_checkpoint(self, *, path: Any, module: nn.Module, **kwargs: Any) -> None:
-        """As Opacus'. ValueError for a model under FSDP2: every rank would write the same file."""
+    def state_dict(self) -> dict[str, Any]:
+        """What must be in every checkpoint of this run, beside weights: all that was charged and by whom, the step, and
+        where the ledger stands. With load_state_dict() the engine is a `Stateful` of torch.distributed.checkpoint:
+
+            dcp.save({"model": …, "optimizer": …, "privacy": engine}, checkpoint_id=folder)
+
+        RuntimeError within a logical batch. A collective: every rank calls it, as dcp.save and dcp.load do.
+        """
+        return {"state": self._state(lambda read: checkpoint.on_rank_0(self._engine().ranks, read))}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on with the run of the checkpoint, under a new key, with new coins; what this engine has charged since then
+        stays charged. Where that run kept a ledger, attach_ledger() must have named it (it is verified, and holds the
+        steps that were taken after the checkpoint as well; the larger count wins, with a warning).
+
+        ValueError with what is missing; the engine takes no step then until a load succeeds. A collective.
+        """
+        engine = self._engine()
+        engine.stop("no checkpoint could be loaded last time, so what was spent is not known: load one, or build a new engine")
+        self._load_state(checkpoint.parse(state_dict.get("state")))
+        engine.stop(None)
+
+    def save_checkpoint(
+        self,
+        *,
+        path: Any,
+        module: nn.Module,
+        optimizer: Any = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        checkpoint_dict: dict[str, Any] | None = None,
+        module_state_dict_kwargs: dict[str, Any] | None = None,
+        torch_save_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """As Opacus', into one file, with state_dict() in it. For a model under FSDP2 a folder of
+        torch.distributed.checkpoint, which can be loaded on any number of ranks; then a collective, and the folder must be
+        new. RuntimeError within a logical batch.
+        """
         inner = getattr(module, "_module", module)
         if not isinstance(inner, FSDPModule):
-            super().save_checkpoint(path=path, module=module, **kwargs)
+            if self._ghost is not None:
+                # Of one rank, as Opacus' users call it on rank 0 alone.
+                checkpoint_dict = (checkpoint_dict or {}) | {_PRIVACY: self._state(lambda read: read())}
+            super().save_checkpoint(
+                path=path, module=module, optimizer=optimizer, noise_scheduler=noise_scheduler,
+                grad_clip_scheduler=grad_clip_scheduler, checkpoint_dict=checkpoint_dict,
+                module_state_dict_kwargs=module_state_dict_kwargs, torch_save_kwargs=torch_save_kwargs,
+            )  # fmt: skip
             return
-        raise ValueError(
-            "a sharded model is saved with torch.distributed.checkpoint (get_state_dict of model and optimizer), and "
-            "accountant.state_dict() beside it: one file for all ranks would be written by all of them at once"
+        if module_state_dict_kwargs or torch_save_kwargs:
+            raise ValueError("a sharded checkpoint takes neither module_state_dict_kwargs nor torch_save_kwargs")
+        parts: dict[str, Any] = {"privacy": self.state_dict()}
+        for name, scheduler in (("noise_scheduler", noise_scheduler), ("grad_clip_scheduler", grad_clip_scheduler)):
+            if scheduler is not None:
+                parts[name] = pickle.dumps(scheduler.state_dict())
+        if checkpoint_dict:
+            parts["checkpoint_dict"] = pickle.dumps(checkpoint_dict)
+        checkpoint.save_folder(path, self._engine().ranks, inner, _plain(optimizer), parts)
+
+    def load_checkpoint(
+        self,
+        *,
+        path: Any,
+        module: nn.Module,
+        optimizer: Any = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        module_load_dict_kwargs: dict[str, Any] | None = None,
+        torch_load_kwargs: dict[str, Any] | None = None,
+    ) -> dict:
+        """As Opacus', and from a folder of save_checkpoint() (or of dcp.save with "model", "optimizer" and "privacy"), on
+        any number of ranks. The run goes on as load_state_dict() says. Call it after make_private(); every rank does."""
+        schedulers = {"noise_scheduler": noise_scheduler, "grad_clip_scheduler": grad_clip_scheduler}
+        if not checkpoint.is_folder(path):
+            if isinstance(getattr(module, "_module", module), FSDPModule):
+                raise ValueError(f"a sharded model is loaded from a folder of save_checkpoint(), got {path}")
+            return self._load_file(
+                path=path, module=module, optimizer=optimizer, module_load_dict_kwargs=module_load_dict_kwargs,
+                torch_load_kwargs=torch_load_kwargs, **schedulers,
+            )  # fmt: skip
+        if module_load_dict_kwargs or torch_load_kwargs:
+            raise ValueError("a sharded checkpoint takes neither module_load_dict_kwargs nor torch_load_kwargs")
+        engine = self._engine()
+        parts = checkpoint.load_parts(path, engine.ranks, ["privacy.state", *schedulers, "checkpoint_dict"])
+        if "privacy.state" not in parts:
+            raise ValueError(f"the checkpoint {path} has no privacy state, so what its run has spent cannot be known")
+        self.load_state_dict({"state": parts["privacy.state"]})
+        engine.stop("the weights of the last checkpoint could not be loaded whole: load one, or build the model anew")
+        checkpoint.load_weights(path, engine.ranks, getattr(module, "_module", module), _plain(optimizer))
+        engine.stop(None)
+        for name, scheduler in schedulers.items():
+            if scheduler is not None and name in parts:
+                scheduler.load_state_dict(pickle.loads(parts[name]))
+        return pickle.loads(parts["checkpoint_dict"]) if "checkpoint_dict" in parts else {}
+
+    def _load_file(self, **arguments: Any) -> dict:
+        if self._ghost is None:
+            return super().load_checkpoint(**arguments)
+        engine, history = self._engine(), self.accountant.history
+        _ = engine.next_step  # not within a logical batch
+        engine.stop("the last checkpoint could not be loaded whole: load one, or build model and engine anew")
+        loaded = super().load_checkpoint(**arguments)
+        if _PRIVACY in loaded:
+            self.accountant.history = history
+            self._load_state(checkpoint.parse(loaded[_PRIVACY]))
+        elif self._ledger is not None and len(self.accountant) > 0:
+            raise ValueError(
+                "this checkpoint says nothing of a ledger, and a ledger holds a run from its first step: load it into an "
+                "engine without one"
+            )
+        else:
+            engine.resume(engine.next_step[0], [], ledger_open=engine.ledger_is_open)
+        engine.stop(None)
+        return loaded
+
+    def _engine(self) -> Any:
+        if self._ghost is None:
+            raise ValueError("privacy state belongs to a run: call make_private() in mode 'ghost' or 'ghost_fsdp' first")
+        return self._ghost
+
+    def _state(self, read: Any) -> str:
+        engine = self._engine()
+        step, attempt = engine.next_step
+        mark = None
+        if engine.ledger_is_open:
+            path = os.path.abspath(self._ledger or "")
+            mark = read(lambda: checkpoint.mark_of_ledger(path)) | {"path": path}
+        return json.dumps(
+            {
+                "schema": checkpoint.SCHEMA,
+                "accountant": {"mechanism": self.accountant.mechanism(), "history": self.accountant.history},
+                "branches": self._spending.branches(self.accountant.history, mark and mark["header_hash"]),
+                "ledger": mark,
+                "step": step,
+                "attempt": attempt,
+                "terms": self._terms(),
+            }
         )
+
+    def _terms(self) -> dict[str, float]:
+        engine = self._engine()
+        clip_norm, noise_multiplier = engine.terms
+        return {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "sampling_rate": engine.sampling_rate}
+
+    def _load_state(self, state: dict) -> None:
+        engine = self._engine()
+        _ = engine.next_step  # not within a logical batch
+        mark, ledger, open_now = state["ledger"], None, engine.ledger_is_open
+        if state["accountant"]["mechanism"] != self.accountant.mechanism():
+            raise ValueError(
+                f"the checkpoint is of accountant {state['accountant']['mechanism']!r}, the engine has "
+                f"{self.accountant.mechanism()!r}: build it with the same one"
+            )
+        if mark is not None and self._ledger is None:
+            raise ValueError(
+                f"the checkpoint's run keeps a ledger ({mark['path']}): name it with attach_ledger() before make_private(), "
+                "so that it goes on"
+            )
+        if mark is None and self._ledger is not None and state["counted"]:
+            raise ValueError(
+                f"the checkpoint's run kept no ledger, so {self._ledger} would lack its {state['counted'].total()} steps: a "
+                "ledger holds a run from its first step"
+            )
+        if self._ledger is not None:
+            path, header = self._ledger, self._header
+
+            def verify() -> dict | None:
+                if not os.path.exists(path):
+                    if mark is None:
+                        return None  # saved before the first step
+                    raise ValueError(
+                        f"the ledger {path} is not there, but the checkpoint's run had charged {mark['releases']} steps in one "
+                        f"({mark['path']})"
+                    )
+                return checkpoint.read_ledger(path, mark, state["step"], header)
+
+            engine.let_go_of_ledger()
+            found = checkpoint.on_rank_0(engine.ranks, verify)
+            open_now = found is not None
+            if found is not None:
+                ledger = (path, found["hash"], checkpoint.charges_of(found["history"]))
+                attempts = [tuple(pair) for pair in found["attempts"]]
+        else:
+            warnings.warn(
+                "no ledger: steps that were taken after this checkpoint by a run that is gone are not known and not counted "
+                "(attach_ledger keeps them)",
+                stacklevel=4,
+            )
+        checkpoint.compare_terms(state["terms"], self._terms())
+        total = self._spending.merge(state["branches"], state["counted"], self.accountant.history, ledger)
+        self.accountant.history = checkpoint.history_of(total)
+        engine.resume(state["step"], attempts if ledger else [], ledger_open=open_now)
+        sampler = getattr(self._loader, "batch_sampler", None)
+        if isinstance(sampler, PoissonBatchSampler):
+            sampler.draw_anew()
 
     def _remember(self, data_loader: DataLoader) -> None:
         if self.dataset is None:
@@ -260,6 +450,10 @@ def _ledger_header(
     if optimizer.noise_multiplier > 0:
         header["noise_multiplier"] = float(optimizer.noise_multiplier)
     return header
+
+
+def _plain(optimizer: Any) -> Any:
+    return optimizer.original_optimizer if isinstance(optimizer, opacus.optimizers.DPOptimizer) else optimizer
 
 
 def _check(

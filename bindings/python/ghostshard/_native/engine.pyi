@@ -4,6 +4,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+def ledger_mark(path: str) -> str: ...
+def resume_ledger(
+    path: str, mark: str, step: int
+) -> tuple[str, str, list[tuple[float, float, int]], list[tuple[int, int]]]: ...
+
 class Tape: ...
 
 class Session:
@@ -19,7 +24,9 @@ class Session:
         reduce_each: bool,
         hold_memory_bytes: int,
         key: bytes | None,
+        run_id: str,
         first: tuple[int, int],
+        attempts: Sequence[tuple[int, int]],
     ) -> None: ...
     def set_terms(self, clip_norm: float, noise_multiplier: float) -> None: ...
     def renew_noise_key(self, bytes: bytes) -> None: ...

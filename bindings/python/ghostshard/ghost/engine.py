@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -83,6 +84,9 @@ class GhostEngine:
         self._terms: Callable[[], tuple[float, float]] | None = None
         self._generator: torch.Generator | None = None
         self._next = (0, 0)  # step and attempt that the next logical batch is charged as
+        self._attempts: list[tuple[int, int]] = []  # of later steps that the ledger has charged before
+        self._run_id = ""  # sets a resumed run's noise apart, where the key comes from a generator
+        self._stopped: str | None = None
         self._ledger: tuple[str, str] | None = None
         self._ledger_open = False
         self._in_forward = False
@@ -121,6 +125,50 @@ class GhostEngine:
         self._ledger = (path, json.dumps(header))
         self._drop_session()
 
+    @property
+    def next_step(self) -> tuple[int, int]:
+        """Step and attempt that the next logical batch is charged as. RuntimeError within one."""
+        if self._session is not None and self._session.open:
+            raise RuntimeError(
+                "a checkpoint is taken and loaded between steps: a logical batch is under way, call optimizer.step() or "
+                "optimizer.zero_grad() first"
+            )
+        return self._next if self._session is None else self._session.next
+
+    @property
+    def ledger_is_open(self) -> bool:
+        """Its file is there, begun or gone on with by this run."""
+        return self._ledger_open
+
+    @property
+    def terms(self) -> tuple[float, float]:
+        """Clip norm and noise multiplier, as they stand."""
+        assert self._terms is not None
+        return self._terms()
+
+    @property
+    def sampling_rate(self) -> float:
+        return self._constants[0]
+
+    def let_go_of_ledger(self) -> None:
+        """So that it can be read, and locked anew by whoever goes on with it."""
+        _ = self.next_step  # not within a logical batch
+        self._drop_session()
+
+    def resume(self, step: int, attempts: list[tuple[int, int]], *, ledger_open: bool) -> None:
+        """Goes on at `step` under a new key. attempts: steps from there on that the ledger has charged, and the first
+        attempt each may be now."""
+        _ = self.next_step  # not within a logical batch
+        self._drop_session()
+        self._attempts = attempts
+        self._next = (step, dict(attempts).get(step, 0))
+        self._run_id = os.urandom(16).hex()
+        self._ledger_open = ledger_open
+
+    def stop(self, reason: str | None) -> None:
+        """No step is taken from here on, with this sentence (None: go on)."""
+        self._stopped = reason
+
     # Forward --------------------------------------------------------------------------------------------------------
 
     @property
@@ -149,6 +197,8 @@ class GhostEngine:
         return self._session.units
 
     def _prepare_session(self) -> None:
+        if self._stopped is not None:
+            raise RuntimeError(self._stopped)
         trainable = self.layout.trainable()
         if self._session is not None and trainable == self._trainable:
             return
@@ -176,15 +226,18 @@ class GhostEngine:
             reduce_each=not self.accumulate,
             hold_memory_bytes=self.memory_budget,
             key=key,
+            run_id=self._run_id,
             first=self._next,
+            attempts=self._attempts,
         )
         self._trainable = trainable
         if self.attribution_check:
             control = self.ranks.handles[3] if self.ranks.handles else None
             self._attribution = AttributionCheck(control, [entry.name for entry in self.layout.parameters])
-        if self._ledger is not None and self.ranks.rank == 0:
+        if self._ledger is not None:
             path, header = self._ledger
-            self._session.attach_ledger(path, header, self._ledger_open)
+            if self.ranks.rank == 0:
+                self._session.attach_ledger(path, header, self._ledger_open)
             self._ledger_open = True
 
     def _drop_session(self) -> None:

@@ -1,0 +1,268 @@
+"""What a checkpoint carries of a run's privacy, and checkpoints of sharded models (torch.distributed.checkpoint).
+
+A run may be resumed from any checkpoint, any number of times, on any number of ranks; what must stay true is that every
+release ever made is counted and that no two of them share noise or coins. So:
+
+* Charges are kept by the process that made them. Loading a checkpoint takes, for each process, the larger count, and adds
+  up over processes (a grow-only counter): nothing that this process has spent is forgotten, and nothing counts twice.
+* Where a ledger was kept, it must hold the line at which the checkpoint was taken (dp/resume.h). It alone knows the steps
+  that were taken afterwards and lost; they stay charged.
+* Noise and coins after loading are new: another key, another run id, and steps charged before come again as new attempts.
+
+Without a ledger nothing can be known about steps taken after the checkpoint by a process that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint import state_dict as dcp_state
+from torch.distributed.checkpoint.api import CheckpointException
+
+from ._native import load
+
+SCHEMA = "ghostshard.privacy/1"
+_METADATA = ".metadata"  # written last: a folder without it was not saved to its end
+
+Charges = Counter  # (noise multiplier, sampling rate) -> steps
+
+
+def charges_of(history: Any) -> Charges:
+    found: Charges = Counter()
+    for noise_multiplier, sampling_rate, steps in history:
+        if not (steps >= 0 and steps == int(steps)):
+            raise ValueError(f"steps must be a whole number >= 0, got {steps}")
+        found[(float(noise_multiplier), float(sampling_rate))] += int(steps)
+    return found
+
+
+def history_of(charges: Charges) -> list[tuple[float, float, int]]:
+    return [(*terms, steps) for terms, steps in charges.items() if steps > 0]
+
+
+@dataclass
+class Branch:
+    """What one process has charged, and the hash of the header of the ledger where that stands as well, if any."""
+
+    charges: Charges
+    ledger: str | None = None
+
+    def to_json(self) -> dict:
+        return {"history": history_of(self.charges), "ledger": self.ledger}
+
+    @classmethod
+    def from_json(cls, json: dict) -> Branch:
+        return cls(charges_of(json["history"]), json["ledger"])
+
+    def larger(self, other: Branch) -> Branch:
+        return Branch(self.charges | other.charges, self.ledger or other.ledger)
+
+
+@dataclass
+class Spending:
+    """The charges of all processes that this engine knows of. The accountant's history is their sum."""
+
+    own: str = field(default_factory=lambda: secrets.token_hex(16))
+    others: dict[str, Branch] = field(default_factory=dict)
+    base: Charges = field(default_factory=Counter)  # what of the accountant's history is not this process's
+
+    def own_branch(self, history: Any, ledger: str | None) -> Branch:
+        return Branch(charges_of(history) - self.base, ledger)
+
+    def branches(self, history: Any, ledger: str | None) -> dict[str, dict]:
+        every = self.others | {self.own: self.own_branch(history, ledger)}
+        return {name: branch.to_json() for name, branch in every.items() if branch.charges}
+
+    def merge(
+        self, loaded: dict[str, Branch], counted: Charges, history: Any, ledger: tuple[str, str, Charges] | None
+    ) -> Charges:
+        """Takes up what a checkpoint knows (its branches, and the sum that its accountant had) and what the ledger says
+        (path, header's hash, charges); returns what is counted now."""
+        own = self.own_branch(history, ledger[1] if ledger else None)
+        for name, branch in loaded.items():
+            if name == self.own:
+                own = own.larger(branch)
+            else:
+                self.others[name] = self.others[name].larger(branch) if name in self.others else branch
+        every = [own, *self.others.values()]
+        if ledger is None:
+            total = sum((branch.charges for branch in every), Counter())
+        else:
+            path, header, written = ledger
+            covered = sum((branch.charges for branch in every if branch.ledger == header), Counter())
+            beside = sum((branch.charges for branch in every if branch.ledger != header), Counter())
+            known = covered | (counted - beside)
+            if known != written:
+                warnings.warn(
+                    f"the ledger {path} counts {written.total()} steps, the checkpoint's accountant {known.total()}: "
+                    f"{(known | written).total()} are counted from here on, the larger number for each kind of step",
+                    stacklevel=5,
+                )
+            total = beside + (known | written)
+        total |= counted
+        self.base = total - own.charges
+        return total
+
+
+# What the ranks must agree on ----------------------------------------------------------------------------------------
+
+
+def _control(ranks: Any) -> dist.ProcessGroup | None:
+    return ranks.handles[3] if ranks.handles else None
+
+
+def on_rank_0(ranks: Any, work: Callable[[], Any]) -> Any:
+    """work() of rank 0, on every rank; where it raises, every rank raises the same. A collective."""
+    group = _control(ranks)
+    if group is None:
+        return work()
+    outcome: list = [None, None]
+    if ranks.rank == 0:
+        try:
+            outcome[0] = work()
+        except (ValueError, RuntimeError, OSError) as error:
+            outcome[1] = (ValueError if isinstance(error, ValueError) else RuntimeError)(str(error))
+    dist.broadcast_object_list(outcome, src=dist.get_process_group_ranks(group)[0], group=group)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
+
+
+# The privacy part ----------------------------------------------------------------------------------------------------
+
+
+def mark_of_ledger(path: str) -> dict:
+    return json.loads(load("engine").ledger_mark(path))
+
+
+def parse(text: Any) -> dict:
+    """ValueError where this is not what `PrivacyEngine.state_dict` gave."""
+    try:
+        state = json.loads(text)
+        if state["schema"] != SCHEMA:
+            raise ValueError(f"its schema must be {SCHEMA}, is {state['schema']!r}")
+        state["branches"] = {name: Branch.from_json(branch) for name, branch in state["branches"].items()}
+        state["counted"] = charges_of(state["accountant"]["history"])
+        if not (isinstance(state["step"], int) and state["step"] >= 0):
+            raise ValueError(f"step must be a whole number >= 0, got {state['step']!r}")
+        _ = state["ledger"], state["terms"], state["accountant"]["mechanism"]
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise ValueError(f"the checkpoint's privacy state is not one that this version wrote: {error}") from error
+    return state
+
+
+# What a header and the run that goes on must have in common: with another of these the ledger's numbers would be of
+# something that did not happen.
+_SAME = ("adjacency", "unit_of_privacy", "units", "clipping", "facts")
+
+
+def read_ledger(path: str, mark: dict | None, step: int, header: dict) -> dict:
+    """The ledger that a run goes on with. ValueError: what cannot be proven, or does not fit."""
+    found, header_hash, history, attempts = load("engine").resume_ledger(path, json.dumps(mark) if mark else "", step)
+    written = json.loads(found)
+    for name in _SAME:
+        if written.get(name) != header.get(name):
+            raise ValueError(
+                f"the ledger {path} is of a run with {name} {written.get(name)!r}, this one has {header.get(name)!r}: its "
+                "epsilon would be of neither"
+            )
+    return {"hash": header_hash, "history": history, "attempts": attempts}
+
+
+def compare_terms(before: dict, now: dict) -> None:
+    changed = [f"{name} {before.get(name)} there, {value} here" for name, value in now.items() if before.get(name) != value]
+    if changed:
+        warnings.warn(
+            f"the checkpoint's run had other terms ({'; '.join(changed)}); each step is charged as it is taken",
+            stacklevel=4,
+        )
+
+
+# Folders -------------------------------------------------------------------------------------------------------------
+
+
+def is_folder(path: Any) -> bool:
+    return isinstance(path, (str, os.PathLike)) and Path(path).is_dir()
+
+
+def _how(ranks: Any) -> dict:
+    group = _control(ranks)
+    return {"no_dist": True} if group is None else {"process_group": group}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        warnings.filterwarnings("ignore", message=".*TypedStorage is deprecated")
+        yield
+
+
+def _weights(module: nn.Module, optimizer: Any) -> dict:
+    parts = {"model": dcp_state.get_model_state_dict(module)}
+    if optimizer is not None:
+        parts["optimizer"] = dcp_state.get_optimizer_state_dict(module, optimizer)
+    return parts
+
+
+def save_folder(path: Any, ranks: Any, module: nn.Module, optimizer: Any, parts: dict) -> None:
+    """A new folder with model, optimizer and `parts`. ValueError where the folder holds anything. A collective."""
+
+    def check() -> None:
+        folder = Path(path)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"a sharded checkpoint goes into a new folder, but {folder} is there already and not empty")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    on_rank_0(ranks, check)
+    with _quiet():
+        dcp.save(_weights(module, optimizer) | parts, checkpoint_id=path, **_how(ranks))
+
+
+def _read(what: dict, path: Any, ranks: Any) -> dict:
+    try:
+        with _quiet():
+            dcp.load(what, checkpoint_id=path, **_how(ranks))
+    except (Exception, CheckpointException) as error:  # the latter is no Exception
+        reason = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+        raise ValueError(
+            f"the checkpoint {path} lacks a part, has a torn one, or is another model's: {reason!r}"
+        ) from error
+    return what
+
+
+def load_parts(path: Any, ranks: Any, names: list[str]) -> dict:
+    """Those parts of these names that are there, which are objects. A collective."""
+
+    def present() -> list[str]:
+        if not (Path(path) / _METADATA).is_file():
+            raise ValueError(f"{path} is no whole checkpoint: {_METADATA}, which is written last, is missing")
+        try:
+            keys = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+        except Exception as error:
+            raise ValueError(f"{path} is no whole checkpoint: {_METADATA} cannot be read ({error!r})") from error
+        return [name for name in names if name in keys]
+
+    return _read(dict.fromkeys(on_rank_0(ranks, present), ""), path, ranks)
+
+
+def load_weights(path: Any, ranks: Any, module: nn.Module, optimizer: Any) -> None:
+    parts = _read(_weights(module, optimizer), path, ranks)
+    dcp_state.set_model_state_dict(module, parts["model"])
+    if optimizer is not None:
+        dcp_state.set_optimizer_state_dict(module, optimizer, parts["optimizer"])
+
+
+__all__ = ["Branch", "Spending"]

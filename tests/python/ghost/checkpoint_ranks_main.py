@@ -1,0 +1,165 @@
+"""One process group's part of a run that is saved, killed and gone on with: see test_checkpoints.py.
+
+    torchrun --nproc_per_node 2 checkpoint_ranks_main.py folder save|load|stateful|torn
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.utils.data import DataLoader, TensorDataset
+
+from ghostshard import FSDP2Wrapper, PrivacyEngine
+
+FOLDER = Path(sys.argv[1])
+WHOLE = StateDictOptions(full_state_dict=True)
+
+
+class Run:
+    def __init__(self, seed: int, ledger: bool = True):
+        torch.manual_seed(seed)
+        self.model = FSDP2Wrapper(nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)))
+        self.inner = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        data = TensorDataset(torch.randn(20, 6), torch.randint(0, 3, (20,)))
+        self.engine = PrivacyEngine(accountant="rdp")
+        if ledger:
+            self.engine.attach_ledger(FOLDER / "ledger.jsonl")
+        # The same seed in every process: noise and coins of a run that is resumed must not follow from it alone.
+        self.module, self.optimizer, self.criterion, self.loader = self.engine.make_private(
+            module=self.model, optimizer=self.inner, data_loader=DataLoader(data, batch_size=4), noise_multiplier=1.0,
+            max_grad_norm=1.0, grad_sample_mode="ghost_fsdp", noise_generator=torch.Generator().manual_seed(3),
+        )  # fmt: skip
+
+    def backward(self, units: int = 0) -> None:
+        self.optimizer.zero_grad()
+        x, y = torch.ones(units, 6), torch.zeros(units, dtype=torch.long)
+        self.criterion(self.module(x), y).backward()
+
+    def noise(self) -> list[float]:
+        """A step of no examples: what it releases is noise."""
+        self.backward()
+        self.optimizer.step()
+        return self.model[0].weight.grad.full_tensor().flatten().tolist()
+
+    def whole(self) -> dict:
+        return {
+            "model": get_model_state_dict(self.model, options=WHOLE),
+            "optimizer": get_optimizer_state_dict(self.model, self.inner, options=WHOLE),
+        }
+
+    def found(self) -> dict:
+        return {"epsilon": self.engine.get_epsilon(1e-5), "history": list(self.engine.accountant.history)}
+
+
+def write(name: str, results: dict) -> None:
+    if dist.get_rank() == 0:
+        (FOLDER / name).write_text(json.dumps(results))
+
+
+def save() -> None:
+    run = Run(1)
+    noises = [run.noise() for _ in range(3)]
+    run.backward(2)
+    try:
+        run.engine.save_checkpoint(path=FOLDER / "half", module=run.module, optimizer=run.optimizer)
+        refused = ""
+    except RuntimeError as error:
+        refused = str(error)
+    run.optimizer.step()
+    run.engine.save_checkpoint(
+        path=FOLDER / "step4", module=run.module, optimizer=run.optimizer, checkpoint_dict={"epoch": 7}
+    )
+    try:
+        run.engine.save_checkpoint(path=FOLDER / "step4", module=run.module, optimizer=run.optimizer)
+        twice = ""
+    except ValueError as error:
+        twice = str(error)
+    whole = run.whole()
+    if dist.get_rank() == 0:
+        torch.save(whole, FOLDER / "whole.pt")
+    noises += [run.noise() for _ in range(2)]  # lost
+    write("save.json", run.found() | {"noises": noises, "refused": refused, "twice": twice})
+    dist.barrier()
+    os._exit(0)  # killed
+
+
+def load() -> None:
+    run = Run(2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        extra = run.engine.load_checkpoint(path=FOLDER / "step4", module=run.module, optimizer=run.optimizer)
+    expected, whole = torch.load(FOLDER / "whole.pt"), run.whole()
+    same = all(torch.equal(expected["model"][name], value) for name, value in whole["model"].items())
+    state = {}
+    for name, values in whole["optimizer"]["state"].items():
+        for key, value in values.items():
+            state[f"{name} {key}"] = torch.equal(expected["optimizer"]["state"][name][key], value)
+    before = run.found()
+    noises = [run.noise() for _ in range(3)]
+    write(
+        f"load{dist.get_world_size()}.json",
+        {"weights": same, "state": state, "extra": extra, "before": before, "noises": noises, "after": run.found(),
+         "warned": [str(each.message) for each in said]},
+    )  # fmt: skip
+
+
+def stateful() -> None:
+    """As loops do that put everything into one dcp.save."""
+    run = Run(1, ledger=False)
+    run.noise()
+
+    def parts() -> dict:
+        model, optimizer = (get_model_state_dict(run.model), get_optimizer_state_dict(run.model, run.inner))
+        return {"model": model, "optimizer": optimizer, "privacy": run.engine}
+
+    dcp.save(parts(), checkpoint_id=FOLDER / "stateful")
+    saved = run.whole()
+    run = Run(2, ledger=False)
+    loaded = parts()
+    dcp.load(loaded, checkpoint_id=FOLDER / "stateful")
+    set_model_state_dict(run.model, loaded["model"])
+    set_optimizer_state_dict(run.model, run.inner, loaded["optimizer"])
+    same = all(torch.equal(value, run.whole()["model"][name]) for name, value in saved["model"].items())
+    # And by the engine's own call.
+    run = Run(3, ledger=False)
+    run.engine.load_checkpoint(path=FOLDER / "stateful", module=run.module, optimizer=run.optimizer)
+    again = all(torch.equal(value, run.whole()["model"][name]) for name, value in saved["model"].items())
+    write("stateful.json", {"weights": same, "again": again} | run.found())
+
+
+def torn() -> None:
+    """Whole folders with one part missing or cut."""
+    said = {}
+    for name in sorted(path.name for path in FOLDER.glob("torn_*")):
+        run = Run(2)
+        try:
+            run.engine.load_checkpoint(path=FOLDER / name, module=run.module, optimizer=run.optimizer)
+            said[name] = "nothing"
+        except ValueError as error:
+            said[name] = str(error)
+    write("torn.json", said)
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    {"save": save, "load": load, "stateful": stateful, "torn": torn}[sys.argv[2]]()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
