@@ -43,7 +43,7 @@ std::array<uint8_t, 32> key_bytes(const std::string& bytes) {
 
 std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const MeshEntry& mesh, int64_t rank,
                                       const std::array<std::string, 4>& groups, double sampling_rate, double divisor,
-                                      bool per_layer, bool reduce_each, int64_t hold_memory_bytes,
+                                      bool per_layer, bool reduce_each, std::optional<int64_t> memory_budget,
                                       const std::optional<std::string>& key, const std::string& run_id,
                                       const std::pair<int64_t, int64_t>& first, const StepPairs& attempts) {
   std::vector<fsdp::UnitSpec> specs;
@@ -59,7 +59,7 @@ std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const
                                         .divisor = divisor,
                                         .clipping = per_layer ? Clipping::kPerLayer : Clipping::kFlat},
                                .reduce_each = reduce_each,
-                               .hold_memory_bytes = hold_memory_bytes};
+                               .memory_budget_bytes = memory_budget};
   RunKey run_key = key ? RunKey::from_bytes(key_bytes(*key), run_id.empty() ? RunId{} : run_id_from_hex(run_id))
                        : RunKey::generate();
   auto session = std::make_unique<Session>(
@@ -139,7 +139,7 @@ PYBIND11_MODULE(engine, module) {
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("units"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
            py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"), py::arg("reduce_each"),
-           py::arg("hold_memory_bytes"), py::arg("key"), py::arg("run_id"), py::arg("first"), py::arg("attempts"),
+           py::arg("memory_budget"), py::arg("key"), py::arg("run_id"), py::arg("first"), py::arg("attempts"),
            Released())
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def(
@@ -165,6 +165,8 @@ PYBIND11_MODULE(engine, module) {
            Released())
       .def("begin_attribution_check", &Session::begin_attribution_check, py::arg("chosen"))
       .def("end_attribution_check", &Session::end_attribution_check)
+      .def_property_readonly("takes_two_passes", &Session::takes_two_passes)
+      .def("second_pass", &Session::second_pass, Released())
       .def("clip", &Session::clip, Released())
       .def("give_up_microbatch", &Session::give_up_microbatch)
       .def("release", &Session::release, Released())

@@ -1,5 +1,6 @@
 #include "dp/clipper.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -41,14 +42,13 @@ Clipper::Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms
       sums_(std::make_shared<fsdp::GradientBuffers>(model, options.reduce_each)),
       memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes)) {
   for (const auto& group : model.groups()) layers_ += group->trainable() ? 1 : 0;
-  two_pass_ = options.recording == RecordingChoice::kTwoPass;
-  for (const auto& way : options.planned_recording) {
-    two_pass_ = two_pass_ || way == kernels::Recording::kTwoPass;
-  }
-  if (two_pass_ && sums_->any_in_turn()) {
-    throw std::invalid_argument(
-        "matrices recorded in two passes need sums that stand whole, not reduced with every microbatch");
-  }
+  plan_recording(options.planned_recording);
+}
+
+void Clipper::plan_recording(std::vector<std::optional<kernels::Recording>> planned) {
+  two_pass_ = options_.recording == RecordingChoice::kTwoPass ||
+              std::find(planned.begin(), planned.end(), kernels::Recording::kTwoPass) != planned.end();
+  options_.planned_recording = std::move(planned);
 }
 
 ClippedSum Clipper::begin() {
@@ -96,6 +96,14 @@ void Clipper::check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) co
   }
 }
 
+std::vector<const fsdp::FlatGroup*> Clipper::groups_in_turn() const {
+  std::vector<const fsdp::FlatGroup*> groups;
+  for (const auto& group : model_.groups()) {
+    if (group->trainable() && sums_->in_turn(*group)) groups.push_back(group.get());
+  }
+  return groups;
+}
+
 GroupFactors Clipper::factors(const Tape& tape, accountant::ClipNorm clip_norm) const {
   const bool shared_too = model_.mesh().model_rank() == 0;
   const auto agree = [&](const at::Tensor& squared_norms) {
@@ -118,14 +126,32 @@ bool Clipper::second_pass(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
   if (!two_pass_) return false;
   if (tape->in_second_pass()) throw std::logic_error("a microbatch has two passes, not three");
   sum.unfinished_ = true;
-  tape->begin_second_pass(factors(*tape, sum.terms_.clip_norm), *sum.sums_);
+  GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
+  if (!sums_->any_in_turn()) {
+    tape->begin_second_pass(std::move(by_group), *sum.sums_);
+    return true;
+  }
+  GaussianMechanism* const mechanism = sum.mechanism_;
+  mechanism->begin_absorbing(sum);
+  auto last_first = groups_in_turn();  // as backward reaches them
+  std::reverse(last_first.begin(), last_first.end());
+  tape->begin_second_pass(
+      std::move(by_group), *sum.sums_, {last_first.begin(), last_first.end()},
+      [mechanism, sums = sum.sums_.get()](const fsdp::FlatGroup& group) { mechanism->absorb(*sums, group); });
   return true;
+}
+
+at::Tensor Clipper::recorded_bytes(const Tape& tape, int64_t parameters) const {
+  const at::Tensor bytes = at::zeros({parameters}, at::kLong);
+  tape.count_bytes({bytes.data_ptr<int64_t>(), static_cast<size_t>(parameters)});
+  return bytes;
 }
 
 void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
   check(sum, tape);
   if (tape->in_second_pass()) {
     tape->add_rest({}, *sum.sums_);
+    if (sums_->any_in_turn()) sum.mechanism_->end_absorbing();
     sum.unfinished_ = false;
     return;
   }
@@ -133,7 +159,13 @@ void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
   const GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
   // What is reduced with every microbatch comes first, group by group; then what is summed up here.
   if (sums_->any_in_turn()) {
-    sum.mechanism_->absorb(sum, [&](const fsdp::FlatGroup& group) { tape->add_group(by_group, group, *sum.sums_); });
+    sum.mechanism_->begin_absorbing(sum);
+    for (const fsdp::FlatGroup* group : groups_in_turn()) {
+      sum.sums_->open_turn(*group);
+      tape->add_group(by_group, *group, *sum.sums_);
+      sum.mechanism_->absorb(*sum.sums_, *group);
+    }
+    sum.mechanism_->end_absorbing();
   }
   tape->add_rest(by_group, *sum.sums_);
 }

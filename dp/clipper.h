@@ -34,7 +34,6 @@ struct ClipperOptions {
   RecordingChoice recording = RecordingChoice::kAutomatic;
   int64_t hold_memory_bytes = int64_t{1} << 30;  // for kAutomatic
   // From a step plan (dp/step_plan.h). By parameter id, for matrices; nothing or a shorter list: as `recording` says.
-  // kTwoPass only where nothing is reduced with every microbatch (std::invalid_argument).
   std::vector<std::optional<kernels::Recording>> planned_recording = {};
   // By group index: contributions are reduced with every microbatch, their sum never stands whole on a rank.
   std::vector<bool> reduce_each = {};
@@ -48,6 +47,8 @@ class Clipper {
   // The same for any plan: mechanism.release() of this sum must then be called with the same step. Where parts are
   // reduced with every microbatch, the first add() writes the ledger and puts the noise in before anything leaves.
   ClippedSum begin(GaussianMechanism& mechanism, const StepId& step);
+  // From the next microbatch on, in the place of the options' planned_recording. Alike on all ranks.
+  void plan_recording(std::vector<std::optional<kernels::Recording>> planned);
   // The recorder for one microbatch of `units` units, for one backward pass. The previous one must have been added or
   // dropped (std::logic_error): held gradients share one memory.
   // planned: goes before the options' planned_recording, and must outlive the tape.
@@ -56,8 +57,12 @@ class Clipper {
   // After backward, where matrices are planned as Recording::kTwoPass (elsewhere false, and nothing happens): true, and
   // the same microbatch must go forward and backward once more with the same tape before add(). What the first pass
   // recorded is turned into factors, added and freed; so until that add() the sum is unfinished, and if the second pass
-  // fails it can never be released (its units could otherwise be added twice).
+  // fails it can never be released (its units could otherwise be added twice). Where the plan reduces with every
+  // microbatch a collective, and the second backward too: groups leave one after the other as their rows come, the last
+  // first.
   bool second_pass(ClippedSum& sum, const std::shared_ptr<Tape>& tape);
+  // int64 [parameters]: the bytes that the tape has recorded, by parameter id; what several share counts once.
+  at::Tensor recorded_bytes(const Tape& tape, int64_t parameters) const;
   // After backward: turns the microbatch's norms into factors and adds its clipped gradients. Once per tape, and only
   // the tape recorded last (std::logic_error). A collective where the plan reduces with every microbatch.
   void add(ClippedSum& sum, std::shared_ptr<Tape> tape);
@@ -68,6 +73,7 @@ class Clipper {
   Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms> terms, Clipping clipping,
           const ClipperOptions& options, uint64_t plan);
   ClippedSum begin_sum();
+  std::vector<const fsdp::FlatGroup*> groups_in_turn() const;
   void check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) const;
   GroupFactors factors(const Tape& tape, accountant::ClipNorm clip_norm) const;
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "kernels/gaussian.h"
 
@@ -86,25 +87,27 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
   return slice;
 }
 
-void GaussianMechanism::absorb(ClippedSum& sum, const std::function<void(const fsdp::FlatGroup&)>& fill) {
+void GaussianMechanism::begin_absorbing(ClippedSum& sum) {
   if (sum.plan_ != plan_) throw std::logic_error("a mechanism takes only clipped sums of its own plan");
   open(sum, sum.step_);
-  const fsdp::FlatGroup* travelling = nullptr;
-  const auto arrive = [&] {
-    if (travelling == nullptr) return;
-    const bool started = started_[static_cast<size_t>(travelling->index())];
-    reduction_.finish(*travelling, started ? slices_->shard(*travelling) : start_slice(*travelling));
-  };
-  for (const auto& group : model_.groups()) {
-    if (!group->trainable() || !sum.sums_->in_turn(*group)) continue;
-    at::Tensor message = sum.sums_->open_turn(*group);
-    fill(*group);
-    sum.sums_->close_turn(*group);
-    reduction_.begin(*group, std::move(message));
-    arrive();
-    travelling = group.get();
-  }
-  arrive();
+  // What a microbatch left that failed halfway is no part of this one.
+  if (std::exchange(travelling_, nullptr) != nullptr) reduction_.forget();
+  for (const auto& group : model_.groups()) sum.sums_->close_turn(*group);
+}
+
+void GaussianMechanism::absorb(fsdp::GradientBuffers& sums, const fsdp::FlatGroup& group) {
+  at::Tensor message = sums.open_turn(group);
+  sums.close_turn(group);
+  reduction_.begin(group, std::move(message));
+  end_absorbing();
+  travelling_ = &group;
+}
+
+void GaussianMechanism::end_absorbing() {
+  if (travelling_ == nullptr) return;
+  const fsdp::FlatGroup& arriving = *std::exchange(travelling_, nullptr);
+  const bool started = started_[static_cast<size_t>(arriving.index())];
+  reduction_.finish(arriving, started ? slices_->shard(arriving) : start_slice(arriving));
 }
 
 PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step) {
@@ -118,6 +121,9 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
   if (opened.mechanism_ != nullptr &&
       (opened.mechanism_ != this || opened.step_.step != step.step || opened.step_.attempt != step.attempt)) {
     throw std::logic_error("a clipped sum is released by the mechanism and as the step that it was begun with");
+  }
+  if (travelling_ != nullptr) {
+    throw std::logic_error("a clipped sum is released whole: a microbatch failed while it was added");
   }
   open(opened, step);
   std::vector<const fsdp::FlatGroup*> groups;

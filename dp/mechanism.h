@@ -7,7 +7,6 @@
 // every number of ranks and every mesh. With a replicate axis replica 0 adds it, once.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -43,9 +42,12 @@ class GaussianMechanism {
   void charge(const StepId& step, const StepTerms& terms);
   // This rank's slice of the group, holding nothing but the noise it owns.
   at::Tensor start_slice(const fsdp::FlatGroup& group);
-  // One microbatch of the groups whose sum never stands whole: fill(group) adds its contribution to sum's view of the
-  // group, which is zero before. Slices were started with noise, so that no sum without it exists. A collective.
-  void absorb(ClippedSum& sum, const std::function<void(const fsdp::FlatGroup&)>& fill);
+  // One microbatch of the groups whose sum never stands whole. Slices were started with noise, so that no sum without
+  // it exists. Begin, each group in turn once its contribution stands in its buffer (none: it has none), end; in one
+  // order of groups on all ranks. While one travels the next may be filled. Collectives.
+  void begin_absorbing(ClippedSum& sum);
+  void absorb(fsdp::GradientBuffers& sums, const fsdp::FlatGroup& group);
+  void end_absorbing();
 
   fsdp::GroupedParameters& model_;
   const RunKey* key_;
@@ -59,6 +61,7 @@ class GaussianMechanism {
   float noise_scale_ = 0;             // sigma·C of that sum, rounded up
   kernels::ChaChaKey noise_key_{};
   std::vector<bool> started_;  // by group index: the slice holds noise, and maybe microbatches
+  const fsdp::FlatGroup* travelling_ = nullptr;
 };
 
 }  // namespace ghostshard::dp

@@ -2,10 +2,18 @@
 
 #include <c10/util/accumulate.h>
 
+#include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 namespace ghostshard::dp {
 namespace {
+
+constexpr int64_t kHoldMemoryBytes = int64_t{1} << 30;
+
+RecordingChoice recording_of(const SessionOptions& options) {
+  return options.memory_budget_bytes == 0 ? RecordingChoice::kTwoPass : RecordingChoice::kAutomatic;
+}
 
 at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).contiguous(); }
 
@@ -19,12 +27,15 @@ Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> u
       options_(options),
       plan_(options.plan),
       clipper_(std::make_unique<Clipper>(
-          plan_.clipper(model_, {.recording = options.recording,
-                                 .hold_memory_bytes = options.hold_memory_bytes,
+          plan_.clipper(model_, {.recording = recording_of(options),
+                                 .hold_memory_bytes = options.memory_budget_bytes.value_or(kHoldMemoryBytes),
                                  .reduce_each = std::vector<bool>(model_.groups().size(), options.reduce_each)}))),
       step_(first),
       uses_(model_.parameters().size()),
-      planned_(model_.parameters().size()) {
+      plan_of_all_(model_.parameters().size()),
+      planned_(model_.parameters().size()),
+      two_pass_(recording_of(options) == RecordingChoice::kTwoPass),
+      recorded_(at::zeros({3, static_cast<int64_t>(model_.parameters().size())}, at::kLong)) {
   key_.share(*mesh_);
 }
 
@@ -67,7 +78,7 @@ void Session::give_up_microbatch() {
   packed_.reset();
   segments_.clear();
   std::fill(uses_.begin(), uses_.end(), Uses{});
-  std::fill(planned_.begin(), planned_.end(), std::nullopt);
+  planned_ = plan_of_all_;
 }
 
 const fsdp::Parameter& Session::parameter(int64_t id) const {
@@ -117,10 +128,16 @@ PackedRows::Use Session::rows(const std::string& layer, const at::Tensor& x, int
 }
 
 // A matrix used more than once is held, which adds up exactly; except by one head and one embedding, whose rows meet on
-// the tape.
+// the tape. Neither can wait for a second pass.
 void Session::count(int64_t id, int32_t Uses::*kind) {
   const uint32_t counted = parameter(id).id();
-  if (!recomputing() && ++(uses_[counted].*kind) > 1) planned_[counted] = kernels::Recording::kHold;
+  if (recomputing()) return;
+  Uses& uses = uses_[counted];
+  if (++(uses.*kind) > 1) {
+    planned_[counted] = kernels::Recording::kHold;
+  } else if (two_pass_ && uses.linear == 1 && uses.other == 1) {
+    planned_[counted] = kernels::Recording::kReplay;
+  }
 }
 
 void Session::count_use(int64_t id) { count(id, &Uses::other); }
@@ -193,15 +210,61 @@ std::pair<int64_t, bool> Session::end_attribution_check() {
   return {reached, done->undecided()};
 }
 
-void Session::clip() {
+void Session::open_sum() {
   if (tape_ == nullptr) throw std::logic_error("there is nothing to clip: no forward was recorded since the last one");
   if (mechanism_ == nullptr) {
     // NOLINTNEXTLINE(modernize-make-unique): a mechanism does not move
     mechanism_.reset(new GaussianMechanism(plan_.mechanism(model_, key_, ledger_ ? &*ledger_ : nullptr)));
   }
   if (!sum_) sum_ = clipper_->begin(*mechanism_, step_);
+}
+
+bool Session::second_pass() {
+  open_sum();
+  note_records();
+  return clipper_->second_pass(*sum_, tape_);
+}
+
+void Session::clip() {
+  open_sum();
+  note_records();
   clipper_->add(*sum_, tape_);
   give_up_microbatch();
+}
+
+void Session::note_records() {
+  if (!options_.memory_budget_bytes || tape_->in_second_pass()) return;
+  const auto parameters = static_cast<int64_t>(uses_.size());
+  const at::Tensor bytes = clipper_->recorded_bytes(*tape_, parameters);
+  const at::Tensor now = at::zeros_like(recorded_);
+  now[0].copy_(bytes);
+  for (int64_t id = 0; id < parameters; ++id) {
+    const Uses& uses = uses_[static_cast<size_t>(id)];
+    const bool once = uses.linear == 1 && uses.other == 0;
+    if (uses.linear + uses.other > 0) now[once ? 1 : 2][id] = 1;
+  }
+  at::maximum_out(recorded_, recorded_, now);
+}
+
+// The second backward costs the same however many matrices wait for it, so the fewest do: the largest.
+void Session::plan_recording() {
+  if (mesh_->world_size() > 1) mesh_->control().all_reduce_max(recorded_);
+  const auto noted = recorded_.accessor<int64_t, 2>();
+  std::vector<int64_t> largest_first(plan_of_all_.size());
+  std::iota(largest_first.begin(), largest_first.end(), 0);
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [&](int64_t a, int64_t b) { return noted[0][a] > noted[0][b]; });
+  int64_t left = recorded_[0].sum().item<int64_t>();
+  for (const int64_t id : largest_first) {
+    if (left <= *options_.memory_budget_bytes) break;
+    if (noted[1][id] == 0 || noted[2][id] != 0) continue;  // not one that can wait
+    plan_of_all_[static_cast<size_t>(id)] = kernels::Recording::kTwoPass;
+    two_pass_ = true;
+    left -= noted[0][id];
+  }
+  clipper_->plan_recording(plan_of_all_);
+  planned_ = plan_of_all_;
+  recorded_.zero_();
 }
 
 std::vector<at::Tensor> Session::release() {
@@ -226,6 +289,7 @@ std::vector<at::Tensor> Session::release() {
     }
   }
   mechanism_->give_away_slices();
+  if (options_.memory_budget_bytes) plan_recording();
   step_ = attempts_.of(step_.step + 1);
   return owned;
 }

@@ -31,8 +31,10 @@ struct SessionOptions {
   // True: each microbatch's sum is reduced into the owned rows. False: summed whole in float32 on every rank and
   // reduced by release(); less traffic, more memory.
   bool reduce_each = true;
-  RecordingChoice recording = RecordingChoice::kAutomatic;
-  int64_t hold_memory_bytes = int64_t{1} << 30;
+  // What a microbatch may record until it is clipped, on any rank. None: per-unit gradients up to 1 GiB, and whatever
+  // rows it takes. Where a logical batch took more than this, the largest matrices are recorded in two passes from the
+  // next one on; with 0 bytes all of them, from the beginning.
+  std::optional<int64_t> memory_budget_bytes = {};
 };
 
 class Session {
@@ -88,6 +90,11 @@ class Session {
   void begin_attribution_check(const std::vector<bool>& chosen);
   std::pair<int64_t, bool> end_attribution_check();
 
+  // After backward. True: the same backward must be run once more before clip(), over the graph of the same forward
+  // (dp/clipper.h); it brings the very rows again, and sums leave while it goes on. The same answer on all ranks, known
+  // beforehand by takes_two_passes(). Opens the logical batch if there is none. A collective.
+  bool second_pass();
+  bool takes_two_passes() const { return two_pass_; }
   // After backward. Opens the logical batch if there is none. A collective.
   void clip();
   // Gives up the microbatch: nothing of it was or will be added.
@@ -108,6 +115,10 @@ class Session {
   const fsdp::Parameter* valued(int64_t id, const std::optional<at::Tensor>& value);
   PackedRows::Use rows(const std::string& layer, const at::Tensor& x, int64_t row_extents);
   const std::shared_ptr<Tape>& recorder() const;
+  void open_sum();
+  void note_records();
+  // By what this logical batch has recorded on any rank. A collective.
+  void plan_recording();
   // A layer called now runs again within backward (activation checkpointing): no further use of its parameters.
   bool recomputing() const { return tape_ != nullptr && tape_->began_recording(); }
 
@@ -130,8 +141,13 @@ class Session {
     int32_t linear = 0, other = 0;
   };
   void count(int64_t parameter, int32_t Uses::*kind);
-  std::vector<Uses> uses_;  // by parameter id, in this microbatch
-  std::vector<std::optional<kernels::Recording>> planned_;
+  std::vector<Uses> uses_;                                      // by parameter id, in this microbatch
+  std::vector<std::optional<kernels::Recording>> plan_of_all_;  // by parameter id, for every microbatch
+  std::vector<std::optional<kernels::Recording>> planned_;      // for this one
+  bool two_pass_;
+  // int64 [3,parameters], the most of any microbatch of this logical batch: bytes recorded; used by one linear layer
+  // alone (1 or 0); used otherwise.
+  at::Tensor recorded_;
 };
 
 }  // namespace ghostshard::dp

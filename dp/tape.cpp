@@ -1,7 +1,9 @@
 #include "dp/tape.h"
 
+#include <algorithm>
 #include <numeric>
 #include <stdexcept>
+#include <unordered_set>
 
 #include "fsdp/backward_pass.h"
 #include "kernels/affine_norm.h"
@@ -227,15 +229,54 @@ at::Tensor Tape::squared_norms_by_group(int64_t groups, bool shared_too) const {
   return totals;
 }
 
-void Tape::begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums) {
-  for (auto& [id, book] : entries_) {
-    if (book.awaited) continue;
-    add_entry(book, factors, sums);
-    book = Entry{.parameter = book.parameter};
-  }
+void Tape::begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums,
+                             std::deque<const fsdp::FlatGroup*> turns, OnTurn on_turn) {
   factors_ = std::move(factors);
   sums_ = &sums;
+  turns_ = std::move(turns);
+  on_turn_ = std::move(on_turn);
   backward_ = -1;
+  for (auto& [id, book] : entries_) {
+    if (book.awaited || sums.in_turn(book.parameter->group())) continue;
+    add_entry(book, factors_, sums);
+    book = Entry{.parameter = book.parameter};
+  }
+  take_turns();
+}
+
+bool Tape::awaits(const fsdp::FlatGroup& group) const {
+  return std::any_of(group.parameters().begin(), group.parameters().end(), [&](const fsdp::Parameter* parameter) {
+    const auto found = entries_.find(parameter->id());
+    return found != entries_.end() && found->second.awaited.has_value();
+  });
+}
+
+void Tape::take_turns() {
+  while (!turns_.empty() && !awaits(*turns_.front())) {
+    const fsdp::FlatGroup& group = *turns_.front();
+    turns_.pop_front();
+    sums_->open_turn(group);
+    for (const fsdp::Parameter* parameter : group.parameters()) {
+      const auto found = entries_.find(parameter->id());
+      if (found == entries_.end()) continue;
+      add_entry(found->second, factors_, *sums_);
+      found->second = Entry{.parameter = parameter};  // its second report is no surprise
+    }
+    on_turn_(group);
+  }
+}
+
+void Tape::count_bytes(std::span<int64_t> bytes) const {
+  std::unordered_set<const void*> counted;
+  const auto size = [&](const at::Tensor& tensor) {
+    const bool first = tensor.defined() && counted.insert(tensor.const_data_ptr()).second;
+    return first ? static_cast<int64_t>(tensor.nbytes()) : 0;
+  };
+  for (const auto& [id, book] : entries_) {
+    bytes[id] = size(book.held);
+    for (const Rows& use : book.rows) bytes[id] += size(use.a) + size(use.g);
+    for (const Lookup& use : book.lookups) bytes[id] += size(use.g);
+  }
 }
 
 void Tape::add_awaited(Entry& book, const at::Tensor& a, const at::Tensor& g, const kernels::Segments& segments) {
@@ -244,9 +285,12 @@ void Tape::add_awaited(Entry& book, const at::Tensor& a, const at::Tensor& g, co
                            book.parameter->name() +
                            "' differ: was the microbatch another, or is a layer random or not reproducible?");
   }
-  const auto group = static_cast<size_t>(book.parameter->group().index());
-  kernels::scaled_sum_rows(a, g, segments, factors_[group], sums_->view(*book.parameter));
+  const fsdp::FlatGroup& group = book.parameter->group();
+  if (sums_->in_turn(group)) sums_->open_turn(group);
+  const at::Tensor& factors = factors_[static_cast<size_t>(group.index())];
+  kernels::scaled_sum_rows(a, g, segments, factors, sums_->view(*book.parameter));
   entries_.erase(book.parameter->id());
+  take_turns();
 }
 
 void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBuffers& sums) {

@@ -13,6 +13,8 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -64,10 +66,12 @@ class Tape final : public Recorder {
   void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) override;
 
   int64_t units() const { return units_; }
-  bool began_recording() const { return backward_ != -1 || was_watched_; }
+  bool began_recording() const { return backward_ != -1 || was_watched_ || in_second_pass(); }
   // What a backward reports goes to the watcher and leaves nothing here, until none is named; for a backward before the
   // one that is recorded (dp/attribution.h).
   void watch(RecorderPtr watcher);
+  // What was recorded has become factors, and rows that come now are added with them.
+  bool in_second_pass() const { return sums_ != nullptr; }
   // Frees what was recorded; nothing more is taken and nothing of it will be added.
   void give_up();
 
@@ -91,8 +95,6 @@ class Tape final : public Recorder {
     std::optional<uint64_t> awaited;  // two pass: fingerprint of the rows that must come again
   };
 
-  bool in_second_pass() const { return sums_ != nullptr; }
-
   // Every report passes here: refuses a tape that was already added up and a second backward pass.
   Entry& entry(const fsdp::Parameter& parameter);
   void matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments);
@@ -110,8 +112,16 @@ class Tape final : public Recorder {
   void add_group(const GroupFactors& factors, const fsdp::FlatGroup& group, fsdp::GradientBuffers& sums);
   // The same for all that is left; closes the tape. std::logic_error where rows of a second pass are still awaited.
   void add_rest(const GroupFactors& factors, fsdp::GradientBuffers& sums);
-  // Adds what the first pass recorded, frees it, and awaits the second, whose rows go into sums as they come.
-  void begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums);
+  // Adds what the first pass recorded, frees it, and awaits the second, whose rows go into sums as they come. turns:
+  // the groups of sums that are in turn. They are added one after the other, each when nothing of it and of those
+  // before it is awaited any more; then on_turn hears of it. (Their buffers open with their first rows.)
+  using OnTurn = std::function<void(const fsdp::FlatGroup&)>;
+  void begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums,
+                         std::deque<const fsdp::FlatGroup*> turns = {}, OnTurn on_turn = nullptr);
+  void take_turns();
+  bool awaits(const fsdp::FlatGroup& group) const;
+  // Bytes by parameter id of what is recorded now, what several share counted once. bytes: as long as there are ids.
+  void count_bytes(std::span<int64_t> bytes) const;
   void add_awaited(Entry& book, const at::Tensor& a, const at::Tensor& g, const kernels::Segments& segments);
   static void add_entry(Entry& book, const GroupFactors& factors, fsdp::GradientBuffers& sums);
 
@@ -124,6 +134,8 @@ class Tape final : public Recorder {
   bool closed_ = false;                    // added to a sum
   fsdp::GradientBuffers* sums_ = nullptr;  // where the second pass goes, and with which factors
   GroupFactors factors_;
+  std::deque<const fsdp::FlatGroup*> turns_;
+  OnTurn on_turn_;
   RecorderPtr watcher_;
   bool was_watched_ = false;
 };

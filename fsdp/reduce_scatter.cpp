@@ -80,7 +80,7 @@ bool GradientBuffers::any_in_turn() const {
 at::Tensor GradientBuffers::open_turn(const FlatGroup& group) {
   if (!group.trainable() || !in_turn(group)) throw std::logic_error("only groups that are in turn have turns");
   at::Tensor& buffer = flat_[static_cast<size_t>(group.index())];
-  buffer = mapped_zeros(group.plan().buffer_size());
+  if (!buffer.defined()) buffer = mapped_zeros(group.plan().buffer_size());
   return buffer;
 }
 
@@ -167,6 +167,13 @@ void ReduceScatter::finish(const FlatGroup& group, at::Tensor own) {
   add_in_order(own.mutable_data_ptr<float>(), slices, size);
   // In order of replicas, so it begins with replica 0's slice and the starting values in it.
   if (mesh.shape().replicate > 1) mesh.replicate().all_reduce_sum(own);
+}
+
+void ReduceScatter::forget() {
+  if (!in_flight_.empty() && model_.mesh().shape().shard > 1) {
+    throw std::logic_error("reduce: a step failed while its sums travelled between ranks: they cannot go on together");
+  }
+  in_flight_.clear();
 }
 
 }  // namespace ghostshard::fsdp

@@ -29,7 +29,7 @@ class GradientBuffers {
   GradientBuffers(const GroupedParameters& model, std::vector<bool> in_turn);
   bool in_turn(const FlatGroup& group) const;
   bool any_in_turn() const;
-  at::Tensor open_turn(const FlatGroup& group);  // zeros, as flat() gives them until close_turn()
+  at::Tensor open_turn(const FlatGroup& group);  // zeros, or what it holds if it is open; flat() until close_turn()
   void close_turn(const FlatGroup& group);       // whoever holds the tensor keeps it
   // [buffer_size]; throws std::invalid_argument for a frozen group, and for one in turn that is not open
   at::Tensor flat(const FlatGroup& group) const;
@@ -65,6 +65,8 @@ class ReduceScatter {
   // own [shard_size]: starting values in, sum out, in rank order as said above; starting values of replicas other than
   // 0 are ignored. Groups finish in the order they began.
   void finish(const FlatGroup& group, at::Tensor own);
+  // Drops what is in flight after a failure. std::logic_error between ranks, where it cannot be called back.
+  void forget();
 
  private:
   struct InFlight;

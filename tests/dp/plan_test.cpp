@@ -196,16 +196,17 @@ TEST(Clipper, RefusesASecondTapeWhileTheFirstIsOpenAndATapeAddedTwice) {
   EXPECT_NO_THROW(world.clipper.record(2));
 }
 
-struct TwoPasses : ::testing::Test {
+struct TwoPasses : ::testing::TestWithParam<bool> {
   std::unique_ptr<fsdp::Mesh> mesh = fsdp::Mesh::single();
   SingleLinear layer{*mesh, 6, 5};
   dp::DpPlan plan = plan_without_noise(2, 0.5);
-  dp::Clipper clipper = plan.clipper(layer.model, {.recording = dp::RecordingChoice::kTwoPass});
+  dp::Clipper clipper =
+      plan.clipper(layer.model, {.recording = dp::RecordingChoice::kTwoPass, .reduce_each = {GetParam()}});
   dp::RunKey key = key_of(1);
   dp::GaussianMechanism mechanism = plan.mechanism(layer.model, key, nullptr);
   fsdp::Lease lease{layer.model, 0};
   dp::SegmentsPtr segments = std::make_shared<kernels::Segments>(std::vector<int64_t>{0, 2, 4});
-  dp::ClippedSum sum = clipper.begin();
+  dp::ClippedSum sum = clipper.begin(mechanism, {0});
   std::shared_ptr<dp::Tape> tape = clipper.record(2);
 
   void pass(const at::Tensor& rows = at::ones({4, 6}), int uses = 1) {
@@ -215,7 +216,10 @@ struct TwoPasses : ::testing::Test {
   }
 };
 
-TEST_F(TwoPasses, AreBothNeeded) {
+INSTANTIATE_TEST_SUITE_P(, TwoPasses, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "reduced_each" : "summed_up"; });
+
+TEST_P(TwoPasses, AreBothNeeded) {
   pass();
   EXPECT_THROW(clipper.add(sum, tape), std::logic_error);
   EXPECT_TRUE(clipper.second_pass(sum, tape));
@@ -227,21 +231,21 @@ TEST_F(TwoPasses, AreBothNeeded) {
   EXPECT_NO_THROW(mechanism.release(std::move(sum), {0}));
 }
 
-TEST_F(TwoPasses, RefuseOtherRows) {
+TEST_P(TwoPasses, RefuseOtherRows) {
   pass();
   clipper.second_pass(sum, tape);
   EXPECT_THROW(pass(at::ones({4, 6}) * (1 + 0x1p-23)), std::logic_error);
 }
 
-TEST_F(TwoPasses, RefuseRowsThatComeMoreOften) {
+TEST_P(TwoPasses, RefuseRowsThatComeMoreOften) {
   pass();
   clipper.second_pass(sum, tape);
   EXPECT_THROW(pass(at::ones({4, 6}), 2), std::logic_error);
 }
 
-TEST_F(TwoPasses, RefuseAMatrixUsedTwice) { EXPECT_ANY_THROW(pass(at::ones({4, 6}), 2)); }
+TEST_P(TwoPasses, RefuseAMatrixUsedTwice) { EXPECT_ANY_THROW(pass(at::ones({4, 6}), 2)); }
 
-TEST_F(TwoPasses, ThatFailLeaveASumNobodyCanUse) {
+TEST_P(TwoPasses, ThatFailLeaveASumNobodyCanUse) {
   pass();
   clipper.second_pass(sum, tape);
   EXPECT_THROW(pass(at::zeros({4, 6})), std::logic_error);
@@ -253,13 +257,26 @@ TEST_F(TwoPasses, ThatFailLeaveASumNobodyCanUse) {
   EXPECT_THROW(mechanism.release(std::move(sum), {0}), std::logic_error);
 }
 
-TEST(Clipper, NeedsWholeSumsForTwoPasses) {
-  const auto mesh = fsdp::Mesh::single();
-  SingleLinear layer(*mesh, 6, 5);
-  const auto plan = plan_without_noise(2, 0.5);
-  EXPECT_THROW(plan.clipper(layer.model,
-                            {.recording = dp::RecordingChoice::kTwoPass, .reduce_each = std::vector<bool>(1, true)}),
-               std::invalid_argument);
+TEST_P(TwoPasses, ThatFailLeaveNothingForTheNextBatch) {
+  pass();
+  clipper.second_pass(sum, tape);
+  pass();  // its group may be on its way already
+  { const dp::ClippedSum given_up = std::move(sum); }
+  const auto released = [&](dp::Clipper& with, dp::GaussianMechanism& by, int64_t step) {
+    dp::ClippedSum next = with.begin(by, {step});
+    tape.reset();
+    tape = with.record(2);
+    pass();
+    with.second_pass(next, tape);
+    pass();
+    with.add(next, tape);
+    return by.release(std::move(next), {step}).slices().shard(*layer.model.groups()[0]).clone();
+  };
+  const at::Tensor after = released(clipper, mechanism, 1);
+  dp::Clipper fresh = plan.clipper(layer.model, {.recording = dp::RecordingChoice::kTwoPass});
+  dp::RunKey other_key = key_of(2);
+  dp::GaussianMechanism other = plan.mechanism(layer.model, other_key, nullptr);
+  EXPECT_TRUE(at::equal(after, released(fresh, other, 1)));
 }
 
 TEST(Clipper, HasNoSecondPassWhereOneIsEnough) {

@@ -149,6 +149,7 @@ TEST(ReduceScatter, groups_in_turn_have_a_buffer_only_in_their_turn) {
   at::Tensor message = gradients.open_turn(a);
   gradients.flat(a).fill_(1);
   EXPECT_EQ(message.sum().item<float>(), static_cast<float>(a.plan().buffer_size())) << "the same memory";
+  EXPECT_TRUE(gradients.open_turn(a).is_same(message)) << "open already";
   gradients.close_turn(a);
   EXPECT_THROW(gradients.flat(a), std::invalid_argument) << "closed again";
   EXPECT_EQ(message.use_count(), 1) << "nobody else keeps the memory";

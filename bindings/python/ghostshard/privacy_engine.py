@@ -78,7 +78,8 @@ class PrivacyEngine(opacus.PrivacyEngine):
     ) -> tuple:
         """As Opacus'. In modes "ghost" and "ghost_fsdp" returns (module or hooks, optimizer, criterion, data_loader).
 
-        Further keyword arguments of our modes: `memory_budget` (bytes for per-unit gradients kept until clipping),
+        Further keyword arguments of our modes: `memory_budget` (bytes that a microbatch may record
+        until it is clipped; where it takes more, a second backward takes the place of what is kept, with 0 from the beginning),
         `accumulate` (sum the microbatches of a step on the rank and reduce once) and `attribution_check` (True: models
         whose examples' gradients depend on each other are refused at the first backward, by two backwards more).
         """

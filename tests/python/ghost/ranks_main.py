@@ -188,6 +188,8 @@ SCENARIOS: dict[str, Callable] = {
     "gpt2_tied": sum_scenario(gpt2, tokens, next_token_loss, 0.5),
     "gpt2_accumulated": sum_scenario(gpt2, tokens, next_token_loss, 0.5, accumulate=True),
     "gpt2_checkpointed": sum_scenario(checkpointed_gpt2, tokens, next_token_loss, 0.5),
+    "gpt2_two_passes": sum_scenario(gpt2, tokens, next_token_loss, 0.5, memory_budget=0),
+    "gpt2_checkpointed_two_passes": sum_scenario(checkpointed_gpt2, tokens, next_token_loss, 0.5, memory_budget=0),
     "gpt2_with_lora": sum_scenario(gpt2_with_lora, tokens, next_token_loss, 0.05),
     "llama": sum_scenario(llama, tokens, next_token_loss, 0.5),
     "bert": sum_scenario(bert, tokens, masked_loss, 0.5),

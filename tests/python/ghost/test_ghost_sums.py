@@ -19,10 +19,14 @@ def expected_and_found(case: Case, **options) -> tuple[dict, dict]:
     return expected, Private(model, case.clip_norm, **options).step(case.loss, batches)
 
 
-@pytest.mark.parametrize("accumulate", [False, True], ids=["reduced_each", "accumulated"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"accumulate": True}, {"memory_budget": 0}, {"memory_budget": 0, "accumulate": True}],
+    ids=["reduced_each", "accumulated", "two_passes", "two_passes_accumulated"],
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_released_sum_is_the_oracles(case, accumulate):
-    expected, found = expected_and_found(case, accumulate=accumulate)
+def test_released_sum_is_the_oracles(case, options):
+    expected, found = expected_and_found(case, **options)
     assert oracle.worst_difference(found, expected) < TOLERANCE
 
 

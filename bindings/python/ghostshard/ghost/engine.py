@@ -36,8 +36,6 @@ from .nested import filled, first_tensor, without_rows
 from .packing import Packing
 from .repeat import Repeat
 
-_HOLD_MEMORY = 1 << 30
-
 
 class GhostEngine:
     """Patches `model` in place; `detach()` undoes it.
@@ -45,7 +43,8 @@ class GhostEngine:
     Args:
         model: plain, in DistributedDataParallel, or sharded by `fully_shard` (FSDP2).
         batch_first: where the units stand in layer inputs: the first dimension, or the second.
-        memory_budget: bytes for per-unit gradients that are kept between backward and clipping.
+        memory_budget: bytes that a microbatch may record until it is clipped (dp/session.h). None: per-unit gradients up
+            to 1 GiB and whatever rows it takes. Where a step took more, later ones go backward twice.
         accumulate: sum a logical batch's microbatches on the rank (float32, whole) and reduce once, instead of reducing
             each: less traffic, more memory.
         attribution_check: watch the first backwards for gradients that reach other units' rows (ghost/attribution.py).
@@ -57,7 +56,7 @@ class GhostEngine:
         *,
         batch_first: bool = True,
         loss_reduction: str = "mean",
-        memory_budget: int = _HOLD_MEMORY,
+        memory_budget: int | None = None,
         accumulate: bool = False,
         clipping: str = "flat",
         attribution_check: bool = True,
@@ -67,7 +66,9 @@ class GhostEngine:
         self.model = model
         self.batch_first = batch_first
         self.loss_reduction = loss_reduction
-        self.memory_budget = int(memory_budget)
+        if memory_budget is not None and not memory_budget >= 0:
+            raise ValueError(f"memory_budget must be a number of bytes, 0 or more, got {memory_budget!r}")
+        self.memory_budget = None if memory_budget is None else int(memory_budget)
         self.accumulate = accumulate
         self.clipping = clipping
         self.attribution_check = attribution_check
@@ -224,7 +225,7 @@ class GhostEngine:
             divisor=divisor,
             per_layer=self.clipping == "per_layer",
             reduce_each=not self.accumulate,
-            hold_memory_bytes=self.memory_budget,
+            memory_budget=self.memory_budget,
             key=key,
             run_id=self._run_id,
             first=self._next,
@@ -266,7 +267,10 @@ class GhostEngine:
                 self._attribution(session, loss_per_unit, self._repeat, packed=self._packed)
                 self._repeat = None
             self._open(session)
-            loss_per_unit.sum().backward()
+            loss = loss_per_unit.sum()
+            loss.backward(retain_graph=session.takes_two_passes)
+            if session.second_pass():
+                loss.backward()
         except BaseException:
             session.give_up_microbatch()
             raise
