@@ -182,6 +182,31 @@ def test_gradients_that_come_to_padding_count():
     assert worst_difference(private.released(), total) < TOLERANCE
 
 
+@pytest.mark.parametrize("way", [one_row, two_rows], ids=lambda way: way.__name__)
+def test_two_forwards_of_the_same_texts_are_one_microbatch(way):
+    """Dropout-free twins: the second forward doubles every unit's loss."""
+    torch.manual_seed(11)
+    model, users = gpt2(), some_users()
+    expected = clipped_sum(model, users, CLIP / 2)
+    private = Private(model, CLIP)
+    (private.module(**way(users)).loss + private.module(**way(users)).loss).backward()
+    found = private.released()
+    assert worst_difference(found, {name: 2 * value for name, value in expected.items()}) < TOLERANCE
+
+
+def test_an_evaluation_between_forward_and_backward_changes_nothing():
+    torch.manual_seed(11)
+    model, users = gpt2(), some_users()
+    expected = clipped_sum(model, users, CLIP)
+    private = Private(model, CLIP)
+    for part in (users, []):
+        loss = private.module(**one_row(part)).loss
+        with torch.no_grad():
+            private.module(torch.randint(0, 50, (3, 5)))
+        loss.backward()
+    assert worst_difference(private.released(), expected) < TOLERANCE
+
+
 def test_checkpointed_layers_know_their_texts():
     torch.manual_seed(11)
     model, users = gpt2(), some_users()
