@@ -128,6 +128,85 @@ def test_microbatches_and_empty_ones_add_up():
     assert all(not value.any() for value in private.released().values())
 
 
+@pytest.mark.parametrize("mixed_up", [False, True], ids=["together", "apart"])
+def test_one_user_moves_the_sum_by_at_most_the_clip_norm(mixed_up):
+    torch.manual_seed(11)
+    users, clip = some_users(2, 1, 3), 1e-3  # all are clipped
+    private = Private(gpt2(), clip)
+    texts = [(owner, text) for owner, user in enumerate(users) for text in user]
+    if mixed_up:
+        texts = [texts[i] for i in (0, 3, 2, 4, 1, 5)]
+
+    def released(left_out):
+        kept = [(owner, text) for owner, text in texts if owner != left_out]
+        own_loss(private, pack_texts([text for _, text in kept]) | {"user_ids": [owner for owner, _ in kept]})
+        return private.released()
+
+    whole = released(None)
+    for left_out in (0, 2):  # the user in between has one token and nothing to predict
+        without = released(left_out)
+        moved = torch.sqrt(sum((whole[name] - without[name]).double().square().sum() for name in whole))
+        assert 0.99 * clip < moved <= clip * (1 + 1e-5)
+
+
+class SeesItsPadding(nn.Module):
+    """Each text's tokens also take from the place after the text: gradients that come to padding are that text's."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x, after):
+        h = torch.tanh(self.inner(x))
+        return self.out(h + h.gather(1, after[..., None].expand_as(h)))
+
+
+def test_gradients_that_come_to_padding_count():
+    """After texts, before the first text of a row, and a row of nothing else."""
+    torch.manual_seed(11)
+    segments = torch.tensor([[-1, 0, 0, -1, 1, 1], [-1] * 6])
+    units = torch.tensor([[0, 0, 0, 0, 1, 1], [1] * 6])
+    after = torch.tensor([[3, 0, 3, 0, 5, 4], [0] * 6])  # within what is a unit's
+    model, x, y = SeesItsPadding(), torch.randn(2, 6, 6), torch.randint(0, 3, (2, 6))
+    twin, total = copy.deepcopy(model).double(), {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for unit in (0, 1):
+        twin.zero_grad()
+        losses = functional.cross_entropy(twin(x.double(), after).transpose(1, 2), y, reduction="none")
+        losses[(units == unit) & (segments >= 0)].mean().backward()
+        norm = torch.sqrt(sum(p.grad.square().sum() for p in twin.parameters()))
+        for name, p in twin.named_parameters():
+            total[name] = total[name] + p.grad * min(1.0, 0.1 / float(norm))
+    private = Private(model, 0.1)
+    criterion = PrivateCriterion(private.engine, private.optimizer, nn.CrossEntropyLoss())
+    criterion(private.module(x, after, segment_ids=segments).transpose(1, 2), y).backward()
+    assert worst_difference(private.released(), total) < TOLERANCE
+
+
+@pytest.mark.parametrize("way", [one_row, two_rows], ids=lambda way: way.__name__)
+def test_two_forwards_of_the_same_texts_are_one_microbatch(way):
+    """Dropout-free twins: the second forward doubles every unit's loss."""
+    torch.manual_seed(11)
+    model, users = gpt2(), some_users()
+    expected = clipped_sum(model, users, CLIP / 2)
+    private = Private(model, CLIP)
+    (private.module(**way(users)).loss + private.module(**way(users)).loss).backward()
+    found = private.released()
+    assert worst_difference(found, {name: 2 * value for name, value in expected.items()}) < TOLERANCE
+
+
+def test_an_evaluation_between_forward_and_backward_changes_nothing():
+    torch.manual_seed(11)
+    model, users = gpt2(), some_users()
+    expected = clipped_sum(model, users, CLIP)
+    private = Private(model, CLIP)
+    for part in (users, []):
+        loss = private.module(**one_row(part)).loss
+        with torch.no_grad():
+            private.module(torch.randint(0, 50, (3, 5)))
+        loss.backward()
+    assert worst_difference(private.released(), expected) < TOLERANCE
+
+
 def test_checkpointed_layers_know_their_texts():
     torch.manual_seed(11)
     model, users = gpt2(), some_users()

@@ -7,6 +7,7 @@ guard     stops a backward that would form a gradient past the rules
 packing   texts laid end to end: which rows are whose
 attribution whether an example's gradient reaches other examples' rows
 repeat    whether its values reach their outputs
+inputs    what a model's forward was called with
 nested    tensors in what a model takes and gives
 loss      per-example losses and the object whose backward() runs a private step's backward
 optimizer Opacus' optimizer over the engine

@@ -38,12 +38,13 @@ class AttributionCheck:
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
 
-    def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None, *, packed: bool) -> None:
+    def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None) -> None:
         """Before the backward of [units] losses, whose graph is kept. RuntimeError on all ranks where rows were reached.
 
         repeat: of the model's forward; None where its layers were called one by one.
         """
         units = len(losses)
+        packed = repeat is not None and repeat.inputs.packing is not None
         if self._control is not None and self._settled:
             if units and packed not in self._settled:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")

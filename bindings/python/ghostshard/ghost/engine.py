@@ -18,21 +18,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from .. import _native
-from . import packing as packed
-from . import rules
+from . import inputs, rules
 from .attribution import AttributionCheck
 from .guard import Guard, warn_of_uncovered
-from .layout import (
-    Layout,
-    Ranks,
-    is_replicated,
-    own_parameters,
-    ranks_of_fsdp,
-    ranks_of_replicas,
-    read_layout,
-)
-from .loss import PrivateLoss, loss_kind, loss_of_transformers
-from .nested import filled, first_tensor, without_rows
+from .layout import Layout, Ranks, own_parameters, ranks_of, read_layout
+from .loss import PrivateLoss, loss_of_transformers
 from .packing import Packing
 from .repeat import Repeat
 
@@ -73,9 +63,8 @@ class GhostEngine:
         self.clipping = clipping
         self.attribution_check = attribution_check
         self.fsdp = isinstance(model, FSDPModule)
-        replicated = not self.fsdp and is_replicated(model)
         self.layout: Layout = read_layout(model, fsdp=self.fsdp)
-        self.ranks: Ranks = ranks_of_fsdp(self.layout) if self.fsdp else ranks_of_replicas() if replicated else Ranks()
+        self.ranks: Ranks = ranks_of(model, self.layout, fsdp=self.fsdp)
         # The Hugging Face model in it (a PEFT model holds one), if any.
         self._transformer = next((module for module in model.modules() if hasattr(module, "loss_type")), None)
         self._session: Any = None
@@ -91,11 +80,8 @@ class GhostEngine:
         self._ledger: tuple[str, str] | None = None
         self._ledger_open = False
         self._in_forward = False
-        self._labels: torch.Tensor | None = None
-        self._placeholder = False
-        self.packing: Packing | None = None  # of the last forward
-        self._packed = False  # the microbatch that was begun
-        self._repeat: Repeat | None = None  # its forward
+        self._inputs: inputs.Inputs | None = None  # of the last forward
+        self._begun: inputs.Inputs | None = None  # of the last that began a microbatch; None: a layer called on its own
         self._repeating = False
         self._enabled = True
         self._handles: list = []
@@ -181,19 +167,29 @@ class GhostEngine:
     def session(self) -> Any:
         return self._session
 
+    @property
+    def packing(self) -> Packing | None:
+        """How the last forward's batch was packed."""
+        return None if self._inputs is None else self._inputs.packing
+
     def begin(self, units: int) -> None:
         self._prepare_session()
-        self._packed = self.packing is not None
-        if self._packed and not self._placeholder:
-            self._session.begin_packed(*self.packing.described())
+        self._session.begin_microbatch(units)
+
+    def _begin(self, given: inputs.Inputs) -> None:
+        self._prepare_session()
+        if given.packing is None or given.units == 0:
+            self._session.begin_microbatch(max(given.units, 1))  # a placeholder stands for none
         else:
-            self._session.begin_microbatch(units)
+            self._session.begin_packed(*given.packing.described())
+        self._begun = given
 
     def units_of(self, x: torch.Tensor) -> int:
         """How many units this forward is over; a layer called on its own says so by its input."""
+        packed = self._begun is not None and self._begun.packing is not None
         begun = self._session is not None and self._session.units >= 0
-        if not begun or not (self._in_forward or self._packed):
-            self.packing = self._repeat = None
+        if not begun or not (self._in_forward or packed):
+            self._inputs = self._begun = None
             self.begin(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self._session.units
 
@@ -213,9 +209,7 @@ class GhostEngine:
         if not any(trainable):
             raise ValueError("the model has no trainable parameter")
         rate, divisor = self._constants
-        key = None
-        if self._generator is not None:
-            key = bytes(32)  # renewed with every logical batch
+        key = None if self._generator is None else bytes(32)  # renewed with every logical batch
         self._session = _native.load("engine").Session(
             units=self.layout.specs(),
             mesh=self.ranks.shape,
@@ -233,8 +227,8 @@ class GhostEngine:
         )
         self._trainable = trainable
         if self.attribution_check:
-            control = self.ranks.handles[3] if self.ranks.handles else None
-            self._attribution = AttributionCheck(control, [entry.name for entry in self.layout.parameters])
+            names = [entry.name for entry in self.layout.parameters]
+            self._attribution = AttributionCheck(self.ranks.control, names)
         if self._ledger is not None:
             path, header = self._ledger
             if self.ranks.rank == 0:
@@ -254,7 +248,8 @@ class GhostEngine:
         session = self._session
         if session is None or session.units < 0:
             raise RuntimeError("backward() needs a forward of the private model with gradients enabled before it")
-        units = 0 if self._placeholder else session.units
+        given, self._begun = self._begun, None
+        units = session.units if given is None else given.units
         if loss_per_unit.dim() != 1 or loss_per_unit.shape[0] != units:
             session.give_up_microbatch()
             raise ValueError(
@@ -264,8 +259,7 @@ class GhostEngine:
         self._in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
             if self._attribution is not None:
-                self._attribution(session, loss_per_unit, self._repeat, packed=self._packed)
-                self._repeat = None
+                self._attribution(session, loss_per_unit, None if given is None else Repeat(self._again, given))
             self._open(session)
             loss = loss_per_unit.sum()
             loss.backward(retain_graph=session.takes_two_passes)
@@ -297,8 +291,7 @@ class GhostEngine:
                 "clip norm and noise multiplier may change between logical batches, not within one: this one began "
                 f"with {begun}, now they are {now}"
             )
-        owned = session.release()
-        for entry, own in zip(self.layout.parameters, owned):
+        for entry, own in zip(self.layout.parameters, session.release()):
             if own is not None and entry.parameter.requires_grad:
                 entry.set_gradient(own)
 
@@ -349,47 +342,22 @@ class GhostEngine:
         """A copied model is not private: its hooks come to an engine that does nothing."""
         idle = object.__new__(GhostEngine)
         idle._enabled = False
-        idle._labels = None
-        idle._placeholder = False
+        idle._inputs = None
         idle._transformer = None
         idle._repeating = False
         idle.batch_first = True
         return idle
 
-    def _before_forward(self, _module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
+    def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self._repeating:
             return None
-        self._labels, self._placeholder = None, False
-        said, kwargs = packed.taken(_module, kwargs)
-        first = first_tensor(args, kwargs)
-        if first is None and (said or self.recording):
-            raise ValueError("the model's forward needs a tensor that tells how many examples the batch has")
-        if said and not self.batch_first:
-            raise ValueError("packed texts need batch_first=True: their rows are taken in the order [B,T]")
-        self.packing = packing = packed.read(said, first)
-        labels = None if self._transformer is None else kwargs.get("labels")
-        if labels is not None and packing is not None:  # also where the model's own loss is formed: in evaluation
-            causal = loss_kind(self._transformer) == "ForCausalLM"
-            labels = packing.labels_of_segments(labels, causal=causal)
-            kwargs = {**kwargs, "labels": labels}
-        if not self.recording:
-            return args, kwargs
-        dim = 0 if self.batch_first or first.dim() < 2 else 1
-        if labels is not None:
-            # Its own loss would be a mean over the tokens of all examples: ours is formed from the logits, one by one.
-            self._labels = labels
-            kwargs = {name: value for name, value in kwargs.items() if name != "labels"}
-        units = first.shape[dim] if self.packing is None else self.packing.units
-        if units == 0:
-            # Many a model cannot reshape a batch of none. One example of zeros takes its place, and nothing of its
-            # output is handed on: all its gradients are zeros.
-            self._placeholder = True
-            self._empty_dim = dim if first.shape[dim] == 0 else 1
-            args, kwargs = filled(args), filled(kwargs)
-        self.begin(max(units, 1))
-        self._in_forward = True
-        self._repeat = Repeat(self._again, args, kwargs, first, dim, self.packing)
-        return args, kwargs
+        given = self._inputs = inputs.read(
+            module, self._transformer, args, kwargs, batch_first=self.batch_first, recording=self.recording
+        )
+        if self.recording:
+            self._begin(given)
+            self._in_forward = True
+        return given.args, given.kwargs
 
     def _again(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward within a backward, beside what was recorded."""
@@ -405,14 +373,13 @@ class GhostEngine:
         self._in_forward = False
         if output is None:
             return None
-        if self._placeholder:
-            output = without_rows(output, self._empty_dim)
-        if self._labels is None:
+        given = self._inputs
+        output = given.output_of_units(output)
+        if given.labels is None:
             return output
-        labels, self._labels = self._labels, None
         if not hasattr(output, "logits"):
             raise ValueError("labels with return_dict=False: the model's loss needs its output by name")
-        losses = loss_of_transformers(self._transformer, output, labels, self.loss_reduction, self.packing)
+        losses = loss_of_transformers(self._transformer, output, given.labels, self.loss_reduction, given.packing)
         output["loss"] = PrivateLoss(self, losses, self.loss_reduction)
         return output
 

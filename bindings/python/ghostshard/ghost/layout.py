@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -150,6 +151,11 @@ class Ranks:
     handles: tuple = ()  # keeps the groups alive
 
     @property
+    def control(self) -> Any:
+        """The group of all ranks; None for one alone."""
+        return self.handles[3] if self.handles else None
+
+    @property
     def data_ranks(self) -> int:
         return self.shape[0] * self.shape[1]
 
@@ -208,3 +214,10 @@ def ranks_of_fsdp(layout: Layout) -> Ranks:
 def ranks_of_replicas() -> Ranks:
     """All ranks hold the whole model (DistributedDataParallel). A collective."""
     return _connect(torch.arange(dist.get_world_size()).unsqueeze(1))
+
+
+def ranks_of(model: nn.Module, layout: Layout, *, fsdp: bool) -> Ranks:
+    """A collective where there are several."""
+    if fsdp:
+        return ranks_of_fsdp(layout)
+    return ranks_of_replicas() if is_replicated(model) else Ranks()

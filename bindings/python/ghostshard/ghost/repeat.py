@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from .inputs import Inputs
 from .nested import mapped
-from .packing import Packing
 
 # Rows of a matrix product follow from their own inputs alone, bit for bit on most machines; this far they may be off.
 _LEAST_CHANGE = 1e-4
@@ -24,11 +24,7 @@ _DIRECTIONS = 4
 @dataclass(frozen=True)
 class Repeat:
     forward: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    examples: torch.Tensor  # which of the tensors in args and kwargs holds the units
-    dim: int  # where they stand
-    packing: Packing | None
+    inputs: Inputs
 
     def reaches_others(self, chosen: torch.Tensor) -> bool:
         """Whether the inputs of the chosen units, or of the rest, move outputs of the others. chosen: bool [units].
@@ -41,15 +37,18 @@ class Repeat:
             for exchanged in (torch.zeros_like(chosen), chosen, torch.ones_like(chosen)):
                 torch.set_rng_state(coins)
                 new = self._exchanged(exchanged)
-                made = [mapped(lambda t: new if t is self.examples else t, each) for each in (self.args, self.kwargs)]
-                outputs.append(self._rows_of_output(self.forward(*made[0], **made[1]), len(chosen)))
+                args, kwargs = (
+                    mapped(lambda t: new if t is self.inputs.examples else t, each)
+                    for each in (self.inputs.args, self.inputs.kwargs)
+                )
+                outputs.append(self._rows_of_output(self.forward(*args, **kwargs), len(chosen)))
         torch.set_rng_state(coins)
         as_given, some, all_of_them = outputs
         return _differ(as_given, some, ~self._of_rows(chosen)) or _differ(some, all_of_them, self._of_rows(chosen))
 
     def _exchanged(self, units: torch.Tensor) -> torch.Tensor:
         """The examples, with values of these units mirrored in the range of all: token ids stay token ids."""
-        x = self.examples
+        x = self.inputs.examples
         if not bool(units.any()) or x.is_complex():
             return x
         numbers = x[torch.isfinite(x)] if x.is_floating_point() else x
@@ -58,12 +57,12 @@ class Repeat:
         other = ~x if x.dtype == torch.bool else numbers.min() + numbers.max() - x
         mine = self._of_rows(units)
         shape = x.shape
-        if self.packing is not None:
+        if self.inputs.packing is not None:
             return torch.where(mine[:, None], other.reshape(len(mine), -1), x.reshape(len(mine), -1)).view(shape)
-        return torch.where(mine.view([-1 if i == self.dim else 1 for i in range(x.dim())]), other, x)
+        return torch.where(mine.view([-1 if i == self.inputs.dim else 1 for i in range(x.dim())]), other, x)
 
     def _of_rows(self, of_units: torch.Tensor) -> torch.Tensor:
-        return of_units if self.packing is None else of_units[self.packing.unit_of_row]
+        return of_units if self.inputs.packing is None else of_units[self.inputs.packing.unit_of_row]
 
     def _rows_of_output(self, output: Any, units: int) -> list[torch.Tensor]:
         """Every floating tensor in it that has the batch's rows, as [rows, ...], seen from a few directions."""
@@ -71,14 +70,14 @@ class Repeat:
 
         def keep(value: torch.Tensor) -> torch.Tensor:
             if value.is_floating_point():
-                if self.packing is not None:
-                    n = self.packing.rows
-                    for extents in (self.packing.extents, (n,), (1, n)):
+                if self.inputs.packing is not None:
+                    n = self.inputs.packing.rows
+                    for extents in (self.inputs.packing.extents, (n,), (1, n)):
                         if tuple(value.shape[: len(extents)]) == extents:
                             found.append(_narrowed(value, len(extents)).reshape(n, -1))
                             break
-                elif value.dim() > self.dim and value.shape[self.dim] == units:
-                    found.append(_narrowed(value, self.dim + 1).movedim(self.dim, 0).reshape(units, -1))
+                elif value.dim() > self.inputs.dim and value.shape[self.inputs.dim] == units:
+                    found.append(_narrowed(value, self.inputs.dim + 1).movedim(self.inputs.dim, 0).reshape(units, -1))
             return value
 
         if units:
