@@ -33,7 +33,7 @@ def results(request, tmp_path_factory) -> dict:
 
 
 SUMS = [
-    "mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "layer_without_a_rule", "gpt2_tied",
+    "mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "conv2d_few_places", "layer_without_a_rule", "gpt2_tied",
     "gpt2_accumulated", "gpt2_checkpointed", "gpt2_with_lora", "llama", "bert", "language_sharded_by_leaf",
 ]  # fmt: skip
 

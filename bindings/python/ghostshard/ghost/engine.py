@@ -276,7 +276,7 @@ class GhostEngine:
                 continue
             if isinstance(parameter, DTensor):
                 parameter.grad = DTensor.from_local(
-                    own.to(parameter.dtype),
+                    own.view(-1, *parameter.shape[1:]).to(parameter.dtype),
                     parameter.device_mesh,
                     parameter.placements,
                     run_check=False,

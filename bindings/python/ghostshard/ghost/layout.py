@@ -7,6 +7,7 @@ DTensor's mesh, placements and local tensors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -37,8 +38,9 @@ class ParameterEntry:
 
     @property
     def shape(self) -> list[int]:
-        # A scalar is a vector of one element to the engine.
-        return list(self.parameter.shape) or [1]
+        """As the engine knows it: a scalar is a vector of one element, a kernel [p, c, ...] a matrix of p rows."""
+        shape = list(self.parameter.shape) or [1]
+        return shape if len(shape) <= 2 else [shape[0], math.prod(shape[1:])]
 
 
 @dataclass
