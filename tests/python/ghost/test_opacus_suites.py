@@ -27,9 +27,8 @@ Tests left out, and why:
   batch_memory_manager, gradient_accumulation, mixed_precision     go backward from plain tensors, the first with a loss that
                             couples examples ([B] − [B,1]); the same claims are in test_privacy_engine.py and test_autocast.py
   grad_sample_module, grad_sample_hooks*    read p.grad_sample of Opacus' own classes
-  privacy_engine_validation: *_ew, test_custom_linear_hooks, test_unsupported_hooks     ask for marks of modes that stay Opacus'
-  privacy_engine_validation: test_extra_param_hooks_requires_grad     asks that parameters beside children be refused; here
-                            they are taken whole, exactly (test_ghost_sums.py)
+  privacy_engine_validation: *_ew, test_custom_linear_hooks, test_unsupported_hooks, test_extra_param_hooks_requires_grad
+                            ask for marks of modes that stay Opacus' (ours takes those models: test_ghost_sums.py)
   randomness: DataLoaderSwitchRandomnessTest     of Opacus' switch_generator, on loaders that are not private
   adaclip, validators, module_validator, dp_layers, per_sample_gradients_utils, prv_accountant     of classes that stay Opacus'
   multi*, ddp_hook_check                    need two GPUs and NCCL

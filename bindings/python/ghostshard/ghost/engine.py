@@ -251,8 +251,15 @@ class GhostEngine:
         self._in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
             loss_per_unit.sum().backward()
-        except BaseException:
+        except BaseException as error:
             session.give_up_microbatch()
+            if "a tape serves one backward pass" in str(error):
+                raise RuntimeError(
+                    "layers ran a backward of their own within this backward, as activation checkpointing with "
+                    "use_reentrant=True does: their norms would not be of one example. Pass use_reentrant=False to "
+                    "torch.utils.checkpoint, or gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's "
+                    "gradient_checkpointing_enable; nothing of this backward was kept"
+                ) from error
             raise
         finally:
             self._in_forward = False

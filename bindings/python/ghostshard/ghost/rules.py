@@ -10,11 +10,12 @@ torch.func in backward, while its weights are gathered.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import types
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -118,6 +119,44 @@ class PatchedForward:
         return types.MethodType(original_class(self.layer.module).forward, copied)
 
 
+# Autocast ------------------------------------------------------------------------------------------------------------
+# What autocast rounds is rounded before it is recorded: norms are of the values that outputs and gradients come from.
+
+
+def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if x.is_floating_point() and torch.is_autocast_enabled(kind) else None
+
+
+def _in_lower_precision(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple:
+    """x and parameters as autocast hands them to a linear layer or a convolution."""
+    dtype = _autocast_dtype(x)
+    if dtype is None or x.dtype == torch.float64:
+        return (x, *parameters)
+    return (x.to(dtype), *(None if p is None else p.detach().to(dtype) for p in parameters))
+
+
+def _without_autocast(x: torch.Tensor) -> contextlib.AbstractContextManager:
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _as_in(state: tuple[str, torch.dtype, bool] | None) -> Iterator[None]:
+    """Autocast as it was in a forward, for a computation in backward."""
+    if state is None:
+        yield
+        return
+    device, dtype, enabled = state
+    with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):
+        yield
+
+
+def _autocast_state(x: torch.Tensor) -> tuple[str, torch.dtype, bool]:
+    kind = x.device.type
+    return kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+
 # Affine layers ------------------------------------------------------------------------------------------------------
 
 
@@ -132,10 +171,9 @@ def conv1d_of_transformers(layer: Layer, x: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(layer: Layer, x: torch.Tensor, *, stored_transposed: bool) -> torch.Tensor:
-    module, x = layer.module, layer.units_first(x)
-    y = layer.session.linear(
-        layer.number("weight"), layer.number("bias"), stored_transposed, x, module.weight, module.bias
-    )
+    x, weight, bias = _in_lower_precision(layer.units_first(x), layer.module.weight, layer.module.bias)
+    with _without_autocast(x):
+        y = layer.session.linear(layer.number("weight"), layer.number("bias"), stored_transposed, x, weight, bias)
     return layer.as_given(y)
 
 
@@ -241,6 +279,7 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
             f"{layer.name}: a convolution's input must be [{units} units of this batch, channels, {dims} extents], got "
             f"{tuple(x.shape)}"
         )
+    x, weight, bias = _in_lower_precision(x, module.weight, module.bias)
     if module.padding_mode != "zeros" or any(module._reversed_padding_repeated_twice):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         x = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
@@ -252,9 +291,8 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
         return _Convolution.apply(x, layer, torch.zeros((), requires_grad=True))
     extents = _places(module, x)
     rows = _patches(module, x).flatten(1, 1 + dims).flatten(2).transpose(1, 2)  # [units, places, c·k]
-    y = layer.session.linear(
-        layer.number("weight"), layer.number("bias"), False, rows, module.weight, module.bias
-    )
+    with _without_autocast(x):
+        y = layer.session.linear(layer.number("weight"), layer.number("bias"), False, rows, weight, bias)
     return y.transpose(1, 2).unflatten(2, extents)
 
 
@@ -282,9 +320,11 @@ class _Convolution(torch.autograd.Function):
         for number in layer.numbers.values():
             layer.session.count_use(number)
         zeros = [0] * len(module.kernel_size)
-        return torch.convolution(
-            x, module.weight, module.bias, module.stride, zeros, module.dilation, False, zeros, module.groups
-        )
+        x, weight, bias = _in_lower_precision(x, module.weight, module.bias)
+        with _without_autocast(x):
+            return torch.convolution(
+                x, weight, bias, module.stride, zeros, module.dilation, False, zeros, module.groups
+            )
 
     @staticmethod
     def backward(ctx, g):
@@ -300,7 +340,7 @@ class _Convolution(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             zeros = [0] * len(module.kernel_size)
             of_x, _, _ = torch.ops.aten.convolution_backward(
-                g, x, module.weight, None, module.stride, zeros, module.dilation, False, zeros, module.groups,
+                g, x, module.weight.to(x.dtype), None, module.stride, zeros, module.dilation, False, zeros, module.groups,
                 (True, False, False),
             )  # fmt: skip
         return of_x, None, None
@@ -371,6 +411,7 @@ class _PerExample(torch.autograd.Function):
         ctx.layer = layer
         ctx.tape = layer.session.tape
         ctx.save_for_backward(*inputs)
+        ctx.autocast = _autocast_state(inputs[0])
         for number in layer.numbers.values():
             layer.session.count_use(number)
         bare = skeleton(layer.module)
@@ -402,9 +443,10 @@ class _PerExample(torch.autograd.Function):
         floats = [inputs[i] for i in differentiable]
         if inputs[0].shape[0] == 0:
             return (None, None, *(torch.zeros_like(v) if v.is_floating_point() else None for v in inputs))
-        of_parameters, of_inputs = torch.func.vmap(one, in_dims=(None, 0, 0, 0), randomness="error")(
-            parameters, floats, list(inputs), gradient
-        )
+        with _as_in(ctx.autocast):
+            of_parameters, of_inputs = torch.func.vmap(one, in_dims=(None, 0, 0, 0), randomness="error")(
+                parameters, floats, list(inputs), gradient
+            )
         for name, value in of_parameters.items():
             shape = value.shape if value.dim() > 1 else (*value.shape, 1)
             layer.session.instantiated(ctx.tape, layer.numbers[name], value.reshape(shape))
