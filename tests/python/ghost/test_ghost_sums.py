@@ -88,6 +88,16 @@ def test_an_empty_batch_releases_zeros():
     assert all(not value.any() for value in found.values())
 
 
+def test_an_empty_batch_with_labels_is_a_step():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 8}
+    private = Private(GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)), 1.0)
+    none = torch.zeros(0, 7, dtype=torch.long)
+    private.module(input_ids=none, labels=none).loss.backward()
+    assert all(not value.any() for value in private.released().values())
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_an_example_that_is_not_finite_counts_for_nothing(bad):
     case = next(case for case in CASES if case.name == "mlp")
