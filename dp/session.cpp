@@ -92,7 +92,8 @@ const fsdp::Parameter* Session::valued(int64_t id, const std::optional<at::Tenso
   if (id < 0) return nullptr;
   const fsdp::Parameter& found = parameter(id);
   TORCH_CHECK_VALUE(value.has_value(), "parameter '", found.name(), "' needs a value");
-  model_.set_value(found, *value);
+  const bool fits = value->numel() == found.numel();  // declared flatter than it is, where it has many extents
+  model_.set_value(found, fits ? value->detach().view(found.shape()) : *value);
   return &found;
 }
 
@@ -192,7 +193,12 @@ at::Tensor Session::affine(int64_t scale, int64_t shift, const at::Tensor& x,
 void Session::instantiated(const std::shared_ptr<Tape>& tape, int64_t id, const at::Tensor& gradients) {
   TORCH_CHECK_VALUE(tape != nullptr, "gradients are recorded on the tape of their forward");
   const fsdp::Parameter& of = parameter(id);
-  if (of.trainable()) tape->instantiated(of, gradients);
+  if (!of.trainable()) return;
+  // Kernels [p, c, ...] are matrices of p rows here.
+  const bool fits = gradients.dim() > 0 && gradients.numel() == gradients.size(0) * of.numel();
+  std::vector<int64_t> shape{fits ? gradients.size(0) : 0};
+  shape.insert(shape.end(), of.shape().begin(), of.shape().end());
+  tape->instantiated(of, fits ? gradients.reshape(shape) : gradients);
 }
 
 void Session::begin_attribution_check(const std::vector<bool>& chosen) {

@@ -306,6 +306,27 @@ TEST_F(OneRank, holds_one_pair_of_terms_for_a_batch) {
   for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(at::equal(first[i], expected[i]));
 }
 
+TEST_F(OneRank, charges_steps_that_were_charged_before_as_the_attempts_that_follow) {
+  session_.set_attempts(Attempts::from_json(nlohmann::json::parse("[[1,3]]")));
+  microbatch();
+  (void)session_.release();
+  EXPECT_EQ(session_.next().step, 1);
+  EXPECT_EQ(session_.next().attempt, 3);
+  microbatch();
+  (void)session_.release();
+  EXPECT_EQ(session_.next().step, 2);
+  EXPECT_EQ(session_.next().attempt, 0);
+}
+
+TEST_F(OneRank, takes_values_of_more_extents_for_a_matrix_and_of_no_other_size) {
+  const auto forward = [&](const at::Tensor& weight) {
+    session_.begin_microbatch(2);
+    return session_.linear(kMatrix, kBias, false, at::ones({2, 3, kWidth}), weight, weights_[kBias]);
+  };
+  EXPECT_TRUE(at::equal(forward(weights_[kMatrix].view({kWidth, 2, kWidth / 2})), forward(weights_[kMatrix])));
+  EXPECT_THROW(forward(at::zeros({kWidth, kWidth + 1})), std::invalid_argument);
+}
+
 TEST_F(OneRank, says_which_layer_lost_track_of_units) {
   session_.begin_microbatch(4);
   try {

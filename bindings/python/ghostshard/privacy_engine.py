@@ -163,6 +163,7 @@ class PrivacyEngine(opacus.PrivacyEngine):
         self._header = _ledger_header(data_loader, sample_rate, expected_batch, ghost, engine, poisson_sampling)
         if self._ledger is not None:
             engine.attach_ledger(self._ledger, self._header)
+        self._spending.own = checkpoint.on_rank_0(engine.ranks, lambda: self._spending.own)  # all ranks are one process here
         self._ghost, self._loader = engine, data_loader
         return private, ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction), data_loader
 

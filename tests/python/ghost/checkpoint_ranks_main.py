@@ -139,7 +139,16 @@ def stateful() -> None:
     run = Run(3, ledger=False)
     run.engine.load_checkpoint(path=FOLDER / "stateful", module=run.module, optimizer=run.optimizer)
     again = all(torch.equal(value, run.whole()["model"][name]) for name, value in saved["model"].items())
-    write("stateful.json", {"weights": same, "again": again} | run.found())
+    found = run.found()
+    # Back to a checkpoint of its own, on all ranks alike: steps since then are counted once.
+    run.noise()
+    dcp.save({"privacy": run.engine}, checkpoint_id=FOLDER / "own")
+    run.noise()
+    run.noise()
+    dcp.load({"privacy": run.engine}, checkpoint_id=FOLDER / "own")
+    histories: list = [None] * dist.get_world_size()
+    dist.all_gather_object(histories, run.engine.accountant.history)
+    write("stateful.json", {"weights": same, "again": again, "back": histories} | found)
 
 
 def torn() -> None:

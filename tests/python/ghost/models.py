@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -117,6 +118,38 @@ def partly_frozen() -> nn.Module:
     return model
 
 
+def conv_partly_frozen() -> nn.Module:
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 2), nn.Tanh(), nn.Conv2d(4, 8, 3), nn.Flatten(), nn.Linear(8, 3)
+    )
+    model[0].bias.requires_grad_(False)
+    model[1].weight.requires_grad_(False)
+    model[3].requires_grad_(False)
+    return model
+
+
+class ConvTwice(nn.Module):
+    """One weight over few places (recorded by rows there) and over many."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(16, 16, 2, padding=1)
+        self.out = nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.conv(x))
+        return self.out(self.conv(x.repeat(1, 1, 12)).mean(2))
+
+
+def gemma_norm(family: str) -> nn.Module:
+    """Scales x̂ by 1 + weight."""
+    modeling = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    norm = getattr(modeling, f"{family.capitalize()}RMSNorm")(6)
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(-0.5, 0.5, 6))
+    return norm
+
+
 CASES = [
     Case("mlp", lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)),
          lambda: [(rows(6), labels()), (rows(6, scale=3.0), labels())], class_loss),
@@ -126,6 +159,8 @@ CASES = [
     Case("layer_called_twice", TwoUses, lambda: [(rows(6), labels())], class_loss),
     Case("layer_norm_of_2_extents", lambda: nn.Sequential(nn.LayerNorm((2, 6)), nn.Flatten(), nn.Linear(12, 3)),
          lambda: [(rows(2, 6), labels())], class_loss),
+    Case("layer_norm_of_3_extents", lambda: nn.Sequential(nn.LayerNorm((2, 3, 2)), nn.Flatten(), nn.Linear(12, 3)),
+         lambda: [(rows(2, 3, 2), labels())], class_loss),
     Case("language_untied", lambda: Language(tied=False), token_ids, next_token_loss, 0.3),
     Case("language_tied", lambda: Language(tied=True), token_ids, next_token_loss, 0.3),
     Case("language_tied_and_embedded_twice", lambda: Language(tied=True, twice=True), token_ids, next_token_loss, 0.3),
@@ -136,6 +171,21 @@ CASES = [
          lambda: pictures(2, 6, 6), class_loss),
     Case("conv3d_in_groups", lambda: nn.Sequential(nn.Conv3d(2, 4, 2, groups=2, bias=False), nn.Flatten(), nn.Linear(32, 3)),
          lambda: pictures(2, 3, 3, 3), class_loss),
+    Case("conv2d_few_places", lambda: nn.Sequential(nn.Conv2d(8, 24, 3, padding="same"), nn.Flatten(), nn.Linear(96, 3)),
+         lambda: pictures(8, 2, 2), class_loss),
+    Case("conv2d_dilated_in_groups", lambda: nn.Sequential(
+            nn.Conv2d(4, 6, (3, 2), stride=(1, 2), dilation=(2, 1), groups=2, padding=(1, 2), padding_mode="reflect"),
+            nn.Flatten(), nn.Linear(6 * 4 * 5, 3)),
+         lambda: [*pictures(4, 6, 6), *pictures(4, 6, 6)], class_loss),
+    Case("conv1d_circular_without_bias", lambda: nn.Sequential(
+            nn.Conv1d(2, 4, 4, padding="same", padding_mode="circular", bias=False), nn.Flatten(), nn.Linear(24, 3)),
+         lambda: pictures(2, 6), class_loss),
+    Case("conv3d_depthwise", lambda: nn.Sequential(nn.Conv3d(3, 3, 2, groups=3, padding=1), nn.Flatten(), nn.Linear(192, 3)),
+         lambda: pictures(3, 3, 3, 3), class_loss),
+    Case("conv1d_called_at_two_lengths", ConvTwice, lambda: pictures(16, 3), class_loss),
+    Case("conv2d_partly_frozen", conv_partly_frozen, lambda: pictures(2, 6, 6), class_loss),
+    *(Case(f"{family}_norm", lambda family=family: nn.Sequential(nn.Linear(6, 6), gemma_norm(family), nn.Linear(6, 3)),
+           lambda: [(rows(6), labels())], class_loss) for family in ("gemma", "gemma2", "gemma3")),
     Case("layer_without_a_rule", lambda: nn.Sequential(nn.Linear(6, 6), Scaled(), nn.Linear(6, 3)),
          lambda: [(rows(6), labels())], class_loss),
     Case("parameters_beside_children", lambda: nn.Sequential(nn.Linear(6, 6), DirectAndChildren()),

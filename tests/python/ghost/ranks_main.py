@@ -183,7 +183,7 @@ def bytes_sent(mesh) -> dict[str, int]:
 SCENARIOS: dict[str, Callable] = {
     **{
         case: sum_scenario(by_name(case).build, by_name(case).batches, by_name(case).loss, by_name(case).clip_norm)
-        for case in ("mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "layer_without_a_rule")
+        for case in ("mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "conv2d_few_places", "layer_without_a_rule")
     },
     "gpt2_tied": sum_scenario(gpt2, tokens, next_token_loss, 0.5),
     "gpt2_accumulated": sum_scenario(gpt2, tokens, next_token_loss, 0.5, accumulate=True),

@@ -97,6 +97,7 @@ def test_the_engine_is_stateful(tmp_path):
     found = json.loads((tmp_path / "stateful.json").read_text())
     assert found["weights"] and found["again"]
     assert found["history"] == [[1.0, Q, 1]]
+    assert found["back"] == [[[1.0, Q, 4]]] * 2
 
 
 # One process: the same state within Opacus' file ---------------------------------------------------------------------

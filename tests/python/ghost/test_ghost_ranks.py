@@ -35,9 +35,9 @@ def results(request, tmp_path_factory) -> dict:
 
 
 SUMS = [
-    "mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "layer_without_a_rule", "gpt2_tied",
-    "gpt2_accumulated", "gpt2_checkpointed", "gpt2_two_passes", "gpt2_checkpointed_two_passes", "gpt2_with_lora",
-    "llama", "bert", "language_sharded_by_leaf", "packed_texts", "packed_users",
+    "mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "conv2d_few_places", "layer_without_a_rule",
+    "gpt2_tied", "gpt2_accumulated", "gpt2_checkpointed", "gpt2_two_passes", "gpt2_checkpointed_two_passes",
+    "gpt2_with_lora", "llama", "bert", "language_sharded_by_leaf", "packed_texts", "packed_users",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from models import CASES, Language, class_loss, next_token_loss
 from private import Private
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from ghostshard.ghost.loss import PrivateLoss
 
@@ -114,3 +115,24 @@ def test_a_forward_that_is_never_gone_back_through():
     found = private.step(next_token_loss, [batch])
     for name in expected:
         assert torch.equal(found[name], expected[name])
+
+
+class CheckpointedAnew(nn.Module):
+    def __init__(self, use_reentrant):
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x):
+        x = checkpoint(lambda y: torch.tanh(self.inner(y)), self.first(x), use_reentrant=self.use_reentrant)
+        return self.last(x)
+
+
+def test_reentrant_checkpointing_says_what_to_do():
+    batch = (torch.randn(5, 6), torch.randint(0, 3, (5,)))
+    private = Private(CheckpointedAnew(True), 1.0)
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        private.backward(class_loss, batch)
+    with pytest.raises(RuntimeError, match="nothing can be released twice"):
+        private.released()
+    Private(CheckpointedAnew(False), 1.0).step(class_loss, [batch])

@@ -5,7 +5,7 @@ import copy
 import oracle
 import pytest
 import torch
-from models import CASES, Case
+from models import CASES, Case, next_token_loss
 from private import Private
 
 # A few hundred float32 operations between an input and a sum, each within 2^-24 of its terms.
@@ -28,6 +28,26 @@ def expected_and_found(case: Case, **options) -> tuple[dict, dict]:
 def test_released_sum_is_the_oracles(case, options):
     expected, found = expected_and_found(case, **options)
     assert oracle.worst_difference(found, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["Gemma", "Gemma2", "Gemma3"])
+def test_gemma_whole_with_its_tied_and_scaled_embedding(family):
+    import transformers
+
+    torch.manual_seed(7)
+    config = getattr(transformers, "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config")(
+        vocab_size=50, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=6, max_position_embeddings=16, bos_token_id=0, eos_token_id=1,
+        attn_implementation="eager",
+    )  # fmt: skip
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "norm" in name:
+                p.uniform_(-0.5, 0.5)  # of 1 + p
+    batches = [(torch.randint(0, 50, (5, 8)),)]
+    expected = oracle.clipped_sum(copy.deepcopy(model), next_token_loss, batches, 0.5)
+    assert oracle.worst_difference(Private(model, 0.5).step(next_token_loss, batches), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -70,6 +90,16 @@ def test_an_empty_batch_releases_zeros():
     private = Private(case.build(), 1.0)
     found = private.step(case.loss, [(torch.zeros(0, 7, dtype=torch.long),)])
     assert all(not value.any() for value in found.values())
+
+
+def test_an_empty_batch_with_labels_is_a_step():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 11, "n_positions": 8}
+    private = Private(GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)), 1.0)
+    none = torch.zeros(0, 7, dtype=torch.long)
+    private.module(input_ids=none, labels=none).loss.backward()
+    assert all(not value.any() for value in private.released().values())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

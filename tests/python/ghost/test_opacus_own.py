@@ -60,7 +60,7 @@ def _stand_in_for_torchvision() -> None:
     transforms.Compose = transforms.ToTensor = transforms.Normalize = nothing
     vision.datasets, vision.transforms = datasets, transforms
     models = types.ModuleType("torchvision.models")
-    models.resnet18 = lambda **_: WithBatchNorm()
+    models.resnet18 = models.mobilenet_v3_small = lambda **_: WithBatchNorm()
     models.densenet121 = lambda **_: WithBatchNorm()
     vision.models = models
     for module in (vision, datasets, transforms, models):

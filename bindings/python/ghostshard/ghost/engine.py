@@ -265,8 +265,15 @@ class GhostEngine:
             loss.backward(retain_graph=session.takes_two_passes)
             if session.second_pass():
                 loss.backward()
-        except BaseException:
+        except BaseException as error:
             session.give_up_microbatch()
+            if "a tape serves one backward pass" in str(error):
+                raise RuntimeError(
+                    "layers ran a backward of their own within this backward, as activation checkpointing with "
+                    "use_reentrant=True does: their norms would not be of one example. Pass use_reentrant=False to "
+                    "torch.utils.checkpoint, or gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's "
+                    "gradient_checkpointing_enable; nothing of this backward was kept"
+                ) from error
             raise
         finally:
             self._in_forward = False

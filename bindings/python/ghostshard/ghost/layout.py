@@ -7,6 +7,7 @@ DTensor's mesh, placements and local tensors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,17 +39,19 @@ class ParameterEntry:
 
     @property
     def shape(self) -> list[int]:
-        # A scalar is a vector of one element to the engine.
-        return list(self.parameter.shape) or [1]
+        """As the engine knows it: a scalar is a vector of one element, a kernel [p, c, ...] a matrix of p rows."""
+        shape = list(self.parameter.shape) or [1]
+        return shape if len(shape) <= 2 else [shape[0], math.prod(shape[1:])]
 
     def set_gradient(self, own: torch.Tensor) -> None:
-        """own: the rows that this rank owns."""
+        """own: the rows that this rank owns, as the engine knows them."""
         parameter = self.parameter
         if not isinstance(parameter, DTensor):
             parameter.grad = own.view(parameter.shape).to(parameter.dtype)
             return
+        rows = own.view(-1, *parameter.shape[1:]).to(parameter.dtype)
         parameter.grad = DTensor.from_local(
-            own.to(parameter.dtype), parameter.device_mesh, parameter.placements, run_check=False,
+            rows, parameter.device_mesh, parameter.placements, run_check=False,
             shape=parameter.shape, stride=parameter.stride(),
         )  # fmt: skip
 

@@ -134,12 +134,12 @@ def reduce_units(losses: torch.Tensor, valid: torch.Tensor | None, reduction: st
         return losses
     units = losses.shape[0]
     flat = losses.flatten(1)
-    total = flat.sum(1) if valid is None else torch.where(valid.reshape(units, -1), flat, 0).sum(1)
+    total = flat.sum(1) if valid is None else torch.where(valid.flatten(1), flat, 0).sum(1)
     if reduction == "sum":
         return total
     if valid is None:
         return total / max(flat.shape[1], 1)
-    return total / valid.reshape(units, -1).sum(1).clamp(min=1)
+    return total / valid.flatten(1).sum(1).clamp(min=1)
 
 
 def token_losses(

@@ -10,10 +10,12 @@ torch.func in backward, while its weights are gathered.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import types
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +40,7 @@ class Layer:
         self.name = name
         self.module = module
         self.original: Callable[..., Any] = module.forward
+        self.by_rows: bool | None = None  # how a convolution is recorded, once known
         # By name within the module. A layer that is taken whole answers for its children's parameters too.
         self.numbers: dict[str, int] = {}
         for name, _ in module.named_parameters() if rule is per_example else own_parameters(module):
@@ -60,6 +63,10 @@ class Layer:
         """x with the units in its first dimension; begins a microbatch where the layer is called on its own."""
         self.engine.units_of(x)
         return x if self.engine.batch_first or x.dim() < 2 else x.transpose(0, 1)
+
+    def units_at(self, dims: int) -> int:
+        """Where the units stand in a tensor of so many dimensions, as the layer itself takes it."""
+        return 0 if self.engine.batch_first or dims < 2 else 1
 
     def as_given(self, y: torch.Tensor) -> torch.Tensor:
         return y if self.engine.batch_first or y.dim() < 2 else y.transpose(0, 1)
@@ -112,6 +119,44 @@ class PatchedForward:
         return types.MethodType(original_class(self.layer.module).forward, copied)
 
 
+# Autocast ------------------------------------------------------------------------------------------------------------
+# What autocast rounds is rounded before it is recorded: norms are of the values that outputs and gradients come from.
+
+
+def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if x.is_floating_point() and torch.is_autocast_enabled(kind) else None
+
+
+def _in_lower_precision(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple:
+    """x and parameters as autocast hands them to a linear layer or a convolution."""
+    dtype = _autocast_dtype(x)
+    if dtype is None or x.dtype == torch.float64:
+        return (x, *parameters)
+    return (x.to(dtype), *(None if p is None else p.detach().to(dtype) for p in parameters))
+
+
+def _without_autocast(x: torch.Tensor) -> contextlib.AbstractContextManager:
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _as_in(state: tuple[str, torch.dtype, bool] | None) -> Iterator[None]:
+    """Autocast as it was in a forward, for a computation in backward."""
+    if state is None:
+        yield
+        return
+    device, dtype, enabled = state
+    with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):
+        yield
+
+
+def _autocast_state(x: torch.Tensor) -> tuple[str, torch.dtype, bool]:
+    kind = x.device.type
+    return kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+
+
 # Affine layers ------------------------------------------------------------------------------------------------------
 
 
@@ -126,10 +171,9 @@ def conv1d_of_transformers(layer: Layer, x: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(layer: Layer, x: torch.Tensor, *, stored_transposed: bool) -> torch.Tensor:
-    module, x = layer.module, layer.units_first(x)
-    y = layer.session.linear(
-        layer.number("weight"), layer.number("bias"), stored_transposed, x, module.weight, module.bias
-    )
+    x, weight, bias = _in_lower_precision(layer.units_first(x), layer.module.weight, layer.module.bias)
+    with _without_autocast(x):
+        y = layer.session.linear(layer.number("weight"), layer.number("bias"), stored_transposed, x, weight, bias)
     return layer.as_given(y)
 
 
@@ -188,14 +232,127 @@ def llama_rms_norm(layer: Layer, hidden_states: torch.Tensor) -> torch.Tensor:
     return layer.as_given(affine(layer, normalised.to(x.dtype)))
 
 
+@register_rule("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm")
+def gemma_rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+    """x̂ ∘ (1 + weight), in float32: the weight's gradient is that of a scale 1 + weight."""
+    module = layer.module
+    x = layer.units_first(x)
+    wide = x.float()
+    normalised = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.eps)
+    y = layer.session.affine(layer.number("weight"), -1, normalised, 1.0 + module.weight.detach().float(), None)
+    return layer.as_given(y.type_as(x))
+
+
+@register_rule("GemmaTextScaledWordEmbedding", "Gemma2TextScaledWordEmbedding", "Gemma3TextScaledWordEmbedding")
+def scaled_embedding(layer: Layer, input_ids: torch.Tensor) -> torch.Tensor:
+    return embedding(layer, input_ids) * layer.module.embed_scale.to(layer.module.weight.dtype)
+
+
 @register_rule(nn.GroupNorm)
 def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     module = layer.module
-    x = layer.units_first(input)
-    normalised = functional.group_norm(x, module.num_groups, eps=module.eps)
-    if x.dim() > 2:  # channels last, so that a row is one place's channels
-        return layer.as_given(affine(layer, normalised.movedim(1, -1)).movedim(-1, 1))
-    return layer.as_given(affine(layer, normalised))
+    layer.engine.units_of(input)  # they come first, as it takes them, also where the rest of the model has them second
+    normalised = functional.group_norm(input, module.num_groups, eps=module.eps)
+    if input.dim() > 2:  # channels last, so that a row is one place's channels
+        return affine(layer, normalised.movedim(1, -1)).movedim(-1, 1)
+    return affine(layer, normalised)
+
+
+# Convolutions -------------------------------------------------------------------------------------------------------
+
+# Of one piece of the patches of a batch, when per-unit gradients are formed.
+_PATCH_BYTES = 32 << 20
+
+
+@register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
+    """A linear layer on patches: over few places (where the weight is larger than its rows) recorded as one, so that the
+    session chooses; else the library's own convolution, and one product of patches for each unit in backward."""
+    module, x, units = layer.module, input, layer.engine.units_of(input)
+    dims = len(module.kernel_size)
+    if x.dim() != dims + 2 or x.shape[0] != units:  # also where the rest of the model has units second
+        raise ValueError(
+            f"{layer.name}: a convolution's input must be [{units} units of this batch, channels, {dims} extents], got "
+            f"{tuple(x.shape)}"
+        )
+    x, weight, bias = _in_lower_precision(x, module.weight, module.bias)
+    if module.padding_mode != "zeros" or any(module._reversed_padding_repeated_twice):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        x = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+    if layer.by_rows is None:  # at the first call for good: two ways of recording one weight do not meet
+        places = math.prod(_places(module, x))
+        width = math.prod(module.weight.shape[1:])
+        layer.by_rows = module.groups == 1 and 2 * places * (width + module.out_channels) < width * module.out_channels
+    if not layer.by_rows:
+        return _Convolution.apply(x, layer, torch.zeros((), requires_grad=True))
+    extents = _places(module, x)
+    rows = _patches(module, x).flatten(1, 1 + dims).flatten(2).transpose(1, 2)  # [units, places, c·k]
+    with _without_autocast(x):
+        y = layer.session.linear(layer.number("weight"), layer.number("bias"), False, rows, weight, bias)
+    return y.transpose(1, 2).unflatten(2, extents)
+
+
+def _places(module: Any, x: torch.Tensor) -> list[int]:
+    """Output extents of an input that is padded already."""
+    settings = zip(x.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True)
+    return [(extent - dilation * (size - 1) - 1) // stride + 1 for extent, size, stride, dilation in settings]
+
+
+def _patches(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """x [N, C, extents], padded -> views [N, C, kernel..., places...]."""
+    for i, (size, stride, dilation) in enumerate(zip(module.kernel_size, module.stride, module.dilation, strict=True)):
+        x = x.unfold(2 + i, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    dims = len(module.kernel_size)
+    return x.permute(0, 1, *range(2 + dims, 2 + 2 * dims), *range(2, 2 + dims))
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, layer: Layer, _anchor):
+        module: Any = layer.module
+        ctx.layer = layer
+        ctx.tape = layer.session.tape
+        ctx.save_for_backward(x)
+        for number in layer.numbers.values():
+            layer.session.count_use(number)
+        zeros = [0] * len(module.kernel_size)
+        x, weight, bias = _in_lower_precision(x, module.weight, module.bias)
+        with _without_autocast(x):
+            return torch.convolution(
+                x, weight, bias, module.stride, zeros, module.dilation, False, zeros, module.groups
+            )
+
+    @staticmethod
+    def backward(ctx, g):
+        layer: Layer = ctx.layer
+        module: Any = layer.module
+        (x,) = ctx.saved_tensors
+        entries = layer.engine.layout.parameters
+        if module.bias is not None and entries[layer.number("bias")].parameter.requires_grad:
+            layer.session.instantiated(ctx.tape, layer.number("bias"), g.flatten(2).float().sum(2))
+        if entries[layer.number("weight")].parameter.requires_grad:
+            layer.session.instantiated(ctx.tape, layer.number("weight"), _per_unit_kernels(module, x, g))
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            zeros = [0] * len(module.kernel_size)
+            of_x, _, _ = torch.ops.aten.convolution_backward(
+                g, x, module.weight.to(x.dtype), None, module.stride, zeros, module.dilation, False, zeros, module.groups,
+                (True, False, False),
+            )  # fmt: skip
+        return of_x, None, None
+
+
+def _per_unit_kernels(module: Any, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """[units, p, c/groups · k], float32: for each unit the product of its output gradients and its patches."""
+    groups, width, places = module.groups, math.prod(module.weight.shape[1:]), math.prod(g.shape[2:])
+    found = torch.empty(g.shape[0], g.shape[1], width, dtype=torch.float32)
+    step = max(1, _PATCH_BYTES // max(4 * groups * width * places, 1))
+    for first in range(0, g.shape[0], step):
+        part = slice(first, first + step)
+        rows = _patches(module, x[part]).float().reshape(-1, width, places)
+        of_units = g[part].float().reshape(-1, g.shape[1] // groups, places)
+        found[part] = torch.bmm(of_units, rows.transpose(1, 2)).view(-1, g.shape[1], width)
+    return found
 
 
 # Every other layer --------------------------------------------------------------------------------------------------
@@ -255,11 +412,12 @@ class _PerExample(torch.autograd.Function):
         ctx.layer = layer
         ctx.tape = layer.session.tape
         ctx.save_for_backward(*inputs)
+        ctx.autocast = _autocast_state(inputs[0])
         for number in layer.numbers.values():
             layer.session.count_use(number)
         bare = skeleton(layer.module)
         with torch.no_grad():
-            return bare.forward(*inputs)
+            return layer.units_first(bare.forward(*(layer.as_given(value) for value in inputs)))
 
     @staticmethod
     def backward(ctx, gradient):
@@ -276,8 +434,9 @@ class _PerExample(torch.autograd.Function):
         def one(chosen, floats, whole, g):
             def forward(chosen, floats):
                 now = dict(enumerate(whole)) | dict(zip(differentiable, floats))
-                batch = tuple(value.unsqueeze(0) for value in now.values())
-                return torch.func.functional_call(bare, chosen, batch).squeeze(0)
+                batch = tuple(value.unsqueeze(layer.units_at(value.dim() + 1)) for value in now.values())
+                y = torch.func.functional_call(bare, chosen, batch)
+                return y.squeeze(layer.units_at(y.dim()))
 
             _, pullback = torch.func.vjp(forward, chosen, floats)
             return pullback(g)
@@ -285,9 +444,10 @@ class _PerExample(torch.autograd.Function):
         floats = [inputs[i] for i in differentiable]
         if inputs[0].shape[0] == 0:
             return (None, None, *(torch.zeros_like(v) if v.is_floating_point() else None for v in inputs))
-        of_parameters, of_inputs = torch.func.vmap(one, in_dims=(None, 0, 0, 0), randomness="error")(
-            parameters, floats, list(inputs), gradient
-        )
+        with _as_in(ctx.autocast):
+            of_parameters, of_inputs = torch.func.vmap(one, in_dims=(None, 0, 0, 0), randomness="error")(
+                parameters, floats, list(inputs), gradient
+            )
         for name, value in of_parameters.items():
             shape = value.shape if value.dim() > 1 else (*value.shape, 1)
             layer.session.instantiated(ctx.tape, layer.numbers[name], value.reshape(shape))
