@@ -16,9 +16,9 @@ constexpr size_t kFewestPoints = size_t{1} << 12;
 
 constexpr size_t kSmallPoints = size_t{1} << 15;
 constexpr size_t kMostPoints = size_t{1} << 21;
-// What the mesh may add to epsilon: absolute, but no more than this share of it.
-constexpr double kTolerance = 1e-5;
+// What the mesh may add to epsilon: no more than this share of it.
 constexpr double kRelativeTolerance = 1e-3;
+constexpr double kFirstTolerance = 1e-5;
 constexpr double kLeastTolerance = 1e-9;
 constexpr double kDeltaTolerance = 1e-5;  // relative, of delta
 
@@ -53,7 +53,7 @@ std::pair<double, double> bisect(double low, double high, Holds too_small) {
 }  // namespace
 
 std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
-                                           GridSize size) {
+                                           GridSize size, double added_by_mesh) {
   const double log_delta = std::log(delta.value());
   const Sketches sketches(direction, phases, log_delta);
   Guess guess = guess_epsilon(sketches, log_delta);
@@ -64,7 +64,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   double tolerance = 0;
   std::optional<DirectionBound> before;
   for (int attempt = 0; attempt < 12; ++attempt) {
-    const double wanted = std::min(kTolerance, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
+    const double wanted = std::min(added_by_mesh, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
     if (!located) tolerance = std::max(0.5 / guess.c, wanted);
     const auto shape =
         shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta, tolerance, most);
@@ -104,7 +104,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
       guess.epsilon = bound.upper - added / 2;
       guess.c = sketches.saddle_of(guess.epsilon);
       margin = 8 / guess.c + added + 4 * h;
-      tolerance = std::min(kTolerance, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
+      tolerance = std::min(kFirstTolerance, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
       continue;
     }
     const Side lower = side(false);

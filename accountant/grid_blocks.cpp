@@ -86,6 +86,7 @@ double of_placing(const std::vector<std::pair<int64_t, double>>& placed, double 
 void place(TiltedCells& cells, const std::vector<std::pair<int64_t, double>>& placed, size_t n) {
   cells.mass.assign(n, 0);
   for (const auto& [k, mass] : placed) cells.mass[static_cast<size_t>(k) & (n - 1)] += mass;
+  cells.heaviest = index_of_largest(cells.mass);
 }
 
 // Each loss is split between its neighbours on the coarse grid so that P and Q keep their totals.
@@ -293,16 +294,18 @@ std::vector<Piece> pieces_of_blocks(Direction direction, const std::vector<Compo
       }
       variance += count * std::max(0.0, square - mean * mean);
     }
-    auto density = std::move(power).density();
+    auto density = std::move(power).density(plan.h, c);
     const double whole = std::floor(shift);
     const auto start = static_cast<int64_t>(std::floor(part.start / plan.h));
     fine.first = static_cast<double>(start) * plan.h + (shift - whole) * plan.h;
     fine.mass.resize(n);
     double total = 0;
+    double squares = 0;
     for (size_t j = 0; j < n; ++j) {
       const int64_t k = start + static_cast<int64_t>(j) - static_cast<int64_t>(whole);
       fine.mass[j] = std::max(0.0, density.mass[static_cast<size_t>(k) & (n - 1)]);
       total += fine.mass[j];
+      squares += fine.mass[j] * fine.mass[j];
     }
     // Chernoff: what lies outside the window, on either side.
     double before = 1;
@@ -327,7 +330,7 @@ std::vector<Piece> pieces_of_blocks(Direction direction, const std::vector<Compo
         const double bound = std::exp(std::min(log_moment - theta * (sign > 0 ? last : fine.first) + 1e-6, 0.0));
         (sign > 0 ? beyond : before) = std::min(sign > 0 ? beyond : before, bound);
       }
-    fine.error = density.rounding + 2 * (before + beyond);
+    fine.error = density.norm + 1.01 * density.relative * std::sqrt(squares) + 2 * (before + beyond);
     TiltedCells cells = less_private ? connect_dots(fine, plan.coarse.grid) : merge(fine, plan.coarse.grid);
     errors.push_back(fine.error * std::sqrt(plan.coarse.grid.h / plan.h) * 1.01);
     log_others += part.times * std::max({0.0, std::log(total), log_one});

@@ -113,6 +113,12 @@ std::pair<double, double> Sketches::outcomes_above(size_t phase, double loss) co
   return {low, high};
 }
 
+double Sketches::range_above(size_t phase, double loss) const {
+  const auto& losses = all_[phase].loss;
+  const double range = std::abs(losses.front() - losses.back());
+  return std::min(range, std::max(losses.front(), losses.back()) - loss);
+}
+
 double Sketches::largest_range() const {
   double range = 0;
   for (const Sketch& one : all_) range = std::max(range, std::abs(one.loss.front() - one.loss.back()));
@@ -184,15 +190,17 @@ std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double f
   size_t n = kFewestPoints;
   while (n < most_points && c / 2 * sketches.added_variance(period / static_cast<double>(n)) > tolerance) n *= 2;
   Shape shape;
-  shape.grid = {.h = period / static_cast<double>(n), .n = n, .c = c, .log_scale = 0, .low = 0, .high = 0};
+  shape.grid = {
+      .h = period / static_cast<double>(n), .n = n, .c = c, .log_scale = 0, .low = 0, .high = 0, .epsilon = epsilon};
   for (size_t i = 0; i < sketches.all().size(); ++i) {
     // Losses so low that the others would have to make up for a whole window need not be told apart.
     const auto [low, high] = sketches.outcomes_above(i, -period);
     shape.phases.push_back({sketches.at(i, c).log_m, low, high});
+    if (!(sketches.range_above(i, -period) / shape.grid.h < kMostCells * static_cast<double>(most_points)))
+      return std::nullopt;
   }
   const double start = std::floor(first / shape.grid.h) - 2;
   if (!(std::abs(start) < 1e15)) return std::nullopt;
-  if (!(sketches.largest_range() / shape.grid.h < kMostCells * static_cast<double>(most_points))) return std::nullopt;
   shape.start = static_cast<int64_t>(start);
   return shape;
 }

@@ -41,6 +41,8 @@ class Sketches {
   RealMoment at(double c) const;                // of all
   // The outcomes of this phase without those at the far end whose loss is below this.
   std::pair<double, double> outcomes_above(size_t phase, double loss) const;
+  // From about this loss, or the least, to the largest.
+  double range_above(size_t phase, double loss) const;
   // From the least to the largest loss of one release.
   double largest_range() const;
   // By how much connecting dots with this mesh raises the variance of the sum.

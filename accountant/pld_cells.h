@@ -27,7 +27,9 @@ struct TiltedCells {
   double shift = 0;          // a; 0 for the less private one
   double dropped = 0;        // probability of an infinite loss
   double rounding = 0;       // 2-norm of what the masses are off by, where no more is known
-  double tilt_rounding = 0;  // sum of the moduli of the roundings of the tilt, whose exponent may be large
+  size_t heaviest = 0;       // index of the largest mass
+  // Roundings of the tilt, whose exponent may be large: of the heaviest relative to it, of the others their sum.
+  double heaviest_rounding = 0, tilt_rounding = 0;
   // (c', log E[e^(c'·loss)]) of the less private one without the infinite loss, for Chernoff's bound.
   std::vector<std::pair<double, double>> moments;
   double log_total = 0;  // logarithm of the probability in all cells, where it may exceed 1
@@ -41,6 +43,8 @@ struct GridShape {
   // Outcomes looked at. Beyond the end where losses are large, mass is dropped; beyond the other it is counted in the
   // cell at that end.
   double low, high;
+  // What the more private one is tuned to, and no part of a proof: so many executions, and delta at this epsilon.
+  double count = 1, epsilon = 0;
 };
 
 // In units of the tilt: where the moments of the less private distribution are taken.
@@ -51,6 +55,8 @@ std::pair<double, double> losses_of(Direction direction, SampledGaussian release
 
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
 TiltedCells more_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
+
+size_t index_of_largest(const std::vector<double>& mass);
 
 // How far a grid is moved down: of 0.5^(k/2), k from first to last, the one of least finite cost (0: none has).
 double cheapest_power_of_half(int first, int last, const std::function<double(double)>& cost);
