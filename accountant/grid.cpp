@@ -62,12 +62,13 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   bool blocks_failed = false;
   bool located = false;  // by a coarse mesh, whatever the first guess was worth
   double tolerance = 0;
+  size_t least = 0;
   std::optional<DirectionBound> before;
   for (int attempt = 0; attempt < 12; ++attempt) {
     const double wanted = std::min(added_by_mesh, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
     if (!located) tolerance = std::max(0.5 / guess.c, wanted);
-    const auto shape =
-        shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta, tolerance, most);
+    const auto shape = shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta,
+                                 tolerance, most, least);
     if (!shape) return std::nullopt;
     const auto plan = located && !blocks_failed ? blocks_for(sketches, phases, *shape, tolerance, most) : std::nullopt;
     const Shape& used = plan ? plan->coarse : *shape;
@@ -131,7 +132,8 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
     const bool helps = !before || width < 0.6 * (before->upper - before->lower);
     if (width > 4 * wanted && used.grid.n < (plan ? most / 2 : most) && helps) {
       before = bound;
-      tolerance /= 15;  // twice the points, twice
+      tolerance /= 15;  // twice the points, twice; also where few releases say what delta is, and the mesh adds little
+      least = 4 * used.grid.n;
       guess.epsilon = bound.upper;
       margin = 8 / guess.c + width;
       continue;

@@ -167,7 +167,7 @@ Reach reach_of(const Sketches& sketches, double c, double epsilon, double wanted
 }  // namespace
 
 std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double first, double epsilon, double log_delta,
-                               double tolerance, size_t most_points) {
+                               double tolerance, size_t most_points, size_t least_points) {
   const double wanted = log_delta - kWantedDigits;
   // The tilt with the shortest window, as long as what is tilted does not exceed delta by more digits than can be lost.
   double c = saddle;
@@ -187,7 +187,7 @@ std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double f
     }
   }
   if (!(period < kInfinity) || !(period > 0)) return std::nullopt;
-  size_t n = kFewestPoints;
+  size_t n = std::clamp(least_points, kFewestPoints, most_points);
   while (n < most_points && c / 2 * sketches.added_variance(period / static_cast<double>(n)) > tolerance) n *= 2;
   Shape shape;
   shape.grid = {

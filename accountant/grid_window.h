@@ -76,6 +76,6 @@ Guess guess_epsilon(const Sketches& sketches, double log_delta);
 // A window from `first` on in which delta at `epsilon`, about e^log_delta, can be read off. saddle: of that epsilon.
 // tolerance: of epsilon. Nothing where there is none, or one release alone has too many losses.
 std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double first, double epsilon, double log_delta,
-                               double tolerance, size_t most_points);
+                               double tolerance, size_t most_points, size_t least_points = 0);
 
 }  // namespace ghostshard::accountant
