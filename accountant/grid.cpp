@@ -65,7 +65,9 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   size_t least = 0;
   std::optional<DirectionBound> before;
   for (int attempt = 0; attempt < 12; ++attempt) {
-    const double wanted = std::min(added_by_mesh, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
+    const double wanted =
+        std::min(added_by_mesh * std::max(1.0, guess.epsilon / 100), kRelativeTolerance * guess.epsilon) +
+        kLeastTolerance;
     if (!located) tolerance = std::max(0.5 / guess.c, wanted);
     const auto shape = shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta,
                                  tolerance, most, least);

@@ -22,8 +22,8 @@ namespace ghostshard::accountant {
 // kSmall: at most 2^15 grid points, for milliseconds. kLarge: at most 2^21, and many steps in blocks (grid_blocks.h).
 enum class GridSize { kSmall, kLarge };
 
-// estimate: the middle. added_by_mesh: what the mesh may add to epsilon, where the size allows it. Nothing where no
-// finite bound is found.
+// estimate: the middle. added_by_mesh: what the mesh may add to epsilon, more where that exceeds 100, if the size
+// allows it. Nothing where no finite bound is found.
 std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
                                            GridSize size = GridSize::kLarge, double added_by_mesh = 1e-5);
 std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<ComposedRelease>& phases,

@@ -76,17 +76,9 @@ void measure(TiltedCells& cells, const std::vector<std::pair<int64_t, double>>& 
   cells.log_total = log_moment(0);
 }
 
-// 2-norm of the roundings made in placing: relative ones, of so many terms each.
-double of_placing(const std::vector<std::pair<int64_t, double>>& placed, double terms) {
-  double squares = 0;
-  for (const auto& [k, mass] : placed) squares += mass * mass;
-  return kRounding * terms * std::sqrt(squares);
-}
-
 void place(TiltedCells& cells, const std::vector<std::pair<int64_t, double>>& placed, size_t n) {
   cells.mass.assign(n, 0);
   for (const auto& [k, mass] : placed) cells.mass[static_cast<size_t>(k) & (n - 1)] += mass;
-  cells.heaviest = index_of_largest(cells.mass);
 }
 
 // Each loss is split between its neighbours on the coarse grid so that P and Q keep their totals.
@@ -112,7 +104,7 @@ TiltedCells connect_dots(const Fine& fine, const GridShape& grid) {
   measure(cells, placed, fine.c, grid.h, fine.log_scale);
   place(cells, placed, grid.n);
   const double span = std::abs(fine.first) + std::abs(last);
-  cells.rounding = of_placing(placed, 24 + 2 * grid.h / fine.h + 8 * fine.c * span);
+  cells.relative = kRounding * (24 + 2 * grid.h / fine.h + 8 * fine.c * span);
   return cells;
 }
 
@@ -199,7 +191,7 @@ TiltedCells merge(const Fine& fine, const GridShape& grid) {
   }
   measure(cells, placed, fine.c, grid.h, fine.log_scale);
   place(cells, placed, grid.n);
-  cells.rounding = of_placing(placed, 40 + 2 * ratio + 8 * fine.c * (last - fine.first));
+  cells.relative = kRounding * (40 + 2 * ratio + 8 * fine.c * (last - fine.first));
   return cells;
 }
 
@@ -337,7 +329,7 @@ std::vector<Piece> pieces_of_blocks(Direction direction, const std::vector<Compo
     cells.dropped = fine.dropped;
     pieces.push_back({std::move(cells), part.times, fine.log_scale});
   }
-  for (size_t i = 0; i < pieces.size(); ++i) pieces[i].cells.rounding += errors[i] * std::exp(log_others);
+  for (size_t i = 0; i < pieces.size(); ++i) pieces[i].cells.norm = errors[i] * std::exp(log_others);
   return pieces;
 }
 

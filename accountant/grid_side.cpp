@@ -26,10 +26,14 @@ double norm(const std::vector<double>& values) {
   return std::sqrt(squares);
 }
 
-// From e^-this on the product of the heaviest cells is negligible, and its logarithm only a source of rounding.
+// From e^-this on the product of the heaviest cells is negligible.
 constexpr double kLeastApart = 30;
 // Cells on either side of the heaviest that are summed up one by one: they hold most of the rest.
 constexpr size_t kNear = 8;
+
+Complex times(Complex a, Complex b) {  // infinities do not matter
+  return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
+}
 
 // e^(2 pi i k/n), to three roundings.
 class RootsOfUnity {
@@ -42,11 +46,7 @@ class RootsOfUnity {
     for (size_t k = 0; k < kFine; ++k) fine_.push_back(root(k));
     for (size_t k = 0; k <= n / 2; k += kFine) coarse_.push_back(root(k));
   }
-  Complex at(size_t k) const {
-    const Complex a = coarse_[k / kFine];
-    const Complex b = fine_[k % kFine];
-    return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
-  }
+  Complex at(size_t k) const { return times(coarse_[k / kFine], fine_[k % kFine]); }
 
  private:
   static constexpr size_t kFine = 1024;
@@ -78,13 +78,14 @@ CircularPower::CircularPower(size_t n)
 
 void CircularPower::add(const TiltedCells& cells, double count) {
   const size_t n = cells.mass.size();
-  const size_t heaviest = cells.heaviest;
+  const auto heaviest =
+      static_cast<size_t>(std::max_element(cells.mass.begin(), cells.mass.end()) - cells.mass.begin());
   const double a = cells.mass[heaviest];
   std::vector<double> far(n, 0);  // with the heaviest at 0
-  std::array<double, kNear + 1> even{};
-  std::array<double, kNear + 1> odd{};
+  std::array<double, kNear + 1> above{};
+  std::array<double, kNear + 1> below{};
   double sum = 0;
-  double error = cells.tilt_rounding;
+  double error = cells.rounding;
   for (size_t j = 1; j < n; ++j) {
     const double mass = cells.mass[(j + heaviest) & (n - 1)];  // none is negative
     const size_t away = std::min(j, n - j);
@@ -93,42 +94,35 @@ void CircularPower::add(const TiltedCells& cells, double count) {
       far[j] = mass;
       error += transform_ * 1.01 * mass;
     } else {
-      even[away] += mass;
-      odd[away] += j == away ? -mass : mass;
-      error += kRounding * (4 * static_cast<double>(away) + 4) * mass;
+      (j == away ? above : below)[away] = mass;
+      error += kRounding * (4 * static_cast<double>(away) + 1) * mass;  // of roots, products and sums, below
     }
   }
-  const bool apart = a > 0 && count * std::log1p(sum / a) < kLeastApart;
-  error += cells.heaviest_rounding * sum;
-  error += kRounding * (apart ? 8 * sum : 4 * (a + sum));  // of a + S, or of log(1 + S/a)
-  rounding_ += count * cells.rounding;
-  relative_rounding_ += 1.01 * count * cells.heaviest_rounding;
+  const bool split = sum < a / 2;
+  error += kRounding * (split ? 4 * sum : 4 * (a + sum));  // of log(1 + S/a), or of a + S
+  norm_ += count * cells.norm;
+  relative_ += 1.01 * count * cells.relative;
   place_ += (static_cast<int64_t>(std::fmod(count, static_cast<double>(n))) * static_cast<int64_t>(heaviest)) &
             static_cast<int64_t>(n - 1);
-  if (apart)
+  if (split)
     log_heaviest_ += count * std::log(a);
   else
-    apart_ = false;
+    all_split_ = false;
   std::vector<Complex> spectrum;
   transforms().fwd(spectrum, far);
   const RootsOfUnity roots(n);
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
     const Complex root = roots.at(k);
-    double re = spectrum[k].real();
-    double im = spectrum[k].imag();
-    double power_re = 1;
-    double power_im = 0;
-    for (size_t j = 1; j <= kNear; ++j) {
-      const double next = power_re * root.real() - power_im * root.imag();
-      power_im = power_re * root.imag() + power_im * root.real();
-      power_re = next;
-      re += even[j] * power_re;
-      im += odd[j] * power_im;
+    Complex upwards = 0;  // the cells below, by Horner's rule; those above turn the other way
+    Complex downwards = 0;
+    for (size_t j = kNear; j > 0; --j) {
+      upwards = times(upwards + below[j], root);
+      downwards = times(downwards + above[j], root);
     }
-    const Complex others(re, im);
+    const Complex others = spectrum[k] + (upwards + std::conj(downwards));
     const Complex value = a + others;
     Complex log_value;  // of the value, or of its quotient by a
-    if (apart)
+    if (split)
       log_value = log_of_one_and(others / a);
     else
       log_value = value == 0.0 ? Complex(-1000) : std::log(value);
@@ -143,24 +137,30 @@ void CircularPower::add(const TiltedCells& cells, double count) {
 
 CircularPower::Density CircularPower::density(double h, double c) && {
   const size_t n = 2 * (log_spectrum_.size() - 1);
-  // A spectrum may exceed 1 a little: its masses were rounded up. rounding_ scales with it.
+  // A spectrum may exceed 1 a little: its masses were rounded up; norm_ scales with it.
   Density density{.mass = std::vector<double>(n),
                   .norm = 0,
-                  .beside = rounding_ * std::exp(std::max(0.0, log_modulus_[0])),
+                  .beside = norm_ * std::exp(std::max(0.0, log_modulus_[0])),
                   .in_sum = 0,
                   .in_cut = 0,
-                  .relative = relative_rounding_ + kRounding * (4 + 4 * std::abs(log_heaviest_))};
-  const double common = std::exp(log_heaviest_);
+                  .relative = relative_ + kRounding * (4 + 4 * std::abs(log_heaviest_))};
+  const bool apart = all_split_ && log_heaviest_ > -kLeastApart;
+  const double common = apart ? std::exp(log_heaviest_) : 0;
   const RootsOfUnity roots(n);
   const double a = std::exp(-c * h);
   const double b = std::exp(-(c + 1) * h);
   double squares = 0;
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
     Complex& value = log_spectrum_[k];
-    const double largest = common * std::exp(apart_ ? std::max(0.0, value.real()) : value.real());
-    value = common * (apart_ ? exp_less_one(value) : std::exp(value));
-    const double own = apart_ ? 16 * size_[k] : 8 + 4 * size_[k];  // |e^w - 1| <= |w|·e^max(0, Re w)
-    const double error = std::exp(log_modulus_[k]) * error_[k] * 1.01 + largest * kRounding * own;
+    double own;   // rounding
+    if (apart) {  // |e^w - 1| <= |w|·e^max(0, Re w)
+      own = 16 * size_[k] * common * std::exp(std::max(0.0, value.real()));
+      value = common * exp_less_one(value);
+    } else {
+      value = std::exp(log_heaviest_ + value);
+      own = (8 + 4 * (size_[k] + std::abs(log_heaviest_))) * std::abs(value);
+    }
+    const double error = std::exp(log_modulus_[k]) * error_[k] * 1.01 + kRounding * own;
     const double times = k == 0 || 2 * k == n ? 1 : 2;
     squares += times * error * error;
     // |1 - aw|² = (1 - a)² + 2a(1 - cos)
@@ -178,7 +178,7 @@ CircularPower::Density CircularPower::density(double h, double c) && {
   density.beside += transform_ * norm(mass);
   density.norm = density.beside + std::sqrt(squares / static_cast<double>(n));
   for (size_t j = 0; j < n; ++j) density.mass[(j + static_cast<size_t>(place_)) & (n - 1)] = mass[j];
-  if (apart_) density.mass[static_cast<size_t>(place_) & (n - 1)] += common;
+  if (apart) density.mass[static_cast<size_t>(place_) & (n - 1)] += common;
   return density;
 }
 

@@ -49,10 +49,10 @@ class CircularPower {
 
  private:
   double transform_;
-  double rounding_ = 0;  // of what is known in the 2-norm only
-  double relative_rounding_ = 0;
-  double log_heaviest_ = 0;          // of the product of all a^count kept apart
-  bool apart_ = true;                // for all cells
+  double norm_ = 0;          // of what is known in the 2-norm only
+  double relative_ = 0;      // of all masses
+  double log_heaviest_ = 0;  // of the product of all a^count kept apart
+  bool all_split_ = true;
   int64_t place_ = 0;                // of the product of the heaviest
   std::vector<double> log_modulus_;  // of the product, rounded up, at each frequency
   std::vector<double> error_;        // relative to it

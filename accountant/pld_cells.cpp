@@ -131,6 +131,8 @@ double for_each_cell(const Outcomes& outcomes, double h, const Cells& cells, con
   return outcomes.beyond(low);
 }
 
+constexpr double kModerate = 64 * kRounding;  // roundings of a mass, to be counted relative to it
+
 // Relative rounding of e^(c·loss - log_scale), a few of them multiplied.
 double of_tilt(const GridShape& shape, double loss) {
   return kRounding * (8 + 2 * (shape.c * loss + std::abs(shape.log_scale)));
@@ -138,19 +140,14 @@ double of_tilt(const GridShape& shape, double loss) {
 
 size_t wrapped(int64_t i, size_t n) { return static_cast<size_t>(i) & (n - 1); }  // n is a power of two
 
-void note_heaviest(TiltedCells& cells, const std::vector<double>& roundings) {
-  cells.heaviest = index_of_largest(cells.mass);
-  const double largest = cells.mass[cells.heaviest];
-  cells.heaviest_rounding = largest > 0 ? roundings[cells.heaviest] / largest : 0;
-  for (size_t j = 0; j < roundings.size(); ++j)
-    if (j != cells.heaviest) cells.tilt_rounding += roundings[j];
+void note_rounding(TiltedCells& cells, double relative, double mass) {
+  if (relative <= kModerate)
+    cells.relative = std::max(cells.relative, relative);
+  else
+    cells.rounding += relative * mass;
 }
 
 }  // namespace
-
-size_t index_of_largest(const std::vector<double>& mass) {
-  return static_cast<size_t>(std::max_element(mass.begin(), mass.end()) - mass.begin());
-}
 
 std::pair<double, double> losses_of(Direction direction, SampledGaussian release, double low, double high) {
   const bool remove = direction == Direction::kRemove;
@@ -161,7 +158,6 @@ std::pair<double, double> losses_of(Direction direction, SampledGaussian release
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape) {
   TiltedCells cells;
   cells.mass.assign(shape.n, 0);
-  std::vector<double> roundings(shape.n, 0);
   const double h = shape.h;
   const double width = -std::expm1(-h);
   for (const double share : kMomentShares) cells.moments.emplace_back(shape.c * share, 0.0);
@@ -177,13 +173,10 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
     const double tilt = std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
     cells.mass[wrapped(i, shape.n)] += left * tilt;
     cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
-    const double relative = of_tilt(shape, std::abs(loss) + h);
-    roundings[wrapped(i, shape.n)] += relative * left * tilt;
-    roundings[wrapped(i + 1, shape.n)] += relative * right * tilt * std::exp(shape.c * h);
+    note_rounding(cells, of_tilt(shape, std::abs(loss) + h), (left + right * std::exp(shape.c * h)) * tilt);
     for (auto& [c, sum] : cells.moments) sum += (left + right * std::exp(c * h)) * std::exp(c * loss);
   });
   for (auto& [c, sum] : cells.moments) sum = std::log(sum) + 1e-9;
-  note_heaviest(cells, roundings);
   return cells;
 }
 
@@ -377,18 +370,15 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   TiltedCells found;
   found.shift = at + 0.5 - below;
   found.mass.assign(shape.n, 0);
-  std::vector<double> roundings(shape.n, 0);
   const double whole = std::exp(shape.c * h * (found.shift - at));  // `at` was in the weight
   const double down = std::exp(-shape.c * h);
   for (const Merged& cell : merged) {
     if (!(cell.place >= -0.5 - below)) continue;  // too far down to be worth keeping: what is left out is sound
     const bool fits = cell.place >= 0.5 - below;
     const double mass = cell.weight * whole * (fits ? 1 : down);
-    const size_t place = wrapped(fits ? cell.i : cell.i - 1, shape.n);
-    found.mass[place] += mass;
-    roundings[place] += of_tilt(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h) * mass;
+    found.mass[wrapped(fits ? cell.i : cell.i - 1, shape.n)] += mass;
+    note_rounding(found, of_tilt(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h), mass);
   }
-  note_heaviest(found, roundings);
   return found;
 }
 

@@ -26,10 +26,11 @@ struct TiltedCells {
   std::vector<double> mass;  // of loss ((k mod N) + shift)·h, times e^(c·(k + shift)·h - log_scale)
   double shift = 0;          // a; 0 for the less private one
   double dropped = 0;        // probability of an infinite loss
-  double rounding = 0;       // 2-norm of what the masses are off by, where no more is known
-  size_t heaviest = 0;       // index of the largest mass
-  // Roundings of the tilt, whose exponent may be large: of the heaviest relative to it, of the others their sum.
-  double heaviest_rounding = 0, tilt_rounding = 0;
+  // How far off masses are. What is relative to each mass by itself is as much relative to any sum over the composed
+  // ones, times the count, since none is negative: it needs no share of the whole.
+  double relative = 0;  // each mass to itself, where the exponent of the tilt is moderate
+  double rounding = 0;  // sum of the moduli of the others'
+  double norm = 0;      // 2-norm of what the masses are off by, where no more is known
   // (c', log E[e^(c'·loss)]) of the less private one without the infinite loss, for Chernoff's bound.
   std::vector<std::pair<double, double>> moments;
   double log_total = 0;  // logarithm of the probability in all cells, where it may exceed 1
@@ -55,8 +56,6 @@ std::pair<double, double> losses_of(Direction direction, SampledGaussian release
 
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
 TiltedCells more_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
-
-size_t index_of_largest(const std::vector<double>& mass);
 
 // How far a grid is moved down: of 0.5^(k/2), k from first to last, the one of least finite cost (0: none has).
 double cheapest_power_of_half(int first, int last, const std::function<double(double)>& cost);
