@@ -19,6 +19,7 @@ constexpr size_t kMostPoints = size_t{1} << 21;
 // What the mesh may add to epsilon: no more than this share of it.
 constexpr double kRelativeTolerance = 1e-3;
 constexpr double kFirstTolerance = 1e-5;
+constexpr double kNarrow = 2e-5;  // a bracket that is not worth the last and slowest grid
 constexpr double kLeastTolerance = 1e-9;
 constexpr double kDeltaTolerance = 1e-5;  // relative, of delta
 
@@ -63,6 +64,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   bool located = false;  // by a coarse mesh, whatever the first guess was worth
   double tolerance = 0;
   size_t least = 0;
+  size_t finest = most;
   std::optional<DirectionBound> before;
   for (int attempt = 0; attempt < 12; ++attempt) {
     const double wanted =
@@ -70,7 +72,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
         kLeastTolerance;
     if (!located) tolerance = std::max(0.5 / guess.c, wanted);
     const auto shape = shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta,
-                                 tolerance, most, least);
+                                 tolerance, finest, least);
     if (!shape) return std::nullopt;
     const auto plan = located && !blocks_failed ? blocks_for(sketches, phases, *shape, tolerance, most) : std::nullopt;
     const Shape& used = plan ? plan->coarse : *shape;
@@ -132,7 +134,8 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
     }
     // A finer mesh, as long as it is the mesh that decides and not rounding.
     const bool helps = !before || width < 0.6 * (before->upper - before->lower);
-    if (width > 4 * wanted && used.grid.n < (plan ? most / 2 : most) && helps) {
+    if (size == GridSize::kLarge && width < kNarrow) finest = most / 2;
+    if (width > 4 * wanted && used.grid.n < (plan ? most / 2 : finest) && helps) {
       before = bound;
       tolerance /= 15;  // twice the points, twice; also where few releases say what delta is, and the mesh adds little
       least = 4 * used.grid.n;

@@ -110,6 +110,37 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(std::get<0>(c.param).name) + (std::get<1>(c.param) == Effort::kQuick ? "Quick" : "Tight");
     });
 
+// Where each unit is drawn hardly ever: one cell of the grid holds almost everything. The width that is promised.
+struct RareVisit {
+  const char* name;
+  double q, sigma;
+  int64_t steps;
+  double delta;
+};
+
+void PrintTo(const RareVisit& c, std::ostream* out) { *out << c.name; }
+
+class RareVisits : public testing::TestWithParam<RareVisit> {};
+
+TEST_P(RareVisits, BracketIsNarrowAndPrvMeetsIt) {
+  const auto& [name, q, sigma, steps, delta] = GetParam();
+  const EpsilonBound found = epsilon(q, sigma, steps, delta);
+  EXPECT_LT(found.upper - found.lower, 2e-5);
+  const EpsilonBound grid = epsilon(q, sigma, steps, delta, "prv");
+  EXPECT_LT(grid.upper - grid.lower, 1e-4);
+  EXPECT_LE(grid.lower, found.upper);
+  EXPECT_GE(grid.upper, found.lower);
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, RareVisits,
+                         testing::Values(RareVisit{"ThousandSteps", 1e-6, 0.4, 1000, 1e-9},
+                                         RareVisit{"TwentySteps", 1.7e-5, 0.59, 22, 2e-12},
+                                         // Delta consists of one release's loss: the mesh decides at once.
+                                         RareVisit{"OneLargeLoss", 3.9e-7, 0.3, 24, 1.6e-11},
+                                         RareVisit{"EpsilonBelowTheFirstMesh", 1.24e-7, 0.345, 118, 3e-7},
+                                         RareVisit{"LittleNoise", 3.7e-6, 0.43, 14, 4.3e-7}),
+                         [](const auto& c) { return c.param.name; });
+
 // Anywhere a run may be: whatever engine answers, it is not Rényi's bound, and line and grid never contradict (then
 // neither would be trusted, and Rényi's would be left).
 class Anywhere : public testing::TestWithParam<int> {};
