@@ -8,7 +8,8 @@
 //     less private run it can only raise delta; in the more private one it is bounded by Chernoff and taken off;
 //   * losses beyond the window are bounded by Chernoff, those beyond the last cell are infinite;
 //   * rounding of the transforms (grid_side.h): each loses at most 7·u·log2 N of what went into it, and the power
-//     multiplies the first one's error by the count.
+//     multiplies the first one's error by the count. With small rates that would hide delta, but for the heaviest cell
+//     not going in.
 #pragma once
 
 #include <optional>
