@@ -29,9 +29,9 @@ EpsilonBound bound(const Budget& budget, double q, double sigma, int64_t steps, 
 }
 
 // The least y in [lowest, highest] with epsilon(y) <= target, to `tolerance`: some y at most that much below exceeds
-// the target or lies below `lowest`. Nothing where the highest still exceeds it. epsilon falls with y, but for what
-// its bounds are off by; that it kept or exceeded the target was seen at both ends of what remains, whatever led there:
-// secants in log epsilon, aimed a little to either side of the root so that two of them close in on it, and bisection.
+// the target, or would by the slope seen so far, or lies below `lowest`. Nothing where the highest still exceeds it.
+// epsilon falls with y, but for what its bounds are off by; that y keeps the target was seen, whatever led there:
+// secants in log epsilon, aimed a little to the side of the root that keeps it, and bisection.
 struct Search {
   double guess, step;  // where to begin, and how far beyond the secant's root to go first
   double slope;        // of log epsilon, until two points tell
@@ -68,9 +68,11 @@ std::optional<Found> least(const Search& search, double target, bool stop_where_
     if (kept && kept->y <= search.lowest) return Found{kept->y, slope};
     if (exceeds && exceeds->y >= search.highest) return std::nullopt;
     const double root = std::isfinite(nearest.excess) ? nearest.y - std::clamp(nearest.excess / slope, -2.0, 2.0) : y;
+    if (seen.excess <= 0 && -seen.excess <= 0.5 * search.tolerance * std::abs(slope)) return Found{y, slope};
     if (!exceeds || !kept) {
-      y = std::clamp(kept ? std::min(root, kept->y) - step : std::max(root, exceeds->y) + step, search.lowest,
-                     search.highest);
+      const double above = root + nudge;
+      const double further = kept ? (above < kept->y ? above : kept->y - step) : std::max(root, exceeds->y) + step;
+      y = std::clamp(further, search.lowest, search.highest);
       step *= 8;
       continue;
     }

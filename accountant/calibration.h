@@ -1,9 +1,9 @@
 // The least noise, the largest sampling rate, the most steps that keep a run within its budget.
 //
 // Every result is on the private side: with it, epsilon(delta).upper <= target. Secants lead there, first of quick
-// bounds; what counts is that the upper bound itself kept the target there and exceeded it close by. Throws
-// std::invalid_argument for steps < 1 and, saying what is reachable, where no value in the allowed range meets the
-// target.
+// bounds; what counts is that the upper bound itself kept the target there, and exceeded it close by or comes so near
+// to it that it must. Throws std::invalid_argument for steps < 1 and, saying what is reachable, where no value in the
+// allowed range meets the target.
 #pragma once
 
 #include <cstdint>

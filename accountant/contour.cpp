@@ -20,11 +20,14 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Evaluations of an integrand, about 4 ns each.
 constexpr int64_t kQuickBudget = 4'000'000;
-constexpr int64_t kTightBudget = 200'000'000;
+constexpr int64_t kTightBudget = 50'000'000;
+constexpr int64_t kLastBudget = 200'000'000;  // where the grid is no narrower than this
+constexpr double kWideGrid = 2e-5;
 // A line's bracket wider than this is cut by the grid's.
 constexpr double kTightWidth = 1e-6;
 constexpr double kTightDeltaWidth = 1e-5;  // relative
 constexpr double kQuickWidth = 2e-3;       // relative
+constexpr double kAddedByMesh = 1e-6;
 
 // Of delta, what a line leaves out: e^-32, or e^-20 where that would need too many nodes.
 constexpr double kAllDigits = 32;
@@ -165,7 +168,10 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
     const auto line = line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
     if (line && line->upper - line->lower <= (tight ? kTightWidth : kQuickWidth * (1e-3 + line->lower))) return line;
-    return inside_both(line, grid_epsilon(direction, phases, delta, tight ? GridSize::kLarge : GridSize::kSmall));
+    const GridSize size = tight ? GridSize::kLarge : GridSize::kSmall;
+    const auto both = inside_both(line, grid_epsilon(direction, phases, delta, size, kAddedByMesh));
+    if (!tight || line || (both && both->upper - both->lower <= kWideGrid)) return both;
+    return inside_both(line_epsilon(direction, phases, delta, kLastBudget, tight), both);
   };
   const auto remove = solve(Direction::kRemove);
   if (!remove) return renyi().epsilon(delta);

@@ -4,61 +4,16 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <numbers>
 #include <numeric>
+
+#include "accountant/moment_strip.h"
 
 namespace ghostshard::accountant {
 namespace {
 
 using Complex = std::complex<double>;
-constexpr double kPi = std::numbers::pi;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
-constexpr double kSqrtTwoPi = 2.506628274631000502415765284811;
-constexpr double kTail = 13;        // standard deviations on either side: e^-84 is left
-constexpr double kNegligible = 64;  // nodes below e^-64 of the largest are left out, and counted as error
-constexpr int kLanes = 8;           // partial sums, so that roundings do not add up over all nodes
-constexpr double kPrecision = 45;   // the rule's error is e^-45 of M(c), divided by the count
-
-// Where the integrand lives, without shift.
-struct Range {
-  double low, high;
-};
-// Where a unit is added, w^-c is at most (1-q)^-c: far to the left only the Gaussian is left, whatever c is.
-double largest_lift(double q, double c) { return -c * std::log1p(-q); }
-Range range(Direction direction, double q, double sigma, double c) {
-  if (direction == Direction::kRemove) return {-kTail * sigma, 1 + c + kTail * sigma};
-  const double left = std::min(c + kTail * sigma, std::sqrt(kTail * kTail + 2 * largest_lift(q, c)) * sigma);
-  return {-left, 1 + kTail * sigma};
-}
-
-struct Loss {
-  double l;  // log w
-  double d;  // log w - (w - 1)
-};
-
-double log1p_minus(double v) {  // log(1+v) - v
-  if (std::abs(v) > 0.1) return std::log1p(v) - v;
-  double sum = 0;
-  for (int k = 18; k >= 2; --k) sum = v * (((k % 2) != 0 ? 1.0 : -1.0) / k + sum);
-  return v * sum;
-}
-
-Loss real_loss(double q, double u) {
-  if (u > 300) {
-    const double l = std::log(q) + u;
-    return {l, l - q * std::exp(std::min(u, 700.0))};
-  }
-  const double v = q * std::expm1(u);
-  if (v < -0.5) return {std::log((1 - q) + q * std::exp(u)), std::log((1 - q) + q * std::exp(u)) - v};
-  return {std::log1p(v), log1p_minus(v)};
-}
-
-double e2(double y) {
-  if (std::abs(y) > 0.5) return std::expm1(y) - y;
-  double sum = 1;
-  for (int k = 15; k >= 3; --k) sum = 1 + sum * y / k;
-  return y * y / 2 * sum;
-}
+constexpr int kLanes = 8;  // partial sums, so that roundings do not add up over all nodes
 
 // One node of the shifted line, in double or long double.
 template <class Real>
@@ -101,106 +56,6 @@ Node<Real> line_node(double rate, double noise, double shift, bool remove, Real 
   return node;
 }
 
-// exp(2 pi d/h) = e^precision times the bound of the integrand on the strip.
-double step(Direction direction, double sigma, double c, double shift, double half_width, double precision) {
-  const double reach = shift + half_width;
-  double exponent = precision + reach * reach / (2 * sigma * sigma);
-  if (direction == Direction::kAdd) exponent -= c * std::log(std::cos(reach / (2 * sigma * sigma)));
-  return 2 * kPi * half_width / exponent;
-}
-
-// The strip of half width d that gives the largest step: on the axis (shift 0) or around a line of shift d. A larger
-// shift would multiply rounding by e^(shift²/(2 sigma²)).
-double best_strip(Direction direction, double sigma, double c, bool shifted, double precision) {
-  const double widest = (shifted ? 0.5 : 1.0) * kPi * sigma * sigma * 0.98;
-  const double cap = shifted ? std::min(widest, 1.5 * sigma) : std::min(widest, 10 * sigma);
-  double best = cap;
-  double best_step = 0;
-  for (double d = cap; d > cap / 64; d *= 0.85) {
-    const double h = step(direction, sigma, c, shifted ? d : 0, d, precision);
-    if (h > best_step) {
-      best_step = h;
-      best = d;
-    }
-  }
-  return best;
-}
-
-}  // namespace
-
-RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
-  const auto [q, sigma] = release;
-  if (q == 1) {
-    const double precision = 1 / (sigma * sigma);
-    return {c * (1 + c) / 2 * precision, (1 + 2 * c) / 2 * precision, precision};
-  }
-  const bool remove = direction == Direction::kRemove;
-  const double p = remove ? 1 + c : -c;
-  const double d = best_strip(direction, sigma, c, false, kPrecision);
-  const double h = step(direction, sigma, c, 0, d, kPrecision);
-  const auto [low, high] = range(direction, q, sigma, c);
-  const auto nodes = static_cast<int64_t>((high - low) / h) + 2;
-
-  // Relative to e^scale; where M is near 1, as M - 1.
-  struct Node {
-    double log_weight, l, d;
-  };
-  thread_local std::vector<Node> kept;
-  kept.clear();
-  double top = -std::numeric_limits<double>::infinity();
-  const double log_h = std::log(h / (sigma * kSqrtTwoPi));
-  for (int64_t i = 0; i < nodes; ++i) {
-    const double x = low + h * static_cast<double>(i);
-    const double z = x / sigma;
-    const double log_weight = log_h - z * z / 2;
-    if (log_weight < -300) {  // far out: only where the power lifts it
-      const double u = (2 * x - 1) / (2 * sigma * sigma);
-      const double lift = remove ? p * std::max(0.0, u) : c * std::max(0.0, std::min(-u, -std::log1p(-q)));
-      if (log_weight + lift < top - kNegligible) continue;
-    }
-    const Loss loss = real_loss(q, (2 * x - 1) / (2 * sigma * sigma));
-    kept.push_back({log_weight, loss.l, loss.d});
-    top = std::max(top, log_weight + p * loss.l);
-  }
-  const double sign = remove ? 1 : -1;  // d p/d z
-  if (top < 3) {
-    double m = 0;
-    double m1 = 0;
-    double m2 = 0;
-    for (const Node& node : kept) {
-      const double y = p * node.l;
-      if (y > kHeavy) {  // the power may be too large for a double where the weight is too small
-        const double term = std::exp(node.log_weight + y);
-        const double linear = std::exp(node.log_weight + node.l) - std::exp(node.log_weight);  // of w - 1
-        m += term - p * linear - std::exp(node.log_weight);
-        m1 += term * node.l - linear;
-        m2 += term * node.l * node.l;
-        continue;
-      }
-      const double weight = std::exp(node.log_weight);
-      const double power = std::exp(y);
-      m += weight * (e2(y) + p * node.d);
-      m1 += weight * (std::abs(y) < 0.5 ? std::expm1(y) * node.l + node.d : (power - 1) * node.l + node.d);
-      m2 += weight * power * node.l * node.l;
-    }
-    const double mean = sign * m1 / (1 + m);
-    return {std::log1p(m), mean, m2 / (1 + m) - mean * mean};
-  }
-  double m = 0;
-  double m1 = 0;
-  double m2 = 0;
-  for (const Node& node : kept) {
-    const double term = std::exp(node.log_weight + p * node.l - top);
-    m += term;
-    m1 += term * node.l;
-  }
-  const double mean = m1 / m;
-  for (const Node& node : kept) m2 += std::exp(node.log_weight + p * node.l - top) * (node.l - mean) * (node.l - mean);
-  return {top + std::log(m), sign * mean, m2 / m};
-}
-
-namespace {
-
 struct Mesh {
   double half, precision, h, low, high;
   int64_t nodes;
@@ -210,8 +65,8 @@ Mesh mesh_of(Direction direction, const ComposedRelease& composed, double c, boo
   Mesh mesh;
   mesh.precision = kPrecision + (precise ? 10 : 0) + std::log(std::max(1.0, composed.count));
   mesh.half = best_strip(direction, sigma, c, true, mesh.precision);
-  mesh.h = step(direction, sigma, c, mesh.half, mesh.half, mesh.precision);
-  const auto [low, high] = range(direction, q, sigma, c);
+  mesh.h = mesh_step(direction, sigma, c, mesh.half, mesh.half, mesh.precision);
+  const auto [low, high] = outcomes_that_count(direction, q, sigma, c);
   mesh.low = low;
   mesh.high = high;
   mesh.nodes = static_cast<int64_t>((high - low) / mesh.h) + 2;
@@ -451,63 +306,5 @@ LineMoment::Value LineMoment::at(Real t) const {
 
 template LineMoment::Value LineMoment::at<double>(double) const;
 template LineMoment::Value LineMoment::at<long double>(long double) const;
-
-namespace {
-constexpr double kShiftRatio = 1.4;
-constexpr size_t kShifts = 64;  // down to 1.4^-64 of the widest: 4e-10
-}  // namespace
-
-const LineMoment::Shifted& LineMoment::shifted(size_t index) const {
-  if (shifts_.empty()) shifts_.resize(kShifts);
-  Shifted& shifted = shifts_[index];
-  if (shifted.known) return shifted;
-  shifted.known = true;
-  const double y = widest_shift_ * std::pow(kShiftRatio, -static_cast<double>(index));
-  const double theta = y / (sigma_ * sigma_);
-  const double lift = y * y / (2 * sigma_ * sigma_);
-  const double half_sin = std::sin(theta / 2);
-  const double p0 = direction_ == Direction::kRemove ? 1 + c_ : -c_;
-  for (const double u : u_) {
-    const double odds = q_ * std::exp(std::min(u, 600.0));  // against 1 - q
-    const double w = (1 - q_) + odds;
-    // |w(x+iy)|² = w² - 4(1-q)·odds·sin²(theta/2)
-    const double shrinks = 0.5 * std::log1p(-4 * ((1 - q_) / w) * (odds / w) * half_sin * half_sin);
-    shifted.fixed.push_back(lift + p0 * shrinks);
-    shifted.angle.push_back(std::atan2(odds * std::sin(theta), (1 - q_) + odds * std::cos(theta)));
-  }
-  return shifted;
-}
-
-double LineMoment::log_bound(size_t index, double t) const {
-  const Shifted& line = shifted(index);
-  double sum = 0;
-  double size = 0;
-  for (size_t j = 0; j < mass_.size(); ++j) {
-    const double exponent = line.fixed[j] - t * line.angle[j];
-    const double term = mass_[j] * std::expm1(exponent);
-    sum += term;
-    size += std::abs(term) + mass_[j] * std::abs(exponent);
-  }
-  // The masses sum to 1 up to the rule's error.
-  const double total = sum + 64 * kRounding * size + 2 * bound_error_;
-  return total > -1 ? std::log1p(total) : std::log(bound_error_);
-}
-
-double LineMoment::log_rest(double t) const {
-  if (exact_) return -count_ * t * t / (2 * sigma_ * sigma_);
-  // In y the bound falls, then rises: from the last minimum to the next one.
-  size_t best = last_shift_;
-  double least = log_bound(best, t);
-  for (const bool up : {true, false})
-    while (up ? best + 1 < kShifts : best > 0) {
-      const size_t next = up ? best + 1 : best - 1;
-      const double value = log_bound(next, t);
-      if (!(value < least)) break;
-      least = value;
-      best = next;
-    }
-  last_shift_ = best;
-  return count_ * std::min(0.0, least);
-}
 
 }  // namespace ghostshard::accountant

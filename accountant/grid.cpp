@@ -16,9 +16,10 @@ constexpr size_t kFewestPoints = size_t{1} << 12;
 
 constexpr size_t kSmallPoints = size_t{1} << 15;
 constexpr size_t kMostPoints = size_t{1} << 21;
-// What the mesh may add to epsilon: absolute, but no more than this share of it.
-constexpr double kTolerance = 1e-5;
+// What the mesh may add to epsilon: no more than this share of it.
 constexpr double kRelativeTolerance = 1e-3;
+constexpr double kFirstTolerance = 1e-5;
+constexpr double kNarrow = 2e-5;  // a bracket that is not worth the last and slowest grid
 constexpr double kLeastTolerance = 1e-9;
 constexpr double kDeltaTolerance = 1e-5;  // relative, of delta
 
@@ -53,7 +54,7 @@ std::pair<double, double> bisect(double low, double high, Holds too_small) {
 }  // namespace
 
 std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
-                                           GridSize size) {
+                                           GridSize size, double added_by_mesh) {
   const double log_delta = std::log(delta.value());
   const Sketches sketches(direction, phases, log_delta);
   Guess guess = guess_epsilon(sketches, log_delta);
@@ -62,12 +63,16 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   bool blocks_failed = false;
   bool located = false;  // by a coarse mesh, whatever the first guess was worth
   double tolerance = 0;
+  size_t least = 0;
+  size_t finest = most;
   std::optional<DirectionBound> before;
   for (int attempt = 0; attempt < 12; ++attempt) {
-    const double wanted = std::min(kTolerance, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
+    const double wanted =
+        std::min(added_by_mesh * std::max(1.0, guess.epsilon / 100), kRelativeTolerance * guess.epsilon) +
+        kLeastTolerance;
     if (!located) tolerance = std::max(0.5 / guess.c, wanted);
-    const auto shape =
-        shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta, tolerance, most);
+    const auto shape = shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta,
+                                 tolerance, finest, least);
     if (!shape) return std::nullopt;
     const auto plan = located && !blocks_failed ? blocks_for(sketches, phases, *shape, tolerance, most) : std::nullopt;
     const Shape& used = plan ? plan->coarse : *shape;
@@ -104,7 +109,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
       guess.epsilon = bound.upper - added / 2;
       guess.c = sketches.saddle_of(guess.epsilon);
       margin = 8 / guess.c + added + 4 * h;
-      tolerance = std::min(kTolerance, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
+      tolerance = std::min(kFirstTolerance, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
       continue;
     }
     const Side lower = side(false);
@@ -129,9 +134,11 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
     }
     // A finer mesh, as long as it is the mesh that decides and not rounding.
     const bool helps = !before || width < 0.6 * (before->upper - before->lower);
-    if (width > 4 * wanted && used.grid.n < (plan ? most / 2 : most) && helps) {
+    if (size == GridSize::kLarge && width < kNarrow) finest = most / 2;
+    if (width > 4 * wanted && used.grid.n < (plan ? most / 2 : finest) && helps) {
       before = bound;
-      tolerance /= 15;  // twice the points, twice
+      tolerance /= 15;  // twice the points, twice; also where few releases say what delta is, and the mesh adds little
+      least = 4 * used.grid.n;
       guess.epsilon = bound.upper;
       margin = 8 / guess.c + width;
       continue;

@@ -1,8 +1,10 @@
 #include "accountant/grid_side.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <unsupported/Eigen/FFT>
 
 namespace ghostshard::accountant {
@@ -24,46 +26,159 @@ double norm(const std::vector<double>& values) {
   return std::sqrt(squares);
 }
 
+// From e^-this on the product of the heaviest cells is negligible.
+constexpr double kLeastApart = 30;
+// Cells on either side of the heaviest that are summed up one by one: they hold most of the rest.
+constexpr size_t kNear = 8;
+
+Complex times(Complex a, Complex b) {  // infinities do not matter
+  return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
+}
+
+// e^(2 pi i k/n), to three roundings.
+class RootsOfUnity {
+ public:
+  explicit RootsOfUnity(size_t n) {
+    const auto root = [n](size_t k) {
+      const long double angle = 2 * std::numbers::pi_v<long double> * static_cast<long double>(k) / n;
+      return Complex(static_cast<double>(std::cos(angle)), static_cast<double>(std::sin(angle)));
+    };
+    for (size_t k = 0; k < kFine; ++k) fine_.push_back(root(k));
+    for (size_t k = 0; k <= n / 2; k += kFine) coarse_.push_back(root(k));
+  }
+  Complex at(size_t k) const { return times(coarse_[k / kFine], fine_[k % kFine]); }
+
+ private:
+  static constexpr size_t kFine = 1024;
+  std::vector<Complex> fine_, coarse_;
+};
+
+// log(1+z), to some roundings of |z|.
+Complex log_of_one_and(Complex z) {
+  const double x = z.real();
+  const double y = z.imag();
+  if (std::abs(x) + std::abs(y) > 0.5) return std::log(1.0 + z);
+  return {0.5 * std::log1p(2 * x + x * x + y * y), std::atan2(y, 1 + x)};
+}
+
+// e^w - 1, to some roundings of |w|·e^max(0, Re w).
+Complex exp_less_one(Complex w) {
+  const double half = std::sin(w.imag() / 2);
+  return {std::expm1(w.real()) * std::cos(w.imag()) - 2 * half * half, std::exp(w.real()) * std::sin(w.imag())};
+}
+
 }  // namespace
 
 CircularPower::CircularPower(size_t n)
     : transform_(4 * kRounding * std::log2(static_cast<double>(n))),  // 7u, rounded up, per level
       log_modulus_(n / 2 + 1, 0),
-      relative_(n / 2 + 1, 0),
+      error_(n / 2 + 1, 0),
+      size_(n / 2 + 1, 0),
       log_spectrum_(n / 2 + 1, 0) {}
 
 void CircularPower::add(const TiltedCells& cells, double count) {
+  const size_t n = cells.mass.size();
+  const auto heaviest =
+      static_cast<size_t>(std::max_element(cells.mass.begin(), cells.mass.end()) - cells.mass.begin());
+  const double a = cells.mass[heaviest];
+  std::vector<double> far(n, 0);  // with the heaviest at 0
+  std::array<double, kNear + 1> above{};
+  std::array<double, kNear + 1> below{};
   double sum = 0;
-  for (const double mass : cells.mass) sum += mass;  // none is negative
-  const double error = transform_ * sum * 1.01 + cells.tilt_rounding;
-  rounding_ += count * cells.rounding;
+  double error = cells.rounding;
+  for (size_t j = 1; j < n; ++j) {
+    const double mass = cells.mass[(j + heaviest) & (n - 1)];  // none is negative
+    const size_t away = std::min(j, n - j);
+    sum += mass;
+    if (away > kNear) {
+      far[j] = mass;
+      error += transform_ * 1.01 * mass;
+    } else {
+      (j == away ? above : below)[away] = mass;
+      error += kRounding * (4 * static_cast<double>(away) + 1) * mass;  // of roots, products and sums, below
+    }
+  }
+  const bool split = sum < a / 2;
+  error += kRounding * (split ? 4 * sum : 4 * (a + sum));  // of log(1 + S/a), or of a + S
+  norm_ += count * cells.norm;
+  relative_ += 1.01 * count * cells.relative;
+  place_ += (static_cast<int64_t>(std::fmod(count, static_cast<double>(n))) * static_cast<int64_t>(heaviest)) &
+            static_cast<int64_t>(n - 1);
+  if (split)
+    log_heaviest_ += count * std::log(a);
+  else
+    all_split_ = false;
   std::vector<Complex> spectrum;
-  transforms().fwd(spectrum, cells.mass);
+  transforms().fwd(spectrum, far);
+  const RootsOfUnity roots(n);
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
-    const Complex log_value = spectrum[k] == 0.0 ? Complex(-1000) : std::log(spectrum[k]);
-    const double most = std::exp(log_value.real()) + error;
+    const Complex root = roots.at(k);
+    Complex upwards = 0;  // the cells below, by Horner's rule; those above turn the other way
+    Complex downwards = 0;
+    for (size_t j = kNear; j > 0; --j) {
+      upwards = times(upwards + below[j], root);
+      downwards = times(downwards + above[j], root);
+    }
+    const Complex others = spectrum[k] + (upwards + std::conj(downwards));
+    const Complex value = a + others;
+    Complex log_value;  // of the value, or of its quotient by a
+    if (split)
+      log_value = log_of_one_and(others / a);
+    else
+      log_value = value == 0.0 ? Complex(-1000) : std::log(value);
+    const double most = std::abs(value) + error;
     log_modulus_[k] += count * std::log(most);
-    relative_[k] += count * error / most;
-    log_spectrum_[k] += count * log_value;
+    error_[k] += count * error / most;
+    log_value *= count;
+    size_[k] += std::abs(log_value);
+    log_spectrum_[k] += log_value;
   }
 }
 
-CircularPower::Density CircularPower::density() && {
+CircularPower::Density CircularPower::density(double h, double c) && {
   const size_t n = 2 * (log_spectrum_.size() - 1);
-  // A spectrum may exceed 1 a little: its masses were rounded up. rounding_ scales with it.
-  rounding_ *= std::exp(std::max(0.0, log_modulus_[0]));
+  // A spectrum may exceed 1 a little: its masses were rounded up; norm_ scales with it.
+  Density density{.mass = std::vector<double>(n),
+                  .norm = 0,
+                  .beside = norm_ * std::exp(std::max(0.0, log_modulus_[0])),
+                  .in_sum = 0,
+                  .in_cut = 0,
+                  .relative = relative_ + kRounding * (4 + 4 * std::abs(log_heaviest_))};
+  const bool apart = all_split_ && log_heaviest_ > -kLeastApart;
+  const double common = apart ? std::exp(log_heaviest_) : 0;
+  const RootsOfUnity roots(n);
+  const double a = std::exp(-c * h);
+  const double b = std::exp(-(c + 1) * h);
   double squares = 0;
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
     Complex& value = log_spectrum_[k];
-    const double size = std::abs(value);
-    value = std::exp(value);
-    const double error = std::exp(log_modulus_[k]) * relative_[k] * 1.01 + std::abs(value) * kRounding * (8 + 4 * size);
-    squares += 2 * error * error;
+    double own;   // rounding
+    if (apart) {  // |e^w - 1| <= |w|·e^max(0, Re w)
+      own = 16 * size_[k] * common * std::exp(std::max(0.0, value.real()));
+      value = common * exp_less_one(value);
+    } else {
+      value = std::exp(log_heaviest_ + value);
+      own = (8 + 4 * (size_[k] + std::abs(log_heaviest_))) * std::abs(value);
+    }
+    const double error = std::exp(log_modulus_[k]) * error_[k] * 1.01 + kRounding * own;
+    const double times = k == 0 || 2 * k == n ? 1 : 2;
+    squares += times * error * error;
+    // |1 - aw|² = (1 - a)² + 2a(1 - cos)
+    const Complex root = roots.at(k);
+    const double less_cos = root.real() > 0 ? root.imag() * root.imag() / (1 + root.real()) : 1 - root.real();
+    const double of_a = std::sqrt(std::expm1(-c * h) * std::expm1(-c * h) + 2 * a * less_cos);
+    const double of_b = std::sqrt(std::expm1(-(c + 1) * h) * std::expm1(-(c + 1) * h) + 2 * b * less_cos);
+    density.in_sum += times * error * -std::expm1(-h) / (of_a * of_b);
+    density.in_cut += times * error * (1 / of_a + 1 / of_b);
   }
-  rounding_ += std::sqrt(squares / static_cast<double>(n));
-  Density density{std::vector<double>(n), 0};
-  transforms().inv(density.mass, log_spectrum_);
-  density.rounding = rounding_ + transform_ * norm(density.mass);
+  density.in_sum *= 1.01 / static_cast<double>(n);
+  density.in_cut *= 1.01 / static_cast<double>(n);
+  std::vector<double> mass(n);
+  transforms().inv(mass, log_spectrum_);
+  density.beside += transform_ * norm(mass);
+  density.norm = density.beside + std::sqrt(squares / static_cast<double>(n));
+  for (size_t j = 0; j < n; ++j) density.mass[(j + static_cast<size_t>(place_)) & (n - 1)] = mass[j];
+  if (apart) density.mass[static_cast<size_t>(place_) & (n - 1)] += common;
   return density;
 }
 
@@ -75,6 +190,7 @@ std::vector<Piece> pieces_of_phases(Direction direction, const std::vector<Compo
     grid.log_scale = shape.phases[i].log_scale;
     grid.low = shape.phases[i].low;
     grid.high = shape.phases[i].high;
+    grid.count = phases[i].count;
     pieces.push_back({less_private ? less_private_cells(direction, phases[i].release, grid)
                                    : more_private_cells(direction, phases[i].release, grid),
                       phases[i].count, grid.log_scale});
@@ -98,14 +214,19 @@ Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_priva
       moments_[j].second += count * cells.moments[j].second;
     }
   }
-  const CircularPower::Density density = std::move(power).density();
-  rounding_ = density.rounding;
+  const CircularPower::Density density = std::move(power).density(h_, c_);
+  rounding_ = density.beside;
+  in_sum_ = density.in_sum;
+  in_cut_ = density.in_cut;
+  relative_ = 1.01 * density.relative + 1e-12;
 
   // The grid is (k + shift)·h; whole steps go into the index.
   const double whole = std::floor(shift);
   origin_ = (shift - whole) * h_;
   start_ = shape.start;
-  const double one_step = std::exp(-h_);
+  const long double one_step = std::exp(-static_cast<long double>(h_));
+  long double sum = 0;
+  long double tilted = 0;
   suffix_.assign(n + 1, 0);
   suffix_tilted_.assign(n + 1, 0);
   for (size_t j = n; j-- > 0;) {
@@ -113,11 +234,14 @@ Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_priva
     const double value = density.mass[static_cast<size_t>(k) & (n - 1)];
     // e^(-c·loss) relative to the window's start.
     const double weight = value * std::exp(-c_ * h_ * static_cast<double>(j));
-    suffix_[j] = suffix_[j + 1] + weight;
-    suffix_tilted_[j] = weight + one_step * suffix_tilted_[j + 1];  // relative to its own loss: nothing overflows
+    suffix_[j] = static_cast<double>(sum += weight);
+    suffix_tilted_[j] = static_cast<double>(tilted = weight + one_step * tilted);  // relative to its own loss
   }
   log_base_ = log_scale_ - c_ * (h_ * static_cast<double>(shape.start) + origin_);
   period_ = h_ * static_cast<double>(n);
+  // Of the weights, by the size of their exponents, and of n additions and products in long double.
+  adding_ = kRounding * (16 + 2 * c_ * period_) +
+            4 * static_cast<double>(n) * static_cast<double>(std::numeric_limits<long double>::epsilon());
 }
 
 double Side::delta(double epsilon) const {
@@ -127,19 +251,20 @@ double Side::delta(double epsilon) const {
   if (first + 1 >= suffix_.size()) return less_private_ ? 1 : -1;
   const double sum =
       suffix_[first] - std::exp(epsilon - base - h_ * static_cast<double>(first)) * suffix_tilted_[first];
-  const double adding = kRounding * 64 * suffix_[first];
   // 2-norm of the weights e^(-cs)(1 - e^-s), s = 0, h, …
   const double weights = std::sqrt((1 / (2 * c_) - 2 / (2 * c_ + 1) + 1 / (2 * c_ + 2)) / h_ + 1);
   const double decay = std::exp(-c_ * h_ * static_cast<double>(first));
-  const double error = adding + rounding_ * decay * weights * 1.01;
+  const double cut = std::exp(-c_ * h_ * static_cast<double>(suffix_.size() - 1 - first));
+  const double noise = (rounding_ * weights + in_sum_ + cut * in_cut_) * decay * 1.01;
+  const double error = noise + adding_ * (std::abs(suffix_[first]) + 2 * noise);
   const double scale = std::exp(log_base_);
   if (less_private_) {
     const double end = base + period_;
     double beyond = 1;
     for (const auto& [c, k] : moments_) beyond = std::min(beyond, std::exp(k - c * end));
-    return scale * (sum + error) * (1 + 1e-12) + beyond + dropped_;
+    return scale * (sum + error) * (1 + relative_) + beyond + dropped_;
   }
-  return scale * (sum - error) * (1 - 1e-12);
+  return scale * (sum - error) * (1 - relative_);
 }
 
 double alias(const Side& upper, const Side& lower, double c, double epsilon) {

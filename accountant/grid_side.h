@@ -24,21 +24,39 @@ struct Piece {
 // values by as much of the sum of the moduli that went into it (Higham 2002, Accuracy and Stability, Thm. 24.2 and the
 // induction in its proof: what a butterfly adds is a sum over some of the inputs, turned). The latter is what the power
 // multiplies: by the count, and by |value|^(count - 1), which is nothing for all but few.
+//
+// With small rates one cell holds almost everything, |value| is near 1 everywhere, and delta far below 1: so the
+// heaviest cell a takes no part in the transforms. Of (a + S)^count = a^count·(1 + S/a)^count the power of a is a
+// factor common to all frequencies, whose rounding is relative to the result; S is transformed without it; and where
+// a^count is not negligible, ((1 + S/a)^count - 1) is transformed back and a^count put where it belongs.
 class CircularPower {
  public:
   explicit CircularPower(size_t n);
   void add(const TiltedCells& cells, double count);
+  // Roundings beside those that are relative to all masses alike. `in_sum`: of a sum over the masses from some place on
+  // with the weights e^(-cs)·(1 - e^-s), s the distance to a place less than a step before it, as far as they come from
+  // the spectrum. The transform of these weights is at most (1 - e^-h)/(|1 - aw||1 - bw|) at the root of unity w, with
+  // a = e^(-ch) and b = e^(-(c+1)h): so it is the low frequencies that count. What a sum lacks of all weights beyond
+  // the window, relative to the first one, counts `in_cut` times.
   struct Density {
     std::vector<double> mass;
-    double rounding;
+    double norm;    // 2-norm of all roundings
+    double beside;  // 2-norm of those that do not come from the spectrum
+    double in_sum, in_cut;
+    double relative;
   };
-  Density density() &&;
+  Density density(double h, double c) &&;
 
  private:
   double transform_;
-  double rounding_ = 0;              // of what is known in the 2-norm only
+  double norm_ = 0;          // of what is known in the 2-norm only
+  double relative_ = 0;      // of all masses
+  double log_heaviest_ = 0;  // of the product of all a^count kept apart
+  bool all_split_ = true;
+  int64_t place_ = 0;                // of the product of the heaviest
   std::vector<double> log_modulus_;  // of the product, rounded up, at each frequency
-  std::vector<double> relative_;     // its error
+  std::vector<double> error_;        // relative to it
+  std::vector<double> size_;         // sum of the moduli of the logarithms
   std::vector<std::complex<double>> log_spectrum_;
 };
 
@@ -62,7 +80,8 @@ class Side {
  private:
   double h_, c_;
   bool less_private_;
-  double log_scale_ = 0, dropped_ = 0, rounding_ = 0, log_base_ = 0, origin_ = 0, period_ = 0, log_total_ = 0;
+  double log_scale_ = 0, dropped_ = 0, rounding_ = 0, relative_ = 0, in_sum_ = 0, in_cut_ = 0, adding_ = 0,
+         log_base_ = 0, origin_ = 0, period_ = 0, log_total_ = 0;
   int64_t start_ = 0;
   std::vector<double> suffix_, suffix_tilted_;
   std::vector<std::pair<double, double>> moments_;

@@ -113,6 +113,12 @@ std::pair<double, double> Sketches::outcomes_above(size_t phase, double loss) co
   return {low, high};
 }
 
+double Sketches::range_above(size_t phase, double loss) const {
+  const auto& losses = all_[phase].loss;
+  const double range = std::abs(losses.front() - losses.back());
+  return std::min(range, std::max(losses.front(), losses.back()) - loss);
+}
+
 double Sketches::largest_range() const {
   double range = 0;
   for (const Sketch& one : all_) range = std::max(range, std::abs(one.loss.front() - one.loss.back()));
@@ -161,7 +167,7 @@ Reach reach_of(const Sketches& sketches, double c, double epsilon, double wanted
 }  // namespace
 
 std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double first, double epsilon, double log_delta,
-                               double tolerance, size_t most_points) {
+                               double tolerance, size_t most_points, size_t least_points) {
   const double wanted = log_delta - kWantedDigits;
   // The tilt with the shortest window, as long as what is tilted does not exceed delta by more digits than can be lost.
   double c = saddle;
@@ -181,18 +187,20 @@ std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double f
     }
   }
   if (!(period < kInfinity) || !(period > 0)) return std::nullopt;
-  size_t n = kFewestPoints;
+  size_t n = std::clamp(least_points, kFewestPoints, most_points);
   while (n < most_points && c / 2 * sketches.added_variance(period / static_cast<double>(n)) > tolerance) n *= 2;
   Shape shape;
-  shape.grid = {.h = period / static_cast<double>(n), .n = n, .c = c, .log_scale = 0, .low = 0, .high = 0};
+  shape.grid = {
+      .h = period / static_cast<double>(n), .n = n, .c = c, .log_scale = 0, .low = 0, .high = 0, .epsilon = epsilon};
   for (size_t i = 0; i < sketches.all().size(); ++i) {
     // Losses so low that the others would have to make up for a whole window need not be told apart.
     const auto [low, high] = sketches.outcomes_above(i, -period);
     shape.phases.push_back({sketches.at(i, c).log_m, low, high});
+    if (!(sketches.range_above(i, -period) / shape.grid.h < kMostCells * static_cast<double>(most_points)))
+      return std::nullopt;
   }
   const double start = std::floor(first / shape.grid.h) - 2;
   if (!(std::abs(start) < 1e15)) return std::nullopt;
-  if (!(sketches.largest_range() / shape.grid.h < kMostCells * static_cast<double>(most_points))) return std::nullopt;
   shape.start = static_cast<int64_t>(start);
   return shape;
 }

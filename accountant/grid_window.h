@@ -41,6 +41,8 @@ class Sketches {
   RealMoment at(double c) const;                // of all
   // The outcomes of this phase without those at the far end whose loss is below this.
   std::pair<double, double> outcomes_above(size_t phase, double loss) const;
+  // From about this loss, or the least, to the largest.
+  double range_above(size_t phase, double loss) const;
   // From the least to the largest loss of one release.
   double largest_range() const;
   // By how much connecting dots with this mesh raises the variance of the sum.
@@ -74,6 +76,6 @@ Guess guess_epsilon(const Sketches& sketches, double log_delta);
 // A window from `first` on in which delta at `epsilon`, about e^log_delta, can be read off. saddle: of that epsilon.
 // tolerance: of epsilon. Nothing where there is none, or one release alone has too many losses.
 std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double first, double epsilon, double log_delta,
-                               double tolerance, size_t most_points);
+                               double tolerance, size_t most_points, size_t least_points = 0);
 
 }  // namespace ghostshard::accountant

@@ -14,6 +14,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMostSolved = 60;
 constexpr int64_t kNearEdge = 200;
 constexpr int64_t kAlternating = 8;
+constexpr int kHalvings = 44;
 constexpr double kNarrow = 3e-4;
 constexpr size_t kSmallGrid = size_t{1} << 15;
 
@@ -130,12 +131,21 @@ double for_each_cell(const Outcomes& outcomes, double h, const Cells& cells, con
   return outcomes.beyond(low);
 }
 
+constexpr double kModerate = 64 * kRounding;  // roundings of a mass, to be counted relative to it
+
 // Relative rounding of e^(c·loss - log_scale), a few of them multiplied.
 double of_tilt(const GridShape& shape, double loss) {
   return kRounding * (8 + 2 * (shape.c * loss + std::abs(shape.log_scale)));
 }
 
 size_t wrapped(int64_t i, size_t n) { return static_cast<size_t>(i) & (n - 1); }  // n is a power of two
+
+void note_rounding(TiltedCells& cells, double relative, double mass) {
+  if (relative <= kModerate)
+    cells.relative = std::max(cells.relative, relative);
+  else
+    cells.rounding += relative * mass;
+}
 
 }  // namespace
 
@@ -163,7 +173,7 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
     const double tilt = std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
     cells.mass[wrapped(i, shape.n)] += left * tilt;
     cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
-    cells.tilt_rounding += of_tilt(shape, std::abs(loss) + h) * (left + right * std::exp(shape.c * h)) * tilt;
+    note_rounding(cells, of_tilt(shape, std::abs(loss) + h), (left + right * std::exp(shape.c * h)) * tilt);
     for (auto& [c, sum] : cells.moments) sum += (left + right * std::exp(c * h)) * std::exp(c * loss);
   });
   for (auto& [c, sum] : cells.moments) sum = std::log(sum) + 1e-9;
@@ -198,7 +208,8 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   //  * Where the density rises from nothing within a few cells of the least loss, each boundary is put where the cell
   //    below it needs it: what one is off by falls from cell to cell as long as the density rises.
   //  * From the heaviest cell on, each is moved by the mean of what the cells on both sides want: where the density is
-  //    smooth, what is left falls with a power of h every time.
+  //    smooth, what is left falls with a power of h every time. Where the density falls from the edge itself, as with
+  //    small rates, it does not, and boundaries are put where the cell above needs them, from the smooth part down.
   //  * That leaves the heaviest cell itself, for which the whole grid is moved.
   const auto heaviest_of = [](const std::vector<Merged>& merged) {
     return std::max_element(merged.begin(), merged.end(),
@@ -235,7 +246,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   const auto even_out_near = [&](int64_t reach, int times) {
     for (int left = times; left-- > 0;) even_out(solved, std::min(cells.end, solved + reach + int64_t{4} * left));
   };
-  const auto arrange = [&](double at, bool all = false) {  // the cells near the least loss; what the heaviest is off by
+  const auto arrange = [&](double at, int all = 0) {  // what the heaviest is off by
     cells = cells_of(direction, release, shape, at);
     cells.moved.assign(static_cast<size_t>(cells.end - cells.begin) + 1, 0.0);
     const int64_t middle = std::clamp(heaviest, cells.begin, cells.end - 1);
@@ -244,29 +255,45 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     for (int64_t i = cells.begin; i < solved; ++i) {
       double least = -0.45;
       double most = 0.45;
-      for (int k = 0; k < 30; ++k) {
+      for (int k = 0; k < kHalvings; ++k) {
         move(i + 1) = (least + most) / 2;
         (excess_of(i, low, boundary(i + 1)) < 0 ? least : most) = move(i + 1);
       }
       move(i + 1) = most;
       low = boundary(i + 1);
     }
-    for (int round = 0; all && round < 4; ++round) even_out(solved, cells.end);
-    if (all) even_out_near(10 * kNearEdge, 16);
+    for (int round = 0; round < all; ++round) even_out(solved, cells.end);
+    if (all > 2) even_out_near(10 * kNearEdge, 16);
     even_out_near(kNearEdge, rounds);
-    // Where evening out has come to rest, what is left alternates from cell to cell.
-    double left = 0;
-    double weight = 0;
-    Outcomes::Boundary from = boundary(middle);
-    for (int64_t i = middle; i < std::min(cells.end, middle + kAlternating); ++i) {
-      const Outcomes::Boundary to = boundary(i + 1);
-      const double mass = outcomes.between(from, to).p.value;
-      const double excess = std::clamp(excess_of(i, from, to), -1.0, 1.0);
-      left += (i - middle) % 2 == 0 ? mass * excess : -mass * excess;
-      weight += mass;
-      from = to;
+    if (solved < middle) {
+      // Where evening out has come to rest, what is left alternates from cell to cell.
+      double left = 0;
+      double weight = 0;
+      Outcomes::Boundary from = boundary(middle);
+      for (int64_t i = middle; i < std::min(cells.end, middle + kAlternating); ++i) {
+        const Outcomes::Boundary to = boundary(i + 1);
+        const double mass = outcomes.between(from, to).p.value;
+        const double excess = std::clamp(excess_of(i, from, to), -1.0, 1.0);
+        left += (i - middle) % 2 == 0 ? mass * excess : -mass * excess;
+        weight += mass;
+        from = to;
+      }
+      return weight > 0 ? left / weight : 0.0;
     }
-    return weight > 0 ? left / weight : 0.0;
+    // Right above an edge it alternates for long. From where the density is smooth down to the heaviest cell, which has
+    // then both its boundaries from others.
+    Outcomes::Boundary high = boundary(std::min(cells.end - 1, middle + kMostSolved) + 1);
+    for (int64_t i = std::min(cells.end - 1, middle + kMostSolved); i > middle; --i) {
+      double least = -0.45;
+      double most = 0.45;
+      for (int k = 0; k < kHalvings; ++k) {
+        move(i) = (least + most) / 2;
+        (excess_of(i, boundary(i), high) < 0 ? least : most) = move(i);
+      }
+      move(i) = most;
+      high = boundary(i);
+    }
+    return std::clamp(excess_of(middle, boundary(middle), high), -1.0, 1.0);
   };
   double at = 0;
   for (int i = 0; i < 4; ++i) {  // with even cells first
@@ -308,7 +335,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       }
       at = std::abs(off) < std::abs(at_high) ? low : high;
     }
-    (void)arrange(at, true);
+    (void)arrange(at, 4);
   } else {
     double gain = 1;
     for (int i = 0; i < 4 && std::abs(off) > 1e-9; ++i) {
@@ -318,15 +345,24 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       at = next;
       off = there;
     }
-    for (int round = 0; round < 2; ++round) even_out(solved, cells.end);
+    (void)arrange(at, 2);
   }
   const std::vector<Merged> merged = merge(cells);
   // How far below the middle the grid must lie for few cells to fall below it: each of those moves down a whole step.
+  // What all of them lose adds up over the executions; with small rates, one execution with a loss beyond epsilon is
+  // what delta consists of, and what those few cells lose counts once, however light they are.
+  const auto place_in_delta = [&](const Merged& cell) {
+    const double beyond = (static_cast<double>(cell.i) + cells.at) * h - shape.epsilon;
+    return beyond > 0 ? cell.weight * std::exp(-shape.c * beyond) * -std::expm1(-beyond) : 0.0;
+  };
+  double delta = 0;
+  for (const Merged& cell : merged) delta += place_in_delta(cell);
   const auto cost_at = [&](double below) {
     double cost = 0;
     for (const Merged& cell : merged) {
       const double above = cell.place - (0.5 - below);
-      cost += cell.weight * (above >= 0 ? above : 1 + above);
+      const double counts = shape.count * cell.weight + (delta > 0 ? place_in_delta(cell) / delta : 0.0);
+      cost += counts * (above >= 0 ? above : 1 + above);
     }
     return cost;
   };
@@ -341,7 +377,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     const bool fits = cell.place >= 0.5 - below;
     const double mass = cell.weight * whole * (fits ? 1 : down);
     found.mass[wrapped(fits ? cell.i : cell.i - 1, shape.n)] += mass;
-    found.tilt_rounding += of_tilt(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h) * mass;
+    note_rounding(found, of_tilt(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h), mass);
   }
   return found;
 }

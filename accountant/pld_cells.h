@@ -26,8 +26,11 @@ struct TiltedCells {
   std::vector<double> mass;  // of loss ((k mod N) + shift)·h, times e^(c·(k + shift)·h - log_scale)
   double shift = 0;          // a; 0 for the less private one
   double dropped = 0;        // probability of an infinite loss
-  double rounding = 0;       // 2-norm of what the masses are off by, where no more is known
-  double tilt_rounding = 0;  // sum of the moduli of the roundings of the tilt, whose exponent may be large
+  // How far off masses are. What is relative to each mass by itself is as much relative to any sum over the composed
+  // ones, times the count, since none is negative: it needs no share of the whole.
+  double relative = 0;  // each mass to itself, where the exponent of the tilt is moderate
+  double rounding = 0;  // sum of the moduli of the others'
+  double norm = 0;      // 2-norm of what the masses are off by, where no more is known
   // (c', log E[e^(c'·loss)]) of the less private one without the infinite loss, for Chernoff's bound.
   std::vector<std::pair<double, double>> moments;
   double log_total = 0;  // logarithm of the probability in all cells, where it may exceed 1
@@ -41,6 +44,8 @@ struct GridShape {
   // Outcomes looked at. Beyond the end where losses are large, mass is dropped; beyond the other it is counted in the
   // cell at that end.
   double low, high;
+  // What the more private one is tuned to, and no part of a proof: so many executions, and delta at this epsilon.
+  double count = 1, epsilon = 0;
 };
 
 // In units of the tilt: where the moments of the less private distribution are taken.

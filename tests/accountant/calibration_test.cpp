@@ -137,7 +137,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Range{"TinyRate", 1e-5, 10000000, 1e-9, 1},
                     // Where each unit is drawn once, and hardly ever.
                     Range{"OneVisit", 1e-7, 10000000, 1e-9, 1}, Range{"RareVisit", 1e-6, 100000, 1e-8, 0.5},
-                    Range{"RareVisitLargeEpsilon", 1e-7, 1000000, 1e-12, 8}, Range{"FewSteps", 1e-3, 3, 1e-6, 0.1},
+                    Range{"RareVisitLargeEpsilon", 1e-7, 1000000, 1e-12, 8},
+                    Range{"RareVisitFewSteps", 1e-6, 1000, 1e-9, 1}, Range{"FewSteps", 1e-3, 3, 1e-6, 0.1},
                     Range{"NoSampling", 1, 1000, 1e-6, 5}, Range{"OneStep", 0.1, 1, 1e-6, 1}),
     [](const auto& c) { return c.param.name; });
 

@@ -217,6 +217,40 @@ INSTANTIATE_TEST_SUITE_P(One, BlockCells,
                                          OneBlock{"SmoothCoarse", Direction::kRemove, 0.1, 1, 100, 0.4}),
                          [](const auto& c) { return c.param.name; });
 
+// Blocks on fine windows much too short: what lies outside is moved to where it does not belong, and counted.
+class ShortBlockWindow : public testing::TestWithParam<double> {};  // its length, in units of what is enough
+
+TEST_P(ShortBlockWindow, HoldsTheLineNevertheless) {
+  const std::vector<ComposedRelease> phases = {{{0.02, 1.2}, 200003}};
+  constexpr double kEpsilon = 70;
+  for (const Direction direction : {Direction::kRemove, Direction::kAdd}) {
+    const auto saddle = saddle_of_epsilon(direction, phases, kEpsilon);
+    ASSERT_TRUE(saddle);
+    const auto line = ContourLine::make(direction, phases, *saddle, kEpsilon, -12, 0, 100'000'000);
+    ASSERT_TRUE(line);
+    const Sketches sketches(direction, phases, -12);
+    const double c = sketches.saddle_of(kEpsilon);
+    const auto shape = shape_for(sketches, c, kEpsilon - 1 / c, kEpsilon, -12, 1e-4, size_t{1} << 17);
+    ASSERT_TRUE(shape);
+    auto plan = plan_blocks(sketches, phases, *shape, 1e-4, size_t{1} << 15);
+    ASSERT_TRUE(plan);
+    plan->h *= GetParam();
+    const auto above = pieces_of_blocks(direction, phases, *plan, true);
+    const auto below = pieces_of_blocks(direction, phases, *plan, false);
+    ASSERT_FALSE(above.empty());
+    ASSERT_FALSE(below.empty());
+    const Side upper(above, plan->coarse, true);
+    const Side lower(below, plan->coarse, false);
+    for (const double at : {kEpsilon - 0.5 / c, kEpsilon, kEpsilon + 1 / c}) {
+      const Bracket exact = line->at(at).bracket;
+      EXPECT_GE(upper.delta(at), exact.lower) << at;
+      EXPECT_LE(lower.delta(at) - alias(upper, lower, plan->coarse.grid.c, at), exact.upper) << at;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, ShortBlockWindow, testing::Values(0.4, 0.45, 0.5, 0.6, 0.8));
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Windows much too short: what wraps around them, and what lies beyond, is larger than delta, and counted
 
