@@ -251,11 +251,21 @@ def scaled_embedding(layer: Layer, input_ids: torch.Tensor) -> torch.Tensor:
 @register_rule(nn.GroupNorm)
 def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     module = layer.module
+    refuse_packed(layer)
     layer.engine.units_of(input)  # they come first, as it takes them, also where the rest of the model has them second
     normalised = functional.group_norm(input, module.num_groups, eps=module.eps)
     if input.dim() > 2:  # channels last, so that a row is one place's channels
         return affine(layer, normalised.movedim(1, -1)).movedim(-1, 1)
     return affine(layer, normalised)
+
+
+def refuse_packed(layer: Layer) -> None:
+    """A layer in which places of one row meet: in a packed batch they may be of several examples."""
+    if getattr(layer.engine, "packing", None) is not None:
+        raise ValueError(
+            f"{layer.name} ({original_class(layer.module).__name__}) needs a batch with one example to a row, this one is "
+            "packed: places of several examples would meet in it"
+        )
 
 
 # Convolutions -------------------------------------------------------------------------------------------------------
@@ -269,6 +279,7 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     """A linear layer on patches: over few places (where the weight is larger than its rows) recorded as one, so that the
     session chooses; else the library's own convolution, and one product of patches for each unit in backward."""
     module, x, units = layer.module, input, layer.engine.units_of(input)
+    refuse_packed(layer)
     dims = len(module.kernel_size)
     if x.dim() != dims + 2 or x.shape[0] != units:  # also where the rest of the model has units second
         raise ValueError(
