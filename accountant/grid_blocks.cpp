@@ -10,7 +10,6 @@
 namespace ghostshard::accountant {
 namespace {
 
-constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFewestSteps = 256;
 constexpr double kOutside = 48;  // e^-48 of the tilted measure may lie outside the fine window

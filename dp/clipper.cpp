@@ -147,7 +147,7 @@ at::Tensor Clipper::recorded_bytes(const Tape& tape, int64_t parameters) const {
   return bytes;
 }
 
-void Clipper::add(ClippedSum& sum, std::shared_ptr<Tape> tape) {
+void Clipper::add(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
   check(sum, tape);
   if (tape->in_second_pass()) {
     tape->add_rest({}, *sum.sums_);

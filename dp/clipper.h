@@ -65,7 +65,7 @@ class Clipper {
   at::Tensor recorded_bytes(const Tape& tape, int64_t parameters) const;
   // After backward: turns the microbatch's norms into factors and adds its clipped gradients. Once per tape, and only
   // the tape recorded last (std::logic_error). A collective where the plan reduces with every microbatch.
-  void add(ClippedSum& sum, std::shared_ptr<Tape> tape);
+  void add(ClippedSum& sum, const std::shared_ptr<Tape>& tape);
 
  private:
   friend class DpPlan;

@@ -415,6 +415,11 @@ REFUSED = {
         lambda: Private(Takes(nn.Sequential(nn.Linear(6, 6), nn.InstanceNorm1d(5, affine=True))), CLIP),
         r"layer\.1 \(InstanceNorm1d\).*this one is packed",
     ),
+    "convolution": (
+        lambda: Private(Takes(nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3))), CLIP),
+        r"layer\.1 \(Conv1d\).*this one is packed",
+    ),
+    "group_norm": (lambda: Private(Takes(nn.GroupNorm(2, 6)), CLIP), r"layer \(GroupNorm\).*this one is packed"),
     "rows_moved": (
         lambda: Private(Takes(nn.Sequential(nn.Linear(6, 6), nn.Flatten(0), nn.Unflatten(0, (6, 5)), nn.Linear(5, 3))), CLIP),
         r"'?layer\.3\.weight'?: the first extents must be those of the packed batch's tokens, got \[6, 5\]",
