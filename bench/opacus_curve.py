@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import PrivacyEngine
 from ghostshard.data_loading import PoissonBatchSampler
-from ghostshard.ghost.loss import causal_losses
+from ghostshard.ghost.loss import token_losses
 
 IGNORED, END = -100, 0
 
@@ -139,7 +139,7 @@ def private(setting: Setting, model, data: torch.Tensor, engine, mode: str, **op
 @torch.no_grad()
 def held_out_loss(model, labels: torch.Tensor) -> float:
     logits = model(**inputs(labels)).logits
-    return causal_losses(logits, labels, shift=True, reduction="mean").mean().item()
+    return token_losses(logits, labels, shift=True, reduction="mean").mean().item()
 
 
 def train(setting: Setting, labels: torch.Tensor, held_out: torch.Tensor, noise_seed_of_opacus: int | None = None) -> Curves:
@@ -177,7 +177,7 @@ def train(setting: Setting, labels: torch.Tensor, held_out: torch.Tensor, noise_
             curves.gradient = max(curves.gradient, float(norm))
 
             step_theirs.zero_grad()
-            losses = causal_losses(theirs(**inputs(part)).logits, part, shift=True, reduction="mean")
+            losses = token_losses(theirs(**inputs(part)).logits, part, shift=True, reduction="mean")
             curves.opacus.append(losses.mean().item())
             losses.mean().backward()
             step_theirs.step()
