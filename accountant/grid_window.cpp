@@ -1,6 +1,7 @@
 #include "accountant/grid_window.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numbers>
 
@@ -116,6 +117,7 @@ std::pair<double, double> Sketches::outcomes_above(size_t phase, double loss) co
 double Sketches::range_above(size_t phase, double loss) const {
   const auto& losses = all_[phase].loss;
   const double range = std::abs(losses.front() - losses.back());
+  if (!std::isfinite(range)) return range;  // cells without number
   return std::min(range, std::max(losses.front(), losses.back()) - loss);
 }
 

@@ -53,6 +53,7 @@ Mass between(double a, double b) {
 
 double log_w(SampledGaussian release, double x) {
   const double u = (2 * x - 1) / (2 * release.sigma * release.sigma);
+  if (release.q == 1) return u;  // without the -infinity that expm1 would round it to
   return u > 300 ? std::log(release.q) + u : std::log1p(release.q * std::expm1(u));
 }
 

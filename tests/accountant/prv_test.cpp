@@ -290,6 +290,17 @@ TEST(Grid, CountsTheTransformsRounding) {
   EXPECT_GT(found->upper - found->lower, 0.01);
 }
 
+// Losses of a Gaussian that is not sampled have no least value that exp could round to: no cells without number.
+TEST(Prv, BracketsPlainGaussiansOfAnyNoise) {
+  for (const double sigma : {20.0, 1.0, 0.5, 0.1, 1e-2, 1e-4}) {
+    const OracleTruth run{"", {{1, sigma, 4}}, 1e-6, 0, 0};
+    const EpsilonBound grid = charged("prv", run)->epsilon(Delta(run.delta));
+    const EpsilonBound line = charged("contour", run)->epsilon(Delta(run.delta));
+    EXPECT_LE(grid.lower, line.upper) << sigma;
+    EXPECT_GE(grid.upper, line.lower) << sigma;
+  }
+}
+
 TEST(Prv, AgreesWithTheContourOnPhases) {
   const OracleTruth run{"", {{0.02, 1.4, 300}, {0.05, 2.5, 200}, {1, 60, 4}}, 1e-7, 0, 0};
   const EpsilonBound grid = charged("prv", run)->epsilon(Delta(run.delta));
