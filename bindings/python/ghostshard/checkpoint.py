@@ -119,13 +119,9 @@ class Spending:
 # What the ranks must agree on ----------------------------------------------------------------------------------------
 
 
-def _control(ranks: Any) -> dist.ProcessGroup | None:
-    return ranks.handles[3] if ranks.handles else None
-
-
 def on_rank_0(ranks: Any, work: Callable[[], Any]) -> Any:
     """work() of rank 0, on every rank; where it raises, every rank raises the same. A collective."""
-    group = _control(ranks)
+    group = ranks.control
     if group is None:
         return work()
     outcome: list = [None, None]
@@ -198,7 +194,7 @@ def is_folder(path: Any) -> bool:
 
 
 def _how(ranks: Any) -> dict:
-    group = _control(ranks)
+    group = ranks.control
     return {"no_dist": True} if group is None else {"process_group": group}
 
 

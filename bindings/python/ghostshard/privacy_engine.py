@@ -130,7 +130,7 @@ class PrivacyEngine(opacus.PrivacyEngine):
                 rank=engine.ranks.rank,
                 world_size=engine.ranks.data_ranks,
                 batch_first=batch_first,
-                process_group=engine.ranks.handles[3] if engine.ranks.handles else None,
+                process_group=engine.ranks.control,
             )
         else:
             warnings.warn(

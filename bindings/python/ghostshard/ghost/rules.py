@@ -248,10 +248,13 @@ def scaled_embedding(layer: Layer, input_ids: torch.Tensor) -> torch.Tensor:
     return embedding(layer, input_ids) * layer.module.embed_scale.to(layer.module.weight.dtype)
 
 
+_MEETING = "places of several examples would meet in it"
+
+
 @register_rule(nn.GroupNorm)
 def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     module = layer.module
-    refuse_packed(layer)
+    refuse_packed(layer, _MEETING)
     layer.engine.units_of(input)  # they come first, as it takes them, also where the rest of the model has them second
     normalised = functional.group_norm(input, module.num_groups, eps=module.eps)
     if input.dim() > 2:  # channels last, so that a row is one place's channels
@@ -259,12 +262,12 @@ def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     return affine(layer, normalised)
 
 
-def refuse_packed(layer: Layer) -> None:
-    """A layer in which places of one row meet: in a packed batch they may be of several examples."""
-    if getattr(layer.engine, "packing", None) is not None:
+def refuse_packed(layer: Layer, reason: str) -> None:
+    """For a layer that takes one example to a row: in a packed batch places of several may meet in it."""
+    if layer.engine.packing is not None:
         raise ValueError(
             f"{layer.name} ({original_class(layer.module).__name__}) needs a batch with one example to a row, this one is "
-            "packed: places of several examples would meet in it"
+            f"packed: {reason}"
         )
 
 
@@ -279,7 +282,7 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     """A linear layer on patches: over few places (where the weight is larger than its rows) recorded as one, so that the
     session chooses; else the library's own convolution, and one product of patches for each unit in backward."""
     module, x, units = layer.module, input, layer.engine.units_of(input)
-    refuse_packed(layer)
+    refuse_packed(layer, _MEETING)
     dims = len(module.kernel_size)
     if x.dim() != dims + 2 or x.shape[0] != units:  # also where the rest of the model has units second
         raise ValueError(
@@ -402,11 +405,7 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
             "forward cannot be repeated example by example; set dropout to 0 or register a rule (ghostshard.register_rule)"
         )
     args = tuple(layer.units_first(value) for value in args)
-    if layer.engine.packing is not None:
-        raise ValueError(
-            f"{layer.name} ({original_class(layer.module).__name__}): per-example gradients by torch.func need a batch with "
-            "one example to a row, this one is packed; register a rule for it (ghostshard.register_rule)"
-        )
+    refuse_packed(layer, "it has no rule, only torch.func's per-example gradients; register one (ghostshard.register_rule)")
     for value in args:
         if value.shape[0] != layer.session.units:
             raise ValueError(
