@@ -49,6 +49,7 @@ class Clipper {
   ClippedSum begin(GaussianMechanism& mechanism, const StepId& step);
   // From the next microbatch on, in the place of the options' planned_recording. Alike on all ranks.
   void plan_recording(std::vector<std::optional<kernels::Recording>> planned);
+  bool takes_two_passes() const { return two_pass_; }
   // The recorder for one microbatch of `units` units, for one backward pass. The previous one must have been added or
   // dropped (std::logic_error): held gradients share one memory.
   // planned: goes before the options' planned_recording, and must outlive the tape.

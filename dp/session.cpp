@@ -34,7 +34,6 @@ Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> u
       uses_(model_.parameters().size()),
       plan_of_all_(model_.parameters().size()),
       planned_(model_.parameters().size()),
-      two_pass_(recording_of(options) == RecordingChoice::kTwoPass),
       recorded_(at::zeros({3, static_cast<int64_t>(model_.parameters().size())}, at::kLong)) {
   key_.share(*mesh_);
 }
@@ -136,7 +135,7 @@ void Session::count(int64_t id, int32_t Uses::*kind) {
   Uses& uses = uses_[counted];
   if (++(uses.*kind) > 1) {
     planned_[counted] = kernels::Recording::kHold;
-  } else if (two_pass_ && uses.linear == 1 && uses.other == 1) {
+  } else if (takes_two_passes() && uses.linear == 1 && uses.other == 1) {
     planned_[counted] = kernels::Recording::kReplay;
   }
 }
@@ -265,7 +264,6 @@ void Session::plan_recording() {
     if (left <= *options_.memory_budget_bytes) break;
     if (noted[1][id] == 0 || noted[2][id] != 0) continue;  // not one that can wait
     plan_of_all_[static_cast<size_t>(id)] = kernels::Recording::kTwoPass;
-    two_pass_ = true;
     left -= noted[0][id];
   }
   clipper_->plan_recording(plan_of_all_);

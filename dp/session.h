@@ -94,7 +94,7 @@ class Session {
   // (dp/clipper.h); it brings the very rows again, and sums leave while it goes on. The same answer on all ranks, known
   // beforehand by takes_two_passes(). Opens the logical batch if there is none. A collective.
   bool second_pass();
-  bool takes_two_passes() const { return two_pass_; }
+  bool takes_two_passes() const { return clipper_->takes_two_passes(); }
   // After backward. Opens the logical batch if there is none. A collective.
   void clip();
   // Gives up the microbatch: nothing of it was or will be added.
@@ -144,7 +144,6 @@ class Session {
   std::vector<Uses> uses_;                                      // by parameter id, in this microbatch
   std::vector<std::optional<kernels::Recording>> plan_of_all_;  // by parameter id, for every microbatch
   std::vector<std::optional<kernels::Recording>> planned_;      // for this one
-  bool two_pass_;
   // int64 [3,parameters], the most of any microbatch of this logical batch: bytes recorded; used by one linear layer
   // alone (1 or 0); used otherwise.
   at::Tensor recorded_;

@@ -256,12 +256,7 @@ void Tape::take_turns() {
     const fsdp::FlatGroup& group = *turns_.front();
     turns_.pop_front();
     sums_->open_turn(group);
-    for (const fsdp::Parameter* parameter : group.parameters()) {
-      const auto found = entries_.find(parameter->id());
-      if (found == entries_.end()) continue;
-      add_entry(found->second, factors_, *sums_);
-      found->second = Entry{.parameter = parameter};  // its second report is no surprise
-    }
+    add_group(factors_, group, *sums_);
     on_turn_(group);
   }
 }
@@ -313,7 +308,7 @@ void Tape::add_group(const GroupFactors& factors, const fsdp::FlatGroup& group, 
     const auto found = entries_.find(parameter->id());
     if (found == entries_.end()) continue;
     add_entry(found->second, factors, sums);
-    entries_.erase(found);
+    found->second = Entry{.parameter = parameter};  // nothing is left to add; in a second pass it may be reported again
   }
 }
 
@@ -324,7 +319,7 @@ void Tape::add_rest(const GroupFactors& factors, fsdp::GradientBuffers& sums) {
     }
   }
   for (auto& [id, book] : entries_) {
-    if (!in_second_pass()) add_entry(book, factors, sums);
+    if (!in_second_pass() && !sums.in_turn(book.parameter->group())) add_entry(book, factors, sums);
     book = Entry{};  // free the rows as soon as they are used
   }
   entries_.clear();
