@@ -271,6 +271,39 @@ void Session::plan_recording() {
   recorded_.zero_();
 }
 
+// Where the caller's activations differ between them (collectives of another order, dropout of other coins), so do the
+// sums of what the ranks of the model axis hold whole. Two of them under one noise would show their difference.
+void Session::agree_on_whole(std::vector<at::Tensor>& owned) {
+  if (mesh_->shape().model == 1) return;
+  std::vector<at::Tensor*> whole;
+  int64_t elements = 0;
+  for (const auto& group : model_.groups()) {
+    for (const fsdp::Parameter* each : group->parameters()) {
+      at::Tensor& mine = owned[each->id()];
+      if (!mine.defined() || each->split().cuts()) continue;
+      whole.push_back(&mine);
+      elements += mine.numel();
+    }
+  }
+  const at::Tensor message = at::empty({elements}, at::kFloat);
+  const bool first = mesh_->model_rank() == 0;
+  const auto move = [&](bool in) {
+    int64_t from = 0;
+    for (at::Tensor* mine : whole) {
+      const at::Tensor place = message.narrow(0, from, mine->numel()).view(mine->sizes());
+      if (in) {
+        place.copy_(*mine);
+      } else {
+        mine->copy_(place);
+      }
+      from += mine->numel();
+    }
+  };
+  if (first) move(true);
+  if (elements > 0) mesh_->model().broadcast(message, 0);
+  if (!first) move(false);
+}
+
 std::vector<at::Tensor> Session::release() {
   if (!sum_) throw std::logic_error("there is nothing to release: no backward since the last step");
   std::vector<at::Tensor> owned(model_.parameters().size());
@@ -293,6 +326,7 @@ std::vector<at::Tensor> Session::release() {
     }
   }
   mechanism_->give_away_slices();
+  agree_on_whole(owned);
   if (options_.memory_budget_bytes) plan_recording();
   step_ = attempts_.of(step_.step + 1);
   return owned;
@@ -305,6 +339,8 @@ void Session::abandon() {
   ++step_.attempt;
 }
 
-int64_t Session::bytes_sent() const { return mesh_->reduce().bytes_sent() + mesh_->replicate().bytes_sent(); }
+int64_t Session::bytes_sent() const {
+  return mesh_->reduce().bytes_sent() + mesh_->replicate().bytes_sent() + mesh_->model().bytes_sent();
+}
 
 }  // namespace ghostshard::dp

@@ -44,6 +44,8 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
     and one never seeded has a seed known to everybody: for a run that is to be private, leave it out.)
 
     process_group: whose ranks these are, default all; used only where physical batches must be agreed on.
+    twins: ranks that must draw the same, because they hold parts of the same layers (tensor parallelism): the first of
+    them draws the key. A Gloo group that nothing else uses at the same time; drawing is a collective over it then.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         world_size: int = 1,
         generator: torch.Generator | None = None,
         process_group: dist.ProcessGroup | None = None,
+        twins: dist.ProcessGroup | None = None,
     ):
         if not 0 < sample_rate <= 1:
             raise ValueError(f"sample_rate must be > 0 and <= 1, got {sample_rate}")
@@ -72,6 +75,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         self.world_size = world_size
         self.epoch = 0
         self.process_group = process_group
+        self.twins = twins
         self._own_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
         self._set_apart = b""
 
@@ -95,8 +99,13 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
             words = torch.empty(4, dtype=torch.int64, device=self.generator.device).random_(generator=self.generator)
             entropy = words.cpu().numpy().tobytes()
         place = f"ghostshard Poisson coins, epoch {self.epoch}, rank {self.rank} of {self.world_size}"
+        key = hashlib.sha256(entropy + place.encode() + self._set_apart).digest()
+        if self.twins is not None:
+            first = [key]
+            dist.broadcast_object_list(first, group=self.twins, group_src=0)
+            key = first[0]
         return Epoch(
-            hashlib.sha256(entropy + place.encode() + self._set_apart).digest(),
+            key,
             range(self.rank, self.num_samples, self.world_size),
             self.sample_rate,
             self.steps,
@@ -195,6 +204,7 @@ class GhostDataLoader(DPDataLoader):
         world_size: int = 1,
         generator: torch.Generator | None = None,
         process_group: dist.ProcessGroup | None = None,
+        twins: dist.ProcessGroup | None = None,
         collate_fn=None,
         drop_last: bool = False,
         batch_first: bool = True,
@@ -219,7 +229,7 @@ class GhostDataLoader(DPDataLoader):
             dataset,
             batch_sampler=PoissonBatchSampler(
                 num_samples=len(dataset), sample_rate=sample_rate, steps=steps, rank=rank, world_size=world_size,
-                generator=generator, process_group=process_group,
+                generator=generator, process_group=process_group, twins=twins,
             ),
             collate_fn=_CollateOrEmpty(default_collate if collate_fn is None else collate_fn, dataset, batch_first),
             generator=generator,
@@ -237,6 +247,7 @@ class GhostDataLoader(DPDataLoader):
         batch_first: bool = True,
         rand_on_empty: bool = False,
         process_group: dist.ProcessGroup | None = None,
+        twins: dist.ProcessGroup | None = None,
     ) -> "GhostDataLoader":
         """The Poisson-sampled counterpart: sample_rate 1 / len(data_loader), len(data_loader) steps an epoch.
 
@@ -254,6 +265,7 @@ class GhostDataLoader(DPDataLoader):
             sample_rate, steps = drawn_by.sample_rate, None
             if isinstance(drawn_by, PoissonBatchSampler):
                 steps, process_group = drawn_by.steps, process_group or drawn_by.process_group
+                twins = twins or drawn_by.twins
         else:
             _check_sampler(data_loader, world_size)
             if len(data_loader) == 0:
@@ -262,7 +274,7 @@ class GhostDataLoader(DPDataLoader):
         return cls(
             data_loader.dataset, sample_rate=sample_rate, steps=steps, rank=rank, world_size=world_size,
             generator=data_loader.generator if generator is None else generator, process_group=process_group,
-            collate_fn=data_loader.collate_fn, batch_first=batch_first, rand_on_empty=rand_on_empty,
+            twins=twins, collate_fn=data_loader.collate_fn, batch_first=batch_first, rand_on_empty=rand_on_empty,
             in_order=data_loader.in_order, **_settings(data_loader),
         )  # fmt: skip
 

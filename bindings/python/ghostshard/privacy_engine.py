@@ -127,10 +127,11 @@ class PrivacyEngine(opacus.PrivacyEngine):
                 raise ValueError("secure_mode draws coins from the operating system: the data loader has a generator")
             data_loader = GhostDataLoader.from_data_loader(
                 data_loader,
-                rank=engine.ranks.rank,
+                rank=engine.ranks.data_rank,
                 world_size=engine.ranks.data_ranks,
                 batch_first=batch_first,
-                process_group=engine.ranks.control,
+                process_group=engine.ranks.data,
+                twins=engine.ranks.twins,
             )
         else:
             warnings.warn(

@@ -18,6 +18,7 @@ all hear what one of them finds; so that they agree on when, their batches are a
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -26,8 +27,6 @@ import torch
 import torch.distributed as dist
 
 from .repeat import Repeat
-
-_COINS = random.SystemRandom()
 
 
 class AttributionCheck:
@@ -51,12 +50,15 @@ class AttributionCheck:
             return
         if packed in self._settled:
             return
-        due, any_packed, any_plain = self._highest([units > 1, units > 0 and packed, units > 0 and not packed])
+        # One seed for all: ranks that hold parts of the same units must choose the same half.
+        due, any_packed, any_plain, seed = self._highest(
+            [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62)]
+        )
         if any_packed and any_plain:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
         if not due:
             return
-        half = set(_COINS.sample(range(units), units // 2))
+        half = set(random.Random(seed).sample(range(units), units // 2))
         reached, undecided, output = -1, False, False
         for chosen in ([u in half for u in range(units)], [u not in half for u in range(units)]):
             found, unclear = self._watched(session, losses, chosen if units > 1 else [True] * units)

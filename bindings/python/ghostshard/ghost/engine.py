@@ -16,14 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from .. import _native
-from . import inputs, rules
+from . import convolutions, inputs, rules  # noqa: F401 (convolutions register themselves)
 from .attribution import AttributionCheck
 from .guard import Guard, warn_of_uncovered
-from .layout import Layout, Ranks, own_parameters, ranks_of, read_layout
+from .layout import Layout, own_parameters, read_layout
 from .loss import PrivateLoss, loss_of_transformers
 from .packing import Packing
+from .ranks import Ranks, ranks_of
 from .repeat import Repeat
 
 
@@ -86,7 +88,7 @@ class GhostEngine:
         self._enabled = True
         self._handles: list = []
         self._patched: list[nn.Module] = []
-        self._guard = Guard()
+        self._guard = Guard(gathers=self.fsdp)
         self._patch()
 
     # What the privacy engine sets -----------------------------------------------------------------------------------
@@ -249,6 +251,12 @@ class GhostEngine:
         if session is None or session.units < 0:
             raise RuntimeError("backward() needs a forward of the private model with gradients enabled before it")
         given, self._begun = self._begun, None
+        if isinstance(loss_per_unit, DTensor):
+            session.give_up_microbatch()
+            raise ValueError(
+                "losses must be plain tensors, whole on every rank of the tensor-parallel axis: give the last layer "
+                "ColwiseParallel(output_layouts=Replicate())"
+            )
         units = session.units if given is None else given.units
         if loss_per_unit.dim() != 1 or loss_per_unit.shape[0] != units:
             session.give_up_microbatch()

@@ -14,10 +14,14 @@ from .layout import ParameterEntry, Slot, own_parameters
 
 
 class Guard:
-    """Called before a unit's forward, when its parameters are plain tensors; a copied model's guards nothing."""
+    """Called before a unit's forward, when its parameters are whole; a copied model's guards nothing.
 
-    def __init__(self) -> None:
+    gathers: by fully_shard, so that DTensors may be parts that nobody computes with.
+    """
+
+    def __init__(self, *, gathers: bool) -> None:
         self.enabled = True
+        self._gathers = gathers
         self._guarded: dict[int, torch.Tensor] = {}
         self._handles: list = []
 
@@ -26,7 +30,7 @@ class Guard:
             return
         for slot, entry in slots:
             parameter = getattr(slot.module, slot.attribute)
-            if isinstance(parameter, DTensor):
+            if isinstance(parameter, DTensor) and not self._whole_here(parameter, entry):
                 continue
             wanted = entry.parameter.requires_grad
             if parameter.requires_grad != wanted:
@@ -34,6 +38,10 @@ class Guard:
             if wanted and id(parameter) not in self._guarded:
                 self._guarded[id(parameter)] = parameter
                 self._handles.append(parameter.register_hook(self._refusal(entry.name)))
+
+    def _whole_here(self, parameter: DTensor, entry: ParameterEntry) -> bool:
+        """Gathered, what a tensor-parallel axis cuts is a DTensor still, on that axis alone."""
+        return not self._gathers or parameter.device_mesh != entry.parameter.device_mesh
 
     def _refusal(self, name: str) -> Callable[[torch.Tensor], None]:
         def refuse(_: torch.Tensor) -> None:
@@ -52,7 +60,7 @@ class Guard:
         self._guarded.clear()
 
     def __deepcopy__(self, memo: dict) -> Guard:
-        idle = Guard()
+        idle = Guard(gathers=False)
         idle.enabled = False
         return idle
 

@@ -1,4 +1,4 @@
-"""Which parameters a model has, how they are sharded, and between which ranks.
+"""Which parameters a model has, and how they are sharded.
 
 A *unit* is what FSDP2 gathers together (a module given to `fully_shard`); without FSDP2 every module with parameters of
 its own is one. A parameter that several modules share is one parameter. Only public interfaces are used: `FSDPModule`,
@@ -10,16 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Replicate, Shard
-
-TIMEOUT = timedelta(minutes=10)
+from torch.distributed.tensor import DTensor
 
 
 @dataclass
@@ -36,10 +31,11 @@ class ParameterEntry:
     parameter: nn.Parameter  # as the optimizer knows it: under FSDP2 a DTensor
     unit: int
     slots: list[Slot] = field(default_factory=list)
+    cut: int = -1  # the dimension that is cut over the tensor-parallel axis; -1: none
 
     @property
     def shape(self) -> list[int]:
-        """As the engine knows it: a scalar is a vector of one element, a kernel [p, c, ...] a matrix of p rows."""
+        """The whole, as the engine knows it: a scalar is a vector of one element, a kernel [p, c, ...] a matrix of p rows."""
         shape = list(self.parameter.shape) or [1]
         return shape if len(shape) <= 2 else [shape[0], math.prod(shape[1:])]
 
@@ -49,7 +45,7 @@ class ParameterEntry:
         if not isinstance(parameter, DTensor):
             parameter.grad = own.view(parameter.shape).to(parameter.dtype)
             return
-        rows = own.view(-1, *parameter.shape[1:]).to(parameter.dtype)
+        rows = own.view(-1, *parameter.to_local().shape[1:]).to(parameter.dtype)
         parameter.grad = DTensor.from_local(
             rows, parameter.device_mesh, parameter.placements, run_check=False,
             shape=parameter.shape, stride=parameter.stride(),
@@ -73,7 +69,7 @@ class Layout:
         """As the engine takes them: unit, and (name, shape, trainable, cut) of its parameters."""
         units: list[tuple[str, list]] = [(name, []) for name in self.units]
         for entry in self.parameters:
-            units[entry.unit][1].append((entry.name, entry.shape, entry.parameter.requires_grad, -1))
+            units[entry.unit][1].append((entry.name, entry.shape, entry.parameter.requires_grad, entry.cut))
         return units
 
 
@@ -132,95 +128,3 @@ def read_layout(model: nn.Module, *, fsdp: bool) -> Layout:
         (id(slot.module), slot.attribute): number for number, entry in enumerate(parameters) for slot in entry.slots
     }
     return Layout(parameters, kept, by_slot)
-
-
-def is_replicated(model: nn.Module) -> bool:
-    """Ranks hold the whole model, in DistributedDataParallel or Opacus' own."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return False
-    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-
-    replicas = (DifferentiallyPrivateDistributedDataParallel, nn.parallel.DistributedDataParallel)
-    return any(isinstance(module, replicas) for module in model.modules())
-
-
-@dataclass
-class Ranks:
-    """The engine's mesh, and the groups it reduces over: (reduce, replicate, model, control), "" where not needed."""
-
-    shape: tuple[int, int, int] = (1, 1, 1)  # replicate, shard, model
-    rank: int = 0
-    groups: tuple[str, str, str, str] = ("", "", "", "")
-    handles: tuple = ()  # keeps the groups alive
-
-    @property
-    def control(self) -> Any:
-        """The group of all ranks; None for one alone."""
-        return self.handles[3] if self.handles else None
-
-    @property
-    def data_ranks(self) -> int:
-        return self.shape[0] * self.shape[1]
-
-
-def _group(ranks: list[int], purpose: str):
-    """A Gloo group of these ranks for one purpose, made by them alone. None for a single rank."""
-    if len(ranks) == 1:
-        return None
-    return dist.new_group(
-        ranks, backend="gloo", timeout=TIMEOUT, use_local_synchronization=True, group_desc=f"ghostshard.{purpose}"
-    )
-
-
-def _connect(mesh: torch.Tensor) -> Ranks:
-    """mesh [replicate, shard] of global ranks."""
-    place = (mesh == dist.get_rank()).nonzero()
-    if len(place) != 1:
-        raise ValueError(f"rank {dist.get_rank()} must be on the model's mesh, which is {mesh.tolist()}")
-    replica, shard = place[0].tolist()
-    groups = (
-        _group(mesh[replica].tolist(), "reduce"),
-        _group(mesh[:, shard].tolist(), "replicate"),
-        None,
-        _group(mesh.flatten().tolist(), "control"),
-    )
-    return Ranks(
-        shape=(mesh.shape[0], mesh.shape[1], 1),
-        rank=replica * mesh.shape[1] + shard,
-        groups=tuple(group.group_name if group is not None else "" for group in groups),
-        handles=groups,
-    )
-
-
-def ranks_of_fsdp(layout: Layout) -> Ranks:
-    """The mesh of a model under FSDP2: one axis (sharded) or two (replicated × sharded). A collective."""
-    meshes = {}
-    for entry in layout.parameters:
-        if not isinstance(entry.parameter, DTensor):
-            raise ValueError(
-                f"every parameter of a model under FSDP2 must be sharded, but {entry.name!r} is not: "
-                "call fully_shard on the whole model too, not only on its blocks"
-            )
-        placements = entry.parameter.placements
-        if placements not in ((Shard(0),), (Replicate(), Shard(0))):
-            raise ValueError(
-                f"parameters must be sharded along their first dimension, by fully_shard on a mesh of one axis or of "
-                f"two (replicate × shard), but {entry.name!r} has placements {placements}"
-            )
-        meshes[entry.parameter.device_mesh] = placements
-    if len(meshes) != 1:
-        raise ValueError(f"all parameters must be sharded over one mesh, got {len(meshes)} meshes: {list(meshes)}")
-    mesh = next(iter(meshes)).mesh
-    return _connect(mesh if mesh.dim() == 2 else mesh.unsqueeze(0))
-
-
-def ranks_of_replicas() -> Ranks:
-    """All ranks hold the whole model (DistributedDataParallel). A collective."""
-    return _connect(torch.arange(dist.get_world_size()).unsqueeze(1))
-
-
-def ranks_of(model: nn.Module, layout: Layout, *, fsdp: bool) -> Ranks:
-    """A collective where there are several."""
-    if fsdp:
-        return ranks_of_fsdp(layout)
-    return ranks_of_replicas() if is_replicated(model) else Ranks()

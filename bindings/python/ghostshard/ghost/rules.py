@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
+from . import tensor_parallel
+from .autocast import as_in, in_lower_precision, state_of, without_autocast
 from .layout import original_class, own_parameters
 
 if TYPE_CHECKING:
@@ -55,6 +58,29 @@ class Layer:
         """The parameter's number in the engine; -1 where the layer has none."""
         return self.numbers.get(attribute, -1)
 
+    def value(self, attribute: str) -> Any:
+        """What the layer computes with on this rank: the parameter, gathered; under tensor parallelism its part; None where
+        the layer has none."""
+        value = _local(getattr(self.module, attribute, None))
+        summed_up = attribute == "bias" and isinstance(self.module, nn.Linear) and self.cut("weight") == 1
+        if value is not None and summed_up and self.engine.ranks.model_rank > 0:
+            return torch.zeros_like(value)  # the ranks' outputs are summed: the first adds the bias, all record it
+        return value
+
+    def cut(self, attribute: str) -> int:
+        """The parameter's dimension that is cut over the tensor-parallel axis; -1: none."""
+        number = self.number(attribute)
+        return -1 if number < 0 else self.engine.layout.parameters[number].cut
+
+    def padding_id(self) -> int:
+        """An embedding's, as a row of the table on this rank; -1: none."""
+        padding = self.module.padding_idx
+        if padding is None or self.cut("weight") != 0:
+            return -1 if padding is None else padding
+        rows = self.value("weight").shape[0]
+        padding -= rows * self.engine.ranks.model_rank
+        return padding if 0 <= padding < rows else -1
+
     def trainable(self) -> bool:
         entries = self.engine.layout.parameters
         return any(entries[number].parameter.requires_grad for number in self.numbers.values())
@@ -70,6 +96,10 @@ class Layer:
 
     def as_given(self, y: torch.Tensor) -> torch.Tensor:
         return y if self.engine.batch_first or y.dim() < 2 else y.transpose(0, 1)
+
+
+def _local(value: Any) -> Any:
+    return value.detach().to_local() if isinstance(value, DTensor) else value
 
 
 _RULES: dict[type, Rule] = {}
@@ -112,49 +142,13 @@ class PatchedForward:
         layer = self.layer
         if not layer.engine.recording or not layer.trainable():
             return layer.original(*args, **kwargs)
+        if layer.engine.ranks.model_ranks > 1:
+            return tensor_parallel.forward(layer, self.rule, args, kwargs)
         return self.rule(layer, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict) -> Callable[..., Any]:
         copied = memo[id(self.layer.module)]  # its state, and this in it, is being copied now
         return types.MethodType(original_class(self.layer.module).forward, copied)
-
-
-# Autocast ------------------------------------------------------------------------------------------------------------
-# What autocast rounds is rounded before it is recorded: norms are of the values that outputs and gradients come from.
-
-
-def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if x.is_floating_point() and torch.is_autocast_enabled(kind) else None
-
-
-def _in_lower_precision(x: torch.Tensor, *parameters: torch.Tensor | None) -> tuple:
-    """x and parameters as autocast hands them to a linear layer or a convolution."""
-    dtype = _autocast_dtype(x)
-    if dtype is None or x.dtype == torch.float64:
-        return (x, *parameters)
-    return (x.to(dtype), *(None if p is None else p.detach().to(dtype) for p in parameters))
-
-
-def _without_autocast(x: torch.Tensor) -> contextlib.AbstractContextManager:
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _as_in(state: tuple[str, torch.dtype, bool] | None) -> Iterator[None]:
-    """Autocast as it was in a forward, for a computation in backward."""
-    if state is None:
-        yield
-        return
-    device, dtype, enabled = state
-    with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):
-        yield
-
-
-def _autocast_state(x: torch.Tensor) -> tuple[str, torch.dtype, bool]:
-    kind = x.device.type
-    return kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
 
 
 # Affine layers ------------------------------------------------------------------------------------------------------
@@ -171,8 +165,8 @@ def conv1d_of_transformers(layer: Layer, x: torch.Tensor) -> torch.Tensor:
 
 
 def _linear(layer: Layer, x: torch.Tensor, *, stored_transposed: bool) -> torch.Tensor:
-    x, weight, bias = _in_lower_precision(layer.units_first(x), layer.module.weight, layer.module.bias)
-    with _without_autocast(x):
+    x, weight, bias = in_lower_precision(layer.units_first(x), layer.value("weight"), layer.value("bias"))
+    with without_autocast(x):
         y = layer.session.linear(layer.number("weight"), layer.number("bias"), stored_transposed, x, weight, bias)
     return layer.as_given(y)
 
@@ -186,8 +180,9 @@ def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
             "batch; both let one example change another's gradient, so they have no per-example rule"
         )
     ids = layer.units_first(input)
-    padding = -1 if module.padding_idx is None else module.padding_idx
-    return layer.as_given(layer.session.embedding(layer.number("weight"), ids, module.weight, padding))
+    return layer.as_given(
+        layer.session.embedding(layer.number("weight"), ids, layer.value("weight"), layer.padding_id())
+    )
 
 
 @register_rule(nn.LayerNorm)
@@ -197,7 +192,7 @@ def layer_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     dims = len(module.normalized_shape)
     if dims == 1 and module.bias is not None:
         y = layer.session.layer_norm(
-            layer.number("weight"), layer.number("bias"), x, module.eps, module.weight, module.bias
+            layer.number("weight"), layer.number("bias"), x, module.eps, layer.value("weight"), layer.value("bias")
         )
         return layer.as_given(y)
     normalised = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
@@ -206,11 +201,9 @@ def layer_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
 
 def affine(layer: Layer, normalised: torch.Tensor, dims: int = 1) -> torch.Tensor:
     """normalised ∘ weight + bias over the last `dims` dimensions; the module may lack either."""
-    module = layer.module
     y = layer.session.affine(
-        layer.number("weight"), layer.number("bias"), normalised.flatten(-dims), getattr(module, "weight", None),
-        getattr(module, "bias", None),
-    )  # fmt: skip
+        layer.number("weight"), layer.number("bias"), normalised.flatten(-dims), layer.value("weight"), layer.value("bias")
+    )
     return y.view(normalised.shape)
 
 
@@ -239,7 +232,7 @@ def gemma_rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     x = layer.units_first(x)
     wide = x.float()
     normalised = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.eps)
-    y = layer.session.affine(layer.number("weight"), -1, normalised, 1.0 + module.weight.detach().float(), None)
+    y = layer.session.affine(layer.number("weight"), -1, normalised, 1.0 + layer.value("weight").detach().float(), None)
     return layer.as_given(y.type_as(x))
 
 
@@ -248,13 +241,13 @@ def scaled_embedding(layer: Layer, input_ids: torch.Tensor) -> torch.Tensor:
     return embedding(layer, input_ids) * layer.module.embed_scale.to(layer.module.weight.dtype)
 
 
-_MEETING = "places of several examples would meet in it"
+MEETING = "places of several examples would meet in it"
 
 
 @register_rule(nn.GroupNorm)
 def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     module = layer.module
-    refuse_packed(layer, _MEETING)
+    refuse_packed(layer, MEETING)
     layer.engine.units_of(input)  # they come first, as it takes them, also where the rest of the model has them second
     normalised = functional.group_norm(input, module.num_groups, eps=module.eps)
     if input.dim() > 2:  # channels last, so that a row is one place's channels
@@ -269,104 +262,6 @@ def refuse_packed(layer: Layer, reason: str) -> None:
             f"{layer.name} ({original_class(layer.module).__name__}) needs a batch with one example to a row, this one is "
             f"packed: {reason}"
         )
-
-
-# Convolutions -------------------------------------------------------------------------------------------------------
-
-# Of one piece of the patches of a batch, when per-unit gradients are formed.
-_PATCH_BYTES = 32 << 20
-
-
-@register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
-    """A linear layer on patches: over few places (where the weight is larger than its rows) recorded as one, so that the
-    session chooses; else the library's own convolution, and one product of patches for each unit in backward."""
-    module, x, units = layer.module, input, layer.engine.units_of(input)
-    refuse_packed(layer, _MEETING)
-    dims = len(module.kernel_size)
-    if x.dim() != dims + 2 or x.shape[0] != units:  # also where the rest of the model has units second
-        raise ValueError(
-            f"{layer.name}: a convolution's input must be [{units} units of this batch, channels, {dims} extents], got "
-            f"{tuple(x.shape)}"
-        )
-    x, weight, bias = _in_lower_precision(x, module.weight, module.bias)
-    if module.padding_mode != "zeros" or any(module._reversed_padding_repeated_twice):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        x = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
-    if layer.by_rows is None:  # at the first call for good: two ways of recording one weight do not meet
-        places = math.prod(_places(module, x))
-        width = math.prod(module.weight.shape[1:])
-        layer.by_rows = module.groups == 1 and 2 * places * (width + module.out_channels) < width * module.out_channels
-    if not layer.by_rows:
-        return _Convolution.apply(x, layer, torch.zeros((), requires_grad=True))
-    extents = _places(module, x)
-    rows = _patches(module, x).flatten(1, 1 + dims).flatten(2).transpose(1, 2)  # [units, places, c·k]
-    with _without_autocast(x):
-        y = layer.session.linear(layer.number("weight"), layer.number("bias"), False, rows, weight, bias)
-    return y.transpose(1, 2).unflatten(2, extents)
-
-
-def _places(module: Any, x: torch.Tensor) -> list[int]:
-    """Output extents of an input that is padded already."""
-    settings = zip(x.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True)
-    return [(extent - dilation * (size - 1) - 1) // stride + 1 for extent, size, stride, dilation in settings]
-
-
-def _patches(module: Any, x: torch.Tensor) -> torch.Tensor:
-    """x [N, C, extents], padded -> views [N, C, kernel..., places...]."""
-    for i, (size, stride, dilation) in enumerate(zip(module.kernel_size, module.stride, module.dilation, strict=True)):
-        x = x.unfold(2 + i, dilation * (size - 1) + 1, stride)[..., ::dilation]
-    dims = len(module.kernel_size)
-    return x.permute(0, 1, *range(2 + dims, 2 + 2 * dims), *range(2, 2 + dims))
-
-
-class _Convolution(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, layer: Layer, _anchor):
-        module: Any = layer.module
-        ctx.layer = layer
-        ctx.tape = layer.session.tape
-        ctx.save_for_backward(x)
-        for number in layer.numbers.values():
-            layer.session.count_use(number)
-        zeros = [0] * len(module.kernel_size)
-        x, weight, bias = _in_lower_precision(x, module.weight, module.bias)
-        with _without_autocast(x):
-            return torch.convolution(
-                x, weight, bias, module.stride, zeros, module.dilation, False, zeros, module.groups
-            )
-
-    @staticmethod
-    def backward(ctx, g):
-        layer: Layer = ctx.layer
-        module: Any = layer.module
-        (x,) = ctx.saved_tensors
-        entries = layer.engine.layout.parameters
-        if module.bias is not None and entries[layer.number("bias")].parameter.requires_grad:
-            layer.session.instantiated(ctx.tape, layer.number("bias"), g.flatten(2).float().sum(2))
-        if entries[layer.number("weight")].parameter.requires_grad:
-            layer.session.instantiated(ctx.tape, layer.number("weight"), _per_unit_kernels(module, x, g))
-        of_x = None
-        if ctx.needs_input_grad[0]:
-            zeros = [0] * len(module.kernel_size)
-            of_x, _, _ = torch.ops.aten.convolution_backward(
-                g, x, module.weight.to(x.dtype), None, module.stride, zeros, module.dilation, False, zeros, module.groups,
-                (True, False, False),
-            )  # fmt: skip
-        return of_x, None, None
-
-
-def _per_unit_kernels(module: Any, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-    """[units, p, c/groups · k], float32: for each unit the product of its output gradients and its patches."""
-    groups, width, places = module.groups, math.prod(module.weight.shape[1:]), math.prod(g.shape[2:])
-    found = torch.empty(g.shape[0], g.shape[1], width, dtype=torch.float32)
-    step = max(1, _PATCH_BYTES // max(4 * groups * width * places, 1))
-    for first in range(0, g.shape[0], step):
-        part = slice(first, first + step)
-        rows = _patches(module, x[part]).float().reshape(-1, width, places)
-        of_units = g[part].float().reshape(-1, g.shape[1] // groups, places)
-        found[part] = torch.bmm(of_units, rows.transpose(1, 2)).view(-1, g.shape[1], width)
-    return found
 
 
 # Every other layer --------------------------------------------------------------------------------------------------
@@ -386,7 +281,7 @@ def skeleton(module: nn.Module) -> nn.Module:
     bare.__dict__ = {key: value for key, value in module.__dict__.items() if key != "forward"}
     for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
         bare.__dict__[hooks] = OrderedDict()
-    bare._parameters = dict(module._parameters)
+    bare._parameters = {name: _local(value) for name, value in module._parameters.items()}
     bare._modules = {name: skeleton(child) for name, child in module._modules.items() if child is not None}
     return bare
 
@@ -422,7 +317,7 @@ class _PerExample(torch.autograd.Function):
         ctx.layer = layer
         ctx.tape = layer.session.tape
         ctx.save_for_backward(*inputs)
-        ctx.autocast = _autocast_state(inputs[0])
+        ctx.autocast = state_of(inputs[0])
         for number in layer.numbers.values():
             layer.session.count_use(number)
         bare = skeleton(layer.module)
@@ -435,7 +330,7 @@ class _PerExample(torch.autograd.Function):
         inputs = ctx.saved_tensors
         bare = skeleton(layer.module)
         parameters = {
-            name: value.detach()
+            name: _local(value).detach()
             for name, value in layer.module.named_parameters()
             if layer.engine.layout.parameters[layer.numbers[name]].parameter.requires_grad
         }
@@ -454,7 +349,7 @@ class _PerExample(torch.autograd.Function):
         floats = [inputs[i] for i in differentiable]
         if inputs[0].shape[0] == 0:
             return (None, None, *(torch.zeros_like(v) if v.is_floating_point() else None for v in inputs))
-        with _as_in(ctx.autocast):
+        with as_in(ctx.autocast):
             of_parameters, of_inputs = torch.func.vmap(one, in_dims=(None, 0, 0, 0), randomness="error")(
                 parameters, floats, list(inputs), gradient
             )

@@ -1,0 +1,188 @@
+"""Between which ranks a model's parameters are sharded, cut and replicated, and the groups that the engine talks over.
+
+Three axes, as in fsdp/mesh.h: *replicate* × *shard* hold different data, *model* (tensor parallel) the same data and
+different parts of cut parameters. Where a model lies follows from its parameters alone, by public interfaces:
+`FSDPModule`, DTensor's mesh and placements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from .layout import Layout, ParameterEntry
+
+TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass
+class Ranks:
+    """The engine's mesh, and the groups it reduces over: (reduce, replicate, model, control), "" where not needed."""
+
+    shape: tuple[int, int, int] = (1, 1, 1)  # replicate, shard, model
+    rank: int = 0
+    groups: tuple[str, str, str, str] = ("", "", "", "")
+    control: Any = None  # the group of all ranks; None for one alone
+    data: Any = None  # of those that hold other data and the same parts of cut parameters
+    twins: Any = None  # of those that hold the same data, for drawing it alike
+    kept: tuple = ()  # other groups, kept alive
+
+    @property
+    def model_ranks(self) -> int:
+        return self.shape[2]
+
+    @property
+    def data_ranks(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def model_ranks(self) -> int:
+        return self.shape[2]
+
+    @property
+    def data_rank(self) -> int:
+        return self.rank // self.shape[2]
+
+    @property
+    def model_rank(self) -> int:
+        return self.rank % self.shape[2]
+
+
+def ranks_of(model: nn.Module, layout: Layout, *, fsdp: bool) -> Ranks:
+    """Also says in the layout which parameters are cut, and where. A collective where there are several ranks."""
+    _refuse_cut_without_dtensors(model)
+    replicated = not fsdp and is_replicated(model)
+    if fsdp or any(isinstance(entry.parameter, DTensor) for entry in layout.parameters):
+        if replicated:
+            raise ValueError("DistributedDataParallel around a model with DTensors: use fully_shard on a mesh of data axes")
+        return _connect(_mesh_of(layout, fsdp=fsdp))
+    return _connect(torch.arange(dist.get_world_size()).view(-1, 1, 1)) if replicated else Ranks()
+
+
+def is_replicated(model: nn.Module) -> bool:
+    """Ranks hold the whole model, in DistributedDataParallel or Opacus' own."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return False
+    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+
+    replicas = (DifferentiallyPrivateDistributedDataParallel, nn.parallel.DistributedDataParallel)
+    return any(isinstance(module, replicas) for module in model.modules())
+
+
+def _refuse_cut_without_dtensors(model: nn.Module) -> None:
+    """Transformers' own tensor parallelism cuts weights into plain tensors: each rank's would pass for the whole."""
+    for module in model.modules():
+        size = getattr(module, "_tp_size", None)
+        if isinstance(size, int) and size > 1:
+            raise ValueError(
+                f"{type(module).__name__} was cut over {size} ranks by Transformers' tp_plan, whose plain tensors do not say "
+                "where a rank's part lies in the whole: use torch.distributed.tensor.parallel.parallelize_module"
+            )
+
+
+def _mesh_of(layout: Layout, *, fsdp: bool) -> torch.Tensor:
+    """[replicate, shard, model] of global ranks."""
+    meshes: dict[Any, tuple[str, torch.Tensor]] = {}
+    for entry in layout.parameters:
+        if not isinstance(entry.parameter, DTensor):
+            if fsdp:
+                raise ValueError(
+                    f"every parameter of a model under FSDP2 must be sharded, but {entry.name!r} is not: "
+                    "call fully_shard on the whole model too, not only on its blocks"
+                )
+            continue
+        data_axes = _read_placements(entry, fsdp=fsdp)
+        mesh = entry.parameter.device_mesh
+        if mesh not in meshes:
+            ranks = mesh.mesh
+            shape = [1] * (2 - data_axes) + list(ranks.shape) + [1] * (data_axes + 1 - ranks.dim())
+            meshes[mesh] = (entry.name, ranks.reshape(shape))
+    name, widest = max(meshes.values(), key=lambda named: named[1].numel())
+    here = (widest == dist.get_rank()).nonzero()
+    if len(here) != 1:
+        raise ValueError(f"rank {dist.get_rank()} must be on the model's mesh, which is {widest.tolist()}")
+    for other, ranks in meshes.values():
+        mine = widest if ranks.shape == widest.shape else widest[:, :, here[0, 2] :][:, :, :1]
+        if not torch.equal(ranks, mine):
+            raise ValueError(
+                f"all parameters must be sharded over one mesh, but {name!r} lies on ranks {widest.tolist()} (replicate, "
+                f"shard, tensor parallel) and {other!r} on {ranks.tolist()}"
+            )
+    if widest.shape[2] > 1:
+        for entry in layout.parameters:
+            _check_cut(entry, widest.shape[2])
+    return widest
+
+
+def _read_placements(entry: ParameterEntry, *, fsdp: bool) -> int:
+    """Sets entry.cut; returns how many axes of its mesh are of data: fully_shard's come first, one (sharded) or two
+    (replicated × sharded); then at most one, tensor parallel."""
+    placements = entry.parameter.placements
+    rows = [placement.is_shard(0) or _is_strided(placement) for placement in placements]
+    data_axes = 0
+    if fsdp:
+        data_axes = 1 if rows[0] else 2
+    sharded = data_axes == 0 or (len(rows) >= data_axes and rows[data_axes - 1])
+    replicated = data_axes < 2 or isinstance(placements[0], Replicate)
+    rest = placements[data_axes:]
+    fits = len(rest) <= 1 and all(isinstance(each, Shard | Replicate) for each in rest)
+    if not (sharded and replicated and fits):
+        raise ValueError(
+            "parameters must be sharded along their first dimension by fully_shard, on a mesh of one axis or of two "
+            "(replicate × shard), and cut over at most one more by parallelize_module before that, but "
+            f"{entry.name!r} has placements {placements}"
+        )
+    entry.cut = rest[0].dim if rest and isinstance(rest[0], Shard) else -1
+    return data_axes
+
+
+def _is_strided(placement: Any) -> bool:
+    """fully_shard's rows of a tensor that is cut into rows already."""
+    return type(placement).__name__ == "_StridedShard" and placement.dim == 0
+
+
+def _check_cut(entry: ParameterEntry, ranks: int) -> None:
+    shape = entry.parameter.shape
+    if entry.cut >= 0 and (len(shape) > 2 or shape[entry.cut] % ranks != 0):
+        raise ValueError(
+            f"parameter {entry.name!r} {tuple(shape)} is cut along dimension {entry.cut} over {ranks} ranks: it must be a "
+            "matrix or a vector, and the ranks must divide that dimension"
+        )
+
+
+def _connect(mesh: torch.Tensor) -> Ranks:
+    """mesh [replicate, shard, model] of global ranks."""
+    replica, shard, part = (mesh == dist.get_rank()).nonzero()[0].tolist()
+    reduce = _group(mesh[replica, :, part], "reduce")
+    replicate = _group(mesh[:, shard, part], "replicate")
+    model = _group(mesh[replica, shard], "model")
+    control = _group(mesh, "control")
+    data = control if model is None else _group(mesh[:, :, part], "data")
+    return Ranks(
+        shape=(mesh.shape[0], mesh.shape[1], mesh.shape[2]),
+        rank=(replica * mesh.shape[1] + shard) * mesh.shape[2] + part,
+        groups=tuple("" if group is None else group.group_name for group in (reduce, replicate, model, control)),
+        control=control,
+        data=data,
+        twins=_group(mesh[replica, shard], "coins"),
+        kept=(reduce, replicate, model),
+    )
+
+
+def _group(ranks: torch.Tensor, purpose: str) -> Any:
+    """A Gloo group of these ranks for one purpose, made by them alone. None for a single rank."""
+    if ranks.numel() == 1:
+        return None
+    return dist.new_group(
+        ranks.flatten().tolist(), backend="gloo", timeout=TIMEOUT, use_local_synchronization=True,
+        group_desc=f"ghostshard.{purpose}",
+    )  # fmt: skip
+
+
+__all__ = ["Ranks", "is_replicated", "ranks_of"]
