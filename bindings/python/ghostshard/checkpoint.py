@@ -30,6 +30,8 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from ._native import load
 
@@ -187,6 +189,11 @@ def compare_terms(before: dict, now: dict) -> None:
 
 
 # Folders -------------------------------------------------------------------------------------------------------------
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """No rank has it whole: by FSDP2, or by a tensor-parallel axis alone."""
+    return isinstance(module, FSDPModule) or any(isinstance(p, DTensor) for p in module.parameters())
 
 
 def is_folder(path: Any) -> bool:

@@ -258,12 +258,12 @@ class PrivacyEngine(opacus.PrivacyEngine):
         module_state_dict_kwargs: dict[str, Any] | None = None,
         torch_save_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """As Opacus', into one file, with state_dict() in it. For a model under FSDP2 a folder of
+        """As Opacus', into one file, with state_dict() in it. For a model under FSDP2 or tensor parallelism a folder of
         torch.distributed.checkpoint, which can be loaded on any number of ranks; then a collective, and the folder must be
         new. RuntimeError within a logical batch.
         """
         inner = getattr(module, "_module", module)
-        if not isinstance(inner, FSDPModule):
+        if not checkpoint.is_sharded(inner):
             if self._ghost is not None:
                 # Of one rank, as Opacus' users call it on rank 0 alone.
                 checkpoint_dict = (checkpoint_dict or {}) | {_PRIVACY: self._state(lambda read: read())}
@@ -298,7 +298,7 @@ class PrivacyEngine(opacus.PrivacyEngine):
         any number of ranks. The run goes on as load_state_dict() says. Call it after make_private(); every rank does."""
         schedulers = {"noise_scheduler": noise_scheduler, "grad_clip_scheduler": grad_clip_scheduler}
         if not checkpoint.is_folder(path):
-            if isinstance(getattr(module, "_module", module), FSDPModule):
+            if checkpoint.is_sharded(getattr(module, "_module", module)):
                 raise ValueError(f"a sharded model is loaded from a folder of save_checkpoint(), got {path}")
             return self._load_file(
                 path=path, module=module, optimizer=optimizer, module_load_dict_kwargs=module_load_dict_kwargs,

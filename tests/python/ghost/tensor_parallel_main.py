@@ -186,28 +186,57 @@ def whole_parameters_stay_alike(mesh: DeviceMesh) -> float:
     return of_all.item()
 
 
-def coins(mesh: DeviceMesh) -> list:
-    """What each rank's loader draws: (data rank, units of each step). Nobody's generator is seeded alike."""
-    torch.manual_seed(dist.get_rank())
+def made_private(mesh: DeviceMesh, seed: int) -> tuple:
+    torch.manual_seed(seed)
     model = Stack()
     megatron(model, mesh["tensor"])
     model = shard(model, mesh)
     data = TensorDataset(torch.randint(0, WORDS, (24, 8)), torch.arange(24))
     engine = PrivacyEngine(accountant="rdp")
-    module, optimizer, _, loader = engine.make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0,
+    made = engine.make_private(
+        module=model, optimizer=torch.optim.AdamW(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0,
         data_loader=DataLoader(data, batch_size=6), grad_sample_mode="ghost_fsdp" if mesh.ndim > 1 else "ghost",
         criterion=nn.CrossEntropyLoss(),
     )  # fmt: skip
+    return engine, *made
+
+
+def epoch(module, optimizer, loader) -> list[list[int]]:
     drawn = []
     for ids, units in loader:
         drawn.append(units.tolist())
         optimizer.zero_grad()
         PrivateLoss(module.engine, next_token_loss(module, (ids,))).backward()
         optimizer.step()
+    return drawn
+
+
+def coins(mesh: DeviceMesh) -> list:
+    """What each rank's loader draws: (data rank, units of each step). Nobody's generator is seeded alike."""
+    _, module, optimizer, _, loader = made_private(mesh, seed=dist.get_rank())
+    drawn = epoch(module, optimizer, loader)
     every: list = [None] * dist.get_world_size()
     dist.all_gather_object(every, (module.engine.ranks.data_rank, drawn))
     return every
+
+
+def checkpoint_and_back(mesh: DeviceMesh) -> dict:
+    """Weights, moments and what was spent come back into another model of the same mesh, which goes on."""
+    folder = [f"{sys.argv[1]}.checkpoint"]
+    first, module, optimizer, _, loader = made_private(mesh, seed=1)
+    epoch(module, optimizer, loader)
+    first.save_checkpoint(path=folder[0], module=module, optimizer=optimizer)
+    second, other, other_optimizer, _, other_loader = made_private(mesh, seed=2)
+    second.load_checkpoint(path=folder[0], module=other, optimizer=other_optimizer)
+    apart = max(
+        float((whole(a) - whole(b)).abs().max()) for a, b in zip(module.parameters(), other.parameters(), strict=True)
+    )
+    epoch(other, other_optimizer, other_loader)
+    return {"apart": apart, "history": second.accountant.history}
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
 def refused(build: Callable[[], nn.Module], plan: dict, loss: Callable = next_token_loss) -> Callable:
@@ -252,6 +281,7 @@ SCENARIOS: dict[str, Callable] = {
     "noise": noise,
     "whole_parameters_stay_alike": whole_parameters_stay_alike,
     "coins": coins,
+    "checkpoint": checkpoint_and_back,
     "uneven": refused(lambda: nn.Sequential(nn.Embedding(WORDS, 9), nn.Linear(9, 7)), {"1": ColwiseParallel()}),
     "logits_left_cut": refused(Stack, MEGATRON_BLOCKS | {"head": ColwiseParallel(use_local_output=False)}, mean_logit),
     "used_elsewhere": refused(TableUsedTwice, {"words": RowwiseParallel(input_layouts=Replicate())}),

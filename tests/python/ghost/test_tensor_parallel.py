@@ -61,6 +61,11 @@ def test_ranks_that_hold_the_same_data_draw_the_same_coins(results):
     assert not set.intersection(*units) if len(units) > 1 else units[0]
 
 
+def test_a_run_is_resumed_from_a_sharded_checkpoint(results):
+    assert results["checkpoint"]["apart"] == 0
+    assert results["checkpoint"]["history"] == [[1.0, 0.25, 8]]  # an epoch of four steps before, one after
+
+
 REFUSALS = {
     "uneven": "ranks must divide that dimension",
     "logits_left_cut": "losses must be plain tensors",
