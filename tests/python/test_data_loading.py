@@ -24,9 +24,8 @@ from torch.utils.data import (
 )  # fmt: skip
 from transformers import BatchEncoding
 
-from ghostshard.data_loading import (
-    AgreedSplittingSampler, BatchMemoryManager, GhostDataLoader, PoissonBatchSampler, _geometric,
-)  # fmt: skip
+from ghostshard.data_loading import AgreedSplittingSampler, BatchMemoryManager, GhostDataLoader, PoissonBatchSampler
+from ghostshard.data_loading.poisson import _geometric
 
 MANAGERS = {"ours": BatchMemoryManager, "opacus": OpacusManager}
 TOO_RARE = 1e-9  # two-sided, of a whole test

@@ -9,7 +9,9 @@ def resume_ledger(
     path: str, mark: str, step: int
 ) -> tuple[str, str, list[tuple[float, float, int]], list[tuple[int, int]]]: ...
 
-class Tape: ...
+class Tape:
+    @property
+    def in_second_pass(self) -> bool: ...
 
 class Session:
     def __init__(

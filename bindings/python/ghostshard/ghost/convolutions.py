@@ -82,10 +82,10 @@ class _Convolution(torch.autograd.Function):
         layer: Layer = ctx.layer
         module: Any = layer.module
         (x,) = ctx.saved_tensors
-        entries = layer.engine.layout.parameters
-        if module.bias is not None and entries[layer.number("bias")].parameter.requires_grad:
+        wanted = layer.wanted(ctx.tape)
+        if "bias" in wanted:
             layer.session.instantiated(ctx.tape, layer.number("bias"), g.flatten(2).float().sum(2))
-        if entries[layer.number("weight")].parameter.requires_grad:
+        if "weight" in wanted:
             layer.session.instantiated(ctx.tape, layer.number("weight"), _per_unit_kernels(module, x, g))
         of_x = None
         if ctx.needs_input_grad[0]:

@@ -85,6 +85,14 @@ class Layer:
         entries = self.engine.layout.parameters
         return any(entries[number].parameter.requires_grad for number in self.numbers.values())
 
+    def wanted(self, tape: Any) -> set[str]:
+        """Of which parameters a backward must give per-unit gradients: of the trainable ones; in a second pass of none,
+        theirs are added already."""
+        entries = self.engine.layout.parameters
+        if tape.in_second_pass:
+            return set()
+        return {name for name, number in self.numbers.items() if entries[number].parameter.requires_grad}
+
     def units_first(self, x: torch.Tensor) -> torch.Tensor:
         """x with the units in its first dimension; begins a microbatch where the layer is called on its own."""
         self.engine.units_of(x)
@@ -329,10 +337,9 @@ class _PerExample(torch.autograd.Function):
         layer: Layer = ctx.layer
         inputs = ctx.saved_tensors
         bare = skeleton(layer.module)
+        wanted = layer.wanted(ctx.tape)
         parameters = {
-            name: _local(value).detach()
-            for name, value in layer.module.named_parameters()
-            if layer.engine.layout.parameters[layer.numbers[name]].parameter.requires_grad
+            name: _local(value).detach() for name, value in layer.module.named_parameters() if name in wanted
         }
         differentiable = [i for i, value in enumerate(inputs) if value.is_floating_point()]
 
@@ -347,7 +354,7 @@ class _PerExample(torch.autograd.Function):
             return pullback(g)
 
         floats = [inputs[i] for i in differentiable]
-        if inputs[0].shape[0] == 0:
+        if inputs[0].shape[0] == 0 or not (floats or parameters):
             return (None, None, *(torch.zeros_like(v) if v.is_floating_point() else None for v in inputs))
         with as_in(ctx.autocast):
             of_parameters, of_inputs = torch.func.vmap(one, in_dims=(None, 0, 0, 0), randomness="error")(
