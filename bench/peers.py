@@ -18,6 +18,7 @@ import sys
 from step_peers import ROOT, SHAPES, Engine, new_report
 
 ENGINES = ["fsdp2", "fsdp2_accumulate", "ghostshard", "ghostshard_accumulate", "opacus_fsdp", "opacus_dpddp"]
+ON_REQUEST = ["ghostshard_two_passes"]
 COLUMNS = ("seconds", "processor_seconds", "peak_memory_mib", "loopback_mb", "all_gather_mb", "reduce_scatter_mb",
            "all_reduce_mb")
 GROWTH = 1.1  # of the batch from step to step, where the largest is looked for
@@ -74,7 +75,7 @@ def compare(name, shape, microbatches, ranks, repeats, names):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["21M_T100", "21M_T512", "28.9M_T100"])
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES + ON_REQUEST, default=ENGINES)
     parser.add_argument("--microbatches", nargs="+", type=int, default=[4, 1])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,6 +1,5 @@
 #include "dp/attribution.h"
 
-#include <numeric>
 
 namespace ghostshard::dp {
 namespace {
@@ -30,9 +29,7 @@ void Attribution::layer_norm(const LayerNormUse& use, const at::Tensor& /*x_hat*
 }
 
 void Attribution::instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) {
-  std::vector<int64_t> offsets(chosen_.size() + 1);
-  std::iota(offsets.begin(), offsets.end(), 0);
-  look(parameter, gradients, kernels::Segments(std::move(offsets)));
+  look(parameter, gradients, kernels::Segments::even(units()));
 }
 
 void Attribution::look(const fsdp::Parameter& parameter, const at::Tensor& g, const kernels::Segments& segments) {

@@ -82,9 +82,8 @@ std::optional<PackedRows::Use> PackedRows::use(at::IntArrayRef leading, const Re
     return Use{segments, order_.defined() ? std::make_shared<InOrder>(tape, order_) : tape};
   }
   if (!one_for_each_ || leading.empty() || leading[0] != units()) return std::nullopt;
-  std::vector<int64_t> offsets(static_cast<size_t>(units()) + 1);
-  for (size_t u = 0; u < offsets.size(); ++u) offsets[u] = static_cast<int64_t>(u);
-  return Use{multiplied(kernels::Segments(std::move(offsets)), c10::multiply_integers(leading.slice(1))), tape};
+  const int64_t rows_each = c10::multiply_integers(leading.slice(1));
+  return Use{std::make_shared<kernels::Segments>(kernels::Segments::even(units(), rows_each)), tape};
 }
 
 }  // namespace ghostshard::dp

@@ -121,9 +121,7 @@ PackedRows::Use Session::rows(const std::string& layer, const at::Tensor& x, int
   for (const SegmentsPtr& known : segments_) {
     if (units == 0 || known->length(0) == rows) return {known, tape_};
   }
-  std::vector<int64_t> offsets(static_cast<size_t>(units) + 1);
-  for (size_t u = 0; u < offsets.size(); ++u) offsets[u] = static_cast<int64_t>(u) * rows;
-  segments_.push_back(std::make_shared<kernels::Segments>(std::move(offsets)));
+  segments_.push_back(std::make_shared<kernels::Segments>(kernels::Segments::even(units, rows)));
   return {segments_.back(), tape_};
 }
 

@@ -18,9 +18,7 @@ constexpr double kLinkBytesPerSecond = 0.9e9;
 constexpr double kDefaultOverPlain = 1.05;
 
 kernels::Segments segments_of(const StepShape& shape) {
-  std::vector<int64_t> offsets;
-  for (int64_t u = 0; u <= shape.units; ++u) offsets.push_back(u * shape.rows_per_unit);
-  return kernels::Segments(std::move(offsets));
+  return kernels::Segments::even(shape.units, shape.rows_per_unit);
 }
 
 double rows_of(const StepShape& shape) {

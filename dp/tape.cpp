@@ -1,7 +1,6 @@
 #include "dp/tape.h"
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 #include <unordered_set>
 
@@ -189,10 +188,8 @@ void Tape::instantiated(const fsdp::Parameter& parameter, const at::Tensor& grad
     return;
   }
   // One row for each unit: their sums are the rows themselves.
-  std::vector<int64_t> offsets(static_cast<size_t>(units_) + 1);
-  std::iota(offsets.begin(), offsets.end(), 0);
   vector(parameter, gradients.reshape({units_, parameter.numel()}).contiguous(), {},
-         std::make_shared<kernels::Segments>(std::move(offsets)));
+         std::make_shared<kernels::Segments>(kernels::Segments::even(units_)));
 }
 
 void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, const at::Tensor& factor,

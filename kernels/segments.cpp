@@ -26,4 +26,14 @@ Segments::Segments(std::vector<int64_t> offsets) : offsets_(std::move(offsets)) 
   }
 }
 
+Segments Segments::even(int64_t units, int64_t rows_each) {
+  if (!(units >= 0 && rows_each >= 0)) {
+    throw std::invalid_argument("Segments: units and rows must be >= 0; got " + std::to_string(units) + " units of " +
+                                std::to_string(rows_each) + " rows");
+  }
+  std::vector<int64_t> offsets(static_cast<size_t>(units) + 1);
+  for (size_t u = 0; u < offsets.size(); ++u) offsets[u] = static_cast<int64_t>(u) * rows_each;
+  return Segments(std::move(offsets));
+}
+
 }  // namespace ghostshard::kernels

@@ -15,6 +15,8 @@ class Segments {
   // offsets [U+1]: starts at 0, never decreases. U = 0 (an empty batch) and empty units are allowed.
   // Throws std::invalid_argument naming the first offending position otherwise.
   explicit Segments(std::vector<int64_t> offsets);
+  // Of `units` units with `rows_each` rows each. Throws std::invalid_argument where either is negative.
+  static Segments even(int64_t units, int64_t rows_each = 1);
 
   int64_t units() const { return static_cast<int64_t>(offsets_.size()) - 1; }
   int64_t rows() const { return offsets_.back(); }

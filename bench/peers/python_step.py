@@ -6,7 +6,7 @@ that rank 0 has to send by kind of collective: all-gather, reduce-scatter, all-r
 Gloo's may send more).
 
 Engines: fsdp2 (PyTorch's fully_shard per block, no privacy), fsdp2_accumulate (the same, gradients reduced with the last
-microbatch), ghostshard, ghostshard_accumulate, opacus_fsdp (Opacus' ghost_fsdp), opacus_dpddp (Opacus' ghost, model
+microbatch), ghostshard, ghostshard_accumulate, ghostshard_two_passes (memory_budget=0), opacus_fsdp (Opacus' ghost_fsdp), opacus_dpddp (Opacus' ghost, model
 whole on every rank).
 """
 
@@ -75,8 +75,10 @@ def build(engine, args):
     if engine.startswith("ghostshard"):
         from ghostshard import FSDP2Wrapper, PrivacyEngine
 
-        accumulate = engine.endswith("accumulate")
-        return Private(FSDP2Wrapper(model), PrivacyEngine(), "ghost_fsdp", accumulate=accumulate)
+        options = {"accumulate": engine.endswith("accumulate")}
+        if engine.endswith("two_passes"):
+            options["memory_budget"] = 0
+        return Private(FSDP2Wrapper(model), PrivacyEngine(), "ghost_fsdp", **options)
     from opacus import PrivacyEngine
     from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
     from opacus.utils.fsdp_utils import FSDP2Wrapper

@@ -25,6 +25,15 @@ TEST(Segments, AnEmptyBatchHasNoUnitsAndNoRows) {
   EXPECT_EQ(segments.longest(), 0);
 }
 
+TEST(Segments, EvenUnitsHaveAllTheSameRows) {
+  EXPECT_EQ(Segments::even(3, 2).offsets(), (std::vector<int64_t>{0, 2, 4, 6}));
+  EXPECT_EQ(Segments::even(2).offsets(), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(Segments::even(0, 5).offsets(), std::vector<int64_t>{0});
+  EXPECT_EQ(Segments::even(2, 0).offsets(), (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_THROW(Segments::even(-1, 2), std::invalid_argument);
+  EXPECT_THROW(Segments::even(2, -1), std::invalid_argument);
+}
+
 TEST(Segments, LengthsBeyond31BitsAreExact) {
   const int64_t length = int64_t{1} << 31;
   EXPECT_EQ(Segments({0, length}).sum_of_squared_lengths(), int64_t{1} << 62);

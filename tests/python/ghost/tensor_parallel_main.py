@@ -20,6 +20,7 @@ from private import Private
 from ranks_main import llama, tokens
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module,
@@ -110,10 +111,10 @@ def llama_of_transformers(model: nn.Module, axis: DeviceMesh) -> None:
     parallelize_module(model, axis, of_layers | {"model.embed_tokens": words, "lm_head": head()})
 
 
-def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+def shard(model: nn.Module, mesh: DeviceMesh, **options) -> nn.Module:
     """Over the axes of data, where there are any."""
     names = mesh.mesh_dim_names[:-1]
-    return FSDP2Wrapper(model, mesh=mesh[names if len(names) > 1 else names[0]]) if names else model
+    return FSDP2Wrapper(model, mesh=mesh[names if len(names) > 1 else names[0]], **options) if names else model
 
 
 def local(batches: list, private: Private) -> list:
@@ -144,6 +145,22 @@ def frozen_stack() -> nn.Module:
     for part in (model.words, model.blocks[0].up, model.blocks[1].down):
         part.requires_grad_(False)
     return model
+
+
+def bfloat16(mesh: DeviceMesh) -> dict[str, float]:
+    """Clipped norms, in clip norms: one example at a time, all of them clipped. Alone on the axis the model is bfloat16 itself."""
+    torch.manual_seed(11)
+    model, batch, clip_norm = Stack(), tokens()[0], 1e-2
+    if mesh.ndim == 1:
+        model.to(torch.bfloat16)
+    along_the_sequence(model, mesh["tensor"])
+    private = Private(shard(model, mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)), clip_norm)
+    norms = []
+    for i in range(3):
+        mine = tuple(value[i : i + 1] if private.engine.ranks.data_rank == 0 else value[:0] for value in batch)
+        found = private.step(next_token_loss, [mine])
+        norms.append(float(torch.sqrt(sum(value.double().square().sum() for value in found.values()))) / clip_norm)
+    return {"least": min(norms), "most": max(norms)}
 
 
 def noise(mesh: DeviceMesh) -> list[float]:
@@ -278,6 +295,7 @@ SCENARIOS: dict[str, Callable] = {
     "two_passes": sum_scenario(Stack, megatron, memory_budget=0),
     "two_passes_along_the_sequence": sum_scenario(Stack, along_the_sequence, memory_budget=0),
     "llama": sum_scenario(llama, llama_of_transformers),
+    "bfloat16": bfloat16,
     "noise": noise,
     "whole_parameters_stay_alike": whole_parameters_stay_alike,
     "coins": coins,
