@@ -133,7 +133,8 @@ PYBIND11_MODULE(engine, module) {
   module.doc() = "Private steps on a PyTorch model (dp/session.h).";
   // What was recorded is private data: a tape can be passed on and nothing else.
   // NOLINTNEXTLINE(bugprone-unused-raii): it registers the type
-  py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape").def_property_readonly("in_second_pass", &Tape::in_second_pass);
+  py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape")
+      .def_property_readonly("in_second_pass", &Tape::in_second_pass);
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")

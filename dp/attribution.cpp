@@ -1,6 +1,5 @@
 #include "dp/attribution.h"
 
-
 namespace ghostshard::dp {
 namespace {
 
