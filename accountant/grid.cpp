@@ -21,6 +21,9 @@ constexpr size_t kSmallPoints = size_t{1} << 15;
 constexpr size_t kMostPoints = size_t{1} << 21;
 // What the mesh may add to epsilon: no more than this share of it.
 constexpr double kRelativeTolerance = 1e-3;
+constexpr double kRoundingDecides = 1e-4;  // a bracket wider than this
+constexpr size_t kFewestRounded = size_t{1} << 18;
+constexpr double kMostCells = 4e6;  // half a second of each
 constexpr double kFirstTolerance = 1e-5;
 constexpr double kNarrow = 2e-5;  // a bracket that is not worth the last and slowest grid
 constexpr double kLeastTolerance = 1e-9;
@@ -84,6 +87,8 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   double tolerance = 0;
   size_t least = 0;
   size_t finest = most;
+  size_t allowed = most;  // in the next attempt
+  int coarser = 0;
   std::optional<DirectionBound> before;
   for (int attempt = 0; attempt < 12; ++attempt) {
     const double wanted =
@@ -91,7 +96,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
         kLeastTolerance;
     if (!located) tolerance = std::max(0.5 / guess.c, wanted);
     const auto shape = shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta,
-                                 tolerance, finest, least);
+                                 tolerance, allowed, least);
     if (!shape) return std::nullopt;
     const auto plan = located && !blocks_failed ? blocks_for(sketches, phases, *shape, tolerance, most) : std::nullopt;
     const Shape& used = plan ? plan->coarse : *shape;
@@ -144,17 +149,28 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
     if (before) {
       bound.lower = std::max(bound.lower, before->lower);
       bound.upper = std::min(bound.upper, before->upper);
-      bound.estimate = std::clamp(bound.estimate, bound.lower, bound.upper);
+      bound.estimate = upper_only ? bound.upper : bound.lower + (bound.upper - bound.lower) / 2;
     }
     // A finer mesh, as long as it is the mesh that decides and not rounding.
     const bool helps = !before || upper_only || width < 0.6 * (before->upper - before->lower);
     if (size == GridSize::kLarge && width < kNarrow) finest = most / 2;
-    if (width > 4 * wanted && used.grid.n < finest && helps) {
+    // One release may need more cells than there are points: an unsampled Gaussian whose window is a part of its range.
+    if (!plan && 4 * sketches.largest_range() / used.grid.h > kMostCells) finest = used.grid.n;
+    if (width > 4 * wanted && used.grid.n < finest && helps && coarser == 0) {
       before = bound;
       tolerance /= 15;  // twice the points, twice; also where few releases say what delta is, and the mesh adds little
       least = 4 * used.grid.n;
+      allowed = std::min(finest, 8 * used.grid.n);  // rounding may decide from somewhere on
       guess.epsilon = bound.upper;
       margin = 8 / guess.c + width;
+      continue;
+    }
+    // With rare large losses rounding may decide, and there is less of it on fewer points: two coarser grids.
+    if (!plan && width > kRoundingDecides && used.grid.n >= kFewestRounded && coarser < 2) {
+      ++coarser;
+      before = bound;
+      allowed = used.grid.n / 4;
+      least = 0;
       continue;
     }
     return bound;

@@ -96,21 +96,27 @@ std::optional<BlockPlan> plan_blocks(const Sketches& sketches, const std::vector
     const double coarse = (candidate.blocks + 1) * whole / count * whole / count / 6;
     return (1 + c) / 2 * (sketches.added_variance(length / count) + coarse);
   };
-  for (const double share : {1.0, 2.0, 4.0, 8.0, 0.5}) {
-    const double blocks = std::round(share * std::sqrt(most));
-    if (!(2 * blocks <= most)) continue;
+  const auto consider = [&](double blocks) {
+    if (!(2 * blocks <= most)) return;
     double length = 0;
     const BlockPlan candidate = in_blocks(sketches, phases, c, blocks, &length);
-    if (!(length < whole / 2)) continue;
+    if (!(length < whole / 2)) return;
     // A whole number of fine steps in a coarse one: then all merged neighbours are cut alike.
     length = whole / std::floor(whole / length);
-    if (!((c + 1) * length < kLargestExponent)) continue;
+    if (!((c + 1) * length < kLargestExponent)) return;
     const double adds = added(candidate, length, most_points);
     if (adds < least) {
       least = adds;
       plan = candidate;
       period = length;
     }
+  };
+  for (const double share : {1.0, 2.0, 4.0, 8.0, 0.5}) {
+    const double blocks = std::round(share * std::sqrt(most));
+    consider(blocks);
+    // Near it, what leaves little of one phase: what is left over has a window too.
+    for (const ComposedRelease& phase : phases)
+      if (phase.count >= blocks) consider(std::floor(phase.count / std::ceil(phase.count / blocks)));
   }
   if (!(least < kInfinity)) return std::nullopt;
   size_t n = kFewestPoints;

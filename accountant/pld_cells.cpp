@@ -188,7 +188,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       low = boundary(i + 1);
     }
     for (int round = 0; round < all; ++round) even_out(solved, cells.end);
-    if (all > 2) even_out_near(10 * kNearEdge, 16);
+    if (all > 1) even_out_near(10 * kNearEdge, 16);
     even_out_near(kNearEdge, rounds);
     if (solved < middle) {
       // Where evening out has come to rest, what is left alternates from cell to cell.
@@ -260,7 +260,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       }
       at = std::abs(off) < std::abs(at_high) ? low : high;
     }
-    (void)arrange(at, 4);
+    (void)arrange(at, 2);
   } else {
     double gain = 1;
     for (int i = 0; i < 4 && std::abs(off) > 1e-9; ++i) {
