@@ -88,8 +88,7 @@ std::optional<Result> line_epsilon(Direction direction, const Phases& phases, De
   bool settled = false;
   for (int attempt = 0; attempt < 8 && !settled; ++attempt) {
     line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kAllDigits);
-    // Quick: a line that is too long with all digits is so with few, nearly always, and to see it takes as long again.
-    if (!line && check) line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kFewDigits);
+    if (!line) line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kFewDigits);
     if (!line) return std::nullopt;
     // Newton on log delta, each step at most a few units of 1/c: there the line is good. Where delta is lost in the
     // rounding, epsilon is far too large.

@@ -165,6 +165,11 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
       margin = 8 / guess.c + width;
       continue;
     }
+    if (plan && width > kRoundingDecides && !upper_only) {  // a block's losses may be lumps on the coarse mesh
+      before = bound;
+      blocks_failed = true;
+      continue;
+    }
     // With rare large losses rounding may decide, and there is less of it on fewer points: two coarser grids.
     if (!plan && width > kRoundingDecides && used.grid.n >= kFewestRounded && coarser < 2) {
       ++coarser;

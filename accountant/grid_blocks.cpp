@@ -13,7 +13,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFewestSteps = 256;
-constexpr double kOutside = 48;  // e^-48 of the tilted measure may lie outside the fine window
+constexpr double kFewestInBlock = 16;  // the losses of fewer are lumps, which merging puts together badly
+constexpr double kOutside = 48;        // e^-48 of the tilted measure may lie outside the fine window
 constexpr size_t kFewestPoints = size_t{1} << 14;
 constexpr double kLargestExponent = 500;
 // In units of 1/standard deviation of a block: where tails are bounded.
@@ -97,7 +98,7 @@ std::optional<BlockPlan> plan_blocks(const Sketches& sketches, const std::vector
     return (1 + c) / 2 * (sketches.added_variance(length / count) + coarse);
   };
   const auto consider = [&](double blocks) {
-    if (!(2 * blocks <= most)) return;
+    if (!(kFewestInBlock * blocks <= most)) return;
     double length = 0;
     const BlockPlan candidate = in_blocks(sketches, phases, c, blocks, &length);
     if (!(length < whole / 2)) return;

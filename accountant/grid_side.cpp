@@ -187,7 +187,7 @@ std::vector<Piece> pieces_of_phases(Direction direction, const std::vector<Compo
 }
 
 Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_private)
-    : h_(shape.grid.h), c_(shape.grid.c), less_private_(less_private) {
+    : h_(shape.grid.h), c_(shape.grid.c), less_private_(less_private), nothing_(pieces.empty()) {
   const size_t n = shape.grid.n;
   CircularPower power(n);
   double shift = 0;
@@ -234,7 +234,7 @@ Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_priva
 
 double Side::delta(double epsilon) const {
   const double base = static_cast<double>(start_) * h_ + origin_;
-  if (epsilon < base) return less_private_ ? 1 : -1;
+  if (nothing_ || epsilon < base) return less_private_ ? 1 : -1;
   const auto first = static_cast<size_t>(std::min(std::ceil((epsilon - base) / h_), 1e15));
   if (first + 1 >= suffix_.size()) return less_private_ ? 1 : -1;
   const double sum =

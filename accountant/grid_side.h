@@ -79,7 +79,7 @@ class Side {
 
  private:
   double h_, c_;
-  bool less_private_;
+  bool less_private_, nothing_;  // nothing: no pieces could be made
   double log_scale_ = 0, dropped_ = 0, rounding_ = 0, relative_ = 0, in_sum_ = 0, in_cut_ = 0, adding_ = 0,
          log_base_ = 0, origin_ = 0, period_ = 0, log_total_ = 0;
   int64_t start_ = 0;

@@ -221,8 +221,8 @@ INSTANTIATE_TEST_SUITE_P(One, BlockCells,
 class ShortBlockWindow : public testing::TestWithParam<double> {};  // its length, in units of what is enough
 
 TEST_P(ShortBlockWindow, HoldsTheLineNevertheless) {
-  const std::vector<ComposedRelease> phases = {{{0.02, 1.2}, 200003}};
-  constexpr double kEpsilon = 70;
+  const std::vector<ComposedRelease> phases = {{{0.02, 3}, 200003}};
+  constexpr double kEpsilon = 16;
   for (const Direction direction : {Direction::kRemove, Direction::kAdd}) {
     const auto saddle = saddle_of_epsilon(direction, phases, kEpsilon);
     ASSERT_TRUE(saddle);
