@@ -116,7 +116,6 @@ void RealTransform::transform(bool swapped) {
         const Turn three = turn(3 * p * stride);
         const Pair source{x.re + p * stride, x.im + p * stride};
         const Target target{y.re + 4 * p * stride, y.im + 4 * p * stride};
-#pragma GCC ivdep
         for (size_t q = 0; q < stride; ++q) butterfly(source, q, apart, target, q, stride, one, two, three);
       }
     }
