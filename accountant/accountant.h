@@ -39,7 +39,8 @@ struct DeltaBound {
 
 // kQuick: milliseconds, some tens of them in rare cases, for a number shown after every step or a point of a chart.
 // kTight: the bracket is as narrow as the engine can make it, up to seconds in rare cases.
-enum class Effort { kQuick, kTight };
+// kUpper: the upper end about as low as kTight's, sooner; the lower end may be 0. For who seeks what a budget allows.
+enum class Effort { kQuick, kTight, kUpper };
 
 // `count` executions of one event. An accountant holds one of these per distinct event.
 struct Charge {

@@ -95,10 +95,16 @@ std::optional<double> least(double guess, double lowest, double highest, double 
   const auto coarse = least({guess, 0.3, -1, 0.01 * kRelative, lowest, highest}, target, true,
                             [&](double y) { return epsilon_at(y, Effort::kQuick); });
   const Found near = coarse.value_or(Found{highest, -1});
-  const auto found = least({near.y, 0.15 * kRelative, near.slope, 0.5 * kRelative, lowest, highest}, target, false,
-                           [&](double y) { return epsilon_at(y, Effort::kTight); });
+  const auto found = least({near.y, 0.15 * kRelative, near.slope, 0.4 * kRelative, lowest, highest}, target, false,
+                           [&](double y) { return epsilon_at(y, Effort::kUpper); });
   if (!found) return std::nullopt;
-  return found->y;
+  // That the target is kept is seen of the reported number itself; it is hardly ever above the other.
+  double y = found->y;
+  for (double further = 0.05 * kRelative; !(epsilon_at(y, Effort::kTight).upper <= target); further *= 2) {
+    if (y >= highest) return std::nullopt;
+    y = std::min(y + further, highest);
+  }
+  return y;
 }
 
 void require_steps(int64_t steps) {

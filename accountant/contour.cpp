@@ -163,20 +163,22 @@ RdpAccountant ContourAccountant::renyi() const { return rdp_of(charges(), adjace
 EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const Phases phases = composed_releases(charges(), adjacency(), name());
   if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().epsilon(delta);
-  const bool tight = effort == Effort::kTight;
+  const bool tight = effort != Effort::kQuick;
+  const bool upper_only = effort == Effort::kUpper;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
     const auto line = line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
     if (line && line->upper - line->lower <= (tight ? kTightWidth : kQuickWidth * (1e-3 + line->lower))) return line;
-    const GridSize size = tight ? GridSize::kLarge : GridSize::kSmall;
-    const auto both = inside_both(line, grid_epsilon(direction, phases, delta, size, kAddedByMesh));
-    if (!tight || line || (both && both->upper - both->lower <= kWideGrid)) return both;
+    const GridRequest request{
+        .size = tight ? GridSize::kLarge : GridSize::kSmall, .added_by_mesh = kAddedByMesh, .upper_only = upper_only};
+    const auto both = inside_both(line, grid_epsilon(direction, phases, delta, request));
+    if (!tight || line || (both && upper_only) || (both && both->upper - both->lower <= kWideGrid)) return both;
     return inside_both(line_epsilon(direction, phases, delta, kLastBudget, tight), both);
   };
   const auto remove = solve(Direction::kRemove);
   if (!remove) return renyi().epsilon(delta);
   EpsilonBound found;
-  if (adding_is_no_worse(phases, remove->lower, std::log(delta.value()))) {
+  if (adding_is_no_worse(phases, upper_only ? remove->upper : remove->lower, std::log(delta.value()))) {
     found = larger_of<EpsilonBound>(*remove, Result{0, -1, 0, ""});
   } else {
     auto add = solve(Direction::kAdd);
@@ -194,7 +196,7 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
 DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
   const Phases phases = composed_releases(charges(), adjacency(), name());
   if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().delta(epsilon);
-  const bool tight = effort == Effort::kTight;
+  const bool tight = effort != Effort::kQuick;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) {
       const Bracket found = single_release_delta(direction, phases.front().release, epsilon.value());

@@ -2,22 +2,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "accountant/contour_line.h"
 #include "accountant/grid_blocks.h"
 #include "accountant/grid_side.h"
 #include "accountant/grid_window.h"
+#include "accountant/single_release.h"
 
 namespace ghostshard::accountant {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kFewestPoints = size_t{1} << 12;
 
 constexpr size_t kSmallPoints = size_t{1} << 15;
 constexpr size_t kMostPoints = size_t{1} << 21;
 // What the mesh may add to epsilon: no more than this share of it.
 constexpr double kRelativeTolerance = 1e-3;
+constexpr double kRoundingDecides = 1e-4;  // a bracket wider than this
+constexpr size_t kFewestRounded = size_t{1} << 18;
+constexpr double kMostCells = 4e6;  // half a second of each
 constexpr double kFirstTolerance = 1e-5;
 constexpr double kNarrow = 2e-5;  // a bracket that is not worth the last and slowest grid
 constexpr double kLeastTolerance = 1e-9;
@@ -26,9 +32,10 @@ constexpr double kDeltaTolerance = 1e-5;  // relative, of delta
 // Blocks where they need far fewer points, or where all that there may be are too few without.
 std::optional<BlockPlan> blocks_for(const Sketches& sketches, const std::vector<ComposedRelease>& phases,
                                     const Shape& shape, double tolerance, size_t most) {
-  auto plan = plan_blocks(sketches, phases, shape, tolerance, most / 2);
+  auto plan = plan_blocks(sketches, phases, shape, tolerance, most);
   if (!plan) return plan;
-  const bool too_few = shape.grid.n == most && shape.grid.c / 2 * sketches.added_variance(shape.grid.h) > tolerance;
+  const bool too_few =
+      shape.grid.n == most && (1 + shape.grid.c) / 2 * sketches.added_variance(shape.grid.h) > tolerance;
   if (!too_few && 8 * plan->coarse.grid.n > shape.grid.n) plan.reset();
   return plan;
 }
@@ -51,10 +58,25 @@ std::pair<double, double> bisect(double low, double high, Holds too_small) {
   return {low, high};
 }
 
+// The largest epsilon found at which delta certainly exceeds this one, 0 where there is none.
+double lower_end(const Side& upper, const Side& lower, double c, Bracket within, Delta delta) {
+  const auto holds = [&](double epsilon) {
+    return lower.delta(epsilon) - alias(upper, lower, c, epsilon) >= delta.value();
+  };
+  // From the right: towards the window's start the alias grows.
+  for (double below = 1e-10 * within.upper + 1e-13; below < 1.1 * within.upper; below *= 2) {
+    const double candidate = std::max(within.lower, within.upper - below);
+    if (holds(candidate)) return std::min(bisect(candidate, within.upper, holds).first, within.upper);
+    if (candidate == within.lower) break;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
-                                           GridSize size, double added_by_mesh) {
+                                           const GridRequest& request) {
+  const auto [size, added_by_mesh, upper_only] = request;
   const double log_delta = std::log(delta.value());
   const Sketches sketches(direction, phases, log_delta);
   Guess guess = guess_epsilon(sketches, log_delta);
@@ -65,6 +87,8 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   double tolerance = 0;
   size_t least = 0;
   size_t finest = most;
+  size_t allowed = most;  // in the next attempt
+  int coarser = 0;
   std::optional<DirectionBound> before;
   for (int attempt = 0; attempt < 12; ++attempt) {
     const double wanted =
@@ -72,7 +96,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
         kLeastTolerance;
     if (!located) tolerance = std::max(0.5 / guess.c, wanted);
     const auto shape = shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta,
-                                 tolerance, finest, least);
+                                 tolerance, allowed, least);
     if (!shape) return std::nullopt;
     const auto plan = located && !blocks_failed ? blocks_for(sketches, phases, *shape, tolerance, most) : std::nullopt;
     const Shape& used = plan ? plan->coarse : *shape;
@@ -105,42 +129,53 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
     if (!located) {
       located = true;
       // Where the coarse mesh put it, less what that mesh may have added.
-      const double added = std::min(shape->grid.c * sketches.added_variance(h), bound.upper);
+      const double added = std::min((1 + shape->grid.c) * sketches.added_variance(h), bound.upper);
       guess.epsilon = bound.upper - added / 2;
       guess.c = sketches.saddle_of(guess.epsilon);
       margin = 8 / guess.c + added + 4 * h;
       tolerance = std::min(kFirstTolerance, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
       continue;
     }
-    const Side lower = side(false);
-    const auto holds = [&](double epsilon) {
-      return lower.delta(epsilon) - alias(upper, lower, used.grid.c, epsilon) >= delta.value();
-    };
-    // From the right: towards the window's start the alias grows.
-    for (double below = 1e-10 * bound.upper + 1e-13; below < 1.1 * bound.upper; below *= 2) {
-      const double candidate = std::max(first, bound.upper - below);
-      if (holds(candidate)) {
-        bound.lower = std::min(bisect(candidate, bound.upper, holds).first, bound.upper);
-        break;
-      }
-      if (candidate == first) break;
+    double width = kInfinity;
+    if (upper_only) {
+      bound.estimate = bound.upper;
+      // A quarter of the mesh adds a sixteenth.
+      if (before) width = std::abs(before->upper - bound.upper) / 4;
+    } else {
+      bound.lower = lower_end(upper, side(false), used.grid.c, {first, bound.upper}, delta);
+      bound.estimate = bound.lower + (bound.upper - bound.lower) / 2;
+      width = bound.upper - bound.lower;
     }
-    bound.estimate = bound.lower + (bound.upper - bound.lower) / 2;
-    const double width = bound.upper - bound.lower;
     if (before) {
       bound.lower = std::max(bound.lower, before->lower);
       bound.upper = std::min(bound.upper, before->upper);
-      bound.estimate = std::clamp(bound.estimate, bound.lower, bound.upper);
+      bound.estimate = upper_only ? bound.upper : bound.lower + (bound.upper - bound.lower) / 2;
     }
     // A finer mesh, as long as it is the mesh that decides and not rounding.
-    const bool helps = !before || width < 0.6 * (before->upper - before->lower);
+    const bool helps = !before || upper_only || width < 0.6 * (before->upper - before->lower);
     if (size == GridSize::kLarge && width < kNarrow) finest = most / 2;
-    if (width > 4 * wanted && used.grid.n < (plan ? most / 2 : finest) && helps) {
+    // One release may need more cells than there are points: an unsampled Gaussian whose window is a part of its range.
+    if (!plan && 4 * sketches.largest_range() / used.grid.h > kMostCells) finest = used.grid.n;
+    if (width > 4 * wanted && used.grid.n < finest && helps && coarser == 0) {
       before = bound;
       tolerance /= 15;  // twice the points, twice; also where few releases say what delta is, and the mesh adds little
       least = 4 * used.grid.n;
+      allowed = std::min(finest, 8 * used.grid.n);  // rounding may decide from somewhere on
       guess.epsilon = bound.upper;
       margin = 8 / guess.c + width;
+      continue;
+    }
+    if (plan && width > kRoundingDecides && !upper_only) {  // a block's losses may be lumps on the coarse mesh
+      before = bound;
+      blocks_failed = true;
+      continue;
+    }
+    // With rare large losses rounding may decide, and there is less of it on fewer points: two coarser grids.
+    if (!plan && width > kRoundingDecides && used.grid.n >= kFewestRounded && coarser < 2) {
+      ++coarser;
+      before = bound;
+      allowed = used.grid.n / 4;
+      least = 0;
       continue;
     }
     return bound;

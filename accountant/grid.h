@@ -7,7 +7,7 @@
 //   In the
 //     less private run it can only raise delta; in the more private one it is bounded by Chernoff and taken off;
 //   * losses beyond the window are bounded by Chernoff, those beyond the last cell are infinite;
-//   * rounding of the transforms (grid_side.h): each loses at most 7·u·log2 N of what went into it, and the power
+//   * rounding of the transforms (grid_side.h): each loses some u·log2 N of what went into it, and the power
 //     multiplies the first one's error by the count. With small rates that would hide delta, but for the heaviest cell
 //     not going in.
 #pragma once
@@ -23,10 +23,15 @@ namespace ghostshard::accountant {
 // kSmall: at most 2^15 grid points, for milliseconds. kLarge: at most 2^21, and many steps in blocks (grid_blocks.h).
 enum class GridSize { kSmall, kLarge };
 
-// estimate: the middle. added_by_mesh: what the mesh may add to epsilon, more where that exceeds 100, if the size
-// allows it. Nothing where no finite bound is found.
+struct GridRequest {
+  GridSize size = GridSize::kLarge;
+  double added_by_mesh = 1e-5;  // to epsilon, more where that exceeds 100, if the size allows it
+  bool upper_only = false;      // the lower end is 0 then, and half the time is saved
+};
+
+// estimate: the middle. Nothing where no finite bound is found.
 std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
-                                           GridSize size = GridSize::kLarge, double added_by_mesh = 1e-5);
+                                           const GridRequest& request = {});
 std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<ComposedRelease>& phases,
                                          double epsilon, GridSize size = GridSize::kLarge);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "accountant/outcomes.h"
 #include "accountant/regrid.h"
 
 namespace ghostshard::accountant {
@@ -12,7 +13,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kFewestSteps = 256;
-constexpr double kOutside = 48;  // e^-48 of the tilted measure may lie outside the fine window
+constexpr double kFewestInBlock = 16;  // the losses of fewer are lumps, which merging puts together badly
+constexpr double kOutside = 48;        // e^-48 of the tilted measure may lie outside the fine window
 constexpr size_t kFewestPoints = size_t{1} << 14;
 constexpr double kLargestExponent = 500;
 // In units of 1/standard deviation of a block: where tails are bounded.
@@ -54,34 +56,72 @@ std::pair<double, double> window_of(const Sketches& sketches, const std::vector<
 
 }  // namespace
 
+namespace {
+
+// So many blocks, and how long a window one needs; the mesh is not chosen yet.
+BlockPlan in_blocks(const Sketches& sketches, const std::vector<ComposedRelease>& phases, double c, double blocks,
+                    double* period) {
+  BlockPlan plan{};
+  plan.blocks = blocks;
+  for (const ComposedRelease& phase : phases) {
+    plan.in_block.push_back(std::floor(phase.count / plan.blocks));
+    plan.rest.push_back(phase.count - plan.blocks * plan.in_block.back());
+  }
+  const auto [start, end] = window_of(sketches, plan.in_block, c);
+  *period = std::max(end - start, 1.1 * sketches.largest_range());
+  plan.start_of_block = start;
+  if (added_up(plan.rest) > 0) {
+    const auto [rest_start, rest_end] = window_of(sketches, plan.rest, c);
+    *period = std::max(*period, rest_end - rest_start);
+    plan.start_of_rest = rest_start;
+  }
+  return plan;
+}
+
+}  // namespace
+
 std::optional<BlockPlan> plan_blocks(const Sketches& sketches, const std::vector<ComposedRelease>& phases,
                                      const Shape& shape, double tolerance, size_t most_points) {
   double most = 0;
   for (const ComposedRelease& phase : phases) most = std::max(most, phase.count);
   if (!(most >= kFewestSteps && most < 1e15)) return std::nullopt;
   const double c = shape.grid.c;
-  BlockPlan plan{};
-  plan.blocks = std::round(std::sqrt(most));
-  for (const ComposedRelease& phase : phases) {
-    plan.in_block.push_back(std::floor(phase.count / plan.blocks));
-    plan.rest.push_back(phase.count - plan.blocks * plan.in_block.back());
-  }
-  const auto [start, end] = window_of(sketches, plan.in_block, c);
-  double period = std::max(end - start, 1.1 * sketches.largest_range());
-  plan.start_of_block = start;
-  if (added_up(plan.rest) > 0) {
-    const auto [rest_start, rest_end] = window_of(sketches, plan.rest, c);
-    period = std::max(period, rest_end - rest_start);
-    plan.start_of_rest = rest_start;
-  }
   const double whole = shape.grid.h * static_cast<double>(shape.grid.n);
-  if (!(period < whole / 2) || !((c + 1) * period < kLargestExponent)) return std::nullopt;
-  size_t n = kFewestPoints;
-  const auto added = [&](size_t points) {
+  // The window of a block shrinks no further than that of one release, or the last few of them: the best number is not
+  // always the square root.
+  BlockPlan plan{};
+  double period = 0;
+  double least = kInfinity;
+  const auto added = [&](const BlockPlan& candidate, double length, size_t points) {
     const auto count = static_cast<double>(points);
-    return c / 2 * (sketches.added_variance(period / count) + (plan.blocks + 1) * whole / count * whole / count / 4);
+    const double coarse = (candidate.blocks + 1) * whole / count * whole / count / 6;
+    return (1 + c) / 2 * (sketches.added_variance(length / count) + coarse);
   };
-  while (n < most_points && added(n) > tolerance) n *= 2;
+  const auto consider = [&](double blocks) {
+    if (!(kFewestInBlock * blocks <= most)) return;
+    double length = 0;
+    const BlockPlan candidate = in_blocks(sketches, phases, c, blocks, &length);
+    if (!(length < whole / 2)) return;
+    // A whole number of fine steps in a coarse one: then all merged neighbours are cut alike.
+    length = whole / std::floor(whole / length);
+    if (!((c + 1) * length < kLargestExponent)) return;
+    const double adds = added(candidate, length, most_points);
+    if (adds < least) {
+      least = adds;
+      plan = candidate;
+      period = length;
+    }
+  };
+  for (const double share : {1.0, 2.0, 4.0, 8.0, 0.5}) {
+    const double blocks = std::round(share * std::sqrt(most));
+    consider(blocks);
+    // Near it, what leaves little of one phase: what is left over has a window too.
+    for (const ComposedRelease& phase : phases)
+      if (phase.count >= blocks) consider(std::floor(phase.count / std::ceil(phase.count / blocks)));
+  }
+  if (!(least < kInfinity)) return std::nullopt;
+  size_t n = kFewestPoints;
+  while (n < most_points && added(plan, period, n) > tolerance) n *= 2;
   plan.h = period / static_cast<double>(n);
   plan.coarse = shape;
   plan.coarse.grid.n = n;

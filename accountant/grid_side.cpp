@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <numbers>
-#include <unsupported/Eigen/FFT>
 
 namespace ghostshard::accountant {
 namespace {
@@ -13,12 +11,6 @@ namespace {
 using Complex = std::complex<double>;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-Eigen::FFT<double> transforms() {
-  Eigen::FFT<double> fft;
-  fft.SetFlag(Eigen::FFT<double>::HalfSpectrum);
-  return fft;
-}
 
 double norm(const std::vector<double>& values) {
   double squares = 0;
@@ -28,30 +20,13 @@ double norm(const std::vector<double>& values) {
 
 // From e^-this on the product of the heaviest cells is negligible.
 constexpr double kLeastApart = 30;
+constexpr double kNothing = -700;  // a logarithm
 // Cells on either side of the heaviest that are summed up one by one: they hold most of the rest.
 constexpr size_t kNear = 8;
 
 Complex times(Complex a, Complex b) {  // infinities do not matter
   return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
 }
-
-// e^(2 pi i k/n), to three roundings.
-class RootsOfUnity {
- public:
-  explicit RootsOfUnity(size_t n) {
-    const auto root = [n](size_t k) {
-      const long double angle = 2 * std::numbers::pi_v<long double> * static_cast<long double>(k) / n;
-      return Complex(static_cast<double>(std::cos(angle)), static_cast<double>(std::sin(angle)));
-    };
-    for (size_t k = 0; k < kFine; ++k) fine_.push_back(root(k));
-    for (size_t k = 0; k <= n / 2; k += kFine) coarse_.push_back(root(k));
-  }
-  Complex at(size_t k) const { return times(coarse_[k / kFine], fine_[k % kFine]); }
-
- private:
-  static constexpr size_t kFine = 1024;
-  std::vector<Complex> fine_, coarse_;
-};
 
 // log(1+z), to some roundings of |z|.
 Complex log_of_one_and(Complex z) {
@@ -70,7 +45,8 @@ Complex exp_less_one(Complex w) {
 }  // namespace
 
 CircularPower::CircularPower(size_t n)
-    : transform_(4 * kRounding * std::log2(static_cast<double>(n))),  // 7u, rounded up, per level
+    : fourier_(n),
+      transform_(RealTransform::rounding(n)),
       log_modulus_(n / 2 + 1, 0),
       error_(n / 2 + 1, 0),
       size_(n / 2 + 1, 0),
@@ -104,12 +80,13 @@ void CircularPower::add(const TiltedCells& cells, double count) {
   relative_ += 1.01 * count * cells.relative;
   place_ += (static_cast<int64_t>(std::fmod(count, static_cast<double>(n))) * static_cast<int64_t>(heaviest)) &
             static_cast<int64_t>(n - 1);
+  const double log_a = std::log(a);
   if (split)
-    log_heaviest_ += count * std::log(a);
+    log_heaviest_ += count * log_a;
   else
     all_split_ = false;
   std::vector<Complex> spectrum;
-  transforms().fwd(spectrum, far);
+  fourier_.forward(far, spectrum);
   const RootsOfUnity roots(n);
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
     const Complex root = roots.at(k);
@@ -121,13 +98,18 @@ void CircularPower::add(const TiltedCells& cells, double count) {
     }
     const Complex others = spectrum[k] + (upwards + std::conj(downwards));
     const Complex value = a + others;
-    Complex log_value;  // of the value, or of its quotient by a
-    if (split)
+    const double most = std::sqrt(std::norm(value)) * (1 + 2 * kRounding) + error;
+    const double log_most = std::log(most);
+    log_modulus_[k] += count * log_most;
+    Complex log_value;                 // of the value, or of its quotient by a
+    if (log_modulus_[k] < kNothing) {  // of many steps together nothing is left: any phase will do
+      log_value = log_most - (split ? log_a : 0);
+      error_[k] += 2;
+    } else if (split) {
       log_value = log_of_one_and(others / a);
-    else
+    } else {
       log_value = value == 0.0 ? Complex(-1000) : std::log(value);
-    const double most = std::abs(value) + error;
-    log_modulus_[k] += count * std::log(most);
+    }
     error_[k] += count * error / most;
     log_value *= count;
     size_[k] += std::abs(log_value);
@@ -150,8 +132,14 @@ CircularPower::Density CircularPower::density(double h, double c) && {
   const double a = std::exp(-c * h);
   const double b = std::exp(-(c + 1) * h);
   double squares = 0;
+  double nothing = 0;
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
     Complex& value = log_spectrum_[k];
+    if (!apart && log_modulus_[k] < kNothing) {  // e^-700 at most, and so is what it is off by
+      value = 0;
+      nothing = 1e-280;  // all of them, in any of the sums below
+      continue;
+    }
     double own;   // rounding
     if (apart) {  // |e^w - 1| <= |w|·e^max(0, Re w)
       own = 16 * size_[k] * common * std::exp(std::max(0.0, value.real()));
@@ -171,11 +159,11 @@ CircularPower::Density CircularPower::density(double h, double c) && {
     density.in_sum += times * error * -std::expm1(-h) / (of_a * of_b);
     density.in_cut += times * error * (1 / of_a + 1 / of_b);
   }
-  density.in_sum *= 1.01 / static_cast<double>(n);
-  density.in_cut *= 1.01 / static_cast<double>(n);
+  density.in_sum = 1.01 * density.in_sum / static_cast<double>(n) + nothing;
+  density.in_cut = 1.01 * density.in_cut / static_cast<double>(n) + nothing;
   std::vector<double> mass(n);
-  transforms().inv(mass, log_spectrum_);
-  density.beside += transform_ * norm(mass);
+  fourier_.inverse(log_spectrum_, mass);
+  density.beside += transform_ * norm(mass) + nothing;
   density.norm = density.beside + std::sqrt(squares / static_cast<double>(n));
   for (size_t j = 0; j < n; ++j) density.mass[(j + static_cast<size_t>(place_)) & (n - 1)] = mass[j];
   if (apart) density.mass[static_cast<size_t>(place_) & (n - 1)] += common;
@@ -199,7 +187,7 @@ std::vector<Piece> pieces_of_phases(Direction direction, const std::vector<Compo
 }
 
 Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_private)
-    : h_(shape.grid.h), c_(shape.grid.c), less_private_(less_private) {
+    : h_(shape.grid.h), c_(shape.grid.c), less_private_(less_private), nothing_(pieces.empty()) {
   const size_t n = shape.grid.n;
   CircularPower power(n);
   double shift = 0;
@@ -246,7 +234,7 @@ Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_priva
 
 double Side::delta(double epsilon) const {
   const double base = static_cast<double>(start_) * h_ + origin_;
-  if (epsilon < base) return less_private_ ? 1 : -1;
+  if (nothing_ || epsilon < base) return less_private_ ? 1 : -1;
   const auto first = static_cast<size_t>(std::min(std::ceil((epsilon - base) / h_), 1e15));
   if (first + 1 >= suffix_.size()) return less_private_ ? 1 : -1;
   const double sum =

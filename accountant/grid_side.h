@@ -9,6 +9,7 @@
 
 #include "accountant/grid_window.h"
 #include "accountant/pld_cells.h"
+#include "accountant/real_transform.h"
 
 namespace ghostshard::accountant {
 
@@ -20,10 +21,8 @@ struct Piece {
 };
 
 // The circular convolution of cells on a grid of n points (a power of two), each to a power, and a bound in the 2-norm
-// on what rounding makes of it. A transform is off by at most 7·u·log2 n of the 2-norm of its result, and each of its
-// values by as much of the sum of the moduli that went into it (Higham 2002, Accuracy and Stability, Thm. 24.2 and the
-// induction in its proof: what a butterfly adds is a sum over some of the inputs, turned). The latter is what the power
-// multiplies: by the count, and by |value|^(count - 1), which is nothing for all but few.
+// on what rounding makes of it. What a transform is off by, in the 2-norm and value by value, is in real_transform.h.
+// The latter is what the power multiplies: by the count, and by |value|^(count - 1), which is nothing for all but few.
 //
 // With small rates one cell holds almost everything, |value| is near 1 everywhere, and delta far below 1: so the
 // heaviest cell a takes no part in the transforms. Of (a + S)^count = a^count·(1 + S/a)^count the power of a is a
@@ -48,6 +47,7 @@ class CircularPower {
   Density density(double h, double c) &&;
 
  private:
+  RealTransform fourier_;
   double transform_;
   double norm_ = 0;          // of what is known in the 2-norm only
   double relative_ = 0;      // of all masses
@@ -79,7 +79,7 @@ class Side {
 
  private:
   double h_, c_;
-  bool less_private_;
+  bool less_private_, nothing_;  // nothing: no pieces could be made
   double log_scale_ = 0, dropped_ = 0, rounding_ = 0, relative_ = 0, in_sum_ = 0, in_cut_ = 0, adding_ = 0,
          log_base_ = 0, origin_ = 0, period_ = 0, log_total_ = 0;
   int64_t start_ = 0;

@@ -34,7 +34,9 @@ Sketch sketch(Direction direction, const ComposedRelease& phase, double log_rare
   }
   // To the other side: what is left out there is merged into the least loss, and needs the fewer digits.
   const double other = 9 * sigma;
-  Sketch found{remove ? -other : -far, remove ? std::max(far, 1e-3 * sigma) : 1 + other, phase.count, {}, {}};
+  const double center = q == 1 ? 1 : 0;  // of the outcomes, when a unit is removed; 1 less when one is added
+  Sketch found{
+      remove ? center - other : -far, remove ? std::max(far, 1e-3 * sigma) : 1 - center + other, phase.count, {}, {}};
   const double wanted = (found.high - found.low) / std::min(sigma / 8, std::max(sigma * sigma / 3, sigma / 60));
   const auto nodes = static_cast<int>(std::clamp(wanted, 100.0, 3000.0));
   const double step = (found.high - found.low) / nodes;
@@ -44,7 +46,7 @@ Sketch sketch(Direction direction, const ComposedRelease& phase, double log_rare
     const double at_zero = std::exp(-0.5 * (x / sigma) * (x / sigma));
     const double at_one = std::exp(-0.5 * ((x - 1) / sigma) * ((x - 1) / sigma));
     const double u = (2 * x - 1) / (2 * sigma * sigma);
-    const double l = u > 300 ? std::log(q) + u : std::log1p(q * std::expm1(u));
+    const double l = q == 1 ? u : u > 300 ? std::log(q) + u : std::log1p(q * std::expm1(u));
     found.mass.push_back(remove ? (1 - q) * at_zero + q * at_one : at_zero);
     found.loss.push_back(remove ? l : -l);
     total += found.mass.back();
@@ -117,7 +119,6 @@ std::pair<double, double> Sketches::outcomes_above(size_t phase, double loss) co
 double Sketches::range_above(size_t phase, double loss) const {
   const auto& losses = all_[phase].loss;
   const double range = std::abs(losses.front() - losses.back());
-  if (!std::isfinite(range)) return range;  // cells without number
   return std::min(range, std::max(losses.front(), losses.back()) - loss);
 }
 
@@ -131,7 +132,7 @@ double Sketches::added_variance(double h) const {
   double sum = 0;
   for (const Sketch& one : all_)
     for (size_t i = 0; i < one.mass.size(); ++i)
-      sum += one.count * one.mass[i] * std::min(std::abs(one.loss[i]) * h, h * h / 4);
+      sum += one.count * one.mass[i] * std::min(std::abs(one.loss[i]) * h, h * h / 6);
   return sum;
 }
 
@@ -190,7 +191,7 @@ std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double f
   }
   if (!(period < kInfinity) || !(period > 0)) return std::nullopt;
   size_t n = std::clamp(least_points, kFewestPoints, most_points);
-  while (n < most_points && c / 2 * sketches.added_variance(period / static_cast<double>(n)) > tolerance) n *= 2;
+  while (n < most_points && (1 + c) / 2 * sketches.added_variance(period / static_cast<double>(n)) > tolerance) n *= 2;
   Shape shape;
   shape.grid = {
       .h = period / static_cast<double>(n), .n = n, .c = c, .log_scale = 0, .low = 0, .high = 0, .epsilon = epsilon};

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "accountant/outcomes.h"
+
 namespace ghostshard::accountant {
 namespace {
 
@@ -15,47 +17,7 @@ constexpr int64_t kMostSolved = 60;
 constexpr int64_t kNearEdge = 200;
 constexpr int64_t kAlternating = 8;
 constexpr int kHalvings = 44;
-constexpr double kNarrow = 3e-4;
 constexpr size_t kSmallGrid = size_t{1} << 15;
-
-double upper_tail(double z) { return 0.5 * std::erfc(z * 0.70710678118654752440); }
-
-// The outcome where log w(x) = loss; -infinity where no outcome has so small a loss.
-double outcome(SampledGaussian release, double loss) {
-  const auto [q, sigma] = release;
-  const double odds = loss > 40 ? std::exp(loss) - (1 - q) : std::expm1(loss) + q;
-  return odds > 0 ? sigma * sigma * (std::log(odds) - std::log(q)) + 0.5 : -kInfinity;
-}
-
-// Probability of a <= N(0,1) < b and its rounding, that of a and b included: from the tails that are small there; of a
-// narrow cell, whose tails would cancel, from the series of the density about its middle, times the width: Hermite
-// polynomials He2, He4, and the next term, at most (width²·(z² + 5))³/322560, is below the rounding.
-struct Mass {
-  double value, error;
-};
-Mass between(double a, double b) {
-  const double width = b - a;
-  const double middle = (a + b) / 2;
-  const double square = middle * middle;
-  const double spread = width * width;
-  if (spread * (square + 5) < kNarrow) {
-    const double density = 0.39894228040143267794 * std::exp(-square / 2);
-    const double series = 1 + spread * ((square - 1) / 24 + spread * (square * square - 6 * square + 3) / 1920);
-    const double value = std::max(0.0, density * width * series);
-    return {value, kRounding * ((9 + square) * value + 1.1 * density * (std::abs(a) + std::abs(b)))};
-  }
-  const bool right = middle > 0;
-  const double outer = right ? upper_tail(a) : upper_tail(-b);
-  const double inner = right ? upper_tail(b) : upper_tail(-a);
-  const double z = right ? a : b;
-  return {std::max(0.0, outer - inner), kRounding * (6 + 3 * z * z) * (outer + inner)};
-}
-
-double log_w(SampledGaussian release, double x) {
-  const double u = (2 * x - 1) / (2 * release.sigma * release.sigma);
-  if (release.q == 1) return u;  // without the -infinity that expm1 would round it to
-  return u > 300 ? std::log(release.q) + u : std::log1p(release.q * std::expm1(u));
-}
 
 // Boundaries of cells: cell i holds the losses from (i + at)·h + moved[i - begin]·h to the next.
 struct Cells {
@@ -77,56 +39,16 @@ Cells cells_of(Direction direction, SampledGaussian release, const GridShape& sh
           {}};
 }
 
-// Where losses begin and end, and what lies between.
-class Outcomes {
- public:
-  struct Boundary {
-    double zero, one;  // in standard deviations from 0 and from 1
-  };
-  struct Masses {
-    Mass p, q;
-  };
-
-  Outcomes(Direction direction, SampledGaussian release)
-      : remove_(direction == Direction::kRemove), release_(release), nowhere_(40 * release.sigma + 40) {}
-
-  Boundary at(double loss) const {
-    return at_outcome(std::clamp(outcome(release_, remove_ ? loss : -loss), -nowhere_, nowhere_));
-  }
-  Boundary below_all() const { return at_outcome(remove_ ? -nowhere_ : nowhere_); }
-
-  Masses between(const Boundary& low, const Boundary& high) const {
-    const double q = release_.q;
-    const Mass zero = remove_ ? accountant::between(low.zero, high.zero) : accountant::between(high.zero, low.zero);
-    const Mass one = remove_ ? accountant::between(low.one, high.one) : accountant::between(high.one, low.one);
-    const Mass mixture{(1 - q) * zero.value + q * one.value,
-                       (1 - q) * zero.error + q * one.error + 4 * kRounding * zero.value};
-    return remove_ ? Masses{mixture, zero} : Masses{zero, mixture};
-  }
-
-  double beyond(const Boundary& boundary) const {  // probability P of larger losses, rounded up
-    const double zero = upper_tail(remove_ ? boundary.zero : -boundary.zero);
-    const double one = upper_tail(remove_ ? boundary.one : -boundary.one);
-    return (remove_ ? (1 - release_.q) * zero + release_.q * one : zero) * (1 + 1e-12) + 1e-300;
-  }
-
- private:
-  Boundary at_outcome(double x) const { return {x / release_.sigma, (x - 1) / release_.sigma}; }
-
-  bool remove_;
-  SampledGaussian release_;
-  double nowhere_;
-};
-
-// Calls visit(i, P, Q) for all cells, with the roundings of both. Returns the probability P beyond them.
+// Calls visit(i, P, Q·e^loss) for all cells, loss that of the lower end without what it was moved by, with the
+// roundings of both. Returns the probability P beyond them.
 template <class Visitor>
 double for_each_cell(const Outcomes& outcomes, double h, const Cells& cells, const Visitor& visit) {
   // What lies below the least loss looked at is counted in the first cell, which can only raise its loss.
   Outcomes::Boundary low = outcomes.below_all();
   for (int64_t i = cells.begin; i < cells.end; ++i) {
     const Outcomes::Boundary high = outcomes.at(cells.boundary(i + 1) * h);
-    const auto [p, q] = outcomes.between(low, high);
-    visit(i, p, q);
+    const auto [p, lifted_q] = outcomes.between(low, high, (static_cast<double>(i) + cells.at) * h);
+    visit(i, p, lifted_q);
     low = high;
   }
   return outcomes.beyond(low);
@@ -150,12 +72,6 @@ void note_rounding(TiltedCells& cells, double relative, double mass) {
 
 }  // namespace
 
-std::pair<double, double> losses_of(Direction direction, SampledGaussian release, double low, double high) {
-  const bool remove = direction == Direction::kRemove;
-  return remove ? std::pair(log_w(release, low), log_w(release, high))
-                : std::pair(-log_w(release, high), -log_w(release, low));
-}
-
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape) {
   TiltedCells cells;
   cells.mass.assign(shape.n, 0);
@@ -163,20 +79,27 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
   const double width = -std::expm1(-h);
   for (const double share : kMomentShares) cells.moments.emplace_back(shape.c * share, 0.0);
   const Cells even = cells_of(direction, release, shape, 0);
-  cells.dropped = for_each_cell(Outcomes(direction, release), h, even, [&](int64_t i, const Mass& p, const Mass& q) {
-    const double loss = static_cast<double>(i) * h;
-    const double total = p.value + p.error;
-    if (!(total > 0)) return;
-    const double growth = std::exp(loss);
-    const double error = (p.error + growth * q.error + 4 * kRounding * (p.value + growth * q.value)) / width;
-    const double right = std::clamp((p.value - growth * q.value) / width + error, 0.0, total);
-    const double left = total - right;
-    const double tilt = std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
-    cells.mass[wrapped(i, shape.n)] += left * tilt;
-    cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
-    note_rounding(cells, of_tilt(shape, std::abs(loss) + h), (left + right * std::exp(shape.c * h)) * tilt);
-    for (auto& [c, sum] : cells.moments) sum += (left + right * std::exp(c * h)) * std::exp(c * loss);
-  });
+  double too_rare = 0;  // for the tilt to be a double
+  cells.dropped = for_each_cell(
+      Outcomes(direction, release), h, even, [&](int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& q) {
+        const double loss = static_cast<double>(i) * h;
+        const double total = p.value + p.error;
+        if (!(total > 0)) return;
+        const double exponent = shape.c * loss - shape.log_scale;
+        if (exponent > 700) {
+          too_rare += total * (1 + 1e-12);
+          return;
+        }
+        const double error = (p.error + q.error + 4 * kRounding * (p.value + q.value)) / width;
+        const double right = std::clamp((p.value - q.value) / width + error, 0.0, total);
+        const double left = total - right;
+        const double tilt = std::exp(exponent);
+        cells.mass[wrapped(i, shape.n)] += left * tilt;
+        cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
+        note_rounding(cells, of_tilt(shape, std::abs(loss) + h), (left + right * std::exp(shape.c * h)) * tilt);
+        for (auto& [c, sum] : cells.moments) sum += (left + right * std::exp(c * h)) * std::exp(c * loss);
+      });
+  cells.dropped += too_rare;
   for (auto& [c, sum] : cells.moments) sum = std::log(sum) + 1e-9;
   return cells;
 }
@@ -189,19 +112,19 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   };
   const double h = shape.h;
   const Outcomes outcomes(direction, release);
-  const auto place_of = [&](double loss, const Mass& p, const Mass& q) {
+  const auto place_of = [&](double loss, const Outcomes::Mass& p, const Outcomes::Mass& lifted_q) {
     const double mass = p.value - p.error;
-    if (!(mass > 0 && q.value + q.error > 0)) return -1.0;
-    return (std::log(mass / (q.value + q.error)) - loss - 4 * kRounding * (1 + std::abs(loss))) / h;
+    if (!(mass > 0 && lifted_q.value + lifted_q.error > 0)) return -1.0;
+    return (std::log(mass / (lifted_q.value + lifted_q.error)) - 4 * kRounding * (1 + std::abs(loss))) / h;
   };
   const auto merge = [&](const Cells& cells) {
     std::vector<Merged> merged;
     merged.reserve(static_cast<size_t>(cells.end - cells.begin));
-    (void)for_each_cell(outcomes, h, cells, [&](int64_t i, const Mass& p, const Mass& q) {
+    (void)for_each_cell(outcomes, h, cells, [&](int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& lifted_q) {
       const double loss = (static_cast<double>(i) + cells.at) * h;
       const double mass = std::max(0.0, p.value - p.error);
       const double weight = mass * std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
-      merged.push_back({i, place_of(loss, p, q), weight});
+      merged.push_back({i, place_of(loss, p, lifted_q), weight});
     });
     return merged;
   };
@@ -223,8 +146,9 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     return i == cells.begin ? outcomes.below_all() : outcomes.at(cells.boundary(i) * h);
   };
   const auto excess_of = [&](int64_t i, const Outcomes::Boundary& from, const Outcomes::Boundary& to) {
-    const auto [p, q] = outcomes.between(from, to);
-    return place_of((static_cast<double>(i) + cells.at) * h, p, q) - 0.5;
+    const double loss = (static_cast<double>(i) + cells.at) * h;
+    const auto [p, lifted_q] = outcomes.between(from, to, loss);
+    return place_of(loss, p, lifted_q) - 0.5;
   };
   const auto move = [&](int64_t i) -> double& { return cells.moved[static_cast<size_t>(i - cells.begin)]; };
   const auto even_out = [&](int64_t begin, int64_t end) {
@@ -264,7 +188,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       low = boundary(i + 1);
     }
     for (int round = 0; round < all; ++round) even_out(solved, cells.end);
-    if (all > 2) even_out_near(10 * kNearEdge, 16);
+    if (all > 1) even_out_near(10 * kNearEdge, 16);
     even_out_near(kNearEdge, rounds);
     if (solved < middle) {
       // Where evening out has come to rest, what is left alternates from cell to cell.
@@ -273,7 +197,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       Outcomes::Boundary from = boundary(middle);
       for (int64_t i = middle; i < std::min(cells.end, middle + kAlternating); ++i) {
         const Outcomes::Boundary to = boundary(i + 1);
-        const double mass = outcomes.between(from, to).p.value;
+        const double mass = outcomes.between(from, to, 0).p.value;
         const double excess = std::clamp(excess_of(i, from, to), -1.0, 1.0);
         left += (i - middle) % 2 == 0 ? mass * excess : -mass * excess;
         weight += mass;
@@ -336,7 +260,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       }
       at = std::abs(off) < std::abs(at_high) ? low : high;
     }
-    (void)arrange(at, 4);
+    (void)arrange(at, 2);
   } else {
     double gain = 1;
     for (int i = 0; i < 4 && std::abs(off) > 1e-9; ++i) {
@@ -358,16 +282,12 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   };
   double delta = 0;
   for (const Merged& cell : merged) delta += place_in_delta(cell);
-  const auto cost_at = [&](double below) {
-    double cost = 0;
-    for (const Merged& cell : merged) {
-      const double above = cell.place - (0.5 - below);
-      const double counts = shape.count * cell.weight + (delta > 0 ? place_in_delta(cell) / delta : 0.0);
-      cost += counts * (above >= 0 ? above : 1 + above);
-    }
-    return cost;
-  };
-  const double below = cheapest_power_of_half(1, 80, cost_at);
+  std::vector<Misplaced> misplaced;
+  misplaced.reserve(merged.size());
+  for (const Merged& cell : merged)
+    misplaced.push_back(
+        {cell.place - 0.5, shape.count * cell.weight + (delta > 0 ? place_in_delta(cell) / delta : 0.0)});
+  const double below = cheapest_power_of_half(1, 80, misplaced);
   TiltedCells found;
   found.shift = at + 0.5 - below;
   found.mass.assign(shape.n, 0);
@@ -383,12 +303,26 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   return found;
 }
 
-double cheapest_power_of_half(int first, int last, const std::function<double(double)>& cost) {
+double cheapest_power_of_half(int first, int last, const std::vector<Misplaced>& cells) {
+  // Moved down by b, a cell costs its weight times (excess + b), and one step more where that is negative.
+  double all = 0;
+  double weights = 0;
+  std::vector<double> falls(static_cast<size_t>(last - first) + 2, 0.0);  // from this power of half on
+  for (const auto& [excess, weight] : cells) {
+    if (!(weight > 0 && std::isfinite(weight) && std::isfinite(excess))) continue;
+    all += weight * excess;
+    weights += weight;
+    if (excess >= 0) continue;
+    const double power = std::floor(-2 * std::log2(-excess)) + 1;
+    falls[static_cast<size_t>(std::clamp(power - first, 0.0, static_cast<double>(last - first + 1)))] += weight;
+  }
   double cheapest = 0;
   double least = kInfinity;
+  double fallen = 0;
   for (int k = first; k <= last; ++k) {
+    fallen += falls[static_cast<size_t>(k - first)];
     const double candidate = std::pow(0.5, 0.5 * k);
-    const double found = cost(candidate);
+    const double found = all + weights * candidate + fallen;
     if (found < least) {
       least = found;
       cheapest = candidate;

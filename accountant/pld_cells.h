@@ -14,7 +14,6 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -51,13 +50,15 @@ struct GridShape {
 // In units of the tilt: where the moments of the less private distribution are taken.
 inline constexpr std::array<double, 7> kMomentShares = {1.02, 1.06, 1.15, 1.3, 1.6, 2.0, 3.0};
 
-// The least and the largest loss of these outcomes.
-std::pair<double, double> losses_of(Direction direction, SampledGaussian release, double low, double high);
-
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
 TiltedCells more_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
 
-// How far a grid is moved down: of 0.5^(k/2), k from first to last, the one of least finite cost (0: none has).
-double cheapest_power_of_half(int first, int last, const std::function<double(double)>& cost);
+// What one cell's loss exceeds its place on the grid by, in steps, and what a step costs.
+struct Misplaced {
+  double excess, weight;
+};
+// How far a grid is moved down for all but few cells to lie above it, those few falling a whole step: of 0.5^(k/2), k
+// from first to last, what costs the least.
+double cheapest_power_of_half(int first, int last, const std::vector<Misplaced>& cells);
 
 }  // namespace ghostshard::accountant

@@ -10,19 +10,42 @@
 #include "accountant/single_release.h"
 
 namespace ghostshard::accountant {
+namespace {
+
+// Gaussians of which none is sampled are one Gaussian (releases.h): nothing to discretise.
+bool unsampled(const std::vector<ComposedRelease>& phases) {
+  return phases.size() == 1 && phases.front().release.q == 1;
+}
+
+DirectionBound closed_form(const Bracket& found) {
+  return {found.lower, found.lower + (found.upper - found.lower) / 2, found.upper, "closed form of one Gaussian"};
+}
+
+}  // namespace
 
 void PrvAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }
 
 EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const EpsilonBound otherwise = rdp_of(charges(), adjacency()).epsilon(delta);
-  const GridSize size = effort == Effort::kTight ? GridSize::kLarge : GridSize::kSmall;
+  const bool upper_only = effort == Effort::kUpper;
+  const GridRequest request{.size = effort == Effort::kQuick ? GridSize::kSmall : GridSize::kLarge,
+                            .upper_only = upper_only};
   const auto phases = composed_releases(charges(), adjacency(), name());
   if (beyond_resolution(phases)) return otherwise;
-  const auto remove = grid_epsilon(Direction::kRemove, phases, delta, size);
+  if (unsampled(phases)) {  // both directions are the same
+    const Bracket found = single_release_epsilon(Direction::kRemove, phases.front().release, delta);
+    return larger_of<EpsilonBound>(closed_form(found), closed_form(found));
+  }
+  const auto remove = grid_epsilon(Direction::kRemove, phases, delta, request);
   if (!remove) return otherwise;
-  const bool add_is_zero = adding_is_no_worse(phases, remove->lower, std::log(delta.value()));
+  const double end = upper_only ? remove->upper : remove->lower;
+  bool add_is_less = adding_is_no_worse(phases, end, std::log(delta.value()));
+  if (!add_is_less && effort != Effort::kQuick) {  // milliseconds, where it is less by more than what a small grid adds
+    const auto about = grid_epsilon(Direction::kAdd, phases, delta, {.size = GridSize::kSmall, .upper_only = true});
+    add_is_less = about && about->upper <= end;
+  }
   const auto add =
-      add_is_zero ? std::optional(DirectionBound{0, -1, 0, ""}) : grid_epsilon(Direction::kAdd, phases, delta, size);
+      add_is_less ? std::optional(DirectionBound{0, -1, 0, ""}) : grid_epsilon(Direction::kAdd, phases, delta, request);
   if (!add) return otherwise;
   EpsilonBound bound = larger_of<EpsilonBound>(*remove, *add);
   return bound.upper <= otherwise.upper ? bound : otherwise;
@@ -30,9 +53,13 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
 
 DeltaBound PrvAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
   const DeltaBound otherwise = rdp_of(charges(), adjacency()).delta(epsilon);
-  const GridSize size = effort == Effort::kTight ? GridSize::kLarge : GridSize::kSmall;
+  const GridSize size = effort == Effort::kQuick ? GridSize::kSmall : GridSize::kLarge;
   const auto phases = composed_releases(charges(), adjacency(), name());
   if (beyond_resolution(phases)) return otherwise;
+  if (unsampled(phases)) {
+    const Bracket found = single_release_delta(Direction::kRemove, phases.front().release, epsilon.value());
+    return larger_of<DeltaBound>(closed_form(found), closed_form(found));
+  }
   const auto remove = grid_delta(Direction::kRemove, phases, epsilon.value(), size);
   const bool add_is_zero = epsilon.value() >= largest_loss_of_adding(phases);
   const auto add = add_is_zero ? std::optional(DirectionBound{0, 0, 0, ""})

@@ -16,13 +16,18 @@ constexpr int kRounds = 8;  // of evening out
 // What of the moments is wanted (pld_cells.h), measured: nothing but the given numbers counts. 1e-9 for its rounding.
 void measure(TiltedCells& cells, const std::vector<std::pair<int64_t, double>>& placed, double c, double h,
              double log_scale) {
+  struct Logarithm {
+    double loss, mass;
+  };
+  std::vector<Logarithm> logarithms;
+  logarithms.reserve(placed.size());
+  for (const auto& [k, mass] : placed)
+    if (mass > 0) logarithms.push_back({(static_cast<double>(k) + cells.shift) * h, std::log(mass)});
   const auto log_moment = [&](double other) {
     double top = -kInfinity;
-    for (const auto& [k, mass] : placed)
-      if (mass > 0) top = std::max(top, std::log(mass) + (other - c) * (static_cast<double>(k) + cells.shift) * h);
+    for (const auto& [loss, mass] : logarithms) top = std::max(top, mass + (other - c) * loss);
     double sum = 0;
-    for (const auto& [k, mass] : placed)
-      if (mass > 0) sum += std::exp(std::log(mass) + (other - c) * (static_cast<double>(k) + cells.shift) * h - top);
+    for (const auto& [loss, mass] : logarithms) sum += std::exp(mass + (other - c) * loss - top);
     return top + std::log(sum) + log_scale + 1e-9 * (1 + std::abs(top) + std::abs(log_scale));
   };
   for (const double share : kMomentShares) cells.moments.emplace_back(c * share, log_moment(c * share));
@@ -127,15 +132,10 @@ TiltedCells merged_neighbours(const FineMasses& fine, const GridShape& grid) {
   }
   sum_up();
   // How far the grid is moved down for all but few to lie above it; those go down a step.
-  const auto cost_at = [&](double below) {
-    double cost = 0;
-    for (size_t i = 0; i < count; ++i) {
-      const double above = groups[i].excess + below;
-      if (groups[i].p > 0) cost += groups[i].p * std::exp(fine.c * level(i)) * (above >= 0 ? above : 1 + above);
-    }
-    return cost;
-  };
-  const double below = cheapest_power_of_half(0, 120, cost_at);
+  std::vector<Misplaced> misplaced(count);
+  for (size_t i = 0; i < count; ++i)
+    misplaced[i] = {groups[i].excess, groups[i].p > 0 ? groups[i].p * std::exp(fine.c * level(i)) : 0.0};
+  const double below = cheapest_power_of_half(0, 120, misplaced);
   TiltedCells cells;
   cells.shift = -below;
   std::vector<std::pair<int64_t, double>> placed;

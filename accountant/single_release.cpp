@@ -10,15 +10,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 
-// log of the standard normal's upper tail. From 20 on by the continued fraction of Mills' ratio, which then has
-// converged to a rounding after 20 terms.
-double log_upper_tail(double x) {
-  if (x < 20) return std::log(0.5 * std::erfc(x / std::sqrt(2.0)));
-  double fraction = x;
-  for (int k = 20; k >= 1; --k) fraction = x + k / fraction;
-  return -x * x / 2 - 0.918938533204672741780329736406 - std::log(fraction);
-}
-
 // log(e^x - 1 + q) for x with e^x > 1 - q; -infinity otherwise.
 double log_expm1_plus(double x, double q) {
   if (x > 40) return x + std::log1p((q - 1) * std::exp(-x));
@@ -37,6 +28,15 @@ Bracket difference(double gain, double loss, double size) {
 }
 
 }  // namespace
+
+// From 20 on by the continued fraction of Mills' ratio, which then has
+// converged to a rounding after 20 terms.
+double log_upper_tail(double x) {
+  if (x < 20) return std::log(0.5 * std::erfc(x / std::sqrt(2.0)));
+  double fraction = x;
+  for (int k = 20; k >= 1; --k) fraction = x + k / fraction;
+  return -x * x / 2 - 0.918938533204672741780329736406 - std::log(fraction);
+}
 
 Bracket single_release_delta(Direction direction, SampledGaussian release, double epsilon) {
   const auto [q, sigma] = release;

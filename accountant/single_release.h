@@ -10,6 +10,9 @@
 
 namespace ghostshard::accountant {
 
+// log of the standard normal's upper tail, wherever it may be too small for a double.
+double log_upper_tail(double z);
+
 struct Bracket {
   double lower;
   double upper;

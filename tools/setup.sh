@@ -61,7 +61,6 @@ missing_packages() {
   { has_header gtest/gtest.h && links -lgtest -pthread; } || echo libgtest-dev
   { has_header gmock/gmock.h && links -lgmock -lgtest -pthread; } || echo libgmock-dev
   { has_header benchmark/benchmark.h && links -lbenchmark -pthread; } || echo libbenchmark-dev
-  { has_header Eigen/Core || has_header Eigen/Core /usr/include/eigen3; } || echo libeigen3-dev
   [ -s "${GHOSTSHARD_FORTUNES:-/usr/share/games/fortunes/fortunes}" ] || echo fortunes
   [ -x .venv/bin/python ] || [ -n "${GHOSTSHARD_VENV:-}" ] || suitable_python > /dev/null || python_packages
 }

@@ -221,8 +221,8 @@ INSTANTIATE_TEST_SUITE_P(One, BlockCells,
 class ShortBlockWindow : public testing::TestWithParam<double> {};  // its length, in units of what is enough
 
 TEST_P(ShortBlockWindow, HoldsTheLineNevertheless) {
-  const std::vector<ComposedRelease> phases = {{{0.02, 1.2}, 200003}};
-  constexpr double kEpsilon = 70;
+  const std::vector<ComposedRelease> phases = {{{0.02, 3}, 200003}};
+  constexpr double kEpsilon = 16;
   for (const Direction direction : {Direction::kRemove, Direction::kAdd}) {
     const auto saddle = saddle_of_epsilon(direction, phases, kEpsilon);
     ASSERT_TRUE(saddle);
@@ -285,21 +285,61 @@ INSTANTIATE_TEST_SUITE_P(Periods, ShortWindow, testing::Values(0.02, 0.05, 0.1, 
 
 // delta lies 27 powers of e below what the transform's rounding is relative to: the bracket must say so.
 TEST(Grid, CountsTheTransformsRounding) {
-  const auto found = grid_epsilon(Direction::kRemove, {{{2.193e-5, 1.349}, 307}}, Delta(3.48e-25), GridSize::kSmall);
+  const auto found =
+      grid_epsilon(Direction::kRemove, {{{2.193e-5, 1.349}, 307}}, Delta(3.48e-25), {.size = GridSize::kSmall});
   ASSERT_TRUE(found.has_value());
   EXPECT_GT(found->upper - found->lower, 0.01);
 }
 
-// Losses of a Gaussian that is not sampled have no least value that exp could round to: no cells without number.
-TEST(Prv, BracketsPlainGaussiansOfAnyNoise) {
-  for (const double sigma : {20.0, 1.0, 0.5, 0.1, 1e-2, 1e-4}) {
-    const OracleTruth run{"", {{1, sigma, 4}}, 1e-6, 0, 0};
-    const EpsilonBound grid = charged("prv", run)->epsilon(Delta(run.delta));
-    const EpsilonBound line = charged("contour", run)->epsilon(Delta(run.delta));
-    EXPECT_LE(grid.lower, line.upper) << sigma;
-    EXPECT_GE(grid.upper, line.lower) << sigma;
+// Gaussians of which none is sampled: the closed form of one, whatever the noise.
+class PlainGaussians : public testing::TestWithParam<double> {};
+
+TEST_P(PlainGaussians, AreBracketedToRounding) {
+  for (const auto& [steps, delta] : {std::pair<int64_t, double>{1, 1e-6}, {4, 1e-6}, {100000, 1e-30}}) {
+    const OracleTruth run{"", {{1, GetParam(), steps}}, delta, 0, 0};
+    const EpsilonBound found = charged("prv", run)->epsilon(Delta(delta));
+    const Bracket truth = single_release_epsilon(Direction::kRemove,
+                                                 {1, GetParam() / std::sqrt(static_cast<double>(steps))}, Delta(delta));
+    EXPECT_LE(found.lower, truth.upper * (1 + 1e-14)) << steps;
+    EXPECT_GE(found.upper, truth.lower * (1 - 1e-14)) << steps;
+    // Exponents of the size of epsilon are rounded, and delta falls by them over sqrt(2 epsilon) standard deviations.
+    EXPECT_LE(found.upper - found.lower, (1e-11 + 2e-14 * std::sqrt(found.upper)) * (1 + found.upper)) << steps;
+    const DeltaBound at = charged("prv", run)->delta(Epsilon(found.estimate));
+    EXPECT_LE(at.lower, delta * (1 + 1e-6)) << steps;
+    EXPECT_GE(at.upper, delta * (1 - 1e-6)) << steps;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Noise, PlainGaussians, testing::Values(20.0, 1.0, 0.5, 0.3, 0.1, 1e-2, 1e-4));
+
+// A Gaussian that is not sampled beside releases that are: its losses have no least value that exp could round to, and
+// e^loss may be too large for a double where the probability is too small.
+struct Mixed {
+  const char* name;
+  double unsampled;
+  int64_t times;
+  double delta;
+};
+
+void PrintTo(const Mixed& c, std::ostream* out) { *out << c.name; }
+
+class MixedPhases : public testing::TestWithParam<Mixed> {};
+
+TEST_P(MixedPhases, AreBracketedNarrowlyAndMeetTheContour) {
+  const auto& [name, sigma, times, delta] = GetParam();
+  const OracleTruth run{"", {{0.02, 0.9, 500}, {1, sigma, times}}, delta, 0, 0};
+  const EpsilonBound grid = charged("prv", run)->epsilon(Delta(delta));
+  const EpsilonBound line = charged("contour", run)->epsilon(Delta(delta));
+  EXPECT_LT(line.upper - line.lower, 1e-6);
+  EXPECT_LE(grid.lower, line.upper);
+  EXPECT_GE(grid.upper, line.lower);
+  EXPECT_LT(grid.upper - grid.lower, 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(BesideSampledOnes, MixedPhases,
+                         testing::Values(Mixed{"MuchNoise", 20, 3, 1e-6}, Mixed{"LittleNoise", 0.5, 1, 1e-6},
+                                         Mixed{"LessNoise", 0.3, 4, 1e-9}, Mixed{"LossesBeyondExp", 0.3, 150, 1e-9}),
+                         [](const auto& c) { return c.param.name; });
 
 TEST(Prv, AgreesWithTheContourOnPhases) {
   const OracleTruth run{"", {{0.02, 1.4, 300}, {0.05, 2.5, 200}, {1, 60, 4}}, 1e-7, 0, 0};
