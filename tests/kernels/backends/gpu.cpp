@@ -1,8 +1,9 @@
-// Tensors on the first CUDA device. Where there is none every test is skipped, and says so.
+// Tensors on the first CUDA device. Where there is none nothing is run, and the program says so.
 #include <ATen/cuda/CUDAContext.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "tests/kernels/backends/backend.h"
 
@@ -13,8 +14,10 @@ class NeedsDevice : public testing::Environment {
  public:
   void SetUp() override {
     if (at::cuda::device_count() == 0) {
-      std::puts("no CUDA device: the tests of device code on a device are skipped");
-      GTEST_SKIP() << "no CUDA device";
+      // Skipping the tests one by one would end in "PASSED".
+      std::puts("no CUDA device: the tests of device code on a device were not run");
+      std::fflush(stdout);
+      std::_Exit(77);
     }
   }
 };
