@@ -4,6 +4,7 @@
 
 #include "kernels/device/launch.cuh"
 #include "kernels/device/rounding.h"
+#include "kernels/device/row_norms.cuh"
 #include "kernels/linear_norm_device.h"
 #include "kernels/linear_norm_kernels.cuh"
 
@@ -64,13 +65,6 @@ GramArithmetic float32_arithmetic(const UnitRowsWork& work) {
           .g_underflow = 2.0 * static_cast<double>(work.g.columns) * 0x1p-126,
           .tiny = 0x1p-126,
           .accept_all = false};
-}
-
-template <typename Element>
-void launch_row_norms(const Matrix& x, double* norms, Stream stream) {
-  launch("row_norms", row_norms<Element>,
-         {.work = blocks_of(x.rows, kRowNormThreads / kWarp), .threads = kRowNormThreads}, stream,
-         static_cast<const Element*>(x.data), x.rows, x.columns, norms);
 }
 
 template <typename Element, typename Held>

@@ -19,7 +19,6 @@
 namespace ghostshard::kernels::device {
 
 constexpr int kFinishThreads = 128;
-constexpr int kRowNormThreads = 256;
 constexpr double kCertainRatio = 1e-3;  // kRecomputeRatio of unit_norms.h
 
 template <typename Tile>
@@ -30,29 +29,6 @@ struct TileShared {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Rows and units
-
-// norms[t] = |x_t|, rounded up; one warp to a row.
-template <typename Element>
-__global__ void row_norms(const Element* x, int64_t rows, int64_t columns, double* norms) {
-  constexpr int kRows = kRowNormThreads / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const double round_up = 1 + gamma_of(columns + 4, 0x1p-53);
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kRows; first < rows;
-       first += static_cast<int64_t>(gridDim.x) * kRows) {
-    const int64_t row = first + static_cast<int>(threadIdx.x) / kWarp;
-    double squares = 0;
-    if (row < rows) {
-      for (int64_t j = lane; j < columns; j += kWarp) {
-        const double value = to_float(x[row * columns + j]);
-        squares += value * value;
-      }
-    }
-    squares = warp_sum(squares);
-    if (row < rows && lane == 0) {
-      norms[row] = sqrt(squares) * round_up;
-    }
-  }
-}
 
 // unit_sums [3,U] and which units have a norm to be found; one block to a unit.
 inline __global__ void sum_units(Units units, const double* a_norms, const double* g_norms, double* unit_sums,

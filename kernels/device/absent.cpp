@@ -2,7 +2,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/affine_norm_device.h"
 #include "kernels/device/placement.h"
+#include "kernels/embedding_norm_device.h"
 #include "kernels/gaussian_device.h"
 #include "kernels/linear_norm_device.h"
 #include "kernels/norm_parts_device.h"
@@ -33,6 +35,15 @@ void add_scaled_held(ElementType, const void*, const float*, int64_t, int64_t, v
 }
 void add_scaled_products(const Matrix&, const Matrix&, const Units&, const float*, void*, Stream) {
   refuse("add_scaled_products");
+}
+void sum_rows_of_units(const RowSums&, Stream) { refuse("sum_rows_of_units"); }
+size_t sort_scratch_bytes(int64_t) { refuse("sort_scratch_bytes"); }
+void sort_pairs(const LookupOrder&, int64_t, int64_t, Stream) { refuse("sort_pairs"); }
+void add_lookup_norms(const Lookup&, const LookupOrder&, const LookupNorms&, const Parts&, Stream) {
+  refuse("add_lookup_norms");
+}
+void add_scaled_lookups(const Lookup&, const LookupOrder&, const float*, void*, Stream) {
+  refuse("add_scaled_lookups");
 }
 void add_gaussian(const ChaChaKeyWords&, uint32_t, uint64_t, float, float*, uint64_t, Stream) {
   refuse("add_gaussian");

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/kernels/backends/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {
@@ -42,17 +43,17 @@ class Affine : public testing::TestWithParam<AffineCase> {
   const at::Tensor g = oracle::normal({segments.rows(), c.columns}, 21, c.type);
   const at::Tensor x_hat = oracle::normal({segments.rows(), c.columns}, 22, c.type);
   const at::Tensor before = oracle::normal({segments.units(), c.columns}, 23, c.type);
-  at::Tensor out = before.clone();
-  NormParts parts = NormParts::zeros(segments.units());
+  at::Tensor out = backend::there(before.clone());
+  NormParts parts = backend::zero_parts(segments.units());
 };
 
 TEST_P(Affine, RowSumEqualsTheOracle) {
-  per_unit_row_sum(g, segments, out, c.accumulate, parts);
+  per_unit_row_sum(backend::there(g), segments, out, c.accumulate, parts);
   expect_sums(g.to(at::kDouble));
 }
 
 TEST_P(Affine, ProductSumEqualsTheOracle) {
-  per_unit_product_sum(g, x_hat, segments, out, c.accumulate, parts);
+  per_unit_product_sum(backend::there(g), backend::there(x_hat), segments, out, c.accumulate, parts);
   expect_sums(g.to(at::kDouble) * x_hat.to(at::kDouble));
 }
 

@@ -3,6 +3,8 @@
 
 #include <stdexcept>
 
+#include "kernels/affine_norm_device.h"
+#include "kernels/embedding_norm_device.h"
 #include "kernels/gaussian_device.h"
 #include "kernels/linear_norm_device.h"
 #include "kernels/norm_parts_device.h"
@@ -37,6 +39,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Operation{"Bounds", [] { norm_upper_bounds({}, 0, nullptr, nullptr); }},
                     Operation{"SumHeld", [] { add_scaled_held({}, nullptr, nullptr, 0, 0, nullptr, nullptr); }},
                     Operation{"SumRows", [] { add_scaled_products({}, {}, {}, nullptr, nullptr, nullptr); }},
+                    Operation{"RowSums", [] { sum_rows_of_units({}, nullptr); }},
+                    Operation{"SortScratch", [] { sort_scratch_bytes(1); }},
+                    Operation{"Sort", [] { sort_pairs({}, 0, 0, nullptr); }},
+                    Operation{"Lookups", [] { add_lookup_norms({}, {}, {}, {}, nullptr); }},
+                    Operation{"SumLookups", [] { add_scaled_lookups({}, {}, nullptr, nullptr, nullptr); }},
                     Operation{"Noise", [] { add_gaussian({}, 0, 0, 0, nullptr, 0, nullptr); }}),
     [](const auto& test) { return test.param.name; });
 
