@@ -27,7 +27,9 @@ bool gradient_is_sooner(const LinearShape& shape, int64_t rows) {
 
 }  // namespace
 
-std::vector<int64_t> gram_tiles_before(const Segments& segments) { return tiles_before(segments, triangle_tiles); }
+std::vector<int64_t> gram_tiles_before(const Segments& segments) {
+  return tiles_before(segments, [](int64_t rows) { return triangle_tiles(rows); });
+}
 
 std::vector<int64_t> gradient_tiles_before(const LinearShape& shape, const Segments& segments) {
   return tiles_before(segments, [&](int64_t) { return rectangle_tiles(shape.outputs, shape.inputs); });

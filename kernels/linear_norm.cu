@@ -12,6 +12,7 @@ namespace ghostshard::kernels::device {
 namespace {
 
 template <typename Element, typename Tile>
+// NOLINTNEXTLINE(readability-non-const-parameter): the kernel writes partials
 void launch_gram_tiles(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, Stream stream) {
   launch("gram_tiles", gram_tiles<Element, Tile>,
          {.work = tiles.count, .threads = Tile::kThreads, .shared_bytes = sizeof(TileShared<Tile>)}, stream,

@@ -158,7 +158,7 @@ struct TensorCoreTile {
     for (int i = static_cast<int>(threadIdx.x); i < kTile * kWords; i += kThreads) {
       const int m = View::kDepthIsContiguous ? i / kWords : i % kTile;
       const int word = View::kDepthIsContiguous ? i % kWords : i / kTile;
-      const int64_t k = first + 2 * word;
+      const int64_t k = first + int64_t{2} * word;
       to[m][word] = bits(view, m, k, depth) | bits(view, m, k + 1, depth) << 16;
     }
   }

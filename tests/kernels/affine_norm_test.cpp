@@ -31,7 +31,7 @@ class Affine : public testing::TestWithParam<AffineCase> {
       const double unit_roundoff = c.type == at::kFloat ? 0x1p-24 : 0x1p-53;
       const at::Tensor allowed = 1.01 * unit_roundoff * expected.abs() +
                                  gamma_float64(segments.length(u) + 3) * 2 * (start.abs() + rows.abs().sum(0));
-      EXPECT_LE(((out[u] - expected).abs() - allowed).max().item<double>(), 0) << "unit " << u;
+      EXPECT_LE(((out[u].cpu() - expected).abs() - allowed).max().item<double>(), 0) << "unit " << u;
       const double squared = oracle::squared_norm(out[u]);
       EXPECT_NEAR(at_unit(parts.value, u), squared, at_unit(parts.value_error, u) + 1e-14 * squared);
       EXPECT_EQ(at_unit(parts.mass, u), 0);

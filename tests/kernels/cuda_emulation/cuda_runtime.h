@@ -8,6 +8,7 @@
 
 #include "tests/kernels/cuda_emulation/executor.h"
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's
 #define __global__
 #define __device__
 #define __host__
@@ -52,6 +53,8 @@ T __shfl_xor_sync(unsigned lanes, T value, int distance) {
   return mine.out;
 }
 
+// NOLINTEND(bugprone-reserved-identifier)
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Host
 
@@ -83,7 +86,7 @@ struct cudaLaunchConfig_t {
 template <typename... Expected, typename... Actual>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...),
                                const Actual&... arguments) {
-  constexpr size_t kMostShared = 48 * 1024;
+  constexpr size_t kMostShared = size_t{48} * 1024;
   if (config->gridDim.x == 0 || config->gridDim.x > kEmulatedMostBlocks || config->blockDim.x == 0 ||
       config->blockDim.x > 1024 || config->dynamicSmemBytes > kMostShared) {
     return cudaErrorInvalidConfiguration;

@@ -49,8 +49,9 @@ class Executor {
  private:
   void run_block(unsigned block);
   void run_thread();
-  // One round over all threads, in a new order; whether any of them could run.
+  // Runs threads that can, in a new order; whether any of them could.
   bool run_ready_threads();
+  bool run_ready_threads_of(std::vector<int>& threads);
   void release_barrier();
   void wait(State state) {
     current_->state = state;
@@ -61,7 +62,8 @@ class Executor {
   const std::function<void()>* body_ = nullptr;
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<Thread>> threads_;  // kept from launch to launch
-  std::vector<int> order_;
+  std::vector<int> order_;                        // of all threads of the block
+  std::vector<std::vector<int>> warp_orders_;     // and of each warp's
   std::vector<Warp> warps_;
   std::unique_ptr<void, Free> shared_;
   Thread* current_ = nullptr;
@@ -88,6 +90,8 @@ void Executor::run(const Shape& shape, const std::function<void()>& thread, uint
   }
   order_.resize(static_cast<size_t>(shape.threads));
   std::iota(order_.begin(), order_.end(), 0);
+  warp_orders_.assign(static_cast<size_t>(shape.threads + kLanes - 1) / kLanes, {});
+  for (const int t : order_) warp_orders_[static_cast<size_t>(t / kLanes)].push_back(t);
   blockDim = dim3(static_cast<unsigned>(shape.threads));
   gridDim = dim3(static_cast<unsigned>(shape.blocks));
   std::vector<unsigned> blocks(static_cast<size_t>(shape.blocks));
@@ -111,7 +115,6 @@ void Executor::run_block(unsigned block) {
     return std::ranges::count_if(order_, [&](int t) { return threads_[static_cast<size_t>(t)]->state == state; });
   };
   while (count(State::kDone) < shape_->threads) {
-    std::ranges::shuffle(order_, random_);
     const bool ran = run_ready_threads();
     if (failure_) std::rethrow_exception(failure_);
     const auto waiting = count(State::kAtBarrier);
@@ -125,16 +128,31 @@ void Executor::run_block(unsigned block) {
   }
 }
 
+// Either all threads go on to where they next meet others, or one warp after the other runs as far as it can without
+// the rest of the block: what one warp writes early and what another reads late are different faults.
 bool Executor::run_ready_threads() {
+  if (random_() % 2 == 0) {
+    return run_ready_threads_of(order_);
+  }
+  std::ranges::shuffle(warp_orders_, random_);
   bool ran = false;
-  for (const int t : order_) {
+  for (std::vector<int>& threads : warp_orders_) {
+    while (!failure_ && run_ready_threads_of(threads)) ran = true;
+  }
+  return ran;
+}
+
+bool Executor::run_ready_threads_of(std::vector<int>& threads) {
+  std::ranges::shuffle(threads, random_);
+  bool ran = false;
+  for (const int t : threads) {
     Thread& thread = *threads_[static_cast<size_t>(t)];
     if (thread.state != State::kReady) continue;
     ran = true;
     current_ = &thread;
     threadIdx = dim3(static_cast<unsigned>(t), 0, 0);
     thread.fiber.resume();
-    if (failure_) return true;
+    if (failure_) break;
   }
   return ran;
 }

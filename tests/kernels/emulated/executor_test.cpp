@@ -48,6 +48,20 @@ void pass_on_twice(int* out) {
   }
 }
 
+// Warps hand a number to the first thread, twice; it reads the first while others may be at the second already.
+template <bool kBarrier>
+void warps_report_twice(int* out) {
+  auto& shared = block_shared<Row>();
+  const int t = static_cast<int>(threadIdx.x), warp = t / kWarp;
+  for (int round = 0; round < 2; ++round) {
+    const int sum = __shfl_xor_sync(kWholeWarp, round, 1);
+    if constexpr (kBarrier) __syncthreads();
+    if (t % kWarp == 0) shared.value[warp] = sum;
+    __syncthreads();
+    if (t == 0) out[round] = shared.value[0] + shared.value[1];
+  }
+}
+
 void last_block_wins(int* out) { *out = static_cast<int>(blockIdx.x); }
 
 void half_of_a_block_waits(int*) {
@@ -102,6 +116,8 @@ INSTANTIATE_TEST_SUITE_P(, Schedules,
                                          ScheduleCase{"WrittenAndRead", pass_on<false>, 1, true},
                                          ScheduleCase{"SynchronisedTwice", pass_on_twice<true>, 3, false},
                                          ScheduleCase{"ReadAndWrittenAgain", pass_on_twice<false>, 1, true},
+                                         ScheduleCase{"ReportsApart", warps_report_twice<true>, 1, false},
+                                         ScheduleCase{"OneWarpRunsAhead", warps_report_twice<false>, 1, true},
                                          ScheduleCase{"BlocksThatRace", last_block_wins, 4, true}),
                          [](const auto& test) { return test.param.name; });
 
