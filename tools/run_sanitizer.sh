@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 preset=${1:?asan or tsan}; shift
 jobs=2
 if [ "${1:-}" = -j ]; then jobs=$2; shift 2; fi
-programs=(accountant_test gpt2_test fsdp_test dp_test kernels_test kernels_emulated_test)  # the longest first
+programs=(accountant_test gpt2_test fsdp_test dp_test kernels_test)  # the longest first
 tree=$PWD/build/$preset
 results=$tree/sanitizer-results
 suppressions=$PWD/cmake/suppressions
