@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build finetune test bench format lint asan tsan clean
+.PHONY: help setup build finetune test test-gpu bench format lint asan tsan clean
 
 PYTHON_BIN := $(CURDIR)/.venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -20,6 +20,7 @@ help:
 	@echo '  make lint       fails where a C++ file is not formatted or clang-tidy finds something'
 	@echo '  make asan       the C++ tests with AddressSanitizer and UBSan; the last line is "N passed, N failed"'
 	@echo '  make tsan       the same with ThreadSanitizer'
+	@echo '  make test-gpu   the CUDA kernels: builds them (CUDA toolkit), and tests them where there is a GPU'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
@@ -36,6 +37,9 @@ finetune: setup
 
 test: build
 	@tools/run_tests.sh
+
+test-gpu: setup
+	@tools/run_gpu_tests.sh -j $(JOBS)
 
 bench: build
 	@tools/run_benches.sh

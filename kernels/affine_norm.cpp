@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "kernels/checks.h"
+#include "kernels/device/placement.h"
+#include "kernels/on_device.h"
 #include "kernels/vectorised.h"
 
 namespace ghostshard::kernels {
@@ -46,6 +48,9 @@ void require_out(const char* op, const at::Tensor& g, const Segments& segments, 
 
 void per_unit_row_sum(const at::Tensor& g, const Segments& segments, at::Tensor out, bool accumulate,
                       NormParts& parts) {
+  if (device::runs_on_device(g)) {
+    return on_device::per_unit_row_sum(g, segments, out, accumulate, parts);
+  }
   constexpr const char* op = "per_unit_row_sum";
   require_matrix(op, "g", g);
   require_rows(op, "g", g, segments);
@@ -60,6 +65,9 @@ void per_unit_row_sum(const at::Tensor& g, const Segments& segments, at::Tensor 
 
 void per_unit_product_sum(const at::Tensor& g, const at::Tensor& x_hat, const Segments& segments, at::Tensor out,
                           bool accumulate, NormParts& parts) {
+  if (device::runs_on_device(g)) {
+    return on_device::per_unit_product_sum(g, x_hat, segments, out, accumulate, parts);
+  }
   constexpr const char* op = "per_unit_product_sum";
   require_row_pair(op, "g", g, "x_hat", x_hat, segments);
   require(g.size(1) == x_hat.size(1), op, ": g and x_hat must have one shape; got ", g.sizes(), " and ", x_hat.sizes());

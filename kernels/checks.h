@@ -19,10 +19,13 @@ void require(bool holds, const Text&... text) {
   }
 }
 
-inline void require_dense_cpu(const char* op, const char* name, const at::Tensor& x) {
+inline void require_dense(const char* op, const char* name, const at::Tensor& x, at::Device device) {
   require(x.defined(), op, ": ", name, " must be a tensor; got an undefined one");
-  require(x.device().is_cpu() && x.is_contiguous(), op, ": ", name, " must be contiguous and on the CPU; got strides ",
-          x.strides(), " on ", x.device());
+  require(x.device() == device && x.is_contiguous(), op, ": ", name, " must be contiguous and on ", device,
+          "; got strides ", x.strides(), " on ", x.device());
+}
+inline void require_dense_cpu(const char* op, const char* name, const at::Tensor& x) {
+  require_dense(op, name, x, at::kCPU);
 }
 
 // A contiguous CPU matrix of float32 or float64.
@@ -49,16 +52,16 @@ inline void require_row_pair(const char* op, const char* a_name, const at::Tenso
   require_rows(op, g_name, g, segments);
 }
 
-inline void require_factors(const char* op, const at::Tensor& factors, int64_t units) {
-  require_dense_cpu(op, "factors", factors);
+inline void require_factors(const char* op, const at::Tensor& factors, int64_t units, at::Device device = at::kCPU) {
+  require_dense(op, "factors", factors, device);
   require(factors.dim() == 1 && factors.size(0) == units && factors.scalar_type() == at::kFloat, op,
           ": factors must be float32 of one per unit, ", units, "; got ", factors.scalar_type(), " of shape ",
           factors.sizes());
 }
 
-inline void require_parts(const NormParts& parts, int64_t units) {
+inline void require_parts(const NormParts& parts, int64_t units, at::Device device = at::kCPU) {
   for (const at::Tensor* part : {&parts.value, &parts.value_error, &parts.mass, &parts.sum_error}) {
-    require_dense_cpu("NormParts", "every part", *part);
+    require_dense("NormParts", "every part", *part, device);
     require(part->dim() == 1 && part->size(0) == units && part->scalar_type() == at::kDouble,
             "NormParts: every part must be float64 of one per unit, ", units, "; got ", part->scalar_type(),
             " of shape ", part->sizes());

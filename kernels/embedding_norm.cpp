@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels/checks.h"
+#include "kernels/device/placement.h"
+#include "kernels/on_device.h"
 #include "kernels/unit_norms.h"
 #include "kernels/vectorised.h"
 
@@ -74,6 +76,9 @@ LookupNorm lookup_norm(std::span<const int64_t> ids, const at::Tensor& e) {
 
 void embedding_norm(const at::Tensor& ids, const at::Tensor& e, const Segments& segments, int64_t table_rows,
                     NormParts& parts) {
+  if (device::runs_on_device(e)) {
+    return on_device::embedding_norm(ids, e, segments, table_rows, parts);
+  }
   constexpr const char* op = "embedding_norm";
   require_lookup(op, ids, e, segments, table_rows);
   require_parts(parts, segments.units());
@@ -92,6 +97,9 @@ void embedding_norm(const at::Tensor& ids, const at::Tensor& e, const Segments& 
 
 void embedding_scaled_sum(const at::Tensor& ids, const at::Tensor& e, const Segments& segments,
                           const at::Tensor& factors, at::Tensor out) {
+  if (device::runs_on_device(e)) {
+    return on_device::embedding_scaled_sum(ids, e, segments, factors, out);
+  }
   constexpr const char* op = "embedding_scaled_sum";
   require_matrix(op, "out", out);
   require_lookup(op, ids, e, segments, out.size(0));

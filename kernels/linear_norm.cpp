@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "kernels/checks.h"
+#include "kernels/device/placement.h"
+#include "kernels/on_device.h"
 #include "kernels/unit_norms.h"
 #include "kernels/vectorised.h"
 
@@ -32,6 +34,9 @@ double float_sum_error(at::ScalarType type, int64_t terms) {
 
 void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments& segments, at::Tensor out,
                        bool accumulate, NormParts& parts) {
+  if (device::runs_on_device(a)) {
+    return on_device::per_unit_gradient(a, g, segments, out, accumulate, parts);
+  }
   constexpr const char* op = "per_unit_gradient";
   require_row_pair(op, "a", a, "g", g, segments);
   const int64_t units = segments.units(), inputs = a.size(1), outputs = g.size(1);
@@ -123,12 +128,18 @@ void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& se
 }  // namespace
 
 void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts) {
+  if (device::runs_on_device(a)) {
+    return on_device::gram_norm(a, g, segments, parts);
+  }
   require_row_pair("gram_norm", "a", a, "g", g, segments);
   require_parts(parts, segments.units());
   add_unit_norms(a, g, segments, parts, [](int64_t) { return &unit_norm_by_gram; });
 }
 
 void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts) {
+  if (device::runs_on_device(a)) {
+    return on_device::passing_norm(a, g, segments, parts);
+  }
   require_row_pair("passing_norm", "a", a, "g", g, segments);
   require_parts(parts, segments.units());
   const LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};

@@ -19,16 +19,16 @@ double gamma_float32(int64_t terms);
 double gamma_float64(int64_t terms);
 
 struct NormParts {
-  at::Tensor value;        // float64 [U], CPU: ‖G_u‖² as computed.
+  at::Tensor value;        // float64 [U], on the rows' device: ‖G_u‖² as computed.
   at::Tensor value_error;  // float64 [U]: bound on |value − exact ‖G_u‖²|.
   at::Tensor mass;       // float64 [U]: sum of |a_t|·|g_t| over the rows whose sum is formed later; 0 where G is held.
   at::Tensor sum_error;  // float64 [U]: gamma of that later sum: ‖computed G_u‖ ≤ ‖exact G_u‖ + sum_error·mass.
 
-  static NormParts zeros(int64_t units);
+  static NormParts zeros(int64_t units, at::Device device = at::kCPU);
 };
 
-// Upper bound of ‖computed G_u‖²: (sqrt(max(value,0) + value_error) + sum_error·mass)², float64 [U].
-// Anything non-finite in a unit's parts gives +infinity for that unit, never NaN.
+// Upper bound of ‖computed G_u‖²: (sqrt(max(value,0) + value_error) + sum_error·mass)², float64 [U] on the parts'
+// device. Anything non-finite in a unit's parts gives +infinity for that unit, never NaN.
 at::Tensor norm_upper_bound_sq(const NormParts& parts);
 
 }  // namespace ghostshard::kernels

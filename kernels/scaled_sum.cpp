@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "kernels/checks.h"
+#include "kernels/device/placement.h"
+#include "kernels/on_device.h"
 #include "kernels/vectorised.h"
 
 namespace ghostshard::kernels {
@@ -90,6 +92,9 @@ void sum_held(const Scalar* held, const float* factors, int64_t units, int64_t e
 }  // namespace
 
 void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tensor out) {
+  if (device::runs_on_device(held)) {
+    return on_device::scaled_sum_held(held, factors, out);
+  }
   constexpr const char* op = "scaled_sum_held";
   require_dense_cpu(op, "held", held);
   require_dense_cpu(op, "out", out);
@@ -107,6 +112,9 @@ void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tens
 
 void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& factors,
                      at::Tensor out) {
+  if (device::runs_on_device(a)) {
+    return on_device::scaled_sum_rows(a, g, segments, factors, out);
+  }
   constexpr const char* op = "scaled_sum_rows";
   require_row_pair(op, "a", a, "g", g, segments);
   require_matrix(op, "out", out);

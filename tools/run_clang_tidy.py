@@ -55,11 +55,19 @@ class Source:
         self.definitions = sorted(set(self.definitions))
 
     def group(self):
-        """The definitions that headers of others ask for; those of single targets would only make more groups."""
+        """The definitions that headers of others ask for; those of single targets would only make more groups. Device
+        code is a group of its own: what it calls CUDA's header is our emulation of it."""
+        if self.is_device_code():
+            return ("device",)
         return tuple(d for d in self.definitions if not re.match(r"-D(GHOSTSHARD_|\w+_EXPORTS)", d))
 
+    def is_device_code(self):
+        return self.path.suffix == ".cu"
+
     def flags(self):
-        return (["-std=c++20", *WARNINGS, *self.definitions, *(f"-I{f}" for f in self.folders)] +
+        # Device code is read as the tests compile it.
+        language = ["-xc++"] if self.is_device_code() else []
+        return ([*language, "-std=c++20", *WARNINGS, *self.definitions, *(f"-I{f}" for f in self.folders)] +
                 [word for folder in self.system for word in ("-isystem", folder)])
 
 
@@ -187,6 +195,9 @@ def main():
         groups.setdefault(source.group(), []).append(source)
     use = {}
     for definitions, members in sorted(groups.items()):
+        if members[0].is_device_code():  # few headers, and quick ones
+            use[definitions] = []
+            continue
         # Of all sources, not of those that are due: the file is kept for the next call.
         use[definitions] = precompiled_header([s for s in sources.values() if s.group() == definitions])
     headers_seconds = time.monotonic() - began

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/kernels/backends/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {
@@ -30,7 +31,7 @@ class Affine : public testing::TestWithParam<AffineCase> {
       const double unit_roundoff = c.type == at::kFloat ? 0x1p-24 : 0x1p-53;
       const at::Tensor allowed = 1.01 * unit_roundoff * expected.abs() +
                                  gamma_float64(segments.length(u) + 3) * 2 * (start.abs() + rows.abs().sum(0));
-      EXPECT_LE(((out[u] - expected).abs() - allowed).max().item<double>(), 0) << "unit " << u;
+      EXPECT_LE(((out[u].cpu() - expected).abs() - allowed).max().item<double>(), 0) << "unit " << u;
       const double squared = oracle::squared_norm(out[u]);
       EXPECT_NEAR(at_unit(parts.value, u), squared, at_unit(parts.value_error, u) + 1e-14 * squared);
       EXPECT_EQ(at_unit(parts.mass, u), 0);
@@ -42,17 +43,17 @@ class Affine : public testing::TestWithParam<AffineCase> {
   const at::Tensor g = oracle::normal({segments.rows(), c.columns}, 21, c.type);
   const at::Tensor x_hat = oracle::normal({segments.rows(), c.columns}, 22, c.type);
   const at::Tensor before = oracle::normal({segments.units(), c.columns}, 23, c.type);
-  at::Tensor out = before.clone();
-  NormParts parts = NormParts::zeros(segments.units());
+  at::Tensor out = backend::there(before.clone());
+  NormParts parts = backend::zero_parts(segments.units());
 };
 
 TEST_P(Affine, RowSumEqualsTheOracle) {
-  per_unit_row_sum(g, segments, out, c.accumulate, parts);
+  per_unit_row_sum(backend::there(g), segments, out, c.accumulate, parts);
   expect_sums(g.to(at::kDouble));
 }
 
 TEST_P(Affine, ProductSumEqualsTheOracle) {
-  per_unit_product_sum(g, x_hat, segments, out, c.accumulate, parts);
+  per_unit_product_sum(backend::there(g), backend::there(x_hat), segments, out, c.accumulate, parts);
   expect_sums(g.to(at::kDouble) * x_hat.to(at::kDouble));
 }
 

@@ -5,11 +5,14 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/kernels/backends/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {
 namespace {
 
+using backend::there;
+using backend::zero_parts;
 using oracle::at_unit;
 
 enum class Ids { kRandom, kDistinct, kAllTheSame, kPairsThatCancel };
@@ -49,8 +52,8 @@ class Lookup : public testing::TestWithParam<LookupCase> {
 };
 
 TEST_P(Lookup, NormEqualsTheOraclesAndItsErrorIsOfFloat64) {
-  NormParts parts = NormParts::zeros(segments.units());
-  embedding_norm(ids, e, segments, c.table_rows, parts);
+  NormParts parts = zero_parts(segments.units());
+  embedding_norm(there(ids), there(e), segments, c.table_rows, parts);
   for (int64_t u = 0; u < segments.units(); ++u) {
     const double exact = oracle::squared_norm(gradient(u, e));
     const double mass = oracle::unit_rows(e, segments, u).norm(2, {1}).sum().item<double>();
@@ -62,12 +65,12 @@ TEST_P(Lookup, NormEqualsTheOraclesAndItsErrorIsOfFloat64) {
 }
 
 TEST_P(Lookup, UpperBoundCoversTheContributionAsComputed) {
-  NormParts parts = NormParts::zeros(segments.units());
-  embedding_norm(ids, e, segments, c.table_rows, parts);
+  NormParts parts = zero_parts(segments.units());
+  embedding_norm(there(ids), there(e), segments, c.table_rows, parts);
   const at::Tensor bound = norm_upper_bound_sq(parts);
   for (int64_t u = 0; u < segments.units(); ++u) {
-    at::Tensor contribution = at::zeros({c.table_rows, c.columns}, c.type);
-    embedding_scaled_sum(ids, e, segments, oracle::only(u, segments.units()), contribution);
+    at::Tensor contribution = there(at::zeros({c.table_rows, c.columns}, c.type));
+    embedding_scaled_sum(there(ids), there(e), segments, there(oracle::only(u, segments.units())), contribution);
     EXPECT_GE(at_unit(bound, u), oracle::squared_norm(contribution)) << "unit " << u;
   }
 }
@@ -84,10 +87,10 @@ TEST_P(Lookup, ScaledSumEqualsTheOracleThoughUnitsOfFactorZeroAreNotFinite) {
     expected += at_unit(factors, u) * gradient(u, e);
     magnitude += at_unit(factors, u) * gradient(u, e.abs());
   }
-  at::Tensor out = at::ones({c.table_rows, c.columns}, c.type);
-  embedding_scaled_sum(ids, e, segments, factors, out);
+  at::Tensor out = there(at::ones({c.table_rows, c.columns}, c.type));
+  embedding_scaled_sum(there(ids), there(e), segments, there(factors), out);
   const double gamma = c.type == at::kFloat ? gamma_float32(segments.longest() * segments.units() + 2) : 1e-14;
-  EXPECT_LE(((out - expected).abs() - gamma * magnitude).max().item<double>(), 1e-15);
+  EXPECT_LE(((out.cpu() - expected).abs() - gamma * magnitude).max().item<double>(), 1e-15);
 }
 
 TEST_P(Lookup, AddsIntoHeldGradientsAndTakesTheNormAnew) {
@@ -118,17 +121,18 @@ INSTANTIATE_TEST_SUITE_P(, Lookup,
 
 TEST(EmbeddingNorm, AnIdOutOfRangeIsNamed) {
   const Segments segments = oracle::segments_of({3});
-  const at::Tensor e = at::zeros({3, 2});
-  NormParts parts = NormParts::zeros(1);
+  const at::Tensor e = there(at::zeros({3, 2}));
+  NormParts parts = zero_parts(1);
   for (const int64_t bad : {int64_t{-1}, int64_t{7}}) {
-    const at::Tensor ids = at::tensor(std::vector<int64_t>{0, 6, bad}, at::kLong);
+    const at::Tensor ids = there(at::tensor(std::vector<int64_t>{0, 6, bad}, at::kLong));
     try {
       embedding_norm(ids, e, segments, 7, parts);
       FAIL() << "accepted " << bad;
     } catch (const std::invalid_argument& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("ids[2] = " + std::to_string(bad)));
     }
-    EXPECT_THROW(embedding_scaled_sum(ids, e, segments, at::ones({1}), at::zeros({7, 2})), std::invalid_argument);
+    EXPECT_THROW(embedding_scaled_sum(ids, e, segments, there(at::ones({1})), there(at::zeros({7, 2}))),
+                 std::invalid_argument);
     EXPECT_THROW(embedding_into_held(ids, e, segments, at::zeros({1, 7, 2}), parts), std::invalid_argument);
   }
 }
@@ -138,8 +142,8 @@ TEST(EmbeddingNorm, NonFiniteRowMakesItsUnitsBoundInfiniteAndNoOther) {
   const at::Tensor ids = at::tensor(std::vector<int64_t>{0, 1, 1, 1}, at::kLong);
   at::Tensor e = at::ones({4, 2});
   e[3][0] = std::numeric_limits<float>::quiet_NaN();
-  NormParts parts = NormParts::zeros(2);
-  embedding_norm(ids, e, segments, 2, parts);
+  NormParts parts = zero_parts(2);
+  embedding_norm(there(ids), there(e), segments, 2, parts);
   EXPECT_TRUE(std::isfinite(at_unit(norm_upper_bound_sq(parts), 0)));
   EXPECT_EQ(at_unit(norm_upper_bound_sq(parts), 1), std::numeric_limits<double>::infinity());
 }

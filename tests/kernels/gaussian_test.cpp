@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "kernels/box_muller.h"
+#include "kernels/gaussian_tensor.h"
+#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {
 namespace {
@@ -31,9 +34,10 @@ std::vector<uint8_t> from_hex(const std::string& hex) {
 }
 
 std::vector<float> gaussian(uint32_t parameter, uint64_t first, size_t count, float scale = 1) {
-  std::vector<float> out(count, 0.0f);
+  const at::Tensor out = at::zeros({static_cast<int64_t>(count)}, backend::device());
   add_gaussian(counting_key(), parameter, first, scale, out);
-  return out;
+  const at::Tensor here = out.cpu();
+  return {here.const_data_ptr<float>(), here.const_data_ptr<float>() + count};
 }
 
 // The slow twin: the header's layout, with the keystream from one block at a time and libm in float64.
@@ -173,6 +177,16 @@ TEST_P(GaussianRange, IsBitwiseASliceOfEveryLargerRange) {
   for (size_t i = 0; i < r.count; i += 7) {
     EXPECT_EQ(gaussian(r.parameter, r.first + i, 1)[0], z[i]);
   }
+}
+
+// Wherever the tensor is.
+TEST_P(GaussianRange, TensorsGetTheBitsThatSpansGet) {
+  const Range& r = GetParam();
+  std::vector<float> expected(r.count, 1.25f);
+  add_gaussian(counting_key(), r.parameter, r.first, 0.7f, expected);
+  const at::Tensor out = at::full({static_cast<int64_t>(r.count)}, 1.25, backend::device());
+  add_gaussian(counting_key(), r.parameter, r.first, 0.7f, out);
+  EXPECT_TRUE(oracle::same_bits(out, at::tensor(expected)));
 }
 
 TEST_P(GaussianRange, UniformWordsAreTheKeystream) {

@@ -97,7 +97,7 @@ inline at::Tensor lookup_gradient(const at::Tensor& ids, const at::Tensor& e, co
   return gradient;
 }
 
-inline double squared_norm(const at::Tensor& x) { return x.to(at::kDouble).pow(2).sum().item<double>(); }
+inline double squared_norm(const at::Tensor& x) { return x.cpu().to(at::kDouble).pow(2).sum().item<double>(); }
 
 inline double at_unit(const at::Tensor& x, int64_t unit) { return x[unit].item<double>(); }
 
@@ -109,7 +109,8 @@ inline at::Tensor only(int64_t unit, int64_t units) {
 }
 
 // Bitwise, so that −0, NaN and rounding all count.
-inline bool same_bits(const at::Tensor& x, const at::Tensor& y) {
+inline bool same_bits(const at::Tensor& x_there, const at::Tensor& y_there) {
+  const at::Tensor x = x_there.cpu(), y = y_there.cpu();
   return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
          (x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
 }

@@ -6,10 +6,13 @@
 #include <limits>
 
 #include "kernels/norm_parts.h"
+#include "tests/kernels/backends/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {
 namespace {
+
+using backend::there;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -40,12 +43,12 @@ class ScaledSum : public testing::TestWithParam<SumCase> {
  protected:
   const SumCase& c = GetParam();
   const Segments segments = oracle::segments_of(c.lengths);
-  const at::Tensor factors = at::tensor(c.factors, at::kFloat);
+  const at::Tensor factors = there(at::tensor(c.factors, at::kFloat));
   const at::Tensor before = oracle::normal({c.outputs, c.inputs}, 3, c.type);
 
   double gamma(int64_t terms) const { return c.type == at::kFloat ? gamma_float32(terms) : gamma_float64(terms); }
   static void expect_within(const at::Tensor& out, const at::Tensor& expected, const at::Tensor& allowed) {
-    EXPECT_LE(((out.to(at::kDouble) - expected).abs() - allowed).max().item<double>(), 1e-15) << out;
+    EXPECT_LE(((out.cpu().to(at::kDouble) - expected).abs() - allowed).max().item<double>(), 1e-15) << out;
   }
 };
 
@@ -64,25 +67,25 @@ TEST_P(ScaledSumRows, EqualsTheOracleThoughUnitsOfFactorZeroAreNotFinite) {
     rows.a.slice(0, segments.begin(u), segments.end(u)).fill_(u % 2 == 0 ? kNan : kInf);
     rows.g.slice(0, segments.begin(u), segments.end(u)).fill_(u % 2 == 0 ? kInf : kNan);
   }
-  at::Tensor out = before.clone();
-  scaled_sum_rows(rows.a, rows.g, segments, factors, out);
+  at::Tensor out = there(before.clone());
+  scaled_sum_rows(there(rows.a), there(rows.g), segments, factors, out);
   expect_within(out, expected, gamma(segments.rows() + 2) * magnitude);
 }
 
 TEST_P(ScaledSumRows, LeavesItsInputsAlone) {
   const oracle::Rows rows =
       oracle::rows_like(oracle::Tokens::kIndependent, segments.rows(), c.inputs, c.outputs, c.type);
-  const at::Tensor a = rows.a.clone(), g = rows.g.clone();
-  scaled_sum_rows(rows.a, rows.g, segments, factors, before.clone());
-  EXPECT_TRUE(oracle::same_bits(rows.a, a) && oracle::same_bits(rows.g, g));
+  const at::Tensor a_there = there(rows.a), g_there = there(rows.g), a = rows.a.clone(), g = rows.g.clone();
+  scaled_sum_rows(a_there, g_there, segments, factors, there(before.clone()));
+  EXPECT_TRUE(oracle::same_bits(a_there, a) && oracle::same_bits(g_there, g));
 }
 
 TEST_P(ScaledSumRows, Repeats) {
   const oracle::Rows rows =
       oracle::rows_like(oracle::Tokens::kIndependent, segments.rows(), c.inputs, c.outputs, c.type);
-  at::Tensor once = before.clone(), again = before.clone();
-  scaled_sum_rows(rows.a, rows.g, segments, factors, once);
-  scaled_sum_rows(rows.a, rows.g, segments, factors, again);
+  at::Tensor once = there(before.clone()), again = there(before.clone());
+  scaled_sum_rows(there(rows.a), there(rows.g), segments, factors, once);
+  scaled_sum_rows(there(rows.a), there(rows.g), segments, factors, again);
   EXPECT_TRUE(oracle::same_bits(once, again));
 }
 
@@ -104,8 +107,8 @@ TEST_P(ScaledSumHeld, EqualsTheOracleThoughUnitsOfFactorZeroAreNotFinite) {
     }
     held[u].fill_(u % 2 == 0 ? kNan : kInf);
   }
-  at::Tensor out = before.clone();
-  scaled_sum_held(held, factors, out);
+  at::Tensor out = there(before.clone());
+  scaled_sum_held(there(held), factors, out);
   expect_within(out, expected, gamma(contributing + 1) * magnitude);
 }
 
@@ -113,30 +116,30 @@ INSTANTIATE_TEST_SUITE_P(, ScaledSumHeld, kCases, case_name);
 
 TEST(ScaledSumHeldBlocks, ManyElementsAndAnyShape) {
   const at::Tensor held = oracle::normal({6, 3, 2111}, 4), factors = oracle::normal({6}, 5);
-  at::Tensor out = at::zeros({3, 2111});
-  scaled_sum_held(held, factors, out);
+  at::Tensor out = there(at::zeros({3, 2111}));
+  scaled_sum_held(there(held), there(factors), out);
   const at::Tensor expected = at::einsum("u,uij->ij", {factors.to(at::kDouble), held.to(at::kDouble)});
   const at::Tensor magnitude = at::einsum("u,uij->ij", {factors.to(at::kDouble).abs(), held.to(at::kDouble).abs()});
-  EXPECT_LE(((out - expected).abs() - gamma_float32(7) * magnitude).max().item<double>(), 0);
+  EXPECT_LE(((out.cpu() - expected).abs() - gamma_float32(7) * magnitude).max().item<double>(), 0);
 }
 
 TEST(ScaledSum, NonFiniteFactorsAreNotHidden) {
-  at::Tensor out = at::zeros({4});
-  scaled_sum_held(at::ones({2, 4}), at::tensor({kNan, 1.0f}), out);
+  at::Tensor out = there(at::zeros({4}));
+  scaled_sum_held(there(at::ones({2, 4})), there(at::tensor({kNan, 1.0f})), out);
   EXPECT_TRUE(out.isnan().all().item<bool>());
 }
 
 TEST(ScaledSum, RefusesShapesThatDoNotFit) {
   const Segments segments = oracle::segments_of({2, 3});
-  const at::Tensor a = at::zeros({5, 4}), g = at::zeros({5, 3}), factors = at::zeros({2});
-  const at::Tensor held = at::zeros({2, 3, 4});
-  EXPECT_THROW(scaled_sum_rows(a, g, segments, factors, at::zeros({4, 3})), std::invalid_argument);
-  EXPECT_THROW(scaled_sum_rows(a, g, segments, at::zeros({3}), at::zeros({3, 4})), std::invalid_argument);
-  EXPECT_THROW(scaled_sum_rows(a, g, segments, factors.to(at::kDouble), at::zeros({3, 4})), std::invalid_argument);
-  EXPECT_THROW(scaled_sum_rows(g, g.slice(0, 1), segments, factors, at::zeros({3, 3})), std::invalid_argument);
-  EXPECT_THROW(scaled_sum_held(held, factors, at::zeros({12})), std::invalid_argument);
-  EXPECT_THROW(scaled_sum_held(held, at::zeros({1}), at::zeros({3, 4})), std::invalid_argument);
-  EXPECT_THROW(scaled_sum_held(held.transpose(1, 2), factors, at::zeros({4, 3})), std::invalid_argument);
+  const auto zeros = [](at::IntArrayRef shape) { return there(at::zeros(shape)); };
+  const at::Tensor a = zeros({5, 4}), g = zeros({5, 3}), factors = zeros({2}), held = zeros({2, 3, 4});
+  EXPECT_THROW(scaled_sum_rows(a, g, segments, factors, zeros({4, 3})), std::invalid_argument);
+  EXPECT_THROW(scaled_sum_rows(a, g, segments, zeros({3}), zeros({3, 4})), std::invalid_argument);
+  EXPECT_THROW(scaled_sum_rows(a, g, segments, factors.to(at::kDouble), zeros({3, 4})), std::invalid_argument);
+  EXPECT_THROW(scaled_sum_rows(g, g.slice(0, 1), segments, factors, zeros({3, 3})), std::invalid_argument);
+  EXPECT_THROW(scaled_sum_held(held, factors, zeros({12})), std::invalid_argument);
+  EXPECT_THROW(scaled_sum_held(held, zeros({1}), zeros({3, 4})), std::invalid_argument);
+  EXPECT_THROW(scaled_sum_held(held.transpose(1, 2), factors, zeros({4, 3})), std::invalid_argument);
 }
 
 }  // namespace

@@ -1,0 +1,20 @@
+// The device's half of affine_norm.h: pointers in, launches out. Internal; as in linear_norm_device.h.
+#pragma once
+
+#include "kernels/device/types.h"
+
+namespace ghostshard::kernels::device {
+
+struct RowSums {
+  Matrix g;
+  const void* factors;  // of g's shape and type, multiplied in element by element; null: none
+  Units units;
+  void* out;  // [U,d] float32, or float64 for float64 rows
+  bool accumulate;
+  Parts parts;
+};
+
+// out[u] (+)= the sum of unit u's rows; parts.value and value_error become those of what is then there.
+void sum_rows_of_units(const RowSums& work, Stream stream);
+
+}  // namespace ghostshard::kernels::device

@@ -1,0 +1,51 @@
+// Launching and its errors: every launch names its stream, and none goes unchecked.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "kernels/device/types.h"
+
+namespace ghostshard::kernels::device {
+
+inline void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) {
+    throw std::runtime_error(std::string("CUDA: ") + what + " failed: " + cudaGetErrorString(error));
+  }
+}
+
+// A one-dimensional grid over `work` blocks of work. A device may take fewer blocks than that: every kernel here loops
+// from blockIdx.x in steps of gridDim.x, in 64 bits.
+struct Grid {
+  int64_t work;
+  int threads;
+  size_t shared_bytes = 0;
+};
+
+// Does nothing where there is no work. Does not wait: what fails while the kernel runs is reported by a later call.
+template <typename... P>
+void launch(const char* name, void (*kernel)(P...), const Grid& grid, Stream stream,
+            const std::type_identity_t<P>&... arguments) {
+  if (grid.work <= 0) {
+    return;
+  }
+  int device = 0, most_blocks = 0;
+  check(cudaGetDevice(&device), name);
+  check(cudaDeviceGetAttribute(&most_blocks, cudaDevAttrMaxGridDimX, device), name);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(grid.work, most_blocks)));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
+}
+
+// For work that is one element to a thread.
+inline int64_t blocks_of(int64_t elements, int threads) { return (elements + threads - 1) / threads; }
+
+}  // namespace ghostshard::kernels::device

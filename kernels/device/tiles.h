@@ -1,0 +1,61 @@
+// Which tile of which unit a block works on. Pure, and the same text on both sides, so that sizes no machine has the
+// memory for are tested on the host.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/device/host_device.h"
+#include "kernels/device/types.h"
+
+namespace ghostshard::kernels::device {
+
+// Rows and columns of a tile of a product.
+constexpr int kTile = 64;
+
+GHOSTSHARD_HOST_DEVICE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Tiles of the lower triangle, diagonal included, of a Gram matrix of this many rows.
+GHOSTSHARD_HOST_DEVICE int64_t triangle_tiles(int64_t rows) {
+  const int64_t side = ceil_div(rows, kTile);
+  return side * (side + 1) / 2;
+}
+
+GHOSTSHARD_HOST_DEVICE int64_t rectangle_tiles(int64_t rows, int64_t columns) {
+  return ceil_div(rows, kTile) * ceil_div(columns, kTile);
+}
+
+struct TileIndex {
+  int64_t row;
+  int64_t column;
+};
+
+// The index-th tile of a lower triangle, row by row: (0,0), (1,0), (1,1), (2,0) … For index < 2^62.
+GHOSTSHARD_HOST_DEVICE TileIndex triangle_index(int64_t index) {
+  // The root may be off by one beyond 2^52; the two loops make it exact.
+  auto row = static_cast<int64_t>((sqrt(8.0 * static_cast<double>(index) + 1.0) - 1.0) / 2.0);
+  while (row * (row + 1) / 2 > index) --row;
+  while ((row + 1) * (row + 2) / 2 <= index) ++row;
+  return {row, index - row * (row + 1) / 2};
+}
+
+GHOSTSHARD_HOST_DEVICE TileIndex rectangle_index(int64_t index, int64_t columns) {
+  const int64_t across = ceil_div(columns, kTile);
+  return {index / across, index % across};
+}
+
+// The unit whose tiles include this one; units without tiles are passed over.
+GHOSTSHARD_HOST_DEVICE int64_t unit_of_tile(const UnitTiles& tiles, int64_t units, int64_t tile) {
+  int64_t low = 0, high = units;  // first[low] <= tile < first[high]
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    if (tiles.first[middle] <= tile) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+}  // namespace ghostshard::kernels::device

@@ -1,0 +1,27 @@
+// How a device's blocks share out the tiles of a batch of units, and which of two ways finds a norm sooner. Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/linear_norm.h"
+#include "kernels/segments.h"
+
+namespace ghostshard::kernels {
+
+// Running sums [U+1] of each unit's tiles.
+std::vector<int64_t> gram_tiles_before(const Segments& segments);
+std::vector<int64_t> gradient_tiles_before(const LinearShape& shape, const Segments& segments);
+
+// The same for passing_norm: each unit has tiles of one kind, and of the other none.
+struct PassingTiles {
+  std::vector<int64_t> gram;
+  std::vector<int64_t> gradient;
+};
+PassingTiles passing_tiles_before(const LinearShape& shape, const Segments& segments);
+
+// What a norm of one unit costs, in tiles times the 32-deep steps of their products.
+int64_t gram_steps(const LinearShape& shape, int64_t rows);
+int64_t gradient_steps(const LinearShape& shape, int64_t rows);
+
+}  // namespace ghostshard::kernels

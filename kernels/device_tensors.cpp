@@ -1,0 +1,58 @@
+#include "kernels/device_tensors.h"
+
+#include "kernels/checks.h"
+
+namespace ghostshard::kernels {
+namespace {
+
+device::ElementType element_of(const char* op, const char* name, at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return device::ElementType::kFloat32;
+    case at::kDouble:
+      return device::ElementType::kFloat64;
+    case at::kBFloat16:
+      return device::ElementType::kBFloat16;
+    case at::kHalf:
+      return device::ElementType::kFloat16;
+    default:
+      throw std::invalid_argument(
+          c10::str(op, ": ", name, " must be float32, float64, bfloat16 or float16; got ", type));
+  }
+}
+
+}  // namespace
+
+device::Matrix device_matrix(const char* op, const char* name, const at::Tensor& x, at::Device device) {
+  require_dense(op, name, x, device);
+  require(x.dim() == 2, op, ": ", name, " must have two dimensions; got shape ", x.sizes());
+  return {.data = x.const_data_ptr(),
+          .rows = x.size(0),
+          .columns = x.size(1),
+          .element = element_of(op, name, x.scalar_type())};
+}
+
+DeviceRowPair device_row_pair(const char* op, const at::Tensor& a, const at::Tensor& g, const Segments& segments) {
+  require(a.defined(), op, ": a must be a tensor; got an undefined one");
+  const DeviceRowPair pair{.a = device_matrix(op, "a", a, a.device()), .g = device_matrix(op, "g", g, a.device())};
+  require(a.scalar_type() == g.scalar_type(), op, ": a and g must have one dtype; got ", a.scalar_type(), " and ",
+          g.scalar_type());
+  require_rows(op, "a", a, segments);
+  require_rows(op, "g", g, segments);
+  return pair;
+}
+
+at::ScalarType sum_type(at::ScalarType rows) { return rows == at::kDouble ? at::kDouble : at::kFloat; }
+
+at::Tensor uploaded(const std::vector<int64_t>& values, const at::Tensor& like) {
+  return at::tensor(values, at::kLong).to(like.device());
+}
+
+device::Parts device_parts(const NormParts& parts) {
+  return {.value = parts.value.mutable_data_ptr<double>(),
+          .value_error = parts.value_error.mutable_data_ptr<double>(),
+          .mass = parts.mass.mutable_data_ptr<double>(),
+          .sum_error = parts.sum_error.mutable_data_ptr<double>()};
+}
+
+}  // namespace ghostshard::kernels

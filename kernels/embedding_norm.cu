@@ -1,0 +1,76 @@
+// Table lookups: host side of the kernels in embedding_norm_kernels.cuh.
+#include "kernels/embedding_norm_kernels.cuh"
+
+#include <type_traits>
+
+#include "kernels/device/launch.cuh"
+#include "kernels/device/row_norms.cuh"
+#include "kernels/embedding_norm_device.h"
+
+namespace ghostshard::kernels::device {
+namespace {
+
+// Sorted by unit and id, or by id alone.
+void sort_lookup(const Lookup& lookup, const LookupOrder& order, bool by_unit, Stream stream) {
+  launch("lookup_keys", lookup_keys, {.work = blocks_of(lookup.e.rows, kLookupThreads), .threads = kLookupThreads},
+         stream,
+         {.ids = lookup.ids,
+          .count = lookup.e.rows,
+          .units = lookup.units,
+          .table_rows = by_unit ? lookup.table_rows : 0,
+          .keys = order.keys,
+          .rows = order.rows});
+  if (lookup.e.rows > 0) {
+    sort_pairs(order, lookup.e.rows, lookup.table_rows * (by_unit ? lookup.units.count : 1), stream);
+  }
+}
+
+}  // namespace
+
+void add_lookup_norms(const Lookup& lookup, const LookupOrder& order, const LookupNorms& work, const Parts& parts,
+                      Stream stream) {
+  sort_lookup(lookup, order, /*by_unit=*/true, stream);
+  visit_element(lookup.e.element, [&](auto zero) {
+    using Type = decltype(zero);
+    launch_row_norms<Type>(lookup.e, work.norms, stream);
+    launch("run_squares", run_squares<Type>,
+           {.work = lookup.e.rows, .threads = kLookupThreads, .shared_bytes = sizeof(BlockSum<kLookupThreads>)}, stream,
+           {.e = static_cast<const Type*>(lookup.e.data),
+            .count = lookup.e.rows,
+            .columns = lookup.e.columns,
+            .keys = order.sorted_keys,
+            .rows = order.sorted_rows,
+            .squares = work.squares,
+            .lengths = work.lengths});
+  });
+  launch("lookup_finish", lookup_finish,
+         {.work = lookup.units.count, .threads = kLookupThreads, .shared_bytes = sizeof(BlockSum<kLookupThreads>)},
+         stream,
+         {.units = lookup.units,
+          .columns = lookup.e.columns,
+          .norms = work.norms,
+          .squares = work.squares,
+          .lengths = work.lengths,
+          .roundoff = lookup.e.element == ElementType::kFloat64 ? 0x1p-53 : 0x1p-24,
+          .parts = parts});
+}
+
+void add_scaled_lookups(const Lookup& lookup, const LookupOrder& order, const float* factors, void* out,
+                        Stream stream) {
+  sort_lookup(lookup, order, /*by_unit=*/false, stream);
+  visit_element(lookup.e.element, [&](auto zero) {
+    using Type = decltype(zero);
+    using Sum = std::conditional_t<std::is_same_v<Type, double>, double, float>;
+    launch("scaled_runs", scaled_runs<Type, Sum>, {.work = lookup.e.rows, .threads = kLookupThreads}, stream,
+           {.e = static_cast<const Type*>(lookup.e.data),
+            .count = lookup.e.rows,
+            .columns = lookup.e.columns,
+            .units = lookup.units,
+            .keys = order.sorted_keys,
+            .rows = order.sorted_rows,
+            .factors = factors,
+            .out = static_cast<Sum*>(out)});
+  });
+}
+
+}  // namespace ghostshard::kernels::device

@@ -1,0 +1,48 @@
+// The device's half of embedding_norm.h: pointers in, launches out. Internal; as in linear_norm_device.h.
+//
+// Rows are sorted by what their sums are kept apart by, in their order where that is equal; the rows of one sum then
+// stand together, and one block adds them up in that order. Ids must be in range: nothing here looks.
+#pragma once
+
+#include "kernels/device/types.h"
+
+namespace ghostshard::kernels::device {
+
+struct Lookup {
+  const int64_t* ids;  // [N]
+  Matrix e;
+  Units units;
+  int64_t table_rows;
+};
+
+// Workspace: keys and rows as they come and sorted, [N] each, and what the sort itself asks for.
+struct LookupOrder {
+  int64_t* keys;
+  int64_t* rows;
+  int64_t* sorted_keys;
+  int64_t* sorted_rows;
+  void* scratch;
+  size_t scratch_bytes;
+};
+
+// Bytes of scratch to sort this many pairs.
+size_t sort_scratch_bytes(int64_t count);
+
+// A stable sort by keys in [0, bound).
+void sort_pairs(const LookupOrder& order, int64_t count, int64_t bound, Stream stream);
+
+// Adds ‖G_u‖² of every unit with its error and mass to parts, and raises sum_error to that of add_scaled_lookups.
+// Workspace: norms [N], squares [N], lengths [N].
+struct LookupNorms {
+  double* norms;
+  double* squares;
+  int64_t* lengths;
+};
+void add_lookup_norms(const Lookup& lookup, const LookupOrder& order, const LookupNorms& work, const Parts& parts,
+                      Stream stream);
+
+// out[ids[s]] += factors[u]·e_s for every row s of every unit u, in row order; out [V,d] float32, or float64 for
+// float64 rows. A unit whose factor is 0 is not read.
+void add_scaled_lookups(const Lookup& lookup, const LookupOrder& order, const float* factors, void* out, Stream stream);
+
+}  // namespace ghostshard::kernels::device

@@ -1,0 +1,144 @@
+// Table lookups on the device, after their rows are sorted: a run is the rows of one key, and the block of its first
+// position adds it up. Never one-hot, and no atomic additions.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/device/elements.cuh"
+#include "kernels/device/reduce.cuh"
+#include "kernels/device/rounding.h"
+#include "kernels/device/shared.cuh"
+#include "kernels/device/tiles.h"
+#include "kernels/device/types.h"
+
+namespace ghostshard::kernels::device {
+
+constexpr int kLookupThreads = 128;
+
+// Rows are to units what tiles are.
+__device__ __forceinline__ int64_t unit_of_row(const Units& units, int64_t row) {
+  return unit_of_tile({.first = units.offsets, .count = 0}, units.count, row);
+}
+
+struct LookupKeys {
+  const int64_t* ids;
+  int64_t count;
+  Units units;
+  int64_t table_rows;  // 0: units are not kept apart
+  int64_t* keys;
+  int64_t* rows;
+};
+
+inline __global__ void lookup_keys(LookupKeys p) {
+  for (int64_t s = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; s < p.count;
+       s += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    p.keys[s] = p.ids[s] + (p.table_rows > 0 ? unit_of_row(p.units, s) * p.table_rows : 0);
+    p.rows[s] = s;
+  }
+}
+
+template <typename Element>
+struct RunSquares {
+  const Element* e;
+  int64_t count, columns;
+  const int64_t* keys;  // sorted
+  const int64_t* rows;
+  double* squares;   // [N] of the run that begins here; 0 elsewhere
+  int64_t* lengths;  // [N] likewise
+};
+
+template <typename Element>
+__global__ void run_squares(RunSquares<Element> p) {
+  auto& scratch = block_shared<BlockSum<kLookupThreads>>();
+  for (int64_t first = blockIdx.x; first < p.count; first += gridDim.x) {
+    const int64_t key = p.keys[first];
+    const bool begins = first == 0 || p.keys[first - 1] != key;
+    int64_t end = first;
+    while (begins && end < p.count && p.keys[end] == key) ++end;
+    double squares = 0;
+    for (int64_t j = threadIdx.x; begins && j < p.columns; j += kLookupThreads) {
+      double sum = 0;
+      for (int64_t k = first; k < end; ++k) sum += to_float(p.e[p.rows[k] * p.columns + j]);
+      squares += sum * sum;
+    }
+    squares = block_sum(scratch, squares);
+    if (threadIdx.x == 0) {
+      p.squares[first] = squares;
+      p.lengths[first] = end - first;
+    }
+  }
+}
+
+struct LookupFinish {
+  Units units;
+  int64_t columns;
+  const double* norms;
+  const double* squares;
+  const int64_t* lengths;
+  double roundoff;  // of the sums of add_scaled_lookups
+  Parts parts;
+};
+
+// One block to a unit. Sorting by unit first has left its positions where its rows are.
+inline __global__ void lookup_finish(LookupFinish p) {
+  auto& scratch = block_shared<BlockSum<kLookupThreads>>();
+  for (int64_t unit = blockIdx.x; unit < p.units.count; unit += gridDim.x) {
+    const int64_t begin = p.units.offsets[unit], end = p.units.offsets[unit + 1];
+    double mass = 0, value = 0;
+    for (int64_t k = begin + threadIdx.x; k < end; k += kLookupThreads) {
+      mass += p.norms[k];
+      value += p.squares[k];
+    }
+    mass = block_sum(scratch, mass);
+    value = block_sum(scratch, value);
+    if (threadIdx.x != 0) {
+      continue;
+    }
+    int64_t longest = 0;
+    for (int64_t k = begin; k < end; ++k) longest = p.lengths[k] > longest ? p.lengths[k] : longest;
+    mass *= 1 + gamma_of(end - begin + 2, 0x1p-53);
+    // The sums by id err by gamma·(sum of absolute values), in norm at most gamma·mass; their squares and the sum of
+    // these by gamma of its length, relative because every term is positive.
+    const double sum_error = gamma_of(longest, 0x1p-53) * mass;
+    p.parts.value[unit] += value;
+    p.parts.value_error[unit] +=
+        sum_error * (2 * sqrt(value) + 3 * sum_error) + gamma_of(p.columns + end - begin + 8, 0x1p-53) * value;
+    p.parts.mass[unit] += mass;
+    // One rounding for c·e, one for every addition to the same table row.
+    p.parts.sum_error[unit] = fmax(p.parts.sum_error[unit], gamma_of(longest + 2, p.roundoff));
+  }
+}
+
+template <typename Element, typename Sum>
+struct ScaledRuns {
+  const Element* e;
+  int64_t count, columns;
+  Units units;
+  const int64_t* keys;  // sorted ids
+  const int64_t* rows;
+  const float* factors;
+  Sum* out;
+};
+
+template <typename Element, typename Sum>
+__global__ void scaled_runs(ScaledRuns<Element, Sum> p) {
+  for (int64_t first = blockIdx.x; first < p.count; first += gridDim.x) {
+    const int64_t id = p.keys[first];
+    if (first > 0 && p.keys[first - 1] == id) {
+      continue;
+    }
+    for (int64_t j = threadIdx.x; j < p.columns; j += kLookupThreads) {
+      Sum sum = p.out[id * p.columns + j];
+      for (int64_t k = first; k < p.count && p.keys[k] == id; ++k) {
+        const float c = p.factors[unit_of_row(p.units, p.rows[k])];
+        if (c != 0) sum += static_cast<Sum>(c) * static_cast<Sum>(to_float(p.e[p.rows[k] * p.columns + j]));
+      }
+      p.out[id * p.columns + j] = sum;
+    }
+  }
+}
+
+}  // namespace ghostshard::kernels::device

@@ -1,0 +1,32 @@
+#include "kernels/gaussian_tensor.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/checks.h"
+#include "kernels/device/placement.h"
+#include "kernels/gaussian_device.h"
+
+namespace ghostshard::kernels {
+
+void add_gaussian(const ChaChaKey& key, uint32_t parameter, uint64_t first, float scale, at::Tensor out) {
+  constexpr const char* op = "add_gaussian";
+  require(out.defined() && out.is_contiguous() && out.scalar_type() == at::kFloat, op,
+          ": out must be a contiguous float32 tensor");
+  const auto count = static_cast<uint64_t>(out.numel());
+  if (!device::runs_on_device(out)) {
+    return add_gaussian(key, parameter, first, scale, {out.mutable_data_ptr<float>(), count});
+  }
+  require(std::isfinite(scale) && scale >= 0, op, ": scale must be finite and >= 0; got ", scale);
+  require(count == 0 || first <= std::numeric_limits<uint64_t>::max() - (count - 1), op,
+          ": first + count must be at most 2^64; got first = ", first, ", count = ", count);
+  ChaChaKeyWords words;
+  static_assert(sizeof(words) == std::tuple_size_v<ChaChaKey>);
+  std::memcpy(words.word, key.data(), sizeof words);
+  const c10::DeviceGuard guard(out.device());
+  device::add_gaussian(words, parameter, first, scale, out.mutable_data_ptr<float>(), count,
+                       device::current_stream(out));
+}
+
+}  // namespace ghostshard::kernels

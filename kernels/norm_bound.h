@@ -1,0 +1,22 @@
+// The bound of norm_parts.h for one unit; the same text on host and device. Internal.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/device/rounding.h"
+
+namespace ghostshard::kernels {
+
+GHOSTSHARD_HOST_DEVICE double norm_bound_sq(double value, double value_error, double mass, double sum_error) {
+  // The seven roundings of the two lines below, each of at most 2^-53 and doubled by the square where they come before.
+  constexpr double kRoundUp = 1 + 0x1p-49;
+  // The larger of it and 0 would let a value that is not a number through as 0.
+  const double value_or_zero = value < 0 ? 0.0 : value;
+  const double norm = sqrt(value_or_zero + value_error) + sum_error * mass;
+  const double squared = norm * norm * kRoundUp;
+  const bool all_finite = device::is_finite(value) && device::is_finite(value_error) && device::is_finite(mass) &&
+                          device::is_finite(sum_error) && device::is_finite(squared);
+  return all_finite ? squared : HUGE_VAL;
+}
+
+}  // namespace ghostshard::kernels

@@ -1,0 +1,11 @@
+// The device's half of norm_parts.h: pointers in, launches out. Internal; as in linear_norm_device.h.
+#pragma once
+
+#include "kernels/device/types.h"
+
+namespace ghostshard::kernels::device {
+
+// bounds[u] for u < units, float64.
+void norm_upper_bounds(const Parts& parts, int64_t units, double* bounds, Stream stream);
+
+}  // namespace ghostshard::kernels::device

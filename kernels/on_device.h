@@ -1,0 +1,38 @@
+// The operations of this folder for tensors on a device: checked and laid out here, computed by what kernels/device
+// links. Same contracts as the headers named; rows may be bfloat16 or float16 too, with sums in float32. Internal.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "kernels/norm_parts.h"
+#include "kernels/segments.h"
+
+namespace ghostshard::kernels::on_device {
+
+// kernels/linear_norm.h
+void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments& segments, at::Tensor out,
+                       bool accumulate, const NormParts& parts);
+void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts);
+void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts);
+
+// kernels/scaled_sum.h
+void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tensor out);
+void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& factors,
+                     at::Tensor out);
+
+// kernels/affine_norm.h
+void per_unit_row_sum(const at::Tensor& g, const Segments& segments, at::Tensor out, bool accumulate,
+                      const NormParts& parts);
+void per_unit_product_sum(const at::Tensor& g, const at::Tensor& x_hat, const Segments& segments, at::Tensor out,
+                          bool accumulate, const NormParts& parts);
+
+// kernels/embedding_norm.h. These wait for the device once, to know that every id is in range.
+void embedding_norm(const at::Tensor& ids, const at::Tensor& e, const Segments& segments, int64_t table_rows,
+                    const NormParts& parts);
+void embedding_scaled_sum(const at::Tensor& ids, const at::Tensor& e, const Segments& segments,
+                          const at::Tensor& factors, at::Tensor out);
+
+// kernels/norm_parts.h
+at::Tensor norm_upper_bound_sq(const NormParts& parts);
+
+}  // namespace ghostshard::kernels::on_device

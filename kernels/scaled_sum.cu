@@ -1,0 +1,39 @@
+// The clipped sum: host side of the kernels in scaled_sum_kernels.cuh.
+#include "kernels/scaled_sum_kernels.cuh"
+
+#include "kernels/device/launch.cuh"
+#include "kernels/scaled_sum_device.h"
+
+namespace ghostshard::kernels::device {
+
+void add_scaled_held(ElementType element, const void* held, const float* factors, int64_t units, int64_t elements,
+                     void* out, Stream stream) {
+  const auto add = [&](auto zero) {
+    using Scalar = decltype(zero);
+    launch("scaled_held", scaled_held<Scalar>, {.work = blocks_of(elements, kHeldThreads), .threads = kHeldThreads},
+           stream, static_cast<const Scalar*>(held), factors, units, elements, static_cast<Scalar*>(out));
+  };
+  element == ElementType::kFloat64 ? add(double{}) : add(float{});
+}
+
+void add_scaled_products(const Matrix& a, const Matrix& g, const Units& units, const float* factors, void* out,
+                         Stream stream) {
+  visit_element(a.element, [&](auto zero) {
+    using Type = decltype(zero);
+    using Tile = TileFor<Type>;
+    launch("scaled_products", scaled_products<Type, Tile>,
+           {.work = rectangle_tiles(g.columns, a.columns),
+            .threads = Tile::kThreads,
+            .shared_bytes = sizeof(typename Tile::Storage)},
+           stream,
+           {.a = static_cast<const Type*>(a.data),
+            .g = static_cast<const Type*>(g.data),
+            .inputs = a.columns,
+            .outputs = g.columns,
+            .units = units,
+            .factors = factors,
+            .out = static_cast<typename Tile::Sum*>(out)});
+  });
+}
+
+}  // namespace ghostshard::kernels::device

@@ -1,0 +1,72 @@
+// The clipped sum on the device. Every element of the result is summed by one thread in the order of the units.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/device/shared.cuh"
+#include "kernels/device/tile_product.cuh"
+#include "kernels/device/tiles.h"
+#include "kernels/device/types.h"
+
+namespace ghostshard::kernels::device {
+
+constexpr int kHeldThreads = 256;
+
+template <typename Scalar>
+__global__ void scaled_held(const Scalar* held, const float* factors, int64_t units, int64_t elements, Scalar* out) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    Scalar sum = out[i];
+    for (int64_t u = 0; u < units; ++u) {
+      const float c = factors[u];
+      if (c != 0) {  // otherwise the values are not read: they may be infinite
+        sum += static_cast<Scalar>(c) * held[u * elements + i];
+      }
+    }
+    out[i] = sum;
+  }
+}
+
+template <typename Element, typename Sum>
+struct ScaledProducts {
+  const Element* a;
+  const Element* g;
+  int64_t inputs, outputs;
+  Units units;
+  const float* factors;
+  Sum* out;  // [p,d]
+};
+
+template <typename Element, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads) scaled_products(ScaledProducts<Element, typename Tile::Sum> p) {
+  using Sum = typename Tile::Sum;
+  auto& storage = block_shared<typename Tile::Storage>();
+  const int64_t tiles = rectangle_tiles(p.outputs, p.inputs);
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const TileIndex index = rectangle_index(tile, p.inputs);
+    const int64_t top = index.row * kTile, left = index.column * kTile;
+    Sum total[Tile::kEntries] = {};
+    for (int64_t unit = 0; unit < p.units.count; ++unit) {
+      const float c = p.factors[unit];
+      const int64_t begin = p.units.offsets[unit], length = p.units.offsets[unit + 1] - begin;
+      if (c == 0 || length == 0) {
+        continue;
+      }
+      const ColumnsView<Element> g{p.g + begin * p.outputs + top, p.outputs, p.outputs - top};
+      const ColumnsView<Element> a{p.a + begin * p.inputs + left, p.inputs, p.inputs - left};
+      Sum sums[Tile::kEntries];
+      Tile::product(storage, g, a, length, sums);
+      for (int entry = 0; entry < Tile::kEntries; ++entry) total[entry] += static_cast<Sum>(c) * sums[entry];
+    }
+    for (int entry = 0; entry < Tile::kEntries; ++entry) {
+      const int64_t i = top + Tile::row(entry), j = left + Tile::column(entry);
+      if (i < p.outputs && j < p.inputs) {
+        p.out[i * p.inputs + j] += total[entry];
+      }
+    }
+  }
+}
+
+}  // namespace ghostshard::kernels::device

@@ -1,0 +1,51 @@
+// A build without CUDA kernels says so.
+#include <gmock/gmock.h>
+
+#include <stdexcept>
+
+#include "kernels/affine_norm_device.h"
+#include "kernels/embedding_norm_device.h"
+#include "kernels/gaussian_device.h"
+#include "kernels/linear_norm_device.h"
+#include "kernels/norm_parts_device.h"
+#include "kernels/scaled_sum_device.h"
+
+namespace ghostshard::kernels::device {
+namespace {
+
+struct Operation {
+  const char* name;
+  void (*call)();
+};
+
+class NoDevice : public testing::TestWithParam<Operation> {};
+
+TEST_P(NoDevice, OperationsSayWhatIsMissing) {
+  try {
+    GetParam().call();
+    FAIL() << "no exception";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("no CUDA kernels"), testing::HasSubstr("preset cuda")));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , NoDevice,
+    testing::Values(Operation{"Rows", [] { measure_rows({}, nullptr); }},
+                    Operation{"Masses", [] { add_masses({}, nullptr, {}, nullptr); }},
+                    Operation{"Grams", [] { add_gram_norms({}, {}, nullptr, {}, nullptr); }},
+                    Operation{"Held", [] { hold_gradients({}, nullptr, false, {}, nullptr); }},
+                    Operation{"Passing", [] { add_passing_norms({}, nullptr, {}, nullptr); }},
+                    Operation{"Bounds", [] { norm_upper_bounds({}, 0, nullptr, nullptr); }},
+                    Operation{"SumHeld", [] { add_scaled_held({}, nullptr, nullptr, 0, 0, nullptr, nullptr); }},
+                    Operation{"SumRows", [] { add_scaled_products({}, {}, {}, nullptr, nullptr, nullptr); }},
+                    Operation{"RowSums", [] { sum_rows_of_units({}, nullptr); }},
+                    Operation{"SortScratch", [] { sort_scratch_bytes(1); }},
+                    Operation{"Sort", [] { sort_pairs({}, 0, 0, nullptr); }},
+                    Operation{"Lookups", [] { add_lookup_norms({}, {}, {}, {}, nullptr); }},
+                    Operation{"SumLookups", [] { add_scaled_lookups({}, {}, nullptr, nullptr, nullptr); }},
+                    Operation{"Noise", [] { add_gaussian({}, 0, 0, 0, nullptr, 0, nullptr); }}),
+    [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace ghostshard::kernels::device
