@@ -204,13 +204,13 @@ SCENARIOS: dict[str, Callable] = {
 }
 
 
-def main() -> None:
+def main(scenarios: dict[str, Callable], axes: tuple[str, ...]) -> None:
+    """axes: names of the mesh's, of which a shape with fewer extents has the last ones."""
     results, shape = sys.argv[1], [int(extent) for extent in sys.argv[2].split("x")]
     dist.init_process_group("gloo")
-    names = ("replicate", "shard")
-    mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=names if len(shape) == 2 else names[1:])
+    mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=axes[-len(shape) :])
     found = {}
-    for name, scenario in SCENARIOS.items():
+    for name, scenario in scenarios.items():
         print(f"rank {dist.get_rank()}: {name}", file=sys.stderr, flush=True)  # an exception ends all ranks
         found[name] = scenario(mesh)
     if dist.get_rank() == 0:
@@ -220,4 +220,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(SCENARIOS, ("replicate", "shard"))

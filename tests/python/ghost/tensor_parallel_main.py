@@ -7,19 +7,17 @@ test_tensor_parallel.py.
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from collections.abc import Callable
 
 import oracle
 import torch
 import torch.distributed as dist
-from leaving import leave
 from models import next_token_loss
 from private import Private
-from ranks_main import llama, tokens
+from ranks_main import llama, main, tokens
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -306,20 +304,5 @@ SCENARIOS: dict[str, Callable] = {
 }
 
 
-def main() -> None:
-    results, shape = sys.argv[1], [int(extent) for extent in sys.argv[2].split("x")]
-    dist.init_process_group("gloo")
-    names = ("replicate", "shard", "tensor")[-len(shape) :]
-    mesh = init_device_mesh("cpu", tuple(shape), mesh_dim_names=names)
-    found = {}
-    for name, scenario in SCENARIOS.items():
-        print(f"rank {dist.get_rank()}: {name}", file=sys.stderr, flush=True)  # an exception ends all ranks
-        found[name] = scenario(mesh)
-    if dist.get_rank() == 0:
-        with open(results, "w") as file:
-            json.dump(found, file)
-    leave()
-
-
 if __name__ == "__main__":
-    main()
+    main(SCENARIOS, ("replicate", "shard", "tensor"))
