@@ -5,6 +5,8 @@
 #include <limits>
 #include <numbers>
 
+#include "accountant/outcomes.h"
+
 namespace ghostshard::accountant {
 namespace {
 
@@ -46,7 +48,7 @@ Sketch sketch(Direction direction, const ComposedRelease& phase, double log_rare
     const double at_zero = std::exp(-0.5 * (x / sigma) * (x / sigma));
     const double at_one = std::exp(-0.5 * ((x - 1) / sigma) * ((x - 1) / sigma));
     const double u = (2 * x - 1) / (2 * sigma * sigma);
-    const double l = q == 1 ? u : u > 300 ? std::log(q) + u : std::log1p(q * std::expm1(u));
+    const double l = log_mixture(q, u);
     found.mass.push_back(remove ? (1 - q) * at_zero + q * at_one : at_zero);
     found.loss.push_back(remove ? l : -l);
     total += found.mass.back();

@@ -50,9 +50,7 @@ Mass between(double a, double b, double log_scale = 0) {
 }
 
 double log_w(SampledGaussian release, double x) {
-  const double u = (2 * x - 1) / (2 * release.sigma * release.sigma);
-  if (release.q == 1) return u;  // without the -infinity that expm1 would round it to
-  return u > 300 ? std::log(release.q) + u : std::log1p(release.q * std::expm1(u));
+  return log_mixture(release.q, (2 * x - 1) / (2 * release.sigma * release.sigma));
 }
 
 // All of it, times e^loss.
@@ -62,6 +60,11 @@ Mass lifted(const Mass& mass, double loss) {
 }
 
 }  // namespace
+
+double log_mixture(double q, double u) {
+  if (q == 1) return u;  // without the -infinity that expm1 would round it to
+  return u > 300 ? std::log(q) + u : std::log1p(q * std::expm1(u));
+}
 
 std::pair<double, double> losses_of(Direction direction, SampledGaussian release, double low, double high) {
   const bool remove = direction == Direction::kRemove;

@@ -8,6 +8,9 @@
 
 namespace ghostshard::accountant {
 
+// log(1 - q + q·e^u): the loss of an outcome x when a unit is removed, with u = (2x - 1)/(2 sigma²).
+double log_mixture(double q, double u);
+
 // The least and the largest loss of these outcomes.
 std::pair<double, double> losses_of(Direction direction, SampledGaussian release, double low, double high);
 

@@ -271,35 +271,23 @@ void Session::plan_recording() {
 
 // Where the caller's activations differ between them (collectives of another order, dropout of other coins), so do the
 // sums of what the ranks of the model axis hold whole. Two of them under one noise would show their difference.
-void Session::agree_on_whole(std::vector<at::Tensor>& owned) {
+void Session::agree_on_whole(const std::vector<at::Tensor>& owned) {
   if (mesh_->shape().model == 1) return;
-  std::vector<at::Tensor*> whole;
-  int64_t elements = 0;
+  std::vector<at::Tensor> whole;
   for (const auto& group : model_.groups()) {
     for (const fsdp::Parameter* each : group->parameters()) {
-      at::Tensor& mine = owned[each->id()];
-      if (!mine.defined() || each->split().cuts()) continue;
-      whole.push_back(&mine);
-      elements += mine.numel();
+      const at::Tensor& mine = owned[each->id()];
+      if (mine.defined() && !each->split().cuts()) whole.push_back(mine.flatten());
     }
   }
-  const at::Tensor message = at::empty({elements}, at::kFloat);
-  const bool first = mesh_->model_rank() == 0;
-  const auto move = [&](bool in) {
-    int64_t from = 0;
-    for (at::Tensor* mine : whole) {
-      const at::Tensor place = message.narrow(0, from, mine->numel()).view(mine->sizes());
-      if (in) {
-        place.copy_(*mine);
-      } else {
-        mine->copy_(place);
-      }
-      from += mine->numel();
-    }
-  };
-  if (first) move(true);
-  if (elements > 0) mesh_->model().broadcast(message, 0);
-  if (!first) move(false);
+  if (whole.empty()) return;
+  const at::Tensor message = at::cat(whole);
+  if (message.numel() > 0) mesh_->model().broadcast(message, 0);
+  int64_t from = 0;
+  for (at::Tensor& mine : whole) {
+    mine.copy_(message.narrow(0, from, mine.numel()));
+    from += mine.numel();
+  }
 }
 
 std::vector<at::Tensor> Session::release() {

@@ -116,7 +116,7 @@ class Session {
   PackedRows::Use rows(const std::string& layer, const at::Tensor& x, int64_t row_extents);
   const std::shared_ptr<Tape>& recorder() const;
   void open_sum();
-  void agree_on_whole(std::vector<at::Tensor>& owned);
+  void agree_on_whole(const std::vector<at::Tensor>& owned);
   void note_records();
   // By what this logical batch has recorded on any rank. A collective.
   void plan_recording();

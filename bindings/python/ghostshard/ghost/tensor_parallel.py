@@ -48,17 +48,17 @@ def forward(layer: Layer, rule: Rule, args: tuple, kwargs: dict) -> Any:
     if looks_up:
         ids = x.redistribute(placements=[Replicate()]).to_local()
         if cut == 1:
-            return _joined(rule(layer, _plain(ids)), mesh, Shard(-1))
+            return _joined(rule(layer, _Plain.apply(ids)), mesh, Shard(-1))
         rows = layer.module.num_embeddings // mesh.size()
-        ids = _plain(ids) - rows * mesh.get_local_rank()
+        ids = _Plain.apply(ids) - rows * mesh.get_local_rank()
         elsewhere = (ids < 0) | (ids >= rows)
         looked_up = rule(layer, ids.masked_fill(elsewhere, 0))
         return _joined(looked_up.masked_fill(elsewhere.unsqueeze(-1), 0), mesh, Partial())
     if cut == 0:
         whole = x.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
-        return _joined(rule(layer, _plain(whole)), mesh, Shard(-1))
+        return _joined(rule(layer, _Plain.apply(whole)), mesh, Shard(-1))
     part = x.redistribute(placements=[Shard(x.dim() - 1)]).to_local()
-    return _joined(rule(layer, _plain(part)), mesh, Partial())
+    return _joined(rule(layer, _Plain.apply(part)), mesh, Partial())
 
 
 def _whole(layer: Layer, rule: Rule, args: tuple, kwargs: dict) -> Any:
@@ -67,7 +67,7 @@ def _whole(layer: Layer, rule: Rule, args: tuple, kwargs: dict) -> Any:
     def whole(value: Any) -> Any:
         if isinstance(value, DTensor):
             value = value.redistribute(placements=[Replicate()]).to_local()
-        return _plain(value) if isinstance(value, torch.Tensor) else value
+        return _Plain.apply(value) if isinstance(value, torch.Tensor) else value
 
     y = rule(layer, *map(whole, args), **{name: whole(value) for name, value in kwargs.items()})
     if not given:
@@ -81,10 +81,6 @@ def _joined(y: torch.Tensor, mesh: Any, placement: Placement) -> DTensor:
     if isinstance(placement, Shard):
         placement = Shard(placement.dim % y.dim())
     return DTensor.from_local(_Plain.apply(y), mesh, [placement], run_check=False)
-
-
-def _plain(x: torch.Tensor) -> torch.Tensor:
-    return _Plain.apply(x)
 
 
 class _Plain(torch.autograd.Function):
