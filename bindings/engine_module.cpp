@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "dp/cross_entropy.h"
 #include "dp/session.h"
 #include "fsdp/process_group_mesh.h"
 
@@ -135,6 +136,8 @@ PYBIND11_MODULE(engine, module) {
   // NOLINTNEXTLINE(bugprone-unused-raii): it registers the type
   py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape")
       .def_property_readonly("in_second_pass", &Tape::in_second_pass);
+  module.def("cross_entropy", &cross_entropy, py::arg("logits"), py::arg("targets"), py::arg("ignore_index"),
+             Released());
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")

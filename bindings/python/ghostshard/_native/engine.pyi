@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor: ...
 def ledger_mark(path: str) -> str: ...
 def resume_ledger(
     path: str, mark: str, step: int

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
-from torch.nn import functional
 
+from .cross_entropy import cross_entropy, is_plain
 from .layout import original_class
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class PrivateCriterion(DPLossFastGradientClipping):
         return PrivateLoss(self.engine, reduce_units(losses, valid, self.loss_reduction), self.loss_reduction)
 
     def _unreduced(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if is_plain(self.criterion) and len(args) == 2 and not kwargs:
+            return cross_entropy(*args, ignore_index=self.criterion.ignore_index)
         given = hasattr(self.criterion, "reduction")
         before = getattr(self.criterion, "reduction", None)
         self.criterion.reduction = "none"
@@ -150,17 +152,12 @@ def token_losses(
     shift: logits at t are for the label at t + 1 (a causal language model). packing: whose the tokens are, where units
     are not rows; the labels are then those of segments (Packing.labels_of_segments).
     """
-    places = labels.shape
-    if shift:
-        logits, labels = logits[:, :-1], labels[:, 1:]
-    flat = functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1), ignore_index=-100, reduction="none"
-    )
-    losses, valid = flat.view(labels.shape), labels != -100
+    if shift:  # the last token of a row predicts nothing; a slice of the logits would be copied
+        labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
+    losses = cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)).view(labels.shape)
     if packing is None:
-        return reduce_units(losses, valid, reduction)
-    missing = (0, places[1] - labels.shape[1])  # the last token of a row predicts nothing
-    return packing.reduce(functional.pad(losses, missing), functional.pad(valid, missing), reduction)
+        return reduce_units(losses, labels != -100, reduction)
+    return packing.reduce(losses, labels != -100, reduction)
 
 
 def loss_kind(model: Any) -> str | None:
@@ -180,7 +177,7 @@ def loss_of_transformers(
     if kind in ("ForCausalLM", "ForMaskedLM", "ForTokenClassification"):
         return token_losses(logits, labels, shift=kind == "ForCausalLM", reduction=reduction, packing=packing)
     if kind == "ForSequenceClassification" and packing is None and labels.dim() == 1 and not labels.is_floating_point():
-        return functional.cross_entropy(logits.float(), labels, reduction="none")
+        return cross_entropy(logits, labels)
     raise ValueError(
         f"the loss{'' if packing is None else ' of packed texts'} of {type(model).__name__} (kind {kind!r}, labels {tuple(labels.shape)} of {labels.dtype}) has no "
         "per-example form here: leave labels out and pass logits and targets to the criterion that make_private returned"
