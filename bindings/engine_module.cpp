@@ -18,6 +18,7 @@
 
 #include "dp/cross_entropy.h"
 #include "dp/session.h"
+#include "fsdp/mapped_memory.h"
 #include "fsdp/process_group_mesh.h"
 
 namespace py = pybind11;
@@ -138,6 +139,7 @@ PYBIND11_MODULE(engine, module) {
       .def_property_readonly("in_second_pass", &Tape::in_second_pass);
   module.def("cross_entropy", &cross_entropy, py::arg("logits"), py::arg("targets"), py::arg("ignore_index"),
              Released());
+  module.def("give_back_idle_memory", &fsdp::give_back_idle_memory, Released());
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "fsdp/mapped_memory.h"
+
 namespace ghostshard::dp {
 namespace {
 
@@ -15,20 +17,18 @@ using torch::autograd::variable_list;
 void check(const at::Tensor& logits, const at::Tensor& targets, int64_t ignore_index) {
   TORCH_CHECK_VALUE(logits.dim() == 2 && logits.is_floating_point(), "cross_entropy takes floating logits [N,C], got ",
                     logits.scalar_type(), " ", logits.sizes());
-  TORCH_CHECK_VALUE(
-      targets.dim() == 1 && targets.size(0) == logits.size(0) && targets.scalar_type() == at::kLong,
-      "cross_entropy takes an int64 target for each of ", logits.size(0), " rows, got ", targets.scalar_type(), " ",
-      targets.sizes());
+  TORCH_CHECK_VALUE(targets.dim() == 1 && targets.size(0) == logits.size(0) && targets.scalar_type() == at::kLong,
+                    "cross_entropy takes an int64 target for each of ", logits.size(0), " rows, got ",
+                    targets.scalar_type(), " ", targets.sizes());
   const at::Tensor outside = (targets < 0).logical_or_(targets >= logits.size(1)).logical_and_(targets != ignore_index);
   TORCH_CHECK_INDEX(!outside.any().item<bool>(), "a target is out of bounds: they go from 0 to ", logits.size(1) - 1,
                     ", or are ", ignore_index);
 }
 
 at::Tensor probabilities_of(const at::Tensor& logits) {
-  if (logits.scalar_type() == at::kFloat || logits.scalar_type() == at::kDouble) return at::_softmax(logits, 1, false);
-  at::Tensor own = logits.to(at::kFloat);
-  at::_softmax_out(own, own, 1, false);
-  return own;
+  const bool wide = logits.scalar_type() == at::kFloat || logits.scalar_type() == at::kDouble;
+  at::Tensor out = fsdp::mapped_empty(logits.sizes(), logits.options().dtype(wide ? logits.scalar_type() : at::kFloat));
+  return at::_softmax_out(out, wide ? logits : out.copy_(logits), 1, false);
 }
 
 // −log p; by the logits where p is not a normal number, or rounded to 0.

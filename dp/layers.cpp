@@ -6,6 +6,8 @@
 
 #include <limits>
 
+#include "fsdp/mapped_memory.h"
+
 namespace ghostshard::dp {
 namespace {
 
@@ -57,7 +59,10 @@ void check_linear(const LinearUse& use, const at::Tensor& x) {
 at::Tensor affine_output(const LinearUse& use, const at::Tensor& x) {
   const at::Tensor w = use.weight->value();
   const at::Tensor w_dp = use.stored_transposed ? w : w.t();
-  return use.bias != nullptr && use.adds_bias ? at::addmm(use.bias->value(), x, w_dp) : at::mm(x, w_dp);
+  const bool adds_bias = use.bias != nullptr && use.adds_bias;
+  if (at::GradMode::is_enabled()) return adds_bias ? at::addmm(use.bias->value(), x, w_dp) : at::mm(x, w_dp);
+  at::Tensor y = fsdp::mapped_empty({x.size(0), w_dp.size(1)}, x.options());
+  return adds_bias ? at::addmm_out(y, use.bias->value(), x, w_dp) : at::mm_out(y, x, w_dp);
 }
 
 at::Tensor input_gradient(const LinearUse& use, const at::Tensor& g) {

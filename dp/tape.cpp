@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "fsdp/backward_pass.h"
+#include "fsdp/mapped_memory.h"
 #include "kernels/affine_norm.h"
 #include "kernels/embedding_norm.h"
 #include "kernels/scaled_sum.h"
@@ -28,7 +29,7 @@ HoldMemory::HoldMemory(int64_t capacity_bytes) : capacity_(capacity_bytes) {
 
 at::Tensor HoldMemory::take(at::IntArrayRef sizes) {
   used_ += c10::multiply_integers(sizes) * kFloatBytes;
-  return at::empty(sizes, at::kFloat);
+  return fsdp::mapped_empty(sizes, at::kFloat);
 }
 
 Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,

@@ -10,6 +10,8 @@
 #include <limits>
 #include <new>
 
+#include "fsdp/mapped_memory.h"
+
 namespace ghostshard::fsdp {
 namespace {
 
@@ -44,6 +46,7 @@ void reuse_host_memory() {
   // NOLINTEND(concurrency-mt-unsafe)
   static ReusingAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
+  keep_idle_memory(false);
 }
 
 }  // namespace ghostshard::fsdp

@@ -1,22 +1,146 @@
 #include "fsdp/mapped_memory.h"
 
+#include <c10/util/accumulate.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <new>
 
 namespace ghostshard::fsdp {
 namespace {
-constexpr size_t kWorthMapping = size_t{1} << 20;  // bytes; half of a huge page
+
+constexpr int64_t kPiece = int64_t{1} << 20;           // places begin and end at multiples: half of a huge page
+constexpr int64_t kMappedByHeaps = int64_t{32} << 20;  // bytes; glibc's DEFAULT_MMAP_THRESHOLD_MAX
+
+int64_t pieces_of(int64_t bytes) { return (bytes + kPiece - 1) / kPiece * kPiece; }
+
+class Range {
+ public:
+  // Never destroyed: tensors may outlive whatever is destroyed at exit.
+  static Range& get() {
+    static Range* const range = new Range;
+    return *range;
+  }
+
+  // nullptr where the range is full or was not to be had.
+  void* take(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (base_ == nullptr) return nullptr;
+    const int64_t first = places_.take(bytes);
+    if (first < 0) return nullptr;
+    if (first + bytes > usable_) {
+      if (mprotect(base_ + usable_, static_cast<size_t>(first + bytes - usable_), PROT_READ | PROT_WRITE) != 0) {
+        places_.give_back(first, bytes);
+        return nullptr;
+      }
+      madvise(base_ + usable_, static_cast<size_t>(first + bytes - usable_), MADV_HUGEPAGE);  // a wish
+      usable_ = first + bytes;
+    }
+    return base_ + first;
+  }
+
+  void give_back(void* memory, int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (!keeps_idle_) madvise(memory, static_cast<size_t>(bytes), MADV_DONTNEED);
+    places_.give_back(static_cast<char*>(memory) - base_, bytes);
+  }
+
+  void keep_idle(bool keep) {
+    const std::lock_guard lock(mutex_);
+    keeps_idle_ = keep;
+  }
+
+  bool keeps_idle() {
+    const std::lock_guard lock(mutex_);
+    return keeps_idle_;
+  }
+
+  void give_back_idle() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [first, size] : places_.free()) {
+      const int64_t used_once = std::min(first + size, usable_) - first;
+      if (used_once > 0) madvise(base_ + first, static_cast<size_t>(used_once), MADV_DONTNEED);
+    }
+  }
+
+ private:
+  Range() : places_(0) {
+    // Addresses alone: as many as there is memory. What is used is made accessible when it is.
+    const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / kPiece * kPiece;
+    void* const start =
+        mmap(nullptr, static_cast<size_t>(memory), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) return;  // NOLINT(performance-no-int-to-ptr): the system's macro
+    base_ = static_cast<char*>(start);
+    places_ = Places(memory);
+  }
+
+  std::mutex mutex_;
+  char* base_ = nullptr;
+  int64_t usable_ = 0;  // bytes from base_ on that are accessible
+  bool keeps_idle_ = true;
+  Places places_;
+};
+
+// Undefined where the range has no place.
+at::Tensor from_range(at::IntArrayRef sizes, const at::TensorOptions& options, int64_t bytes) {
+  const int64_t taken = pieces_of(bytes);
+  void* const memory = Range::get().take(taken);
+  if (memory == nullptr) return {};
+  return at::from_blob(
+      memory, sizes, [taken](void* given) { Range::get().give_back(given, taken); }, options);
+}
+
 }  // namespace
 
-at::Tensor mapped_zeros(int64_t elements) {
-  const size_t bytes = static_cast<size_t>(elements) * sizeof(float);
-  if (bytes < kWorthMapping) return at::zeros({elements}, at::kFloat);
-  void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (start == MAP_FAILED) throw std::bad_alloc();  // NOLINT(performance-no-int-to-ptr): the system's macro
-  madvise(start, bytes, MADV_HUGEPAGE);             // a wish: fresh pages are most of what a mapping costs
-  return at::from_blob(
-      start, {elements}, [bytes](void* mapped) { munmap(mapped, bytes); }, at::kFloat);
+int64_t Places::take(int64_t size) {
+  const auto found = std::find_if(free_.begin(), free_.end(), [&](const auto& place) { return place.second >= size; });
+  if (found == free_.end()) return -1;
+  const auto [first, available] = *found;
+  free_.erase(found);
+  if (available > size) free_.emplace(first + size, available - size);
+  return first;
 }
+
+void Places::give_back(int64_t first, int64_t size) {
+  auto next = free_.lower_bound(first);
+  if (next != free_.end() && next->first == first + size) {
+    size += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == first) {
+      before->second += size;
+      return;
+    }
+  }
+  free_.emplace(first, size);
+}
+
+at::Tensor mapped_zeros(int64_t elements) {
+  const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
+  if (bytes >= kPiece) {
+    const at::Tensor found = from_range({elements}, at::kFloat, bytes);
+    if (found.defined()) return found.zero_();
+  }
+  return at::zeros({elements}, at::kFloat);
+}
+
+at::Tensor mapped_empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const int64_t bytes = c10::multiply_integers(sizes) * static_cast<int64_t>(options.dtype().itemsize());
+  if (bytes >= kMappedByHeaps && options.device().is_cpu() && Range::get().keeps_idle()) {
+    const at::Tensor found = from_range(sizes, options, bytes);
+    if (found.defined()) return found;
+  }
+  return at::empty(sizes, options);
+}
+
+void keep_idle_memory(bool keep) {
+  Range::get().keep_idle(keep);
+  if (!keep) give_back_idle_memory();
+}
+
+void give_back_idle_memory() { Range::get().give_back_idle(); }
 
 }  // namespace ghostshard::fsdp

@@ -1,15 +1,45 @@
-// Memory for large messages that come and go within a step.
+// Memory for the large tensors that come and go with every microbatch: logits, held gradients, messages.
+//
+// A heap maps such blocks anew each time and gives them back, so that every use pays for fresh pages, which costs more
+// than what is computed on them. Here they come from one range of addresses whose pages stay: the lowest place that
+// fits, and what is given back is joined with its neighbours. The range holds no more than was in use at once (and
+// holes between), takes huge pages where the system lends them, and idle pages go back on request.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <map>
+#include <mutex>
 
 namespace ghostshard::fsdp {
 
-// float32 zeros [elements], contiguous. Large ones are mapped for themselves, in huge pages where the system lends
-// them, and go back to the system with the last reference: a heap would keep them, and grow by the holes between
-// what came and went around them. std::bad_alloc where there is no memory.
+// float32 zeros [elements], contiguous, on the CPU. std::bad_alloc where there is no memory.
 at::Tensor mapped_zeros(int64_t elements);
+
+// As at::empty; from the range where a heap would map it (glibc: from 32 MiB on), on a CPU.
+at::Tensor mapped_empty(at::IntArrayRef sizes, const at::TensorOptions& options);
+
+// Whether idle pages stay (they do at first). Where not, mapped_zeros gives its own back at once and mapped_empty
+// leaves memory to the heap: for programs whose heap keeps what is freed (fsdp/host_memory.h), which idle pages would
+// add to.
+void keep_idle_memory(bool keep);
+
+// Pages that no tensor uses go back to the system; the next use pays for fresh ones.
+void give_back_idle_memory();
+
+// Places in [0, capacity), the lowest first. Not synchronised; the range above is one of these and a mapping.
+class Places {
+ public:
+  explicit Places(int64_t capacity) : free_{{0, capacity}} {}
+  // The lowest free place of `size` > 0; -1 where there is none.
+  int64_t take(int64_t size);
+  // Gives back what take() gave, of the same size.
+  void give_back(int64_t first, int64_t size);
+  const std::map<int64_t, int64_t>& free() const { return free_; }  // first -> size, apart from each other
+
+ private:
+  std::map<int64_t, int64_t> free_;
+};
 
 }  // namespace ghostshard::fsdp

@@ -4,11 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <limits>
 #include <string>
 
-#include "fsdp/mapped_memory.h"
 #include "tests/dist/local_ranks.h"
 
 namespace ghostshard::fsdp {
@@ -154,26 +152,6 @@ TEST(ReduceScatter, groups_in_turn_have_a_buffer_only_in_their_turn) {
   EXPECT_THROW(gradients.flat(a), std::invalid_argument) << "closed again";
   EXPECT_EQ(message.use_count(), 1) << "nobody else keeps the memory";
   EXPECT_EQ(gradients.open_turn(a).abs().sum().item<float>(), 0) << "a new turn begins with zeros";
-}
-
-TEST(MappedMemory, is_zero_at_first_and_large_pieces_go_back_to_the_system) {
-  constexpr int64_t kLarge = int64_t{64} << 20;  // 256 MiB
-  const auto mapped = [] {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("VmRSS:")) return std::stoll(line.substr(6));
-    }
-    return 0LL;
-  };
-  const long long before = mapped();
-  for (const int64_t elements : {int64_t{0}, int64_t{3}, (int64_t{1} << 18) + 1, kLarge}) {
-    const at::Tensor zeros = mapped_zeros(elements);
-    EXPECT_EQ(zeros.numel(), elements);
-    EXPECT_TRUE(zeros.is_contiguous() && zeros.scalar_type() == at::kFloat);
-    EXPECT_EQ(at::count_nonzero(zeros).item<int64_t>(), 0);
-    zeros.fill_(1);
-  }
-  EXPECT_LT(mapped() - before, 64 * 1024) << "KiB";
 }
 
 }  // namespace

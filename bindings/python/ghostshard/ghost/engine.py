@@ -241,6 +241,7 @@ class GhostEngine:
         if self._session is not None:
             self._session.abandon()
             self._next = self._session.next
+            _native.load("engine").give_back_idle_memory()
         self._session = None
 
     # Backward and step ----------------------------------------------------------------------------------------------
@@ -372,6 +373,8 @@ class GhostEngine:
         if self.recording:
             self._begin(given)
             self._in_forward = True
+        elif self._session is not None and self._enabled:
+            _native.load("engine").give_back_idle_memory()  # an evaluation may need it
         return given.args, given.kwargs
 
     def _again(self, *args: Any, **kwargs: Any) -> Any:
