@@ -14,7 +14,7 @@ uint64_t sum_of_bits(const at::Tensor& a, const at::Tensor& g) {
   const int64_t a_chunks = device::fingerprint_chunks(bytes_of(a)), g_chunks = device::fingerprint_chunks(bytes_of(g));
   const at::Tensor sums = at::empty({a_chunks + g_chunks + 1}, a.options().dtype(at::kLong));
   auto* data = reinterpret_cast<uint64_t*>(sums.mutable_data_ptr<int64_t>());
-  const device::Stream stream = device::current_stream(a);
+  device::Stream stream = device::current_stream(a);
   device::fingerprint_chunks_of(a.const_data_ptr(), bytes_of(a), 0, data + 1, stream);
   // g's places begin where a's end, in words that no tensor of a's size has.
   device::fingerprint_chunks_of(g.const_data_ptr(), bytes_of(g), uint64_t{1} << 63, data + 1 + a_chunks, stream);
