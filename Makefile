@@ -20,7 +20,7 @@ help:
 	@echo '  make lint       fails where a C++ file is not formatted or clang-tidy finds something'
 	@echo '  make asan       the C++ tests with AddressSanitizer and UBSan; the last line is "N passed, N failed"'
 	@echo '  make tsan       the same with ThreadSanitizer'
-	@echo '  make test-gpu   the CUDA kernels: builds them (CUDA toolkit), and tests them where there is a GPU'
+	@echo '  make test-gpu   the CUDA kernels and the engine on them: builds (CUDA toolkit), and tests where there is a GPU'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'

@@ -2,29 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <stdexcept>
 
-namespace ghostshard::dp {
+#include "kernels/clip_factors.h"
 
-at::Tensor clip_factors(const at::Tensor& squared_norms, accountant::ClipNorm clip_norm) {
-  const at::Tensor factors = at::empty({squared_norms.size(0)}, at::kFloat);
-  const double* bounds = squared_norms.const_data_ptr<double>();
-  float* out = factors.data_ptr<float>();
-  constexpr double kShrink = 1.0 - 0x1p-22;
-  for (int64_t u = 0; u < factors.size(0); ++u) {
-    const double norm = std::sqrt(bounds[u]);
-    if (!(norm <= std::numeric_limits<double>::max())) {
-      out[u] = 0.0F;
-      continue;
-    }
-    const double exact = kShrink * (norm > clip_norm.value() ? clip_norm.value() / norm : 1.0);
-    auto rounded = static_cast<float>(exact);
-    if (static_cast<double>(rounded) > exact) rounded = std::nextafter(rounded, 0.0F);
-    out[u] = rounded;
-  }
-  return factors;
-}
+namespace ghostshard::dp {
 
 std::string to_string(Clipping clipping) {
   if (clipping == Clipping::kFlat) return "flat, per unit, over all trainable parameters";
@@ -40,7 +22,7 @@ Clipper::Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms
       options_(options),
       plan_(plan),
       sums_(std::make_shared<fsdp::GradientBuffers>(model, options.reduce_each)),
-      memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes)) {
+      memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes, model.device())) {
   for (const auto& group : model.groups()) layers_ += group->trainable() ? 1 : 0;
   plan_recording(options.planned_recording);
 }
@@ -112,12 +94,15 @@ GroupFactors Clipper::factors(const Tape& tape, accountant::ClipNorm clip_norm) 
   };
   const auto groups = static_cast<int64_t>(model_.groups().size());
   if (clipping_ == Clipping::kFlat) {
-    return GroupFactors(static_cast<size_t>(groups), clip_factors(agree(tape.squared_norms(shared_too)), clip_norm));
+    return GroupFactors(static_cast<size_t>(groups),
+                        kernels::clip_factors(agree(tape.squared_norms(shared_too)), clip_norm.value()));
   }
   const at::Tensor squared_norms = agree(tape.squared_norms_by_group(groups, shared_too));
   const accountant::ClipNorm share(clip_norm.value() / std::sqrt(static_cast<double>(layers_)));
   GroupFactors factors;
-  for (int64_t group = 0; group < groups; ++group) factors.push_back(clip_factors(squared_norms[group], share));
+  for (int64_t group = 0; group < groups; ++group) {
+    factors.push_back(kernels::clip_factors(squared_norms[group], share.value()));
+  }
   return factors;
 }
 

@@ -6,12 +6,12 @@
 // The bound each unit obeys: ‖c_u·g_u as added‖ ≤ C; per layer because the squares of K parts of at most C/√K add up to
 // at most C². Norms are upper bounds (kernels/norm_parts.h), factors are
 // rounded towards zero and shrunk by 2^-22 for the rounding of the product. A unit whose norm is not finite
-// contributes exactly zero (per layer: in that layer). Where layers are cut over the model axis, the norm of a unit is
-// all-reduced over it: each rank sends the bounds of what only it holds, model rank 0 also those of what all of them
-// hold. A sum of bounds is a bound (its float64 rounding, M·2^-53 for M ranks, is far inside the 2^-22), and all ranks
-// get the same bits, hence the same factors. What is left is the rounding of the float32 sum over units: removing a
-// unit also moves the rounding of every other addition, at worst by 2·gamma(n)·(sum of norms), n additions;
-// DpPlan::rounding_slack states it.
+// contributes exactly zero (per layer: in that layer; kernels/clip_factors.h). Where layers are cut over the model
+// axis, the norm of a unit is all-reduced over it: each rank sends the bounds of what only it holds, model rank 0 also
+// those of what all of them hold. A sum of bounds is a bound (its float64 rounding, M·2^-53 for M ranks, is far inside
+// the 2^-22), and all ranks get the same bits, hence the same factors. What is left is the rounding of the float32 sum
+// over units: removing a unit also moves the rounding of every other addition, at worst by 2·gamma(n)·(sum of norms), n
+// additions; DpPlan::rounding_slack states it.
 #pragma once
 
 #include <memory>
@@ -90,9 +90,5 @@ class Clipper {
   std::weak_ptr<Tape> open_;
   uint64_t sums_begun_ = 0;
 };
-
-// float32 [U] from float64 upper bounds of squared norms [U]: min(1, C/sqrt(n²)), rounded towards zero and shrunk by
-// 2^-22; 0 where the bound is not finite.
-at::Tensor clip_factors(const at::Tensor& squared_norms, accountant::ClipNorm clip_norm);
 
 }  // namespace ghostshard::dp

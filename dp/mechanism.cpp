@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "kernels/gaussian.h"
+#include "kernels/gaussian_tensor.h"
 
 namespace ghostshard::dp {
 namespace {
@@ -75,13 +75,11 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
   // Once in the whole mesh: the owners on replica 0. (On the model axis every rank owns other elements, or the same
   // ones of a parameter that all of them hold, and then draws the same noise.)
   if (model_.mesh().replica() != 0 || noise_scale_ == 0) return slice;
-  float* values = slice.data_ptr<float>();
   for (const fsdp::OwnedRange& range : group.owned()) {
     const fsdp::Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
     for (const fsdp::ElementRun& run : parameter.whole_runs(range.first, range.count)) {
-      float* const first = values + range.shard_offset + (run.first - range.first);
-      kernels::add_gaussian(noise_key_, parameter.id(), static_cast<uint64_t>(run.whole_first), noise_scale_,
-                            {first, static_cast<size_t>(run.count)});
+      kernels::add_gaussian(noise_key_, parameter.id(), static_cast<uint64_t>(run.whole_first), noise_scale_, slice,
+                            range.shard_offset + (run.first - range.first), run.count);
     }
   }
   return slice;

@@ -23,13 +23,13 @@ constexpr int64_t kFloatBytes = 4;
 
 }  // namespace
 
-HoldMemory::HoldMemory(int64_t capacity_bytes) : capacity_(capacity_bytes) {
+HoldMemory::HoldMemory(int64_t capacity_bytes, at::Device device) : capacity_(capacity_bytes), device_(device) {
   TORCH_CHECK_VALUE(capacity_bytes >= 0, "hold memory must be >= 0 bytes, got ", capacity_bytes);
 }
 
 at::Tensor HoldMemory::take(at::IntArrayRef sizes) {
   used_ += c10::multiply_integers(sizes) * kFloatBytes;
-  return fsdp::mapped_empty(sizes, at::kFloat);
+  return fsdp::mapped_empty(sizes, at::dtype(at::kFloat).device(device_));
 }
 
 Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,
@@ -67,7 +67,7 @@ Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
                              "' more often");
     }
     found.parameter = &parameter;
-    found.parts = kernels::NormParts::zeros(units_);
+    found.parts = kernels::NormParts::zeros(units_, memory_.device());
   }
   return found;
 }
@@ -211,7 +211,7 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
 }
 
 at::Tensor Tape::squared_norms(bool shared_too) const {
-  at::Tensor total = at::zeros({units_}, at::kDouble);
+  at::Tensor total = at::zeros({units_}, at::dtype(at::kDouble).device(memory_.device()));
   for (const auto& [id, book] : entries_) {
     if (shared_too || book.parameter->cut()) total.add_(kernels::norm_upper_bound_sq(book.parts));
   }
@@ -219,7 +219,7 @@ at::Tensor Tape::squared_norms(bool shared_too) const {
 }
 
 at::Tensor Tape::squared_norms_by_group(int64_t groups, bool shared_too) const {
-  at::Tensor totals = at::zeros({groups, units_}, at::kDouble);
+  at::Tensor totals = at::zeros({groups, units_}, at::dtype(at::kDouble).device(memory_.device()));
   for (const auto& [id, book] : entries_) {
     if (!shared_too && !book.parameter->cut()) continue;
     totals[book.parameter->group().index()].add_(kernels::norm_upper_bound_sq(book.parts));

@@ -30,17 +30,20 @@
 namespace ghostshard::dp {
 
 // What held gradients may take, in one microbatch. They come from the heap, not from a range of their own: while
-// backward goes on they take the place of the activations that it frees (see fsdp/host_memory.h for programs).
+// backward goes on they take the place of the activations that it frees (see fsdp/host_memory.h for programs). device:
+// the model's, and that of everything a tape keeps.
 class HoldMemory {
  public:
-  explicit HoldMemory(int64_t capacity_bytes);
+  explicit HoldMemory(int64_t capacity_bytes, at::Device device = at::kCPU);
   // float32 [sizes], counted. Always given: small vectors may exceed the capacity.
   at::Tensor take(at::IntArrayRef sizes);
+  at::Device device() const { return device_; }
   int64_t bytes_left() const { return capacity_ > used_ ? capacity_ - used_ : 0; }
   void reset() { used_ = 0; }
 
  private:
   int64_t capacity_;
+  at::Device device_;
   int64_t used_ = 0;
 };
 

@@ -70,7 +70,8 @@ std::vector<NamedTensor> named(const std::vector<Piece>& pieces) {
   std::vector<NamedTensor> tensors;
   tensors.reserve(pieces.size());
   for (const Piece& piece : pieces) {
-    tensors.push_back({piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values});
+    tensors.push_back(
+        {piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values.cpu()});
   }
   return tensors;
 }

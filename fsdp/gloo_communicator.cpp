@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fsdp/communicator_checks.h"
+#include "fsdp/communicator_self_test.h"
 
 namespace ghostshard::fsdp {
 
@@ -54,7 +55,7 @@ class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(std::string name, c10::intrusive_ptr<c10d::Backend> group)
       : name_(std::move(name)), rank_(group->getRank()), size_(group->getSize()), group_(std::move(group)) {
-    self_test();
+    self_test(*this, at::kCPU, name_);
     bytes_sent_ = 0;
   }
 
@@ -206,36 +207,6 @@ class GlooCommunicator final : public Communicator {
     if (!even) tensor.view(-1).copy_(padded.narrow(0, 0, n));
   }
 
-  // Every collective, in each type, on values whose results differ by rank and place.
-  void self_test() {
-    for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
-      const auto values = [&](int64_t first, int64_t count) { return at::arange(first, first + count, type); };
-      const auto expect = [&](const char* call, const at::Tensor& found, const at::Tensor& expected) {
-        if (!at::equal(found, expected)) {
-          throw std::runtime_error(describe(call) + ": the start-up test got wrong values (" + c10::toString(type) +
-                                   "); is this torch release one the build knows?");
-        }
-      };
-      at::Tensor out = at::zeros({3 * size_}, type);
-      all_gather(out, values(3 * rank_, 3))->wait();
-      expect("all_gather", out, values(0, 3 * size_));
-      all_to_all(out, values(0, 3 * size_) + 100 * rank_)->wait();
-      for (int64_t r = 0; r < size_; ++r) {
-        expect("all_to_all", out.narrow(0, 3 * r, 3), values(3 * rank_ + 100 * r, 3));
-      }
-      at::Tensor small = values(rank_, 3);
-      broadcast(small, size_ - 1);
-      expect("broadcast", small, values(size_ - 1, 3));
-      small = values(rank_, 3);
-      all_reduce_sum(small);
-      expect("all_reduce_sum", small, values(0, 3) * size_ + size_ * (size_ - 1) / 2);
-      small = values(rank_, 3);
-      all_reduce_max(small);
-      expect("all_reduce_max", small, values(size_ - 1, 3));
-    }
-    barrier();
-  }
-
   std::string name_;
   int64_t rank_, size_;
   uint32_t next_tag_ = 0;
@@ -245,30 +216,34 @@ class GlooCommunicator final : public Communicator {
 
 class LoneCommunicator final : public Communicator {
  public:
+  explicit LoneCommunicator(at::Device device) : device_(device) {}
   int64_t rank() const override { return 0; }
   int64_t size() const override { return 1; }
   int64_t bytes_sent() const override { return 0; }
   std::unique_ptr<PendingCollective> all_gather(at::Tensor out, at::Tensor in) override {
-    check_pair(out, 1, in, "all_gather");
+    check_pair(out, 1, in, "all_gather", device_);
     copy_bytes(out, in);
     return std::make_unique<Complete>();
   }
   std::unique_ptr<PendingCollective> all_to_all(at::Tensor out, at::Tensor in) override {
-    check_pair(out, 1, in, "all_to_all");
+    check_pair(out, 1, in, "all_to_all", device_);
     copy_bytes(out, in);
     return std::make_unique<Complete>();
   }
   std::unique_ptr<PendingCollective> exchange(at::Tensor out, at::Tensor in) override {
-    check_pair(out, 1, in, "exchange");
+    check_pair(out, 1, in, "exchange", device_);
     return std::make_unique<Complete>();
   }
   void broadcast(at::Tensor tensor, int64_t root) override {
-    check_tensor(tensor, "broadcast", "tensor");
+    check_tensor(tensor, "broadcast", "tensor", device_);
     if (root != 0) throw std::invalid_argument("broadcast: root must be rank 0, got " + std::to_string(root));
   }
-  void all_reduce_sum(at::Tensor tensor) override { check_tensor(tensor, "all_reduce_sum", "tensor"); }
-  void all_reduce_max(at::Tensor tensor) override { check_tensor(tensor, "all_reduce_max", "tensor"); }
+  void all_reduce_sum(at::Tensor tensor) override { check_tensor(tensor, "all_reduce_sum", "tensor", device_); }
+  void all_reduce_max(at::Tensor tensor) override { check_tensor(tensor, "all_reduce_max", "tensor", device_); }
   void barrier() override {}
+
+ private:
+  at::Device device_;
 };
 
 }  // namespace
@@ -292,6 +267,8 @@ std::unique_ptr<Communicator> adopt_gloo_communicator(const std::string& name, c
   return std::make_unique<GlooCommunicator>(name, std::move(backend));
 }
 
-std::unique_ptr<Communicator> make_lone_communicator() { return std::make_unique<LoneCommunicator>(); }
+std::unique_ptr<Communicator> make_lone_communicator(at::Device device) {
+  return std::make_unique<LoneCommunicator>(device);
+}
 
 }  // namespace ghostshard::fsdp

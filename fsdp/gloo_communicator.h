@@ -30,7 +30,7 @@ std::unique_ptr<Communicator> make_gloo_communicator(const GlooEndpoint& endpoin
 std::unique_ptr<Communicator> adopt_gloo_communicator(const std::string& name, const std::string& group);
 
 // One rank: copies, no process group.
-std::unique_ptr<Communicator> make_lone_communicator();
+std::unique_ptr<Communicator> make_lone_communicator(at::Device device = at::kCPU);
 
 // What an exception says, without the stack trace that c10::Error carries.
 std::string reason_of(const std::exception& error);

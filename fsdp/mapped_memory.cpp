@@ -118,13 +118,13 @@ void Places::give_back(int64_t first, int64_t size) {
   free_.emplace(first, size);
 }
 
-at::Tensor mapped_zeros(int64_t elements) {
+at::Tensor mapped_zeros(int64_t elements, at::Device device) {
   const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
-  if (bytes >= kPiece) {
+  if (bytes >= kPiece && device.is_cpu()) {
     const at::Tensor found = from_range({elements}, at::kFloat, bytes);
     if (found.defined()) return found.zero_();
   }
-  return at::zeros({elements}, at::kFloat);
+  return at::zeros({elements}, at::dtype(at::kFloat).device(device));
 }
 
 at::Tensor mapped_empty(at::IntArrayRef sizes, const at::TensorOptions& options) {

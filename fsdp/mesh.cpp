@@ -11,6 +11,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "fsdp/device_backend.h"
+#include "fsdp/device_communicator.h"
 #include "fsdp/failure_channel.h"
 #include "fsdp/gloo_communicator.h"
 
@@ -77,17 +79,17 @@ MeshShape shape_for(int64_t world_size, const std::optional<MeshShape>& wanted) 
 
 class SingleMesh final : public Mesh {
  public:
-  SingleMesh() : Mesh(0, {}) {}
+  explicit SingleMesh(at::Device on) : Mesh(0, {}, on), communicator_(make_lone_communicator(on)) {}
   Communicator& gather() override { return *communicator_; }
   Communicator& reduce() override { return *communicator_; }
   Communicator& replicate() override { return *communicator_; }
   Communicator& model() override { return *communicator_; }
-  Communicator& control() override { return *communicator_; }
+  Communicator& control() override { return *control_; }
   void announce_failure(const std::string&) noexcept override {}
   void watch_failures(std::function<void(const std::string&)>) override {}
 
  private:
-  std::unique_ptr<Communicator> communicator_ = make_lone_communicator();
+  std::unique_ptr<Communicator> communicator_, control_ = make_lone_communicator();
 };
 
 struct Rendezvous {
@@ -100,11 +102,14 @@ struct Rendezvous {
   std::string local_address;  // by which this host reaches the store; empty where unknown
   std::string prefix;         // keeps the keys of a restarted run apart from those of the run before it
   std::chrono::milliseconds timeout{};
+  at::Device device = at::kCPU;
 };
 
-class GlooMesh final : public Mesh {
+// Gloo for the host's tensors, the device's backend for those of a device.
+class RankMesh final : public Mesh {
  public:
-  explicit GlooMesh(const Rendezvous& where) : Mesh(where.rank, where.shape) {
+  explicit RankMesh(const Rendezvous& where)
+      : Mesh(where.rank, where.shape, where.device), watch_(std::make_shared<CollectiveWatch>(where.timeout)) {
     const std::string self = "rank " + std::to_string(rank()) + " of " + std::to_string(world_size());
     const std::string place = where.address + ":" + std::to_string(where.port);
     const auto seconds = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(where.timeout).count());
@@ -119,11 +124,24 @@ class GlooMesh final : public Mesh {
                                " s: " + reason_of(error));
     }
     // line: which of the parallel lines of an axis this rank stands on.
-    const auto communicator = [&](const std::string& name, int64_t line, int64_t place_on_line, int64_t size) {
-      if (size == 1) return make_lone_communicator();
+    const auto communicator = [&](const std::string& name, int64_t line, int64_t place_on_line, int64_t size,
+                                  at::Device on) {
+      if (size == 1) return make_lone_communicator(on);
       const std::string keys = where.prefix + "/" + name + "/" + std::to_string(line);
+      auto own_keys = c10::make_intrusive<c10d::PrefixStore>(keys, store_);
       try {
-        return make_gloo_communicator({.store = c10::make_intrusive<c10d::PrefixStore>(keys, store_),
+        if (!on.is_cpu()) {
+          return make_device_communicator({.backend = make_device_backend({.store = std::move(own_keys),
+                                                                           .rank = place_on_line,
+                                                                           .size = size,
+                                                                           .timeout = where.timeout,
+                                                                           .high_priority = name == "gather"},
+                                                                          on),
+                                           .name = name,
+                                           .device = on,
+                                           .watch = watch_});
+        }
+        return make_gloo_communicator({.store = std::move(own_keys),
                                        .name = name,
                                        .rank = place_on_line,
                                        .size = size,
@@ -137,11 +155,12 @@ class GlooMesh final : public Mesh {
     };
     const MeshShape& s = shape();
     const int64_t shard_line = replica() * s.model + model_rank();
-    gather_ = communicator("gather", shard_line, shard_rank(), s.shard);
-    reduce_ = communicator("reduce", shard_line, shard_rank(), s.shard);
-    replicate_ = communicator("replicate", shard_rank() * s.model + model_rank(), replica(), s.replicate);
-    model_ = communicator("model", data_rank(), model_rank(), s.model);
-    control_ = communicator("control", 0, rank(), world_size());
+    // Host memory first: whoever is missing is missed by a rank that can still say so.
+    control_ = communicator("control", 0, rank(), world_size(), at::kCPU);
+    gather_ = communicator("gather", shard_line, shard_rank(), s.shard, device());
+    reduce_ = communicator("reduce", shard_line, shard_rank(), s.shard, device());
+    replicate_ = communicator("replicate", shard_rank() * s.model + model_rank(), replica(), s.replicate, device());
+    model_ = communicator("model", data_rank(), model_rank(), s.model, device());
   }
 
   Communicator& gather() override { return *gather_; }
@@ -151,7 +170,12 @@ class GlooMesh final : public Mesh {
   Communicator& control() override { return *control_; }
   void announce_failure(const std::string& message) noexcept override { failure_->announce(message); }
   void watch_failures(std::function<void(const std::string&)> on_failure) override {
-    failure_->watch(std::move(on_failure));
+    failure_->watch(on_failure);
+    if (device().is_cpu()) return;
+    watch_->start([this, on_failure = std::move(on_failure)](const std::string& sentence) {
+      announce_failure(sentence);
+      on_failure("rank " + std::to_string(rank()) + ": " + sentence);
+    });
   }
 
  private:
@@ -168,6 +192,7 @@ class GlooMesh final : public Mesh {
   // Destroyed from the bottom up: the communicators, the watching thread, then the store that they use.
   c10::intrusive_ptr<c10d::Store> store_;
   std::unique_ptr<FailureChannel> failure_;
+  std::shared_ptr<CollectiveWatch> watch_;
   std::unique_ptr<Communicator> gather_, reduce_, replicate_, model_, control_;
 };
 
@@ -199,7 +224,7 @@ MeshShape MeshShape::parse(const std::string& text) {
   return shape;
 }
 
-std::unique_ptr<Mesh> Mesh::single() { return std::make_unique<SingleMesh>(); }
+std::unique_ptr<Mesh> Mesh::single(at::Device device) { return std::make_unique<SingleMesh>(device); }
 
 std::unique_ptr<Mesh> Mesh::connect(const std::string& address, int port, int64_t rank, int64_t world_size,
                                     bool serve_store, std::chrono::seconds timeout,
@@ -213,7 +238,7 @@ std::unique_ptr<Mesh> Mesh::connect(const std::string& address, int port, int64_
   require(timeout.count() > 0, "timeout must be positive", timeout.count());
   const MeshShape checked = shape_for(world_size, shape);
   if (world_size == 1) return single();
-  return std::make_unique<GlooMesh>(Rendezvous{.address = address,
+  return std::make_unique<RankMesh>(Rendezvous{.address = address,
                                                .port = static_cast<uint16_t>(port),
                                                .rank = rank,
                                                .shape = checked,
@@ -224,16 +249,23 @@ std::unique_ptr<Mesh> Mesh::connect(const std::string& address, int port, int64_
                                                .timeout = timeout});
 }
 
-std::unique_ptr<Mesh> Mesh::from_environment(std::chrono::seconds timeout, const std::optional<MeshShape>& shape) {
+std::unique_ptr<Mesh> Mesh::from_environment(std::chrono::seconds timeout, const std::optional<MeshShape>& shape,
+                                             at::Device device) {
+  if (!device.is_cpu() && !device.has_index()) {
+    constexpr int64_t kMostDevices = 127;
+    const int64_t own = environment("LOCAL_RANK") ? required_integer("LOCAL_RANK", 0, kMostDevices) : 0;
+    device.set_index(static_cast<c10::DeviceIndex>(own));
+  }
+  take_device(device);
   if (!environment("RANK") && !environment("WORLD_SIZE")) {
     shape_for(1, shape);
-    return single();
+    return single(device);
   }
   constexpr int64_t kMostRanks = 1 << 20;
   const int64_t world_size = required_integer("WORLD_SIZE", 1, kMostRanks);
   const int64_t rank = required_integer("RANK", 0, world_size - 1);
   const MeshShape checked = shape_for(world_size, shape);
-  if (world_size == 1) return single();
+  if (world_size == 1) return single(device);
   const int64_t port = required_integer("MASTER_PORT", 1, 65535);
   const auto address = environment("MASTER_ADDR");
   if (!address || address->empty()) {
@@ -242,7 +274,7 @@ std::unique_ptr<Mesh> Mesh::from_environment(std::chrono::seconds timeout, const
   // As torch.distributed's env:// rendezvous reads it.
   const bool agent_serves = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
   const bool one_host = environment("LOCAL_WORLD_SIZE").value_or("") == std::to_string(world_size);
-  return std::make_unique<GlooMesh>(
+  return std::make_unique<RankMesh>(
       Rendezvous{.address = *address,
                  .port = static_cast<uint16_t>(port),
                  .rank = rank,
@@ -251,7 +283,8 @@ std::unique_ptr<Mesh> Mesh::from_environment(std::chrono::seconds timeout, const
                  .loopback = one_host || is_loopback(*address),
                  .local_address = address_towards(*address, static_cast<int>(port)),
                  .prefix = "ghostshard/" + environment("TORCHELASTIC_RESTART_COUNT").value_or("0"),
-                 .timeout = timeout});
+                 .timeout = timeout,
+                 .device = device});
 }
 
 }  // namespace ghostshard::fsdp

@@ -2,7 +2,7 @@
 //
 // Joins a run started by `torchrun --no-python` (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; where
 // TORCHELASTIC_USE_AGENT_STORE is set torchrun serves the store and every rank is a client). Without these variables
-// the mesh has one rank and no process group. Gloo on CPUs.
+// the mesh has one rank and no process group. Gloo between CPUs, NCCL between CUDA devices (one to a rank).
 //
 // Three axes. Ranks along *shard* hold different slices of the weights (fully sharded data parallel); ranks along
 // *replicate* hold the same slices and see other data (hybrid sharding); ranks along *model* see the same data and
@@ -33,9 +33,10 @@ class PendingCollective {
   virtual void wait() = 0;
 };
 
-// One communicator for contiguous CPU tensors of float32, float64 or int64. Every rank must issue the same calls in the
-// same order, from one thread at a time. With one rank each call is a copy or nothing. A lost peer or a time-out is a
-// std::runtime_error naming the call and the communicator; after one the communicator is good for nothing more.
+// One communicator for contiguous tensors of float32, float64 or int64 on one device. Every rank must issue the same
+// calls in the same order, from one thread at a time. With one rank each call is a copy or nothing. A lost peer or a
+// time-out is a std::runtime_error naming the call and the communicator; after one the communicator is good for nothing
+// more.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -72,11 +73,13 @@ class Mesh {
  public:
   // From torchrun's environment; without a shape all ranks stand on the shard axis. Throws std::invalid_argument
   // (variable and value) for an environment that is there but wrong and for a shape of another number of ranks,
-  // std::runtime_error if the others do not come within the time-out.
+  // std::runtime_error if the others do not come within the time-out. device: of the models; CUDA without an index is
+  // the device numbered LOCAL_RANK. std::invalid_argument where the build or the machine does not have it.
   static std::unique_ptr<Mesh> from_environment(std::chrono::seconds timeout,
-                                                const std::optional<MeshShape>& shape = std::nullopt);
+                                                const std::optional<MeshShape>& shape = std::nullopt,
+                                                at::Device device = at::kCPU);
   // One rank, no environment, no process group.
-  static std::unique_ptr<Mesh> single();
+  static std::unique_ptr<Mesh> single(at::Device device = at::kCPU);
   // W ranks as threads or processes of a test: explicit store address.
   static std::unique_ptr<Mesh> connect(const std::string& address, int port, int64_t rank, int64_t world_size,
                                        bool serve_store, std::chrono::seconds timeout,
@@ -96,6 +99,10 @@ class Mesh {
   int64_t data_rank() const { return rank_ / shape_.model; }
   int64_t data_size() const { return shape_.replicate * shape_.shard; }
 
+  // Where the weights of models on this mesh are, and everything that is computed of them. The first four communicators
+  // take tensors on it; control() always takes the host's.
+  at::Device device() const { return device_; }
+
   // Each kind of traffic has a communicator of its own, so that none waits for another.
   virtual Communicator& gather() = 0;     // shard axis: weights
   virtual Communicator& reduce() = 0;     // shard axis: gradients
@@ -107,15 +114,18 @@ class Mesh {
   // of the run wins.
   virtual void announce_failure(const std::string& message) noexcept = 0;
   // Calls on_failure once, on a thread of the mesh, when another rank has announced a failure (message begins with
-  // "rank R: "). Polls the store twice a second on a connection of its own.
+  // "rank R: "). Polls the store twice a second on a connection of its own. Where collectives are queued on a device,
+  // it is also called (and the others are told) when one of this rank's is not complete within the time-out.
   virtual void watch_failures(std::function<void(const std::string&)> on_failure) = 0;
 
  protected:
-  Mesh(int64_t rank, const MeshShape& shape) : rank_(rank), shape_(shape) {}
+  Mesh(int64_t rank, const MeshShape& shape, at::Device device = at::kCPU)
+      : rank_(rank), shape_(shape), device_(device) {}
 
  private:
   int64_t rank_;
   MeshShape shape_;
+  at::Device device_;
 };
 
 }  // namespace ghostshard::fsdp

@@ -141,7 +141,8 @@ class AdamW final : public ShardOptimizer {
  private:
   void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights,
               const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) override {
-    const std::vector<at::Tensor> counts(weights.size(), at::full({}, static_cast<double>(steps()), at::kFloat));
+    const std::vector<at::Tensor> counts(weights.size(),
+                                         at::full({}, static_cast<double>(steps()), weights.front().options()));
     at::_fused_adamw_(weights, gradients, slices.of(first_moment_), slices.of(second_moment_),
                       /*max_exp_avg_sqs=*/at::TensorList(), counts, learning_rate, options_.beta1, options_.beta2,
                       weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false);

@@ -1,4 +1,4 @@
-// Optimizers on this rank's shards, by torch's fused CPU kernels in place. They see flat slices only and never touch
+// Optimizers on this rank's shards, by torch's fused kernels in place. They see flat slices only and never touch
 // padding. Weight decay applies to parameters with two or more extents only (not to biases and norms), as GPT-2 is
 // trained.
 #pragma once

@@ -76,7 +76,9 @@ void GroupedParameters::declare(const UnitSpec& unit, int64_t index, const Plann
 }
 
 void GroupedParameters::allocate_shards() {
-  for (const auto& group : groups_) group->shard_ = at::zeros({group->plan_.shard_size()}, at::kFloat);
+  for (const auto& group : groups_) {
+    group->shard_ = at::zeros({group->plan_.shard_size()}, at::dtype(at::kFloat).device(device()));
+  }
 }
 
 int64_t GroupedParameters::parameter_count() const {

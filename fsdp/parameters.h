@@ -107,6 +107,8 @@ class GroupedParameters {
   GroupedParameters& operator=(const GroupedParameters&) = delete;
 
   Mesh& mesh() const { return mesh_; }
+  // Of weights, gradients, optimizer states and everything that is recorded and drawn for them: the mesh's.
+  at::Device device() const { return mesh_.device(); }
   int64_t unit_count() const { return static_cast<int64_t>(units_.size()); }
   int64_t parameter_count() const;                            // elements of whole parameters, trainable and frozen
   int64_t trainable_parameter_count() const;                  // likewise

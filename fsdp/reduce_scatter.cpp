@@ -22,25 +22,34 @@ const at::Tensor& of_group(const std::vector<at::Tensor>& buffers, const FlatGro
   return buffer;
 }
 
-void check_flat(const at::Tensor& tensor, int64_t elements, const char* name) {
+void check_flat(const at::Tensor& tensor, int64_t elements, at::Device device, const char* name) {
   if (!tensor.defined() || tensor.scalar_type() != at::kFloat || !tensor.is_contiguous() ||
-      tensor.numel() != elements) {
-    throw std::invalid_argument(
-        std::string(name) + " must be contiguous float32 of " + std::to_string(elements) + " elements, got " +
-        (tensor.defined() ? std::to_string(tensor.numel()) + " of " + c10::toString(tensor.scalar_type())
-                          : "an undefined tensor"));
+      tensor.numel() != elements || tensor.device() != device) {
+    throw std::invalid_argument(std::string(name) + " must be contiguous float32 of " + std::to_string(elements) +
+                                " elements on " + device.str() + ", got " +
+                                (tensor.defined()
+                                     ? std::to_string(tensor.numel()) + " of " + c10::toString(tensor.scalar_type()) +
+                                           " on " + tensor.device().str()
+                                     : "an undefined tensor"));
   }
 }
 
-// own[i] += slices[0][i], then slices[1][i], …: each element's order is fixed. In pieces that stay in the cache, so
-// that own is read and written once.
-void add_in_order(float* own, const std::vector<const float*>& slices, int64_t count) {
+// own[i] += slices[0][i], then slices[1][i], …: each element's order is fixed. In host memory in pieces that stay in
+// the cache, so that own is read and written once.
+void add_in_order(at::Tensor own, const std::vector<at::Tensor>& slices) {
+  if (!own.device().is_cpu()) {
+    for (const at::Tensor& slice : slices) own.add_(slice);
+    return;
+  }
   constexpr int64_t kPiece = 4096;
-  at::parallel_for(0, count, 16 * kPiece, [&](int64_t begin, int64_t end) {
+  float* const sum = own.mutable_data_ptr<float>();
+  std::vector<const float*> added;
+  for (const at::Tensor& slice : slices) added.push_back(slice.const_data_ptr<float>());
+  at::parallel_for(0, own.numel(), 16 * kPiece, [&](int64_t begin, int64_t end) {
     for (int64_t first = begin; first < end; first += kPiece) {
       const int64_t last = std::min(end, first + kPiece);
-      for (const float* slice : slices) {
-        for (int64_t i = first; i < last; ++i) own[i] += slice[i];
+      for (const float* slice : added) {
+        for (int64_t i = first; i < last; ++i) sum[i] += slice[i];
       }
     }
   });
@@ -48,13 +57,11 @@ void add_in_order(float* own, const std::vector<const float*>& slices, int64_t c
 
 // [flat_size]: every rank's shard, one after the other. Zeros between the shards' ends travel too.
 at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer) {
-  at::Tensor packed = mapped_zeros(plan.flat_size());
-  const float* from = buffer.const_data_ptr<float>();
-  float* to = packed.mutable_data_ptr<float>();
+  at::Tensor packed = mapped_zeros(plan.flat_size(), buffer.device());
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
     for (const OwnedRange& range : plan.owned(rank)) {
-      const float* first = from + plan.offset(range.tensor) + range.first;
-      std::copy_n(first, range.count, to + rank * plan.shard_size() + range.shard_offset);
+      packed.narrow(0, rank * plan.shard_size() + range.shard_offset, range.count)
+          .copy_(buffer.narrow(0, plan.offset(range.tensor) + range.first, range.count));
     }
   }
   return packed;
@@ -63,11 +70,12 @@ at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer) {
 }  // namespace
 
 GradientBuffers::GradientBuffers(const GroupedParameters& model, std::vector<bool> in_turn)
-    : in_turn_(std::move(in_turn)) {
+    : in_turn_(std::move(in_turn)), device_(model.device()) {
   in_turn_.resize(model.groups().size(), false);
   for (const auto& group : model.groups()) {
     const bool whole = group->trainable() && !this->in_turn(*group);
-    flat_.push_back(whole ? at::zeros({group->plan().buffer_size()}, at::kFloat) : at::Tensor());
+    flat_.push_back(whole ? at::zeros({group->plan().buffer_size()}, at::dtype(at::kFloat).device(device_))
+                          : at::Tensor());
   }
 }
 
@@ -80,7 +88,7 @@ bool GradientBuffers::any_in_turn() const {
 at::Tensor GradientBuffers::open_turn(const FlatGroup& group) {
   if (!group.trainable() || !in_turn(group)) throw std::logic_error("only groups that are in turn have turns");
   at::Tensor& buffer = flat_[static_cast<size_t>(group.index())];
-  if (!buffer.defined()) buffer = mapped_zeros(group.plan().buffer_size());
+  if (!buffer.defined()) buffer = mapped_zeros(group.plan().buffer_size(), device_);
   return buffer;
 }
 
@@ -102,7 +110,9 @@ void GradientBuffers::zero() {
 
 ShardBuffers::ShardBuffers(const GroupedParameters& model) {
   for (const auto& group : model.groups()) {
-    shard_.push_back(group->trainable() ? at::zeros({group->plan().shard_size()}, at::kFloat) : at::Tensor());
+    shard_.push_back(group->trainable()
+                         ? at::zeros({group->plan().shard_size()}, at::dtype(at::kFloat).device(model.device()))
+                         : at::Tensor());
   }
 }
 
@@ -130,7 +140,7 @@ void ReduceScatter::begin(const FlatGroup& group, at::Tensor message) {
     throw std::invalid_argument("reduce: the group must be trainable, got the frozen group of parameter '" +
                                 group.parameters().front()->name() + "'");
   }
-  check_flat(message, group.plan().buffer_size(), "reduce: message");
+  check_flat(message, group.plan().buffer_size(), model_.device(), "reduce: message");
   if (static_cast<int64_t>(in_flight_.size()) >= kMostInFlight) {
     throw std::logic_error("reduce: at most " + std::to_string(kMostInFlight) +
                            " groups may be in flight; finish the oldest first");
@@ -140,7 +150,7 @@ void ReduceScatter::begin(const FlatGroup& group, at::Tensor message) {
   if (model_.mesh().shape().shard > 1 && !group.plan().slices_of_buffer()) message = pack(group.plan(), message);
   started->message = std::move(message);
   if (model_.mesh().shape().shard > 1) {
-    started->received = mapped_zeros(started->message.numel());
+    started->received = mapped_zeros(started->message.numel(), model_.device());
     started->exchange = model_.mesh().reduce().exchange(started->received, started->message);
   }
   in_flight_.push_back(std::move(started));
@@ -152,19 +162,18 @@ void ReduceScatter::finish(const FlatGroup& group, at::Tensor own) {
                            group.parameters().front()->name() + "'");
   }
   const int64_t size = group.plan().shard_size();
-  check_flat(own, size, "reduce: own");
+  check_flat(own, size, model_.device(), "reduce: own");
   const std::unique_ptr<InFlight> done = std::move(in_flight_.front());
   in_flight_.pop_front();
   if (done->exchange != nullptr) done->exchange->wait();
   Mesh& mesh = model_.mesh();
   if (mesh.replica() != 0) own.zero_();
-  std::vector<const float*> slices;
+  std::vector<at::Tensor> slices;
   const int64_t rank = mesh.shard_rank();
   for (int64_t r = 0; r < mesh.shape().shard; ++r) {
-    const at::Tensor& from = r == rank ? done->message : done->received;
-    slices.push_back(from.const_data_ptr<float>() + r * size);
+    slices.push_back((r == rank ? done->message : done->received).narrow(0, r * size, size));
   }
-  add_in_order(own.mutable_data_ptr<float>(), slices, size);
+  add_in_order(own, slices);
   // In order of replicas, so it begins with replica 0's slice and the starting values in it.
   if (mesh.shape().replicate > 1) mesh.replicate().all_reduce_sum(own);
 }

@@ -20,7 +20,7 @@
 
 namespace ghostshard::fsdp {
 
-// Whole-size float32 buffers [buffer_size] for the trainable groups of a model, zero at first.
+// Whole-size float32 buffers [buffer_size] for the trainable groups of a model, on its device, zero at first.
 class GradientBuffers {
  public:
   explicit GradientBuffers(const GroupedParameters& model) : GradientBuffers(model, {}) {}
@@ -39,9 +39,10 @@ class GradientBuffers {
  private:
   std::vector<at::Tensor> flat_;  // by group index; undefined for frozen groups
   std::vector<bool> in_turn_;
+  at::Device device_;
 };
 
-// Shard-size float32 buffers [shard_size] for the trainable groups: noise, sums, gradients of the owner's slices.
+// Shard-size float32 buffers [shard_size] for the trainable groups, on the model's device: noise, sums, gradients.
 class ShardBuffers {
  public:
   explicit ShardBuffers(const GroupedParameters& model);

@@ -78,11 +78,11 @@ void ShardedModel::set_parameter(const Parameter& parameter, const at::Tensor& w
 at::Tensor ShardedModel::whole_parameter(const Parameter& parameter) {
   const at::NoGradGuard no_grad;
   const at::Tensor part = whole_part(parameter);
-  if (!parameter.cut()) return part;
+  if (!parameter.cut()) return part.cpu();
   const int64_t ranks = mesh().shape().model;
-  const at::Tensor parts = at::empty({ranks * part.numel()}, at::kFloat);
+  const at::Tensor parts = at::empty({ranks * part.numel()}, part.options());
   mesh().model().all_gather(parts, part)->wait();
-  return join_parts(parts, parameter.whole_shape(), parameter.split(), ranks);
+  return join_parts(parts.cpu(), parameter.whole_shape(), parameter.split(), ranks);
 }
 
 at::Tensor ShardedModel::whole_part(const Parameter& parameter) {
@@ -92,7 +92,7 @@ at::Tensor ShardedModel::whole_part(const Parameter& parameter) {
     return parameter.value().clone();
   }
   const FlatGroup& group = parameter.group();
-  at::Tensor flat = at::empty({group.plan().flat_size()}, at::kFloat);
+  at::Tensor flat = at::empty({group.plan().flat_size()}, group.shard().options());
   mesh().gather().all_gather(flat, group.shard())->wait();
   return flat.narrow(0, parameter.offset(), parameter.numel()).view(parameter.shape()).clone();
 }

@@ -56,15 +56,15 @@ class ShardedModel final : public GroupedParameters {
 
   // This rank's shards get their part of a whole tensor; every rank calls it with the same values. Shape must fit.
   void set_parameter(const Parameter& parameter, const at::Tensor& whole);
-  // The whole tensor in float32 (the master weights), on every rank, as a copy. A collective: every rank must call it
-  // for the same parameter.
+  // The whole tensor in float32 (the master weights), on every rank, as a copy in host memory. A collective: every rank
+  // must call it for the same parameter.
   at::Tensor whole_parameter(const Parameter& parameter);
   // After shards were changed: what is gathered is out of date. (set_parameter and optimizers call it, and call
   // wait_for_gathers() before they change anything.)
   void weights_changed();
 
  private:
-  at::Tensor whole_part(const Parameter& parameter);  // this model rank's part, gathered over the shard axis
+  at::Tensor whole_part(const Parameter& parameter);  // this model rank's part, gathered over the shard axis; a copy
   at::Tensor value_of(const Parameter& parameter) const override;  // a view of the gathered buffer
   friend class Lease;
   friend struct UnitPassage;

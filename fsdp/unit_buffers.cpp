@@ -14,6 +14,7 @@ UnitBuffers::UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs,
       compute_dtype_(compute_dtype),
       rounded_(groups.size()),
       rounded_version_(groups.size(), -1) {
+  const auto options = at::dtype(compute_dtype_).device(mesh.device());
   // Slots 0 and 1 are shared; a unit to keep gets one more of its own. The place of a unit is fixed for good: what an
   // operation remembers as a view of its weights is right again once the unit is gathered again.
   size_t shared = 0;
@@ -29,7 +30,7 @@ UnitBuffers::UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs,
   for (const auto& group : groups) units_[static_cast<size_t>(group->unit())].groups.push_back(group.get());
   if (compute_dtype_ != at::kFloat) {
     for (const auto& group : groups) {
-      rounded_[static_cast<size_t>(group->index())] = at::zeros({group->plan().shard_size()}, compute_dtype_);
+      rounded_[static_cast<size_t>(group->index())] = at::zeros({group->plan().shard_size()}, options);
     }
   }
   if (mesh_.shape().shard == 1) {
@@ -45,7 +46,7 @@ UnitBuffers::UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs,
     for (const FlatGroup* group : unit.groups) sum += group->plan().flat_size();
     elements[unit.slot] = std::max(elements[unit.slot], sum);
   }
-  for (size_t s = 0; s < slots_.size(); ++s) slots_[s].memory = at::zeros({elements[s]}, compute_dtype_);
+  for (size_t s = 0; s < slots_.size(); ++s) slots_[s].memory = at::zeros({elements[s]}, options);
   for (const Unit& unit : units_) {
     int64_t offset = 0;
     for (const FlatGroup* group : unit.groups) {

@@ -35,6 +35,14 @@ std::vector<int64_t> gradient_tiles_before(const LinearShape& shape, const Segme
   return tiles_before(segments, [&](int64_t) { return rectangle_tiles(shape.outputs, shape.inputs); });
 }
 
+std::vector<int64_t> pair_tiles_before(const Segments& rows, const Segments& columns) {
+  std::vector<int64_t> before{0};
+  for (int64_t u = 0; u < rows.units(); ++u) {
+    before.push_back(before.back() + rectangle_tiles(rows.length(u), columns.length(u)));
+  }
+  return before;
+}
+
 PassingTiles passing_tiles_before(const LinearShape& shape, const Segments& segments) {
   return {.gram = tiles_before(
               segments, [&](int64_t rows) { return gradient_is_sooner(shape, rows) ? 0 : triangle_tiles(rows); }),

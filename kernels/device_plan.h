@@ -13,6 +13,9 @@ namespace ghostshard::kernels {
 std::vector<int64_t> gram_tiles_before(const Segments& segments);
 std::vector<int64_t> gradient_tiles_before(const LinearShape& shape, const Segments& segments);
 
+// Of each unit's rectangle of rows by columns.
+std::vector<int64_t> pair_tiles_before(const Segments& rows, const Segments& columns);
+
 // The same for passing_norm: each unit has tiles of one kind, and of the other none.
 struct PassingTiles {
   std::vector<int64_t> gram;

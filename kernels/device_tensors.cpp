@@ -45,7 +45,8 @@ DeviceRowPair device_row_pair(const char* op, const at::Tensor& a, const at::Ten
 at::ScalarType sum_type(at::ScalarType rows) { return rows == at::kDouble ? at::kDouble : at::kFloat; }
 
 at::Tensor uploaded(const std::vector<int64_t>& values, const at::Tensor& like) {
-  return at::tensor(values, at::kLong).to(like.device());
+  // From memory that is not pinned: the values have been taken when this returns, and nobody waits for the device.
+  return at::tensor(values, at::kLong).to(like.device(), at::kLong, /*non_blocking=*/true);
 }
 
 device::Parts device_parts(const NormParts& parts) {

@@ -125,6 +125,9 @@ void embedding_scaled_sum(const at::Tensor& ids, const at::Tensor& e, const Segm
 
 void embedding_into_held(const at::Tensor& ids, const at::Tensor& e, const Segments& segments, at::Tensor held,
                          NormParts& parts) {
+  if (device::runs_on_device(e)) {
+    return on_device::embedding_into_held(ids, e, segments, held, parts);
+  }
   constexpr const char* op = "embedding_into_held";
   require_dense_cpu(op, "held", held);
   require(held.dim() == 3 && held.size(0) == segments.units(), op, ": held must be [", segments.units(),

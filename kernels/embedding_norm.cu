@@ -25,6 +25,22 @@ void sort_lookup(const Lookup& lookup, const LookupOrder& order, bool by_unit, S
   }
 }
 
+template <typename Type>
+using SumOf = std::conditional_t<std::is_same_v<Type, double>, double, float>;
+
+template <typename Type>
+void launch_runs(const Lookup& lookup, const LookupOrder& order, const float* factors, void* out, Stream stream) {
+  launch("scaled_runs", scaled_runs<Type, SumOf<Type>>, {.work = lookup.e.rows, .threads = kLookupThreads}, stream,
+         {.e = static_cast<const Type*>(lookup.e.data),
+          .count = lookup.e.rows,
+          .columns = lookup.e.columns,
+          .units = lookup.units,
+          .keys = order.sorted_keys,
+          .rows = order.sorted_rows,
+          .factors = factors,
+          .out = static_cast<SumOf<Type>*>(out)});
+}
+
 }  // namespace
 
 void add_lookup_norms(const Lookup& lookup, const LookupOrder& order, const LookupNorms& work, const Parts& parts,
@@ -58,19 +74,28 @@ void add_lookup_norms(const Lookup& lookup, const LookupOrder& order, const Look
 void add_scaled_lookups(const Lookup& lookup, const LookupOrder& order, const float* factors, void* out,
                         Stream stream) {
   sort_lookup(lookup, order, /*by_unit=*/false, stream);
+  visit_element(lookup.e.element, [&](auto zero) { launch_runs<decltype(zero)>(lookup, order, factors, out, stream); });
+}
+
+int64_t held_chunks(int64_t elements_of_a_unit) { return ceil_div(elements_of_a_unit, kHeldChunk); }
+
+// NOLINTNEXTLINE(readability-non-const-parameter): the kernel writes partials
+void add_lookups_to_held(const Lookup& lookup, const LookupOrder& order, void* held, double* partials,
+                         const Parts& parts, Stream stream) {
+  // Keys count the table rows of all units, and so do held's rows.
+  sort_lookup(lookup, order, /*by_unit=*/true, stream);
+  const int64_t elements = lookup.table_rows * lookup.e.columns;
   visit_element(lookup.e.element, [&](auto zero) {
     using Type = decltype(zero);
-    using Sum = std::conditional_t<std::is_same_v<Type, double>, double, float>;
-    launch("scaled_runs", scaled_runs<Type, Sum>, {.work = lookup.e.rows, .threads = kLookupThreads}, stream,
-           {.e = static_cast<const Type*>(lookup.e.data),
-            .count = lookup.e.rows,
-            .columns = lookup.e.columns,
-            .units = lookup.units,
-            .keys = order.sorted_keys,
-            .rows = order.sorted_rows,
-            .factors = factors,
-            .out = static_cast<Sum*>(out)});
+    launch_runs<Type>(lookup, order, nullptr, held, stream);
+    launch("held_squares", held_squares<SumOf<Type>>,
+           {.work = lookup.units.count * held_chunks(elements),
+            .threads = kLookupThreads,
+            .shared_bytes = sizeof(BlockSum<kLookupThreads>)},
+           stream, static_cast<const SumOf<Type>*>(held), lookup.units.count, elements, partials);
   });
+  launch("held_finish", held_finish, {.work = blocks_of(lookup.units.count, kLookupThreads), .threads = kLookupThreads},
+         stream, static_cast<const double*>(partials), lookup.units.count, elements, parts);
 }
 
 }  // namespace ghostshard::kernels::device

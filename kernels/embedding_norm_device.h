@@ -45,4 +45,10 @@ void add_lookup_norms(const Lookup& lookup, const LookupOrder& order, const Look
 // float64 rows. A unit whose factor is 0 is not read.
 void add_scaled_lookups(const Lookup& lookup, const LookupOrder& order, const float* factors, void* out, Stream stream);
 
+// held[u][ids[s]] += e_s for every row s of every unit u, in row order; held [U,V,d] of the type of `out` above.
+// parts.value and value_error become those of what is then there. partials: workspace [U, held_chunks()].
+void add_lookups_to_held(const Lookup& lookup, const LookupOrder& order, void* held, double* partials,
+                         const Parts& parts, Stream stream);
+int64_t held_chunks(int64_t elements_of_a_unit);
+
 }  // namespace ghostshard::kernels::device

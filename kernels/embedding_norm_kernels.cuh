@@ -117,9 +117,9 @@ struct ScaledRuns {
   const Element* e;
   int64_t count, columns;
   Units units;
-  const int64_t* keys;  // sorted ids
+  const int64_t* keys;  // sorted: row of out
   const int64_t* rows;
-  const float* factors;
+  const float* factors;  // null: all 1
   Sum* out;
 };
 
@@ -133,11 +133,47 @@ __global__ void scaled_runs(ScaledRuns<Element, Sum> p) {
     for (int64_t j = threadIdx.x; j < p.columns; j += kLookupThreads) {
       Sum sum = p.out[id * p.columns + j];
       for (int64_t k = first; k < p.count && p.keys[k] == id; ++k) {
-        const float c = p.factors[unit_of_row(p.units, p.rows[k])];
+        const float c = p.factors == nullptr ? 1 : p.factors[unit_of_row(p.units, p.rows[k])];
         if (c != 0) sum += static_cast<Sum>(c) * static_cast<Sum>(to_float(p.e[p.rows[k] * p.columns + j]));
       }
       p.out[id * p.columns + j] = sum;
     }
+  }
+}
+
+// Elements of a unit whose squares one block adds up.
+constexpr int64_t kHeldChunk = int64_t{1} << 14;
+
+// partials [units, chunks]
+template <typename Sum>
+__global__ void held_squares(const Sum* held, int64_t units, int64_t elements, double* partials) {
+  auto& scratch = block_shared<BlockSum<kLookupThreads>>();
+  const int64_t chunks = ceil_div(elements, kHeldChunk);
+  for (int64_t part = blockIdx.x; part < units * chunks; part += gridDim.x) {
+    const int64_t first = part % chunks * kHeldChunk;
+    const int64_t end = first + kHeldChunk < elements ? first + kHeldChunk : elements;
+    const Sum* unit = held + part / chunks * elements;
+    double squares = 0;
+    for (int64_t i = first + threadIdx.x; i < end; i += kLookupThreads) {
+      const double value = unit[i];
+      squares += value * value;
+    }
+    squares = block_sum(scratch, squares);
+    if (threadIdx.x == 0) {
+      partials[part] = squares;
+    }
+  }
+}
+
+// One thread to a unit; chunks in their order.
+inline __global__ void held_finish(const double* partials, int64_t units, int64_t elements, Parts parts) {
+  const int64_t chunks = ceil_div(elements, kHeldChunk);
+  for (int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; unit < units;
+       unit += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    double squares = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) squares += partials[unit * chunks + chunk];
+    parts.value[unit] = squares;
+    parts.value_error[unit] = gamma_of(elements + 8, 0x1p-53) * squares;
   }
 }
 

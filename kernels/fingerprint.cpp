@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "kernels/checks.h"
+#include "kernels/device/placement.h"
+#include "kernels/on_device.h"
 
 namespace ghostshard::kernels {
 namespace {
@@ -53,10 +55,12 @@ class Mixer {
 
 uint64_t fingerprint(const at::Tensor& a, const at::Tensor& g, const Segments& segments) {
   Mixer mixer;
+  const bool on_device = device::runs_on_device(a);
   for (const at::Tensor* rows : {&a, &g}) {
     for (const int64_t extent : rows->sizes()) mixer.add(static_cast<uint64_t>(extent));
-    mixer.add(*rows);
+    if (!on_device) mixer.add(*rows);
   }
+  if (on_device) mixer.add(on_device::sum_of_bits(a, g));
   for (int64_t u = 0; u < segments.units(); ++u) mixer.add(static_cast<uint64_t>(segments.begin(u)));
   return mixer.finish();
 }

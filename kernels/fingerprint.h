@@ -12,7 +12,8 @@
 
 namespace ghostshard::kernels {
 
-// a [N,d], g [N,p], contiguous CPU tensors of any dtype; shapes and segments count as well as values.
+// a [N,d], g [N,p], contiguous tensors of any dtype on one device; shapes and segments count as well as values. Not
+// the same number on all kinds of devices. Waits for a device.
 uint64_t fingerprint(const at::Tensor& a, const at::Tensor& g, const Segments& segments);
 
 }  // namespace ghostshard::kernels

@@ -7,6 +7,7 @@
 #include "kernels/device/row_norms.cuh"
 #include "kernels/linear_norm_device.h"
 #include "kernels/linear_norm_kernels.cuh"
+#include "kernels/tied_cross_term_device.h"
 
 namespace ghostshard::kernels::device {
 namespace {
@@ -130,10 +131,17 @@ void add_gram_norms(const UnitRowsWork& work, const UnitTiles& tiles, double* pa
       launch_gram_tiles<Element, TileFor<Element>>(work, tiles, partials, stream);
       launch_gram_finish(work, tiles, partials, parts, float32_arithmetic(work), stream);
     }
-    // Blocks of units that are certain by now end at once.
-    launch_gram_tiles<Element, PlainTile<double>>(work, tiles, partials, stream);
-    launch_gram_finish(work, tiles, partials, parts, float64_arithmetic(work), stream);
   });
+  // Blocks of units that are certain by now end at once.
+  add_gram_norms_float64(work, tiles, partials, parts, stream);
+}
+
+void add_gram_norms_float64(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, const Parts& parts,
+                            Stream stream) {
+  visit_element(work.a.element, [&](auto element) {
+    launch_gram_tiles<decltype(element), PlainTile<double>>(work, tiles, partials, stream);
+  });
+  launch_gram_finish(work, tiles, partials, parts, float64_arithmetic(work), stream);
 }
 
 void hold_gradients(const GradientWork& work, void* held, bool accumulate, const Parts& parts, Stream stream) {

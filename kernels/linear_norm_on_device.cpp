@@ -3,6 +3,7 @@
 #include "kernels/device/placement.h"
 #include "kernels/device_plan.h"
 #include "kernels/device_tensors.h"
+#include "kernels/device_workspace.h"
 #include "kernels/linear_norm_device.h"
 #include "kernels/norm_parts_device.h"
 #include "kernels/on_device.h"
@@ -10,52 +11,11 @@
 namespace ghostshard::kernels::on_device {
 namespace {
 
-// Where a call's intermediate values live. They are given back to LibTorch's allocator when the launches are queued,
-// which hands them out again on the same stream only.
-class Workspace {
- public:
-  Workspace(const DeviceRowPair& rows, const at::Tensor& like, const Segments& segments)
-      : like_(like),
-        offsets_(uploaded(segments.offsets(), like)),
-        row_norms_(numbers({2, segments.rows()})),
-        unit_sums_(numbers({3, segments.units()})),
-        wanted_(at::empty({segments.units()}, like.options().dtype(at::kBool))),
-        stream_(device::current_stream(like)) {
-    auto* norms = row_norms_.mutable_data_ptr<double>();
-    work_ = {.a = rows.a,
-             .g = rows.g,
-             .units = {.offsets = offsets_.const_data_ptr<int64_t>(), .count = segments.units()},
-             .a_norms = norms,
-             .g_norms = norms + segments.rows(),
-             .unit_sums = unit_sums_.mutable_data_ptr<double>(),
-             .wanted = wanted_.mutable_data_ptr<bool>()};
-  }
-
-  at::Tensor numbers(at::IntArrayRef shape) const { return at::empty(shape, like_.options().dtype(at::kDouble)); }
-  const device::UnitRowsWork& work() const { return work_; }
-  device::Stream stream() const { return stream_; }
-
- private:
-  at::Tensor like_, offsets_, row_norms_, unit_sums_, wanted_;
-  device::Stream stream_;
-  device::UnitRowsWork work_{};
-};
-
-// Tiles of one kind, and room for `sums` sums of each.
-struct Tiles {
-  Tiles(const std::vector<int64_t>& before, int64_t sums, const at::Tensor& like)
-      : first(uploaded(before, like)),
-        partials(at::empty({before.back(), sums}, like.options().dtype(at::kDouble))),
-        tiles{.first = first.const_data_ptr<int64_t>(), .count = before.back()} {}
-  at::Tensor first, partials;
-  device::UnitTiles tiles;
-};
-
 void require_device_parts(const at::Tensor& a, const Segments& segments, const NormParts& parts) {
   require_parts(parts, segments.units(), a.device());
 }
 
-device::GradientWork gradient_work(const DeviceRowPair& rows, const device::Units& units, const Tiles& tiles) {
+device::GradientWork gradient_work(const DeviceRowPair& rows, const device::Units& units, const DeviceTiles& tiles) {
   return {.a = rows.a,
           .g = rows.g,
           .units = units,
@@ -63,7 +23,7 @@ device::GradientWork gradient_work(const DeviceRowPair& rows, const device::Unit
           .partials = tiles.partials.mutable_data_ptr<double>()};
 }
 
-void add_gram_norms(const Workspace& space, const Tiles& tiles, const NormParts& parts) {
+void add_gram_norms(const RowsWorkspace& space, const DeviceTiles& tiles, const NormParts& parts) {
   device::add_gram_norms(space.work(), tiles.tiles, tiles.partials.mutable_data_ptr<double>(), device_parts(parts),
                          space.stream());
 }
@@ -83,7 +43,7 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
   require_device_parts(a, segments, parts);
   const c10::DeviceGuard guard(a.device());
   const at::Tensor offsets = uploaded(segments.offsets(), a);
-  const Tiles tiles(gradient_tiles_before({.inputs = inputs, .outputs = outputs}, segments), 1, a);
+  const DeviceTiles tiles(gradient_tiles_before({.inputs = inputs, .outputs = outputs}, segments), 1, a);
   device::hold_gradients(gradient_work(rows, {.offsets = offsets.const_data_ptr<int64_t>(), .count = units}, tiles),
                          out.mutable_data_ptr(), accumulate, device_parts(parts), device::current_stream(a));
 }
@@ -92,22 +52,22 @@ void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segment
   const DeviceRowPair rows = device_row_pair("gram_norm", a, g, segments);
   require_device_parts(a, segments, parts);
   const c10::DeviceGuard guard(a.device());
-  const Workspace space(rows, a, segments);
+  const RowsWorkspace space(rows, a, segments);
   device::measure_rows(space.work(), space.stream());
   device::add_masses(space.work(), nullptr, device_parts(parts), space.stream());
-  add_gram_norms(space, Tiles(gram_tiles_before(segments), 3, a), parts);
+  add_gram_norms(space, DeviceTiles(gram_tiles_before(segments), 3, a), parts);
 }
 
 void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts) {
   const DeviceRowPair rows = device_row_pair("passing_norm", a, g, segments);
   require_device_parts(a, segments, parts);
   const c10::DeviceGuard guard(a.device());
-  const Workspace space(rows, a, segments);
+  const RowsWorkspace space(rows, a, segments);
   const PassingTiles before = passing_tiles_before({.inputs = a.size(1), .outputs = g.size(1)}, segments);
-  const Tiles gradient(before.gradient, 1, a);
+  const DeviceTiles gradient(before.gradient, 1, a);
   device::measure_rows(space.work(), space.stream());
   device::add_masses(space.work(), &gradient.tiles, device_parts(parts), space.stream());
-  if (before.gram.back() > 0) add_gram_norms(space, Tiles(before.gram, 3, a), parts);
+  if (before.gram.back() > 0) add_gram_norms(space, DeviceTiles(before.gram, 3, a), parts);
   if (before.gradient.back() > 0) {
     device::add_passing_norms(gradient_work(rows, space.work().units, gradient), space.work().wanted,
                               device_parts(parts), space.stream());

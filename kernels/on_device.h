@@ -14,6 +14,8 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
                        bool accumulate, const NormParts& parts);
 void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts);
 void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts);
+void tied_cross_term(const at::Tensor& ids, const at::Tensor& e, const Segments& embedding_segments,
+                     const at::Tensor& h, const at::Tensor& b, const Segments& head_segments, const NormParts& parts);
 
 // kernels/scaled_sum.h
 void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tensor out);
@@ -31,6 +33,11 @@ void embedding_norm(const at::Tensor& ids, const at::Tensor& e, const Segments& 
                     const NormParts& parts);
 void embedding_scaled_sum(const at::Tensor& ids, const at::Tensor& e, const Segments& segments,
                           const at::Tensor& factors, at::Tensor out);
+void embedding_into_held(const at::Tensor& ids, const at::Tensor& e, const Segments& segments, at::Tensor held,
+                         const NormParts& parts);
+
+// kernels/fingerprint.h: the bytes alone. Waits for the device.
+uint64_t sum_of_bits(const at::Tensor& a, const at::Tensor& g);
 
 // kernels/norm_parts.h
 at::Tensor norm_upper_bound_sq(const NormParts& parts);

@@ -4,13 +4,18 @@
 #include <vector>
 
 #include "kernels/checks.h"
+#include "kernels/device/placement.h"
 #include "kernels/linear_norm.h"
+#include "kernels/on_device.h"
 #include "kernels/unit_norms.h"
 
 namespace ghostshard::kernels {
 
 void tied_cross_term(const at::Tensor& ids, const at::Tensor& e, const Segments& embedding_segments,
                      const at::Tensor& h, const at::Tensor& b, const Segments& head_segments, NormParts& parts) {
+  if (device::runs_on_device(e)) {
+    return on_device::tied_cross_term(ids, e, embedding_segments, h, b, head_segments, parts);
+  }
   constexpr const char* op = "tied_cross_term";
   require_matrix(op, "e", e);
   require_rows(op, "e", e, embedding_segments);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the preset cuda and runs its tests on device tensors, then the kernels' once more under compute-sanitizer.
+# Builds the preset cuda and runs its tests on device tensors (label gpu: kernels and engine), then the kernels' once
+# more under compute-sanitizer.
 # Usage: tools/run_gpu_tests.sh [-j N]. Where there is no GPU it builds, says so and runs nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,7 +10,7 @@ program=build/cuda/bin/kernels_gpu_test
 has_device='import sys, torch; sys.exit(not torch.cuda.is_available())'
 export OMP_NUM_THREADS=1 GHOSTSHARD_SOURCE_DIR=$PWD
 
-GHOSTSHARD_PRESET=cuda tools/build.sh -j "$jobs" kernels_gpu_test
+GHOSTSHARD_PRESET=cuda tools/build.sh -j "$jobs" kernels_gpu_test engine_gpu_test ghostshard-finetune-gpt2
 if ! .venv/bin/python -c "$has_device" 2> /dev/null; then
   echo 'test-gpu: everything is built, and nothing was run: this machine has no CUDA device'
   exit 0

@@ -5,13 +5,13 @@
 namespace ghostshard::gpt2 {
 namespace {
 
-at::Tensor long_tensor(const std::vector<int64_t>& values) {
-  return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong));
+at::Tensor long_tensor(const std::vector<int64_t>& values, at::Device device) {
+  return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong)).to(device, at::kLong, true);
 }
 
 }  // namespace
 
-AttentionPlan::AttentionPlan(const kernels::Segments& documents) : rows_(documents.rows()) {
+AttentionPlan::AttentionPlan(const kernels::Segments& documents, at::Device device) : rows_(documents.rows()) {
   std::vector<int64_t> order;  // texts with rows, longest first
   for (int64_t text = 0; text < documents.units(); ++text) {
     if (documents.length(text) > 0) order.push_back(text);
@@ -29,8 +29,8 @@ AttentionPlan::AttentionPlan(const kernels::Segments& documents) : rows_(documen
     }
   }
   if (std::is_sorted(gather.begin(), gather.end())) return;
-  gather_ = long_tensor(gather);
-  place_ = long_tensor(place);
+  gather_ = long_tensor(gather, device);
+  place_ = long_tensor(place, device);
 }
 
 at::Tensor AttentionPlan::attend(const at::Tensor& qkv, int64_t heads) const {

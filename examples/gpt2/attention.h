@@ -25,8 +25,8 @@ class AttentionPlan {
     int64_t length = 0;
   };
 
-  // documents: the rows of each text, empty ones allowed.
-  explicit AttentionPlan(const kernels::Segments& documents);
+  // documents: the rows of each text, empty ones allowed. device: where the rows to attend will be.
+  explicit AttentionPlan(const kernels::Segments& documents, at::Device device = at::kCPU);
 
   // [N, d] from qkv [N, 3d], whose last extent is (q, k, v) × heads × head size; differentiable.
   at::Tensor attend(const at::Tensor& qkv, int64_t heads) const;

@@ -56,6 +56,14 @@ struct BatchBuilder {
 
 }  // namespace
 
+TokenBatch TokenBatch::on(at::Device device) const {
+  TokenBatch there = *this;
+  for (at::Tensor* rows : {&there.ids, &there.positions, &there.loss_rows, &there.targets, &there.loss_weights}) {
+    if (rows->defined()) *rows = rows->to(device, rows->scalar_type(), /*non_blocking=*/true);
+  }
+  return there;
+}
+
 Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t max_length) {
   const fsdp::SafetensorsFile file(path);
   const std::string name = path.string();

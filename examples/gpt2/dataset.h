@@ -35,6 +35,8 @@ struct TokenBatch {
   dp::SegmentsPtr loss_segments;
 
   int64_t units() const { return segments->units(); }
+  // The same with its tensors on the device; itself where they are. Does not wait for the device.
+  TokenBatch on(at::Device device) const;
 };
 
 class Dataset {

@@ -19,7 +19,7 @@ Evaluation evaluate(Gpt2& model, const Dataset& texts, int64_t microbatch) {
   const auto resident = model.resident();
   for (const auto& units : dp::deal(all, microbatch, texts.row_counts(), mesh.data_rank(), mesh.data_size())) {
     const TokenBatch batch = texts.batch(units);
-    const at::Tensor losses = model.row_losses(batch, nullptr);
+    const at::Tensor losses = model.row_losses(batch, nullptr).cpu();
     const float* row = losses.const_data_ptr<float>();
     for (int64_t u = 0; u < batch.units(); ++u) {
       double loss = 0;

@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
     }
     const char* rank = variable("RANK");
     stop.emplace([](const std::string& message) { say("", message); }, rank == nullptr || std::string(rank) == "0");
-    mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds), options->mesh);
+    mesh = fsdp::Mesh::from_environment(std::chrono::seconds(options->timeout_seconds), options->mesh, options->device);
     mesh->watch_failures([](const std::string& message) {
       say("ending because ", message);
       std::_Exit(kFailure);

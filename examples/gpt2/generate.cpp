@@ -14,7 +14,7 @@ std::vector<int64_t> generate(Gpt2& model, std::span<const int64_t> prompt, cons
   const auto limit = static_cast<size_t>(model.config().n_positions);
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     const std::span<const int64_t> context = std::span(text).last(std::min(limit, text.size()));
-    at::Tensor scores = model.logits(batch_of_rows(context))[-1];
+    at::Tensor scores = model.logits(batch_of_rows(context))[-1].cpu();
     int64_t next = 0;
     if (options.temperature == 0) {
       next = scores.argmax().item<int64_t>();

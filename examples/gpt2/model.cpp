@@ -152,7 +152,8 @@ at::Tensor Gpt2::block(const Block& block, const at::Tensor& x, const dp::Segmen
 }
 
 at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
-  const auto attention = std::make_shared<const AttentionPlan>(batch.documents ? *batch.documents : *batch.segments);
+  const auto attention =
+      std::make_shared<const AttentionPlan>(batch.documents ? *batch.documents : *batch.segments, model_->device());
   at::Tensor x = dp::embedding(*wte_, batch.ids, batch.segments, recorder) +
                  dp::embedding(*wpe_, batch.positions, batch.segments, recorder);
   for (int64_t layer = 0; layer < config_.n_layer; ++layer) {
@@ -168,7 +169,8 @@ at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder
   return x;
 }
 
-at::Tensor Gpt2::row_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
+at::Tensor Gpt2::row_losses(const TokenBatch& from_anywhere, const dp::RecorderPtr& recorder) {
+  const TokenBatch batch = from_anywhere.on(model_->device());
   at::Tensor x = hidden(batch, recorder);
   // The final norm and the head are needed only where there is a loss.
   if (batch.loss_rows.defined()) x = x.index_select(0, batch.loss_rows);
@@ -177,11 +179,13 @@ at::Tensor Gpt2::row_losses(const TokenBatch& batch, const dp::RecorderPtr& reco
 }
 
 at::Tensor Gpt2::summed_unit_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
-  return row_losses(batch, recorder).dot(batch.loss_weights);
+  const at::Tensor weights = batch.loss_weights.to(model_->device(), at::kFloat, /*non_blocking=*/true);
+  return row_losses(batch, recorder).dot(weights);
 }
 
-at::Tensor Gpt2::logits(const TokenBatch& batch) {
+at::Tensor Gpt2::logits(const TokenBatch& from_anywhere) {
   const at::NoGradGuard no_grad;
+  const TokenBatch batch = from_anywhere.on(model_->device());
   const auto leases = resident();
   const at::Tensor x =
       dp::layer_norm(ln_f_, hidden(batch, nullptr), config_.layer_norm_epsilon, batch.segments, nullptr);

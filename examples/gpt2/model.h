@@ -52,6 +52,7 @@ class Gpt2 {
   // The units that stay gathered while a step lives. Take before forward, drop after backward.
   std::vector<fsdp::Lease> resident();
 
+  // Batches come from anywhere, and their results are on the model's device.
   // −log p(target) of every loss row, float32 [M], differentiable; recorder null: no gradients.
   at::Tensor row_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder);
   // Sum over units of each unit's mean loss: what backward starts from.

@@ -43,6 +43,7 @@ void finite_positive(const char* flag, double value) {
 void check_generation(const Options& o) {
   must(!o.model.empty(), "--generate needs --model DIR");
   must(!o.generate || !o.generate_tokens, "give one of --generate and --generate-tokens, not both");
+  must(o.device.is_cpu(), "--device is for training, text is generated on the CPU");
   must(o.max_new_tokens >= 1, "--max-new-tokens must be >= 1, got " + std::to_string(o.max_new_tokens));
   must(o.temperature >= 0 && std::isfinite(o.temperature),
        "--temperature must be finite and >= 0, got " + number(o.temperature));
@@ -102,11 +103,21 @@ fsdp::MeshShape mesh_of(const std::string& text) {
   }
 }
 
+at::Device device_of(const std::string& text) {
+  const std::string cuda = "cuda";
+  if (text == "cpu") return at::kCPU;
+  if (text == cuda) return at::kCUDA;
+  const std::string index = text.starts_with(cuda + ":") ? text.substr(cuda.size() + 1) : "";
+  const bool digits = !index.empty() && index.size() <= 2 && index.find_first_not_of("0123456789") == std::string::npos;
+  must(digits, "--device must be cpu, cuda (each rank the device of its LOCAL_RANK) or cuda:N, got '" + text + "'");
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(index))};
+}
+
 }  // namespace
 
 std::optional<Options> parse_options(int argc, const char* const* argv) {
   Options o;
-  std::string mesh;
+  std::string mesh, device = "cpu";
   CLI::App app{
       "Fine-tunes GPT-2 with differential privacy, on one process or, under `torchrun --no-python`, on several.\n"
       "Each text of --data (or each user, as it was prepared) is one privacy unit. What is written to --output is "
@@ -195,6 +206,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->capture_default_str();
   how->add_option("--mesh", mesh,
                   "REPLICATExSHARDxMODEL ranks, e.g. 1x2x2 (default: all on the shard axis); MODEL cuts every layer");
+  how->add_option("--device", device,
+                  "cpu; cuda: each rank the device of its LOCAL_RANK; or cuda:N. For training alone")
+      ->capture_default_str();
   how->add_option("--timeout", o.timeout_seconds, "Seconds after which a silent rank ends the run")
       ->capture_default_str();
 
@@ -228,6 +242,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     throw std::invalid_argument(std::string(error.what()) + " (see --help)");
   }
   if (!mesh.empty()) o.mesh = mesh_of(mesh);
+  o.device = device_of(device);
   for (const auto* group : {what, budget, how, resuming, generation}) {
     for (const auto* option : group->get_options()) {
       std::string& value = o.given[option->get_single_name()];

@@ -55,6 +55,7 @@ struct Options {
   int64_t eval_every = 0;
   int64_t timeout_seconds = 600;
   std::optional<fsdp::MeshShape> mesh;  // default: all ranks on the shard axis
+  at::Device device = at::kCPU;         // CUDA without an index: each rank its own (fsdp/mesh.h)
 
   // Checkpoints and going on from them.
   std::optional<int64_t> checkpoint_every;  // 0: only when stopped by a signal; default: see checkpointing.cpp

@@ -3,12 +3,15 @@
 #include <string>
 
 #include "kernels/affine_norm_device.h"
+#include "kernels/clip_factors_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/embedding_norm_device.h"
+#include "kernels/fingerprint_device.h"
 #include "kernels/gaussian_device.h"
 #include "kernels/linear_norm_device.h"
 #include "kernels/norm_parts_device.h"
 #include "kernels/scaled_sum_device.h"
+#include "kernels/tied_cross_term_device.h"
 
 namespace ghostshard::kernels::device {
 namespace {
@@ -45,6 +48,21 @@ void add_lookup_norms(const Lookup&, const LookupOrder&, const LookupNorms&, con
 void add_scaled_lookups(const Lookup&, const LookupOrder&, const float*, void*, Stream) {
   refuse("add_scaled_lookups");
 }
+void add_lookups_to_held(const Lookup&, const LookupOrder&, void*, double*, const Parts&, Stream) {
+  refuse("add_lookups_to_held");
+}
+int64_t held_chunks(int64_t) { refuse("held_chunks"); }
+void add_cross_terms(const TiedWork&, const Parts&, Stream) { refuse("add_cross_terms"); }
+void replace_uncertain(const TiedWork&, const Parts&, const Parts&, const Parts&, Stream) {
+  refuse("replace_uncertain");
+}
+void add_gram_norms_float64(const UnitRowsWork&, const UnitTiles&, double*, const Parts&, Stream) {
+  refuse("add_gram_norms_float64");
+}
+void clip_factors(const double*, int64_t, double, float*, Stream) { refuse("clip_factors"); }
+void fingerprint_chunks_of(const void*, int64_t, uint64_t, uint64_t*, Stream) { refuse("fingerprint_chunks_of"); }
+void fingerprint_join(const uint64_t*, int64_t, uint64_t*, Stream) { refuse("fingerprint_join"); }
+int64_t fingerprint_chunks(int64_t) { refuse("fingerprint_chunks"); }
 void add_gaussian(const ChaChaKeyWords&, uint32_t, uint64_t, float, float*, uint64_t, Stream) {
   refuse("add_gaussian");
 }

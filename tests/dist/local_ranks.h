@@ -48,6 +48,8 @@ struct RunRanksOptions {
   std::chrono::seconds collective_timeout{30};
   std::chrono::seconds test_timeout{120};  // the process is aborted after it: threads cannot be stopped
   std::optional<fsdp::MeshShape> shape;    // default: all ranks on the shard axis
+  // Puts each rank's mesh where its models are to be; default: on the CPU.
+  std::function<std::unique_ptr<fsdp::Mesh>(std::unique_ptr<fsdp::Mesh>)> place = nullptr;
 };
 
 inline void run_ranks(int64_t world_size, const std::function<void(fsdp::Mesh&)>& body,
@@ -65,8 +67,9 @@ inline void run_ranks(int64_t world_size, const std::function<void(fsdp::Mesh&)>
         if (first_error.empty()) first_error = "rank " + std::to_string(rank) + ": " + what;
       };
       try {
-        const auto mesh = fsdp::Mesh::connect("127.0.0.1", store.port(), rank, world_size, /*serve_store=*/false,
-                                              options.collective_timeout, options.shape);
+        auto mesh = fsdp::Mesh::connect("127.0.0.1", store.port(), rank, world_size, /*serve_store=*/false,
+                                        options.collective_timeout, options.shape);
+        if (options.place) mesh = options.place(std::move(mesh));
         try {
           body(*mesh);
         } catch (const std::exception& e) {

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <mutex>
 
-#include "tests/dist/local_ranks.h"
 #include "tests/dp/single_layer.h"
+#include "tests/where/run_there.h"
 
 namespace ghostshard::tests {
 namespace {
@@ -33,7 +33,7 @@ std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, u
                                                  int64_t empty_microbatches = 0) {
   std::mutex results;
   std::map<std::string, at::Tensor> whole;
-  run_mesh(shape, [&](fsdp::Mesh& mesh) {
+  run_there(shape, [&](fsdp::Mesh& mesh) {
     fsdp::ShardedModel model(mesh, kUnits);
     const auto plan = dp::DpPlan::make({.units = 100,
                                         .expected_batch = kExpectedBatch,
@@ -50,7 +50,7 @@ std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, u
       const std::lock_guard lock(results);
       for (const auto& group : model.groups()) {
         if (!group->trainable()) continue;
-        const at::Tensor slice = gradient.slices().shard(*group);
+        const at::Tensor slice = gradient.slices().shard(*group).cpu();
         at::Tensor unowned = at::ones({slice.size(0)}, at::kBool);
         for (const auto& range : group->owned()) {
           const fsdp::Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
@@ -138,7 +138,7 @@ TEST(Mechanism, RefusesToRepeatAStepsNoise) {
 }
 
 TEST(Mechanism, RefusesASumOfAnotherPlanAndAConsumedOne) {
-  const auto mesh = fsdp::Mesh::single();
+  const auto mesh = lone_mesh();
   fsdp::ShardedModel model(*mesh, kUnits);
   const auto key = key_of(1);
   const auto plan = plan_without_noise(10, 1.0);
@@ -154,7 +154,7 @@ TEST(Mechanism, RefusesASumOfAnotherPlanAndAConsumedOne) {
 }
 
 TEST(Mechanism, ChargesBeforeTheFirstReductionAndOnlyOnce) {
-  const auto mesh = fsdp::Mesh::single();
+  const auto mesh = lone_mesh();
   fsdp::ShardedModel model(*mesh, kUnits);
   const auto plan = dp::DpPlan::make(
       {.units = 100, .expected_batch = 10, .steps = 5, .noise_multiplier = accountant::NoiseMultiplier(1.0)});
@@ -187,7 +187,7 @@ TEST(Mechanism, ChargesBeforeTheFirstReductionAndOnlyOnce) {
 }
 
 TEST(Mechanism, RefusesAKeyThatServesAnother) {
-  const auto mesh = fsdp::Mesh::single();
+  const auto mesh = lone_mesh();
   fsdp::ShardedModel model(*mesh, kUnits);
   const auto key = key_of(1);
   const auto plan = plan_without_noise(10, 1.0);

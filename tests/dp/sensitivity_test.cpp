@@ -73,7 +73,7 @@ std::pair<at::Tensor, at::Tensor> rows(const Case& c) {
 TEST_P(Sensitivity, OneUnitMovesTheSumByAtMostTheClipNorm) {
   const Case& c = GetParam();
   const double clip_norm = 1.0;
-  const auto mesh = fsdp::Mesh::single();
+  const auto mesh = lone_mesh();
   SingleLinear layer(*mesh, kInputs, kOutputs, c.dtype);
   const auto plan = plan_without_noise(kUnits, clip_norm);
   const auto [a, g] = rows(c);
@@ -119,7 +119,7 @@ class NonFiniteUnit : public ::testing::TestWithParam<NonFinite> {};
 
 TEST_P(NonFiniteUnit, ContributesExactlyZeroAndLeavesTheOthersAlone) {
   const NonFinite& c = GetParam();
-  const auto mesh = fsdp::Mesh::single();
+  const auto mesh = lone_mesh();
   SingleLinear layer(*mesh, kInputs, kOutputs);
   const auto plan = plan_without_noise(2, 1.0);
   at::manual_seed(3);

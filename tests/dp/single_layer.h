@@ -6,6 +6,7 @@
 #include "dp/layers.h"
 #include "dp/plan.h"
 #include "fsdp/sharded_model.h"
+#include "tests/where/where.h"
 
 namespace ghostshard::tests {
 
@@ -47,9 +48,11 @@ inline at::Tensor released_sum(SingleLinear& layer, const dp::DpPlan& plan, dp::
   {
     const fsdp::Lease lease(layer.model, 0);
     const auto tape = clipper.record(segments->units());
-    const at::Tensor y = dp::linear(layer.use, a, segments, tape);
-    y.mul(g).sum().backward();
-    if (clipper.second_pass(sum, tape)) dp::linear(layer.use, a, segments, tape).mul(g).sum().backward();
+    const at::Tensor y = dp::linear(layer.use, there(a), segments, tape);
+    y.mul(there(g)).sum().backward();
+    if (clipper.second_pass(sum, tape)) {
+      dp::linear(layer.use, there(a), segments, tape).mul(there(g)).sum().backward();
+    }
     clipper.add(sum, tape);
   }
   const auto gradient = mechanism.release(std::move(sum), {0});
@@ -58,7 +61,7 @@ inline at::Tensor released_sum(SingleLinear& layer, const dp::DpPlan& plan, dp::
   for (const auto& range : group.plan().owned(0)) {
     parts.push_back(gradient.slices().shard(group).narrow(0, range.shard_offset, range.count));
   }
-  return at::cat(parts).to(at::kDouble) * plan.divisor();
+  return at::cat(parts).cpu().to(at::kDouble) * plan.divisor();
 }
 
 }  // namespace ghostshard::tests

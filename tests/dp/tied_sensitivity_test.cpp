@@ -61,7 +61,7 @@ Rows make_rows(const Case& c) {
 
 // The clipped sum over the first `units` units, one microbatch, as released.
 at::Tensor released(const Case& c, const Rows& r, int64_t units) {
-  const auto mesh = fsdp::Mesh::single();
+  const auto mesh = lone_mesh();
   fsdp::ShardedModel model(*mesh, {{"unit", {{"table", {kVocabulary, kWidth}}}, fsdp::Residency::kKeep}}, c.dtype);
   const auto plan = plan_without_noise(kUnits, 1.0);
   const auto key = key_of(1);
@@ -76,16 +76,16 @@ at::Tensor released(const Case& c, const Rows& r, int64_t units) {
     const auto tape = clipper.record(units);
     const auto first = [&](const at::Tensor& x) { return x.narrow(0, 0, units * kTokens); };
     const fsdp::Parameter& table = model.parameter("table");
-    const at::Tensor looked_up = dp::embedding(table, first(r.ids).contiguous(), segments, tape);
-    const at::Tensor logits = dp::linear({.weight = &table}, first(r.h).contiguous(), segments, tape);
+    const at::Tensor looked_up = dp::embedding(table, there(first(r.ids).contiguous()), segments, tape);
+    const at::Tensor logits = dp::linear({.weight = &table}, there(first(r.h).contiguous()), segments, tape);
     EXPECT_EQ(looked_up.scalar_type(), c.dtype);
     EXPECT_EQ(logits.scalar_type(), c.dtype);
-    (looked_up.mul(first(r.e)).sum() + logits.mul(first(r.b)).sum()).backward();
+    (looked_up.mul(there(first(r.e))).sum() + logits.mul(there(first(r.b))).sum()).backward();
     clipper.add(sum, tape);
   }
   const auto gradient = mechanism.release(std::move(sum), {0});
   const fsdp::FlatGroup& group = *model.groups().front();
-  return gradient.slices().shard(group).narrow(0, 0, kVocabulary * kWidth).to(at::kDouble) * plan.divisor();
+  return gradient.slices().shard(group).narrow(0, 0, kVocabulary * kWidth).cpu().to(at::kDouble) * plan.divisor();
 }
 
 class TiedSensitivity : public ::testing::TestWithParam<Case> {};

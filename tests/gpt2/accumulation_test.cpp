@@ -11,7 +11,7 @@ namespace {
 at::Tensor flat_of(fsdp::ShardedModel& model, const fsdp::ShardBuffers& slices) {
   std::vector<at::Tensor> parts;
   for (const auto& group : model.groups()) {
-    if (group->trainable()) parts.push_back(slices.shard(*group).to(at::kDouble));
+    if (group->trainable()) parts.push_back(slices.shard(*group).cpu().to(at::kDouble));
   }
   return at::cat(parts);
 }
@@ -22,7 +22,7 @@ struct World {
     const auto path = write_texts(folder.path() / "texts.safetensors", awkward_texts(config));
     data.emplace(path, config.vocab_size, config.n_positions);
   }
-  std::unique_ptr<fsdp::Mesh> mesh = fsdp::Mesh::single();
+  std::unique_ptr<fsdp::Mesh> mesh = lone_mesh();
   gpt2::Config config = small_config(/*tied=*/true);
   gpt2::Gpt2 model;
   TemporaryFolder folder;
@@ -109,7 +109,7 @@ TEST_P(Company, DoesNotChangeAUnitsContribution) {
   const TemporaryFolder folder;
   const auto path = write_texts(folder.path() / "texts.safetensors", texts);
   const auto released = [&](const std::vector<int64_t>& units) {
-    const auto mesh = fsdp::Mesh::single();
+    const auto mesh = lone_mesh();
     gpt2::Gpt2 model(*mesh, config, {}, {.compute_dtype = GetParam()});
     randomize(model, 3);
     const gpt2::Dataset data(path, config.vocab_size, config.n_positions);

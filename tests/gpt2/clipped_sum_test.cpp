@@ -1,8 +1,8 @@
 // DESIGN 5.1: the sum over texts of clipped gradients equals the float64 oracle, one text at a time.
 #include <gtest/gtest.h>
 
-#include "tests/dist/local_ranks.h"
 #include "tests/gpt2/small_world.h"
+#include "tests/where/run_there.h"
 
 namespace ghostshard::tests {
 namespace {
@@ -174,7 +174,7 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
   const auto path = write_texts(folder.path() / "texts.safetensors", texts, c.texts_per_unit);
   std::mutex results;
   Distance total;
-  run_mesh(fsdp::MeshShape::parse(c.mesh), [&](fsdp::Mesh& mesh) {
+  run_there(fsdp::MeshShape::parse(c.mesh), [&](fsdp::Mesh& mesh) {
     gpt2::Gpt2 model(mesh, config, c.freeze, c.options);
     randomize(model, 3);
     const gpt2::Dataset data(path, config.vocab_size, config.n_positions);

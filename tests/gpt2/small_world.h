@@ -15,6 +15,7 @@
 #include "examples/gpt2/model.h"
 #include "fsdp/safetensors.h"
 #include "tests/gpt2/reference_gpt2.h"
+#include "tests/where/where.h"
 
 namespace ghostshard::tests {
 
@@ -159,7 +160,7 @@ inline Distance compare_slices(fsdp::ShardedModel& model, const fsdp::ShardBuffe
   Distance d;
   for (const auto& group : model.groups()) {
     if (!group->trainable()) continue;
-    const at::Tensor slice = slices.shard(*group).to(at::kDouble) * scale;
+    const at::Tensor slice = slices.shard(*group).cpu().to(at::kDouble) * scale;
     for (const auto& range : group->owned()) {
       const std::string& name = group->parameters()[static_cast<size_t>(range.tensor)]->name();
       for (const auto& run :

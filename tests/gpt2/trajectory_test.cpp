@@ -27,7 +27,7 @@ class Trajectory : public ::testing::TestWithParam<Case> {
   const Case& c = GetParam();
   const gpt2::Config config = small_config(/*tied=*/true);
   const std::vector<Text> texts = awkward_texts(config);
-  const std::unique_ptr<fsdp::Mesh> mesh = fsdp::Mesh::single();
+  const std::unique_ptr<fsdp::Mesh> mesh = lone_mesh();
   gpt2::Gpt2 model{*mesh, config, {}};
   const dp::DpPlan plan = dp::DpPlan::make({.units = static_cast<int64_t>(texts.size()),
                                             .expected_batch = kBatch,
@@ -62,7 +62,7 @@ class Trajectory : public ::testing::TestWithParam<Case> {
     const auto gradient = mechanism.release(clipper.begin(), {step});
     Gradients drawn;
     for (const auto& group : parameters.groups()) {
-      const at::Tensor slice = gradient.slices().shard(*group).to(at::kDouble) * static_cast<double>(kBatch);
+      const at::Tensor slice = gradient.slices().shard(*group).cpu().to(at::kDouble) * static_cast<double>(kBatch);
       for (const auto& range : group->owned()) {
         const fsdp::Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
         EXPECT_EQ(range.count, parameter.numel());

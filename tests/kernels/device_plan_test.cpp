@@ -69,6 +69,7 @@ TEST(Tiles, OfManyUnitsAreCountedIn64Bits) {
   const device::UnitTiles tiles{.first = before.data(), .count = before.back()};
   EXPECT_EQ(device::unit_of_tile(tiles, 3, before.back() - 1), 2);
   EXPECT_EQ(device::unit_of_tile(tiles, 3, before.back() - 2), 0);
+  EXPECT_THAT(pair_tiles_before(segments, Segments({0, 65, 66, 66})), ElementsAre(0, 2 * side, 2 * side, 2 * side));
 
   const LinearShape shape{.inputs = int64_t{1} << 20, .outputs = (int64_t{1} << 20) + 1};
   const int64_t across = (int64_t{1} << 20) / kTile;

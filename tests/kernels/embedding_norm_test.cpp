@@ -95,10 +95,11 @@ TEST_P(Lookup, ScaledSumEqualsTheOracleThoughUnitsOfFactorZeroAreNotFinite) {
 
 TEST_P(Lookup, AddsIntoHeldGradientsAndTakesTheNormAnew) {
   const at::Tensor before = oracle::normal({segments.units(), c.table_rows, c.columns}, 13, c.type);
-  at::Tensor held = before.clone();
-  NormParts parts = NormParts::zeros(segments.units());
+  at::Tensor there_held = there(before.clone());
+  NormParts parts = zero_parts(segments.units());
   parts.value.fill_(1e6);
-  embedding_into_held(ids, e, segments, held, parts);
+  embedding_into_held(there(ids), there(e), segments, there_held, parts);
+  const at::Tensor held = there_held.cpu();
   for (int64_t u = 0; u < segments.units(); ++u) {
     const at::Tensor start = before[u].to(at::kDouble);
     const double gamma = c.type == at::kFloat ? gamma_float32(segments.length(u) + 1) : 1e-14;
@@ -133,7 +134,7 @@ TEST(EmbeddingNorm, AnIdOutOfRangeIsNamed) {
     }
     EXPECT_THROW(embedding_scaled_sum(ids, e, segments, there(at::ones({1})), there(at::zeros({7, 2}))),
                  std::invalid_argument);
-    EXPECT_THROW(embedding_into_held(ids, e, segments, at::zeros({1, 7, 2}), parts), std::invalid_argument);
+    EXPECT_THROW(embedding_into_held(ids, e, segments, there(at::zeros({1, 7, 2})), parts), std::invalid_argument);
   }
 }
 

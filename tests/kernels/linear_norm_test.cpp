@@ -303,9 +303,9 @@ class Tied : public testing::TestWithParam<TiedCase> {
 
   NormParts measured() const {
     NormParts parts = zero_parts(s_e.units());
-    embedding_norm(ids, e, s_e, c.table_rows, parts);
-    gram_norm(h, b, s_h, parts);
-    tied_cross_term(ids, e, s_e, h, b, s_h, parts);
+    embedding_norm(there(ids), there(e), s_e, c.table_rows, parts);
+    gram_norm(there(h), there(b), s_h, parts);
+    tied_cross_term(there(ids), there(e), s_e, there(h), there(b), s_h, parts);
     return parts;
   }
 
@@ -333,10 +333,10 @@ TEST_P(Tied, EqualsTheNormOfTheSumOfBothGradients) {
 TEST_P(Tied, UpperBoundCoversTheContributionAsComputed) {
   const at::Tensor bound = norm_upper_bound_sq(measured());
   for (int64_t u = 0; u < s_e.units(); ++u) {
-    at::Tensor contribution = at::zeros({c.table_rows, c.columns}, c.type);
-    const at::Tensor factors = oracle::only(u, s_e.units());
-    scaled_sum_rows(h, b, s_h, factors, contribution);
-    embedding_scaled_sum(ids, e, s_e, factors, contribution);
+    at::Tensor contribution = there(at::zeros({c.table_rows, c.columns}, c.type));
+    const at::Tensor factors = there(oracle::only(u, s_e.units()));
+    scaled_sum_rows(there(h), there(b), s_h, factors, contribution);
+    embedding_scaled_sum(there(ids), there(e), s_e, factors, contribution);
     EXPECT_GE(at_unit(bound, u), oracle::squared_norm(contribution)) << "unit " << u;
   }
 }
@@ -353,13 +353,13 @@ INSTANTIATE_TEST_SUITE_P(, Tied,
 
 TEST(TiedCrossTerm, RefusesShapesThatDoNotFit) {
   const Segments segments = oracle::segments_of({2, 1}), others = oracle::segments_of({3});
-  const at::Tensor e = at::zeros({3, 4}), h = at::zeros({3, 4}), b = at::zeros({3, 6});
+  const at::Tensor e = there(at::zeros({3, 4})), h = there(at::zeros({3, 4})), b = there(at::zeros({3, 6}));
   NormParts parts = zero_parts(2);
-  const auto with_ids = [](std::vector<int64_t> ids) { return at::tensor(ids, at::kLong); };
+  const auto with_ids = [](std::vector<int64_t> ids) { return there(at::tensor(ids, at::kLong)); };
   EXPECT_THROW(tied_cross_term(with_ids({0, 1, 6}), e, segments, h, b, segments, parts), std::invalid_argument);
   EXPECT_THROW(tied_cross_term(with_ids({0, -1, 5}), e, segments, h, b, segments, parts), std::invalid_argument);
   EXPECT_THROW(tied_cross_term(with_ids({0, 1, 5}), e, segments, h, b, others, parts), std::invalid_argument);
-  EXPECT_THROW(tied_cross_term(with_ids({0, 1, 5}), e, segments, at::zeros({3, 5}), b, segments, parts),
+  EXPECT_THROW(tied_cross_term(with_ids({0, 1, 5}), e, segments, there(at::zeros({3, 5})), b, segments, parts),
                std::invalid_argument);
   EXPECT_NO_THROW(tied_cross_term(with_ids({0, 1, 5}), e, segments, h, b, segments, parts));
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/emulated_device/memory.h"
 #include "tests/kernels/cuda_emulation/cuda_runtime.h"
 #include "tests/kernels/cuda_emulation/fiber.h"
 
@@ -199,7 +200,10 @@ void Executor::warp_collective(const char* what, void* argument, void (*all)(voi
 
 void set_schedule(uint64_t seed) { next_seed() = seed; }
 
-void run(const Shape& shape, const std::function<void()>& thread) { executor().run(shape, thread, next_seed()++); }
+void run(const Shape& shape, const std::function<void()>& thread) {
+  const OpenDeviceMemory open;  // one launch at a time
+  executor().run(shape, thread, next_seed()++);
+}
 
 void* shared_memory(size_t bytes) { return executor().shared_memory(bytes); }
 void block_barrier() { executor().block_barrier(); }

@@ -4,7 +4,8 @@
 // every barrier the threads, come in another order, drawn from the schedule's seed: a kernel that lacks a barrier, or
 // whose result depends on which block comes first, gives other bits under another seed. A block's shared memory is
 // allocated with exactly the bytes of the launch and filled with NaN, so that what nobody wrote is seen and what lies
-// outside is found by AddressSanitizer, as it is for device memory, which is the host's.
+// outside is found by AddressSanitizer, as it is for device memory, which the host cannot touch while no kernel runs
+// (tests/emulated_device/memory.h).
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,7 @@ struct Shape {
 // The seed of the next launch; each launch after it has another. 0, 1, 2, … from the start of the program otherwise.
 void set_schedule(uint64_t seed);
 
-// Throws Fault. Not re-entrant.
+// Throws Fault. Not re-entrant; threads of the host take turns.
 void run(const Shape& shape, const std::function<void()>& thread);
 
 // For code inside a thread of a block.

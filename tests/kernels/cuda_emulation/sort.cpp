@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/embedding_norm_device.h"
+#include "tests/emulated_device/memory.h"
 #include "tests/kernels/cuda_emulation/executor.h"
 
 namespace ghostshard::kernels::device {
@@ -16,6 +17,7 @@ void sort_pairs(const LookupOrder& order, int64_t count, int64_t bound, Stream /
   if (order.scratch_bytes < sort_scratch_bytes(count)) {
     throw emulation::Fault("sort_pairs: less scratch than asked for");
   }
+  const emulation::OpenDeviceMemory open;
   std::memset(order.scratch, 0xff, order.scratch_bytes);
   std::vector<int64_t> by(static_cast<size_t>(count));
   std::iota(by.begin(), by.end(), int64_t{0});

@@ -4,11 +4,14 @@
 #include <stdexcept>
 
 #include "kernels/affine_norm_device.h"
+#include "kernels/clip_factors_device.h"
 #include "kernels/embedding_norm_device.h"
+#include "kernels/fingerprint_device.h"
 #include "kernels/gaussian_device.h"
 #include "kernels/linear_norm_device.h"
 #include "kernels/norm_parts_device.h"
 #include "kernels/scaled_sum_device.h"
+#include "kernels/tied_cross_term_device.h"
 
 namespace ghostshard::kernels::device {
 namespace {
@@ -44,6 +47,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Operation{"Sort", [] { sort_pairs({}, 0, 0, nullptr); }},
                     Operation{"Lookups", [] { add_lookup_norms({}, {}, {}, {}, nullptr); }},
                     Operation{"SumLookups", [] { add_scaled_lookups({}, {}, nullptr, nullptr, nullptr); }},
+                    Operation{"HoldLookups", [] { add_lookups_to_held({}, {}, nullptr, nullptr, {}, nullptr); }},
+                    Operation{"HeldChunks", [] { held_chunks(1); }},
+                    Operation{"CrossTerms", [] { add_cross_terms({}, {}, nullptr); }},
+                    Operation{"Uncertain", [] { replace_uncertain({}, {}, {}, {}, nullptr); }},
+                    Operation{"Float64Grams", [] { add_gram_norms_float64({}, {}, nullptr, {}, nullptr); }},
+                    Operation{"Factors", [] { clip_factors(nullptr, 0, 1, nullptr, nullptr); }},
+                    Operation{"Bits", [] { fingerprint_chunks_of(nullptr, 0, 0, nullptr, nullptr); }},
+                    Operation{"BitsJoined", [] { fingerprint_join(nullptr, 0, nullptr, nullptr); }},
+                    Operation{"BitsChunks", [] { fingerprint_chunks(1); }},
                     Operation{"Noise", [] { add_gaussian({}, 0, 0, 0, nullptr, 0, nullptr); }}),
     [](const auto& test) { return test.param.name; });
 

@@ -1,0 +1,73 @@
+// What LibTorch asks of a device before it computes anything: memory, streams, a name.
+#include "tests/emulated_device/device.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <cstring>
+
+#include "tests/emulated_device/memory.h"
+
+namespace ghostshard::emulation {
+namespace {
+
+class DeviceAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* const memory = allocate_device_bytes(bytes);
+    return {memory, memory, &free_device_bytes, device()};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_device_bytes; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    if (bytes > 0) std::memcpy(host_view(to), host_view(from), bytes);
+  }
+};
+
+// One device with one stream, on which everything is done at once.
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
+  c10::Device exchangeDevice(c10::Device) const override { return device(); }
+  c10::Device getDevice() const override { return device(); }
+  c10::Stream getStream(c10::Device) const noexcept override { return stream(); }
+  c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
+  c10::Stream exchangeStream(c10::Stream) const noexcept override { return stream(); }
+  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+
+ private:
+  static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, device()); }
+};
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+  void setCurrentDevice(c10::DeviceIndex) const override {}
+  c10::DeviceIndex getCurrentDevice() const override { return 0; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
+  at::Device getDeviceFromPtr(void*) const override { return device(); }
+  // Random numbers are the host's too.
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const at::Generator generator = at::detail::createCPUGenerator();
+    return generator;
+  }
+};
+
+// Before main(): a test's own static objects may hold tensors.
+[[maybe_unused]] const bool kRegistered = [] {
+  c10::register_privateuse1_backend("emulated");
+  c10::SetAllocator(c10::DeviceType::PrivateUse1, new DeviceAllocator);
+  c10::impl::registerDeviceGuard(c10::DeviceType::PrivateUse1, new Guard);
+  at::RegisterPrivateUse1HooksInterface(new Hooks);
+  return true;
+}();
+
+}  // namespace
+
+at::Device device() { return {c10::DeviceType::PrivateUse1, 0}; }
+
+}  // namespace ghostshard::emulation

@@ -1,0 +1,8 @@
+#include "tests/emulated_device/device.h"
+#include "tests/kernels/backends/backend.h"
+
+namespace ghostshard::kernels::backend {
+
+at::Device device() { return emulation::device(); }
+
+}  // namespace ghostshard::kernels::backend

@@ -1,0 +1,12 @@
+#include "tests/emulated_device/device.h"
+#include "tests/where/staged_mesh.h"
+#include "tests/where/where.h"
+
+namespace ghostshard::tests {
+
+at::Device test_device() { return emulation::device(); }
+std::unique_ptr<fsdp::Mesh> moved_there(std::unique_ptr<fsdp::Mesh> mesh) {
+  return staged_for_this_thread(std::move(mesh), test_device());
+}
+
+}  // namespace ghostshard::tests

@@ -1,0 +1,13 @@
+// tests/dist/local_ranks.h with models where the test's are.
+#pragma once
+
+#include "tests/dist/local_ranks.h"
+#include "tests/where/where.h"
+
+namespace ghostshard::tests {
+
+inline void run_there(const fsdp::MeshShape& shape, const std::function<void(fsdp::Mesh&)>& body) {
+  run_ranks(shape.ranks(), body, {.shape = shape, .place = moved_there});
+}
+
+}  // namespace ghostshard::tests

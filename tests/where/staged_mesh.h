@@ -1,0 +1,35 @@
+// A mesh whose models are on a device, over one whose communicators move host memory: every collective copies its
+// tensors to the host and back. For tests of several ranks that share a device.
+#pragma once
+
+#include <memory>
+
+#include "fsdp/mesh.h"
+
+namespace ghostshard::tests {
+
+class StagedMesh final : public fsdp::Mesh {
+ public:
+  StagedMesh(std::unique_ptr<fsdp::Mesh> below, at::Device device);
+  ~StagedMesh() override;
+
+  fsdp::Communicator& gather() override { return *gather_; }
+  fsdp::Communicator& reduce() override { return *reduce_; }
+  fsdp::Communicator& replicate() override { return *replicate_; }
+  fsdp::Communicator& model() override { return *model_; }
+  fsdp::Communicator& control() override { return below_->control(); }
+  void announce_failure(const std::string& message) noexcept override { below_->announce_failure(message); }
+  void watch_failures(std::function<void(const std::string&)> on_failure) override {
+    below_->watch_failures(std::move(on_failure));
+  }
+
+ private:
+  std::unique_ptr<fsdp::Mesh> below_;
+  std::unique_ptr<fsdp::Communicator> gather_, reduce_, replicate_, model_;
+};
+
+// For a rank that is a thread, called on it: puts its mesh over staging, and its backward passes on its own thread.
+// Autograd has one thread for a device; a rank whose backward waits there for another would wait for ever.
+std::unique_ptr<fsdp::Mesh> staged_for_this_thread(std::unique_ptr<fsdp::Mesh> below, at::Device device);
+
+}  // namespace ghostshard::tests
