@@ -14,8 +14,8 @@
 
 namespace ghostshard::fsdp {
 
-// float32 zeros [elements], contiguous. On a device they come from LibTorch's allocator, which hands what was given back
-// to the next of the same size. std::bad_alloc where there is no memory.
+// float32 zeros [elements], contiguous. On a device they come from LibTorch's allocator, which hands what was given
+// back to the next of the same size. std::bad_alloc where there is no memory.
 at::Tensor mapped_zeros(int64_t elements, at::Device device = at::kCPU);
 
 // As at::empty; from the range where a heap would map it (glibc: from 32 MiB on), on a CPU.
