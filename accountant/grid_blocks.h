@@ -27,7 +27,8 @@ struct BlockPlan {
     double start = 0;               // of the fine window
     double before = 0, beyond = 0;  // where e^(±theta·loss) bounds best what lies outside it: theta
   };
-  std::vector<Part> less_private, more_private;  // blocks, and what is left after them
+  // Blocks, and what is left after them: together every draw of a phase that is not whole; more privately, all but K.
+  std::vector<Part> less_private, more_private;
   std::vector<Split> splits;                     // of each phase
   std::vector<bool> whole;                       // phases that are in no block
   std::vector<double> log_scale;                 // of the common part of each

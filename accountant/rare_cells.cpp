@@ -51,7 +51,7 @@ struct Range {
 };
 Range range_of(Direction direction, SampledGaussian release, const GridShape& grid, double origin, double at) {
   auto [least, most] = losses_of(direction, release, grid.low, grid.high);
-  least = std::max(least, grid.from);
+  least = std::max(std::min(least, grid.to - grid.h), grid.from);  // one cell at least down from a finite end
   most = std::min(most, grid.to);
   if (!(least < most)) return {0, 0};
   return {static_cast<int64_t>(std::floor((least - origin) / grid.h - at)),
