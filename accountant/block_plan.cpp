@@ -1,6 +1,6 @@
-// How a run is cut into blocks, and which losses stay out of them (grid_blocks.h). But for how many draws there are in all
-// blocks, nothing here is part of a proof: any such plan gives bounds, and what they are off by is measured where they
-// are made.
+// How a run is cut into blocks, and which losses stay out of them (grid_blocks.h). But for how many draws there are in
+// all blocks, nothing here is part of a proof: any such plan gives bounds, and what they are off by is measured where
+// they are made.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -29,12 +29,12 @@ struct BlockPlan {
   };
   // Blocks, and what is left after them: together every draw of a phase that is not whole; more privately, all but K.
   std::vector<Part> less_private, more_private;
-  std::vector<Split> splits;                     // of each phase
-  std::vector<bool> whole;                       // phases that are in no block
-  std::vector<double> log_scale;                 // of the common part of each
-  double blocks;                                 // how many
-  double added;                                  // to epsilon, about
-  double h;                                      // fine mesh; as many points as the coarse grid has
+  std::vector<Split> splits;      // of each phase
+  std::vector<bool> whole;        // phases that are in no block
+  std::vector<double> log_scale;  // of the common part of each
+  double blocks;                  // how many
+  double added;                   // to epsilon, about
+  double h;                       // fine mesh; as many points as the coarse grid has
   Shape coarse;
 };
 
