@@ -25,7 +25,8 @@ constexpr double kWide = 5e-5;  // a bracket that other means are tried for
 constexpr size_t kFewestRounded = size_t{1} << 18;
 constexpr double kMostCells = 4e6;  // half a second of each
 constexpr double kFirstTolerance = 1e-5;
-constexpr double kNarrow = 2e-5;  // a bracket that is not worth the last and slowest grid
+constexpr double kNarrow = 2e-5;  // a bracket that is not worth more than kEnoughPoints
+constexpr size_t kEnoughPoints = size_t{1} << 18;
 constexpr double kLeastTolerance = 1e-9;
 constexpr double kDeltaTolerance = 1e-5;  // relative, of delta
 
@@ -157,7 +158,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
     }
     // A finer mesh, as long as it is the mesh that decides and not rounding.
     const bool helps = !before || upper_only || width < 0.6 * (before->upper - before->lower);
-    if (size == GridSize::kLarge && width < kNarrow) finest = most / 2;
+    if (size == GridSize::kLarge && width < kNarrow) finest = std::min(finest, kEnoughPoints);
     // One release may need more cells than there are points: an unsampled Gaussian whose window is a part of its range.
     if (!plan && 4 * sketches.largest_range() / used.grid.h > kMostCells) finest = used.grid.n;
     if (width > 4 * wanted && used.grid.n < finest && helps && coarser == 0) {
