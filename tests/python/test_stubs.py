@@ -69,8 +69,9 @@ CALLABLES = {name: pair for module in MODULES for name, pair in signatures(modul
 def parameters(function: ast.FunctionDef) -> dict[str, tuple[str, str]]:
     """Name of each parameter but self: where it may stand, and its type in one spelling."""
     arguments = function.args
-    plain = [("by place or name", one) for one in arguments.posonlyargs + arguments.args if one.arg != "self"]
-    return {one.arg: (where, plainly(one.annotation)) for where, one in [*plain, *(("by name", one) for one in arguments.kwonlyargs)]}
+    places = [("by place or name", one) for one in arguments.posonlyargs + arguments.args if one.arg != "self"]
+    places += [("by name", one) for one in arguments.kwonlyargs]
+    return {one.arg: (where, plainly(one.annotation)) for where, one in places}
 
 
 def plainly(annotation: ast.expr | None) -> str:

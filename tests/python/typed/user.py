@@ -19,7 +19,7 @@ def accounted() -> float:
     bound: PrivacyBound = accountant.epsilon_bound(default_delta(60000))
     lower: float = bound.lower
     epsilon: float = accountant.get_epsilon(delta=1e-5)
-    others: list[float] = [PRVAccountant().get_epsilon(delta=1e-5), RDPAccountant().get_epsilon(1e-5, alphas=[2.0, 3.0])]
+    others: list[float] = [PRVAccountant().get_epsilon(delta=1e-5), RDPAccountant().get_epsilon(1e-5, alphas=[2.0])]
     curve: list[CurvePoint] = privacy_curve(accountant, deltas=[1e-5, 1e-6], accountant="prv")
     by_hand: list[CurvePoint] = privacy_curve([(1.1, 0.01, 1000)])
     sigma: float = get_noise_multiplier(target_epsilon=3, target_delta=1e-5, sample_rate=0.01, steps=1000)
