@@ -109,6 +109,26 @@ INSTANTIATE_TEST_SUITE_P(Few, RareApart,
                                          Apart{"TwoAddOneKept", Direction::kAdd, 0.05, 0.6, 2, 2.5, 1}),
                          [](const auto& c) { return c.param.name; });
 
+// What more than K rare outcomes can do is taken off: their probability, or more.
+TEST(RareCells, TakesOffTheProbabilityOfMoreThanK) {
+  const double q = 0.01;
+  const double sigma = 0.6;
+  const double split = 0.025;
+  const double outcome = sigma * sigma * std::log((std::expm1(split) + q) / q) + 0.5;
+  const double rare =
+      (1 - q) * std::exp(log_upper_tail(outcome / sigma)) + q * std::exp(log_upper_tail((outcome - 1) / sigma));
+  const GridShape grid{.h = 0.01, .n = kPoints, .c = 2, .log_scale = 0, .low = -6, .high = 7, .count = 50};
+  const RareCells found = more_private_rare(Direction::kRemove, {q, sigma}, {split, 6}, grid);
+  double tail = 1;
+  double term = std::pow(1 - rare, 50);
+  for (int k = 0; k <= 6; ++k) {
+    tail -= term;
+    term *= rare / (1 - rare) * (50 - k) / (k + 1);
+  }
+  EXPECT_GT(tail, 0);
+  EXPECT_GE(found.once.dropped, tail);
+}
+
 // Runs for which a grid for all losses at once was 5e-5 to 1e-3 wide, or took seconds.
 class SmallRates : public testing::TestWithParam<OracleTruth> {};
 
