@@ -28,6 +28,7 @@ constexpr double kTightWidth = 1e-6;
 constexpr double kTightDeltaWidth = 1e-5;  // relative
 constexpr double kQuickWidth = 2e-3;       // relative
 constexpr double kAddedByMesh = 1e-6;
+constexpr double kAddedByQuickMesh = 1e-5;
 
 // Of delta, what a line leaves out: e^-32, or e^-20 where that would need too many nodes.
 constexpr double kAllDigits = 32;
@@ -169,8 +170,9 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
     const auto line = line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
     if (line && line->upper - line->lower <= (tight ? kTightWidth : kQuickWidth * (1e-3 + line->lower))) return line;
-    const GridRequest request{
-        .size = tight ? GridSize::kLarge : GridSize::kSmall, .added_by_mesh = kAddedByMesh, .upper_only = upper_only};
+    const GridRequest request{.size = tight ? GridSize::kLarge : GridSize::kSmall,
+                              .added_by_mesh = tight ? kAddedByMesh : kAddedByQuickMesh,
+                              .upper_only = upper_only};
     const auto both = inside_both(line, grid_epsilon(direction, phases, delta, request));
     if (!tight || line || (both && upper_only) || (both && both->upper - both->lower <= kWideGrid)) return both;
     return inside_both(line_epsilon(direction, phases, delta, kLastBudget, tight), both);
@@ -178,7 +180,8 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
   const auto remove = solve(Direction::kRemove);
   if (!remove) return renyi().epsilon(delta);
   EpsilonBound found;
-  if (adding_is_no_worse(phases, upper_only ? remove->upper : remove->lower, std::log(delta.value()))) {
+  // Where adding is certainly within what removing may be, the bracket of removing is one of the larger.
+  if (adding_is_no_worse(phases, remove->upper, std::log(delta.value()))) {
     found = larger_of<EpsilonBound>(*remove, Result{0, -1, 0, ""});
   } else {
     auto add = solve(Direction::kAdd);

@@ -15,6 +15,10 @@ using Complex = std::complex<double>;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr int kLanes = 8;  // partial sums, so that roundings do not add up over all nodes
 
+// log(1 - q + q·e^u) on the real axis, to some roundings; for bounds and for the real tilted measure. The grid has its
+// own (outcomes.h): the two engines share no arithmetic.
+double log_w(double q, double u) { return u > 300 ? std::log(q) + u : std::log1p(q * std::expm1(u)); }
+
 // One node of the shifted line, in double or long double.
 template <class Real>
 struct Node {
@@ -112,7 +116,7 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
     const double log_weight = log_h - z * z / 2;
     const double u = (2 * x - 1) / (2 * sigma_ * sigma_);
     // Cheap upper bounds decide first.
-    const double real_l = u > 300 ? std::log(q_) + u : std::log1p(q_ * std::expm1(u));
+    const double real_l = log_w(q_, u);
     const double log_power = log_weight + p0 * real_l + spread - log_m;
     const double log_v = log_weight + (u > 0 ? std::log(q_) + u : 0.0);
     if (log_power < -kNegligible && log_v < -kNegligible) {
@@ -183,7 +187,7 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
   // Beyond the nodes: at most the integrand at the end times sigma/kTail, on both sides.
   for (const double x : {low, high}) {
     const double u = (2 * x - 1) / (2 * sigma_ * sigma_);
-    const double real_l = u > 300 ? std::log(q_) + u : std::log1p(q_ * std::expm1(u));
+    const double real_l = log_w(q_, u);
     const double log_end = -x * x / (2 * sigma_ * sigma_) + lift - std::log(kTail * kSqrtTwoPi);
     const double power = !remove && x == low ? largest_lift(q_, c) : p0 * real_l;
     dropped_power += std::exp(log_end + power + spread - log_m);

@@ -21,24 +21,28 @@ constexpr size_t kSmallPoints = size_t{1} << 15;
 constexpr size_t kMostPoints = size_t{1} << 21;
 // What the mesh may add to epsilon: no more than this share of it.
 constexpr double kRelativeTolerance = 1e-3;
-constexpr double kRoundingDecides = 1e-4;  // a bracket wider than this
+constexpr double kWide = 5e-5;  // a bracket that other means are tried for
 constexpr size_t kFewestRounded = size_t{1} << 18;
 constexpr double kMostCells = 4e6;  // half a second of each
 constexpr double kFirstTolerance = 1e-5;
-constexpr double kNarrow = 2e-5;  // a bracket that is not worth the last and slowest grid
+constexpr double kNarrow = 2e-5;  // a bracket that is not worth more than kEnoughPoints
+constexpr size_t kEnoughPoints = size_t{1} << 18;
 constexpr double kLeastTolerance = 1e-9;
 constexpr double kDeltaTolerance = 1e-5;  // relative, of delta
 
-// Blocks where they need far fewer points, or where all that there may be are too few without.
+// Blocks where they need far fewer points, or add less than so few points as there may be without.
 std::optional<BlockPlan> blocks_for(const Sketches& sketches, const std::vector<ComposedRelease>& phases,
-                                    const Shape& shape, double tolerance, size_t most) {
-  auto plan = plan_blocks(sketches, phases, shape, tolerance, most);
+                                    const Shape& shape, double log_delta, double tolerance, size_t most) {
+  auto plan = plan_blocks(sketches, phases, shape, log_delta, tolerance, most);
   if (!plan) return plan;
-  const bool too_few =
-      shape.grid.n == most && (1 + shape.grid.c) / 2 * sketches.added_variance(shape.grid.h) > tolerance;
-  if (!too_few && 8 * plan->coarse.grid.n > shape.grid.n) plan.reset();
+  const double added = (1 + shape.grid.c) / 2 * sketches.added_variance(shape.grid.h);
+  const bool better = added > tolerance && plan->added < added / 2;
+  if (!better && 4 * plan->coarse.grid.n > shape.grid.n) plan.reset();
   return plan;
 }
+
+// Each phase is transformed by itself: so much together.
+size_t most_points(size_t phases) { return phases <= 3 ? kMostPoints : kMostPoints / 2; }
 
 std::string describe(const Shape& shape, const std::optional<BlockPlan>& plan = std::nullopt) {
   std::ostringstream text;
@@ -80,7 +84,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   const double log_delta = std::log(delta.value());
   const Sketches sketches(direction, phases, log_delta);
   Guess guess = guess_epsilon(sketches, log_delta);
-  const size_t most = size == GridSize::kSmall ? kSmallPoints : kMostPoints;
+  const size_t most = size == GridSize::kSmall ? kSmallPoints : most_points(phases.size());
   double margin = 15 / guess.c;
   bool blocks_failed = false;
   bool located = false;  // by a coarse mesh, whatever the first guess was worth
@@ -98,7 +102,8 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
     const auto shape = shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta,
                                  tolerance, allowed, least);
     if (!shape) return std::nullopt;
-    const auto plan = located && !blocks_failed ? blocks_for(sketches, phases, *shape, tolerance, most) : std::nullopt;
+    const auto plan =
+        located && !blocks_failed ? blocks_for(sketches, phases, *shape, log_delta, tolerance, most) : std::nullopt;
     const Shape& used = plan ? plan->coarse : *shape;
     const auto side = [&](bool less_private) {
       return Side(plan ? pieces_of_blocks(direction, phases, *plan, less_private)
@@ -153,7 +158,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
     }
     // A finer mesh, as long as it is the mesh that decides and not rounding.
     const bool helps = !before || upper_only || width < 0.6 * (before->upper - before->lower);
-    if (size == GridSize::kLarge && width < kNarrow) finest = most / 2;
+    if (size == GridSize::kLarge && width < kNarrow) finest = std::min(finest, kEnoughPoints);
     // One release may need more cells than there are points: an unsampled Gaussian whose window is a part of its range.
     if (!plan && 4 * sketches.largest_range() / used.grid.h > kMostCells) finest = used.grid.n;
     if (width > 4 * wanted && used.grid.n < finest && helps && coarser == 0) {
@@ -165,13 +170,16 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
       margin = 8 / guess.c + width;
       continue;
     }
-    if (plan && width > kRoundingDecides && !upper_only) {  // a block's losses may be lumps on the coarse mesh
+    // A block's losses may be lumps on the coarse mesh.
+    const double without = (1 + shape->grid.c) / 2 * sketches.added_variance(shape->grid.h);
+    if (plan && width > kWide && without < width / 2 && !upper_only) {
       before = bound;
       blocks_failed = true;
       continue;
     }
     // With rare large losses rounding may decide, and there is less of it on fewer points: two coarser grids.
-    if (!plan && width > kRoundingDecides && used.grid.n >= kFewestRounded && coarser < 2) {
+    const bool rounding_decides = upper.rounding_share(bound.upper) / used.grid.c > width / 8;
+    if (!plan && width > kWide && rounding_decides && used.grid.n >= kFewestRounded && coarser < 2) {
       ++coarser;
       before = bound;
       allowed = used.grid.n / 4;

@@ -9,7 +9,7 @@
 //   * losses beyond the window are bounded by Chernoff, those beyond the last cell are infinite;
 //   * rounding of the transforms (grid_side.h): each loses some u·log2 N of what went into it, and the power
 //     multiplies the first one's error by the count. With small rates that would hide delta, but for the heaviest cell
-//     not going in.
+//     not going in, and for rare losses going into a transform of their own (rare_cells.h).
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@
 
 namespace ghostshard::accountant {
 
-// kSmall: at most 2^15 grid points, for milliseconds. kLarge: at most 2^21, and many steps in blocks (grid_blocks.h).
+// kSmall: at most 2^15 grid points, for milliseconds. kLarge: at most 2^21. Both: many steps in blocks (grid_blocks.h).
 enum class GridSize { kSmall, kLarge };
 
 struct GridRequest {

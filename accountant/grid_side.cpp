@@ -76,7 +76,6 @@ void CircularPower::add(const TiltedCells& cells, double count) {
   }
   const bool split = sum < a / 2;
   error += kRounding * (split ? 4 * sum : 4 * (a + sum));  // of log(1 + S/a), or of a + S
-  norm_ += count * cells.norm;
   relative_ += 1.01 * count * cells.relative;
   place_ += (static_cast<int64_t>(std::fmod(count, static_cast<double>(n))) * static_cast<int64_t>(heaviest)) &
             static_cast<int64_t>(n - 1);
@@ -119,10 +118,9 @@ void CircularPower::add(const TiltedCells& cells, double count) {
 
 CircularPower::Density CircularPower::density(double h, double c) && {
   const size_t n = 2 * (log_spectrum_.size() - 1);
-  // A spectrum may exceed 1 a little: its masses were rounded up; norm_ scales with it.
   Density density{.mass = std::vector<double>(n),
-                  .norm = 0,
-                  .beside = norm_ * std::exp(std::max(0.0, log_modulus_[0])),
+                  .each = 0,
+                  .beside = 0,
                   .in_sum = 0,
                   .in_cut = 0,
                   .relative = relative_ + kRounding * (4 + 4 * std::abs(log_heaviest_))};
@@ -131,7 +129,8 @@ CircularPower::Density CircularPower::density(double h, double c) && {
   const RootsOfUnity roots(n);
   const double a = std::exp(-c * h);
   const double b = std::exp(-(c + 1) * h);
-  double squares = 0;
+  double errors = 0;
+  double moduli = 0;
   double nothing = 0;
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
     Complex& value = log_spectrum_[k];
@@ -150,7 +149,8 @@ CircularPower::Density CircularPower::density(double h, double c) && {
     }
     const double error = std::exp(log_modulus_[k]) * error_[k] * 1.01 + kRounding * own;
     const double times = k == 0 || 2 * k == n ? 1 : 2;
-    squares += times * error * error;
+    errors += times * error;
+    moduli += times * std::abs(value);
     // |1 - aw|² = (1 - a)² + 2a(1 - cos)
     const Complex root = roots.at(k);
     const double less_cos = root.real() > 0 ? root.imag() * root.imag() / (1 + root.real()) : 1 - root.real();
@@ -163,26 +163,30 @@ CircularPower::Density CircularPower::density(double h, double c) && {
   density.in_cut = 1.01 * density.in_cut / static_cast<double>(n) + nothing;
   std::vector<double> mass(n);
   fourier_.inverse(log_spectrum_, mass);
-  density.beside += transform_ * norm(mass) + nothing;
-  density.norm = density.beside + std::sqrt(squares / static_cast<double>(n));
+  density.beside = transform_ * norm(mass) + nothing;
+  density.each = 1.01 * (errors + transform_ * moduli) / static_cast<double>(n) + nothing;
   for (size_t j = 0; j < n; ++j) density.mass[(j + static_cast<size_t>(place_)) & (n - 1)] = mass[j];
   if (apart) density.mass[static_cast<size_t>(place_) & (n - 1)] += common;
   return density;
 }
 
+Piece piece_of_phase(Direction direction, const ComposedRelease& phase, const Shape& shape, size_t index,
+                     bool less_private) {
+  GridShape grid = shape.grid;
+  grid.log_scale = shape.phases[index].log_scale;
+  grid.low = shape.phases[index].low;
+  grid.high = shape.phases[index].high;
+  grid.count = phase.count;
+  return {less_private ? less_private_cells(direction, phase.release, grid)
+                       : more_private_cells(direction, phase.release, grid),
+          phase.count, grid.log_scale};
+}
+
 std::vector<Piece> pieces_of_phases(Direction direction, const std::vector<ComposedRelease>& phases, const Shape& shape,
                                     bool less_private) {
   std::vector<Piece> pieces;
-  for (size_t i = 0; i < phases.size(); ++i) {
-    GridShape grid = shape.grid;
-    grid.log_scale = shape.phases[i].log_scale;
-    grid.low = shape.phases[i].low;
-    grid.high = shape.phases[i].high;
-    grid.count = phases[i].count;
-    pieces.push_back({less_private ? less_private_cells(direction, phases[i].release, grid)
-                                   : more_private_cells(direction, phases[i].release, grid),
-                      phases[i].count, grid.log_scale});
-  }
+  for (size_t i = 0; i < phases.size(); ++i)
+    pieces.push_back(piece_of_phase(direction, phases[i], shape, i, less_private));
   return pieces;
 }
 
@@ -191,17 +195,21 @@ Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_priva
   const size_t n = shape.grid.n;
   CircularPower power(n);
   double shift = 0;
-  for (const auto& [cells, count, log_scale] : pieces) {
+  bool measured = true;
+  for (const auto& [cells, count, log_scale, once] : pieces) {
     power.add(cells, count);
-    log_scale_ += count * log_scale;
-    shift += count * cells.shift;
-    dropped_ += count * cells.dropped;
-    log_total_ += count * std::max(0.0, cells.log_total);
+    log_scale_ += count * log_scale + once.log_factor + c_ * h_ * once.moved;
+    shift += count * cells.shift + once.moved;
+    dropped_ += count * cells.dropped + once.dropped;
+    log_total_ += count * cells.log_total;
+    measured = measured && !cells.moments.empty();
     for (size_t j = 0; j < cells.moments.size(); ++j) {
-      if (moments_.size() <= j) moments_.emplace_back(cells.moments[j].first, 0.0);
-      moments_[j].second += count * cells.moments[j].second;
+      const auto [c, moment] = cells.moments[j];
+      if (moments_.size() <= j) moments_.emplace_back(c, 0.0);
+      moments_[j].second += count * moment + c * h_ * std::max(0.0, once.moved);
     }
   }
+  if (!measured) moments_.clear();
   const CircularPower::Density density = std::move(power).density(h_, c_);
   rounding_ = density.beside;
   in_sum_ = density.in_sum;
@@ -232,11 +240,11 @@ Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_priva
             4 * static_cast<double>(n) * static_cast<double>(std::numeric_limits<long double>::epsilon());
 }
 
-double Side::delta(double epsilon) const {
+std::optional<Side::Read> Side::read(double epsilon) const {
   const double base = static_cast<double>(start_) * h_ + origin_;
-  if (nothing_ || epsilon < base) return less_private_ ? 1 : -1;
+  if (nothing_ || epsilon < base) return std::nullopt;
   const auto first = static_cast<size_t>(std::min(std::ceil((epsilon - base) / h_), 1e15));
-  if (first + 1 >= suffix_.size()) return less_private_ ? 1 : -1;
+  if (first + 1 >= suffix_.size()) return std::nullopt;
   const double sum =
       suffix_[first] - std::exp(epsilon - base - h_ * static_cast<double>(first)) * suffix_tilted_[first];
   // 2-norm of the weights e^(-cs)(1 - e^-s), s = 0, h, …
@@ -244,15 +252,23 @@ double Side::delta(double epsilon) const {
   const double decay = std::exp(-c_ * h_ * static_cast<double>(first));
   const double cut = std::exp(-c_ * h_ * static_cast<double>(suffix_.size() - 1 - first));
   const double noise = (rounding_ * weights + in_sum_ + cut * in_cut_) * decay * 1.01;
-  const double error = noise + adding_ * (std::abs(suffix_[first]) + 2 * noise);
+  return Read{sum, noise, noise + adding_ * (std::abs(suffix_[first]) + 2 * noise)};
+}
+
+double Side::delta(double epsilon) const {
+  const auto found = read(epsilon);
+  if (!found) return less_private_ ? 1 : -1;
   const double scale = std::exp(log_base_);
-  if (less_private_) {
-    const double end = base + period_;
-    double beyond = 1;
-    for (const auto& [c, k] : moments_) beyond = std::min(beyond, std::exp(k - c * end));
-    return scale * (sum + error) * (1 + relative_) + beyond + dropped_;
-  }
-  return scale * (sum - error) * (1 - relative_);
+  if (!less_private_) return scale * (found->sum - found->error) * (1 - relative_) - dropped_;
+  const double end = static_cast<double>(start_) * h_ + origin_ + period_;
+  double beyond = 1;
+  for (const auto& [c, k] : moments_) beyond = std::min(beyond, std::exp(k - c * end));
+  return scale * (found->sum + found->error) * (1 + relative_) + beyond + dropped_;
+}
+
+double Side::rounding_share(double epsilon) const {
+  const auto found = read(epsilon);
+  return found && found->sum > 0 ? found->noise / found->sum : 1;
 }
 
 double alias(const Side& upper, const Side& lower, double c, double epsilon) {
@@ -264,7 +280,7 @@ double alias(const Side& upper, const Side& lower, double c, double epsilon) {
     const double first = std::exp(k - other * epsilon - (other - c) * period);
     right = std::min(right, first / -std::expm1(-(other - c) * period));
   }
-  return right + std::exp(lower.log_total() - c * period) / -std::expm1(-c * period);
+  return right + std::exp(std::max(0.0, lower.log_total()) - c * period) / -std::expm1(-c * period);
 }
 
 }  // namespace ghostshard::accountant

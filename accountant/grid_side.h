@@ -4,11 +4,13 @@
 
 #include <complex>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "accountant/grid_window.h"
 #include "accountant/pld_cells.h"
+#include "accountant/rare_cells.h"
 #include "accountant/real_transform.h"
 
 namespace ghostshard::accountant {
@@ -18,6 +20,7 @@ struct Piece {
   TiltedCells cells;
   double count;
   double log_scale;
+  RareCells::Once once{};  // for all executions together
 };
 
 // The circular convolution of cells on a grid of n points (a power of two), each to a power, and a bound in the 2-norm
@@ -39,8 +42,8 @@ class CircularPower {
   // the window, relative to the first one, counts `in_cut` times.
   struct Density {
     std::vector<double> mass;
-    double norm;    // 2-norm of all roundings
-    double beside;  // 2-norm of those that do not come from the spectrum
+    double each;    // what one mass may be off by
+    double beside;  // 2-norm of what does not come from the spectrum
     double in_sum, in_cut;
     double relative;
   };
@@ -49,7 +52,6 @@ class CircularPower {
  private:
   RealTransform fourier_;
   double transform_;
-  double norm_ = 0;          // of what is known in the 2-norm only
   double relative_ = 0;      // of all masses
   double log_heaviest_ = 0;  // of the product of all a^count kept apart
   bool all_split_ = true;
@@ -60,7 +62,9 @@ class CircularPower {
   std::vector<std::complex<double>> log_spectrum_;
 };
 
-// Cells of every phase, to be composed as often as it was executed.
+// Cells of one phase, or of every phase, to be composed as often as it was executed.
+Piece piece_of_phase(Direction direction, const ComposedRelease& phase, const Shape& shape, size_t index,
+                     bool less_private);
 std::vector<Piece> pieces_of_phases(Direction direction, const std::vector<ComposedRelease>& phases, const Shape& shape,
                                     bool less_private);
 
@@ -71,13 +75,20 @@ class Side {
 
   // A bound on delta, from above or below.
   double delta(double epsilon) const;
+  // How much of it the transforms' rounding is, relative to it.
+  double rounding_share(double epsilon) const;
 
-  // (c', log E[e^(c'·loss)]) without the infinite loss; and the logarithm of the total mass, or 0 where that is less.
+  // (c', log E[e^(c'·loss)]) without the infinite loss; and the logarithm of the total mass, or more.
   const std::vector<std::pair<double, double>>& moments() const { return moments_; }
   double log_total() const { return log_total_; }
   double period() const { return period_; }
 
  private:
+  struct Read {
+    double sum, noise, error;  // relative to the scale
+  };
+  std::optional<Read> read(double epsilon) const;
+
   double h_, c_;
   bool less_private_, nothing_;  // nothing: no pieces could be made
   double log_scale_ = 0, dropped_ = 0, rounding_ = 0, relative_ = 0, in_sum_ = 0, in_cut_ = 0, adding_ = 0,

@@ -13,7 +13,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMostCells = 4;  // beside the number of grid points
 constexpr double kMostExcess = 10;
-constexpr double kWantedDigits = 20;  // what lies outside the window is e^-20 of delta
+constexpr double kWantedDigits = 15;  // what lies outside the window is e^-15 of delta
 constexpr double kRareDigits = 14;
 constexpr size_t kFewestPoints = size_t{1} << 12;
 
@@ -37,8 +37,12 @@ Sketch sketch(Direction direction, const ComposedRelease& phase, double log_rare
   // To the other side: what is left out there is merged into the least loss, and needs the fewer digits.
   const double other = 9 * sigma;
   const double center = q == 1 ? 1 : 0;  // of the outcomes, when a unit is removed; 1 less when one is added
-  Sketch found{
-      remove ? center - other : -far, remove ? std::max(far, 1e-3 * sigma) : 1 - center + other, phase.count, {}, {}};
+  Sketch found{remove ? center - other : -far,
+               remove ? std::max(far, 1e-3 * sigma) : 1 - center + other,
+               phase.count,
+               0,
+               {},
+               {}};
   const double wanted = (found.high - found.low) / std::min(sigma / 8, std::max(sigma * sigma / 3, sigma / 60));
   const auto nodes = static_cast<int>(std::clamp(wanted, 100.0, 3000.0));
   const double step = (found.high - found.low) / nodes;
@@ -59,7 +63,8 @@ Sketch sketch(Direction direction, const ComposedRelease& phase, double log_rare
 
 }  // namespace
 
-Sketches::Sketches(Direction direction, const std::vector<ComposedRelease>& phases, double log_delta) {
+Sketches::Sketches(Direction direction, const std::vector<ComposedRelease>& phases, double log_delta)
+    : direction_(direction) {
   double count = 0;
   for (const ComposedRelease& phase : phases) count += phase.count;
   // A millionth of delta is all that the losses left out may have together.
@@ -80,7 +85,7 @@ RealMoment Sketches::at(size_t phase, double c) const {
       m1 += term * one.loss[i];
       m2 += term * one.loss[i] * one.loss[i];
     }
-    return {top + std::log(m), m1 / m, std::max(0.0, m2 / m - m1 / m * (m1 / m))};
+    return {one.log_total + top + std::log(m), m1 / m, std::max(0.0, m2 / m - m1 / m * (m1 / m))};
   }
   double m = 0;
   double m1 = 0;
@@ -91,7 +96,7 @@ RealMoment Sketches::at(size_t phase, double c) const {
     m1 += one.mass[i] * (1 + growth) * one.loss[i];
     m2 += one.mass[i] * (1 + growth) * one.loss[i] * one.loss[i];
   }
-  return {std::log1p(m), m1 / (1 + m), std::max(0.0, m2 / (1 + m) - m1 / (1 + m) * (m1 / (1 + m)))};
+  return {one.log_total + std::log1p(m), m1 / (1 + m), std::max(0.0, m2 / (1 + m) - m1 / (1 + m) * (m1 / (1 + m)))};
 }
 
 RealMoment Sketches::at(double c) const {
@@ -118,6 +123,32 @@ std::pair<double, double> Sketches::outcomes_above(size_t phase, double loss) co
   return {low, high};
 }
 
+Sketches Sketches::limited(const std::vector<double>& splits, bool rare) const {
+  Sketches found = *this;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    const Sketch& whole = all_[i];
+    Sketch& part = found.all_[i];
+    part.mass.clear();
+    part.loss.clear();
+    double total = 0;
+    for (size_t j = 0; j < whole.mass.size(); ++j) {
+      if ((unbounded(whole.loss[j]) >= splits[i]) != rare) continue;
+      part.mass.push_back(whole.mass[j]);
+      part.loss.push_back(whole.loss[j]);
+      total += whole.mass[j];
+    }
+    if (part.mass.empty()) {
+      part.mass = {1};
+      part.loss = {0};
+      part.count = 0;
+      continue;
+    }
+    for (double& mass : part.mass) mass /= total;
+    part.log_total += std::log(std::max(total, 1e-300));
+  }
+  return found;
+}
+
 double Sketches::range_above(size_t phase, double loss) const {
   const auto& losses = all_[phase].loss;
   const double range = std::abs(losses.front() - losses.back());
@@ -130,11 +161,18 @@ double Sketches::largest_range() const {
   return range;
 }
 
-double Sketches::added_variance(double h) const {
+double Sketches::added_variance(double h, double c) const {
   double sum = 0;
-  for (const Sketch& one : all_)
-    for (size_t i = 0; i < one.mass.size(); ++i)
-      sum += one.count * one.mass[i] * std::min(std::abs(one.loss[i]) * h, h * h / 6);
+  for (size_t phase = 0; phase < all_.size(); ++phase) {
+    const Sketch& one = all_[phase];
+    // Of a part, relative to the whole, whose moment is near 1.
+    const bool part = one.log_total < -1e-12;
+    const double log_scale = part ? -one.log_total : c > 0 ? at(phase, c).log_m : 0;
+    for (size_t i = 0; i < one.mass.size(); ++i) {
+      const double mass = std::exp(std::min(c * one.loss[i] - log_scale, 300.0)) * one.mass[i];
+      sum += one.count * mass * std::min(std::abs(one.loss[i]) * h, h * h / 6);
+    }
+  }
   return sum;
 }
 

@@ -28,6 +28,7 @@ struct Shape {
 struct Sketch {
   double low, high;  // outcomes
   double count;
+  double log_total = 0;  // of the probability of those that are here; the masses add up to 1
   std::vector<double> mass, loss;
 };
 
@@ -37,6 +38,9 @@ class Sketches {
   Sketches(Direction direction, const std::vector<ComposedRelease>& phases, double log_delta);
 
   const std::vector<Sketch>& all() const { return all_; }
+  // The common losses only, and the rare ones (rare_cells.h).
+  Sketches common(const std::vector<double>& splits) const { return limited(splits, false); }
+  Sketches rare(const std::vector<double>& splits) const { return limited(splits, true); }
   RealMoment at(size_t phase, double c) const;  // of one execution
   RealMoment at(double c) const;                // of all
   // The outcomes of this phase without those at the far end whose loss is below this.
@@ -47,7 +51,10 @@ class Sketches {
   double largest_range() const;
   // By how much connecting dots with this mesh raises the variance of the sum: h²/6 per release. It keeps the totals of
   // P and Q, so that log E[e^(cL)] grows by c(1 + c)/2 of it, and epsilon by (1 + c)/2.
-  double added_variance(double h) const;
+  // c: under this tilt.
+  double added_variance(double h, double c = 0) const;
+  // How far a loss goes to the side where losses have no bound.
+  double unbounded(double loss) const { return direction_ == Direction::kRemove ? loss : -loss; }
 
   // The c at which rising(c, moment at c) becomes positive.
   template <class Rising>
@@ -65,6 +72,9 @@ class Sketches {
   }
 
  private:
+  Sketches limited(const std::vector<double>& splits, bool rare) const;
+
+  Direction direction_;
   std::vector<Sketch> all_;
 };
 

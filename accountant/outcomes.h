@@ -25,6 +25,7 @@ class Outcomes {
   // Between lesser and larger losses than this one.
   Boundary at(double loss) const;
   Boundary below_all() const { return at_outcome(remove_ ? -nowhere_ : nowhere_); }
+  Boundary above_all() const { return at_outcome(remove_ ? nowhere_ : -nowhere_); }
 
   struct Mass {
     double value, error;

@@ -19,22 +19,35 @@ constexpr int64_t kAlternating = 8;
 constexpr int kHalvings = 44;
 constexpr size_t kSmallGrid = size_t{1} << 15;
 
-// Boundaries of cells: cell i holds the losses from (i + at)·h + moved[i - begin]·h to the next.
+// Boundaries of cells: cell i holds the losses from (i + at)·h + moved[i - begin]·h to the next, but none before `from`
+// and none from `to` on.
 struct Cells {
   int64_t begin, end;
+  double h, from, to;
   double at = 0;
   std::vector<double> moved;
 
-  double boundary(int64_t i) const {  // in units of h
-    const auto index = static_cast<size_t>(i - begin);
-    return static_cast<double>(i) + at + (index < moved.size() ? moved[index] : 0.0);
+  double upper_end(int64_t i) const {  // of cell i, a loss
+    const auto index = static_cast<size_t>(i + 1 - begin);
+    const double end = (static_cast<double>(i + 1) + at + (index < moved.size() ? moved[index] : 0.0)) * h;
+    return std::clamp(end, from, to);
+  }
+  Outcomes::Boundary boundary(const Outcomes& outcomes, int64_t i) const {  // below cell i
+    if (i > begin) return outcomes.at(upper_end(i - 1));
+    // What lies below the least loss looked at is counted in the first cell, which can only raise its loss.
+    return from > -kInfinity ? outcomes.at(from) : outcomes.below_all();
   }
 };
 
 Cells cells_of(Direction direction, SampledGaussian release, const GridShape& shape, double at) {
-  const auto [least, most] = losses_of(direction, release, shape.low, shape.high);
+  auto [least, most] = losses_of(direction, release, shape.low, shape.high);
+  least = std::max(least, shape.from);
+  most = std::max(least, std::min(most, shape.to));
   return {static_cast<int64_t>(std::floor(least / shape.h - at)),
           static_cast<int64_t>(std::floor(most / shape.h - at)) + 1,
+          shape.h,
+          shape.from,
+          shape.to,
           at,
           {}};
 }
@@ -42,16 +55,15 @@ Cells cells_of(Direction direction, SampledGaussian release, const GridShape& sh
 // Calls visit(i, P, Q·e^loss) for all cells, loss that of the lower end without what it was moved by, with the
 // roundings of both. Returns the probability P beyond them.
 template <class Visitor>
-double for_each_cell(const Outcomes& outcomes, double h, const Cells& cells, const Visitor& visit) {
-  // What lies below the least loss looked at is counted in the first cell, which can only raise its loss.
-  Outcomes::Boundary low = outcomes.below_all();
+double for_each_cell(const Outcomes& outcomes, const Cells& cells, const Visitor& visit) {
+  Outcomes::Boundary low = cells.boundary(outcomes, cells.begin);
   for (int64_t i = cells.begin; i < cells.end; ++i) {
-    const Outcomes::Boundary high = outcomes.at(cells.boundary(i + 1) * h);
-    const auto [p, lifted_q] = outcomes.between(low, high, (static_cast<double>(i) + cells.at) * h);
+    const Outcomes::Boundary high = cells.boundary(outcomes, i + 1);
+    const auto [p, lifted_q] = outcomes.between(low, high, (static_cast<double>(i) + cells.at) * cells.h);
     visit(i, p, lifted_q);
     low = high;
   }
-  return outcomes.beyond(low);
+  return cells.upper_end(cells.end - 1) < cells.to ? outcomes.beyond(low) : 0;
 }
 
 constexpr double kModerate = 64 * kRounding;  // roundings of a mass, to be counted relative to it
@@ -81,7 +93,7 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
   const Cells even = cells_of(direction, release, shape, 0);
   double too_rare = 0;  // for the tilt to be a double
   cells.dropped = for_each_cell(
-      Outcomes(direction, release), h, even, [&](int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& q) {
+      Outcomes(direction, release), even, [&](int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& q) {
         const double loss = static_cast<double>(i) * h;
         const double total = p.value + p.error;
         if (!(total > 0)) return;
@@ -120,7 +132,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   const auto merge = [&](const Cells& cells) {
     std::vector<Merged> merged;
     merged.reserve(static_cast<size_t>(cells.end - cells.begin));
-    (void)for_each_cell(outcomes, h, cells, [&](int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& lifted_q) {
+    (void)for_each_cell(outcomes, cells, [&](int64_t i, const Outcomes::Mass& p, const Outcomes::Mass& lifted_q) {
       const double loss = (static_cast<double>(i) + cells.at) * h;
       const double mass = std::max(0.0, p.value - p.error);
       const double weight = mass * std::exp(std::min(shape.c * loss - shape.log_scale, 700.0));
@@ -142,9 +154,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   };
   Cells cells = cells_of(direction, release, shape, 0);
   const int64_t heaviest = heaviest_of(merge(cells));
-  const auto boundary = [&](int64_t i) {
-    return i == cells.begin ? outcomes.below_all() : outcomes.at(cells.boundary(i) * h);
-  };
+  const auto boundary = [&](int64_t i) { return cells.boundary(outcomes, i); };
   const auto excess_of = [&](int64_t i, const Outcomes::Boundary& from, const Outcomes::Boundary& to) {
     const double loss = (static_cast<double>(i) + cells.at) * h;
     const auto [p, lifted_q] = outcomes.between(from, to, loss);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -29,10 +30,9 @@ struct TiltedCells {
   // ones, times the count, since none is negative: it needs no share of the whole.
   double relative = 0;  // each mass to itself, where the exponent of the tilt is moderate
   double rounding = 0;  // sum of the moduli of the others'
-  double norm = 0;      // 2-norm of what the masses are off by, where no more is known
   // (c', log E[e^(c'·loss)]) of the less private one without the infinite loss, for Chernoff's bound.
   std::vector<std::pair<double, double>> moments;
-  double log_total = 0;  // logarithm of the probability in all cells, where it may exceed 1
+  double log_total = 0;  // logarithm of the probability in all cells, or more
 };
 
 struct GridShape {
@@ -45,6 +45,9 @@ struct GridShape {
   double low, high;
   // What the more private one is tuned to, and no part of a proof: so many executions, and delta at this epsilon.
   double count = 1, epsilon = 0;
+  // Only losses in [from, to), one of them at most finite: the others are looked at elsewhere (rare_cells.h).
+  double from = -std::numeric_limits<double>::infinity();
+  double to = std::numeric_limits<double>::infinity();
 };
 
 // In units of the tilt: where the moments of the less private distribution are taken.

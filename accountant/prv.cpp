@@ -12,6 +12,8 @@
 namespace ghostshard::accountant {
 namespace {
 
+constexpr double kNarrow = 2e-5;  // a bracket that need not be narrower
+
 // Gaussians of which none is sampled are one Gaussian (releases.h): nothing to discretise.
 bool unsampled(const std::vector<ComposedRelease>& phases) {
   return phases.size() == 1 && phases.front().release.q == 1;
@@ -27,9 +29,8 @@ void PrvAccountant::admit(const Event& event) { (void)sampled_gaussian(event, ad
 
 EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const EpsilonBound otherwise = rdp_of(charges(), adjacency()).epsilon(delta);
-  const bool upper_only = effort == Effort::kUpper;
   const GridRequest request{.size = effort == Effort::kQuick ? GridSize::kSmall : GridSize::kLarge,
-                            .upper_only = upper_only};
+                            .upper_only = effort == Effort::kUpper};
   const auto phases = composed_releases(charges(), adjacency(), name());
   if (beyond_resolution(phases)) return otherwise;
   if (unsampled(phases)) {  // both directions are the same
@@ -38,14 +39,25 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   }
   const auto remove = grid_epsilon(Direction::kRemove, phases, delta, request);
   if (!remove) return otherwise;
-  const double end = upper_only ? remove->upper : remove->lower;
-  bool add_is_less = adding_is_no_worse(phases, end, std::log(delta.value()));
-  if (!add_is_less && effort != Effort::kQuick) {  // milliseconds, where it is less by more than what a small grid adds
-    const auto about = grid_epsilon(Direction::kAdd, phases, delta, {.size = GridSize::kSmall, .upper_only = true});
-    add_is_less = about && about->upper <= end;
+  // Where adding is certainly within what removing may be, the bracket of removing is one of the larger.
+  const double end = remove->upper;
+  std::optional<DirectionBound> add(DirectionBound{0, -1, 0, ""});
+  if (!adding_is_no_worse(phases, end, std::log(delta.value()))) {
+    // The upper end alone is half the work, and on a small grid milliseconds: enough where it adds little or nothing to
+    // the bracket.
+    GridRequest half = request;
+    half.upper_only = true;
+    for (const GridSize size : {GridSize::kSmall, request.size}) {
+      half.size = size;
+      add = grid_epsilon(Direction::kAdd, phases, delta, half);
+      if (add && add->upper <= std::max(end, remove->lower + kNarrow)) break;
+      if (size == request.size) {
+        if (!request.upper_only) add = grid_epsilon(Direction::kAdd, phases, delta, request);
+        break;
+      }
+    }
+    if (add && add->upper <= std::max(end, remove->lower + kNarrow)) add->estimate = -1;
   }
-  const auto add =
-      add_is_less ? std::optional(DirectionBound{0, -1, 0, ""}) : grid_epsilon(Direction::kAdd, phases, delta, request);
   if (!add) return otherwise;
   EpsilonBound bound = larger_of<EpsilonBound>(*remove, *add);
   return bound.upper <= otherwise.upper ? bound : otherwise;

@@ -2,8 +2,9 @@
 // accountant compute, with the errors they leave out counted in. `upper` is what they report.
 //
 // Gaussians of which none is sampled have the closed form of one. Elsewhere brackets are some 1e-6 to 1e-4 wide, wider
-// for tiny rates: the contour accountant is tighter and faster. This one exists to check it by other means, and for the
-// few runs that it cannot integrate. kQuick, and where no finite bound is found: the Rényi bound.
+// for millions of steps with large epsilons: the contour accountant is tighter and faster. This one exists to check it
+// by other means, and for the few runs that it cannot integrate. kQuick, and where no finite bound is found: the Rényi
+// bound.
 #pragma once
 
 #include "accountant/accountant.h"

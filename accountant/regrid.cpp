@@ -41,6 +41,15 @@ void place(TiltedCells& cells, const std::vector<std::pair<int64_t, double>>& pl
 
 }  // namespace
 
+TiltedCells placed_on_grid(const std::vector<std::pair<int64_t, double>>& placed, double shift, const GridShape& grid,
+                           double log_scale) {
+  TiltedCells cells;
+  cells.shift = shift;
+  measure(cells, placed, grid.c, grid.h, log_scale);
+  place(cells, placed, grid.n);
+  return cells;
+}
+
 // Each loss is split between its neighbours on the coarse grid so that P and Q keep their totals.
 TiltedCells connected_dots(const FineMasses& fine, const GridShape& grid) {
   const auto low = static_cast<int64_t>(std::floor(fine.first / grid.h)) - 1;
@@ -61,9 +70,7 @@ TiltedCells connected_dots(const FineMasses& fine, const GridShape& grid) {
     placed[index].second += fine.mass[j] * (1 - share) * std::exp(-fine.c * above);
     placed[index + 1].second += fine.mass[j] * share * std::exp(fine.c * (grid.h - above));
   }
-  TiltedCells cells;
-  measure(cells, placed, fine.c, grid.h, fine.log_scale);
-  place(cells, placed, grid.n);
+  TiltedCells cells = placed_on_grid(placed, 0, grid, fine.log_scale);
   const double span = std::abs(fine.first) + std::abs(last);
   cells.relative = kRounding * (24 + 2 * grid.h / fine.h + 8 * fine.c * span);
   return cells;
@@ -136,8 +143,6 @@ TiltedCells merged_neighbours(const FineMasses& fine, const GridShape& grid) {
   for (size_t i = 0; i < count; ++i)
     misplaced[i] = {groups[i].excess, groups[i].p > 0 ? groups[i].p * std::exp(fine.c * level(i)) : 0.0};
   const double below = cheapest_power_of_half(0, 120, misplaced);
-  TiltedCells cells;
-  cells.shift = -below;
   std::vector<std::pair<int64_t, double>> placed;
   for (size_t i = 0; i < count; ++i) {
     if (!(groups[i].excess >= -below - 1)) continue;  // what is left out is sound
@@ -145,8 +150,7 @@ TiltedCells merged_neighbours(const FineMasses& fine, const GridShape& grid) {
     const double away = level(i) - (below + (fits ? 0 : 1)) * grid.h;
     placed.emplace_back(low + static_cast<int64_t>(i) - (fits ? 0 : 1), groups[i].p * std::exp(fine.c * away));
   }
-  measure(cells, placed, fine.c, grid.h, fine.log_scale);
-  place(cells, placed, grid.n);
+  TiltedCells cells = placed_on_grid(placed, -below, grid, fine.log_scale);
   cells.relative = kRounding * (40 + 2 * ratio + 8 * fine.c * (std::abs(fine.first) + std::abs(last)));
   return cells;
 }

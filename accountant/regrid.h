@@ -4,6 +4,8 @@
 // counted, those of a loss (its size beside the coarse mesh) in the direction that keeps the bound.
 #pragma once
 
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "accountant/pld_cells.h"
@@ -15,6 +17,11 @@ struct FineMasses {
   double first, h, c, log_scale;
   std::vector<double> mass;
 };
+
+// (k, mass of loss (k + shift)·h times e^(c·loss - log_scale)) on n places, moments and total measured from these
+// numbers.
+TiltedCells placed_on_grid(const std::vector<std::pair<int64_t, double>>& placed, double shift, const GridShape& grid,
+                           double log_scale);
 
 // Less private: each loss is split between its neighbours on the coarse grid so that P and Q keep their totals.
 TiltedCells connected_dots(const FineMasses& fine, const GridShape& grid);

@@ -50,7 +50,7 @@ TEST(BlockPlan, ACoarseStepIsAWholeNumberOfFineOnes) {
   const double c = sketches.saddle_of(1372);
   const auto shape = shape_for(sketches, c, 1370, 1372, -20, 1e-5, size_t{1} << 18);
   ASSERT_TRUE(shape);
-  const auto plan = plan_blocks(sketches, phases, *shape, 1e-5, size_t{1} << 18);
+  const auto plan = plan_blocks(sketches, phases, *shape, -20, 1e-5, size_t{1} << 18);
   ASSERT_TRUE(plan);
   const double ratio = plan->coarse.grid.h / plan->h;
   EXPECT_NEAR(ratio, std::round(ratio), 1e-9);

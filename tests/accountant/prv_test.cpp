@@ -127,7 +127,7 @@ TEST_P(Blocks, BracketTheLine) {
   const double c = sketches.saddle_of(epsilon);
   const auto shape = shape_for(sketches, c, epsilon - 1 / c, epsilon, log_delta, 1e-4, points);
   ASSERT_TRUE(shape);
-  const auto plan = plan_blocks(sketches, phases, *shape, 1e-9, points);
+  const auto plan = plan_blocks(sketches, phases, *shape, log_delta, 1e-9, points);
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->coarse.grid.n, points);
   const Side upper(pieces_of_blocks(direction, phases, *plan, true), plan->coarse, true);
@@ -171,17 +171,19 @@ class BlockCells : public testing::TestWithParam<OneBlock> {};
 TEST_P(BlockCells, LieOnBothSidesOfTheLine) {
   const auto& [name, direction, q, sigma, steps, h] = GetParam();
   constexpr double kTilt = 1;
-  const std::vector<ComposedRelease> phases = {{{q, sigma}, steps * 40}};
-  const Sketches sketches(direction, phases, -20);
-  Shape shape{};
-  shape.grid = {.h = 40 * h, .n = size_t{1} << 14, .c = kTilt, .log_scale = 0, .low = 0, .high = 0};
-  const auto [low, high] = sketches.outcomes_above(0, -1e9);
-  shape.phases = {{sketches.at(0, kTilt).log_m, low, high}};
-  auto plan = plan_blocks(sketches, phases, shape, 1e-12, size_t{1} << 14);
-  ASSERT_TRUE(plan);
-  plan->in_block = {steps};
-  plan->rest = {0};
-  plan->coarse.grid.h = h;
+  constexpr size_t kPoints = size_t{1} << 14;
+  const double low = -9 * sigma;
+  const double high = 1 + 9 * sigma;
+  BlockPlan plan{};
+  plan.coarse.grid = {.h = h, .n = kPoints, .c = kTilt, .log_scale = 0, .low = low, .high = high};
+  plan.coarse.phases = {{0, low, high}};
+  plan.splits = {{}};
+  plan.whole = {false};
+  plan.log_scale = {0};
+  plan.h = h / 50;
+  const double start = -0.25 * plan.h * static_cast<double>(kPoints);
+  plan.less_private = {{.counts = {steps}, .times = 1, .start = start, .before = 5, .beyond = 5}};
+  plan.more_private = plan.less_private;
   const std::vector<ComposedRelease> block = {{{q, sigma}, steps}};
   const auto delta = [&](const Piece& piece, double epsilon) {
     double sum = piece.cells.dropped;
@@ -194,8 +196,8 @@ TEST_P(BlockCells, LieOnBothSidesOfTheLine) {
     }
     return sum;
   };
-  const auto above = pieces_of_blocks(direction, phases, *plan, true);
-  const auto below = pieces_of_blocks(direction, phases, *plan, false);
+  const auto above = pieces_of_blocks(direction, block, plan, true);
+  const auto below = pieces_of_blocks(direction, block, plan, false);
   ASSERT_EQ(above.size(), 1);
   ASSERT_EQ(below.size(), 1);
   for (double epsilon = 0.01; epsilon < 1.5; epsilon += 0.0617) {
@@ -232,7 +234,7 @@ TEST_P(ShortBlockWindow, HoldsTheLineNevertheless) {
     const double c = sketches.saddle_of(kEpsilon);
     const auto shape = shape_for(sketches, c, kEpsilon - 1 / c, kEpsilon, -12, 1e-4, size_t{1} << 17);
     ASSERT_TRUE(shape);
-    auto plan = plan_blocks(sketches, phases, *shape, 1e-4, size_t{1} << 15);
+    auto plan = plan_blocks(sketches, phases, *shape, -12, 1e-4, size_t{1} << 15);
     ASSERT_TRUE(plan);
     plan->h *= GetParam();
     const auto above = pieces_of_blocks(direction, phases, *plan, true);

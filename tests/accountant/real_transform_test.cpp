@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <complex>
+#include <limits>
 #include <numbers>
 #include <random>
 #include <vector>
@@ -64,6 +65,12 @@ TEST_P(Lengths, TheWayBackIsWithinTheSameOfTheNorm) {
     squares += values[j] * values[j];
   }
   EXPECT_LE(std::sqrt(off), 2 * RealTransform::rounding(n) * std::sqrt(squares));
+}
+
+// The bound is one of the stages' number, and no safety margin hides a worse transform.
+TEST_P(Lengths, TheRoundingIsThatOfItsStages) {
+  const double stages = std::log2(static_cast<double>(GetParam()));
+  EXPECT_LE(RealTransform::rounding(GetParam()), std::numeric_limits<double>::epsilon() * (2 * stages + 4));
 }
 
 INSTANTIATE_TEST_SUITE_P(PowersOfTwo, Lengths, testing::Values(4, 8, 16, 32, 64, 1024, 2048, 4096));

@@ -2,13 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <fstream>
 #include <functional>
 
-#include "accountant/accountant.h"
+#include "tests/accountant/report_of_ledger.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -16,43 +14,6 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
-using testing::ThrowsMessage;
-
-constexpr double kRate = 256.0 / 2560;
-
-LedgerContents ledger(const json& header_changes = json::object()) {
-  LedgerContents contents;
-  contents.header = {{"type", "header"},
-                     {"schema", kLedgerSchema},
-                     {"library_version", kLibraryVersion},
-                     {"adjacency", "zero-out"},
-                     {"run_id", "run 7"},
-                     {"unit_of_privacy", "document"},
-                     {"units", 2560},
-                     {"expected_batch", 256},
-                     {"sampling_rate", kRate},
-                     {"noise_multiplier", 2.0},
-                     {"clip_norm", 0.5},
-                     {"planned_steps", 4},
-                     {"previous", std::string(64, '0')}};
-  contents.header.update(header_changes);
-  contents.header_hash = std::string(64, 'a');
-  contents.head = std::string(64, 'b');
-  const Event event = PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(2)};
-  // Three steps, the last one redone.
-  contents.entries = {{1, 0, 0, event, ""}, {2, 1, 0, event, ""}, {3, 2, 0, event, ""}, {4, 2, 1, event, ""}};
-  return contents;
-}
-
-json report(const json& facts = json::object(), const json& header_changes = json::object()) {
-  return build_report(ledger(header_changes), Delta(1e-6), facts);
-}
-
-EpsilonBound four_releases(double delta, const char* accountant = "contour") {
-  const auto engine = make_accountant(accountant, Adjacency::kZeroOut);
-  engine->compose(PoissonGaussianEvent{SamplingRate(kRate), NoiseMultiplier(2)}, 4);
-  return engine->epsilon(Delta(delta));
-}
 
 // -----------------------------------------------------------------------------------------------------------------
 // Every field, at its place
@@ -72,8 +33,6 @@ TEST_P(ReportField, HasItsValueWithoutAnyFacts) {
   ASSERT_TRUE(built.contains(json::json_pointer(GetParam().pointer)));
   EXPECT_EQ(built.at(json::json_pointer(GetParam().pointer)), GetParam().value);
 }
-
-const json kNotStated = "not stated by the run";
 
 INSTANTIATE_TEST_SUITE_P(
     Fields, ReportField,
@@ -313,8 +272,6 @@ TEST(Report, TheSameNoiseTwiceVoidsTheGuarantee) {
 // -----------------------------------------------------------------------------------------------------------------
 // The statement
 
-std::string statement(const json& built) { return built.at("guarantee").at("statement"); }
-
 TEST(ReportStatement, SaysUnitAdjacencyAndNumbersRoundedUp) {
   const double upper = four_releases(1e-6).upper;
   char rounded[32];
@@ -381,276 +338,6 @@ TEST(Report, OfARunThatReleasedNothingIsZero) {
   const json built = build_report(contents, Delta(1e-6), json::object());
   EXPECT_EQ(built.at("guarantee").at("epsilon").at("upper"), 0);
   EXPECT_EQ(built.at("population_and_steps").at("steps_executed"), 0);
-}
-
-// -----------------------------------------------------------------------------------------------------------------
-// Assumptions
-
-struct Assumption {
-  const char* name;
-  const char* text;
-  json header_changes;
-  bool checked;
-  bool holds;
-};
-
-void PrintTo(const Assumption& c, std::ostream* out) { *out << c.name; }
-
-class ReportAssumption : public testing::TestWithParam<Assumption> {};
-
-TEST_P(ReportAssumption, IsListedWithWhatIsKnownOfIt) {
-  const json built = report(json::object(), GetParam().header_changes);
-  const json* found = nullptr;
-  for (const json& assumption : built.at("assumptions"))
-    if (assumption.at("assumption").get<std::string>().find(GetParam().text) != std::string::npos) found = &assumption;
-  ASSERT_NE(found, nullptr);
-  EXPECT_EQ(found->at("checked"), GetParam().checked);
-  EXPECT_EQ(found->contains("holds"), GetParam().checked);
-  EXPECT_EQ(found->value("holds", false), GetParam().holds);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, ReportAssumption,
-    testing::Values(Assumption{"Chain", "hash chain", json::object(), true, true},
-                    Assumption{"RateIsBatchOverUnits", "expected_batch / units", json::object(), true, true},
-                    Assumption{"RateIsNot", "expected_batch / units", {{"expected_batch", 128}}, true, false},
-                    Assumption{"NoiseAsPlanned", "planned one", json::object(), true, true},
-                    Assumption{"NoiseIsNot", "planned one", {{"noise_multiplier", 1.2}}, true, false},
-                    Assumption{"StepsAsPlanned", "No more steps", json::object(), true, true},
-                    Assumption{"StepsAreNot", "No more steps", {{"planned_steps", 2}}, true, false},
-                    Assumption{"NoNoiseTwice", "key epoch, step and attempt", json::object(), true, true},
-                    Assumption{"LedgerComplete", "ledger is complete", json::object(), false, false},
-                    Assumption{"Sampling", "included in each step independently", json::object(), false, false},
-                    Assumption{"Sensitivity", "at most the stated L2 norm", json::object(), false, false},
-                    Assumption{"Noise", "independent of the data", json::object(), false, false},
-                    Assumption{"FloatingPoint", "floating-point", json::object(), false, false},
-                    Assumption{"Constants", "without looking at the data", json::object(), false, false},
-                    Assumption{"Units", "belongs to one unit", json::object(), false, false},
-                    Assumption{"NothingElseLeft", "left the trusted machines", json::object(), false, false}),
-    [](const auto& c) { return c.param.name; });
-
-// What is assumed and said of the sampler depends on what was released.
-struct Kind {
-  const char* name;
-  Event event;
-  const char* engine;
-  const char* adjacency;
-  const char* sampler;                // as the report names it
-  std::vector<const char*> listed;    // parts of assumptions
-  std::vector<const char*> unlisted;  // that would be out of place
-};
-
-void PrintTo(const Kind& c, std::ostream* out) { *out << c.name; }
-
-constexpr const char* kIndependent = "included in each step independently";
-constexpr const char* kUniform = "uniformly among all batches of exactly the charged size";
-constexpr const char* kKept = "those kept were chosen uniformly";
-constexpr const char* kCount = "counts each unit once";
-
-class ReportOfKind : public testing::TestWithParam<Kind> {};
-
-TEST_P(ReportOfKind, SaysWhatItTakesForGranted) {
-  const Kind& kind = GetParam();
-  LedgerContents contents = ledger({{"adjacency", kind.adjacency}});
-  for (LedgerEntry& entry : contents.entries) entry.event = kind.event;
-  const json built = build_report(contents, Delta(1e-6), json::object(), kind.engine);
-  EXPECT_EQ(built.at("sampler").at("assumed"), kind.sampler);
-  EXPECT_THAT(summarize_report(built), HasSubstr(kind.sampler));
-  const std::string list = built.at("assumptions").dump();
-  for (const char* text : kind.listed) EXPECT_THAT(list, HasSubstr(text));
-  for (const char* text : kind.unlisted) EXPECT_THAT(list, Not(HasSubstr(text)));
-  EXPECT_TRUE(built.at("guarantee").at("epsilon").at("upper").is_number());
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, ReportOfKind,
-    testing::Values(Kind{"Gaussian",
-                         GaussianEvent{NoiseMultiplier(9)},
-                         "contour",
-                         "replace-one",
-                         "none (every unit in every step)",
-                         {},
-                         {kIndependent, kUniform, kKept, kCount}},
-                    Kind{"Poisson",
-                         PoissonGaussianEvent{SamplingRate(0.1), NoiseMultiplier(2)},
-                         "contour",
-                         "zero-out",
-                         "poisson",
-                         {kIndependent},
-                         {kUniform, kKept, kCount}},
-                    Kind{"TruncatedPoisson",
-                         TruncatedPoissonGaussianEvent{2560, SamplingRate(0.1), 400, NoiseMultiplier(2)},
-                         "contour",
-                         "zero-out",
-                         "truncated-poisson",
-                         {kIndependent, kKept},
-                         {kUniform, kCount}},
-                    Kind{"AdaptiveClipping",
-                         AdaptiveClippingEvent{SamplingRate(0.1), NoiseMultiplier(2), NoiseMultiplier(10)},
-                         "contour",
-                         "add-or-remove",
-                         "poisson",
-                         {kIndependent, kCount},
-                         {kUniform, kKept}},
-                    Kind{"FixedSize",
-                         FixedSizeGaussianEvent{2560, 256, NoiseMultiplier(2)},
-                         "rdp",
-                         "replace-one",
-                         "fixed-size",
-                         {kUniform},
-                         {kIndependent, kKept, kCount}}),
-    [](const auto& c) { return c.param.name; });
-
-TEST(Report, AUnitNamedWithItsNumberReadsWell) {
-  const json built = report(json::object(), {{"unit_of_privacy", "one text"}});
-  EXPECT_EQ(built.at("guarantee").at("unit"), "text");
-  EXPECT_THAT(built.dump(), Not(HasSubstr("one one")));
-  EXPECT_THAT(summarize_report(built), HasSubstr("any one text"));
-}
-
-TEST(SummarizeReport, OfARunWithoutAPlanSaysSo) {
-  LedgerContents contents = ledger();
-  contents.header.erase("planned_steps");
-  EXPECT_THAT(summarize_report(build_report(contents, Delta(1e-6), json::object())),
-              HasSubstr("3 executed, none stated as planned, 4 releases charged"));
-}
-
-// -----------------------------------------------------------------------------------------------------------------
-// Facts
-
-TEST(ReportFacts, AnObjectIsMergedIntoItsSection) {
-  const json built = report({{"noise_source", {{"generator", "ChaCha20"}}}, {"tuning", {{"number_of_runs", 3}}}});
-  EXPECT_EQ(built.at("noise_source").at("generator"), "ChaCha20");
-  EXPECT_EQ(built.at("noise_source").at("dtype"), kNotStated);
-  EXPECT_EQ(built.at("tuning").at("number_of_runs"), 3);
-}
-
-TEST(ReportFacts, ATextStandsForItsWholeSection) {
-  const json built = report({{"claim_boundary", "training only"}});
-  EXPECT_EQ(built.at("claim_boundary").at("stated"), "training only");
-  EXPECT_FALSE(built.at("claim_boundary").contains("covered"));
-}
-
-TEST(ReportFacts, ATextForTheSamplerIsWhatWasExecuted) {
-  EXPECT_EQ(report({{"sampler", "shuffled"}}).at("guarantee").at("applies"), false);
-  EXPECT_EQ(report({{"sampler", "poisson"}}).at("guarantee").at("applies"), true);
-}
-
-TEST(ReportFacts, AnUnknownNameIsKeptApart) {
-  EXPECT_EQ(report({{"weather", "fine"}}).at("further_facts").at("weather"), "fine");
-}
-
-TEST(ReportFacts, OfTheLedgerCountAndCannotBeTalkedAway) {
-  const json in_ledger = {
-      {"facts", {{"sampler", {{"executed", "shuffled epochs"}}}, {"tuning", {{"included", false}}}}}};
-  const json built = report(json::object(), in_ledger);
-  EXPECT_EQ(built.at("guarantee").at("applies"), false);
-  EXPECT_EQ(built.at("tuning").at("included"), false);
-  EXPECT_FALSE(built.at("provenance").at("ledger_header").contains("facts"));
-  EXPECT_EQ(report({{"tuning", {{"number_of_runs", 3}}}}, in_ledger).at("tuning").at("number_of_runs"), 3);
-  EXPECT_THAT(
-      [&] {
-        (void)report({{"sampler", {{"executed", "poisson"}}}}, in_ledger);
-      },
-      ThrowsMessage<std::invalid_argument>(
-          HasSubstr("must not contradict the ledger's header, they do in sampler.executed")));
-  EXPECT_THAT(
-      [&] {
-        (void)report({{"sampler", "poisson"}}, in_ledger);
-      },
-      ThrowsMessage<std::invalid_argument>(HasSubstr("they do in sampler")));
-}
-
-struct BadFacts {
-  const char* name;
-  json facts;
-  const char* message;
-};
-
-void PrintTo(const BadFacts& c, std::ostream* out) { *out << c.name; }
-
-class RefusedFacts : public testing::TestWithParam<BadFacts> {};
-
-TEST_P(RefusedFacts, SayWhy) {
-  EXPECT_THAT([] { (void)report(GetParam().facts); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr(GetParam().message)));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Facts, RefusedFacts,
-    testing::Values(
-        BadFacts{"NoObject", "text", "facts must be a JSON object"},
-        BadFacts{"TheGuarantee", {{"guarantee", {{"extra", 1}}}}, "must not state the guarantee"},
-        BadFacts{"AComputedField",
-                 {{"population_and_steps", {{"steps_executed", 1}}}},
-                 "must not state population_and_steps.steps_executed"},
-        BadFacts{"TheAssumedSampler", {{"sampler", {{"assumed", "shuffle"}}}}, "must not state sampler.assumed"}),
-    [](const auto& c) { return c.param.name; });
-
-TEST(Report, RefusesALedgerWithoutAdjacency) {
-  EXPECT_THROW((void)report(json::object(), {{"adjacency", nullptr}}), std::invalid_argument);
-}
-
-TEST(Report, RefusesAnUnknownAccountant) {
-  EXPECT_THROW((void)build_report(ledger(), Delta(1e-6), json::object(), "none"), std::invalid_argument);
-}
-
-// -----------------------------------------------------------------------------------------------------------------
-// Output
-
-TEST(SummarizeReport, FitsATerminalAndNamesTheLedger) {
-  const std::string text = summarize_report(report());
-  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 12);
-  EXPECT_THAT(text, testing::AllOf(HasSubstr(statement(report())), HasSubstr(std::string(64, 'b')),
-                                   HasSubstr("3 executed, 4 planned, 4 releases charged (1 of later attempts)"),
-                                   HasSubstr("not promised")));
-}
-
-TEST(SummarizeReport, NamesAnAssumptionThatDoesNotHold) {
-  EXPECT_THAT(summarize_report(report(json::object(), {{"planned_steps", 2}})),
-              HasSubstr("DOES NOT HOLD    No more steps were executed than planned."));
-  EXPECT_THAT(summarize_report(report()), Not(HasSubstr("DOES NOT HOLD")));
-}
-
-class WriteJsonFile : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ghostshard_report_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  int64_t files() const {
-    return std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator());
-  }
-  std::filesystem::path folder_;
-};
-
-TEST_F(WriteJsonFile, ReplacesTheOldFileAndLeavesNothingElse) {
-  const auto path = folder_ / "report.json";
-  write_json_file(path, {{"old", 1}});
-  write_json_file(path, report());
-  std::ifstream in(path);
-  EXPECT_EQ(json::parse(in), report());
-  EXPECT_EQ(files(), 1);
-}
-
-TEST_F(WriteJsonFile, RefusesInfinityAndKeepsTheOldFile) {
-  const auto path = folder_ / "report.json";
-  write_json_file(path, {{"old", 1}});
-  EXPECT_THROW(write_json_file(path, {{"epsilon", HUGE_VAL}}), std::invalid_argument);
-  std::ifstream in(path);
-  EXPECT_EQ(json::parse(in).at("old"), 1);
-  EXPECT_EQ(files(), 1);
-}
-
-TEST_F(WriteJsonFile, SaysPathAndReasonAndLeavesNoPartialFile) {
-  EXPECT_THAT([&] { write_json_file(folder_ / "missing" / "report.json", json::object()); },
-              ThrowsMessage<std::runtime_error>(
-                  testing::AllOf(HasSubstr("missing/report.json"), HasSubstr("No such file or directory"))));
-  std::filesystem::create_directory(folder_ / "taken");
-  EXPECT_THROW(write_json_file(folder_ / "taken", json::object()), std::runtime_error);
-  EXPECT_EQ(files(), 1);
 }
 
 }  // namespace

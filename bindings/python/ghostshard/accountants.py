@@ -15,7 +15,7 @@ removed, each drawn by Poisson sampling. For any other sampler the numbers say n
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
 
 from opacus.accountants import IAccountant, register_accountant
 from opacus.accountants import registry as _opacus_registry
@@ -58,7 +58,7 @@ class CurvePoint(NamedTuple):
 class _Accountant(IAccountant):
     """What the three have in common; the C++ engine is named by mechanism()."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.history: list[tuple[float, float, int]] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
@@ -69,7 +69,7 @@ class _Accountant(IAccountant):
         else:
             self.history.append((sigma, q, 1))
 
-    def get_epsilon(self, delta: float, **kwargs) -> float:
+    def get_epsilon(self, delta: float, **kwargs: Any) -> float:
         """The upper bound at delta; 0 before the first step, infinity where a step had no noise."""
         return self.epsilon_bound(delta, **kwargs).upper
 
@@ -89,7 +89,7 @@ class _Accountant(IAccountant):
         """How many entries the history has, as in Opacus: runs of equal steps, not steps."""
         return len(self.history)
 
-    def load_state_dict(self, state_dict) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As Opacus'. A history that cannot be accounted is a ValueError, and the old one stays."""
         before = self.history
         super().load_state_dict(state_dict)
@@ -115,7 +115,7 @@ class PRVAccountant(_Accountant):
     """What Opacus' PRV accountant means, the upper end of a grid's bracket, soundly also at tiny deltas."""
 
     def get_epsilon(
-        self, delta: float, *, eps_error: float | None = None, delta_error: float | None = None, **kwargs
+        self, delta: float, *, eps_error: float | None = None, delta_error: float | None = None, **kwargs: Any
     ) -> float:
         """eps_error and delta_error are Opacus' and are not needed: the bracket is as narrow as the grid allows."""
         return super().get_epsilon(delta, **kwargs)
@@ -131,7 +131,7 @@ class RDPAccountant(_Accountant):
 
     DEFAULT_ALPHAS: list[float] = _native.opacus_orders()
 
-    def get_epsilon(self, delta: float, alphas: Iterable[float] | None = None, **kwargs) -> float:
+    def get_epsilon(self, delta: float, alphas: Iterable[float] | None = None, **kwargs: Any) -> float:
         if alphas is None:
             return super().get_epsilon(delta, **kwargs)
         return _native.rdp_epsilon_at_orders(_checked(self.history), [float(alpha) for alpha in alphas], float(delta))
@@ -177,7 +177,7 @@ def get_noise_multiplier(
     steps: int | None = None,
     accountant: str = "contour",
     epsilon_tolerance: float | None = None,
-    **kwargs,
+    **kwargs: Any,
 ) -> float:
     """The least noise multiplier that keeps a run within (target_epsilon, target_delta), at most 1e-6 above it.
 
