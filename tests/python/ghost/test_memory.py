@@ -1,0 +1,29 @@
+"""What a private step keeps of the machine's memory, and when it gives it back."""
+
+import torch
+from private import Private
+from torch import nn
+
+from ghostshard.ghost.cross_entropy import cross_entropy
+
+
+def resident_mib() -> float:
+    with open("/proc/self/status", encoding="ascii") as status:
+        line = next(line for line in status if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
+def test_memory_of_logits_stays_from_step_to_step_and_goes_back_for_an_evaluation():
+    private = Private(nn.Sequential(nn.Linear(4, 16384)), 1.0)
+    batch = torch.randn(4, 512, 4), torch.randint(16384, (4, 512))  # 128 MiB of logits, as many of their gradients
+
+    def loss(module, batch):
+        return cross_entropy(module(batch[0]).transpose(1, 2), batch[1]).mean(1)
+
+    private.step(loss, [batch])
+    kept = resident_mib()
+    private.step(loss, [batch, batch])
+    assert abs(resident_mib() - kept) < 48, "later steps use the same memory"
+    with torch.no_grad():
+        private.module(batch[0][:1, :1])
+    assert kept - resident_mib() > 200
