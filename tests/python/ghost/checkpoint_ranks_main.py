@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from leaving import leave
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -167,7 +168,7 @@ def torn() -> None:
 def main() -> None:
     dist.init_process_group("gloo")
     {"save": save, "load": load, "stateful": stateful, "torn": torn}[sys.argv[2]]()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

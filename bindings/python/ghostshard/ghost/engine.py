@@ -373,7 +373,7 @@ class GhostEngine:
         if self.recording:
             self._begin(given)
             self._in_forward = True
-        elif self._session is not None and self._enabled:
+        elif self._enabled and self._session is not None:
             _native.load("engine").give_back_idle_memory()  # an evaluation may need it
         return given.args, given.kwargs
 
