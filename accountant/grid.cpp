@@ -35,7 +35,7 @@ std::optional<BlockPlan> blocks_for(const Sketches& sketches, const std::vector<
                                     const Shape& shape, double log_delta, double tolerance, size_t most) {
   auto plan = plan_blocks(sketches, phases, shape, log_delta, tolerance, most);
   if (!plan) return plan;
-  const double added = (1 + shape.grid.c) / 2 * sketches.added_variance(shape.grid.h);
+  const double added = sketches.added_by_mesh(shape.grid.h, shape.grid.c);
   const bool better = added > tolerance && plan->added < added / 2;
   if (!better && 4 * plan->coarse.grid.n > shape.grid.n) plan.reset();
   return plan;
@@ -171,7 +171,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
       continue;
     }
     // A block's losses may be lumps on the coarse mesh.
-    const double without = (1 + shape->grid.c) / 2 * sketches.added_variance(shape->grid.h);
+    const double without = sketches.added_by_mesh(shape->grid.h, shape->grid.c);
     if (plan && width > kWide && without < width / 2 && !upper_only) {
       before = bound;
       blocks_failed = true;

@@ -231,7 +231,7 @@ std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double f
   }
   if (!(period < kInfinity) || !(period > 0)) return std::nullopt;
   size_t n = std::clamp(least_points, kFewestPoints, most_points);
-  while (n < most_points && (1 + c) / 2 * sketches.added_variance(period / static_cast<double>(n)) > tolerance) n *= 2;
+  while (n < most_points && sketches.added_by_mesh(period / static_cast<double>(n), c) > tolerance) n *= 2;
   Shape shape;
   shape.grid = {
       .h = period / static_cast<double>(n), .n = n, .c = c, .log_scale = 0, .low = 0, .high = 0, .epsilon = epsilon};

@@ -53,6 +53,8 @@ class Sketches {
   // P and Q, so that log E[e^(cL)] grows by c(1 + c)/2 of it, and epsilon by (1 + c)/2.
   // c: under this tilt.
   double added_variance(double h, double c = 0) const;
+  // By how much it raises epsilon, with the grid under this tilt.
+  double added_by_mesh(double h, double c) const { return (1 + c) / 2 * added_variance(h); }
   // How far a loss goes to the side where losses have no bound.
   double unbounded(double loss) const { return direction_ == Direction::kRemove ? loss : -loss; }
 

@@ -60,10 +60,7 @@ struct CrossEntropyFunction : Function<CrossEntropyFunction> {
     const variable_list saved = ctx->get_saved_variables();
     const at::NoGradGuard no_grad;
     const at::Tensor weights = grads[0].masked_fill(saved[2], 0).unsqueeze(1);
-    const bool kept = torch::autograd::get_current_graph_task_keep_graph();
-    const at::Tensor probabilities = saved[0].detach();
-    const at::Tensor g = kept ? probabilities * weights : probabilities.mul_(weights);
-    g.scatter_add_(1, saved[1], weights.neg());
+    const at::Tensor g = logit_gradients(saved[0].detach(), saved[1], weights);
     return {g.to(ctx->saved_data["dtype"].toScalarType()), {}, {}};
   }
 };
@@ -73,6 +70,12 @@ struct CrossEntropyFunction : Function<CrossEntropyFunction> {
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, int64_t ignore_index) {
   check(logits, targets, ignore_index);
   return CrossEntropyFunction::apply(logits, targets, ignore_index);
+}
+
+at::Tensor logit_gradients(const at::Tensor& probabilities, const at::Tensor& index, const at::Tensor& weights) {
+  const bool kept = torch::autograd::get_current_graph_task_keep_graph();
+  const at::Tensor g = kept ? probabilities * weights : probabilities.mul_(weights);
+  return g.scatter_add_(1, index, weights.neg());
 }
 
 }  // namespace ghostshard::dp

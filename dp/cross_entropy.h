@@ -12,4 +12,8 @@ namespace ghostshard::dp {
 // place (in a copy where the graph is kept). Shapes or dtypes that do not fit: std::invalid_argument.
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, int64_t ignore_index);
 
+// Within a backward: the logits' gradient weights·(p − onehot(index)) [N,C] from probabilities p [N,C], index int64
+// [N,1] and weights [N,1] of p's dtype. Made in p's memory, unless that backward keeps its graph.
+at::Tensor logit_gradients(const at::Tensor& probabilities, const at::Tensor& index, const at::Tensor& weights);
+
 }  // namespace ghostshard::dp

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "dp/cross_entropy.h"
 #include "fsdp/mapped_memory.h"
 
 namespace ghostshard::dp {
@@ -218,11 +219,9 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
-    const at::Tensor weights = grads[0].unsqueeze(1);
-    at::Tensor g = keeps_graph() ? saved->probabilities * weights : saved->probabilities.mul_(weights);
-    g.scatter_add_(1, saved->ids.unsqueeze(1), weights.neg());
     const at::Tensor rows = saved_rows(ctx);
-    g = g.to(rows.scalar_type());
+    const at::Tensor g =
+        logit_gradients(saved->probabilities, saved->ids.unsqueeze(1), grads[0].unsqueeze(1)).to(rows.scalar_type());
     if (!keeps_graph()) saved->probabilities = at::Tensor();
     at::Tensor dh;
     if (ctx->needs_input_grad(0)) dh = input_gradient(saved->linear, g);

@@ -29,9 +29,9 @@
 
 namespace ghostshard::dp {
 
-// What held gradients may take, in one microbatch. They come from the heap, not from a range of their own: while
-// backward goes on they take the place of the activations that it frees (see fsdp/host_memory.h for programs). device:
-// the model's, and that of everything a tape keeps.
+// What held gradients may take, in one microbatch. They come from where activations come from, not from a range of
+// their own: while backward goes on they take the place of those that it frees (fsdp/mapped_memory.h for the large
+// ones, and fsdp/host_memory.h for programs). device: the model's, and that of everything a tape keeps.
 class HoldMemory {
  public:
   explicit HoldMemory(int64_t capacity_bytes, at::Device device = at::kCPU);

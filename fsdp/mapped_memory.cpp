@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <new>
+#include <mutex>
+
+#include "fsdp/places.h"
 
 namespace ghostshard::fsdp {
 namespace {
@@ -93,39 +95,16 @@ at::Tensor from_range(at::IntArrayRef sizes, const at::TensorOptions& options, i
 
 }  // namespace
 
-int64_t Places::take(int64_t size) {
-  const auto found = std::find_if(free_.begin(), free_.end(), [&](const auto& place) { return place.second >= size; });
-  if (found == free_.end()) return -1;
-  const auto [first, available] = *found;
-  free_.erase(found);
-  if (available > size) free_.emplace(first + size, available - size);
-  return first;
-}
-
-void Places::give_back(int64_t first, int64_t size) {
-  auto next = free_.lower_bound(first);
-  if (next != free_.end() && next->first == first + size) {
-    size += next->second;
-    next = free_.erase(next);
-  }
-  if (next != free_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == first) {
-      before->second += size;
-      return;
-    }
-  }
-  free_.emplace(first, size);
-}
-
-at::Tensor mapped_zeros(int64_t elements, at::Device device) {
+at::Tensor mapped_message(int64_t elements, at::Device device) {
   const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
   if (bytes >= kPiece && device.is_cpu()) {
     const at::Tensor found = from_range({elements}, at::kFloat, bytes);
-    if (found.defined()) return found.zero_();
+    if (found.defined()) return found;
   }
-  return at::zeros({elements}, at::dtype(at::kFloat).device(device));
+  return at::empty({elements}, at::dtype(at::kFloat).device(device));
 }
+
+at::Tensor mapped_zeros(int64_t elements, at::Device device) { return mapped_message(elements, device).zero_(); }
 
 at::Tensor mapped_empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const int64_t bytes = c10::multiply_integers(sizes) * static_cast<int64_t>(options.dtype().itemsize());

@@ -9,38 +9,23 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <map>
-#include <mutex>
 
 namespace ghostshard::fsdp {
 
-// float32 zeros [elements], contiguous. On a device they come from LibTorch's allocator, which hands what was given
-// back to the next of the same size. std::bad_alloc where there is no memory.
+// For messages: float32 [elements], contiguous, of any values or of zeros. On a device they come from LibTorch's
+// allocator, which hands what was given back to the next of the same size. std::bad_alloc where there is no memory.
+at::Tensor mapped_message(int64_t elements, at::Device device = at::kCPU);
 at::Tensor mapped_zeros(int64_t elements, at::Device device = at::kCPU);
 
 // As at::empty; from the range where a heap would map it (glibc: from 32 MiB on), on a CPU.
 at::Tensor mapped_empty(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-// Whether idle pages stay (they do at first). Where not, mapped_zeros gives its own back at once and mapped_empty
+// Whether idle pages stay (they do at first). Where not, messages give their own back at once and mapped_empty
 // leaves memory to the heap: for programs whose heap keeps what is freed (fsdp/host_memory.h), which idle pages would
 // add to.
 void keep_idle_memory(bool keep);
 
 // Pages that no tensor uses go back to the system; the next use pays for fresh ones.
 void give_back_idle_memory();
-
-// Places in [0, capacity), the lowest first. Not synchronised; the range above is one of these and a mapping.
-class Places {
- public:
-  explicit Places(int64_t capacity) : free_{{0, capacity}} {}
-  // The lowest free place of `size` > 0; -1 where there is none.
-  int64_t take(int64_t size);
-  // Gives back what take() gave, of the same size.
-  void give_back(int64_t first, int64_t size);
-  const std::map<int64_t, int64_t>& free() const { return free_; }  // first -> size, apart from each other
-
- private:
-  std::map<int64_t, int64_t> free_;
-};
 
 }  // namespace ghostshard::fsdp

@@ -150,7 +150,7 @@ void ReduceScatter::begin(const FlatGroup& group, at::Tensor message) {
   if (model_.mesh().shape().shard > 1 && !group.plan().slices_of_buffer()) message = pack(group.plan(), message);
   started->message = std::move(message);
   if (model_.mesh().shape().shard > 1) {
-    started->received = mapped_zeros(started->message.numel(), model_.device());
+    started->received = mapped_message(started->message.numel(), model_.device());
     started->exchange = model_.mesh().reduce().exchange(started->received, started->message);
   }
   in_flight_.push_back(std::move(started));

@@ -178,9 +178,9 @@ at::Tensor Gpt2::row_losses(const TokenBatch& from_anywhere, const dp::RecorderP
   return dp::linear_cross_entropy(head_, normed, batch.targets, batch.loss_segments, recorder);
 }
 
-at::Tensor Gpt2::summed_unit_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder) {
-  const at::Tensor weights = batch.loss_weights.to(model_->device(), at::kFloat, /*non_blocking=*/true);
-  return row_losses(batch, recorder).dot(weights);
+at::Tensor Gpt2::summed_unit_losses(const TokenBatch& from_anywhere, const dp::RecorderPtr& recorder) {
+  const TokenBatch batch = from_anywhere.on(model_->device());
+  return row_losses(batch, recorder).dot(batch.loss_weights);
 }
 
 at::Tensor Gpt2::logits(const TokenBatch& from_anywhere) {

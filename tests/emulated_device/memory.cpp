@@ -7,11 +7,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
 #include <system_error>
+
+#include "fsdp/places.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -27,7 +28,7 @@ constexpr size_t kArena = size_t{2} << 30;  // of addresses; pages come when the
 constexpr size_t kAlignment = 512;          // as CUDA's allocators align
 constexpr size_t kGap = 64;                 // after every allocation, for AddressSanitizer
 
-// First fit. The book is kept in the host's own memory.
+// The book is kept in the host's own memory.
 class Arena {
  public:
   Arena() {
@@ -37,51 +38,31 @@ class Arena {
     host_ = map(file, PROT_READ | PROT_WRITE);
     ::close(file);
     ASAN_POISON_MEMORY_REGION(device_, kArena);
-    free_[0] = kArena;
   }
 
   void* allocate(size_t bytes) {
     if (bytes > kArena) throw std::bad_alloc();
     const size_t room = (bytes + kGap + kAlignment - 1) / kAlignment * kAlignment;
     const std::lock_guard lock(book_);
-    for (auto at = free_.begin(); at != free_.end(); ++at) {
-      const auto [offset, size] = *at;
-      if (size < room) continue;
-      free_.erase(at);
-      if (size > room) free_[offset + room] = size - room;
-      used_[offset] = {.bytes = bytes, .room = room};
-      in_use_ += bytes;
-      std::memset(host_ + offset, 0xff, bytes);
-      ASAN_UNPOISON_MEMORY_REGION(device_ + offset, bytes);
-      return device_ + offset;
-    }
-    throw std::bad_alloc();
+    const int64_t offset = places_.take(static_cast<int64_t>(room));
+    if (offset < 0) throw std::bad_alloc();
+    used_[offset] = {.bytes = bytes, .room = room};
+    in_use_ += bytes;
+    std::memset(host_ + offset, 0xff, bytes);
+    ASAN_UNPOISON_MEMORY_REGION(device_ + offset, bytes);
+    return device_ + offset;
   }
 
   void free(void* address) {
     const std::lock_guard lock(book_);
-    const auto found = used_.find(static_cast<size_t>(static_cast<char*>(address) - device_));
+    const auto found = used_.find(static_cast<char*>(address) - device_);
     if (found == used_.end()) std::abort();  // freed twice, or never ours
-    auto [offset, of] = *found;
+    const auto [offset, of] = *found;
     used_.erase(found);
     in_use_ -= of.bytes;
     std::memset(host_ + offset, 0xff, of.bytes);
     ASAN_POISON_MEMORY_REGION(device_ + offset, of.bytes);
-    size_t size = of.room;
-    const auto after = free_.find(offset + size);
-    if (after != free_.end()) {
-      size += after->second;
-      free_.erase(after);
-    }
-    const auto next = free_.lower_bound(offset);
-    if (next != free_.begin()) {
-      const auto before = std::prev(next);
-      if (before->first + before->second == offset) {
-        before->second += size;
-        return;
-      }
-    }
-    free_[offset] = size;
+    places_.give_back(offset, static_cast<int64_t>(of.room));
   }
 
   bool holds(const void* address) const { return address >= device_ && address < device_ + kArena; }
@@ -117,8 +98,8 @@ class Arena {
   char* device_ = nullptr;
   char* host_ = nullptr;
   std::mutex book_;
-  std::map<size_t, size_t> free_;
-  std::map<size_t, Used> used_;
+  fsdp::Places places_{kArena};
+  std::map<int64_t, Used> used_;
   size_t in_use_ = 0;
   std::recursive_mutex turn_;
   int depth_ = 0;

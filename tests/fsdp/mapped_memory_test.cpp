@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/places.h"
+
 namespace ghostshard::fsdp {
 namespace {
 

@@ -13,10 +13,10 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
 from .cross_entropy import cross_entropy, is_plain
 from .layout import original_class
+from .packing import Packing, shifted
 
 if TYPE_CHECKING:
     from .engine import GhostEngine
-    from .packing import Packing
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -152,8 +152,8 @@ def token_losses(
     shift: logits at t are for the label at t + 1 (a causal language model). packing: whose the tokens are, where units
     are not rows; the labels are then those of segments (Packing.labels_of_segments).
     """
-    if shift:  # the last token of a row predicts nothing; a slice of the logits would be copied
-        labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], -100)], 1)
+    if shift:
+        labels = shifted(labels)
     losses = cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)).view(labels.shape)
     if packing is None:
         return reduce_units(losses, labels != -100, reduction)

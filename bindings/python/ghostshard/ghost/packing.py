@@ -226,5 +226,9 @@ def next_token_labels(labels: torch.Tensor, segment_ids: torch.Tensor) -> torch.
     """What each place is to predict, [B,T]: the label after it in its own segment, or -100, for a criterion that takes
     logits [B,T,V] as they are."""
     packing = read({"segment_ids": segment_ids}, labels)
-    hidden = packing.labels_of_segments(labels, causal=True)
-    return torch.cat([hidden[..., 1:], torch.full_like(hidden[..., :1], -100)], -1)
+    return shifted(packing.labels_of_segments(labels, causal=True))
+
+
+def shifted(labels: torch.Tensor) -> torch.Tensor:
+    """Each place gets the label after it, the last of a row -100: so logits need not be cut, which would copy them."""
+    return torch.cat([labels[..., 1:], torch.full_like(labels[..., :1], -100)], -1)
