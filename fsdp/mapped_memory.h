@@ -3,7 +3,8 @@
 // A heap maps such blocks anew each time and gives them back, so that every use pays for fresh pages, which costs more
 // than what is computed on them. Here they come from one range of addresses whose pages stay: the lowest place that
 // fits, and what is given back is joined with its neighbours. The range holds no more than was in use at once (and
-// holes between), takes huge pages where the system lends them, and idle pages go back on request.
+// holes between), takes huge pages where the system lends them, and idle pages go back on request: from Python before
+// each forward, whose activations need the memory that a backward's messages took.
 #pragma once
 
 #include <ATen/ATen.h>

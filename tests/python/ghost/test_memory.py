@@ -1,5 +1,6 @@
 """What a private step keeps of the machine's memory, and when it gives it back."""
 
+import pytest
 import torch
 from private import Private
 from torch import nn
@@ -13,7 +14,8 @@ def resident_mib() -> float:
     return int(line.split()[1]) / 1024
 
 
-def test_memory_of_logits_stays_from_step_to_step_and_goes_back_for_an_evaluation():
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_memory_of_logits_is_used_again_and_goes_back_before_the_next_forward(evaluation):
     private = Private(nn.Sequential(nn.Linear(4, 16384)), 1.0)
     batch = torch.randn(4, 512, 4), torch.randint(16384, (4, 512))  # 128 MiB of logits, as many of their gradients
 
@@ -24,6 +26,6 @@ def test_memory_of_logits_stays_from_step_to_step_and_goes_back_for_an_evaluatio
     kept = resident_mib()
     private.step(loss, [batch, batch])
     assert abs(resident_mib() - kept) < 48, "later steps use the same memory"
-    with torch.no_grad():
+    with torch.set_grad_enabled(not evaluation):
         private.module(batch[0][:1, :1])
     assert kept - resident_mib() > 200

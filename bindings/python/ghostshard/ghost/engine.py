@@ -370,11 +370,12 @@ class GhostEngine:
         given = self._inputs = inputs.read(
             module, self._transformer, args, kwargs, batch_first=self.batch_first, recording=self.recording
         )
+        if self._enabled and self._session is not None:
+            # What the last backward's messages took. They come again when this forward's activations have gone.
+            _native.load("engine").give_back_idle_memory()
         if self.recording:
             self._begin(given)
             self._in_forward = True
-        elif self._enabled and self._session is not None:
-            _native.load("engine").give_back_idle_memory()  # an evaluation may need it
         return given.args, given.kwargs
 
     def _again(self, *args: Any, **kwargs: Any) -> Any:
