@@ -31,6 +31,11 @@ void Attribution::instantiated(const fsdp::Parameter& parameter, const at::Tenso
   look(parameter, gradients, kernels::Segments::even(units()));
 }
 
+void Attribution::head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& /*tiles*/,
+                            int64_t /*tile*/, const at::Tensor& g, const SegmentsPtr& segments) {
+  linear(use, a, g, segments);
+}
+
 void Attribution::look(const fsdp::Parameter& parameter, const at::Tensor& g, const kernels::Segments& segments) {
   const at::NoGradGuard no_grad;
   TORCH_CHECK_VALUE(segments.units() == units() && g.size(0) == segments.rows(), parameter.name(), ": ", g.size(0),

@@ -30,6 +30,8 @@ class Attribution final : public Recorder {
   void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                   const SegmentsPtr& segments) override;
   void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) override;
+  void head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
+                 const at::Tensor& g, const SegmentsPtr& segments) override;
 
   int64_t units() const { return static_cast<int64_t>(chosen_.size()); }
   // The first parameter that a unit outside of the chosen ones has a gradient of; null: none. Later ones follow from

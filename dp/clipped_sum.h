@@ -30,7 +30,7 @@ class ClippedSum {
   std::shared_ptr<fsdp::GradientBuffers> sums_;  // null once consumed
   StepTerms terms_;                              // what bounds it, and what it is to be noised with and charged as
   uint64_t plan_;                                // whose terms they are
-  bool unfinished_ = false;                      // a microbatch's second pass has begun and not ended
+  bool unfinished_ = false;                      // a microbatch is added in part
   // Where parts are reduced with every microbatch: by whom, and as what step. Null otherwise.
   GaussianMechanism* mechanism_ = nullptr;
   StepId step_;

@@ -74,7 +74,7 @@ void Clipper::check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) co
     throw std::logic_error("a tape is added once, to a sum of the clipper that recorded it");
   }
   if (sum.unfinished_ && !tape->in_second_pass()) {
-    throw std::logic_error("a second pass into this clipped sum has failed: it cannot be used any more");
+    throw std::logic_error("a contribution to this clipped sum has failed half-way: it cannot be used any more");
   }
 }
 
@@ -142,6 +142,7 @@ void Clipper::add(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
   }
   if (two_pass_) throw std::logic_error("matrices of this plan are recorded in two passes: second_pass() comes first");
   const GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
+  sum.unfinished_ = true;  // what fails half-way must not be added again, nor released
   // What is reduced with every microbatch comes first, group by group; then what is summed up here.
   if (sums_->any_in_turn()) {
     sum.mechanism_->begin_absorbing(sum);
@@ -153,6 +154,7 @@ void Clipper::add(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
     sum.mechanism_->end_absorbing();
   }
   tape->add_rest(by_group, *sum.sums_);
+  sum.unfinished_ = false;
 }
 
 }  // namespace ghostshard::dp

@@ -107,6 +107,7 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
     saved->segments = segments;
     saved->recorder = recorder;
     keep(ctx, std::move(saved));
+    recorder->looked_up(*table, ids, segments);
     return at::index_select(table->value(), 0, ids);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -276,12 +277,16 @@ at::Tensor affine(const LayerNormUse& use, const at::Tensor& x, const SegmentsPt
 }
 
 at::Tensor linear_cross_entropy(const LinearUse& head, const at::Tensor& h, const at::Tensor& targets,
-                                const SegmentsPtr& segments, const RecorderPtr& recorder) {
+                                const SegmentsPtr& segments, const RecorderPtr& recorder, int64_t tile_bytes) {
   check_linear(head, h);
   TORCH_CHECK_VALUE(targets.dim() == 1 && targets.size(0) == h.size(0), head.weight->name(), ": ", h.size(0),
                     " rows need as many targets, got ", targets.sizes());
   if (!recording(recorder)) return row_losses(probabilities_in_place(affine_output(head, h)), targets);
-  return LinearCrossEntropyFunction::apply(reachable(h, report_linear(head)), head, targets, segments, recorder);
+  const at::Tensor reached = reachable(h, report_linear(head));
+  if (recorder->takes_tiles(*head.weight) && HeadTiles::can_cut(head)) {
+    return tiled_cross_entropy(head, reached, targets, segments, recorder, tile_bytes);
+  }
+  return LinearCrossEntropyFunction::apply(reached, head, targets, segments, recorder);
 }
 
 }  // namespace ghostshard::dp

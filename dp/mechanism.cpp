@@ -114,7 +114,7 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
     throw std::logic_error("a mechanism releases only unconsumed clipped sums of its own plan");
   }
   if (opened.unfinished_) {
-    throw std::logic_error("a clipped sum is released whole: the second pass of a microbatch has not ended");
+    throw std::logic_error("a clipped sum is released whole: a microbatch is added in part");
   }
   if (opened.mechanism_ != nullptr &&
       (opened.mechanism_ != this || opened.step_.step != step.step || opened.step_.attempt != step.attempt)) {

@@ -8,11 +8,14 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <stdexcept>
 
 #include "fsdp/parameters.h"
 #include "kernels/segments.h"
 
 namespace ghostshard::dp {
+
+class HeadTiles;  // dp/head_tiles.h
 
 using SegmentsPtr = std::shared_ptr<const kernels::Segments>;
 
@@ -49,6 +52,19 @@ class Recorder {
                           const SegmentsPtr& segments) = 0;
   // gradients [U, shape...]: each unit's own, formed by whoever calls.
   virtual void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) = 0;
+
+  // Whether a head's logit gradients may come by tiles instead of whole. Asked in forward.
+  virtual bool takes_tiles(const fsdp::Parameter& /*weight*/) const { return false; }
+  // The tiles of such a head, each once and in order; a [N,d] the head's inputs, g [N, outputs of the tile] valid during
+  // the call alone: tiles->gradients(a, tile, …) brings it again.
+  virtual void head_tile(const LinearUse& use, const at::Tensor& /*a*/,
+                         const std::shared_ptr<const HeadTiles>& /*tiles*/, int64_t /*tile*/, const at::Tensor& /*g*/,
+                         const SegmentsPtr& /*segments*/) {
+    throw std::logic_error("this recorder takes the rows of '" + use.weight->name() + "' whole");
+  }
+  // In forward: backward will report an embedding of these ids. (A head by tiles has its other use ahead of it.)
+  virtual void looked_up(const fsdp::Parameter& /*table*/, const at::Tensor& /*ids*/, const SegmentsPtr& /*segments*/) {
+  }
 };
 
 using RecorderPtr = std::shared_ptr<Recorder>;

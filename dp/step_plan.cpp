@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "dp/head_tiles.h"
+
 namespace ghostshard::dp {
 namespace {
 
@@ -36,12 +38,26 @@ double norm_flops(Recording way, const PlannedMatrix& matrix, const StepShape& s
          2 * rows_of(shape) * static_cast<double>(matrix.shape.inputs * matrix.shape.outputs);
 }
 
-double recorded_bytes(Recording way, const kernels::LinearShape& matrix, const StepShape& shape) {
+double recorded_bytes(Recording way, const PlannedMatrix& planned, const StepShape& shape) {
+  const kernels::LinearShape& matrix = planned.shape;
   if (way == Recording::kTwoPass) return 0;
   if (way == Recording::kHold) {
     return kFloatBytes * static_cast<double>(shape.units) * static_cast<double>(matrix.inputs * matrix.outputs);
   }
-  return kFloatBytes * rows_of(shape) * static_cast<double>(matrix.inputs + matrix.outputs);
+  // What is kept of the logits' gradients of a head that is an embedding too: those of a unit's own ids.
+  const int64_t columns = way == Recording::kReplay ? matrix.outputs : planned.used_twice ? shape.rows_per_unit : 0;
+  return kFloatBytes * rows_of(shape) * static_cast<double>(matrix.inputs + columns);
+}
+
+// Of the unit's activations what stands when its head is recomputed: a tile in the place of the logits.
+double activations_of(const PlannedUnit& unit, const UnitChoice& choice, const StepShape& shape) {
+  double bytes = rows_of(shape) * unit.activation_bytes;
+  for (size_t m = 0; m < unit.matrices.size() && shape.records; ++m) {
+    if (choice.recording[m] != Recording::kRecompute) continue;
+    const int64_t rows = shape.units * shape.rows_per_unit, outputs = unit.matrices[m].shape.outputs;
+    bytes -= kFloatBytes * rows_of(shape) * static_cast<double>(outputs - HeadTiles::width_of(rows, outputs));
+  }
+  return bytes;
 }
 
 double gathers(Residency residency, const StepShape& shape, bool two_pass) {
@@ -104,13 +120,13 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
   // Backward walks from the last unit to the first: what is left of the activations, what is recorded so far, and what
   // the unit at hand works with.
   double activations = 0, recorded = 0;
-  for (const PlannedUnit& unit : model) activations += rows * unit.activation_bytes;
+  for (size_t i = 0; i < model.size(); ++i) activations += activations_of(model[i], plan.units[i], shape);
   plan.step_bytes = activations;
   for (size_t i = model.size(); i-- > 0;) {
     plan.step_bytes = std::max(plan.step_bytes, activations + recorded + rows * model[i].working_bytes);
-    activations -= rows * model[i].activation_bytes;
+    activations -= activations_of(model[i], plan.units[i], shape);
     for (size_t m = 0; m < model[i].matrices.size() && shape.records; ++m) {
-      recorded += recorded_bytes(plan.units[i].recording[m], model[i].matrices[m].shape, shape);
+      recorded += recorded_bytes(plan.units[i].recording[m], model[i].matrices[m], shape);
     }
     plan.step_bytes = std::max(plan.step_bytes, activations + recorded);
   }
@@ -224,6 +240,15 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
       consider(recording, reason,
                [&](UnitChoice& c) { std::replace(c.recording.begin(), c.recording.end(), from, to); });
     }
+    // At the price of two thirds of the head's own time: for a budget that somebody set.
+    for (size_t m = 0; m < most_matrices && shape.records && budget_bytes; ++m) {
+      std::vector<size_t> heads;
+      for (const size_t i : recording) {
+        if (m < model[i].matrices.size() && model[i].matrices[m].head && plan.units[i].recording[m] != Recording::kTwoPass)
+          heads.push_back(i);
+      }
+      consider(heads, "recomputed: its logits do not fit", [m](UnitChoice& c) { c.recording[m] = Recording::kRecompute; });
+    }
     // Last, and only if all else has been taken back: it costs about a whole step.
     if (!best && shape.records && !plan.two_pass()) {
       StepPlan other = plan;
@@ -231,7 +256,7 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
         UnitChoice& choice = other.units[i];
         choice.gradients = GradientFlow::kAccumulate;
         for (size_t m = 0; m < choice.recording.size(); ++m) {
-          if (model[i].matrices[m].used_twice) continue;
+          if (model[i].matrices[m].used_twice || choice.recording[m] == Recording::kRecompute) continue;
           choice.recording[m] = Recording::kTwoPass;
           choice.reason = "two passes: no record of it fits";
         }
@@ -274,25 +299,23 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model,
   for (size_t i = 0; i < model.size(); ++i) {
     const PlannedUnit& unit = model[i];
     const UnitChoice& choice = plan.units[i];
-    int64_t held = 0, again = 0;
+    int64_t held = 0, again = 0, recomputed = 0;
     double recorded = 0, flops = 0;
     for (size_t m = 0; m < unit.matrices.size(); ++m) {
       held += choice.recording[m] == Recording::kHold ? 1 : 0;
       again += choice.recording[m] == Recording::kTwoPass ? 1 : 0;
-      recorded += recorded_bytes(choice.recording[m], unit.matrices[m].shape, shape);
+      recomputed += choice.recording[m] == Recording::kRecompute ? 1 : 0;
+      recorded += recorded_bytes(choice.recording[m], unit.matrices[m], shape);
       flops += norm_flops(choice.recording[m], unit.matrices[m], shape, segments);
     }
     const auto count = static_cast<int64_t>(unit.matrices.size());
-    std::string ways = count == 0 || !shape.records ? "-"
-                       : held == count              ? "hold"
-                       : again == count             ? "two pass"
-                       : held + again == 0          ? "replay"
-                                                    : "";
-    if (ways.empty()) {
-      for (const auto& [matrices, name] :
-           {std::pair{held, "hold"}, {count - held - again, "replay"}, {again, "two pass"}}) {
-        if (matrices > 0) ways += (ways.empty() ? "" : ", ") + std::to_string(matrices) + " " + name;
-      }
+    std::string ways = count == 0 || !shape.records ? "-" : "";
+    for (const auto& [matrices, name] : {std::pair{held, "hold"},
+                                         {count - held - again - recomputed, "replay"},
+                                         {recomputed, "recompute"},
+                                         {again, "two pass"}}) {
+      if (matrices == 0 || ways == "-") continue;
+      ways += (ways.empty() ? "" : ", ") + (matrices == count ? std::string() : std::to_string(matrices) + " ") + name;
     }
     const bool each = choice.gradients == GradientFlow::kReduceEach;
     std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11.2f  %s\n", unit.name.c_str(),

@@ -6,7 +6,8 @@
 //   matrices   hold (per-unit gradients kept) or replay (rows kept, norm by Gram matrices) within the one backward
 //              (arXiv:2210.00038), or two pass (nothing kept, forward and backward once more, arXiv:2110.05679); time
 //              by kernels::recording_cost. A second pass is one for the whole model, so it is taken for all matrices
-//              that may, and it needs accumulated gradients
+//              that may, and it needs accumulated gradients. A head under a softmax may also be recomputed: its logits
+//              never stand whole, and are found by tiles three times instead of once (only for a budget that is given)
 //   weights    keep gathered for the whole batch (one gather) or gather again for each forward and backward
 //   gradients  accumulate whole in float32 and reduce once, or reduce each microbatch into the slices (noise first)
 // The planner starts from the fastest of all and, while the peak does not fit, takes back the choice that costs the
@@ -27,6 +28,7 @@ struct PlannedMatrix {
   std::string parameter;
   kernels::LinearShape shape;  // what one rank computes with
   bool used_twice = false;     // by a head and an embedding: their rows meet on the tape, so never in two passes
+  bool head = false;           // its outputs are logits: float32, in its unit's activation_bytes; it may be recomputed
 };
 
 // Sizes in elements and bytes of one rank's computation. Rows are tokens of one microbatch.

@@ -101,6 +101,7 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
     return;
   }
   if (book.awaited) refuse_reuse(weight, "more than one layer, once recorded in two passes");
+  if (book.head) refuse_reuse(weight, "a head by tiles and another layer");
   const bool first_use = !book.held.defined() && book.rows.empty() && book.lookups.empty();
   if (first_use) {
     const kernels::LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};
@@ -149,6 +150,7 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
   Entry& book = entry(table);
   if (in_second_pass()) return;  // added already
   if (book.awaited) refuse_reuse(table, "a linear layer recorded in two passes and an embedding");
+  if (book.head && !book.head->complete()) refuse_reuse(table, "a head and an embedding within each other");
   const bool unused = !book.held.defined() && book.lookups.empty() && book.rows.empty();
   if (unused && planned(table) == kernels::Recording::kHold) {
     book.held = memory_.take({units_, table.shape().at(0), table.shape().at(1)}).zero_();
@@ -164,7 +166,36 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
     const Rows& head = book.rows.front();
     kernels::tied_cross_term(ids, g, *segments, exact_rows(head.a), exact_rows(head.g), *head.segments, book.parts);
   }
+  if (book.head) book.head->add_cross_term_to(ids, g, book.parts);
   book.lookups.push_back({ids, g_rows, segments});
+}
+
+bool Tape::takes_tiles(const fsdp::Parameter& weight) const {
+  return weight.trainable() && planned(weight) == kernels::Recording::kRecompute;
+}
+
+void Tape::looked_up(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments) {
+  if (takes_tiles(table)) ahead_[table.id()] = {ids, segments};
+}
+
+void Tape::head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles,
+                     int64_t tile, const at::Tensor& g, const SegmentsPtr& segments) {
+  const at::NoGradGuard no_grad;
+  if (watcher_ != nullptr) {
+    watcher_->head_tile(use, a, tiles, tile, g, segments);
+    return;
+  }
+  const fsdp::Parameter& weight = *use.weight;
+  check_units(weight, segments);
+  Entry& book = entry(weight);
+  if (in_second_pass()) return;  // added already
+  if (tile == 0) {
+    const bool unused = !book.held.defined() && book.rows.empty() && book.lookups.empty() && !book.head;
+    if (!unused) refuse_reuse(weight, "a head by tiles and another layer");
+    book.head.emplace(tiles, a, segments, ahead_[weight.id()]);
+  }
+  book.head->take(tile, g);
+  if (book.head->complete()) book.head->add_norm_to(book.parts);
 }
 
 void Tape::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
@@ -269,6 +300,7 @@ void Tape::count_bytes(std::span<int64_t> bytes) const {
     bytes[id] = size(book.held);
     for (const Rows& use : book.rows) bytes[id] += size(use.a) + size(use.g);
     for (const Lookup& use : book.lookups) bytes[id] += size(use.g);
+    if (book.head) bytes[id] += size(book.head->inputs()) + size(book.head->columns());
   }
 }
 
@@ -296,6 +328,7 @@ void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBu
   for (const Rows& use : book.rows) {
     kernels::scaled_sum_rows(exact_rows(use.a), exact_rows(use.g), *use.segments, factors, out);
   }
+  if (book.head) book.head->add_to(out, factors);
   for (const Lookup& use : book.lookups) {
     kernels::embedding_scaled_sum(use.ids, exact_rows(use.g), *use.segments, factors, out);
   }

@@ -3,8 +3,8 @@
 // Each trainable parameter has one entry. A matrix is *held* (its per-unit gradients [U,p,d] are formed at once) or
 // *replayed* (the rows stay on the tape), as kernels::choose_recording decides within the memory for it; vectors are
 // always held. One forward and one backward per tape: a second backward is refused (std::logic_error), because its
-// texts would be counted as the same units. Only matrices planned as Recording::kTwoPass wait for a second forward and
-// backward of the same microbatch, which the clipper opens and which must bring the very same rows: their bits are
+// texts would be counted as the same units. A head may keep its inputs alone, and its logit gradients are computed
+// again (Recording::kRecompute). Only matrices planned as Recording::kTwoPass wait for a second forward and backward of the same microbatch, which the clipper opens and which must bring the very same rows: their bits are
 // compared by fingerprint, because factors made for some rows bound nothing else. A parameter used a second time: a
 // held entry takes the second use in exactly, the pair of one head and one embedding is exact through its cross term,
 // anything else is refused by name (std::invalid_argument), never under-counted.
@@ -21,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include "dp/recomputed_head.h"
 #include "dp/recorder.h"
 #include "fsdp/reduce_scatter.h"
 #include "kernels/fingerprint.h"
@@ -67,6 +68,11 @@ class Tape final : public Recorder {
   void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                   const SegmentsPtr& segments) override;
   void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) override;
+  // Where Recording::kRecompute is planned; heads that come whole all the same are replayed.
+  bool takes_tiles(const fsdp::Parameter& weight) const override;
+  void head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
+                 const at::Tensor& g, const SegmentsPtr& segments) override;
+  void looked_up(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments) override;
 
   int64_t units() const { return units_; }
   bool began_recording() const { return backward_ != -1 || was_watched_ || in_second_pass(); }
@@ -96,6 +102,7 @@ class Tape final : public Recorder {
     std::vector<Rows> rows;
     std::vector<Lookup> lookups;
     std::optional<uint64_t> awaited;  // two pass: fingerprint of the rows that must come again
+    std::optional<RecomputedHead> head;
   };
 
   // Every report passes here: refuses a tape that was already added up and a second backward pass.
@@ -133,6 +140,7 @@ class Tape final : public Recorder {
   RecordingChoice choice_;
   std::span<const std::optional<kernels::Recording>> planned_;  // by parameter id
   std::map<uint32_t, Entry> entries_;                           // by parameter id: a fixed order of summation
+  std::map<uint32_t, LookedUp> ahead_;     // in forward, of tables whose head comes by tiles
   int backward_ = -1;                      // autograd's number of the backward pass this tape belongs to
   bool closed_ = false;                    // added to a sum
   fsdp::GradientBuffers* sums_ = nullptr;  // where the second pass goes, and with which factors

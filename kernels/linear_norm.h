@@ -18,6 +18,7 @@ enum class Recording {
   kHold,     // G [U,p,d] itself: norm from exactly these values, then sum of c·G
   kReplay,   // the rows a and g: Gram norm, then (c·g)ᵀa
   kTwoPass,  // nothing: norm at once; the rows come again in a second forward and backward, then (c·g)ᵀa
+  kRecompute,  // of a head under a softmax: the inputs; logit gradients are computed by tiles, for the norm and again
 };
 
 struct LinearShape {
@@ -26,7 +27,7 @@ struct LinearShape {
 };
 
 // Floating-point operations and bytes moved to norm and later sum one layer for these segments. For kTwoPass with the
-// layer's own products in the second forward and backward.
+// layer's own products in the second forward and backward, for kRecompute with those that find the logits twice more.
 struct RecordingCost {
   double flops;
   double bytes_moved;

@@ -23,7 +23,7 @@ constexpr double kFloat64Slowdown = 4;
 }  // namespace
 
 RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segments& segments) {
-  if (way == Recording::kTwoPass) {
+  if (way == Recording::kTwoPass || way == Recording::kRecompute) {
     RecordingCost cost = recording_cost(Recording::kReplay, shape, segments);
     const RecordingCost hold = recording_cost(Recording::kHold, shape, segments);
     if (hold.seconds < cost.seconds) {
@@ -33,7 +33,7 @@ RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segm
       cost.flops = hold.flops + product;
       cost.seconds = hold.seconds + product / kProductFlopsPerSecond;
     }
-    // Forward and the inputs' gradient once more.
+    // Forward and the inputs' gradient once more; or forward twice more.
     const double again = 4 * static_cast<double>(segments.rows()) * static_cast<double>(shape.inputs * shape.outputs);
     cost.flops += again;
     cost.seconds += again / kProductFlopsPerSecond;

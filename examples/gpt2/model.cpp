@@ -175,7 +175,8 @@ at::Tensor Gpt2::row_losses(const TokenBatch& from_anywhere, const dp::RecorderP
   // The final norm and the head are needed only where there is a loss.
   if (batch.loss_rows.defined()) x = x.index_select(0, batch.loss_rows);
   const at::Tensor normed = dp::layer_norm(ln_f_, x, config_.layer_norm_epsilon, batch.loss_segments, recorder);
-  return dp::linear_cross_entropy(head_, normed, batch.targets, batch.loss_segments, recorder);
+  return dp::linear_cross_entropy(head_, normed, batch.targets, batch.loss_segments, recorder,
+                                  options_.head_tile_bytes);
 }
 
 at::Tensor Gpt2::summed_unit_losses(const TokenBatch& from_anywhere, const dp::RecorderPtr& recorder) {

@@ -29,6 +29,7 @@ struct ModelOptions {
   // Of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax, losses,
   // per-unit norms and sums are float32 either way.
   at::ScalarType compute_dtype = at::kFloat;
+  int64_t head_tile_bytes = dp::kHeadTileBytes;  // where a plan has the head recomputed
   // By unit, from a step plan; nothing: embeddings and end are kept gathered, blocks are gathered again.
   std::vector<fsdp::Residency> residency;
 };

@@ -37,8 +37,11 @@ std::vector<dp::PlannedUnit> planned_units(const Config& config, const std::vect
       unit.parameters += count;
       unit.trainable += parameter.trainable ? count : 0;
       if (!is_product(parameter, config)) continue;
-      const int64_t outputs = parameter.shape[1];
-      unit.matrices.push_back({parameter.name, {.inputs = count / outputs, .outputs = outputs}});
+      // The head is stored [outputs, inputs], all others the other way round.
+      const bool head = parameter.name == "lm_head.weight" || parameter.name == "transformer.wte.weight";
+      const int64_t outputs = parameter.shape[head ? 0 : 1];
+      unit.matrices.push_back(
+          {.parameter = parameter.name, .shape = {.inputs = count / outputs, .outputs = outputs}, .head = head});
     }
     const bool end = u + 1 == specs.size();
     if (u > 0 && !end) {

@@ -1,6 +1,7 @@
 // The plan of a logical batch: pure arithmetic, by hand where it is small.
 #include "dp/step_plan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace ghostshard::tests {
@@ -134,6 +135,31 @@ TEST(StepPlan, ATiedHeadIsNeverRecordedInTwoPasses) {
   dp::StepPlan plan = dp::plan_step(units, shape, kPlenty);
   while (!plan.two_pass()) plan = dp::plan_step(units, shape, plan.peak_bytes() - 1);
   EXPECT_NE(plan.units.back().recording.at(0), Recording::kTwoPass);
+}
+
+TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
+  auto units = model();
+  constexpr int64_t kOutputs = 50304;
+  units.back().matrices = {
+      {.parameter = "head", .shape = {.inputs = kWidth, .outputs = kOutputs}, .used_twice = true, .head = true}};
+  units.back().activation_bytes = 4.0 * kOutputs;
+  const dp::StepShape shape{.units = 8, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 1};
+  const auto rich = dp::plan_step(units, shape, kPlenty);
+  EXPECT_NE(rich.units.back().recording.at(0), Recording::kRecompute);
+  EXPECT_NE(dp::plan_step(units, shape, std::nullopt).units.back().recording.at(0), Recording::kRecompute)
+      << "nobody asked for slower steps";
+  auto plan = rich;
+  while (plan.units.back().recording.at(0) != Recording::kRecompute) {
+    plan = dp::plan_step(units, shape, plan.peak_bytes() - 1);
+  }
+  EXPECT_FALSE(plan.two_pass()) << "only the head is computed again";
+  // The logits were most of the step, and 2048 of 50304 outputs are left of them (32 MiB over 4096 rows).
+  const double logits = 4.0 * 4096 * kOutputs;
+  EXPECT_LT(plan.step_bytes, rich.step_bytes - 0.9 * logits);
+  EXPECT_GT(plan.step_bytes, rich.step_bytes - logits);
+  // Two products of the three that a head costs come again, for each microbatch.
+  EXPECT_GT(plan.extra_flops - rich.extra_flops, 4 * 4.0 * 4096 * kWidth * kOutputs * 0.99);
+  EXPECT_THAT(dp::explain(plan, units, shape, plan.peak_bytes()), testing::HasSubstr("recompute"));
 }
 
 TEST(StepPlan, WithoutABudgetTheLeastIsTakenWhereTheDefaultIsOutOfReach) {

@@ -21,6 +21,7 @@ struct Case {
   bool reduce_each = false;  // with every microbatch, sums never stand whole
   bool two_pass = false;     // every matrix but a tied one
   dp::Clipping clipping = dp::Clipping::kFlat;
+  int64_t head_tile = 0;  // the head is recomputed by tiles of so many bytes
 };
 
 gpt2::ModelOptions lora(std::vector<std::string> targets, int64_t rank = 3) {
@@ -77,6 +78,24 @@ const Case kCases[] = {
     {.name = "two_pass_recomputing", .options = checkpointed(), .two_pass = true},
     {.name = "two_pass_lora", .clip_norm = 3, .options = lora({"*"}), .two_pass = true},
     {.name = "two_pass_two_ranks", .microbatch = 2, .mesh = "1x2x1", .two_pass = true},
+    {.name = "recomputed_head_tied", .head_tile = 1200},
+    {.name = "recomputed_head_untied", .tied = false, .microbatch = 3, .head_tile = 1200},
+    {.name = "recomputed_head_output_by_output", .head_tile = 1},
+    {.name = "recomputed_head_in_one_tile", .microbatch = 1, .head_tile = int64_t{1} << 20},
+    {.name = "recomputed_head_two_pass", .microbatch = 3, .two_pass = true, .head_tile = 1200},
+    {.name = "recomputed_head_untied_two_pass", .tied = false, .two_pass = true, .head_tile = 1200},
+    {.name = "recomputed_head_reduce_each", .microbatch = 2, .mesh = "1x2x1", .reduce_each = true, .head_tile = 600},
+    {.name = "recomputed_head_per_layer",
+     .microbatch = 3,
+     .clipping = dp::Clipping::kPerLayer,
+     .head_tile = 1200},
+    {.name = "recomputed_head_all_three_axes", .microbatch = 2, .mesh = "2x2x2", .heads = 4, .head_tile = 600},
+    {.name = "recomputed_head_everything_clips", .clip_norm = 1e-3, .head_tile = 1200},
+    {.name = "recomputed_head_only",
+     .tied = false,
+     .freeze = {"transformer.*"},
+     .head_tile = 1200},
+    {.name = "recomputed_head_embeddings_frozen", .freeze = {"transformer.w*"}, .head_tile = 1200},
     {.name = "two_pass_all_three_axes", .microbatch = 2, .mesh = "2x2x2", .heads = 4, .two_pass = true},
     {.name = "per_layer_hold", .recording = Choice::kHold, .clipping = dp::Clipping::kPerLayer},
     {.name = "per_layer_untied_replay",
@@ -137,6 +156,7 @@ const Case kCases[] = {
 };
 const std::vector<int64_t> kUsers = {3, 1, 2, 4, 2};
 const Case kUserCases[] = {
+    {.name = "users_recomputed_head", .clip_norm = 3, .texts_per_unit = kUsers, .head_tile = 1200},
     {.name = "users_hold", .recording = Choice::kHold, .clip_norm = 3, .texts_per_unit = kUsers},
     {.name = "users_replay", .recording = Choice::kReplay, .microbatch = 2, .clip_norm = 3, .texts_per_unit = kUsers},
     {.name = "users_untied", .tied = false, .clip_norm = 3, .texts_per_unit = kUsers},
@@ -147,6 +167,8 @@ const Case kUserCases[] = {
 const Case kBfloat16Cases[] = {
     {.name = "bfloat16_hold", .recording = Choice::kHold, .options = in_bfloat16()},
     {.name = "bfloat16_replay", .recording = Choice::kReplay, .microbatch = 3, .options = in_bfloat16()},
+    {.name = "bfloat16_recomputed_head", .options = in_bfloat16(), .head_tile = 1200},
+    {.name = "bfloat16_recomputed_head_untied", .tied = false, .options = in_bfloat16(), .head_tile = 1200},
     {.name = "bfloat16_untied", .tied = false, .options = in_bfloat16()},
     {.name = "bfloat16_two_ranks", .microbatch = 2, .mesh = "1x2x1", .options = in_bfloat16()},
     {.name = "bfloat16_checkpointed", .options = in_bfloat16(checkpointed())},
@@ -160,6 +182,11 @@ dp::ClipperOptions clipper_options(const Case& c, const fsdp::ShardedModel& mode
   if (c.two_pass) {
     options.planned_recording.assign(model.parameters().size(), kernels::Recording::kTwoPass);
     if (c.tied) options.planned_recording[model.parameter("transformer.wte.weight").id()] = kernels::Recording::kReplay;
+  }
+  if (c.head_tile > 0) {
+    options.planned_recording.resize(model.parameters().size());
+    const char* head = c.tied ? "transformer.wte.weight" : "lm_head.weight";
+    options.planned_recording[model.parameter(head).id()] = kernels::Recording::kRecompute;
   }
   return options;
 }
@@ -175,7 +202,9 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
   std::mutex results;
   Distance total;
   run_there(fsdp::MeshShape::parse(c.mesh), [&](fsdp::Mesh& mesh) {
-    gpt2::Gpt2 model(mesh, config, c.freeze, c.options);
+    gpt2::ModelOptions model_options = c.options;
+    if (c.head_tile > 0) model_options.head_tile_bytes = c.head_tile;
+    gpt2::Gpt2 model(mesh, config, c.freeze, model_options);
     randomize(model, 3);
     const gpt2::Dataset data(path, config.vocab_size, config.n_positions);
     std::vector<std::string> frozen;

@@ -1,0 +1,262 @@
+// A head by tiles of its outputs: losses, inputs' gradients and clipped sums beside float64, where the table is an
+// embedding too, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/dp/single_layer.h"
+
+namespace ghostshard::tests {
+namespace {
+
+using kernels::Recording;
+
+constexpr int64_t kVocabulary = 37;
+constexpr int64_t kWidth = 12;
+const std::vector<int64_t> kLengths = {4, 0, 1, 7, 3};
+
+dp::SegmentsPtr segments_of(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> offsets{0};
+  for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
+  return std::make_shared<kernels::Segments>(offsets);
+}
+
+// A table [V,d] that is a head and, where `ids` are, an embedding whose rows are weighed with e.
+struct Head {
+  explicit Head(at::ScalarType dtype = at::kFloat, double scale = 0.5)
+      : mesh(lone_mesh()), model(*mesh, {{"unit", {{"table", {kVocabulary, kWidth}}}, fsdp::Residency::kKeep}}, dtype) {
+    at::manual_seed(3);
+    const int64_t n = segments->rows();
+    h = (at::randn({n, kWidth}) * 2).to(dtype);
+    targets = at::randint(kVocabulary, {n}, at::kLong);
+    weights = at::rand({n}) + 0.1;
+    ids = at::randint(kVocabulary / 2, {lookups->rows()}, at::kLong);  // some of them twice
+    e = at::randn({lookups->rows(), kWidth}).to(dtype);
+    table = at::randn({kVocabulary, kWidth}).mul_(scale).to(dtype).to(at::kFloat);
+    model.set_parameter(parameter(), table);
+  }
+  const fsdp::Parameter& parameter() { return model.parameter("table"); }
+  at::Tensor loss(const dp::RecorderPtr& tape, int64_t tile_bytes, const at::Tensor& rows) {
+    at::Tensor of_lookups = at::zeros({}, at::TensorOptions(at::kFloat).device(test_device()));
+    if (tied) {
+      of_lookups = dp::embedding(parameter(), there(ids), lookups, tape).mul(there(e)).to(at::kFloat).sum();
+    }
+    const at::Tensor losses =
+        dp::linear_cross_entropy({.weight = &parameter()}, rows, there(targets), segments, tape, tile_bytes);
+    return losses.dot(there(weights)) + of_lookups;
+  }
+  // The clipped sum [V,d] of one microbatch, as released.
+  at::Tensor released(std::optional<Recording> way, double clip_norm, int64_t tile_bytes) {
+    const auto plan = plan_without_noise(segments->units(), clip_norm);
+    const auto key = key_of(1);
+    auto clipper = plan.clipper(model, {.planned_recording = {way}});
+    auto mechanism = plan.mechanism(model, key, nullptr);
+    auto sum = clipper.begin();
+    {
+      const fsdp::Lease lease(model, 0);
+      const auto tape = clipper.record(segments->units());
+      loss(tape, tile_bytes, there(h)).backward();
+      clipper.add(sum, tape);
+    }
+    const auto gradient = mechanism.release(std::move(sum), {0});
+    return gradient.slices()
+               .shard(*model.groups().front())
+               .narrow(0, 0, table.numel())
+               .cpu()
+               .to(at::kDouble)
+               .view_as(table) *
+           plan.divisor();
+  }
+  // Of unit u, in float64; in bfloat16 of the logit gradients as they are rounded.
+  at::Tensor gradient_of(int64_t u) {
+    const auto rows = [&](const at::Tensor& x) {
+      return x.narrow(0, segments->begin(u), segments->length(u)).to(at::kDouble);
+    };
+    const at::Tensor p = at::softmax(at::mm(rows(h), table.to(at::kDouble).t()), 1);
+    const at::Tensor target = targets.narrow(0, segments->begin(u), segments->length(u)).unsqueeze(1);
+    const at::Tensor g = p.scatter_add(1, target, at::full_like(target, -1, at::kDouble)) * rows(weights).unsqueeze(1);
+    at::Tensor gradient = at::mm(g.t(), rows(h));
+    if (tied) {
+      const int64_t first = lookups->begin(u), count = lookups->length(u);
+      gradient.index_add_(0, ids.narrow(0, first, count), e.narrow(0, first, count).to(at::kDouble));
+    }
+    return gradient;
+  }
+  at::Tensor expected(double clip_norm) {
+    at::Tensor sum = at::zeros({kVocabulary, kWidth}, at::kDouble);
+    for (int64_t u = 0; u < segments->units(); ++u) {
+      const at::Tensor g = gradient_of(u);
+      sum += g * std::min(1.0, clip_norm / std::max(g.norm().item<double>(), 1e-300));
+    }
+    return sum;
+  }
+
+  std::unique_ptr<fsdp::Mesh> mesh;
+  fsdp::ShardedModel model;
+  dp::SegmentsPtr segments = segments_of(kLengths);
+  dp::SegmentsPtr lookups = segments_of({5, 2, 0, 6, 3});  // a text's first token has no loss, a masked one none at all
+  at::Tensor h, targets, weights, ids, e, table;
+  bool tied = true;
+};
+
+double relative(const at::Tensor& found, const at::Tensor& expected) {
+  return (found - expected).norm().item<double>() / expected.norm().item<double>();
+}
+
+TEST(HeadTiles, have_as_many_outputs_as_fit) {
+  using dp::HeadTiles;
+  EXPECT_EQ(HeadTiles::width_of(1024, 50257, int64_t{32} << 20), 8192);
+  EXPECT_EQ(HeadTiles::width_of(1000, 50257, int64_t{32} << 20), 8384) << "a multiple of 64";
+  EXPECT_EQ(HeadTiles::width_of(1024, 500, int64_t{32} << 20), 500) << "all there are";
+  EXPECT_EQ(HeadTiles::width_of(10, 500, 10 * 4 * 5), 5);
+  EXPECT_EQ(HeadTiles::width_of(1 << 30, 500, 1), 1) << "one at least";
+  EXPECT_EQ(HeadTiles::width_of(0, 500, 1 << 20), 500);
+}
+
+class TiledHead : public testing::TestWithParam<int64_t> {};  // bytes of a tile: 15 rows of float32
+
+INSTANTIATE_TEST_SUITE_P(, TiledHead, testing::Values(1, 15 * 4 * 5, 15 * 4 * 36, 1 << 20));
+
+TEST_P(TiledHead, has_the_losses_and_input_gradients_of_float64) {
+  for (const double scale : {0.1, 40.0}) {  // most probabilities underflow with the second
+    Head head(at::kFloat, scale);
+    head.tied = false;
+    const fsdp::Lease lease(head.model, 0);
+    const auto plan = plan_without_noise(head.segments->units(), 1);
+    auto clipper = plan.clipper(head.model, {.planned_recording = {Recording::kRecompute}});
+    const auto tape = clipper.record(head.segments->units());
+    const at::Tensor rows = there(head.h).detach().requires_grad_(true);
+    const at::Tensor exact_rows = head.h.to(at::kDouble).requires_grad_(true);
+    const at::Tensor losses = dp::linear_cross_entropy({.weight = &head.parameter()}, rows, there(head.targets),
+                                                       head.segments, tape, GetParam());
+    const at::Tensor expected = at::cross_entropy_loss(at::mm(exact_rows, head.table.to(at::kDouble).t()), head.targets,
+                                                       {}, at::Reduction::None);
+    // A logit is a sum of 12 products and errs by 12·2^-24 of the absolute ones; a loss by twice that, and the sum of
+    // 37 exponentials by 37·2^-24.
+    const double mass = at::mm(head.h.abs(), head.table.abs().t()).max().item<double>();
+    const double tolerance = 0x1p-24 * (2 * (kWidth + 2) * mass + kVocabulary + 8);
+    EXPECT_TRUE(at::allclose(losses.cpu().to(at::kDouble), expected, 0x1p-23, tolerance));
+    (losses.dot(there(head.weights))).backward();
+    expected.dot(head.weights.to(at::kDouble)).backward();
+    // Each of the inputs' gradients is a sum of 37 probabilities, off as the losses are, times weights of the table.
+    const double largest = head.table.abs().max().item<double>() * kVocabulary;
+    EXPECT_TRUE(at::allclose(rows.grad().cpu().to(at::kDouble), exact_rows.grad(), 0, 2 * tolerance * largest));
+  }
+}
+
+TEST_P(TiledHead, clips_as_float64_does) {
+  for (const bool tied : {false, true}) {
+    for (const double clip_norm : {1e-3, 3.0, 1e6}) {
+      Head head;
+      head.tied = tied;
+      // Sums of at most 15 + 16 products of what errs by about 20·2^-24, and the norm's bound: 2·gamma(10) times the mass,
+      // which is at most ten times the norm here.
+      EXPECT_LT(relative(head.released(Recording::kRecompute, clip_norm, GetParam()), head.expected(clip_norm)), 2e-5)
+          << (tied ? "tied " : "untied ") << clip_norm;
+    }
+  }
+}
+
+TEST_P(TiledHead, in_bfloat16_sums_the_values_whose_norm_was_taken) {
+  for (const bool tied : {false, true}) {
+    Head head(at::kBFloat16);
+    head.tied = tied;
+    const double clip_norm = 1e-3;  // every unit is at the bound: the direction alone is rounded
+    EXPECT_LT(relative(head.released(Recording::kRecompute, clip_norm, GetParam()), head.expected(clip_norm)), 0.02);
+  }
+}
+
+TEST_P(TiledHead, gives_a_unit_whose_logits_are_not_finite_no_part) {
+  Head head;
+  head.h[4] = std::numeric_limits<float>::infinity();  // the third unit's only row
+  const at::Tensor found = head.released(Recording::kRecompute, 1.0, GetParam());
+  EXPECT_TRUE(found.isfinite().all().item<bool>());
+  Head without;
+  without.weights[4] = 0;
+  without.segments = segments_of(kLengths);
+  const at::Tensor expected = without.expected(1.0);
+  EXPECT_LT(relative(found, expected), 2e-5) << "(the unit looks nothing up)";
+}
+
+TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_both_uses_cancel) {
+  for (const double residue : {1.0, 1e-4, 0.0}) {
+    Head head;
+    // The last unit's lookups are minus what its loss does to those rows, but for the residue.
+    const int64_t u = head.segments->units() - 1;
+    head.tied = false;
+    const at::Tensor of_loss = head.gradient_of(u);
+    head.tied = true;
+    const at::Tensor all = at::arange(kVocabulary, at::kLong);
+    std::vector<int64_t> lengths = {5, 2, 0, 6, kVocabulary};
+    head.lookups = segments_of(lengths);
+    head.ids = at::cat({head.ids.narrow(0, 0, 13), all});
+    head.e = at::cat({head.e.narrow(0, 0, 13), (of_loss * -(1 - residue)).to(at::kFloat)});
+    head.e.narrow(0, 13, kVocabulary).mul_(1e3);
+    head.weights.narrow(0, head.segments->begin(u), head.segments->length(u)).mul_(1e3);
+    const at::Tensor whole = head.released(Recording::kRecompute, 1.0, 15 * 4 * 5);
+    at::Tensor less = at::zeros_like(whole);
+    for (int64_t other = 0; other < u; ++other) {
+      const at::Tensor g = head.gradient_of(other);
+      less += g * std::min(1.0, 1.0 / std::max(g.norm().item<double>(), 1e-300));
+    }
+    // The others are within 2e-5 of four units' bound of what float64 says.
+    EXPECT_LE((whole - less).norm().item<double>(), 1.0 + 8e-5 + dp::DpPlan::rounding_slack(2 * 15 + 50)) << residue;
+  }
+}
+
+TEST(TiledHeads, are_the_replayed_sum_but_for_rounding) {
+  Head head;
+  EXPECT_LT(relative(head.released(Recording::kRecompute, 3.0, 15 * 4 * 5),
+                     head.released(Recording::kReplay, 3.0, 15 * 4 * 5)),
+            2e-5);
+}
+
+TEST(TiledHeads, refuse_weights_that_changed_before_the_sum) {
+  Head head;
+  const auto plan = plan_without_noise(head.segments->units(), 1);
+  const auto key = key_of(1);
+  auto clipper = plan.clipper(head.model, {.planned_recording = {Recording::kRecompute}});
+  auto mechanism = plan.mechanism(head.model, key, nullptr);
+  auto sum = clipper.begin();
+  const auto tape = clipper.record(head.segments->units());
+  {
+    const fsdp::Lease lease(head.model, 0);
+    head.loss(tape, 15 * 4 * 5, there(head.h)).backward();
+  }
+  head.model.set_parameter(head.parameter(), head.table * (1 + 0x1p-20));
+  const fsdp::Lease lease(head.model, 0);
+  EXPECT_THAT([&] { clipper.add(sum, tape); },
+              testing::ThrowsMessage<std::logic_error>(testing::HasSubstr("'table' differ")));
+  EXPECT_THAT([&] { clipper.add(sum, tape); },
+              testing::ThrowsMessage<std::logic_error>(testing::HasSubstr("has failed half-way")));
+  EXPECT_THAT([&] { mechanism.release(std::move(sum), {0}); },
+              testing::ThrowsMessage<std::logic_error>(testing::HasSubstr("added in part")));
+}
+
+TEST(TiledHeads, serve_one_head_and_one_embedding) {
+  Head head;
+  const auto plan = plan_without_noise(head.segments->units(), 1);
+  auto clipper = plan.clipper(head.model, {.planned_recording = {Recording::kRecompute}});
+  const fsdp::Lease lease(head.model, 0);
+  const auto refused = [&](const auto& second) {
+    const auto tape = clipper.record(head.segments->units());
+    const at::Tensor rows = there(head.h);
+    const at::Tensor loss = head.loss(tape, 300, rows) + second(tape, rows);
+    EXPECT_THAT([&] { loss.backward(); }, testing::ThrowsMessage<std::exception>(testing::HasSubstr("'table' is")));
+  };
+  refused([&](const auto& tape, const at::Tensor& rows) {
+    head.tied = false;
+    return head.loss(tape, 300, rows);
+  });
+  refused([&](const auto& tape, const at::Tensor& rows) {
+    return dp::linear({.weight = &head.parameter()}, rows, head.segments, tape).sum();
+  });
+  head.tied = true;
+  refused([&](const auto& tape, const at::Tensor&) {
+    return dp::embedding(head.parameter(), there(head.ids), head.lookups, tape).sum();
+  });
+}
+
+}  // namespace
+}  // namespace ghostshard::tests
