@@ -31,6 +31,12 @@ void RecomputedHead::take(int64_t tile, const at::Tensor& g_rows) {
   kernels::passing_norm(a, g, *segments_, of_tile);
   parts_.value.add_(of_tile.value);
   parts_.value_error.add_(of_tile.value_error);
+  if (columns_.defined()) {
+    // The square may be that of the gradient as formed in float32, whose distance from the exact one the sum error
+    // allows for. That is enough for the gradient's own length; here an exact cross term will be added to the square.
+    const at::Tensor distance = of_tile.sum_error * of_tile.mass;
+    parts_.value_error.add_(distance * (2 * of_tile.value.clamp_min(0).sqrt() + distance));
+  }
   parts_.mass = at::hypot(parts_.mass, of_tile.mass);
   parts_.sum_error = at::maximum(parts_.sum_error, of_tile.sum_error);
   if (!columns_.defined()) return;
@@ -65,14 +71,17 @@ void RecomputedHead::add_cross_term_to(const at::Tensor& ids, const at::Tensor& 
   places.reserve(static_cast<size_t>(lookups.rows()));
   for (int64_t u = 0; u < lookups.units(); ++u) {
     for (int64_t s = 0; s < lookups.length(u); ++s) places.push_back(s);
-    // The rows of both uses are summed into one buffer, in float32.
-    sum_errors.push_back(kernels::gamma_float32(lookups.length(u) + segments_->length(u) + 3));
+    // The rows of both uses are summed into one buffer, in float32; a device does it in chunks of 128 rows.
+    const int64_t tokens = segments_->length(u);
+    sum_errors.push_back(kernels::gamma_float32(lookups.length(u) + tokens + tokens / 128 + 4));
   }
   kernels::NormParts cross = kernels::NormParts::zeros(lookups.units(), a_.device());
   kernels::tied_cross_term(at::tensor(places, at::kLong).to(a_.device()), e.to(at::kDouble), lookups,
                            a_.to(at::kDouble), columns_.to(at::kDouble), *segments_, cross);
+  // What cancels leaves the additions' own roundings: of the tiles' squares, and of these two.
+  const double roundings = static_cast<double>(tiles_->count() + 4) * 0x1p-53;
+  parts.value_error.add_(cross.value_error).add_(parts.value.add(cross.value.abs()), roundings);
   parts.value.add_(cross.value);
-  parts.value_error.add_(cross.value_error);
   parts.sum_error.copy_(at::maximum(parts.sum_error, at::tensor(sum_errors, at::kDouble).to(a_.device())));
   columns_.reset();
 }

@@ -35,6 +35,7 @@ class RecomputedHead {
   // Adds the cross term with the embedding's output gradients e [rows of the lookup, d], in float64, and frees the
   // columns. std::logic_error where the ids are not those that the lookup was announced with.
   // Where the two uses nearly cancel, the head's own error stays: the norm is then an upper bound, not the closest one.
+  // (Elsewhere it is above by at most twice the sum error times the mass.)
   void add_cross_term_to(const at::Tensor& ids, const at::Tensor& e, kernels::NormParts& parts);
   // out [V,d] += sum over units of factors[u]·G_u, from tiles computed again. The weight must be gathered and unchanged:
   // std::logic_error where a tile's bits are not those that were taken.

@@ -5,6 +5,8 @@
 
 #include <limits>
 
+#include "kernels/embedding_norm.h"
+#include "kernels/linear_norm.h"
 #include "tests/dp/single_layer.h"
 
 namespace ghostshard::tests {
@@ -14,7 +16,6 @@ using kernels::Recording;
 
 constexpr int64_t kVocabulary = 37;
 constexpr int64_t kWidth = 12;
-const std::vector<int64_t> kLengths = {4, 0, 1, 7, 3};
 
 dp::SegmentsPtr segments_of(const std::vector<int64_t>& lengths) {
   std::vector<int64_t> offsets{0};
@@ -24,8 +25,10 @@ dp::SegmentsPtr segments_of(const std::vector<int64_t>& lengths) {
 
 // A table [V,d] that is a head and, where `ids` are, an embedding whose rows are weighed with e.
 struct Head {
-  explicit Head(at::ScalarType dtype = at::kFloat, double scale = 0.5)
-      : mesh(lone_mesh()), model(*mesh, {{"unit", {{"table", {kVocabulary, kWidth}}}, fsdp::Residency::kKeep}}, dtype) {
+  explicit Head(at::ScalarType dtype = at::kFloat, double scale = 0.5, int64_t last_rows = 3)
+      : mesh(lone_mesh()),
+        model(*mesh, {{"unit", {{"table", {kVocabulary, kWidth}}}, fsdp::Residency::kKeep}}, dtype),
+        segments(segments_of({4, 0, 1, 7, last_rows})) {
     at::manual_seed(3);
     const int64_t n = segments->rows();
     h = (at::randn({n, kWidth}) * 2).to(dtype);
@@ -94,7 +97,7 @@ struct Head {
 
   std::unique_ptr<fsdp::Mesh> mesh;
   fsdp::ShardedModel model;
-  dp::SegmentsPtr segments = segments_of(kLengths);
+  dp::SegmentsPtr segments;
   dp::SegmentsPtr lookups = segments_of({5, 2, 0, 6, 3});  // a text's first token has no loss, a masked one none at all
   at::Tensor h, targets, weights, ids, e, table;
   bool tied = true;
@@ -174,34 +177,83 @@ TEST_P(TiledHead, gives_a_unit_whose_logits_are_not_finite_no_part) {
   EXPECT_TRUE(found.isfinite().all().item<bool>());
   Head without;
   without.weights[4] = 0;
-  without.segments = segments_of(kLengths);
   const at::Tensor expected = without.expected(1.0);
   EXPECT_LT(relative(found, expected), 2e-5) << "(the unit looks nothing up)";
 }
 
+// Of few rows, and of so many that the norm is taken from the gradient itself, formed in float32.
 TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_both_uses_cancel) {
-  for (const double residue : {1.0, 1e-4, 0.0}) {
-    Head head;
+  for (const auto& [rows, residue] : {std::pair{3, 1.0}, {3, 1e-4}, {3, 0.0}, {80, 1e-3}, {80, 1e-4}, {80, 0.0}}) {
+    Head head(at::kFloat, 0.5, rows);
     // The last unit's lookups are minus what its loss does to those rows, but for the residue.
     const int64_t u = head.segments->units() - 1;
+    head.weights.narrow(0, head.segments->begin(u), rows).mul_(1e3);
     head.tied = false;
     const at::Tensor of_loss = head.gradient_of(u);
     head.tied = true;
-    const at::Tensor all = at::arange(kVocabulary, at::kLong);
-    std::vector<int64_t> lengths = {5, 2, 0, 6, kVocabulary};
-    head.lookups = segments_of(lengths);
-    head.ids = at::cat({head.ids.narrow(0, 0, 13), all});
+    head.lookups = segments_of({5, 2, 0, 6, kVocabulary});
+    head.ids = at::cat({head.ids.narrow(0, 0, 13), at::arange(kVocabulary, at::kLong)});
     head.e = at::cat({head.e.narrow(0, 0, 13), (of_loss * -(1 - residue)).to(at::kFloat)});
-    head.e.narrow(0, 13, kVocabulary).mul_(1e3);
-    head.weights.narrow(0, head.segments->begin(u), head.segments->length(u)).mul_(1e3);
-    const at::Tensor whole = head.released(Recording::kRecompute, 1.0, 15 * 4 * 5);
+    const at::Tensor whole = head.released(Recording::kRecompute, 1.0, (12 + rows) * 4 * 5);
     at::Tensor less = at::zeros_like(whole);
     for (int64_t other = 0; other < u; ++other) {
       const at::Tensor g = head.gradient_of(other);
       less += g * std::min(1.0, 1.0 / std::max(g.norm().item<double>(), 1e-300));
     }
     // The others are within 2e-5 of four units' bound of what float64 says.
-    EXPECT_LE((whole - less).norm().item<double>(), 1.0 + 8e-5 + dp::DpPlan::rounding_slack(2 * 15 + 50)) << residue;
+    const int64_t additions = 2 * head.segments->rows() + 13 + kVocabulary;
+    EXPECT_LE((whole - less).norm().item<double>(), 1.0 + 8e-5 + dp::DpPlan::rounding_slack(additions))
+        << rows << " rows, residue " << residue;
+  }
+}
+
+TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_its_rows_cancel) {
+  for (const double residue : {1e-3, 1e-5, 1e-6}) {
+    Head head;
+    head.tied = false;
+    const int64_t u = head.segments->units() - 1, first = head.segments->begin(u);
+    for (at::Tensor* rows : {&head.h, &head.targets}) (*rows)[first + 1].copy_((*rows)[first]);
+    head.weights[first] = 1;
+    head.weights[first + 1] = -(1 - residue);
+    head.weights[first + 2] = 0;
+    const at::Tensor whole = head.released(Recording::kRecompute, 1.0, 15 * 4 * 5);
+    head.weights.narrow(0, first, 3).zero_();
+    const at::Tensor less = head.released(Recording::kRecompute, 1.0, 15 * 4 * 5);
+    EXPECT_LE((whole - less).norm().item<double>(), 1.0 + dp::DpPlan::rounding_slack(15)) << residue;
+  }
+}
+
+// What is known of the norms beside what the kernels find of rows that stand whole.
+TEST(TiledHeads, have_the_parts_of_whole_rows) {
+  for (const int64_t tile_bytes : {15 * 4 * 5, 1 << 20}) {
+    Head head;
+    const fsdp::Lease lease(head.model, 0);
+    const at::Tensor h = there(head.h);
+    const auto tiles = std::make_shared<const dp::HeadTiles>(
+        dp::HeadTiles({.weight = &head.parameter()}, h, there(head.targets), tile_bytes).weighed(there(head.weights)));
+    const at::Tensor ids = there(head.ids);
+    dp::RecomputedHead recorded(tiles, h, head.segments, {ids, head.lookups});
+    std::vector<at::Tensor> gradients;
+    at::Tensor scratch;
+    for (int64_t tile = 0; tile < tiles->count(); ++tile) {
+      gradients.push_back(tiles->gradients(h, tile, scratch).clone());
+      recorded.take(tile, gradients.back());
+    }
+    const int64_t units = head.segments->units();
+    const at::Tensor g = at::cat(gradients, 1), e = there(head.e);
+    auto found = kernels::NormParts::zeros(units, test_device());
+    auto expected = kernels::NormParts::zeros(units, test_device());
+    recorded.add_norm_to(found);
+    kernels::passing_norm(h, g, *head.segments, expected);
+    // Smaller than of whole rows (Minkowski), and the same where one tile is the whole.
+    EXPECT_TRUE(found.mass.le(expected.mass * (1 + 1e-12)).all().item<bool>());
+    EXPECT_TRUE(found.mass.ge(expected.mass * (tiles->count() == 1 ? 1 - 1e-12 : 0.3)).all().item<bool>());
+    for (auto* parts : {&found, &expected}) kernels::embedding_norm(ids, e, *head.lookups, kVocabulary, *parts);
+    recorded.add_cross_term_to(ids, e, found);
+    kernels::tied_cross_term(ids, e, *head.lookups, h, g, *head.segments, expected);
+    EXPECT_TRUE((found.value - expected.value).abs().le(found.value_error + expected.value_error).all().item<bool>());
+    EXPECT_TRUE(found.sum_error.ge(expected.sum_error).all().item<bool>()) << "each unit's rows of both uses";
+    EXPECT_TRUE(found.value_error.le(1e-3 * found.value).all().item<bool>());
   }
 }
 
