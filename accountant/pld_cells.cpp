@@ -16,7 +16,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMostSolved = 60;
 constexpr int64_t kNearEdge = 200;
 constexpr int64_t kAlternating = 8;
-constexpr int kHalvings = 44;
+constexpr int kMostTries = 44;
 constexpr size_t kSmallGrid = size_t{1} << 15;
 
 // Boundaries of cells: cell i holds the losses from (i + at)·h + moved[i - begin]·h to the next, but none before `from`
@@ -74,6 +74,31 @@ double of_tilt(const GridShape& shape, double loss) {
 }
 
 size_t wrapped(int64_t i, size_t n) { return static_cast<size_t>(i) & (n - 1); }  // n is a power of two
+
+// Where a rising function is nearest to 0 within [low, high]: secants that move both ends (the Illinois rule), and
+// bisection in between, since next to an edge the density, and with it the function, may have a kink.
+template <class Rising>
+double crossing(double low, double high, const Rising& rising) {
+  double at_low = rising(low);
+  double at_high = rising(high);
+  if (!(at_low < 0)) return low;
+  if (!(at_high > 0)) return high;
+  double best = -at_low < at_high ? low : high;
+  double least = std::min(-at_low, at_high);
+  for (int i = 0; i < kMostTries && high - low > 1e-13 && least > 1e-13; ++i) {
+    const double share = i % 4 == 3 ? 0.5 : std::clamp(at_low / (at_low - at_high), 1e-3, 1 - 1e-3);
+    const double middle = low + share * (high - low);
+    const double value = rising(middle);
+    if (std::abs(value) < least) {
+      least = std::abs(value);
+      best = middle;
+    }
+    (value < 0 ? low : high) = middle;
+    (value < 0 ? at_low : at_high) = value;
+    (value < 0 ? at_high : at_low) /= 2;
+  }
+  return best;
+}
 
 void note_rounding(TiltedCells& cells, double relative, double mass) {
   if (relative <= kModerate)
@@ -188,13 +213,10 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     Outcomes::Boundary low = boundary(cells.begin);
     solved = std::min(middle, cells.begin + kMostSolved);
     for (int64_t i = cells.begin; i < solved; ++i) {
-      double least = -0.45;
-      double most = 0.45;
-      for (int k = 0; k < kHalvings; ++k) {
-        move(i + 1) = (least + most) / 2;
-        (excess_of(i, low, boundary(i + 1)) < 0 ? least : most) = move(i + 1);
-      }
-      move(i + 1) = most;
+      move(i + 1) = crossing(-0.45, 0.45, [&](double moved) {
+        move(i + 1) = moved;
+        return excess_of(i, low, boundary(i + 1));
+      });
       low = boundary(i + 1);
     }
     for (int round = 0; round < all; ++round) even_out(solved, cells.end);
@@ -219,13 +241,10 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     // then both its boundaries from others.
     Outcomes::Boundary high = boundary(std::min(cells.end - 1, middle + kMostSolved) + 1);
     for (int64_t i = std::min(cells.end - 1, middle + kMostSolved); i > middle; --i) {
-      double least = -0.45;
-      double most = 0.45;
-      for (int k = 0; k < kHalvings; ++k) {
-        move(i) = (least + most) / 2;
-        (excess_of(i, boundary(i), high) < 0 ? least : most) = move(i);
-      }
-      move(i) = most;
+      move(i) = crossing(-0.45, 0.45, [&](double moved) {
+        move(i) = moved;
+        return excess_of(i, boundary(i), high);
+      });
       high = boundary(i);
     }
     return std::clamp(excess_of(middle, boundary(middle), high), -1.0, 1.0);

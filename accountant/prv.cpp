@@ -13,6 +13,7 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kNarrow = 2e-5;  // a bracket that need not be narrower
+constexpr double kCoarse = 0.01;  // relative; where rounding may hide delta, closed forms are better
 
 // Gaussians of which none is sampled are one Gaussian (releases.h): nothing to discretise.
 bool unsampled(const std::vector<ComposedRelease>& phases) {
@@ -37,7 +38,9 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
     const Bracket found = single_release_epsilon(Direction::kRemove, phases.front().release, delta);
     return larger_of<EpsilonBound>(closed_form(found), closed_form(found));
   }
-  const auto remove = grid_epsilon(Direction::kRemove, phases, delta, request);
+  auto remove = grid_epsilon(Direction::kRemove, phases, delta, request);
+  if (remove && remove->upper - remove->lower > kCoarse * remove->upper)
+    remove = inside_both(remove, few_losses_bound(phases, delta));
   if (!remove) return otherwise;
   // Where adding is certainly within what removing may be, the bracket of removing is one of the larger.
   const double end = remove->upper;
