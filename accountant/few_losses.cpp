@@ -59,7 +59,7 @@ double lower_end(const Phases& phases, double delta) {
   const auto above = [&](double level) { return expected_above(phases, level); };
   double best = 0;
   // The best level leaves a probability of some times delta.
-  for (double excess = 0.02; excess < 30; excess *= 1.25)
+  for (double excess = 0.02; excess < 30; excess += std::min(0.25 * excess, 0.3))
     best = std::max(best, epsilon_of_one_bit(phases, level_where(above, delta * std::exp(excess)), delta));
   return best;
 }

@@ -29,8 +29,8 @@ struct Cells {
 
   double upper_end(int64_t i) const {  // of cell i, a loss
     const auto index = static_cast<size_t>(i + 1 - begin);
-    const double end = (static_cast<double>(i + 1) + at + (index < moved.size() ? moved[index] : 0.0)) * h;
-    return std::clamp(end, from, to);
+    const double place = (static_cast<double>(i + 1) + at + (index < moved.size() ? moved[index] : 0.0)) * h;
+    return std::clamp(place, from, to);
   }
   Outcomes::Boundary boundary(const Outcomes& outcomes, int64_t i) const {  // below cell i
     if (i > begin) return outcomes.at(upper_end(i - 1));
@@ -220,7 +220,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       low = boundary(i + 1);
     }
     for (int round = 0; round < all; ++round) even_out(solved, cells.end);
-    if (all > 1) even_out_near(10 * kNearEdge, 16);
+    if (all > 1) even_out_near(10 * kNearEdge, shape.n > kSmallGrid ? 16 : 4);
     even_out_near(kNearEdge, rounds);
     if (solved < middle) {
       // Where evening out has come to rest, what is left alternates from cell to cell.

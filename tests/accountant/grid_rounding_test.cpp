@@ -1,13 +1,11 @@
-// What transforms round, far out where it exceeds the masses themselves; and the upper end alone of both directions.
+// What transforms round, far out where it exceeds the masses themselves; and what the grid makes of both directions.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 
-#include "accountant/grid.h"
 #include "accountant/grid_blocks.h"
+#include "accountant/prv.h"
 #include "accountant/single_release.h"
-#include "bench/accountant_rows.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -69,31 +67,43 @@ TEST_P(FarOut, EachMassOfABlockIsOnItsSideOfTheRounding) {
 INSTANTIATE_TEST_SUITE_P(Directions, FarOut, testing::Values(Direction::kRemove, Direction::kAdd),
                          [](const auto& c) { return c.param == Direction::kRemove ? "Remove" : "Add"; });
 
-// Rates so near 1 that both directions are the same but for 1e-9, and their grids decide which bound is the larger:
-// what is reported is proven of both.
-class NearlyUnsampled : public testing::TestWithParam<OracleTruth> {};
+// No run is known in which adding a unit costs more than removing one, so that no truth shows whether adding is looked
+// at: what is made of a bound that is larger does.
+class AddingBeside : public testing::TestWithParam<bool> {};  // upper_only
 
-TEST_P(NearlyUnsampled, TheUpperEndAloneIsOneOfBothDirections) {
-  const auto& run = GetParam();
-  const double alone = charged("prv", run)->epsilon(Delta(run.delta), Effort::kUpper).upper;
-  const std::vector<ComposedRelease> phases = {
-      {{run.phases[0].q, run.phases[0].sigma}, static_cast<double>(run.phases[0].steps)}};
-  for (const Direction direction : {Direction::kRemove, Direction::kAdd}) {
-    double least = std::numeric_limits<double>::infinity();
-    for (const GridSize size : {GridSize::kSmall, GridSize::kLarge}) {
-      const auto proven = grid_epsilon(direction, phases, Delta(run.delta), {.size = size, .upper_only = true});
-      ASSERT_TRUE(proven);
-      least = std::min(least, proven->upper);
-    }
-    EXPECT_GE(alone, least) << (direction == Direction::kRemove ? "remove" : "add");
-  }
+EpsilonBound of_both(const DirectionBound& remove, bool upper_only, const GridSolver& add) {
+  const auto found = adding_beside(remove, {.size = GridSize::kLarge, .upper_only = upper_only}, add);
+  EXPECT_TRUE(found);
+  return larger_of<EpsilonBound>(remove, *found);
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, NearlyUnsampled,
-                         testing::Values(OracleTruth{"MuchNoise", {{0.999999999, 20, 400}}, 1e-6, 0, 0},
-                                         OracleTruth{"LittleNoise", {{0.999999999, 0.7, 3}}, 1e-6, 0, 0},
-                                         OracleTruth{"ManySteps", {{0.999999999, 60, 9000}}, 1e-9, 0, 0}),
-                         [](const auto& c) { return std::string(c.param.name); });
+TEST_P(AddingBeside, TheLargerBoundIsReported) {
+  const DirectionBound remove{GetParam() ? 0 : 1.99, 2, 2, "removing"};
+  const EpsilonBound found = of_both(remove, GetParam(), [](const GridRequest& asked) {
+    return DirectionBound{asked.upper_only ? 0 : 2.9, 3, 3, "adding"};
+  });
+  EXPECT_EQ(found.upper, 3);
+  EXPECT_EQ(found.direction, "add");
+  EXPECT_EQ(found.lower, GetParam() ? 0 : 2.9);
+}
+
+TEST_P(AddingBeside, ASmallGridsLooseBoundIsNotTheLastWord) {
+  const DirectionBound remove{GetParam() ? 0 : 1.99, 2, 2, "removing"};
+  const EpsilonBound found = of_both(remove, GetParam(), [](const GridRequest& asked) {
+    return DirectionBound{0, 1, asked.size == GridSize::kSmall ? 2.5 : 1.8, "adding"};
+  });
+  EXPECT_EQ(found.upper, 2);
+  EXPECT_EQ(found.lower, remove.lower);
+  EXPECT_EQ(found.direction, "remove");
+}
+
+TEST_P(AddingBeside, NothingIsReportedWhereAddingHasNoBound) {
+  EXPECT_FALSE(adding_beside({1, 2, 2, "removing"}, {.size = GridSize::kLarge, .upper_only = GetParam()},
+                             [](const GridRequest&) { return std::nullopt; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ends, AddingBeside, testing::Bool(),
+                         [](const auto& c) { return c.param ? "UpperOnly" : "Both"; });
 
 }  // namespace
 }  // namespace ghostshard::accountant
