@@ -100,6 +100,24 @@ double crossing(double low, double high, const Rising& rising) {
   return best;
 }
 
+// log Σ mass·e^exponent where the exponents may be too large for a double; rounded up.
+class LogSum {
+ public:
+  void add(double mass, double exponent) {
+    if (exponent > base_ + kFar) {
+      sum_ *= std::exp(std::max(base_ - exponent, -kFarthest));
+      base_ = exponent;
+    }
+    sum_ += mass * std::exp(std::max(exponent - base_, -kFarthest));
+  }
+  double log() const { return base_ + std::log(sum_) + 1e-9; }
+
+ private:
+  static constexpr double kFar = 300;
+  static constexpr double kFarthest = 600;  // what is smaller is counted as large as this
+  double base_ = 0, sum_ = 0;
+};
+
 void note_rounding(TiltedCells& cells, double relative, double mass) {
   if (relative <= kModerate)
     cells.relative = std::max(cells.relative, relative);
@@ -114,7 +132,12 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
   cells.mass.assign(shape.n, 0);
   const double h = shape.h;
   const double width = -std::expm1(-h);
-  for (const double share : kMomentShares) cells.moments.emplace_back(shape.c * share, 0.0);
+  struct Moment {
+    double c, step;  // e^(c·h)
+    LogSum sum;
+  };
+  std::vector<Moment> moments;
+  for (const double share : kMomentShares) moments.push_back({shape.c * share, std::exp(shape.c * share * h), {}});
   const Cells even = cells_of(direction, release, shape, 0);
   double too_rare = 0;  // for the tilt to be a double
   cells.dropped = for_each_cell(
@@ -127,17 +150,18 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
           too_rare += total * (1 + 1e-12);
           return;
         }
+        // Where Q·e^loss is beyond a double, as of all that lies below the first cell, all of P goes to the left.
         const double error = (p.error + q.error + 4 * kRounding * (p.value + q.value)) / width;
-        const double right = std::clamp((p.value - q.value) / width + error, 0.0, total);
+        const double right = q.value < kInfinity ? std::clamp((p.value - q.value) / width + error, 0.0, total) : 0;
         const double left = total - right;
         const double tilt = std::exp(exponent);
         cells.mass[wrapped(i, shape.n)] += left * tilt;
         cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
         note_rounding(cells, of_tilt(shape, std::abs(loss) + h), (left + right * std::exp(shape.c * h)) * tilt);
-        for (auto& [c, sum] : cells.moments) sum += (left + right * std::exp(c * h)) * std::exp(c * loss);
+        for (auto& [c, step, sum] : moments) sum.add(left + right * step, c * loss);
       });
   cells.dropped += too_rare;
-  for (auto& [c, sum] : cells.moments) sum = std::log(sum) + 1e-9;
+  for (const auto& [c, step, sum] : moments) cells.moments.emplace_back(c, sum.log());
   return cells;
 }
 
@@ -219,8 +243,10 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
       });
       low = boundary(i + 1);
     }
-    for (int round = 0; round < all; ++round) even_out(solved, cells.end);
-    if (all > 1) even_out_near(10 * kNearEdge, shape.n > kSmallGrid ? 16 : 4);
+    // Once and without sampling: the density has no edge, even cells are all but as good, and there are many of them.
+    const bool even_enough = release.q == 1 && shape.count == 1;
+    for (int round = 0; round < all && !even_enough; ++round) even_out(solved, cells.end);
+    if (all > 1) even_out_near(10 * kNearEdge, 16);
     even_out_near(kNearEdge, rounds);
     if (solved < middle) {
       // Where evening out has come to rest, what is left alternates from cell to cell.
