@@ -167,8 +167,13 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
                               .added_by_mesh = tight ? kAddedByMesh : kAddedByQuickMesh,
                               .upper_only = upper_only};
     auto both = inside_both(line, grid_epsilon(direction, phases, delta, request));
-    if (direction == Direction::kRemove && both && !is_narrow(*both))
-      both = inside_both(both, few_losses_bound(phases, delta));
+    if (both && !is_narrow(*both)) {
+      // Where rounding decides, there is less of it on fewer points.
+      GridRequest small = request;
+      small.size = GridSize::kSmall;
+      if (tight && !upper_only) both = inside_both(both, grid_epsilon(direction, phases, delta, small));
+      if (both && direction == Direction::kRemove) both = inside_both(both, few_losses_bound(phases, delta));
+    }
     if (!tight || line || (both && upper_only) || (both && both->upper - both->lower <= kWideGrid)) return both;
     return inside_both(line_epsilon(direction, phases, delta, kLastBudget, tight), both);
   };
