@@ -39,6 +39,11 @@ using Phases = std::vector<ComposedRelease>;
 
 using Result = DirectionBound;
 
+template <class Bound>  // of epsilon
+bool is_narrow(const Bound& bound) {
+  return bound.upper - bound.lower <= kQuickWidth * (1e-3 + bound.lower);
+}
+
 bool has_closed_form(const Phases& phases) { return phases.size() == 1 && phases.front().count == 1; }
 
 std::string describe(const ContourLine& line, bool checked) {
@@ -59,18 +64,6 @@ std::optional<bool> agrees_elsewhere(Direction direction, const Phases& phases, 
                                        line.nodes() > kLongLine ? kFewDigits : kAllDigits);
   if (!other) return std::nullopt;
   return overlap(here.bracket, other->at(epsilon).bracket);
-}
-
-// Both are proven, so the truth lies in both: the narrower one, cut by the other.
-std::optional<Result> inside_both(const std::optional<Result>& a, const std::optional<Result>& b) {
-  if (!a || !b) return a ? a : b;
-  if (!(a->lower <= b->upper && b->lower <= a->upper))
-    return std::nullopt;  // one of the proofs is wrong: trust neither
-  Result both = a->upper - a->lower <= b->upper - b->lower ? *a : *b;
-  both.lower = std::max(a->lower, b->lower);
-  both.upper = std::min(a->upper, b->upper);
-  both.estimate = std::clamp(both.estimate, both.lower, both.upper);
-  return both;
 }
 
 std::optional<Result> closed_form_epsilon(Direction direction, const Phases& phases, Delta delta) {
@@ -169,11 +162,18 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
     const auto line = line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
-    if (line && line->upper - line->lower <= (tight ? kTightWidth : kQuickWidth * (1e-3 + line->lower))) return line;
+    if (line && (tight ? line->upper - line->lower <= kTightWidth : is_narrow(*line))) return line;
     const GridRequest request{.size = tight ? GridSize::kLarge : GridSize::kSmall,
                               .added_by_mesh = tight ? kAddedByMesh : kAddedByQuickMesh,
                               .upper_only = upper_only};
-    const auto both = inside_both(line, grid_epsilon(direction, phases, delta, request));
+    auto both = inside_both(line, grid_epsilon(direction, phases, delta, request));
+    if (both && !is_narrow(*both)) {
+      // Where rounding decides, there is less of it on fewer points.
+      GridRequest small = request;
+      small.size = GridSize::kSmall;
+      if (tight && !upper_only) both = inside_both(both, grid_epsilon(direction, phases, delta, small));
+      if (both && direction == Direction::kRemove) both = inside_both(both, few_losses_bound(phases, delta));
+    }
     if (!tight || line || (both && upper_only) || (both && both->upper - both->lower <= kWideGrid)) return both;
     return inside_both(line_epsilon(direction, phases, delta, kLastBudget, tight), both);
   };
@@ -191,7 +191,7 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
     }
     found = larger_of<EpsilonBound>(*remove, *add);
   }
-  if (found.upper - found.lower <= kQuickWidth * (1e-3 + found.lower)) return found;
+  if (is_narrow(found)) return found;
   // Where even the grid is coarse, Rényi's bound may be the better one.
   return capped(std::move(found), renyi().epsilon(delta));
 }

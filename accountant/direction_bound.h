@@ -1,11 +1,14 @@
 // What one direction alone gives, and how two directions become an answer.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "accountant/accountant.h"
+#include "accountant/few_losses.h"
 
 namespace ghostshard::accountant {
 
@@ -15,6 +18,24 @@ struct DirectionBound {
   double upper = std::numeric_limits<double>::infinity();
   std::string detail;
 };
+
+// Both are proven, so the truth lies in both: the narrower one, cut by the other. Nothing where they contradict each
+// other: one of the proofs is wrong, and neither is trusted.
+inline std::optional<DirectionBound> inside_both(const std::optional<DirectionBound>& a,
+                                                 const std::optional<DirectionBound>& b) {
+  if (!a || !b) return a ? a : b;
+  if (!(a->lower <= b->upper && b->lower <= a->upper)) return std::nullopt;
+  DirectionBound both = a->upper - a->lower <= b->upper - b->lower ? *a : *b;
+  both.lower = std::max(a->lower, b->lower);
+  both.upper = std::min(a->upper, b->upper);
+  both.estimate = std::clamp(both.estimate, both.lower, both.upper);
+  return both;
+}
+
+inline DirectionBound few_losses_bound(const std::vector<ComposedRelease>& phases, Delta delta) {
+  const auto [lower, upper] = few_losses_epsilon(phases, delta);
+  return {lower, lower + (upper - lower) / 2, upper, "closed forms of few large losses"};
+}
 
 // The larger of the two, bound by bound; direction and detail are those of the larger estimate.
 template <class Bound>  // EpsilonBound or DeltaBound

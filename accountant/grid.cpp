@@ -21,7 +21,8 @@ constexpr size_t kSmallPoints = size_t{1} << 15;
 constexpr size_t kMostPoints = size_t{1} << 21;
 // What the mesh may add to epsilon: no more than this share of it.
 constexpr double kRelativeTolerance = 1e-3;
-constexpr double kWide = 5e-5;  // a bracket that other means are tried for
+constexpr double kNoticed = 1e-3;  // on a small grid an epsilon below this is as good as this
+constexpr double kWide = 5e-5;     // a bracket that other means are tried for
 constexpr size_t kFewestRounded = size_t{1} << 18;
 constexpr double kMostCells = 4e6;  // half a second of each
 constexpr double kFirstTolerance = 1e-5;
@@ -95,9 +96,9 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
   int coarser = 0;
   std::optional<DirectionBound> before;
   for (int attempt = 0; attempt < 12; ++attempt) {
-    const double wanted =
-        std::min(added_by_mesh * std::max(1.0, guess.epsilon / 100), kRelativeTolerance * guess.epsilon) +
-        kLeastTolerance;
+    const double least_noticed = size == GridSize::kSmall ? kNoticed : 0;
+    const double of_epsilon = kRelativeTolerance * std::max(guess.epsilon, least_noticed);
+    const double wanted = std::min(added_by_mesh * std::max(1.0, guess.epsilon / 100), of_epsilon) + kLeastTolerance;
     if (!located) tolerance = std::max(0.5 / guess.c, wanted);
     const auto shape = shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta,
                                  tolerance, allowed, least);
@@ -138,7 +139,8 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
       guess.epsilon = bound.upper - added / 2;
       guess.c = sketches.saddle_of(guess.epsilon);
       margin = 8 / guess.c + added + 4 * h;
-      tolerance = std::min(kFirstTolerance, kRelativeTolerance * guess.epsilon) + kLeastTolerance;
+      tolerance =
+          std::min(kFirstTolerance, kRelativeTolerance * std::max(guess.epsilon, least_noticed)) + kLeastTolerance;
       continue;
     }
     double width = kInfinity;

@@ -16,7 +16,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMostSolved = 60;
 constexpr int64_t kNearEdge = 200;
 constexpr int64_t kAlternating = 8;
-constexpr int kHalvings = 44;
+constexpr int kMostTries = 44;
 constexpr size_t kSmallGrid = size_t{1} << 15;
 
 // Boundaries of cells: cell i holds the losses from (i + at)·h + moved[i - begin]·h to the next, but none before `from`
@@ -29,8 +29,8 @@ struct Cells {
 
   double upper_end(int64_t i) const {  // of cell i, a loss
     const auto index = static_cast<size_t>(i + 1 - begin);
-    const double end = (static_cast<double>(i + 1) + at + (index < moved.size() ? moved[index] : 0.0)) * h;
-    return std::clamp(end, from, to);
+    const double place = (static_cast<double>(i + 1) + at + (index < moved.size() ? moved[index] : 0.0)) * h;
+    return std::clamp(place, from, to);
   }
   Outcomes::Boundary boundary(const Outcomes& outcomes, int64_t i) const {  // below cell i
     if (i > begin) return outcomes.at(upper_end(i - 1));
@@ -75,6 +75,49 @@ double of_tilt(const GridShape& shape, double loss) {
 
 size_t wrapped(int64_t i, size_t n) { return static_cast<size_t>(i) & (n - 1); }  // n is a power of two
 
+// Where a rising function is nearest to 0 within [low, high]: secants that move both ends (the Illinois rule), and
+// bisection in between, since next to an edge the density, and with it the function, may have a kink.
+template <class Rising>
+double crossing(double low, double high, const Rising& rising) {
+  double at_low = rising(low);
+  double at_high = rising(high);
+  if (!(at_low < 0)) return low;
+  if (!(at_high > 0)) return high;
+  double best = -at_low < at_high ? low : high;
+  double least = std::min(-at_low, at_high);
+  for (int i = 0; i < kMostTries && high - low > 1e-13 && least > 1e-13; ++i) {
+    const double share = i % 4 == 3 ? 0.5 : std::clamp(at_low / (at_low - at_high), 1e-3, 1 - 1e-3);
+    const double middle = low + share * (high - low);
+    const double value = rising(middle);
+    if (std::abs(value) < least) {
+      least = std::abs(value);
+      best = middle;
+    }
+    (value < 0 ? low : high) = middle;
+    (value < 0 ? at_low : at_high) = value;
+    (value < 0 ? at_high : at_low) /= 2;
+  }
+  return best;
+}
+
+// log Σ mass·e^exponent where the exponents may be too large for a double; rounded up.
+class LogSum {
+ public:
+  void add(double mass, double exponent) {
+    if (exponent > base_ + kFar) {
+      sum_ *= std::exp(std::max(base_ - exponent, -kFarthest));
+      base_ = exponent;
+    }
+    sum_ += mass * std::exp(std::max(exponent - base_, -kFarthest));
+  }
+  double log() const { return base_ + std::log(sum_) + 1e-9; }
+
+ private:
+  static constexpr double kFar = 300;
+  static constexpr double kFarthest = 600;  // what is smaller is counted as large as this
+  double base_ = 0, sum_ = 0;
+};
+
 void note_rounding(TiltedCells& cells, double relative, double mass) {
   if (relative <= kModerate)
     cells.relative = std::max(cells.relative, relative);
@@ -89,7 +132,12 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
   cells.mass.assign(shape.n, 0);
   const double h = shape.h;
   const double width = -std::expm1(-h);
-  for (const double share : kMomentShares) cells.moments.emplace_back(shape.c * share, 0.0);
+  struct Moment {
+    double c, step;  // e^(c·h)
+    LogSum sum;
+  };
+  std::vector<Moment> moments;
+  for (const double share : kMomentShares) moments.push_back({shape.c * share, std::exp(shape.c * share * h), {}});
   const Cells even = cells_of(direction, release, shape, 0);
   double too_rare = 0;  // for the tilt to be a double
   cells.dropped = for_each_cell(
@@ -102,17 +150,18 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
           too_rare += total * (1 + 1e-12);
           return;
         }
+        // Where Q·e^loss is beyond a double, as of all that lies below the first cell, all of P goes to the left.
         const double error = (p.error + q.error + 4 * kRounding * (p.value + q.value)) / width;
-        const double right = std::clamp((p.value - q.value) / width + error, 0.0, total);
+        const double right = q.value < kInfinity ? std::clamp((p.value - q.value) / width + error, 0.0, total) : 0;
         const double left = total - right;
         const double tilt = std::exp(exponent);
         cells.mass[wrapped(i, shape.n)] += left * tilt;
         cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
         note_rounding(cells, of_tilt(shape, std::abs(loss) + h), (left + right * std::exp(shape.c * h)) * tilt);
-        for (auto& [c, sum] : cells.moments) sum += (left + right * std::exp(c * h)) * std::exp(c * loss);
+        for (auto& [c, step, sum] : moments) sum.add(left + right * step, c * loss);
       });
   cells.dropped += too_rare;
-  for (auto& [c, sum] : cells.moments) sum = std::log(sum) + 1e-9;
+  for (const auto& [c, step, sum] : moments) cells.moments.emplace_back(c, sum.log());
   return cells;
 }
 
@@ -188,16 +237,15 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     Outcomes::Boundary low = boundary(cells.begin);
     solved = std::min(middle, cells.begin + kMostSolved);
     for (int64_t i = cells.begin; i < solved; ++i) {
-      double least = -0.45;
-      double most = 0.45;
-      for (int k = 0; k < kHalvings; ++k) {
-        move(i + 1) = (least + most) / 2;
-        (excess_of(i, low, boundary(i + 1)) < 0 ? least : most) = move(i + 1);
-      }
-      move(i + 1) = most;
+      move(i + 1) = crossing(-0.45, 0.45, [&](double moved) {
+        move(i + 1) = moved;
+        return excess_of(i, low, boundary(i + 1));
+      });
       low = boundary(i + 1);
     }
-    for (int round = 0; round < all; ++round) even_out(solved, cells.end);
+    // Once and without sampling: the density has no edge, even cells are all but as good, and there are many of them.
+    const bool even_enough = release.q == 1 && shape.count == 1;
+    for (int round = 0; round < all && !even_enough; ++round) even_out(solved, cells.end);
     if (all > 1) even_out_near(10 * kNearEdge, 16);
     even_out_near(kNearEdge, rounds);
     if (solved < middle) {
@@ -219,13 +267,10 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
     // then both its boundaries from others.
     Outcomes::Boundary high = boundary(std::min(cells.end - 1, middle + kMostSolved) + 1);
     for (int64_t i = std::min(cells.end - 1, middle + kMostSolved); i > middle; --i) {
-      double least = -0.45;
-      double most = 0.45;
-      for (int k = 0; k < kHalvings; ++k) {
-        move(i) = (least + most) / 2;
-        (excess_of(i, boundary(i), high) < 0 ? least : most) = move(i);
-      }
-      move(i) = most;
+      move(i) = crossing(-0.45, 0.45, [&](double moved) {
+        move(i) = moved;
+        return excess_of(i, boundary(i), high);
+      });
       high = boundary(i);
     }
     return std::clamp(excess_of(middle, boundary(middle), high), -1.0, 1.0);

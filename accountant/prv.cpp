@@ -1,10 +1,9 @@
 #include "accountant/prv.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
-#include "accountant/direction_bound.h"
-#include "accountant/grid.h"
 #include "accountant/rdp.h"
 #include "accountant/releases.h"
 #include "accountant/single_release.h"
@@ -13,6 +12,7 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kNarrow = 2e-5;  // a bracket that need not be narrower
+constexpr double kCoarse = 0.01;  // relative; where rounding may hide delta, closed forms are better
 
 // Gaussians of which none is sampled are one Gaussian (releases.h): nothing to discretise.
 bool unsampled(const std::vector<ComposedRelease>& phases) {
@@ -24,6 +24,24 @@ DirectionBound closed_form(const Bracket& found) {
 }
 
 }  // namespace
+
+std::optional<DirectionBound> adding_beside(const DirectionBound& remove, const GridRequest& request,
+                                            const GridSolver& add) {
+  const double enough = std::max(remove.upper, remove.lower + kNarrow);
+  GridRequest half = request;
+  half.upper_only = true;
+  std::optional<DirectionBound> found;
+  for (const GridSize size : {GridSize::kSmall, request.size}) {
+    half.size = size;
+    found = add(half);
+    if (found && found->upper <= enough) {
+      found->estimate = -1;
+      return found;
+    }
+    if (size == request.size) break;
+  }
+  return request.upper_only ? found : add(request);
+}
 
 void PrvAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }
 
@@ -37,27 +55,15 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
     const Bracket found = single_release_epsilon(Direction::kRemove, phases.front().release, delta);
     return larger_of<EpsilonBound>(closed_form(found), closed_form(found));
   }
-  const auto remove = grid_epsilon(Direction::kRemove, phases, delta, request);
+  auto remove = grid_epsilon(Direction::kRemove, phases, delta, request);
+  if (remove && remove->upper - remove->lower > kCoarse * remove->upper)
+    remove = inside_both(remove, few_losses_bound(phases, delta));
   if (!remove) return otherwise;
   // Where adding is certainly within what removing may be, the bracket of removing is one of the larger.
-  const double end = remove->upper;
   std::optional<DirectionBound> add(DirectionBound{0, -1, 0, ""});
-  if (!adding_is_no_worse(phases, end, std::log(delta.value()))) {
-    // The upper end alone is half the work, and on a small grid milliseconds: enough where it adds little or nothing to
-    // the bracket.
-    GridRequest half = request;
-    half.upper_only = true;
-    for (const GridSize size : {GridSize::kSmall, request.size}) {
-      half.size = size;
-      add = grid_epsilon(Direction::kAdd, phases, delta, half);
-      if (add && add->upper <= std::max(end, remove->lower + kNarrow)) break;
-      if (size == request.size) {
-        if (!request.upper_only) add = grid_epsilon(Direction::kAdd, phases, delta, request);
-        break;
-      }
-    }
-    if (add && add->upper <= std::max(end, remove->lower + kNarrow)) add->estimate = -1;
-  }
+  if (!adding_is_no_worse(phases, remove->upper, std::log(delta.value())))
+    add = adding_beside(*remove, request,
+                        [&](const GridRequest& asked) { return grid_epsilon(Direction::kAdd, phases, delta, asked); });
   if (!add) return otherwise;
   EpsilonBound bound = larger_of<EpsilonBound>(*remove, *add);
   return bound.upper <= otherwise.upper ? bound : otherwise;

@@ -7,7 +7,12 @@
 // bound.
 #pragma once
 
+#include <functional>
+#include <optional>
+
 #include "accountant/accountant.h"
+#include "accountant/direction_bound.h"
+#include "accountant/grid.h"
 
 namespace ghostshard::accountant {
 
@@ -22,5 +27,12 @@ class PrvAccountant final : public Accountant {
   EpsilonBound bound_epsilon(Delta delta, Effort effort) const override;
   DeltaBound bound_delta(Epsilon epsilon, Effort effort) const override;
 };
+
+// What adding a unit bounds beside what removing one does, for larger_of. Its upper end alone is half the work, and on
+// a small grid milliseconds: enough where it adds little or nothing to the bracket. `add`: grid_epsilon in that
+// direction.
+using GridSolver = std::function<std::optional<DirectionBound>(const GridRequest&)>;
+std::optional<DirectionBound> adding_beside(const DirectionBound& remove, const GridRequest& request,
+                                            const GridSolver& add);
 
 }  // namespace ghostshard::accountant

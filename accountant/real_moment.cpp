@@ -1,7 +1,9 @@
 // M(c) and its derivatives on the real axis (contour_moments.h).
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "accountant/contour_moments.h"
@@ -32,11 +34,90 @@ Loss real_loss(double q, double u) {
   return {std::log1p(v), log1p_minus(v)};
 }
 
-double e2(double y) {
-  if (std::abs(y) > 0.5) return std::expm1(y) - y;
-  double sum = 1;
-  for (int k = 15; k >= 3; --k) sum = 1 + sum * y / k;
-  return y * y / 2 * sum;
+constexpr double kNothing = 150;  // e^-this of anything is below M - 1, however small the rate
+constexpr double kSmall = 0.5;    // from here on e^y - 1 - y loses no digits by being taken so
+// e^y - 1 - y for smaller ones, without a division: those of all terms up to 0.5^15/15! are in the numbers.
+double e2_small(double y) {
+  static constexpr auto kInverseFactorials = [] {  // 1/2!, 1/3!, …
+    std::array<double, 14> found{};
+    double inverse = 0.5;
+    for (size_t k = 0; k < found.size(); ++k) {
+      found[k] = inverse;
+      inverse /= static_cast<double>(k + 3);
+    }
+    return found;
+  }();
+  double sum = 0;
+  for (size_t k = kInverseFactorials.size(); k-- > 0;) sum = sum * y + kInverseFactorials[k];
+  return y * y * sum;
+}
+
+// Outcomes on the mesh of one release, with what of them does not depend on c: the logarithm, which costs the most, is
+// taken once for the hundred or so c at which a saddle point and a line are looked for.
+struct Outcome {
+  double log_weight, weight, l;
+  double weighted_d;  // weight·(l - (w - 1)), which may be a double where w - 1 is not
+};
+struct Mesh {
+  Direction direction;
+  SampledGaussian release;
+  double most_c;  // it is fine enough up to here
+  double low, h;
+  std::vector<Outcome> outcomes;
+};
+
+// Removing: one mesh serves every c, and grows to the right. Adding: one for all c up to a power of this.
+constexpr double kServes = 4;
+constexpr size_t kMostKept = 12;          // meshes, of several phases in both directions
+constexpr size_t kMostOutcomes = 50'000;  // of one that is kept
+
+double most_served(Direction direction, double c) {
+  if (direction == Direction::kRemove) return std::numeric_limits<double>::infinity();
+  const double power = std::pow(kServes, std::ceil(std::log(c) / std::log(kServes)));
+  return power < c ? power * kServes : power;
+}
+
+Mesh mesh_for(Direction direction, SampledGaussian release, double most_c) {
+  const double c = direction == Direction::kRemove ? 1 : most_c;
+  const double d = best_strip(direction, release.sigma, c, false, kPrecision);
+  return {direction,
+          release,
+          most_c,
+          outcomes_that_count(direction, release.q, release.sigma, c).low,
+          mesh_step(direction, release.sigma, c, 0, d, kPrecision),
+          {}};
+}
+
+void grow(Mesh& mesh, size_t size) {
+  const auto [q, sigma] = mesh.release;
+  const double log_h = std::log(mesh.h / (sigma * kSqrtTwoPi));
+  mesh.outcomes.reserve(size);
+  while (mesh.outcomes.size() < size) {
+    const double x = mesh.low + mesh.h * static_cast<double>(mesh.outcomes.size());
+    const double z = x / sigma;
+    const Loss loss = real_loss(q, (2 * x - 1) / (2 * sigma * sigma));
+    const double log_weight = log_h - z * z / 2;
+    const double weight = std::exp(log_weight);
+    const bool far = loss.l > kHeavy;  // w itself may be too large for a double where the weight is too small
+    mesh.outcomes.push_back({log_weight, weight, loss.l,
+                             far ? weight * loss.l - (std::exp(log_weight + loss.l) - weight) : weight * loss.d});
+  }
+}
+
+// The last ones used come first. Which mesh a c gets depends on c alone, and not on what was asked for before.
+Mesh& mesh_of(std::vector<Mesh>& kept, Direction direction, SampledGaussian release, double c) {
+  const double most_c = most_served(direction, c);
+  const auto found = std::find_if(kept.begin(), kept.end(), [&](const Mesh& mesh) {
+    return mesh.direction == direction && mesh.release.q == release.q && mesh.release.sigma == release.sigma &&
+           mesh.most_c == most_c;
+  });
+  if (found != kept.end()) {
+    std::rotate(kept.begin(), found, found + 1);
+    return kept.front();
+  }
+  if (kept.size() == kMostKept) kept.pop_back();
+  kept.insert(kept.begin(), mesh_for(direction, release, most_c));
+  return kept.front();
 }
 
 }  // namespace
@@ -49,67 +130,68 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
   }
   const bool remove = direction == Direction::kRemove;
   const double p = remove ? 1 + c : -c;
-  const double d = best_strip(direction, sigma, c, false, kPrecision);
-  const double h = mesh_step(direction, sigma, c, 0, d, kPrecision);
+  thread_local std::vector<Mesh> kept;
+  Mesh& mesh = mesh_of(kept, direction, release, c);
   const auto [low, high] = outcomes_that_count(direction, q, sigma, c);
-  const auto nodes = static_cast<int64_t>((high - low) / h) + 2;
+  const auto first = static_cast<size_t>(std::max(0.0, std::floor((low - mesh.low) / mesh.h)));
+  const auto end = static_cast<size_t>((high - mesh.low) / mesh.h) + 2;
+  if (mesh.outcomes.size() < end) grow(mesh, end);
+  const std::span<const Outcome> outcomes(mesh.outcomes.data() + first, end - first);
 
-  // Relative to e^scale; where M is near 1, as M - 1.
-  struct Node {
-    double log_weight, l, d;
-  };
-  thread_local std::vector<Node> kept;
-  kept.clear();
   double top = -std::numeric_limits<double>::infinity();
-  const double log_h = std::log(h / (sigma * kSqrtTwoPi));
-  for (int64_t i = 0; i < nodes; ++i) {
-    const double x = low + h * static_cast<double>(i);
-    const double z = x / sigma;
-    const double log_weight = log_h - z * z / 2;
-    if (log_weight < -300) {  // far out: only where the power lifts it
-      const double u = (2 * x - 1) / (2 * sigma * sigma);
-      const double lift = remove ? p * std::max(0.0, u) : c * std::max(0.0, std::min(-u, -std::log1p(-q)));
-      if (log_weight + lift < top - kNegligible) continue;
-    }
-    const Loss loss = real_loss(q, (2 * x - 1) / (2 * sigma * sigma));
-    kept.push_back({log_weight, loss.l, loss.d});
-    top = std::max(top, log_weight + p * loss.l);
-  }
+  for (const Outcome& outcome : outcomes) top = std::max(top, outcome.log_weight + p * outcome.l);
   const double sign = remove ? 1 : -1;  // d p/d z
-  if (top < 3) {
+  RealMoment found{};
+  if (top < 3) {  // as M - 1
     double m = 0;
     double m1 = 0;
     double m2 = 0;
-    for (const Node& node : kept) {
-      const double y = p * node.l;
-      if (y > kHeavy) {  // the power may be too large for a double where the weight is too small
-        const double term = std::exp(node.log_weight + y);
-        const double linear = std::exp(node.log_weight + node.l) - std::exp(node.log_weight);  // of w - 1
-        m += term - p * linear - std::exp(node.log_weight);
-        m1 += term * node.l - linear;
-        m2 += term * node.l * node.l;
-        continue;
+    double sum_d = 0;
+    for (const auto& [log_weight, weight, l, weighted_d] : outcomes) {
+      const double y = p * l;
+      sum_d += weighted_d;
+      if (std::abs(y) < kSmall) {
+        const double e2 = e2_small(y);
+        m += weight * e2;
+        m1 += weight * (y + e2) * l;
+        m2 += weight * (1 + y + e2) * l * l;
+      } else if (y > kHeavy) {  // the power may be too large for a double where the weight is too small
+        if (log_weight + y < -kNothing) continue;
+        const double term = std::exp(log_weight + y);
+        m += term - weight * (1 + y);
+        m1 += (term - weight) * l;
+        m2 += term * l * l;
+      } else if (log_weight > -kNothing) {
+        const double growth = std::expm1(y);
+        m += weight * (growth - y);
+        m1 += weight * growth * l;
+        m2 += weight * (1 + growth) * l * l;
       }
-      const double weight = std::exp(node.log_weight);
-      const double power = std::exp(y);
-      m += weight * (e2(y) + p * node.d);
-      m1 += weight * (std::abs(y) < 0.5 ? std::expm1(y) * node.l + node.d : (power - 1) * node.l + node.d);
-      m2 += weight * power * node.l * node.l;
     }
-    const double mean = sign * m1 / (1 + m);
-    return {std::log1p(m), mean, m2 / (1 + m) - mean * mean};
+    m += p * sum_d;
+    const double mean = sign * (m1 + sum_d) / (1 + m);
+    found = {std::log1p(m), mean, m2 / (1 + m) - mean * mean};
+  } else {  // relative to e^top
+    double m = 0;
+    double m1 = 0;
+    double m2 = 0;
+    for (const Outcome& outcome : outcomes) {
+      const double exponent = outcome.log_weight + p * outcome.l - top;
+      if (exponent < -kNegligible) continue;
+      const double term = std::exp(exponent);
+      m += term;
+      m1 += term * outcome.l;
+    }
+    const double mean = m1 / m;
+    for (const Outcome& outcome : outcomes) {
+      const double exponent = outcome.log_weight + p * outcome.l - top;
+      if (exponent < -kNegligible) continue;
+      m2 += std::exp(exponent) * (outcome.l - mean) * (outcome.l - mean);
+    }
+    found = {top + std::log(m), sign * mean, m2 / m};
   }
-  double m = 0;
-  double m1 = 0;
-  double m2 = 0;
-  for (const Node& node : kept) {
-    const double term = std::exp(node.log_weight + p * node.l - top);
-    m += term;
-    m1 += term * node.l;
-  }
-  const double mean = m1 / m;
-  for (const Node& node : kept) m2 += std::exp(node.log_weight + p * node.l - top) * (node.l - mean) * (node.l - mean);
-  return {top + std::log(m), sign * mean, m2 / m};
+  if (mesh.outcomes.size() > kMostOutcomes) kept.erase(kept.begin());
+  return found;
 }
 
 }  // namespace ghostshard::accountant

@@ -340,7 +340,9 @@ TEST_P(MixedPhases, AreBracketedNarrowlyAndMeetTheContour) {
 
 INSTANTIATE_TEST_SUITE_P(BesideSampledOnes, MixedPhases,
                          testing::Values(Mixed{"MuchNoise", 20, 3, 1e-6}, Mixed{"LittleNoise", 0.5, 1, 1e-6},
-                                         Mixed{"LessNoise", 0.3, 4, 1e-9}, Mixed{"LossesBeyondExp", 0.3, 150, 1e-9}),
+                                         Mixed{"LessNoise", 0.3, 4, 1e-9}, Mixed{"LossesBeyondExp", 0.3, 150, 1e-9},
+                                         // All of Q lies e^thousands below: one cell holds it, and no double does.
+                                         Mixed{"ThousandsOfLosses", 0.5, 2000, 1e-9}),
                          [](const auto& c) { return c.param.name; });
 
 TEST(Prv, AgreesWithTheContourOnPhases) {
