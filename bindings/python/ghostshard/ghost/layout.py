@@ -45,7 +45,8 @@ class ParameterEntry:
         if not isinstance(parameter, DTensor):
             parameter.grad = own.view(parameter.shape).to(parameter.dtype)
             return
-        rows = own.view(-1, *parameter.to_local().shape[1:]).to(parameter.dtype)
+        local = parameter.to_local()  # in host memory, where fully_shard offloads
+        rows = own.view(-1, *local.shape[1:]).to(local.device, parameter.dtype)
         parameter.grad = DTensor.from_local(
             rows, parameter.device_mesh, parameter.placements, run_check=False,
             shape=parameter.shape, stride=parameter.stride(),
