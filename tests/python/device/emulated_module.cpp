@@ -1,7 +1,7 @@
 // emulated: the device that the engine beside this module in its file runs on, as tests see it.
 #include <pybind11/pybind11.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "tests/emulated_device/device.h"
 #include "tests/emulated_device/memory.h"

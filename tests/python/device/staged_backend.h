@@ -1,5 +1,5 @@
-// A c10d backend for tensors on the emulated device, over one for the host's: what NCCL is to CUDA devices, for tests of
-// several processes.
+// A c10d backend for tensors on the emulated device, over one for the host's: what NCCL is to CUDA devices, for tests
+// of several processes.
 //
 // As on a device, a call returns at once and what it receives is in the tensor when its work has been waited for, never
 // before: whoever does not wait reads NaN or what was there. Sends and receives come in groups alone.
