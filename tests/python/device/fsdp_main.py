@@ -1,6 +1,6 @@
 """Mode "ghost_fsdp" on the emulated device: started by torchrun, writes JSON to the file named first. See test_fsdp_on_device.py.
 
-    torchrun --nproc_per_node 2 fsdp_main.py results.json 2        # 2 or 2x1 or 1x2: of the mesh (replicate ×) shard
+    torchrun --nproc_per_node 2 fsdp_main.py results.json 2        # or 2x1: (replicate ×) shard
 
 The default group moves tensors of the device and nothing else, as one of NCCL does.
 """
@@ -173,8 +173,7 @@ SCENARIOS: dict[str, Callable] = {
     "refusals": refusals,
     "checkpoint": checkpoint,
 }
-# On the second mesh: what goes another way there.
-FEW = ("mlp", "gpt2", "gpt2_two_passes", "noise")
+FEW = ("mlp", "gpt2", "gpt2_two_passes", "noise")  # on the other meshes
 
 
 def main() -> None:
@@ -184,7 +183,7 @@ def main() -> None:
     CONTROL = dist.new_group(backend="gloo")
     mesh = init_device_mesh(DEVICE, tuple(shape), mesh_dim_names=("replicate", "shard")[-len(shape) :])
     found = {}
-    for name in sys.argv[3:] or (SCENARIOS if len(shape) == 1 else FEW):
+    for name in sys.argv[3:] or (SCENARIOS if shape == [2] else FEW):
         print(f"rank {dist.get_rank()}: {name}", file=sys.stderr, flush=True)
         found[name] = SCENARIOS[name](mesh)
     if dist.get_rank() == 0:

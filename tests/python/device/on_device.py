@@ -7,6 +7,7 @@ staged_backend.h), which is all that a default group has that is made with it, a
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -34,44 +35,13 @@ def _module(name: str) -> Any:
     return module
 
 
-class Stream:
-    def __init__(self, *_: Any, **__: Any):
-        pass
-
-    def wait_stream(self, stream: Stream) -> None:
-        pass
-
-    def wait_event(self, event: Event) -> None:
-        pass
-
-    def record_event(self, event: Event | None = None) -> Event:
-        return event or Event()
-
-    def synchronize(self) -> None:
-        pass
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
+def stream(*_: Any, **__: Any) -> torch.Stream:
+    """There is one, on which everything is done at once."""
+    return torch.accelerator.current_stream()
 
 
-class Event:
-    def __init__(self, *_: Any, **__: Any):
-        pass
-
-    def record(self, stream: Stream | None = None) -> None:
-        pass
-
-    def wait(self, stream: Stream | None = None) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-    def query(self) -> bool:
-        return True
+def event(*_: Any, **__: Any) -> torch.Event:
+    return torch.Event(DEVICE)
 
 
 coins = torch.Generator().manual_seed(1)  # of layers that draw on the device
@@ -82,7 +52,7 @@ def register_device() -> Any:
     emulated = _module("emulated")
     module = types.ModuleType(f"torch.{DEVICE}")
     module.__dict__.update(
-        Stream=Stream, Event=Event, current_stream=lambda *_: Stream(), stream=lambda stream: stream,
+        Stream=stream, Event=event, current_stream=stream, stream=contextlib.nullcontext, device=contextlib.nullcontext,
         is_available=lambda: True, is_initialized=lambda: True, _is_in_bad_fork=lambda: False,
         device_count=lambda: 1, current_device=lambda: 0, set_device=lambda _: None, synchronize=lambda *_: None,
         get_rng_state=lambda *_: coins.get_state(), set_rng_state=lambda state, *_: coins.set_state(state),

@@ -86,6 +86,14 @@ c10::intrusive_ptr<c10d::Work> StagedBackend::_allgather_base(at::Tensor& out, a
   return staged(std::move(work), {{out, all}}, {mine});
 }
 
+c10::intrusive_ptr<c10d::Work> StagedBackend::allgather_into_tensor_coalesced(std::vector<at::Tensor>& outs,
+                                                                              std::vector<at::Tensor>& ins,
+                                                                              const c10d::AllgatherOptions& options) {
+  Works works;
+  for (size_t i = 0; i < outs.size(); ++i) works.push_back(_allgather_base(outs[i], ins[i], options));
+  return c10::make_intrusive<StagedWork>(std::move(works), Pairs{}, std::vector<at::Tensor>{});
+}
+
 c10::intrusive_ptr<c10d::Work> StagedBackend::_reduce_scatter_base(at::Tensor& out, at::Tensor& in,
                                                                    const c10d::ReduceScatterOptions& options) {
   at::Tensor own = on_host_like(out), all = in.cpu();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import warnings
+from collections.abc import Callable
 from typing import Any
 
 import oracle
@@ -47,12 +47,12 @@ def trajectory() -> dict[str, float]:
 
     def weights(device: str, offset: float = 0.0) -> dict[str, torch.Tensor]:
         torch.manual_seed(7)
-        model, batches = gpt2(), [tokens() for _ in range(6)]
+        model, batches = LANGUAGE.build(), [LANGUAGE.batches() for _ in range(6)]
         with torch.no_grad():
             for p in model.parameters():
                 p += offset * torch.randn_like(p)
         private = Private(
-            model.to(device), 0.5, noise_multiplier=0.5, generator=torch.Generator().manual_seed(5), lr=lr
+            model.to(device), LANGUAGE.clip_norm, noise_multiplier=0.5, generator=torch.Generator().manual_seed(5), lr=lr
         )
         for step in batches:
             private.optimizer.zero_grad()
@@ -72,8 +72,8 @@ def trajectory() -> dict[str, float]:
         "parameters": sum(value.numel() for value in on_cpu.values()),
         "lr": lr,
         "steps": 6,
-        "examples": 8,
-        "clip_norm": 0.5,
+        "examples": 7,
+        "clip_norm": LANGUAGE.clip_norm,
         "largest": max(float(value.abs().max()) for value in on_cpu.values()),
     }
 
@@ -98,28 +98,33 @@ def packed_texts(texts_of_each: tuple[int, ...], *, apart: bool = False) -> floa
 def memory(emulated: Any) -> list[int]:
     """Bytes of the device in use after each step, without what it released."""
     torch.manual_seed(7)
-    private = Private(gpt2().to(DEVICE), 0.5, noise_multiplier=1.0)
+    private = Private(LANGUAGE.build().to(DEVICE), 0.5, noise_multiplier=1.0)
     used = []
     for _ in range(4):
-        private.step(next_token_loss, there(tokens()))
+        private.step(LANGUAGE.loss, there(LANGUAGE.batches()))
         private.optimizer.zero_grad()
         used.append(emulated.bytes_in_use())
     return used
 
 
-def waits(emulated: Any) -> list[int]:
-    """How often the host waits for the device in a microbatch, after those that look whether examples meet; the ids' last."""
+def waits(emulated: Any) -> dict[str, Any]:
+    """How often the host waits for the device in each of three steps, and in a forward of the model without us."""
     torch.manual_seed(7)
     private = Private(gpt2().to(DEVICE), 0.5, noise_multiplier=1.0)
     batch = there(tokens()[0])
-    counts = []
-    for _ in range(3):
-        before = emulated.host_waits()
-        output = private.module(input_ids=batch[0], labels=batch[0])
-        output.loss.backward()
+
+    def step() -> None:
+        private.module(input_ids=batch[0], labels=batch[0]).loss.backward()
         private.engine.release()
-        counts.append(emulated.host_waits() - before)
-    return counts
+
+    def counted(call: Callable[[], object]) -> int:
+        before = emulated.host_waits()
+        call()
+        return emulated.host_waits() - before
+
+    steps = [counted(step) for _ in range(3)]
+    private.engine.enable(False)
+    return {"steps": steps, "own": counted(lambda: private.model(input_ids=batch[0]))}
 
 
 def moved() -> float:
@@ -135,7 +140,6 @@ def moved() -> float:
 
 
 def scenarios(emulated: Any) -> dict:
-    warnings.filterwarnings("ignore", message=".*labels.*")
     return {
         "noise": noise,
         "trajectory": trajectory,
