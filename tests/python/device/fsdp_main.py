@@ -45,8 +45,10 @@ def sums(build: Callable[[], nn.Module], batches: Callable[[], list], loss, clip
         model, (first, *rest) = build(), batches()
         second = rest[0] if rest else first
         expected = oracle.clipped_sum(copy.deepcopy(model), loss, [first, second], clip_norm)
-        private = Private(shard(model if on_host else model.to(DEVICE), mesh), clip_norm, **options)
-        found = private.step(loss, there(local([first, second])))
+        private = Private(shard(model.to(DEVICE), mesh), clip_norm, **options)
+        for batch in there(local([first, second])):
+            private.backward(loss, batch)
+        found = rows_of_all(private) if on_host else private.released()
         assert isinstance(private.model, FSDPModule) and private.engine.ranks.device.type == DEVICE
         kinds = {p.grad.to_local().device.type for p in private.model.parameters() if p.requires_grad}
         assert kinds == {"cpu" if on_host else DEVICE}, kinds
@@ -58,6 +60,15 @@ def sums(build: Callable[[], nn.Module], batches: Callable[[], list], loss, clip
 def offloaded(model: nn.Module, mesh) -> nn.Module:
     """Each rank's rows and gradients stay in host memory; layers compute on the device."""
     return FSDP2Wrapper(model, mesh=mesh, offload_policy=CPUOffloadPolicy(pin_memory=False))
+
+
+def rows_of_all(private: Private) -> dict[str, torch.Tensor]:
+    """Gathered over the host: the default group moves none of its tensors."""
+    private.engine.release()
+    mine = {name: p.grad.to_local() for name, p in private.model.named_parameters()}
+    every: list = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine, group=CONTROL)
+    return {name: torch.cat([rows[name] for rows in every]) for name in mine}
 
 
 def of(name: str, **options) -> Callable:
