@@ -184,7 +184,7 @@ SCENARIOS: dict[str, Callable] = {
     "refusals": refusals,
     "checkpoint": checkpoint,
 }
-FEW = ("mlp", "gpt2", "gpt2_two_passes", "noise")  # on the other meshes
+FEW = ("mlp", "gpt2_two_passes", "noise")  # on the other meshes
 
 
 def main() -> None:
