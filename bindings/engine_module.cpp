@@ -20,6 +20,7 @@
 #include "dp/session.h"
 #include "fsdp/mapped_memory.h"
 #include "fsdp/process_group_mesh.h"
+#include "kernels/device/placement.h"
 
 namespace py = pybind11;
 
@@ -44,10 +45,11 @@ std::array<uint8_t, 32> key_bytes(const std::string& bytes) {
 }
 
 std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const MeshEntry& mesh, int64_t rank,
-                                      const std::array<std::string, 4>& groups, double sampling_rate, double divisor,
-                                      bool per_layer, bool reduce_each, std::optional<int64_t> memory_budget,
-                                      const std::optional<std::string>& key, const std::string& run_id,
-                                      const std::pair<int64_t, int64_t>& first, const StepPairs& attempts) {
+                                      const std::array<std::string, 4>& groups, at::Device device, double sampling_rate,
+                                      double divisor, bool per_layer, bool reduce_each,
+                                      std::optional<int64_t> memory_budget, const std::optional<std::string>& key,
+                                      const std::string& run_id, const std::pair<int64_t, int64_t>& first,
+                                      const StepPairs& attempts) {
   std::vector<fsdp::UnitSpec> specs;
   for (const auto& [unit, parameters] : units) {
     fsdp::UnitSpec spec{.name = unit, .parameters = {}};
@@ -66,7 +68,7 @@ std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const
                        : RunKey::generate();
   auto session = std::make_unique<Session>(
       fsdp::mesh_over(shape, rank,
-                      {.reduce = groups[0], .replicate = groups[1], .model = groups[2], .control = groups[3]}),
+                      {.reduce = groups[0], .replicate = groups[1], .model = groups[2], .control = groups[3]}, device),
       std::move(specs), options, std::move(run_key), StepId{.step = first.first, .attempt = first.second});
   session->set_attempts(Attempts::from_json(attempts));
   return session;
@@ -127,8 +129,8 @@ void attach_ledger(Session& session, const std::string& path, const std::string&
 
 void begin_packed(Session& session, const std::vector<int64_t>& extents, const std::vector<int64_t>& offsets,
                   const std::optional<at::Tensor>& order, bool one_for_each) {
-  session.begin_microbatch(
-      std::make_shared<const PackedRows>(extents, offsets, order.value_or(at::Tensor()), one_for_each));
+  session.begin_microbatch(std::make_shared<const PackedRows>(extents, offsets, order.value_or(at::Tensor()),
+                                                              one_for_each, session.device()));
 }
 
 PYBIND11_MODULE(engine, module) {
@@ -139,14 +141,18 @@ PYBIND11_MODULE(engine, module) {
       .def_property_readonly("in_second_pass", &Tape::in_second_pass);
   module.def("cross_entropy", &cross_entropy, py::arg("logits"), py::arg("targets"), py::arg("ignore_index"),
              Released());
+  // Whether this build can compute on tensors there: always on the CPU.
+  module.def(
+      "has_kernels", [](at::Device device) { return device.is_cpu() || kernels::device::has_kernels(device.type()); },
+      py::arg("device"));
   module.def("give_back_idle_memory", &fsdp::give_back_idle_memory, Released());
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("units"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
-           py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"), py::arg("reduce_each"),
-           py::arg("memory_budget"), py::arg("key"), py::arg("run_id"), py::arg("first"), py::arg("attempts"),
-           Released())
+           py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"),
+           py::arg("reduce_each"), py::arg("memory_budget"), py::arg("key"), py::arg("run_id"), py::arg("first"),
+           py::arg("attempts"), Released())
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def(
           "renew_noise_key",

@@ -49,17 +49,19 @@ SegmentsPtr multiplied(const kernels::Segments& segments, int64_t times) {
 }  // namespace
 
 PackedRows::PackedRows(std::vector<int64_t> extents, std::vector<int64_t> offsets, const at::Tensor& order,
-                       bool one_for_each)
+                       bool one_for_each, at::Device rows_on)
     : extents_(std::move(extents)), tokens_(std::move(offsets)), order_(order), one_for_each_(one_for_each) {
   const int64_t rows = c10::multiply_integers(extents_);
   TORCH_CHECK_VALUE(!extents_.empty() && extents_.size() <= 2 && rows == tokens_.rows(),
                     "packed tokens have extents [N] or [B,T] and offsets over all their rows, got ",
                     at::IntArrayRef(extents_), " and offsets up to ", tokens_.rows());
   if (!order_.defined()) return;
+  TORCH_CHECK_VALUE(order_.device().is_cpu(), "an order of rows is given in host memory, got one on ", order_.device());
   TORCH_CHECK_VALUE(order_.dim() == 1 && order_.scalar_type() == at::kLong &&
                         std::get<0>(order_.sort()).equal(at::arange(rows, at::kLong)),
                     "an order of ", rows, " rows names each of them once, got ", order_.scalar_type(), " ",
                     order_.sizes());
+  order_there_ = order_.to(rows_on, at::kLong, /*non_blocking=*/true);
 }
 
 bool PackedRows::same_as(const PackedRows& other) const {
@@ -79,7 +81,7 @@ std::optional<PackedRows::Use> PackedRows::use(at::IntArrayRef leading, const Re
   for (const at::IntArrayRef tokens : {at::IntArrayRef(extents_), at::IntArrayRef(n), at::IntArrayRef(row_of_all)}) {
     if (!starts_with(leading, tokens)) continue;
     const SegmentsPtr segments = multiplied(tokens_, c10::multiply_integers(leading.slice(tokens.size())));
-    return Use{segments, order_.defined() ? std::make_shared<InOrder>(tape, order_) : tape};
+    return Use{segments, order_.defined() ? std::make_shared<InOrder>(tape, order_there_) : tape};
   }
   if (!one_for_each_ || leading.empty() || leading[0] != units()) return std::nullopt;
   const int64_t rows_each = c10::multiply_integers(leading.slice(1));

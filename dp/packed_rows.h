@@ -17,10 +17,12 @@ namespace ghostshard::dp {
 
 class PackedRows {
  public:
-  // offsets [U+1] over the N rows, taken in the order of `order` (int64 [N], each row once), or as they stand where it
-  // is undefined. one_for_each: inputs [U, ...] may hold one row for each unit instead (what a model pools of its
-  // texts, so only where each unit is one text). std::invalid_argument where these do not fit each other.
-  PackedRows(std::vector<int64_t> extents, std::vector<int64_t> offsets, const at::Tensor& order, bool one_for_each);
+  // offsets [U+1] over the N rows, taken in the order of `order` (int64 [N] in host memory, each row once), or as they
+  // stand where it is undefined. one_for_each: inputs [U, ...] may hold one row for each unit instead (what a model
+  // pools of its texts, so only where each unit is one text). rows_on: the device of layers' rows.
+  // std::invalid_argument where these do not fit each other.
+  PackedRows(std::vector<int64_t> extents, std::vector<int64_t> offsets, const at::Tensor& order, bool one_for_each,
+             at::Device rows_on = at::kCPU);
 
   int64_t units() const { return tokens_.units(); }
   bool same_as(const PackedRows& other) const;
@@ -38,7 +40,7 @@ class PackedRows {
  private:
   std::vector<int64_t> extents_;
   kernels::Segments tokens_;
-  at::Tensor order_;  // or undefined
+  at::Tensor order_, order_there_;  // in host memory, and where the rows are; or undefined
   bool one_for_each_;
 };
 

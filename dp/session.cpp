@@ -1,5 +1,6 @@
 #include "dp/session.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
@@ -222,13 +223,16 @@ void Session::open_sum() {
   if (!sum_) sum_ = clipper_->begin(*mechanism_, step_);
 }
 
+// Here and below kernels are launched on the caller's thread, whose current device may be another.
 bool Session::second_pass() {
+  const c10::DeviceGuard here(device());
   open_sum();
   note_records();
   return clipper_->second_pass(*sum_, tape_);
 }
 
 void Session::clip() {
+  const c10::DeviceGuard here(device());
   open_sum();
   note_records();
   clipper_->add(*sum_, tape_);
@@ -292,6 +296,7 @@ void Session::agree_on_whole(const std::vector<at::Tensor>& owned) {
 
 std::vector<at::Tensor> Session::release() {
   if (!sum_) throw std::logic_error("there is nothing to release: no backward since the last step");
+  const c10::DeviceGuard here(device());
   std::vector<at::Tensor> owned(model_.parameters().size());
   {
     const PrivateGradient gradient = mechanism_->release(*std::exchange(sum_, std::nullopt), step_);
@@ -301,7 +306,7 @@ std::vector<at::Tensor> Session::release() {
       for (const fsdp::Parameter* each : group->parameters()) {
         auto none = each->shape();
         none.front() = 0;  // some ranks own no rows of a small parameter
-        owned[each->id()] = at::zeros(none, at::kFloat);
+        owned[each->id()] = at::zeros(none, at::dtype(at::kFloat).device(device()));
       }
       for (const fsdp::OwnedRange& range : group->owned()) {
         const fsdp::Parameter& of = *group->parameters()[static_cast<size_t>(range.tensor)];

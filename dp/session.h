@@ -65,7 +65,8 @@ class Session {
   void begin_microbatch(int64_t units);
   // The same over texts laid end to end (dp/packed_rows.h): layers' inputs are [tokens' extents..., d] then.
   void begin_microbatch(const std::shared_ptr<const PackedRows>& packed);
-  int64_t units() const;  // of the microbatch that was begun; -1: none
+  at::Device device() const { return model_.device(); }  // of the model: of all that layers are given
+  int64_t units() const;                                 // of the microbatch that was begun; -1: none
   // What the functions below record on; for instantiated().
   std::shared_ptr<Tape> tape() const { return tape_; }
 

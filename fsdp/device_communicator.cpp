@@ -1,6 +1,7 @@
 #include "fsdp/device_communicator.h"
 
 #include <stdexcept>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <utility>
 #include <vector>
 
@@ -129,11 +130,13 @@ class DeviceCommunicator final : public Communicator {
       throw std::runtime_error(what + ": " + reason_of(error));
     }
     if (work == nullptr) return std::make_unique<Complete>();
-    watch_->add(what, [work] {
-      if (!work->isCompleted()) return false;
-      if (const auto failure = work->exception()) std::rethrow_exception(failure);
-      return true;
-    });
+    if (watch_ != nullptr) {
+      watch_->add(what, [work] {
+        if (!work->isCompleted()) return false;
+        if (const auto failure = work->exception()) std::rethrow_exception(failure);
+        return true;
+      });
+    }
     return std::make_unique<QueuedWork>(what, work, std::move(tensors));
   }
 
@@ -167,6 +170,22 @@ class DeviceCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_device_communicator(DeviceEndpoint endpoint) {
   return std::make_unique<DeviceCommunicator>(std::move(endpoint));
+}
+
+std::unique_ptr<Communicator> adopt_device_communicator(const std::string& name, const std::string& group,
+                                                        at::Device device) {
+  const auto refuse = [&](const std::string& reason) {
+    throw std::invalid_argument("communicator '" + name + "' needs a process group with a backend for " + device.str() +
+                                " that queues sends and receives together, as NCCL does, got '" + group + "'" + reason);
+  };
+  c10::intrusive_ptr<c10d::Backend> backend;
+  try {
+    backend = c10d::resolve_process_group(group)->getBackend(device.type());
+  } catch (const std::exception& error) {
+    refuse(": " + reason_of(error));
+  }
+  if (!backend->supportsCoalescing()) refuse(", which has " + backend->getBackendName());
+  return make_device_communicator({.backend = std::move(backend), .name = name, .device = device, .watch = nullptr});
 }
 
 }  // namespace ghostshard::fsdp

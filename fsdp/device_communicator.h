@@ -23,11 +23,18 @@ struct DeviceEndpoint {
   c10::intrusive_ptr<c10d::Backend> backend;
   std::string name;  // for messages
   at::Device device;
-  std::shared_ptr<CollectiveWatch> watch;  // of every call
+  std::shared_ptr<CollectiveWatch> watch;  // of every call; none where whoever made the backend watches it
 };
 
 // Tries each collective once, so that a mistake in how the ranks are put together shows here. A collective; throws
 // std::runtime_error.
 std::unique_ptr<Communicator> make_device_communicator(DeviceEndpoint endpoint);
+
+// On a group that torch.distributed made, by the name it is registered under; the same test. Every rank of the group
+// calls it, and the group must carry nothing else from then on. torch.distributed's own watchdog ends a silence there.
+// Throws std::invalid_argument for a name that is not registered, or a group whose backend for this device does not
+// queue sends and receives together, as NCCL does.
+std::unique_ptr<Communicator> adopt_device_communicator(const std::string& name, const std::string& group,
+                                                        at::Device device);
 
 }  // namespace ghostshard::fsdp

@@ -20,6 +20,9 @@ struct ProcessGroups {
 // gather() moves nothing (whoever stores the weights gathers them): std::logic_error. Failures are not announced: a
 // rank that ends closes its connections, and that ends the others. Throws std::invalid_argument where a group's size or
 // this rank's place in it is not the mesh's. A collective over all ranks of the mesh.
-std::unique_ptr<Mesh> mesh_over(const MeshShape& shape, int64_t rank, const ProcessGroups& groups);
+// device: of the models. control is a group with Gloo for the CPU whatever it is; the others have Gloo too where that
+// is the CPU, and else the device's own backend.
+std::unique_ptr<Mesh> mesh_over(const MeshShape& shape, int64_t rank, const ProcessGroups& groups,
+                                at::Device device = at::kCPU);
 
 }  // namespace ghostshard::fsdp

@@ -4,8 +4,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "tests/emulated_device/memory.h"
@@ -50,6 +52,16 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
   at::Device getDeviceFromPtr(void*) const override { return device(); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  // What is cut off is freed: whoever reads it after that finds NaN.
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    auto* impl = storage.unsafeGetStorageImpl();
+    c10::DataPtr resized = impl->allocator()->allocate(bytes);
+    const size_t kept = std::min(bytes, impl->nbytes());
+    if (kept > 0) std::memcpy(host_view(resized.get()), host_view(impl->data()), kept);
+    impl->set_data_ptr(std::move(resized));
+    impl->set_nbytes(bytes);
+  }
   // Random numbers are the host's too.
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     static const at::Generator generator = at::detail::createCPUGenerator();

@@ -1,20 +1,24 @@
 // LibTorch's operations on the emulated device: a few that only concern memory, and for all others the CPU's, over
 // copies of the arguments.
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense_cpu_dispatch.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <string_view>
 
 #include "tests/emulated_device/device.h"
@@ -60,13 +64,7 @@ const at::Tensor& resize(const at::Tensor& self, c10::SymIntArrayRef size, std::
   const auto sizes = C10_AS_INTARRAYREF_SLOW(size);
   impl->set_sizes_contiguous(sizes);
   const size_t bytes = static_cast<size_t>(self.storage_offset() + c10::multiply_integers(sizes)) * self.element_size();
-  auto* storage = self.storage().unsafeGetStorageImpl();
-  if (storage->nbytes() < bytes) {
-    c10::DataPtr grown = storage->allocator()->allocate(bytes);
-    if (storage->nbytes() > 0) std::memcpy(host_view(grown.get()), host_view(storage->data()), storage->nbytes());
-    storage->set_data_ptr(std::move(grown));
-    storage->set_nbytes(bytes);
-  }
+  if (self.storage().nbytes() < bytes) at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(self.storage(), bytes);
   return self;
 }
 
@@ -87,6 +85,25 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef size, c10::
   return at::native::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
 }
 
+// What torch.save and torch.load look at storages through.
+at::Tensor& set(at::Tensor& self, at::Storage source, c10::SymInt offset, c10::SymIntArrayRef size,
+                c10::SymIntArrayRef stride) {
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  impl->set_storage_offset(offset.expect_int());
+  const auto extents = C10_AS_INTARRAYREF_SLOW(size);
+  if (stride.empty()) {
+    impl->set_sizes_contiguous(extents);
+  } else {
+    impl->set_sizes_and_strides(extents, C10_AS_INTARRAYREF_SLOW(stride));
+  }
+  return self;
+}
+at::Tensor& set_whole(at::Tensor& self, at::Storage source) {
+  const c10::SymInt elements(static_cast<int64_t>(source.nbytes() / self.element_size()));
+  return set(self, std::move(source), 0, elements, {});
+}
+
 at::Scalar item(const at::Tensor& self) {
   ++waits;
   return seen_by_host(self).item();
@@ -96,6 +113,31 @@ at::Scalar item(const at::Tensor& self) {
 int64_t plain_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                         double, bool, std::optional<double>, bool) {
   return 0;
+}
+
+// Convolutions have no form that the fallback below could pass on.
+at::Tensor brought_back(const at::Tensor& on_host) {
+  if (!on_host.defined()) return on_host;
+  at::Tensor there = at::empty(on_host.sizes(), on_host.options().device(device()));
+  if (there.numel() > 0) seen_by_host(there).copy_(on_host);
+  return there;
+}
+at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                       bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  const std::optional<at::Tensor> shift = bias && bias->defined() ? std::optional(seen_by_host(*bias)) : std::nullopt;
+  return brought_back(at::convolution_symint(seen_by_host(x), seen_by_host(weight), shift, stride, padding, dilation,
+                                             transposed, output_padding, groups));
+}
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& g, const at::Tensor& x, const at::Tensor& weight, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed, c10::SymIntArrayRef output_padding,
+    c10::SymInt groups, std::array<bool, 3> wanted) {
+  const std::vector<c10::SymInt> channels{transposed ? weight.sym_size(1) * groups : weight.sym_size(0)};
+  const auto [of_x, of_weight, of_bias] = at::convolution_backward_symint(
+      seen_by_host(g), seen_by_host(x), seen_by_host(weight), c10::SymIntArrayRef(channels), stride, padding, dilation,
+      transposed, output_padding, groups, wanted);
+  return {brought_back(of_x), brought_back(of_weight), brought_back(of_bias)};
 }
 
 void require_device(const c10::OperatorHandle& operation, const at::Tensor& x) {
@@ -144,8 +186,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("as_strided", TORCH_FN(as_strided));
   m.impl("view", TORCH_FN(view));
   m.impl("_reshape_alias", TORCH_FN(reshape_alias));
+  m.impl("set_.source_Storage", TORCH_FN(set_whole));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set));
+  m.impl("unfold", TORCH_FN(at::native::unfold));
   m.impl("_local_scalar_dense", TORCH_FN(item));
   m.impl("_fused_sdp_choice", TORCH_FN(plain_attention));
+  m.impl("convolution_overrideable", TORCH_FN(convolution));
+  m.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_host>()); }

@@ -4,6 +4,7 @@
 namespace ghostshard::kernels::device {
 
 bool runs_on_device(const at::Tensor& x) { return x.is_privateuseone(); }
+bool has_kernels(at::DeviceType type) { return type == at::kPrivateUse1; }
 Stream current_stream(const at::Tensor& /*x*/) { return nullptr; }
 
 }  // namespace ghostshard::kernels::device

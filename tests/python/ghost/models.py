@@ -67,7 +67,7 @@ class Language(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, ids):
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1])[None])
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device)[None])
         if self.twice:
             x = x + self.tokens((ids + 1) % 11)
         x = x + self.no_shift(torch.tanh(self.inner(x)))

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor
+from torch import Tensor, device
 
 def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor: ...
+def has_kernels(device: device) -> bool: ...
 def give_back_idle_memory() -> None: ...
 def ledger_mark(path: str) -> str: ...
 def resume_ledger(
@@ -22,6 +23,7 @@ class Session:
         mesh: tuple[int, int, int],
         rank: int,
         groups: Sequence[str],
+        device: device,
         sampling_rate: float,
         divisor: float,
         per_layer: bool,

@@ -86,7 +86,7 @@ class AttributionCheck:
         # A rank without units has one of zeros in their place, with nobody's loss.
         session.begin_attribution_check(chosen or [True] * session.units)
         with _leaves_untouched(losses):
-            losses.backward(torch.tensor(chosen, dtype=losses.dtype), retain_graph=True)
+            losses.backward(torch.tensor(chosen, dtype=losses.dtype, device=losses.device), retain_graph=True)
         return session.end_attribution_check()
 
     def _highest(self, mine: list[int]) -> list[int]:

@@ -100,7 +100,7 @@ class _Convolution(torch.autograd.Function):
 def _per_unit_kernels(module: Any, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
     """[units, p, c/groups · k], float32: for each unit the product of its output gradients and its patches."""
     groups, width, places = module.groups, math.prod(module.weight.shape[1:]), math.prod(g.shape[2:])
-    found = torch.empty(g.shape[0], g.shape[1], width, dtype=torch.float32)
+    found = torch.empty(g.shape[0], g.shape[1], width, dtype=torch.float32, device=g.device)
     step = max(1, _PATCH_BYTES // max(4 * groups * width * places, 1))
     for first in range(0, g.shape[0], step):
         part = slice(first, first + step)

@@ -25,6 +25,7 @@ from .guard import Guard, warn_of_uncovered
 from .layout import Layout, own_parameters, read_layout
 from .loss import PrivateLoss, loss_of_transformers
 from .packing import Packing
+from .place import computed_on, device_of
 from .ranks import Ranks, ranks_of
 from .repeat import Repeat
 
@@ -199,12 +200,16 @@ class GhostEngine:
         if self._stopped is not None:
             raise RuntimeError(self._stopped)
         trainable = self.layout.trainable()
-        if self._session is not None and trainable == self._trainable:
+        stays = computed_on(self.layout.parameters[0].parameter) == self.ranks.device
+        if self._session is not None and trainable == self._trainable and stays:
             return
         if self._session is not None and self._session.open:
             raise RuntimeError(
-                "parameters may be frozen or unfrozen between steps, not between the backwards of one logical batch"
+                "parameters may be frozen, unfrozen or moved to another device between steps, not between the backwards of one "
+                "logical batch"
             )
+        if not stays:
+            self._follow()
         if self._terms is None:
             raise RuntimeError("the model belongs to no optimizer yet: make_private() gives it one")
         self._drop_session()
@@ -217,6 +222,7 @@ class GhostEngine:
             mesh=self.ranks.shape,
             rank=self.ranks.rank,
             groups=list(self.ranks.groups),
+            device=self.ranks.device,
             sampling_rate=rate,
             divisor=divisor,
             per_layer=self.clipping == "per_layer",
@@ -236,6 +242,16 @@ class GhostEngine:
             if self.ranks.rank == 0:
                 self._session.attach_ledger(path, header, self._ledger_open)
             self._ledger_open = True
+
+    def _follow(self) -> None:
+        """The model was moved since it was made private."""
+        before, now = self.ranks.device, device_of(self.layout)
+        if self.ranks.control is not None:
+            raise ValueError(
+                f"on several ranks a model is moved to its device before make_private(), this one was on {before} then and is "
+                f"on {now}"
+            )
+        self.ranks.device = now
 
     def _drop_session(self) -> None:
         if self._session is not None:
@@ -268,7 +284,8 @@ class GhostEngine:
         self._in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
             if self._attribution is not None:
-                self._attribution(session, loss_per_unit, None if given is None else Repeat(self._again, given))
+                again = None if given is None else Repeat(self._again, given, self.ranks.device)
+                self._attribution(session, loss_per_unit, again)
             self._open(session)
             loss = loss_per_unit.sum()
             loss.backward(retain_graph=session.takes_two_passes)

@@ -45,7 +45,14 @@ class ParameterEntry:
         if not isinstance(parameter, DTensor):
             parameter.grad = own.view(parameter.shape).to(parameter.dtype)
             return
-        rows = own.view(-1, *parameter.to_local().shape[1:]).to(parameter.dtype)
+        local = parameter.detach().to_local()
+        rows = own.view(-1, *local.shape[1:])
+        if local.device != own.device:  # fully_shard offloads: from_local() would put them on the mesh's device again
+            gradient = torch.empty_like(parameter, requires_grad=False)
+            gradient.to_local().copy_(rows)
+            parameter.grad = gradient
+            return
+        rows = rows.to(parameter.dtype)
         parameter.grad = DTensor.from_local(
             rows, parameter.device_mesh, parameter.placements, run_check=False,
             shape=parameter.shape, stride=parameter.stride(),

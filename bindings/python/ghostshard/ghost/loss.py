@@ -152,6 +152,7 @@ def token_losses(
     shift: logits at t are for the label at t + 1 (a causal language model). packing: whose the tokens are, where units
     are not rows; the labels are then those of segments (Packing.labels_of_segments).
     """
+    labels = labels.to(logits.device)
     if shift:
         labels = shifted(labels)
     losses = cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1)).view(labels.shape)
@@ -177,7 +178,7 @@ def loss_of_transformers(
     if kind in ("ForCausalLM", "ForMaskedLM", "ForTokenClassification"):
         return token_losses(logits, labels, shift=kind == "ForCausalLM", reduction=reduction, packing=packing)
     if kind == "ForSequenceClassification" and packing is None and labels.dim() == 1 and not labels.is_floating_point():
-        return cross_entropy(logits, labels)
+        return cross_entropy(logits, labels.to(logits.device))
     raise ValueError(
         f"the loss{'' if packing is None else ' of packed texts'} of {type(model).__name__} (kind {kind!r}, labels {tuple(labels.shape)} of {labels.dtype}) has no "
         "per-example form here: leave labels out and pass logits and targets to the criterion that make_private returned"

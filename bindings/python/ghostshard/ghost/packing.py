@@ -16,6 +16,8 @@ Without user_ids each segment is a privacy unit. What is accepted:
 
 Everything else is a ValueError. That texts see nothing of each other is the model's business: an attention mask that
 separates them and position ids that start anew (pack_texts makes both); ghost/attribution.py refuses a model that leaks.
+
+What is said here is read in host memory: on a device the host waits once for each keyword that is there.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Packing:
     unit_of_segment: torch.Tensor  # int64 [segments]; units are numbered as they first appear
     units: int
     padding: torch.Tensor  # bool [N]
-    first: torch.Tensor  # bool [N]: a segment begins here
+    first: torch.Tensor  # bool [N]: a segment begins here; all of them in host memory
 
     @property
     def rows(self) -> int:
@@ -62,7 +64,7 @@ class Packing:
         if tuple(labels.shape) != self.extents:
             raise ValueError(f"labels of a packed batch have its tokens' extents {self.extents}, got {tuple(labels.shape)}")
         hidden = self.padding | self.first if causal else self.padding
-        return labels.masked_fill(hidden.view(self.extents), -100)
+        return labels.masked_fill(_there(hidden, labels).view(self.extents), -100)
 
     def reduce(self, losses: torch.Tensor, valid: torch.Tensor | None, reduction: str) -> torch.Tensor:
         """Losses of tokens -> [units]: sum or mean over a unit's valid places; padding is none. [units] stay as they are."""
@@ -76,15 +78,19 @@ class Packing:
                 "(ghostshard.next_token_labels)"
             )
         flat = losses.reshape(self.rows, -1) if self.rows else losses.reshape(0, 1)
-        counted = ~self.padding.unsqueeze(1).expand(flat.shape)
+        counted = ~_there(self.padding, flat).unsqueeze(1).expand(flat.shape)
         if valid is not None:
-            counted = counted & valid.reshape(flat.shape)
-        owners = self.unit_of_row
+            counted = counted & valid.reshape(flat.shape).to(flat.device)
+        owners = _there(self.unit_of_row, flat)
         zeros = flat.new_zeros(self.units)
         total = zeros.index_add(0, owners, torch.where(counted, flat, 0).sum(1))
         if reduction == "sum":
             return total
         return total / zeros.index_add(0, owners, counted.sum(1).to(zeros.dtype)).clamp(min=1)
+
+
+def _there(described: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return described.to(values.device, non_blocking=True)
 
 
 def taken(module: nn.Module, kwargs: dict) -> tuple[dict, dict]:
@@ -119,7 +125,7 @@ def read(said: dict, tokens: torch.Tensor) -> Packing | None:
 
 
 def _integers(name: str, value: Any) -> torch.Tensor:
-    value = torch.as_tensor(value)
+    value = torch.as_tensor(value).cpu()
     if value.numel() > 0 and (value.is_floating_point() or value.is_complex() or value.dtype == torch.bool):
         raise ValueError(f"{name} must be integers, got {value.dtype}")
     return value.to(torch.int64)

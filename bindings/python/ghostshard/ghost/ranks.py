@@ -17,6 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .layout import Layout, ParameterEntry
+from .place import backend_for, device_of, device_of_all
 
 TIMEOUT = timedelta(minutes=10)
 
@@ -25,6 +26,7 @@ TIMEOUT = timedelta(minutes=10)
 class Ranks:
     """The engine's mesh, and the groups it reduces over: (reduce, replicate, model, control), "" where not needed."""
 
+    device: torch.device  # of this rank
     shape: tuple[int, int, int] = (1, 1, 1)  # replicate, shard, model
     rank: int = 0
     groups: tuple[str, str, str, str] = ("", "", "", "")
@@ -42,10 +44,6 @@ class Ranks:
         return self.shape[0] * self.shape[1]
 
     @property
-    def model_ranks(self) -> int:
-        return self.shape[2]
-
-    @property
     def data_rank(self) -> int:
         return self.rank // self.shape[2]
 
@@ -55,14 +53,17 @@ class Ranks:
 
 
 def ranks_of(model: nn.Module, layout: Layout, *, fsdp: bool) -> Ranks:
-    """Also says in the layout which parameters are cut, and where. A collective where there are several ranks."""
+    """Also says in the layout which parameters are cut, and where. A collective where there are several ranks. ValueError
+    on all of them for a model that is not on one device that this build knows (ghost/place.py)."""
     _refuse_cut_without_dtensors(model)
     replicated = not fsdp and is_replicated(model)
     if fsdp or any(isinstance(entry.parameter, DTensor) for entry in layout.parameters):
         if replicated:
             raise ValueError("DistributedDataParallel around a model with DTensors: use fully_shard on a mesh of data axes")
-        return _connect(_mesh_of(layout, fsdp=fsdp))
-    return _connect(torch.arange(dist.get_world_size()).view(-1, 1, 1)) if replicated else Ranks()
+        return _connect(_mesh_of(layout, fsdp=fsdp), layout)
+    if replicated:
+        return _connect(torch.arange(dist.get_world_size()).view(-1, 1, 1), layout)
+    return Ranks(device_of(layout))
 
 
 def is_replicated(model: nn.Module) -> bool:
@@ -156,15 +157,19 @@ def _check_cut(entry: ParameterEntry, ranks: int) -> None:
         )
 
 
-def _connect(mesh: torch.Tensor) -> Ranks:
+def _connect(mesh: torch.Tensor, layout: Layout) -> Ranks:
     """mesh [replicate, shard, model] of global ranks."""
     replica, shard, part = (mesh == dist.get_rank()).nonzero()[0].tolist()
-    reduce = _group(mesh[replica, :, part], "reduce")
-    replicate = _group(mesh[:, shard, part], "replicate")
-    model = _group(mesh[replica, shard], "model")
+    # Whatever the default group moves: what ranks agree on is in host memory.
     control = _group(mesh, "control")
+    device = device_of(layout) if control is None else device_of_all(layout, control)
+    backend = "gloo" if control is None else backend_for(device, mesh.numel())
+    reduce = _group(mesh[replica, :, part], "reduce", backend)
+    replicate = _group(mesh[:, shard, part], "replicate", backend)
+    model = _group(mesh[replica, shard], "model", backend)
     data = control if model is None else _group(mesh[:, :, part], "data")
     return Ranks(
+        device=device,
         shape=(mesh.shape[0], mesh.shape[1], mesh.shape[2]),
         rank=(replica * mesh.shape[1] + shard) * mesh.shape[2] + part,
         groups=tuple("" if group is None else group.group_name for group in (reduce, replicate, model, control)),
@@ -175,14 +180,20 @@ def _connect(mesh: torch.Tensor) -> Ranks:
     )
 
 
-def _group(ranks: torch.Tensor, purpose: str) -> Any:
-    """A Gloo group of these ranks for one purpose, made by them alone. None for a single rank."""
+def _group(ranks: torch.Tensor, purpose: str, backend: str = "gloo") -> Any:
+    """A group of these ranks for one purpose, made by them alone. None for a single rank."""
     if ranks.numel() == 1:
         return None
-    return dist.new_group(
-        ranks.flatten().tolist(), backend="gloo", timeout=TIMEOUT, use_local_synchronization=True,
-        group_desc=f"ghostshard.{purpose}",
-    )  # fmt: skip
+    members = ranks.flatten().tolist()
+    try:
+        return dist.new_group(
+            members, backend=backend, timeout=TIMEOUT, use_local_synchronization=True, group_desc=f"ghostshard.{purpose}",
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"ranks {members} need a group of their own over {backend} for {purpose!r}"
+            f"{', whatever the default group has' if backend == 'gloo' else ''}, but it could not be made: {error}"
+        ) from error
 
 
 __all__ = ["Ranks", "is_replicated", "ranks_of"]

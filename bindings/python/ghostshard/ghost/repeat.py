@@ -21,28 +21,44 @@ _LEAST_CHANGE = 1e-4
 _DIRECTIONS = 4
 
 
+class Coins:
+    """The states of the generators that a forward on this device draws from: the host's and the device's own."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._host = torch.get_rng_state()
+        self._own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
+
+    def again(self) -> None:
+        """What is drawn next is what was drawn since."""
+        torch.set_rng_state(self._host)
+        if self._own is not None:
+            torch.get_device_module(self._device).set_rng_state(self._own, self._device)
+
+
 @dataclass(frozen=True)
 class Repeat:
     forward: Callable[..., Any]
     inputs: Inputs
+    device: torch.device  # of the model
 
     def reaches_others(self, chosen: torch.Tensor) -> bool:
         """Whether the inputs of the chosen units, or of the rest, move outputs of the others. chosen: bool [units].
 
         Three forwards without gradients, with the same coins; on every rank where forward communicates.
         """
-        coins = torch.get_rng_state()
+        coins = Coins(self.device)
         outputs = []
         with torch.no_grad():
             for exchanged in (torch.zeros_like(chosen), chosen, torch.ones_like(chosen)):
-                torch.set_rng_state(coins)
+                coins.again()
                 new = self._exchanged(exchanged)
                 args, kwargs = (
                     mapped(lambda t: new if t is self.inputs.examples else t, each)
                     for each in (self.inputs.args, self.inputs.kwargs)
                 )
                 outputs.append(self._rows_of_output(self.forward(*args, **kwargs), len(chosen)))
-        torch.set_rng_state(coins)
+        coins.again()
         as_given, some, all_of_them = outputs
         return _differ(as_given, some, ~self._of_rows(chosen)) or _differ(some, all_of_them, self._of_rows(chosen))
 
@@ -55,7 +71,7 @@ class Repeat:
         if numbers.numel() == 0:
             return x
         other = ~x if x.dtype == torch.bool else numbers.min() + numbers.max() - x
-        mine = self._of_rows(units)
+        mine = self._of_rows(units).to(x.device)
         shape = x.shape
         if self.inputs.packing is not None:
             return torch.where(mine[:, None], other.reshape(len(mine), -1), x.reshape(len(mine), -1)).view(shape)
@@ -90,12 +106,12 @@ def _narrowed(value: torch.Tensor, rows: int) -> torch.Tensor:
     if value.dim() <= rows or value.shape[-1] <= _DIRECTIONS:
         return value
     fixed = torch.Generator().manual_seed(0)
-    return value @ torch.randn(value.shape[-1], _DIRECTIONS, generator=fixed).to(value.dtype)
+    return value @ torch.randn(value.shape[-1], _DIRECTIONS, generator=fixed).to(value.device, value.dtype)
 
 
 def _differ(one: list[torch.Tensor], two: list[torch.Tensor], rows: torch.Tensor) -> bool:
     for a, b in zip(one, two):
-        a, b = a[rows], b[rows]
+        a, b = a[rows.to(a.device)], b[rows.to(b.device)]
         if a.numel() == 0:
             continue
         largest = torch.where(torch.isfinite(a), a, 0).abs().max().double()

@@ -1,0 +1,72 @@
+"""Mode "ghost_fsdp" on the emulated device: FSDP2 of PyTorch itself, over a backend of its own between two processes, and alone."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.emulated_device
+TOLERANCE = 2e-5  # test_on_device.py
+MESHES = {"1": 1, "2": 2, "2x1": 2}  # (replicate ×) shard
+TIME_LIMIT = 280
+
+EVERY = [
+    "mlp", "language_tied_and_embedded_twice", "conv2d", "layer_without_a_rule", "gpt2", "gpt2_accumulated", "gpt2_checkpointed",
+    "gpt2_two_passes", "gpt2_offloaded", "packed_users",
+]  # fmt: skip
+SUMS = {"1": ["mlp", "gpt2_two_passes"], "2": EVERY, "2x1": ["mlp", "gpt2_two_passes"]}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """results(mesh): what all scenarios of that mesh found, started once."""
+
+    @functools.cache
+    def run(mesh: str) -> dict:
+        file = tmp_path_factory.mktemp("ranks") / "results.json"
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(MESHES[mesh]),
+            str(HERE / "fsdp_main.py"), str(file), mesh,
+        ]  # fmt: skip
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT)
+        return json.loads(file.read_text()) if done.returncode == 0 else {"failed": done.stderr[-8000:]}
+
+    def checked(mesh: str) -> dict:
+        found = run(mesh)
+        assert "failed" not in found, found["failed"]
+        return found
+
+    return checked
+
+
+@pytest.mark.parametrize("mesh, scenario", [(mesh, name) for mesh, names in SUMS.items() for name in names])
+def test_released_sum_is_the_oracles(results, mesh, scenario):
+    assert results(mesh)[scenario] < TOLERANCE
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_every_mesh_draws_the_bits_of_one_ranks_noise(results, mesh):
+    found = results(mesh)["noise"]
+    assert found and all(found.values()), found
+
+
+def test_groups_for_sums_are_the_devices_and_for_agreement_the_hosts(results):
+    assert results("2")["groups"] == {"default": ["emulated"], "sums": ["staged"], "agreement": ["gloo"]}
+
+
+def test_every_rank_raises_what_one_finds(results):
+    first, second = results("2")["refusals"]["one_rank_on_meta"]
+    assert first.startswith("ValueError: rank 1: parameter '0.weight' is on device meta")
+    assert second.startswith("ValueError: parameter '0.weight' is on device meta")
+    expected = "ValueError: all ranks must compute on one kind of device, but rank 0 does on emulated and rank 1 on cpu"
+    assert results("2")["refusals"]["one_rank_on_the_cpu"] == [expected] * 2
+
+
+def test_a_run_goes_on_from_a_sharded_checkpoint(results):
+    assert results("2")["checkpoint"] == {"weights_come_back": True, "steps_are_counted": True, "finite": True}
