@@ -31,8 +31,9 @@ void Attribution::instantiated(const fsdp::Parameter& parameter, const at::Tenso
   look(parameter, gradients, kernels::Segments::even(units()));
 }
 
-void Attribution::head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& /*tiles*/,
-                            int64_t /*tile*/, const at::Tensor& g, const SegmentsPtr& segments) {
+void Attribution::head_tile(const LinearUse& use, const at::Tensor& a,
+                            const std::shared_ptr<const HeadTiles>& /*tiles*/, int64_t /*tile*/, const at::Tensor& g,
+                            const SegmentsPtr& segments) {
   linear(use, a, g, segments);
 }
 

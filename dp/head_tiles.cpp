@@ -115,9 +115,7 @@ at::Tensor HeadTiles::logits(const at::Tensor& rows, int64_t tile, at::Tensor& s
   return exact_rows(y);
 }
 
-at::Tensor HeadTiles::losses() const {
-  return sum_.log().add_(maximum_).sub_(target_logit_).squeeze(1).to(at::kFloat);
-}
+at::Tensor HeadTiles::losses() const { return sum_.log().add_(maximum_).sub_(target_logit_).squeeze(1).to(at::kFloat); }
 
 HeadTiles HeadTiles::weighed(const at::Tensor& loss_gradients) const {
   HeadTiles tiles = *this;

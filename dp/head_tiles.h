@@ -3,7 +3,8 @@
 // Forward leaves two numbers a row, the logits' maximum and the sum of exp(logit − maximum), found in one walk over the
 // tiles (arXiv:1805.02867 section 3). A tile of logit gradients w·(softmax − onehot(target)) is computed from them
 // whenever it is asked for, by the same operations over the same shapes: its bits repeat as long as those of rows and
-// weight do, and whoever needs that compares fingerprints. Each asking costs the tile's logits again, 2·N·d FLOPs an output.
+// weight do, and whoever needs that compares fingerprints. Each asking costs the tile's logits again, 2·N·d FLOPs an
+// output.
 //
 // float32 inside, whatever the rows' dtype; gradients are rounded to that dtype once, before anything is made of them.
 #pragma once

@@ -48,7 +48,8 @@ void RecomputedHead::take(int64_t tile, const at::Tensor& g_rows) {
     if (count == 0 || segments_->length(u) == 0) continue;
     const at::Tensor own = g.narrow(0, segments_->begin(u), segments_->length(u));
     at::Tensor columns = columns_.narrow(0, segments_->begin(u), segments_->length(u)).narrow(1, 0, count);
-    columns.copy_(at::where(inside.narrow(0, first, count), own.index_select(1, within.narrow(0, first, count)), columns));
+    columns.copy_(
+        at::where(inside.narrow(0, first, count), own.index_select(1, within.narrow(0, first, count)), columns));
   }
 }
 

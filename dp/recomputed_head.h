@@ -1,11 +1,11 @@
 // What a tape keeps of a head whose logit gradients come by tiles (dp/head_tiles.h): the inputs, and of each tile a
 // fingerprint. Norms are taken of the tiles as they pass; for the sum they are computed again, and their bits must be
-// those whose norm was taken. Where the matrix is an embedding too, the columns of the unit's own ids are kept, [N, longest
-// lookup], because the two uses meet in the norm.
+// those whose norm was taken. Where the matrix is an embedding too, the columns of the unit's own ids are kept, [N,
+// longest lookup], because the two uses meet in the norm.
 //
 // ‖G_u‖² is the sum over tiles of ‖G_u's rows of that tile‖². What is computed of them is at most mass·gamma longer in
-// each, and the tiles' parts are orthogonal: so the masses add up in squares (Minkowski). Roundings of these few float64
-// additions are far inside the factors' 2^-22 (dp/clipper.h).
+// each, and the tiles' parts are orthogonal: so the masses add up in squares (Minkowski). Roundings of these few
+// float64 additions are far inside the factors' 2^-22 (dp/clipper.h).
 #pragma once
 
 #include <memory>
@@ -37,8 +37,8 @@ class RecomputedHead {
   // Where the two uses nearly cancel, the head's own error stays: the norm is then an upper bound, not the closest one.
   // (Elsewhere it is above by at most twice the sum error times the mass.)
   void add_cross_term_to(const at::Tensor& ids, const at::Tensor& e, kernels::NormParts& parts);
-  // out [V,d] += sum over units of factors[u]·G_u, from tiles computed again. The weight must be gathered and unchanged:
-  // std::logic_error where a tile's bits are not those that were taken.
+  // out [V,d] += sum over units of factors[u]·G_u, from tiles computed again. The weight must be gathered and
+  // unchanged: std::logic_error where a tile's bits are not those that were taken.
   void add_to(at::Tensor out, const at::Tensor& factors) const;
 
   const at::Tensor& inputs() const { return a_; }

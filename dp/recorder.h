@@ -55,8 +55,8 @@ class Recorder {
 
   // Whether a head's logit gradients may come by tiles instead of whole. Asked in forward.
   virtual bool takes_tiles(const fsdp::Parameter& /*weight*/) const { return false; }
-  // The tiles of such a head, each once and in order; a [N,d] the head's inputs, g [N, outputs of the tile] valid during
-  // the call alone: tiles->gradients(a, tile, …) brings it again.
+  // The tiles of such a head, each once and in order; a [N,d] the head's inputs, g [N, outputs of the tile] valid
+  // during the call alone: tiles->gradients(a, tile, …) brings it again.
   virtual void head_tile(const LinearUse& use, const at::Tensor& /*a*/,
                          const std::shared_ptr<const HeadTiles>& /*tiles*/, int64_t /*tile*/, const at::Tensor& /*g*/,
                          const SegmentsPtr& /*segments*/) {

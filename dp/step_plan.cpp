@@ -244,10 +244,12 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
     for (size_t m = 0; m < most_matrices && shape.records && budget_bytes; ++m) {
       std::vector<size_t> heads;
       for (const size_t i : recording) {
-        if (m < model[i].matrices.size() && model[i].matrices[m].head && plan.units[i].recording[m] != Recording::kTwoPass)
+        if (m < model[i].matrices.size() && model[i].matrices[m].head &&
+            plan.units[i].recording[m] != Recording::kTwoPass)
           heads.push_back(i);
       }
-      consider(heads, "recomputed: its logits do not fit", [m](UnitChoice& c) { c.recording[m] = Recording::kRecompute; });
+      consider(heads, "recomputed: its logits do not fit",
+               [m](UnitChoice& c) { c.recording[m] = Recording::kRecompute; });
     }
     // Last, and only if all else has been taken back: it costs about a whole step.
     if (!best && shape.records && !plan.two_pass()) {

@@ -4,10 +4,11 @@
 // *replayed* (the rows stay on the tape), as kernels::choose_recording decides within the memory for it; vectors are
 // always held. One forward and one backward per tape: a second backward is refused (std::logic_error), because its
 // texts would be counted as the same units. A head may keep its inputs alone, and its logit gradients are computed
-// again (Recording::kRecompute). Only matrices planned as Recording::kTwoPass wait for a second forward and backward of the same microbatch, which the clipper opens and which must bring the very same rows: their bits are
-// compared by fingerprint, because factors made for some rows bound nothing else. A parameter used a second time: a
-// held entry takes the second use in exactly, the pair of one head and one embedding is exact through its cross term,
-// anything else is refused by name (std::invalid_argument), never under-counted.
+// again (Recording::kRecompute). Only matrices planned as Recording::kTwoPass wait for a second forward and backward of
+// the same microbatch, which the clipper opens and which must bring the very same rows: their bits are compared by
+// fingerprint, because factors made for some rows bound nothing else. A parameter used a second time: a held entry
+// takes the second use in exactly, the pair of one head and one embedding is exact through its cross term, anything
+// else is refused by name (std::invalid_argument), never under-counted.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -140,7 +141,7 @@ class Tape final : public Recorder {
   RecordingChoice choice_;
   std::span<const std::optional<kernels::Recording>> planned_;  // by parameter id
   std::map<uint32_t, Entry> entries_;                           // by parameter id: a fixed order of summation
-  std::map<uint32_t, LookedUp> ahead_;     // in forward, of tables whose head comes by tiles
+  std::map<uint32_t, LookedUp> ahead_;                          // in forward, of tables whose head comes by tiles
   int backward_ = -1;                      // autograd's number of the backward pass this tape belongs to
   bool closed_ = false;                    // added to a sum
   fsdp::GradientBuffers* sums_ = nullptr;  // where the second pass goes, and with which factors

@@ -15,9 +15,9 @@ namespace ghostshard::kernels {
 
 // How a layer keeps what the clipped sum needs.
 enum class Recording {
-  kHold,     // G [U,p,d] itself: norm from exactly these values, then sum of c·G
-  kReplay,   // the rows a and g: Gram norm, then (c·g)ᵀa
-  kTwoPass,  // nothing: norm at once; the rows come again in a second forward and backward, then (c·g)ᵀa
+  kHold,       // G [U,p,d] itself: norm from exactly these values, then sum of c·G
+  kReplay,     // the rows a and g: Gram norm, then (c·g)ᵀa
+  kTwoPass,    // nothing: norm at once; the rows come again in a second forward and backward, then (c·g)ᵀa
   kRecompute,  // of a head under a softmax: the inputs; logit gradients are computed by tiles, for the norm and again
 };
 

@@ -153,8 +153,8 @@ TEST_P(TiledHead, clips_as_float64_does) {
     for (const double clip_norm : {1e-3, 3.0, 1e6}) {
       Head head;
       head.tied = tied;
-      // Sums of at most 15 + 16 products of what errs by about 20·2^-24, and the norm's bound: 2·gamma(10) times the mass,
-      // which is at most ten times the norm here.
+      // Sums of at most 15 + 16 products of what errs by about 20·2^-24, and the norm's bound: 2·gamma(10) times the
+      // mass, which is at most ten times the norm here.
       EXPECT_LT(relative(head.released(Recording::kRecompute, clip_norm, GetParam()), head.expected(clip_norm)), 2e-5)
           << (tied ? "tied " : "untied ") << clip_norm;
     }
