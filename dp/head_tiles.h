@@ -42,14 +42,14 @@ class HeadTiles {
   int64_t outputs(int64_t tile) const;
   // Rows `first(tile)` up to the next tile's of the weight: [outputs, d].
   at::Tensor weights(int64_t tile) const;
+  // Which of these ids, of any shape, are outputs of the tile, and their places in it (0 for the others).
+  std::pair<at::Tensor, at::Tensor> places_in(int64_t tile, const at::Tensor& ids) const;
   // [N, outputs] in the rows' dtype, contiguous, of what was weighed. rows: those of the constructor. It may lie in
   // `scratch`, which is made at the first call and belongs to one walk over the tiles.
   at::Tensor gradients(const at::Tensor& rows, int64_t tile, at::Tensor& scratch) const;
 
  private:
   at::Tensor logits(const at::Tensor& rows, int64_t tile, at::Tensor& scratch) const;
-  // Which targets lie in the tile, [N,1], and their places in it (0 for the others).
-  std::pair<at::Tensor, at::Tensor> targets_in(int64_t tile) const;
 
   LinearUse head_;
   int64_t outputs_;
@@ -60,9 +60,5 @@ class HeadTiles {
   at::Tensor target_logit_;       // float32 [N,1]
   at::Tensor weights_, weighed_;  // float32 [N,1]: the losses' gradients; the same over sum_
 };
-
-// linear_cross_entropy (dp/layers.h) through a recorder that takes tiles.
-at::Tensor tiled_cross_entropy(const LinearUse& head, const at::Tensor& h, const at::Tensor& targets,
-                               const SegmentsPtr& segments, const RecorderPtr& recorder, int64_t tile_bytes);
 
 }  // namespace ghostshard::dp

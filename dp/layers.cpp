@@ -5,6 +5,7 @@
 #include <torch/custom_class.h>
 
 #include <limits>
+#include <optional>
 
 #include "dp/cross_entropy.h"
 #include "fsdp/mapped_memory.h"
@@ -28,6 +29,7 @@ struct Saved : torch::CustomClassHolder {
   int64_t padding_id = -1;
   at::Tensor mean, inverse_deviation;
   at::Tensor probabilities;
+  std::optional<HeadTiles> tiles;
 };
 
 void keep(AutogradContext* ctx, c10::intrusive_ptr<Saved> saved) {
@@ -231,6 +233,40 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
   }
 };
 
+struct TiledCrossEntropyFunction : Function<TiledCrossEntropyFunction> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& h, const LinearUse& head, const at::Tensor& targets,
+                            const SegmentsPtr& segments, const RecorderPtr& recorder, int64_t tile_bytes) {
+    auto saved = c10::make_intrusive<Saved>();
+    saved->linear = head;
+    saved->segments = segments;
+    saved->recorder = recorder;
+    ctx->save_for_backward({h});
+    saved->tiles.emplace(head, h, targets, tile_bytes);
+    const at::Tensor losses = saved->tiles->losses();
+    keep(ctx, std::move(saved));
+    return losses;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = take(ctx);
+    const at::NoGradGuard no_grad;
+    const at::Tensor rows = saved_rows(ctx);
+    const auto tiles = std::make_shared<const HeadTiles>(saved->tiles->weighed(grads[0]));
+    // The inputs' gradient is a sum over tiles: in float32, rounded to the rows' dtype once.
+    at::Tensor dh;
+    if (ctx->needs_input_grad(0)) dh = at::zeros(rows.sizes(), rows.options().dtype(at::kFloat));
+    at::Tensor scratch;
+    for (int64_t tile = 0; tile < tiles->count(); ++tile) {
+      const at::Tensor g = tiles->gradients(rows, tile, scratch);
+      if (dh.defined()) {
+        g.scalar_type() == at::kFloat ? dh.addmm_(g, tiles->weights(tile)) : dh.add_(at::mm(g, tiles->weights(tile)));
+      }
+      saved->recorder->head_tile(saved->linear, rows, tiles, tile, g, saved->segments);
+    }
+    if (dh.defined()) dh = dh.to(rows.scalar_type());
+    return {dh, {}, {}, {}, {}, {}};
+  }
+};
+
 bool recording(const RecorderPtr& recorder) { return recorder != nullptr && at::GradMode::is_enabled(); }
 
 // Backward must reach a layer with something to report even where all below it is frozen.
@@ -284,7 +320,7 @@ at::Tensor linear_cross_entropy(const LinearUse& head, const at::Tensor& h, cons
   if (!recording(recorder)) return row_losses(probabilities_in_place(affine_output(head, h)), targets);
   const at::Tensor reached = reachable(h, report_linear(head));
   if (recorder->takes_tiles(*head.weight) && HeadTiles::can_cut(head)) {
-    return tiled_cross_entropy(head, reached, targets, segments, recorder, tile_bytes);
+    return TiledCrossEntropyFunction::apply(reached, head, targets, segments, recorder, tile_bytes);
   }
   return LinearCrossEntropyFunction::apply(reached, head, targets, segments, recorder);
 }

@@ -39,17 +39,18 @@ void RecomputedHead::take(int64_t tile, const at::Tensor& g_rows) {
   }
   parts_.mass = at::hypot(parts_.mass, of_tile.mass);
   parts_.sum_error = at::maximum(parts_.sum_error, of_tile.sum_error);
-  if (!columns_.defined()) return;
-  const at::Tensor place = lookup_.ids - tiles_->first(tile);
-  const at::Tensor inside = place.ge(0).logical_and_(place.lt(g.size(1)));
-  const at::Tensor within = place.masked_fill(inside.logical_not(), 0);
+  if (columns_.defined()) keep_columns(tile, g);
+}
+
+void RecomputedHead::keep_columns(int64_t tile, const at::Tensor& g) {
+  const auto [inside, places] = tiles_->places_in(tile, lookup_.ids);
   for (int64_t u = 0; u < segments_->units(); ++u) {
     const int64_t first = lookup_.segments->begin(u), count = lookup_.segments->length(u);
     if (count == 0 || segments_->length(u) == 0) continue;
     const at::Tensor own = g.narrow(0, segments_->begin(u), segments_->length(u));
     at::Tensor columns = columns_.narrow(0, segments_->begin(u), segments_->length(u)).narrow(1, 0, count);
     columns.copy_(
-        at::where(inside.narrow(0, first, count), own.index_select(1, within.narrow(0, first, count)), columns));
+        at::where(inside.narrow(0, first, count), own.index_select(1, places.narrow(0, first, count)), columns));
   }
 }
 

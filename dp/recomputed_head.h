@@ -45,6 +45,8 @@ class RecomputedHead {
   const at::Tensor& columns() const { return columns_; }
 
  private:
+  void keep_columns(int64_t tile, const at::Tensor& g);
+
   std::shared_ptr<const HeadTiles> tiles_;
   at::Tensor a_;
   SegmentsPtr segments_;

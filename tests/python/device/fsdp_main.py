@@ -8,7 +8,6 @@ The default group moves tensors of the device and nothing else, as one of NCCL d
 from __future__ import annotations
 
 import copy
-import json
 import sys
 import tempfile
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import oracle  # noqa: E402
 import packed  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from leaving import leave  # noqa: E402
+from leaving import report_and_leave  # noqa: E402
 from models import CASES, next_token_loss  # noqa: E402
 from private import Private  # noqa: E402
 from ranks_main import checkpointed_gpt2, gpt2, local, tokens, wrapped  # noqa: E402
@@ -197,10 +196,7 @@ def main() -> None:
     for name in sys.argv[3:] or (SCENARIOS if shape == [2] else FEW):
         print(f"rank {dist.get_rank()}: {name}", file=sys.stderr, flush=True)
         found[name] = SCENARIOS[name](mesh)
-    if dist.get_rank() == 0:
-        with open(results, "w") as file:
-            json.dump(found, file)
-    leave()
+    report_and_leave(results, found)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,14 @@ c10::intrusive_ptr<c10d::Work> staged(c10::intrusive_ptr<c10d::Work> below, Pair
   return c10::make_intrusive<StagedWork>(Works{std::move(below)}, std::move(received), std::move(kept));
 }
 
+// Of a collective that changes its one tensor. call: the same below, on the tensor in host memory.
+template <class Call>
+c10::intrusive_ptr<c10d::Work> staged_in_place(const at::Tensor& there, const Call& call) {
+  std::vector<at::Tensor> here{there.cpu()};
+  auto work = call(here);
+  return staged(std::move(work), {{there, here.front()}});
+}
+
 }  // namespace
 
 StagedBackend::StagedBackend(c10::intrusive_ptr<c10d::Backend> below)
@@ -103,16 +111,12 @@ c10::intrusive_ptr<c10d::Work> StagedBackend::_reduce_scatter_base(at::Tensor& o
 
 c10::intrusive_ptr<c10d::Work> StagedBackend::broadcast(std::vector<at::Tensor>& tensors,
                                                         const c10d::BroadcastOptions& options) {
-  std::vector<at::Tensor> here{tensors.front().cpu()};
-  auto work = below_->broadcast(here, options);
-  return staged(std::move(work), {{tensors.front(), here.front()}});
+  return staged_in_place(tensors.front(), [&](auto& here) { return below_->broadcast(here, options); });
 }
 
 c10::intrusive_ptr<c10d::Work> StagedBackend::allreduce(std::vector<at::Tensor>& tensors,
                                                         const c10d::AllreduceOptions& options) {
-  std::vector<at::Tensor> here{tensors.front().cpu()};
-  auto work = below_->allreduce(here, options);
-  return staged(std::move(work), {{tensors.front(), here.front()}});
+  return staged_in_place(tensors.front(), [&](auto& here) { return below_->allreduce(here, options); });
 }
 
 c10::intrusive_ptr<c10d::Work> StagedBackend::barrier(const c10d::BarrierOptions& /*options*/) {

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
 
 import oracle
 import torch
 import torch.distributed as dist
-from leaving import leave
+from leaving import report_and_leave
 from models import CASES, class_loss
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -158,10 +157,7 @@ def main() -> None:
     results, scenario = sys.argv[1:]
     dist.init_process_group("gloo")
     found = SCENARIOS[scenario]()
-    if dist.get_rank() == 0:
-        with open(results, "w") as file:
-            json.dump(found, file)
-    leave()
+    report_and_leave(results, found)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from collections.abc import Callable
 
@@ -14,7 +13,7 @@ import oracle
 import packed
 import torch
 import torch.distributed as dist
-from leaving import leave
+from leaving import report_and_leave
 from models import CASES, next_token_loss
 from private import Private
 from torch import nn
@@ -213,10 +212,7 @@ def main(scenarios: dict[str, Callable], axes: tuple[str, ...]) -> None:
     for name, scenario in scenarios.items():
         print(f"rank {dist.get_rank()}: {name}", file=sys.stderr, flush=True)  # an exception ends all ranks
         found[name] = scenario(mesh)
-    if dist.get_rank() == 0:
-        with open(results, "w") as file:
-            json.dump(found, file)
-    leave()
+    report_and_leave(results, found)
 
 
 if __name__ == "__main__":
