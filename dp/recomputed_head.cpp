@@ -24,19 +24,12 @@ void RecomputedHead::take(int64_t tile, const at::Tensor& g_rows) {
     throw std::logic_error("a head's tiles are recorded in their order: expected " +
                            std::to_string(fingerprints_.size()) + ", got " + std::to_string(tile));
   }
-  const at::Tensor a = exact_rows(a_);
-  const at::Tensor g = exact_rows(g_rows);
+  const auto [a, g] = kernel_rows(a_, g_rows);
   fingerprints_.push_back(kernels::fingerprint(a, g, *segments_));
   kernels::NormParts of_tile = kernels::NormParts::zeros(segments_->units(), a.device());
   kernels::passing_norm(a, g, *segments_, of_tile);
   parts_.value.add_(of_tile.value);
   parts_.value_error.add_(of_tile.value_error);
-  if (columns_.defined()) {
-    // The square may be that of the gradient as formed in float32, whose distance from the exact one the sum error
-    // allows for. That is enough for the gradient's own length; here an exact cross term will be added to the square.
-    const at::Tensor distance = of_tile.sum_error * of_tile.mass;
-    parts_.value_error.add_(distance * (2 * of_tile.value.clamp_min(0).sqrt() + distance));
-  }
   parts_.mass = at::hypot(parts_.mass, of_tile.mass);
   parts_.sum_error = at::maximum(parts_.sum_error, of_tile.sum_error);
   if (columns_.defined()) keep_columns(tile, g);
@@ -69,13 +62,9 @@ void RecomputedHead::add_cross_term_to(const at::Tensor& ids, const at::Tensor& 
   // In float64 no unit is found again from its rows, which here are not the head's own. Place s of a unit is its id.
   const kernels::Segments& lookups = *lookup_.segments;
   std::vector<int64_t> places;
-  std::vector<double> sum_errors;
   places.reserve(static_cast<size_t>(lookups.rows()));
   for (int64_t u = 0; u < lookups.units(); ++u) {
     for (int64_t s = 0; s < lookups.length(u); ++s) places.push_back(s);
-    // The rows of both uses are summed into one buffer, in float32; a device does it in chunks of 128 rows.
-    const int64_t tokens = segments_->length(u);
-    sum_errors.push_back(kernels::gamma_float32(lookups.length(u) + tokens + tokens / 128 + 4));
   }
   kernels::NormParts cross = kernels::NormParts::zeros(lookups.units(), a_.device());
   kernels::tied_cross_term(at::tensor(places, at::kLong).to(a_.device()), e.to(at::kDouble), lookups,
@@ -84,16 +73,15 @@ void RecomputedHead::add_cross_term_to(const at::Tensor& ids, const at::Tensor& 
   const double roundings = static_cast<double>(tiles_->count() + 4) * 0x1p-53;
   parts.value_error.add_(cross.value_error).add_(parts.value.add(cross.value.abs()), roundings);
   parts.value.add_(cross.value);
-  parts.sum_error.copy_(at::maximum(parts.sum_error, at::tensor(sum_errors, at::kDouble).to(a_.device())));
+  kernels::raise_tied_sum_error(kernel_rows(a_).front(), *segments_, lookups, parts);
   columns_.reset();
 }
 
 void RecomputedHead::add_to(at::Tensor out, const at::Tensor& factors) const {
   if (!complete()) throw std::logic_error("the head '" + tiles_->weight().name() + "' was recorded in part only");
-  const at::Tensor a = exact_rows(a_);
   at::Tensor scratch;
   for (int64_t tile = 0; tile < tiles_->count(); ++tile) {
-    const at::Tensor g = exact_rows(tiles_->gradients(a_, tile, scratch));
+    const auto [a, g] = kernel_rows(a_, tiles_->gradients(a_, tile, scratch));
     if (kernels::fingerprint(a, g, *segments_) != fingerprints_[static_cast<size_t>(tile)]) {
       throw std::logic_error("logit gradients computed again must be the first's bit for bit, but those of '" +
                              tiles_->weight().name() + "' differ: was the weight changed before its sum was taken?");

@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <memory>
 #include <stdexcept>
 
@@ -36,6 +37,17 @@ struct LayerNormUse {
 // converted to float32: they are of exactly the values that were recorded, and no clip factor ever multiplies a 16-bit
 // operand. (Rows of float64 are rounded once; norms and sums are then both of the rounded ones.)
 inline at::Tensor exact_rows(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? x : x.to(at::kFloat); }
+
+// Rows as one call of a kernel takes them: exact_rows of each; but 16-bit rows of one format on a device stay as they
+// are: tensor cores form their products exactly and sum them in float32, from half the memory.
+template <typename... Tensors>
+std::array<at::Tensor, sizeof...(Tensors)> kernel_rows(const Tensors&... rows) {
+  const std::array<at::Tensor, sizeof...(Tensors)> all{rows...};
+  const at::Tensor& first = all.front();
+  const bool narrow = first.scalar_type() == at::kBFloat16 || first.scalar_type() == at::kHalf;
+  if (narrow && !first.is_cpu() && ((rows.scalar_type() == first.scalar_type()) && ...)) return all;
+  return {exact_rows(rows)...};
+}
 
 // Tensors handed over are read-only and may alias each other: two embeddings added up share their gradient rows.
 // Frozen parameters are never reported.

@@ -15,8 +15,6 @@ using fsdp::Residency;
 using kernels::Recording;
 
 constexpr double kFloatBytes = 4;
-// What one rank hands to its peers in a second on one host's Gloo, measured; only ratios matter.
-constexpr double kLinkBytesPerSecond = 0.9e9;
 constexpr double kDefaultOverPlain = 1.05;
 
 kernels::Segments segments_of(const StepShape& shape) {
@@ -34,7 +32,7 @@ double others_part(const StepShape& shape) {
 
 double norm_flops(Recording way, const PlannedMatrix& matrix, const StepShape& shape,
                   const kernels::Segments& segments) {
-  return kernels::recording_cost(way, matrix.shape, segments).flops -
+  return kernels::recording_cost(way, matrix.shape, segments, shape.costs.rates).flops -
          2 * rows_of(shape) * static_cast<double>(matrix.shape.inputs * matrix.shape.outputs);
 }
 
@@ -99,13 +97,15 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
         others_part(shape) * (whole * gathers(choice.residency, shape, two_pass) + sum * (each ? microbatches : 1));
     for (size_t m = 0; m < unit.matrices.size() && shape.records; ++m) {
       const Recording way = choice.recording[m];
-      plan.extra_seconds += microbatches * kernels::recording_cost(way, unit.matrices[m].shape, segments).seconds;
+      plan.extra_seconds +=
+          microbatches * kernels::recording_cost(way, unit.matrices[m].shape, segments, shape.costs.rates).seconds;
       plan.extra_flops += microbatches * norm_flops(way, unit.matrices[m], shape, segments);
       // What is recorded at once is computed a second time with the rest.
       if (two_pass && way != Recording::kTwoPass) {
         plan.extra_seconds +=
-            microbatches * (kernels::recording_cost(Recording::kTwoPass, unit.matrices[m].shape, segments).seconds -
-                            kernels::recording_cost(Recording::kReplay, unit.matrices[m].shape, segments).seconds);
+            microbatches *
+            (kernels::recording_cost(Recording::kTwoPass, unit.matrices[m].shape, segments, shape.costs.rates).seconds -
+             kernels::recording_cost(Recording::kReplay, unit.matrices[m].shape, segments, shape.costs.rates).seconds);
       }
     }
   }
@@ -113,7 +113,7 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
     plan.gathered_bytes = shape.value_bytes == 4 ? 0 : parameters * 2;  // the shard itself
   else
     plan.gathered_bytes += longest_shared + second_shared;
-  plan.extra_seconds += plan.traffic_bytes / kLinkBytesPerSecond;
+  plan.extra_seconds += plan.traffic_bytes / shape.costs.link_bytes_per_second;
   // Master slices; optimizer, reduced slices.
   plan.state_bytes = kFloatBytes * (parameters + trainable * static_cast<double>(shape.optimizer_values + 1)) / ranks;
 
@@ -189,7 +189,7 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
     choice.reason = "fastest";
     for (size_t m = 0; m < model[i].matrices.size(); ++m) {
       const auto seconds = [&](Recording way) {
-        return kernels::recording_cost(way, model[i].matrices[m].shape, segments).seconds;
+        return kernels::recording_cost(way, model[i].matrices[m].shape, segments, shape.costs.rates).seconds;
       };
       if (seconds(Recording::kHold) < seconds(Recording::kReplay)) choice.recording[m] = Recording::kHold;
     }

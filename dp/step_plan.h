@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "dp/step_costs.h"
 #include "fsdp/parameters.h"
 #include "kernels/linear_norm.h"
 
@@ -50,6 +51,7 @@ struct StepShape {
   int64_t optimizer_values = 2;  // float32 kept per owned element: 2 for AdamW, 1 for momentum
   int64_t value_bytes = 4;       // of a gathered weight
   bool records = true;           // false: the same step without privacy, which always accumulates
+  StepCosts costs{};
 };
 
 enum class GradientFlow { kAccumulate, kReduceEach };

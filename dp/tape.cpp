@@ -23,6 +23,17 @@ constexpr int64_t kFloatBytes = 4;
 
 }  // namespace
 
+void Tape::add_cross_term(const Lookup& lookup, const Rows& head, kernels::NormParts& parts) {
+  const auto [e, h, b] = kernel_rows(lookup.g, head.a, head.g);
+  kernels::tied_cross_term(lookup.ids, e, *lookup.segments, h, b, *head.segments, parts);
+  // Where the lookups' rows are wider than the head's, the head's were widened here alone; the sum takes them as they
+  // are.
+  const at::Tensor summed = kernel_rows(head.a, head.g).front();
+  if (summed.scalar_type() != h.scalar_type()) {
+    kernels::raise_tied_sum_error(summed, *head.segments, *lookup.segments, parts);
+  }
+}
+
 HoldMemory::HoldMemory(int64_t capacity_bytes, at::Device device) : capacity_(capacity_bytes), device_(device) {
   TORCH_CHECK_VALUE(capacity_bytes >= 0, "hold memory must be >= 0 bytes, got ", capacity_bytes);
 }
@@ -93,8 +104,7 @@ void Tape::linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g
 void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const at::Tensor& g_rows,
                   const SegmentsPtr& segments) {
   check_units(weight, segments);
-  const at::Tensor a = exact_rows(a_rows);
-  const at::Tensor g = exact_rows(g_rows);
+  const auto [a, g] = kernel_rows(a_rows, g_rows);
   Entry& book = entry(weight);
   if (in_second_pass()) {
     if (book.awaited) add_awaited(book, a, g, *segments);
@@ -113,7 +123,8 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
     } else if (choice_ == RecordingChoice::kTwoPass) {
       way = kernels::Recording::kTwoPass;
     } else if (choice_ == RecordingChoice::kAutomatic) {
-      way = kernels::choose_recording(shape, *segments, memory_.bytes_left());
+      const auto rates = kernels::usual_rates(a.device().type(), a.scalar_type());
+      way = kernels::choose_recording(shape, *segments, memory_.bytes_left(), rates);
     }
     if (way == kernels::Recording::kTwoPass) {
       kernels::passing_norm(a, g, *segments, book.parts);
@@ -131,7 +142,7 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
   } else if (book.rows.empty() && book.lookups.size() == 1) {
     const Lookup& lookup = book.lookups.front();
     kernels::gram_norm(a, g, *segments, book.parts);
-    kernels::tied_cross_term(lookup.ids, exact_rows(lookup.g), *lookup.segments, a, g, *segments, book.parts);
+    add_cross_term(lookup, {a_rows, g_rows, segments}, book.parts);
     book.rows.push_back({a_rows, g_rows, segments});
   } else {
     refuse_reuse(weight, "more than one linear layer");
@@ -146,7 +157,7 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
     return;
   }
   check_units(table, segments);
-  const at::Tensor g = exact_rows(g_rows);
+  const auto [g] = kernel_rows(g_rows);
   Entry& book = entry(table);
   if (in_second_pass()) return;  // added already
   if (book.awaited) refuse_reuse(table, "a linear layer recorded in two passes and an embedding");
@@ -162,12 +173,9 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
   }
   if (!book.lookups.empty() || book.rows.size() > 1) refuse_reuse(table, "more than one embedding");
   kernels::embedding_norm(ids, g, *segments, table.shape().at(0), book.parts);
-  if (!book.rows.empty()) {
-    const Rows& head = book.rows.front();
-    kernels::tied_cross_term(ids, g, *segments, exact_rows(head.a), exact_rows(head.g), *head.segments, book.parts);
-  }
-  if (book.head) book.head->add_cross_term_to(ids, g, book.parts);
   book.lookups.push_back({ids, g_rows, segments});
+  if (!book.rows.empty()) add_cross_term(book.lookups.front(), book.rows.front(), book.parts);
+  if (book.head) book.head->add_cross_term_to(ids, g, book.parts);
 }
 
 bool Tape::takes_tiles(const fsdp::Parameter& weight) const {
@@ -227,7 +235,7 @@ void Tape::instantiated(const fsdp::Parameter& parameter, const at::Tensor& grad
 void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, const at::Tensor& factor,
                   const SegmentsPtr& segments) {
   check_units(parameter, segments);
-  const at::Tensor g = exact_rows(g_rows);
+  const auto [g] = kernel_rows(g_rows);
   Entry& book = entry(parameter);
   if (in_second_pass()) return;  // added already
   if (!book.rows.empty() || !book.lookups.empty()) refuse_reuse(parameter, "layers of different kinds");
@@ -235,7 +243,8 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   if (!again) book.held = memory_.take({units_, g.size(1)});
   const at::Tensor held = book.held.view({units_, parameter.numel()});
   if (factor.defined()) {
-    kernels::per_unit_product_sum(g, factor, *segments, held, again, book.parts);
+    const auto [rows, factors] = kernel_rows(g_rows, factor);
+    kernels::per_unit_product_sum(rows, factors, *segments, held, again, book.parts);
   } else {
     kernels::per_unit_row_sum(g, *segments, held, again, book.parts);
   }
@@ -326,11 +335,12 @@ void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBu
     kernels::scaled_sum_held(book.held.view({factors.size(0), out.numel()}), factors, out.view({-1}));
   }
   for (const Rows& use : book.rows) {
-    kernels::scaled_sum_rows(exact_rows(use.a), exact_rows(use.g), *use.segments, factors, out);
+    const auto [a, g] = kernel_rows(use.a, use.g);
+    kernels::scaled_sum_rows(a, g, *use.segments, factors, out);
   }
   if (book.head) book.head->add_to(out, factors);
   for (const Lookup& use : book.lookups) {
-    kernels::embedding_scaled_sum(use.ids, exact_rows(use.g), *use.segments, factors, out);
+    kernels::embedding_scaled_sum(use.ids, kernel_rows(use.g).front(), *use.segments, factors, out);
   }
 }
 

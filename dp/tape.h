@@ -106,6 +106,8 @@ class Tape final : public Recorder {
     std::optional<RecomputedHead> head;
   };
 
+  // Of the two uses of a tied table.
+  static void add_cross_term(const Lookup& lookup, const Rows& head, kernels::NormParts& parts);
   // Every report passes here: refuses a tape that was already added up and a second backward pass.
   Entry& entry(const fsdp::Parameter& parameter);
   void matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments);

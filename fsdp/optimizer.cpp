@@ -3,7 +3,10 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 
+#include <optional>
 #include <stdexcept>
+
+#include "fsdp/host_update.h"
 
 namespace ghostshard::fsdp {
 namespace {
@@ -11,6 +14,8 @@ namespace {
 void require(bool holds, const char* rule, double found) {
   if (!holds) throw std::invalid_argument(std::string(rule) + ", got " + std::to_string(found));
 }
+
+using Tensors = std::vector<at::Tensor>;
 
 // The owned parts of all parameters that share a weight decay, and buffers laid out like the shards cut in the same
 // way.
@@ -34,10 +39,10 @@ class OwnedSlices {
     }
   }
 
-  std::vector<at::Tensor> weights() const {
+  Tensors weights() const {
     return cut([](const FlatGroup& group) { return group.shard(); });
   }
-  std::vector<at::Tensor> of(const ShardBuffers& buffers) const {
+  Tensors of(const ShardBuffers& buffers) const {
     return cut([&](const FlatGroup& group) { return buffers.shard(group); });
   }
 
@@ -49,8 +54,8 @@ class OwnedSlices {
   };
 
   template <typename FlatOf>
-  std::vector<at::Tensor> cut(const FlatOf& flat_of) const {
-    std::vector<at::Tensor> tensors;
+  Tensors cut(const FlatOf& flat_of) const {
+    Tensors tensors;
     tensors.reserve(places_.size());
     for (const Place& place : places_) tensors.push_back(flat_of(*place.group).narrow(0, place.offset, place.count));
     return tensors;
@@ -62,7 +67,8 @@ class OwnedSlices {
 // What every optimizer does around its rule: check, keep peers' gathers and autograd away, apply to both halves.
 class ShardOptimizer : public Optimizer {
  public:
-  ShardOptimizer(ShardedModel& model, double weight_decay) : model_(model) {
+  ShardOptimizer(ShardedModel& model, double weight_decay, StatesAt states) : model_(model) {
+    if (states == StatesAt::kHost && !model.device().is_cpu()) host_.emplace(model.device());
     require(weight_decay >= 0, "weight_decay must not be negative", weight_decay);
     halves_[0] = {OwnedSlices(model, true), weight_decay};
     halves_[1] = {OwnedSlices(model, false), 0.0};
@@ -74,8 +80,11 @@ class ShardOptimizer : public Optimizer {
     model_.wait_for_gathers();
     ++steps_;
     for (const Half& half : halves_) {
-      const auto weights = half.slices->weights();
-      if (!weights.empty()) update(*half.slices, weights, half.slices->of(gradient), learning_rate, half.weight_decay);
+      UpdateSlices all{.weights = half.slices->weights(), .gradients = half.slices->of(gradient), .states = {}};
+      if (all.weights.empty()) continue;
+      for (const Slices& own : slices()) all.states.push_back(half.slices->of(*own.buffers));
+      const auto rule = [&](const UpdateSlices& now) { update(now, learning_rate, half.weight_decay); };
+      host_ ? host_->apply(all, rule) : rule(all);
     }
     model_.weights_changed();
   }
@@ -87,8 +96,8 @@ class ShardOptimizer : public Optimizer {
   }
 
  protected:
-  virtual void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights,
-                      const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) = 0;
+  virtual void update(const UpdateSlices& now, double learning_rate, double weight_decay) = 0;
+  ShardBuffers own_buffers() const { return ShardBuffers(model_, host_.has_value()); }
 
  private:
   struct Half {
@@ -96,16 +105,17 @@ class ShardOptimizer : public Optimizer {
     double weight_decay = 0.0;
   };
   ShardedModel& model_;
+  std::optional<HostUpdate> host_;
   Half halves_[2];
   int64_t steps_ = 0;
 };
 
 class Sgd final : public ShardOptimizer {
  public:
-  Sgd(ShardedModel& model, const SgdOptions& options)
-      : ShardOptimizer(model, options.weight_decay), momentum_(options.momentum) {
+  Sgd(ShardedModel& model, const SgdOptions& options, StatesAt states)
+      : ShardOptimizer(model, options.weight_decay, states), momentum_(options.momentum) {
     require(momentum_ >= 0 && momentum_ < 1, "momentum must be at least 0 and below 1", momentum_);
-    if (momentum_ > 0) velocity_.emplace(model);
+    if (momentum_ > 0) velocity_.emplace(own_buffers());
   }
   std::string rule() const override { return "sgd"; }
   std::vector<Slices> slices() override {
@@ -114,11 +124,10 @@ class Sgd final : public ShardOptimizer {
   }
 
  private:
-  void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights,
-              const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) override {
-    const auto velocity = velocity_ ? slices.of(*velocity_) : std::vector<at::Tensor>();
-    at::_fused_sgd_(weights, gradients, velocity, weight_decay, momentum_, learning_rate, /*dampening=*/0.0,
-                    /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/steps() == 1);
+  void update(const UpdateSlices& now, double learning_rate, double weight_decay) override {
+    at::_fused_sgd_(now.weights, now.gradients, velocity_ ? now.states[0] : Tensors(), weight_decay, momentum_,
+                    learning_rate, /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false,
+                    /*is_first_step=*/steps() == 1);
   }
 
   double momentum_;
@@ -127,8 +136,11 @@ class Sgd final : public ShardOptimizer {
 
 class AdamW final : public ShardOptimizer {
  public:
-  AdamW(ShardedModel& model, const AdamWOptions& options)
-      : ShardOptimizer(model, options.weight_decay), options_(options), first_moment_(model), second_moment_(model) {
+  AdamW(ShardedModel& model, const AdamWOptions& options, StatesAt states)
+      : ShardOptimizer(model, options.weight_decay, states),
+        options_(options),
+        first_moment_(own_buffers()),
+        second_moment_(own_buffers()) {
     require(options.beta1 >= 0 && options.beta1 < 1, "beta1 must be at least 0 and below 1", options.beta1);
     require(options.beta2 >= 0 && options.beta2 < 1, "beta2 must be at least 0 and below 1", options.beta2);
     require(options.epsilon > 0, "epsilon must be positive", options.epsilon);
@@ -139,11 +151,9 @@ class AdamW final : public ShardOptimizer {
   }
 
  private:
-  void update(const OwnedSlices& slices, const std::vector<at::Tensor>& weights,
-              const std::vector<at::Tensor>& gradients, double learning_rate, double weight_decay) override {
-    const std::vector<at::Tensor> counts(weights.size(),
-                                         at::full({}, static_cast<double>(steps()), weights.front().options()));
-    at::_fused_adamw_(weights, gradients, slices.of(first_moment_), slices.of(second_moment_),
+  void update(const UpdateSlices& now, double learning_rate, double weight_decay) override {
+    const Tensors counts(now.weights.size(), at::full({}, static_cast<double>(steps()), now.weights.front().options()));
+    at::_fused_adamw_(now.weights, now.gradients, now.states[0], now.states[1],
                       /*max_exp_avg_sqs=*/at::TensorList(), counts, learning_rate, options_.beta1, options_.beta2,
                       weight_decay, options_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
   }
@@ -154,12 +164,12 @@ class AdamW final : public ShardOptimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_sgd(ShardedModel& model, const SgdOptions& options) {
-  return std::make_unique<Sgd>(model, options);
+std::unique_ptr<Optimizer> make_sgd(ShardedModel& model, const SgdOptions& options, StatesAt states) {
+  return std::make_unique<Sgd>(model, options, states);
 }
 
-std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& options) {
-  return std::make_unique<AdamW>(model, options);
+std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& options, StatesAt states) {
+  return std::make_unique<AdamW>(model, options, states);
 }
 
 }  // namespace ghostshard::fsdp

@@ -30,6 +30,13 @@ class OptimizerState {
   virtual std::vector<Slices> slices() = 0;
 };
 
+// Where an optimizer's own slices are, and its rule is computed.
+//   kWithModel  on the model's device
+//   kHost       in host memory: a step brings gradient and weights there in pieces and weights back (12 bytes an
+//               element, while the piece before is computed), and the device keeps no moments (8 bytes an element with
+//               AdamW). The same as kWithModel for a model that is on the CPU.
+enum class StatesAt { kWithModel, kHost };
+
 class Optimizer : public OptimizerState {
  public:
   // gradient: one slice [shard_size] per trainable group; read only. learning_rate > 0 (std::invalid_argument
@@ -43,7 +50,8 @@ struct SgdOptions {
   double weight_decay = 0.0;
 };
 // Throws std::invalid_argument unless 0 ≤ momentum < 1 and weight_decay ≥ 0.
-std::unique_ptr<Optimizer> make_sgd(ShardedModel& model, const SgdOptions& options);
+std::unique_ptr<Optimizer> make_sgd(ShardedModel& model, const SgdOptions& options,
+                                    StatesAt states = StatesAt::kWithModel);
 
 // Decoupled weight decay (Loshchilov & Hutter, arXiv:1711.05101), torch.optim.AdamW's update rule and epsilon place.
 struct AdamWOptions {
@@ -53,6 +61,7 @@ struct AdamWOptions {
   double weight_decay = 0.0;
 };
 // Throws std::invalid_argument unless 0 ≤ beta < 1 (both), epsilon > 0 and weight_decay ≥ 0.
-std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& options);
+std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& options,
+                                      StatesAt states = StatesAt::kWithModel);
 
 }  // namespace ghostshard::fsdp

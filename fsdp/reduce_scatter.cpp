@@ -108,11 +108,11 @@ void GradientBuffers::zero() {
   }
 }
 
-ShardBuffers::ShardBuffers(const GroupedParameters& model) {
+ShardBuffers::ShardBuffers(const GroupedParameters& model, bool on_host) {
+  const at::Device device = on_host ? at::Device(at::kCPU) : model.device();
+  const auto options = at::dtype(at::kFloat).device(device).pinned_memory(device.is_cpu() && !model.device().is_cpu());
   for (const auto& group : model.groups()) {
-    shard_.push_back(group->trainable()
-                         ? at::zeros({group->plan().shard_size()}, at::dtype(at::kFloat).device(model.device()))
-                         : at::Tensor());
+    shard_.push_back(group->trainable() ? at::zeros({group->plan().shard_size()}, options) : at::Tensor());
   }
 }
 

@@ -45,7 +45,8 @@ class GradientBuffers {
 // Shard-size float32 buffers [shard_size] for the trainable groups, on the model's device: noise, sums, gradients.
 class ShardBuffers {
  public:
-  explicit ShardBuffers(const GroupedParameters& model);
+  // On the model's device, or in host memory (page-locked where the model is not).
+  explicit ShardBuffers(const GroupedParameters& model, bool on_host = false);
   at::Tensor shard(const FlatGroup& group) const;  // throws std::invalid_argument for a frozen group
   void zero();
 

@@ -21,8 +21,8 @@ std::vector<int64_t> tiles_before(const Segments& segments, const TilesOf& tiles
 
 // Both ways keep the same units busy for a step, and the Gram's sums over a tile's entries are few beside its steps.
 // Where they are equal the gradient is preferred: its rows are read along, and there is nothing to recompute.
-bool gradient_is_sooner(const LinearShape& shape, int64_t rows) {
-  return rows > 0 && gradient_steps(shape, rows) <= gram_steps(shape, rows);
+bool gradient_is_sooner(const LinearShape& shape, int64_t rows, int64_t gram_step) {
+  return rows > 0 && gradient_steps(shape, rows) <= gram_step * gram_steps(shape, rows);
 }
 
 }  // namespace
@@ -43,12 +43,11 @@ std::vector<int64_t> pair_tiles_before(const Segments& rows, const Segments& col
   return before;
 }
 
-PassingTiles passing_tiles_before(const LinearShape& shape, const Segments& segments) {
-  return {.gram = tiles_before(
-              segments, [&](int64_t rows) { return gradient_is_sooner(shape, rows) ? 0 : triangle_tiles(rows); }),
-          .gradient = tiles_before(segments, [&](int64_t rows) {
-            return gradient_is_sooner(shape, rows) ? rectangle_tiles(shape.outputs, shape.inputs) : 0;
-          })};
+PassingTiles passing_tiles_before(const LinearShape& shape, const Segments& segments, int64_t gram_step) {
+  const auto by_gradient = [&](int64_t rows) { return gradient_is_sooner(shape, rows, gram_step); };
+  const int64_t of_gradient = rectangle_tiles(shape.outputs, shape.inputs);
+  return {.gram = tiles_before(segments, [&](int64_t rows) { return by_gradient(rows) ? 0 : triangle_tiles(rows); }),
+          .gradient = tiles_before(segments, [&](int64_t rows) { return by_gradient(rows) ? of_gradient : 0; })};
 }
 
 int64_t gram_steps(const LinearShape& shape, int64_t rows) {

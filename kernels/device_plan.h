@@ -16,12 +16,19 @@ std::vector<int64_t> gradient_tiles_before(const LinearShape& shape, const Segme
 // Of each unit's rectangle of rows by columns.
 std::vector<int64_t> pair_tiles_before(const Segments& rows, const Segments& columns);
 
-// The same for passing_norm: each unit has tiles of one kind, and of the other none.
+// Each unit has tiles of one kind, and of the other none: the gradient's where a step of the Gram's takes `gram_step`
+// times as long as one of the gradient's and the gradient is sooner all the same.
 struct PassingTiles {
   std::vector<int64_t> gram;
   std::vector<int64_t> gradient;
 };
-PassingTiles passing_tiles_before(const LinearShape& shape, const Segments& segments);
+PassingTiles passing_tiles_before(const LinearShape& shape, const Segments& segments, int64_t gram_step);
+
+// How long a step in float64 takes beside one of the rows' own. Data-centre devices halve the rate of float32 or come
+// close to it, others divide it by 32 or 64, and tensor cores are 10 to 30 times as fast as float32: with more than one
+// device in mind, in between.
+constexpr int64_t kFloat64OverFloat32 = 4;
+constexpr int64_t kFloat64OverTensorCores = 32;
 
 // What a norm of one unit costs, in tiles times the 32-deep steps of their products.
 int64_t gram_steps(const LinearShape& shape, int64_t rows);

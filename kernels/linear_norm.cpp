@@ -6,6 +6,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/device/placement.h"
+#include "kernels/norm_bound.h"
 #include "kernels/on_device.h"
 #include "kernels/unit_norms.h"
 #include "kernels/vectorised.h"
@@ -73,20 +74,21 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
 
 namespace {
 
-using UnitNorm = BoundedSum (*)(const UnitRows& a, const UnitRows& g, double& sum_error);
+struct UnitSum {
+  double mass;
+  double error;  // of the later sum, relative to the mass
+};
 
-BoundedSum unit_norm_by_gram(const UnitRows& a, const UnitRows& g, double& sum_error) {
-  // c·g rounds once, the product with a once for each row, and adding it to what is there already once more.
-  sum_error = std::max(sum_error, float_sum_error(a.x.scalar_type(), a.x.size(0) + 2));
+using UnitNorm = BoundedSum (*)(const UnitRows& a, const UnitRows& g, const UnitSum& later);
+
+BoundedSum unit_norm_by_gram(const UnitRows& a, const UnitRows& g, const UnitSum& /*later*/) {
   BoundedSum norm = gram_product_sum(a, g, a.x.scalar_type());
   if (!certain_enough(norm) && a.x.scalar_type() != at::kDouble) norm = gram_product_sum(a, g, at::kDouble);
   return norm;
 }
 
-BoundedSum unit_norm_by_panels(const UnitRows& a, const UnitRows& g, double& sum_error) {
+BoundedSum unit_norm_by_panels(const UnitRows& a, const UnitRows& g, const UnitSum& later) {
   const int64_t inputs = a.x.size(1), outputs = g.x.size(1), height = std::min(outputs, panel_rows(inputs));
-  // Formed here with one rounding for each row, and formed again later.
-  sum_error = std::max(sum_error, 2 * float_sum_error(a.x.scalar_type(), a.x.size(0) + 2));
   const at::Tensor panel = at::empty({height, inputs}, a.x.options());
   double squared = 0;
   for (int64_t top = 0; top < outputs; top += height) {
@@ -94,7 +96,9 @@ BoundedSum unit_norm_by_panels(const UnitRows& a, const UnitRows& g, double& sum
     at::mm_out(rows, g.x.narrow(1, top, rows.size(0)).t(), a.x);
     squared += sum_of_squares_of(rows);
   }
-  return {squared, gamma_float64(outputs * inputs + 8) * squared};
+  // What is squared here is as far from the exact gradient as the later sum will be.
+  const double distance = later.error * later.mass;
+  return {squared, gamma_float64(outputs * inputs + 8) * squared + distance_of_squares(squared, distance)};
 }
 
 // Unit by unit, so that the rows are still in the cache when their products are formed.
@@ -118,8 +122,11 @@ void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& se
       value[u] += unit_mass;
       continue;
     }
+    // c·g rounds once, the product with a once for each row, and adding it to what is there already once more.
+    const UnitSum later{.mass = unit_mass, .error = float_sum_error(a.scalar_type(), length + 2)};
+    sum_error[u] = std::max(sum_error[u], later.error);
     const UnitNorm way = choose(length);
-    const BoundedSum norm = way({.x = a_rows, .norms = a_norms}, {.x = g_rows, .norms = g_norms}, sum_error[u]);
+    const BoundedSum norm = way({.x = a_rows, .norms = a_norms}, {.x = g_rows, .norms = g_norms}, later);
     value[u] += norm.value;
     value_error[u] += norm.error;
   }
@@ -145,7 +152,8 @@ void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segm
   const LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};
   add_unit_norms(a, g, segments, parts, [&](int64_t length) {
     const Segments unit(std::vector<int64_t>{0, length});
-    const auto seconds = [&](Recording way) { return recording_cost(way, shape, unit).seconds; };
+    const MachineRates rates = usual_rates(at::kCPU, a.scalar_type());
+    const auto seconds = [&](Recording way) { return recording_cost(way, shape, unit, rates).seconds; };
     // Either has the later product to pay as well; what holding pays beyond it is about what the panels pay.
     return seconds(Recording::kHold) < seconds(Recording::kReplay) ? &unit_norm_by_panels : &unit_norm_by_gram;
   });

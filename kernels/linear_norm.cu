@@ -46,6 +46,10 @@ void launch_gram_finish(const UnitRowsWork& work, const UnitTiles& tiles, const 
 constexpr double kFloat32Roundoff = 0x1p-24;
 constexpr double kFloat64Roundoff = 0x1p-53;
 
+double roundoff_of(ElementType element) {
+  return element == ElementType::kFloat64 ? kFloat64Roundoff : kFloat32Roundoff;
+}
+
 GramArithmetic float64_arithmetic(const UnitRowsWork& work) {
   const auto error = [](int64_t columns) {
     return gamma_of(sum_terms(ElementType::kFloat64, columns), kFloat64Roundoff);
@@ -86,17 +90,20 @@ void launch_gradient_tiles(const GradientWork& work, Held* held, bool accumulate
           .partials = work.partials});
 }
 
-void launch_gradient_finish(const GradientWork& work, const bool* wanted, bool add, const Parts& parts, Stream stream) {
+// rows: null where the gradients are kept.
+void launch_gradient_finish(const GradientWork& work, const UnitRowsWork* rows, const Parts& parts, Stream stream) {
   launch("gradient_finish", gradient_finish,
          {.work = work.units.count, .threads = kFinishThreads, .shared_bytes = sizeof(BlockSum<kFinishThreads>)},
          stream,
          {.units = work.units,
           .tiles = work.tiles,
           .partials = work.partials,
-          .wanted = wanted,
           .relative_error = gamma_of(work.a.columns * work.g.columns + 8, kFloat64Roundoff),
-          .add = add,
-          .parts = parts});
+          .parts = parts,
+          .wanted = rows == nullptr ? nullptr : rows->wanted,
+          .masses = rows == nullptr ? nullptr : rows->unit_sums,
+          .element = work.a.element,
+          .roundoff = roundoff_of(work.a.element)});
 }
 
 }  // namespace
@@ -112,14 +119,13 @@ void measure_rows(const UnitRowsWork& work, Stream stream) {
          work.unit_sums, work.wanted);
 }
 
-void add_masses(const UnitRowsWork& work, const UnitTiles* formed, const Parts& parts, Stream stream) {
+void add_masses(const UnitRowsWork& work, const Parts& parts, Stream stream) {
   launch("add_unit_masses", add_unit_masses,
          {.work = blocks_of(work.units.count, kFinishThreads), .threads = kFinishThreads}, stream,
          {.units = work.units,
           .unit_sums = work.unit_sums,
           .element = work.a.element,
-          .roundoff = work.a.element == ElementType::kFloat64 ? kFloat64Roundoff : kFloat32Roundoff,
-          .first_formed = formed == nullptr ? nullptr : formed->first,
+          .roundoff = roundoff_of(work.a.element),
           .parts = parts});
 }
 
@@ -132,8 +138,6 @@ void add_gram_norms(const UnitRowsWork& work, const UnitTiles& tiles, double* pa
       launch_gram_finish(work, tiles, partials, parts, float32_arithmetic(work), stream);
     }
   });
-  // Blocks of units that are certain by now end at once.
-  add_gram_norms_float64(work, tiles, partials, parts, stream);
 }
 
 void add_gram_norms_float64(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, const Parts& parts,
@@ -150,16 +154,16 @@ void hold_gradients(const GradientWork& work, void* held, bool accumulate, const
     using Held = typename TileFor<Element>::Sum;
     launch_gradient_tiles<Element>(work, static_cast<Held*>(held), accumulate, nullptr, stream);
   });
-  launch_gradient_finish(work, nullptr, /*add=*/false, parts, stream);
+  launch_gradient_finish(work, nullptr, parts, stream);
 }
 
-void add_passing_norms(const GradientWork& work, const bool* wanted, const Parts& parts, Stream stream) {
+void add_passing_norms(const GradientWork& work, const UnitRowsWork& rows, const Parts& parts, Stream stream) {
   visit_element(work.a.element, [&](auto element) {
     using Element = decltype(element);
     using Held = typename TileFor<Element>::Sum;
-    launch_gradient_tiles<Element, Held>(work, nullptr, false, wanted, stream);
+    launch_gradient_tiles<Element, Held>(work, nullptr, false, rows.wanted, stream);
   });
-  launch_gradient_finish(work, wanted, /*add=*/true, parts, stream);
+  launch_gradient_finish(work, &rows, parts, stream);
 }
 
 }  // namespace ghostshard::kernels::device

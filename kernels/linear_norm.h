@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/machine_rates.h"
 #include "kernels/norm_parts.h"
 #include "kernels/segments.h"
 
@@ -34,11 +35,13 @@ struct RecordingCost {
   int64_t bytes_kept;  // memory held until the factors are known, beyond what autograd keeps anyway
   double seconds;      // modelled; used only to compare the ways with each other
 };
-RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segments& segments);
+RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segments& segments,
+                             const MachineRates& rates);
 
 // The faster way that fits: hold if it is modelled faster and its bytes_kept fit into memory_left, else replay.
 // Pure; the reasons are beside the code.
-Recording choose_recording(const LinearShape& shape, const Segments& segments, int64_t memory_left_bytes);
+Recording choose_recording(const LinearShape& shape, const Segments& segments, int64_t memory_left_bytes,
+                           const MachineRates& rates);
 
 // Hold. Writes G_u into out [U,p,d] (accumulate=false) or adds it (a parameter used twice), and sets parts.value to
 // ‖out[u]‖² of exactly the values now in out, with value_error the error of that sum of squares; mass stays 0.
@@ -47,12 +50,13 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
 
 // Replay. Adds ‖G_u‖² = sum over s,t of (a_s·a_t)(g_s·g_t) to parts.value, in tiles of both Gram matrices, lower
 // triangle only where that pays; value_error, mass and sum_error likewise. A unit whose value_error exceeds 1e-3 of
-// its value (tokens that cancel) is recomputed in float64.
+// its value (tokens that cancel) is recomputed in float64, or on a device from the gradient itself as passing_norm
+// does, where that takes less time.
 void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts);
 
 // Two pass. What gram_norm adds, for rows that are not kept: by Gram matrices or from the gradient itself, formed in
 // panels of a few MiB that are summed and forgotten, whichever recording_cost finds faster for each unit. The rows'
-// rounding then counts twice, in forming the panels and in forming the sum later.
+// rounding then counts twice: in forming the panels, in value_error, and in forming the sum later, in sum_error.
 void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts);
 
 // The tied pair. For one matrix E [V,d] used as embedding (ids [N], output gradients e [N,d], segments s_e) and as

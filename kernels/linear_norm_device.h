@@ -21,15 +21,17 @@ struct UnitRowsWork {
 // Row norms, their sums by unit, and which units are wanted: those whose mass is finite and not zero.
 void measure_rows(const UnitRowsWork& work, Stream stream);
 
-// Adds mass and non-finite values to parts, and raises sum_error to that of scaled_sum_rows: twice that for units that
-// have tiles in `formed` (null: none), whose gradient is formed for its norm and formed again later. After
-// measure_rows.
-void add_masses(const UnitRowsWork& work, const UnitTiles* formed, const Parts& parts, Stream stream);
+// Adds mass and non-finite values to parts, and raises sum_error to that of scaled_sum_rows. After measure_rows.
+void add_masses(const UnitRowsWork& work, const Parts& parts, Stream stream);
 
-// Adds the norms of the wanted units by Gram tiles; afterwards unwanted: in float64 whatever was not certain enough in
-// the rows' own arithmetic. tiles: of the lower triangles; partials [tiles,3] workspace.
+// Adds the norms of the wanted units that have tiles, by Gram matrices in the rows' own arithmetic (float32 for 16
+// bits), where that is certain enough; those units are then no longer wanted. Nothing for float64 rows, which have no
+// arithmetic beside float64. tiles: of the lower triangles; partials [tiles,3] workspace.
 void add_gram_norms(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, const Parts& parts,
                     Stream stream);
+// The same in float64, certain or not: there is nothing better.
+void add_gram_norms_float64(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, const Parts& parts,
+                            Stream stream);
 
 // The gradient g_tᵀa_t of every unit, tile by tile. tiles: of [p,d]; partials [tiles] workspace.
 struct GradientWork {
@@ -43,7 +45,7 @@ struct GradientWork {
 // those of what is then there.
 void hold_gradients(const GradientWork& work, void* held, bool accumulate, const Parts& parts, Stream stream);
 
-// Adds the squares of gradients that are not kept, of the wanted units that have tiles.
-void add_passing_norms(const GradientWork& work, const bool* wanted, const Parts& parts, Stream stream);
+// Adds the squares of gradients that are not kept, of the wanted units that have tiles; they are then no longer wanted.
+void add_passing_norms(const GradientWork& work, const UnitRowsWork& rows, const Parts& parts, Stream stream);
 
 }  // namespace ghostshard::kernels::device

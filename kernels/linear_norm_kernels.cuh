@@ -15,6 +15,7 @@
 #include "kernels/device/tile_product.cuh"
 #include "kernels/device/tiles.h"
 #include "kernels/device/types.h"
+#include "kernels/norm_bound.h"
 
 namespace ghostshard::kernels::device {
 
@@ -60,7 +61,6 @@ struct UnitMasses {
   const double* unit_sums;
   ElementType element;
   double roundoff;
-  const int64_t* first_formed;
   Parts parts;
 };
 
@@ -75,9 +75,7 @@ inline __global__ void add_unit_masses(UnitMasses p) {
     }
     // c·g rounds once, the product with a once for each row, and adding it to what is there already once more.
     const int64_t terms = sum_terms(p.element, p.units.offsets[unit + 1] - p.units.offsets[unit]) + 2;
-    const bool formed = p.first_formed != nullptr && p.first_formed[unit + 1] > p.first_formed[unit];
-    const double sum_error = (formed ? 2 : 1) * gamma_of(terms, p.roundoff);
-    p.parts.sum_error[unit] = fmax(p.parts.sum_error[unit], sum_error);
+    p.parts.sum_error[unit] = fmax(p.parts.sum_error[unit], gamma_of(terms, p.roundoff));
   }
 }
 
@@ -256,10 +254,13 @@ struct GradientFinish {
   Units units;
   UnitTiles tiles;
   const double* partials;
-  const bool* wanted;  // null: all
-  double relative_error;
-  bool add;  // to what parts hold already
+  double relative_error;  // of the squares' sum
   Parts parts;
+  // Of gradients that are not kept; null for those that are: their norm is of exactly the values that are there.
+  bool* wanted;
+  const double* masses;
+  ElementType element;
+  double roundoff;
 };
 
 inline __global__ void gradient_finish(GradientFinish p) {
@@ -272,10 +273,21 @@ inline __global__ void gradient_finish(GradientFinish p) {
     double squares = 0;
     for (int64_t tile = begin + threadIdx.x; tile < end; tile += kFinishThreads) squares += p.partials[tile];
     squares = block_sum(scratch, squares);
-    if (threadIdx.x == 0) {
-      p.parts.value[unit] = squares + (p.add ? p.parts.value[unit] : 0);
-      p.parts.value_error[unit] = p.relative_error * squares + (p.add ? p.parts.value_error[unit] : 0);
+    if (threadIdx.x != 0) {
+      continue;
     }
+    const double error = p.relative_error * squares;
+    if (p.wanted == nullptr) {
+      p.parts.value[unit] = squares;
+      p.parts.value_error[unit] = error;
+      continue;
+    }
+    // What was squared is as far from the exact gradient as the sum that will be formed later.
+    const int64_t terms = sum_terms(p.element, p.units.offsets[unit + 1] - p.units.offsets[unit]) + 2;
+    const double distance = gamma_of(terms, p.roundoff) * p.masses[unit];
+    p.parts.value[unit] += squares;
+    p.parts.value_error[unit] += error + distance_of_squares(squares, distance);
+    p.wanted[unit] = false;
   }
 }
 

@@ -15,6 +15,8 @@ void require_device_parts(const at::Tensor& a, const Segments& segments, const N
   require_parts(parts, segments.units(), a.device());
 }
 
+LinearShape shape_of(const at::Tensor& a, const at::Tensor& g) { return {.inputs = a.size(1), .outputs = g.size(1)}; }
+
 device::GradientWork gradient_work(const DeviceRowPair& rows, const device::Units& units, const DeviceTiles& tiles) {
   return {.a = rows.a,
           .g = rows.g,
@@ -23,9 +25,33 @@ device::GradientWork gradient_work(const DeviceRowPair& rows, const device::Unit
           .partials = tiles.partials.mutable_data_ptr<double>()};
 }
 
-void add_gram_norms(const RowsWorkspace& space, const DeviceTiles& tiles, const NormParts& parts) {
-  device::add_gram_norms(space.work(), tiles.tiles, tiles.partials.mutable_data_ptr<double>(), device_parts(parts),
-                         space.stream());
+// first: the Gram tiles of units whose Gram matrices are tried in the rows' own arithmetic. last: how the norms of all
+// others are found, and of those that were not certain enough. Which ones these are is known to the device alone:
+// blocks of the others end at once.
+void add_row_norms(const DeviceRowPair& rows, const at::Tensor& like, const Segments& segments,
+                   const std::vector<int64_t>& first, const PassingTiles& last, const NormParts& parts) {
+  const RowsWorkspace space(rows, like, segments);
+  const device::UnitRowsWork& work = space.work();
+  const device::Parts to = device_parts(parts);
+  device::measure_rows(work, space.stream());
+  device::add_masses(work, to, space.stream());
+  const auto by_gram = [&](const std::vector<int64_t>& before, auto add) {
+    if (before.back() == 0) return;
+    const DeviceTiles tiles(before, 3, like);
+    add(work, tiles.tiles, tiles.partials.mutable_data_ptr<double>(), to, space.stream());
+  };
+  by_gram(first, &device::add_gram_norms);
+  if (last.gradient.back() > 0) {
+    const DeviceTiles tiles(last.gradient, 1, like);
+    device::add_passing_norms(gradient_work(rows, work.units, tiles), work, to, space.stream());
+  }
+  by_gram(last.gram, &device::add_gram_norms_float64);
+}
+
+// Units of these tiles that are found by Gram matrices in float64 there: none, or where nothing else is sooner.
+PassingTiles last_of(const at::Tensor& a, const LinearShape& shape, const Segments& segments) {
+  const bool narrow = a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf;
+  return passing_tiles_before(shape, segments, narrow ? kFloat64OverTensorCores : kFloat64OverFloat32);
 }
 
 }  // namespace
@@ -52,26 +78,19 @@ void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segment
   const DeviceRowPair rows = device_row_pair("gram_norm", a, g, segments);
   require_device_parts(a, segments, parts);
   const c10::DeviceGuard guard(a.device());
-  const RowsWorkspace space(rows, a, segments);
-  device::measure_rows(space.work(), space.stream());
-  device::add_masses(space.work(), nullptr, device_parts(parts), space.stream());
-  add_gram_norms(space, DeviceTiles(gram_tiles_before(segments), 3, a), parts);
+  const std::vector<int64_t> grams = gram_tiles_before(segments);
+  const bool exact = a.scalar_type() == at::kDouble;
+  add_row_norms(rows, a, segments, grams, exact ? PassingTiles{grams, {0}} : last_of(a, shape_of(a, g), segments),
+                parts);
 }
 
 void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts) {
   const DeviceRowPair rows = device_row_pair("passing_norm", a, g, segments);
   require_device_parts(a, segments, parts);
   const c10::DeviceGuard guard(a.device());
-  const RowsWorkspace space(rows, a, segments);
-  const PassingTiles before = passing_tiles_before({.inputs = a.size(1), .outputs = g.size(1)}, segments);
-  const DeviceTiles gradient(before.gradient, 1, a);
-  device::measure_rows(space.work(), space.stream());
-  device::add_masses(space.work(), &gradient.tiles, device_parts(parts), space.stream());
-  if (before.gram.back() > 0) add_gram_norms(space, DeviceTiles(before.gram, 3, a), parts);
-  if (before.gradient.back() > 0) {
-    device::add_passing_norms(gradient_work(rows, space.work().units, gradient), space.work().wanted,
-                              device_parts(parts), space.stream());
-  }
+  const PassingTiles sooner = passing_tiles_before(shape_of(a, g), segments, 1);
+  const bool exact = a.scalar_type() == at::kDouble;
+  add_row_norms(rows, a, segments, sooner.gram, exact ? sooner : last_of(a, shape_of(a, g), segments), parts);
 }
 
 at::Tensor norm_upper_bound_sq(const NormParts& parts) {

@@ -19,4 +19,9 @@ GHOSTSHARD_HOST_DEVICE double norm_bound_sq(double value, double value_error, do
   return all_finite ? squared : HUGE_VAL;
 }
 
+// |squared − b²| for any b within `distance` of the root of `squared`, rounded up.
+GHOSTSHARD_HOST_DEVICE double distance_of_squares(double squared, double distance) {
+  return distance * (2 * sqrt(squared) + distance) * (1 + 0x1p-40);
+}
+
 }  // namespace ghostshard::kernels

@@ -8,35 +8,26 @@ namespace {
 
 constexpr double kFloat32Bytes = 4;
 
-// One core of a Zen 4 server CPU, float32, measured with bench/linear_norm_bench.cpp. Only ratios matter for the
-// decision. What it says: holding costs per element of the held matrices whatever the rows; Grams cost rows·(d + p) per
-// row, so that long units are held unless memory forbids and short ones are replayed.
-constexpr double kProductFlopsPerSecond = 85e9;    // one large matrix product
-constexpr double kBytesPerSecond = 10e9;           // beyond the caches
-constexpr double kGramFlopsPerSecond = 90e9;       // the lower triangle only
-constexpr double kSecondsPerRowElement = 0.25e-9;  // row norms, and scaling one side for the sum
-// Error bounds grow with the rows, and from about here on units are recomputed in float64, the first rows having shown
-// it, as whole products of half the speed.
-constexpr double kFloat64FromRows = 1024;
-constexpr double kFloat64Slowdown = 4;
-
 }  // namespace
 
-RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segments& segments) {
+// What the numbers say: holding costs per element of the held matrices whatever the rows; Grams cost rows·(d + p) per
+// row, so that long units are held unless memory forbids and short ones are replayed.
+RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segments& segments,
+                             const MachineRates& rates) {
   if (way == Recording::kTwoPass || way == Recording::kRecompute) {
-    RecordingCost cost = recording_cost(Recording::kReplay, shape, segments);
-    const RecordingCost hold = recording_cost(Recording::kHold, shape, segments);
+    RecordingCost cost = recording_cost(Recording::kReplay, shape, segments, rates);
+    const RecordingCost hold = recording_cost(Recording::kHold, shape, segments, rates);
     if (hold.seconds < cost.seconds) {
       // Panels do not leave the cache; the product is formed for the norm and again for the sum.
       const double product =
           2 * static_cast<double>(segments.rows()) * static_cast<double>(shape.inputs * shape.outputs);
       cost.flops = hold.flops + product;
-      cost.seconds = hold.seconds + product / kProductFlopsPerSecond;
+      cost.seconds = hold.seconds + product / rates.product_flops;
     }
     // Forward and the inputs' gradient once more; or forward twice more.
     const double again = 4 * static_cast<double>(segments.rows()) * static_cast<double>(shape.inputs * shape.outputs);
     cost.flops += again;
-    cost.seconds += again / kProductFlopsPerSecond;
+    cost.seconds += again / rates.product_flops;
     cost.bytes_moved *= 2;
     cost.bytes_kept = 0;
     return cost;
@@ -52,23 +43,24 @@ RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segm
     return {.flops = product + 4 * units * matrix,
             .bytes_moved = kFloat32Bytes * row_elements + held_bytes,
             .bytes_kept = segments.units() * shape.inputs * shape.outputs * 4,
-            .seconds = product / kProductFlopsPerSecond + held_bytes / kBytesPerSecond};
+            .seconds = product / rates.product_flops + held_bytes / rates.bytes};
   }
   const double squared = static_cast<double>(segments.sum_of_squared_lengths());
   const double gram = squared * (inputs + outputs);
-  const double slowdown = squared > kFloat64FromRows * rows ? kFloat64Slowdown : 1;
+  const double slowdown = squared > rates.narrow_from_rows * rows ? rates.narrow_slowdown : 1;
   return {.flops = gram + product,
           // The rows are read by row norms, Grams and sum; both Grams are written and read again.
           .bytes_moved = kFloat32Bytes * (3 * row_elements + 4 * squared + matrix),
           // Autograd holds the inputs until backward anyway, and that is when memory is shortest; g comes on top.
           .bytes_kept = segments.rows() * shape.outputs * 4,
-          .seconds = product / kProductFlopsPerSecond + slowdown * gram / kGramFlopsPerSecond +
-                     row_elements * kSecondsPerRowElement};
+          .seconds = product / rates.product_flops + slowdown * gram / rates.gram_flops +
+                     row_elements * rates.seconds_per_row_element};
 }
 
-Recording choose_recording(const LinearShape& shape, const Segments& segments, int64_t memory_left_bytes) {
-  const RecordingCost hold = recording_cost(Recording::kHold, shape, segments);
-  const RecordingCost replay = recording_cost(Recording::kReplay, shape, segments);
+Recording choose_recording(const LinearShape& shape, const Segments& segments, int64_t memory_left_bytes,
+                           const MachineRates& rates) {
+  const RecordingCost hold = recording_cost(Recording::kHold, shape, segments, rates);
+  const RecordingCost replay = recording_cost(Recording::kReplay, shape, segments, rates);
   return hold.seconds < replay.seconds && hold.bytes_kept <= memory_left_bytes ? Recording::kHold : Recording::kReplay;
 }
 

@@ -6,6 +6,7 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/norm_parts.h"
 #include "kernels/segments.h"
 
 namespace ghostshard::kernels {
@@ -17,5 +18,9 @@ void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tens
 // masks the other only where a factor is 0.
 void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& factors,
                      at::Tensor out);
+
+// A table used as embedding and as head has one buffer for both clipped sums. Raises parts.sum_error of each unit to
+// that of scaled_sum_rows of head rows like x and embedding_scaled_sum together (kernels/norm_parts.h).
+void raise_tied_sum_error(const at::Tensor& x, const Segments& tokens, const Segments& lookups, NormParts& parts);
 
 }  // namespace ghostshard::kernels

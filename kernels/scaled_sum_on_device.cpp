@@ -1,6 +1,7 @@
 // The clipped sum, for tensors on a device.
 #include "kernels/checks.h"
 #include "kernels/device/placement.h"
+#include "kernels/device/rounding.h"
 #include "kernels/device_tensors.h"
 #include "kernels/on_device.h"
 #include "kernels/scaled_sum_device.h"
@@ -38,6 +39,11 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
   const at::Tensor offsets = uploaded(segments.offsets(), a);
   device::add_scaled_products(rows.a, rows.g, {.offsets = offsets.const_data_ptr<int64_t>(), .count = segments.units()},
                               factors.const_data_ptr<float>(), out.mutable_data_ptr(), device::current_stream(a));
+}
+
+int64_t roundings_of_scaled_sum(const at::Tensor& x, int64_t rows) {
+  // Scaling an accumulator rounds once, and so does adding it to what is there.
+  return device::sum_terms(device_matrix("scaled_sum_rows", "x", x, x.device()).element, rows) + 2;
 }
 
 }  // namespace ghostshard::kernels::on_device

@@ -28,8 +28,4 @@ void add_cross_terms(const TiedWork& work, const Parts& parts, Stream stream);
 void replace_uncertain(const TiedWork& work, const Parts& lookups, const Parts& grams, const Parts& parts,
                        Stream stream);
 
-// gram_norm's second half alone: the norms of the wanted units, in float64.
-void add_gram_norms_float64(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, const Parts& parts,
-                            Stream stream);
-
 }  // namespace ghostshard::kernels::device

@@ -159,8 +159,10 @@ std::optional<double> budget_bytes(const Options& o) {
 }
 
 // From public numbers alone: expected batch, and the lengths of the public texts where there are any.
-PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, const fsdp::Mesh& mesh) {
+PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, const fsdp::Mesh& mesh,
+                         const dp::StepCosts& costs) {
   PlannedStep step;
+  step.shape.costs = costs;
   step.units = planned_units(in.config, unit_specs(in.config, o.freeze, options), options, mesh.shape().model);
   const int64_t mine = std::max<int64_t>(1, o.expected_batch / mesh.data_size());
   step.shape.units = std::min(o.microbatch, mine);
@@ -168,7 +170,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   step.shape.rows_per_unit =
       in.eval ? std::max<int64_t>(1, in.eval->tokens() / in.eval->units()) : in.config.n_positions;
   step.shape.shard_ranks = mesh.shape().shard;
-  step.shape.optimizer_values = o.optimizer == "adamw" ? 2 : o.momentum > 0 ? 1 : 0;
+  step.shape.optimizer_values = o.offload_optimizer ? 0 : o.optimizer == "adamw" ? 2 : o.momentum > 0 ? 1 : 0;
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.records = !o.non_private;
   step.plan = dp::plan_step(step.units, step.shape, budget_bytes(o));
@@ -176,8 +178,11 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
 }
 
 std::unique_ptr<fsdp::Optimizer> make_optimizer(const Options& o, fsdp::ShardedModel& parameters) {
-  if (o.optimizer == "sgd") return fsdp::make_sgd(parameters, {.momentum = o.momentum, .weight_decay = o.weight_decay});
-  return fsdp::make_adamw(parameters, {.weight_decay = o.weight_decay});
+  const auto states = o.offload_optimizer ? fsdp::StatesAt::kHost : fsdp::StatesAt::kWithModel;
+  if (o.optimizer == "sgd") {
+    return fsdp::make_sgd(parameters, {.momentum = o.momentum, .weight_decay = o.weight_decay}, states);
+  }
+  return fsdp::make_adamw(parameters, {.weight_decay = o.weight_decay}, states);
 }
 
 // Losses and batch sizes of private data, gathered only where the user allowed it.
@@ -492,6 +497,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   Course course;
   bool done = false;
   const std::optional<Resumption> resumed = find_resumption(o, mesh);
+  const dp::StepCosts costs = costs_of_run(mesh, output, model_options(o).compute_dtype);
   // A mistake that only one rank can see ends all of them, with its message and before anything is written.
   fsdp::agree(mesh, [&] {
     read.emplace(read_inputs(o, mesh.rank(), resumed));
@@ -509,7 +515,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
       }
     }
     auto options = model_options(o);
-    step = planned_step(o, *read, options, mesh);
+    step = planned_step(o, *read, options, mesh, costs);
     options.residency = residency_of(step.plan);
     built.emplace(mesh, read->config, o.freeze, options);
     // The checkpoint of a run with adapters holds the frozen base too.
@@ -539,6 +545,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   fsdp::agree(mesh, [&] {
     if (!first_rank) return;
     std::filesystem::create_directories(output);
+    keep_costs(mesh, output, costs);
     if (!resumed) {
       if (!in.plan) return;
       nlohmann::json header = in.plan->ledger_header(*in.key);

@@ -45,6 +45,7 @@ struct Options {
   std::optional<double> memory_budget_mib;
   bool explain_plan = false;
   std::string optimizer = "adamw";
+  bool offload_optimizer = false;
   double learning_rate = 1e-3;
   std::string lr_schedule = "constant";
   int64_t warmup_steps = 0;

@@ -1,7 +1,12 @@
 #include "examples/gpt2/step_model.h"
 
+#include <fstream>
+#include <iterator>
+
 namespace ghostshard::gpt2 {
 namespace {
+
+constexpr const char* kCostsName = "step_costs.json";
 
 int64_t elements(const fsdp::ParameterSpec& parameter, int64_t model_ranks) {
   int64_t product = 1;
@@ -60,6 +65,20 @@ std::vector<dp::PlannedUnit> planned_units(const Config& config, const std::vect
     units.front().matrices.erase(units.front().matrices.begin());
   }
   return units;
+}
+
+dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows) {
+  std::string known;
+  if (mesh.rank() == 0 && !mesh.device().is_cpu()) {
+    std::ifstream file(folder / kCostsName);
+    known.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  return dp::step_costs(mesh, rows, known);
+}
+
+void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const dp::StepCosts& costs) {
+  if (mesh.rank() != 0 || mesh.device().is_cpu()) return;
+  std::ofstream(folder / kCostsName) << costs.to_json() << "\n";
 }
 
 std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan) {

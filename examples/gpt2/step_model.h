@@ -1,6 +1,7 @@
 // GPT-2's sizes as dp/step_plan.h plans with them, and a plan as the model and the clipper take it.
 #pragma once
 
+#include <filesystem>
 #include <vector>
 
 #include "dp/clipper.h"
@@ -19,6 +20,11 @@ struct PlannedStep {
   dp::StepShape shape;
   dp::StepPlan plan;
 };
+
+// What steps of a run cost on its device: as its folder has them, or measured, on all ranks together. The first rank
+// keeps them in the folder once that is there, so that a run which goes on plans as it did.
+dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows);
+void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const dp::StepCosts& costs);
 
 std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan);
 

@@ -29,10 +29,10 @@ bool has_kernels(at::DeviceType /*type*/) { return false; }
 Stream current_stream(const at::Tensor& /*x*/) { return nullptr; }
 
 void measure_rows(const UnitRowsWork&, Stream) { refuse("measure_rows"); }
-void add_masses(const UnitRowsWork&, const UnitTiles*, const Parts&, Stream) { refuse("add_masses"); }
+void add_masses(const UnitRowsWork&, const Parts&, Stream) { refuse("add_masses"); }
 void add_gram_norms(const UnitRowsWork&, const UnitTiles&, double*, const Parts&, Stream) { refuse("add_gram_norms"); }
 void hold_gradients(const GradientWork&, void*, bool, const Parts&, Stream) { refuse("hold_gradients"); }
-void add_passing_norms(const GradientWork&, const bool*, const Parts&, Stream) { refuse("add_passing_norms"); }
+void add_passing_norms(const GradientWork&, const UnitRowsWork&, const Parts&, Stream) { refuse("add_passing_norms"); }
 void norm_upper_bounds(const Parts&, int64_t, double*, Stream) { refuse("norm_upper_bounds"); }
 void add_scaled_held(ElementType, const void*, const float*, int64_t, int64_t, void*, Stream) {
   refuse("add_scaled_held");

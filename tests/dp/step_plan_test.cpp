@@ -29,8 +29,8 @@ std::vector<dp::PlannedUnit> model() {
   return units;
 }
 
-constexpr dp::StepShape kShort{.units = 8, .rows_per_unit = 100, .microbatches = 4, .shard_ranks = 2};
-constexpr dp::StepShape kLong{.units = 2, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 2};
+const dp::StepShape kShort{.units = 8, .rows_per_unit = 100, .microbatches = 4, .shard_ranks = 2};
+const dp::StepShape kLong{.units = 2, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 2};
 constexpr double kPlenty = 1e15;
 
 TEST(StepPlan, HoldsLongUnitsAndReplaysShortOnes) {

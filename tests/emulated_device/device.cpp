@@ -4,13 +4,13 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "tests/emulated_device/memory.h"
+#include "tests/emulated_device/pinned.h"
 
 namespace ghostshard::emulation {
 namespace {
@@ -34,7 +34,19 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1
   c10::Stream getStream(c10::Device) const noexcept override { return stream(); }
   c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
   c10::Stream exchangeStream(c10::Stream) const noexcept override { return stream(); }
-  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
+  // An event is how many copies to the host were asked for before it, and one.
+  void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
+    *event = reinterpret_cast<void*>(copies_so_far() + 1);  // NOLINT(performance-no-int-to-ptr)
+  }
+  void synchronizeEvent(void* event) const override {
+    count_wait();
+    finish_copies(reinterpret_cast<int64_t>(event) - 1);
+  }
+  void synchronizeStream(const c10::Stream&) const override { synchronizeDevice(0); }
+  void synchronizeDevice(c10::DeviceIndex) const override {
+    count_wait();
+    finish_copies(copies_so_far());
+  }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
 
@@ -52,7 +64,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
   at::Device getDeviceFromPtr(void*) const override { return device(); }
-  at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
+  bool isPinnedPtr(const void* memory) const override { return is_pinned(memory); }
   // What is cut off is freed: whoever reads it after that finds NaN.
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     auto* impl = storage.unsafeGetStorageImpl();

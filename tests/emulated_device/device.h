@@ -14,8 +14,9 @@ namespace ghostshard::emulation {
 at::Device device();
 
 // How often the host has waited for the device since the program began, as LibTorch's CUDA operations would make it:
-// copies to the host, item(), copies from the host but those that are asked not to block, and operations whose result's
-// extents depend on values. By all threads.
+// copies to the host (but those into page-locked memory that are asked not to block), events, item(), copies from the
+// host but those that are asked not to block, and operations whose result's extents depend on values. By all threads.
 int64_t host_waits();
+void count_wait();
 
 }  // namespace ghostshard::emulation

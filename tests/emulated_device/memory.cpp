@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <system_error>
+#include <utility>
 
 #include "fsdp/places.h"
 
@@ -48,6 +50,7 @@ class Arena {
     if (offset < 0) throw std::bad_alloc();
     used_[offset] = {.bytes = bytes, .room = room};
     in_use_ += bytes;
+    peak_ = std::max(peak_, in_use_);
     std::memset(host_ + offset, 0xff, bytes);
     ASAN_UNPOISON_MEMORY_REGION(device_ + offset, bytes);
     return device_ + offset;
@@ -70,6 +73,11 @@ class Arena {
   size_t in_use() {
     const std::lock_guard lock(book_);
     return in_use_;
+  }
+
+  size_t take_peak() {
+    const std::lock_guard lock(book_);
+    return std::exchange(peak_, in_use_);
   }
 
   void open() {
@@ -100,7 +108,7 @@ class Arena {
   std::mutex book_;
   fsdp::Places places_{kArena};
   std::map<int64_t, Used> used_;
-  size_t in_use_ = 0;
+  size_t in_use_ = 0, peak_ = 0;
   std::recursive_mutex turn_;
   int depth_ = 0;
 };
@@ -135,6 +143,7 @@ void free_device_bytes(void* device_address) noexcept {
   if (device_address != nullptr) arena().free(device_address);
 }
 size_t device_bytes_in_use() { return arena().in_use(); }
+size_t take_device_bytes_peak() { return arena().take_peak(); }
 bool is_device_address(const void* address) { return arena().holds(address); }
 void* host_view(const void* device_address) {
   return device_address == nullptr ? nullptr : arena().host_view(device_address);

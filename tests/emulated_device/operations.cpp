@@ -23,6 +23,7 @@
 
 #include "tests/emulated_device/device.h"
 #include "tests/emulated_device/memory.h"
+#include "tests/emulated_device/pinned.h"
 
 namespace ghostshard::emulation {
 namespace {
@@ -54,6 +55,11 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, s
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const bool down = is_there(from) && !is_there(to), up = !is_there(from) && is_there(to);
+  const bool later = down && non_blocking && within_fallback == 0 && is_pinned(to.const_data_ptr());
+  if (later) {
+    copy_later(seen_by_host(from).clone(), to);
+    return to;
+  }
   if ((down || (up && !non_blocking)) && within_fallback == 0) ++waits;
   if (to.numel() > 0) seen_by_host(to).copy_(seen_by_host(from));
   return to;
@@ -176,6 +182,7 @@ void on_the_host(const c10::OperatorHandle& operation, torch::jit::Stack* stack)
 }  // namespace
 
 int64_t host_waits() { return waits; }
+void count_wait() { ++waits; }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));

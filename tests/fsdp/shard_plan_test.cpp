@@ -196,7 +196,9 @@ TEST_P(PlansByRows, give_every_rank_what_torch_chunk_does) {
     int64_t end = 0;
     std::vector<at::Tensor> owned(specs.size());
     for (const OwnedRange& range : plan.owned(rank)) {
-      if (GetParam().ranks > 1) EXPECT_EQ(range.shard_offset, end) << "a gap";
+      if (GetParam().ranks > 1) {
+        EXPECT_EQ(range.shard_offset, end) << "a gap";
+      }
       end = range.shard_offset + range.count;
       owned[static_cast<size_t>(range.tensor)] = at::arange(range.first, range.first + range.count);
     }
@@ -205,11 +207,15 @@ TEST_P(PlansByRows, give_every_rank_what_torch_chunk_does) {
       const auto chunks = at::arange(specs[t].numel()).view(specs[t].shape).chunk(GetParam().ranks);
       const bool any = rank < static_cast<int64_t>(chunks.size());
       ASSERT_EQ(owned[t].defined(), any) << "tensor " << t << ", rank " << rank;
-      if (any) EXPECT_TRUE(at::equal(owned[t], chunks[static_cast<size_t>(rank)].flatten())) << t << " on " << rank;
+      if (any) {
+        EXPECT_TRUE(at::equal(owned[t], chunks[static_cast<size_t>(rank)].flatten())) << t << " on " << rank;
+      }
     }
   }
   EXPECT_GE(plan.shard_size(), most);
-  if (GetParam().ranks > 1) EXPECT_EQ(plan.shard_size(), most);
+  if (GetParam().ranks > 1) {
+    EXPECT_EQ(plan.shard_size(), most);
+  }
   int64_t end = 0;
   for (size_t t = 0; t < specs.size(); ++t) {
     EXPECT_GE(plan.offset(static_cast<int64_t>(t)), end) << "tensors overlap in the buffer";

@@ -84,13 +84,14 @@ struct WayCase {
   LinearShape shape;
   int64_t rows;
   bool by_gradient;
+  int64_t gram_step = 1;
 };
 
 class PassingWay : public testing::TestWithParam<WayCase> {};
 
 TEST_P(PassingWay, IsTheOneOfFewerSteps) {
   const WayCase& c = GetParam();
-  const PassingTiles tiles = passing_tiles_before(c.shape, Segments({0, c.rows}));
+  const PassingTiles tiles = passing_tiles_before(c.shape, Segments({0, c.rows}), c.gram_step);
   EXPECT_EQ(tiles.gradient.back() > 0, c.by_gradient);
   EXPECT_EQ(tiles.gram.back() > 0, !c.by_gradient);
 }
@@ -100,11 +101,16 @@ INSTANTIATE_TEST_SUITE_P(
     , PassingWay,
     testing::Values(WayCase{"ShortTexts", {768, 3072}, 100, false}, WayCase{"LongTexts", {768, 768}, 1024, true},
                     WayCase{"Vocabulary", {768, 50257}, 512, false}, WayCase{"Adapters", {4096, 16}, 512, true},
-                    WayCase{"OneRow", {64, 64}, 1, true}, WayCase{"OneRowOfAWideLayer", {4096, 4096}, 1, false}),
+                    WayCase{"OneRow", {64, 64}, 1, true}, WayCase{"OneRowOfAWideLayer", {4096, 4096}, 1, false},
+                    WayCase{"Medium", {768, 768}, 512, false},
+                    WayCase{"MediumInFloat64", {768, 768}, 512, true, kFloat64OverFloat32},
+                    WayCase{"VocabularyInFloat64", {768, 50257}, 100, false, kFloat64OverFloat32},
+                    WayCase{"VocabularyBesideTensorCores", {768, 50257}, 100, true, kFloat64OverTensorCores}),
     [](const auto& test) { return test.param.name; });
 
 TEST(PassingTiles, MixWaysWithinABatch) {
-  const PassingTiles tiles = passing_tiles_before({.inputs = 512, .outputs = 512}, oracle::segments_of({32, 0, 1000}));
+  const PassingTiles tiles =
+      passing_tiles_before({.inputs = 512, .outputs = 512}, oracle::segments_of({32, 0, 1000}), 1);
   EXPECT_THAT(tiles.gram, ElementsAre(0, 1, 1, 1));
   EXPECT_THAT(tiles.gradient, ElementsAre(0, 0, 0, 64));
 }

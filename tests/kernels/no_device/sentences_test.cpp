@@ -35,10 +35,10 @@ TEST_P(NoDevice, OperationsSayWhatIsMissing) {
 INSTANTIATE_TEST_SUITE_P(
     , NoDevice,
     testing::Values(Operation{"Rows", [] { measure_rows({}, nullptr); }},
-                    Operation{"Masses", [] { add_masses({}, nullptr, {}, nullptr); }},
+                    Operation{"Masses", [] { add_masses({}, {}, nullptr); }},
                     Operation{"Grams", [] { add_gram_norms({}, {}, nullptr, {}, nullptr); }},
                     Operation{"Held", [] { hold_gradients({}, nullptr, false, {}, nullptr); }},
-                    Operation{"Passing", [] { add_passing_norms({}, nullptr, {}, nullptr); }},
+                    Operation{"Passing", [] { add_passing_norms({}, {}, {}, nullptr); }},
                     Operation{"Bounds", [] { norm_upper_bounds({}, 0, nullptr, nullptr); }},
                     Operation{"SumHeld", [] { add_scaled_held({}, nullptr, nullptr, 0, 0, nullptr, nullptr); }},
                     Operation{"SumRows", [] { add_scaled_products({}, {}, {}, nullptr, nullptr, nullptr); }},
