@@ -40,7 +40,8 @@ struct ScaledProducts {
 };
 
 template <typename Element, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads) scaled_products(ScaledProducts<Element, typename Tile::Sum> p) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    scaled_products(ScaledProducts<Element, typename Tile::Sum> p) {
   using Sum = typename Tile::Sum;
   auto& storage = block_shared<typename Tile::Storage>();
   const int64_t tiles = rectangle_tiles(p.outputs, p.inputs);
