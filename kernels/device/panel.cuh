@@ -70,24 +70,27 @@ struct Panel {
   static __device__ void fill_by(Element* panel, const View& view, int64_t begin, int64_t depth) {
     constexpr int kEach = kBytes / static_cast<int>(sizeof(Element)), kAcross = kLine / kEach;
     static_assert(kLines * kAcross % kThreads == 0);
-    const int64_t left = depth - begin;
-    GHOSTSHARD_UNROLL(kBytes < 4 ? 4 : sizeof(Element) < 4 ? 2 : 1)
+    const int lines = at_most(kLines, kDepthIsContiguous ? view.extent : depth - begin);
+    const int line_end = at_most(kLine, kDepthIsContiguous ? depth - begin : view.extent);
+    const Element* first = view.first + (kDepthIsContiguous ? begin : begin * view.stride);
+    // Where a thread waits for what it loads, it waits for several at a time, if the tile leaves registers for that.
+    GHOSTSHARD_UNROLL(kBytes < 4 && kThreads <= 128 ? 4 : 1)
     for (int i = static_cast<int>(threadIdx.x); i < kLines * kAcross; i += kThreads) {
       const int line = i / kAcross, element = i % kAcross * kEach;
-      const int64_t lines = kDepthIsContiguous ? view.extent : left;
-      const int64_t rest = (kDepthIsContiguous ? left : view.extent) - element;
-      const int present = line < lines && rest > 0 ? (rest < kEach ? static_cast<int>(rest) : kEach) : 0;
-      const int64_t from =
-          kDepthIsContiguous ? line * view.stride + begin + element : (begin + line) * view.stride + element;
+      const bool any = line < lines && element < line_end;
+      // An address that is never read must be valid nevertheless.
+      const Element* from = any ? first + line * view.stride + element : first;
       Element* to = panel + at(line, element);
       if constexpr (kBytes >= 4) {
-        // An address that is never read must be valid nevertheless.
-        copy_async<kBytes>(to, view.first + (present > 0 ? from : 0), present * static_cast<int>(sizeof(Element)));
+        const int present = any ? at_most(kEach, line_end - element) : 0;
+        copy_async<kBytes>(to, from, present * static_cast<int>(sizeof(Element)));
       } else {
-        *to = present > 0 ? view.first[from] : Element{};
+        *to = any ? *from : Element{};
       }
     }
   }
+
+  static __device__ int at_most(int limit, int64_t x) { return x < limit ? static_cast<int>(x) : limit; }
 };
 
 }  // namespace ghostshard::kernels::device
