@@ -8,7 +8,7 @@
 
 #include "kernels/box_muller_pair.h"
 #include "kernels/chacha20_block.h"
-#include "kernels/device/vector.cuh"
+#include "kernels/device/vector.h"
 
 namespace ghostshard::kernels::device {
 

@@ -9,7 +9,7 @@
 #include "kernels/device/tile_product.cuh"
 #include "kernels/device/tiles.h"
 #include "kernels/device/types.h"
-#include "kernels/device/vector.cuh"
+#include "kernels/device/vector.h"
 
 namespace ghostshard::kernels::device {
 

@@ -4,18 +4,20 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/device/vector.cuh"
+#include "kernels/device/vector.h"
 
 namespace ghostshard::kernels::device {
 
 // Writes kBytes: the first `present` of them from there, zeros after them. Both addresses are multiples of kBytes, also
-// where nothing is present. The widest copy goes past L1, where nothing of a tile is read twice.
+// where nothing is present. The widest copy goes past L1, where nothing of a tile is read twice, and has the rest of
+// its 128 bytes brought to L2: the next step's.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, int present) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == kWidest);
   const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if constexpr (kBytes == kWidest) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present)
+                 : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(kBytes), "r"(present)
                  : "memory");

@@ -8,7 +8,7 @@
 
 #include "kernels/device/copy_async.cuh"
 #include "kernels/device/tiles.h"
-#include "kernels/device/vector.cuh"
+#include "kernels/device/vector.h"
 
 namespace ghostshard::kernels::device {
 

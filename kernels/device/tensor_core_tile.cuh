@@ -26,7 +26,8 @@ struct TensorCoreTile {
   static constexpr int kFragmentDepth = 16;
   static_assert(kChunk % kDepth == 0);
 
-  // Three steps ahead, in what a block may have without being asked for more.
+  // A warp's 32 × 32 entries do 16 operations for a byte read out of shared memory, which is what tensor cores of sm_80
+  // need to be kept busy. Three steps ahead, in what a block may have without being asked for more.
   using Storage = ProductRing<Format, kDepth, 4>;
 
   static __device__ int row(int entry) {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/device/vector.cuh"
+#include "kernels/device/vector.h"
 #include "tests/kernels/cuda_emulation/executor.h"
 
 namespace ghostshard::kernels::device {
