@@ -8,6 +8,7 @@
 
 #include "kernels/box_muller_pair.h"
 #include "kernels/chacha20_block.h"
+#include "kernels/device/vector.h"
 
 namespace ghostshard::kernels::device {
 
@@ -23,6 +24,17 @@ struct GaussianRange {
   uint64_t count;
 };
 
+// Of a whole block, at a multiple of 16 bytes.
+__device__ __forceinline__ void add_vectors(float* out, float scale, const float (&normals)[kBlockElements]) {
+  constexpr int kWide = kWidest / static_cast<int>(sizeof(float));
+  for (int first = 0; first < static_cast<int>(kBlockElements); first += kWide) {
+    Vector<float>& to = vector_at<kWide>(out + first);
+    Vector<float> sums = to;
+    for (int i = 0; i < kWide; ++i) sums.value[i] += scale * normals[first + i];
+    to = sums;
+  }
+}
+
 // One thread to a block of keystream: 64 bytes in registers, eight elements.
 inline __global__ void __launch_bounds__(kGaussianThreads) gaussian(GaussianRange p) {
   const uint64_t first_block = p.first / kBlockElements;
@@ -31,13 +43,20 @@ inline __global__ void __launch_bounds__(kGaussianThreads) gaussian(GaussianRang
        i += static_cast<uint64_t>(gridDim.x) * blockDim.x) {
     uint32_t words[16];
     chacha20_block(p.key, p.parameter, first_block + i, words);
-    // Of out[0]; below 0, that is, beyond count, for elements of the first block that were not asked for.
-    const uint64_t at = (first_block + i) * kBlockElements - p.first;
+    float normals[kBlockElements];
     for (uint64_t pair = 0; pair < kBlockElements / 2; ++pair) {
       const NormalPair z = normal_pair(words + 4 * pair);
-      const uint64_t even = at + 2 * pair, odd = even + 1;
-      if (even < p.count) p.out[even] += p.scale * z.cosine;
-      if (odd < p.count) p.out[odd] += p.scale * z.sine;
+      normals[2 * pair] = z.cosine;
+      normals[2 * pair + 1] = z.sine;
+    }
+    // Of out[0]; below 0, that is, beyond count, for elements of the first block that were not asked for.
+    const uint64_t at = (first_block + i) * kBlockElements - p.first;
+    if (at < p.count && p.count - at >= kBlockElements && is_aligned<kWidest>(p.out + at)) {
+      add_vectors(p.out + at, p.scale, normals);
+      continue;
+    }
+    for (uint64_t element = 0; element < kBlockElements; ++element) {
+      if (at + element < p.count) p.out[at + element] += p.scale * normals[element];
     }
   }
 }

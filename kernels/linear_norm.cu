@@ -143,7 +143,7 @@ void add_gram_norms(const UnitRowsWork& work, const UnitTiles& tiles, double* pa
 void add_gram_norms_float64(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, const Parts& parts,
                             Stream stream) {
   visit_element(work.a.element, [&](auto element) {
-    launch_gram_tiles<decltype(element), PlainTile<double>>(work, tiles, partials, stream);
+    launch_gram_tiles<decltype(element), PlainTile<decltype(element), double>>(work, tiles, partials, stream);
   });
   launch_gram_finish(work, tiles, partials, parts, float64_arithmetic(work), stream);
 }

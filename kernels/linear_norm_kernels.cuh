@@ -95,9 +95,14 @@ struct GramTiles {
   double* partials;  // [tiles,3]
 };
 
+// Two products' sums are kept at a time. In float64 they leave registers for one block only, whose eight warps of 16
+// independent sums each keep float64 units busy.
+template <typename Tile>
+constexpr int kGramBlocks = sizeof(typename Tile::Sum) == 8 ? 1 : Tile::kBlocks;
+
 // The tile of both Gram matrices at once. Both are symmetric: what lies left of the diagonal counts twice.
 template <typename Element, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads) gram_tiles(GramTiles<Element> p) {
+__global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(GramTiles<Element> p) {
   using Sum = typename Tile::Sum;
   auto& shared = block_shared<TileShared<Tile>>();
   for (int64_t tile = blockIdx.x; tile < p.tiles.count; tile += gridDim.x) {
@@ -214,7 +219,7 @@ struct GradientTiles {
 };
 
 template <typename Element, typename Tile, typename Held>
-__global__ void __launch_bounds__(Tile::kThreads) gradient_tiles(GradientTiles<Element, Held> p) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) gradient_tiles(GradientTiles<Element, Held> p) {
   auto& shared = block_shared<TileShared<Tile>>();
   for (int64_t tile = blockIdx.x; tile < p.tiles.count; tile += gridDim.x) {
     const int64_t unit = unit_of_tile(p.tiles, p.units.count, tile);

@@ -6,12 +6,31 @@
 
 namespace ghostshard::kernels::device {
 
+namespace {
+
+template <int kCount, typename Scalar>
+void launch_scaled_held(const Scalar* held, const float* factors, int64_t units, int64_t elements, Scalar* out,
+                        Stream stream) {
+  const int64_t vectors = elements / kCount;
+  launch("scaled_held", scaled_held<Scalar, kCount>,
+         {.work = blocks_of(vectors, kHeldThreads), .threads = kHeldThreads}, stream, held, factors, units, vectors,
+         out);
+}
+
+}  // namespace
+
 void add_scaled_held(ElementType element, const void* held, const float* factors, int64_t units, int64_t elements,
                      void* out, Stream stream) {
   const auto add = [&](auto zero) {
     using Scalar = decltype(zero);
-    launch("scaled_held", scaled_held<Scalar>, {.work = blocks_of(elements, kHeldThreads), .threads = kHeldThreads},
-           stream, static_cast<const Scalar*>(held), factors, units, elements, static_cast<Scalar*>(out));
+    constexpr int kWide = kWidest / static_cast<int>(sizeof(Scalar));
+    const auto* from = static_cast<const Scalar*>(held);
+    auto* to = static_cast<Scalar*>(out);
+    if (lines_are_aligned<kWidest>(from, elements) && is_aligned<kWidest>(to)) {
+      launch_scaled_held<kWide>(from, factors, units, elements, to, stream);
+    } else {
+      launch_scaled_held<1>(from, factors, units, elements, to, stream);
+    }
   };
   element == ElementType::kFloat64 ? add(double{}) : add(float{});
 }

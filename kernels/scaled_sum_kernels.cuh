@@ -9,23 +9,28 @@
 #include "kernels/device/tile_product.cuh"
 #include "kernels/device/tiles.h"
 #include "kernels/device/types.h"
+#include "kernels/device/vector.h"
 
 namespace ghostshard::kernels::device {
 
 constexpr int kHeldThreads = 256;
 
-template <typename Scalar>
-__global__ void scaled_held(const Scalar* held, const float* factors, int64_t units, int64_t elements, Scalar* out) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements;
+// kCount elements to a thread: as many as one access takes, where all of them are at multiples of its size, or one.
+template <typename Scalar, int kCount>
+__global__ void __launch_bounds__(kHeldThreads, 4)
+    scaled_held(const Scalar* held, const float* factors, int64_t units, int64_t vectors, Scalar* out) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < vectors;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    Scalar sum = out[i];
+    Vector<Scalar, kCount>& to = vector_at<kCount>(out + i * kCount);
+    Vector<Scalar, kCount> sums = to;
     for (int64_t u = 0; u < units; ++u) {
       const float c = factors[u];
       if (c != 0) {  // otherwise the values are not read: they may be infinite
-        sum += static_cast<Scalar>(c) * held[u * elements + i];
+        const Vector<Scalar, kCount> values = vector_at<kCount>(held + (u * vectors + i) * kCount);
+        for (int j = 0; j < kCount; ++j) sums.value[j] += static_cast<Scalar>(c) * values.value[j];
       }
     }
-    out[i] = sum;
+    to = sums;
   }
 }
 
@@ -40,7 +45,8 @@ struct ScaledProducts {
 };
 
 template <typename Element, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads) scaled_products(ScaledProducts<Element, typename Tile::Sum> p) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    scaled_products(ScaledProducts<Element, typename Tile::Sum> p) {
   using Sum = typename Tile::Sum;
   auto& storage = block_shared<typename Tile::Storage>();
   const int64_t tiles = rectangle_tiles(p.outputs, p.inputs);

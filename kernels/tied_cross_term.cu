@@ -10,9 +10,9 @@ namespace ghostshard::kernels::device {
 void add_cross_terms(const TiedWork& work, const Parts& parts, Stream stream) {
   visit_element(work.lookup.e.element, [&](auto zero) {
     using Type = decltype(zero);
-    using Tile = PlainTile<double>;
+    using Tile = PlainTile<Type, double>;
     launch_row_norms<Type>(work.lookup.e, work.e_norms, stream);
-    launch("cross_tiles", cross_tiles<Type>,
+    launch("cross_tiles", cross_tiles<Type, Tile>,
            {.work = work.cross.count, .threads = Tile::kThreads, .shared_bytes = sizeof(TileShared<Tile>)}, stream,
            {.e = static_cast<const Type*>(work.lookup.e.data),
             .h = static_cast<const Type*>(work.head.a.data),

@@ -25,9 +25,8 @@ struct CrossTiles {
   double* partials;  // [tiles,3]: the term, the same of absolute values and norms, the sum of |b_t[x_s]|
 };
 
-template <typename Element>
-__global__ void __launch_bounds__(PlainTile<double>::kThreads) cross_tiles(CrossTiles<Element> p) {
-  using Tile = PlainTile<double>;
+template <typename Element, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) cross_tiles(CrossTiles<Element> p) {
   auto& shared = block_shared<TileShared<Tile>>();
   for (int64_t tile = blockIdx.x; tile < p.tiles.count; tile += gridDim.x) {
     const int64_t unit = unit_of_tile(p.tiles, p.tokens.count, tile);

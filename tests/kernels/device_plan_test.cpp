@@ -8,6 +8,7 @@
 #include "kernels/chacha20_block.h"
 #include "kernels/device/rounding.h"
 #include "kernels/device/tiles.h"
+#include "kernels/device/vector.h"
 #include "kernels/gaussian.h"
 #include "kernels/norm_parts.h"
 #include "tests/kernels/oracle.h"
@@ -114,6 +115,30 @@ TEST(PassingTiles, MixWaysWithinABatch) {
   EXPECT_THAT(tiles.gram, ElementsAre(0, 1, 1, 1));
   EXPECT_THAT(tiles.gradient, ElementsAre(0, 0, 0, 64));
 }
+
+struct LinesCase {
+  const char* name;
+  int64_t shift, stride;  // in float32 elements
+  bool by_16_bytes, by_8_bytes;
+};
+
+class Lines : public testing::TestWithParam<LinesCase> {};
+
+TEST_P(Lines, AreAlignedIfTheFirstAndTheStrideAre) {
+  const LinesCase& c = GetParam();
+  alignas(16) const float memory[8] = {};
+  EXPECT_EQ(device::lines_are_aligned<16>(memory + c.shift, c.stride), c.by_16_bytes);
+  EXPECT_EQ(device::lines_are_aligned<8>(memory + c.shift, c.stride), c.by_8_bytes);
+  EXPECT_TRUE(device::lines_are_aligned<4>(memory + c.shift, c.stride));
+}
+
+INSTANTIATE_TEST_SUITE_P(, Lines,
+                         testing::Values(LinesCase{"Both", 4, 768, true, true},
+                                         LinesCase{"OddStride", 0, 50257, false, false},
+                                         LinesCase{"StrideOfTwo", 0, 50258, false, true},
+                                         LinesCase{"FirstAtTwo", 2, 768, false, true},
+                                         LinesCase{"FirstAtOne", 1, 768, false, false}),
+                         [](const auto& test) { return test.param.name; });
 
 // The longest chain of roundings: within a chunk, then one for each further chunk.
 TEST(SumTerms, GrowWithTheChunkAndThenByOneAChunk) {

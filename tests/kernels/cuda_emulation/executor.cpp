@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/emulated_device/memory.h"
@@ -28,6 +30,8 @@ struct Free {
 struct Thread {
   int index = 0;
   State state = State::kReady;
+  std::vector<Copy> copies;  // of no group yet
+  std::deque<std::vector<Copy>> copy_groups;
   Fiber fiber;
 };
 
@@ -45,7 +49,7 @@ class Executor {
   void* shared_memory(size_t bytes);
   void block_barrier() { wait(State::kAtBarrier); }
   void warp_collective(const char* what, void* argument, void (*all)(void* const (&arguments)[kLanes]));
-  int current() const { return current_->index; }
+  Thread& current() const { return *current_; }
 
  private:
   void run_block(unsigned block);
@@ -110,6 +114,8 @@ void Executor::run_block(unsigned block) {
   for (const int t : order_) {
     Thread& thread = *threads_[static_cast<size_t>(t)];
     thread.state = State::kReady;
+    thread.copies.clear();
+    thread.copy_groups.clear();
     thread.fiber.start([](void* self) { static_cast<Executor*>(self)->run_thread(); }, this);
   }
   const auto count = [this](State state) {
@@ -161,6 +167,10 @@ bool Executor::run_ready_threads_of(std::vector<int>& threads) {
 void Executor::run_thread() {
   try {
     (*body_)();
+    const auto& groups = current_->copy_groups;
+    if (!current_->copies.empty() || std::ranges::any_of(groups, [](const auto& group) { return !group.empty(); })) {
+      throw Fault("a thread ends with copies that it has not waited for");
+    }
   } catch (...) {
     failure_ = std::current_exception();
   }
@@ -210,6 +220,26 @@ void block_barrier() { executor().block_barrier(); }
 void warp_collective(const char* what, void* argument, void (*all)(void* const (&arguments)[kLanes])) {
   executor().warp_collective(what, argument, all);
 }
-int lane() { return executor().current() % kLanes; }
+int lane() { return executor().current().index % kLanes; }
+
+void copy_later(const Copy& copy) {
+  std::memset(copy.to, 0xff, static_cast<size_t>(copy.bytes));
+  executor().current().copies.push_back(copy);
+}
+
+void commit_copies() {
+  Thread& thread = executor().current();
+  thread.copy_groups.push_back(std::exchange(thread.copies, {}));
+}
+
+void wait_for_copies(int pending) {
+  auto& groups = executor().current().copy_groups;
+  for (; groups.size() > static_cast<size_t>(pending); groups.pop_front()) {
+    for (const Copy& copy : groups.front()) {
+      std::memset(copy.to, 0, static_cast<size_t>(copy.bytes));
+      std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.present));
+    }
+  }
+}
 
 }  // namespace ghostshard::emulation

@@ -42,4 +42,16 @@ constexpr int kLanes = 32;
 void warp_collective(const char* what, void* argument, void (*all)(void* const (&arguments)[kLanes]));
 int lane();
 
+// Copies that a thread asks for and does not wait for. Until it does, garbage (0xff, NaN in every format) is at `to`;
+// only then is `from` read: `present` bytes, and zeros up to `bytes`. A thread that ends with copies that it never
+// waited for is a Fault.
+struct Copy {
+  void* to;
+  const void* from;
+  int present, bytes;
+};
+void copy_later(const Copy& copy);
+void commit_copies();  // makes a group of those since the last call
+void wait_for_copies(int pending);
+
 }  // namespace ghostshard::emulation

@@ -1,0 +1,96 @@
+// The operands of a tile's product: where they are in global memory, and how a step's part of one lies in shared
+// memory.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/device/copy_async.cuh"
+#include "kernels/device/tiles.h"
+#include "kernels/device/vector.h"
+
+namespace ghostshard::kernels::device {
+
+// X(m,k): row m of a matrix, its columns summed over.
+template <typename ElementType>
+struct RowsView {
+  using Element = ElementType;
+  static constexpr bool kDepthIsContiguous = true;
+  const Element* first;
+  int64_t stride;
+  int64_t extent;  // rows that there are; entries beyond are zero
+};
+
+// X(m,k): column m, rows summed over.
+template <typename ElementType>
+struct ColumnsView {
+  using Element = ElementType;
+  static constexpr bool kDepthIsContiguous = false;
+  const Element* first;
+  int64_t stride;
+  int64_t extent;  // columns
+};
+
+// kTile rows of X by kDepth, in lines that are contiguous in global memory: rows of X, or steps of the depth.
+//
+// Pieces of 16 bytes change places within their line by its number, so that what a warp reads at a time, one piece of
+// each of several lines that are kSwizzle apart, lies in different banks: all 32 banks hold 8 pieces.
+template <typename View, int kDepth, int kSwizzle>
+struct Panel {
+  using Element = typename View::Element;
+  static constexpr bool kDepthIsContiguous = View::kDepthIsContiguous;
+  static constexpr int kLines = kDepthIsContiguous ? kTile : kDepth;
+  static constexpr int kLine = kDepthIsContiguous ? kDepth : kTile;  // elements
+  static constexpr int kPiece = kWidest / static_cast<int>(sizeof(Element));
+  static constexpr int kPlaces = kLine / kPiece < 8 ? kLine / kPiece : 8;
+
+  static __device__ int at(int line, int element) {
+    const int piece = (element / kPiece) ^ (line / kSwizzle % kPlaces);
+    return line * kLine + piece * kPiece + element % kPiece;
+  }
+
+  // Asks for the depth from `begin` on by all kThreads threads of a block; zeros where the view or the depth end. There
+  // after a wait and a barrier. The widest copies need every line to begin at a multiple of 16 bytes; narrower ones do
+  // for the others, and single elements of 16 bits, which no asynchronous copy can move, where nothing else is left.
+  template <int kThreads>
+  static __device__ void fill(Element* panel, const View& view, int64_t begin, int64_t depth) {
+    constexpr int kWord = sizeof(Element) < 4 ? 4 : static_cast<int>(sizeof(Element));
+    if (lines_are_aligned<kWidest>(view.first, view.stride)) {
+      fill_by<kThreads, kWidest>(panel, view, begin, depth);
+    } else if (lines_are_aligned<kWord>(view.first, view.stride)) {
+      fill_by<kThreads, kWord>(panel, view, begin, depth);
+    } else {
+      fill_by<kThreads, sizeof(Element)>(panel, view, begin, depth);
+    }
+  }
+
+ private:
+  template <int kThreads, int kBytes>
+  static __device__ void fill_by(Element* panel, const View& view, int64_t begin, int64_t depth) {
+    constexpr int kEach = kBytes / static_cast<int>(sizeof(Element)), kAcross = kLine / kEach;
+    static_assert(kLines * kAcross % kThreads == 0);
+    const int lines = at_most(kLines, kDepthIsContiguous ? view.extent : depth - begin);
+    const int line_end = at_most(kLine, kDepthIsContiguous ? depth - begin : view.extent);
+    const Element* first = view.first + (kDepthIsContiguous ? begin : begin * view.stride);
+    // Where a thread waits for what it loads, it waits for several at a time, if the tile leaves registers for that.
+    GHOSTSHARD_UNROLL(kBytes < 4 && kThreads <= 128 ? 4 : 1)
+    for (int i = static_cast<int>(threadIdx.x); i < kLines * kAcross; i += kThreads) {
+      const int line = i / kAcross, element = i % kAcross * kEach;
+      const bool any = line < lines && element < line_end;
+      // An address that is never read must be valid nevertheless.
+      const Element* from = any ? first + line * view.stride + element : first;
+      Element* to = panel + at(line, element);
+      if constexpr (kBytes >= 4) {
+        const int present = any ? at_most(kEach, line_end - element) : 0;
+        copy_async<kBytes>(to, from, present * static_cast<int>(sizeof(Element)));
+      } else {
+        *to = any ? *from : Element{};
+      }
+    }
+  }
+
+  static __device__ int at_most(int limit, int64_t x) { return x < limit ? static_cast<int>(x) : limit; }
+};
+
+}  // namespace ghostshard::kernels::device

@@ -1,0 +1,95 @@
+// A tile of a product of 16-bit rows by tensor cores, with float32 accumulators.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/device/load_matrices.cuh"
+#include "kernels/device/mma.cuh"
+#include "kernels/device/product_ring.cuh"
+#include "kernels/device/reduce.cuh"
+#include "kernels/device/rounding.h"
+#include "kernels/device/tiles.h"
+
+namespace ghostshard::kernels::device {
+
+template <typename Format>
+struct TensorCoreTile {
+  using Sum = float;
+  static constexpr int kThreads = 4 * kWarp;  // two warps down and two across, 32 × 32 entries each
+  static constexpr int kDown = 2;             // fragments of 16 rows
+  static constexpr int kAcross = 4;           // fragments of 8 columns
+  static constexpr int kEntries = kDown * kAcross * 4;
+  static constexpr int kBlocks = 3;  // that registers must leave room for on a multiprocessor
+  static constexpr int kDepth = 32;
+  static constexpr int kFragmentDepth = 16;
+  static_assert(kChunk % kDepth == 0);
+
+  // A warp's 32 × 32 entries do 16 operations for a byte read out of shared memory, which is what tensor cores of sm_80
+  // need to be kept busy. Three steps ahead, in what a block may have without being asked for more.
+  using Storage = ProductRing<Format, kDepth, 4>;
+
+  static __device__ int row(int entry) {
+    return 32 * (warp() / 2) + 16 * (entry / 4 / kAcross) + 8 * (entry % 4 / 2) + lane() / 4;
+  }
+  static __device__ int column(int entry) {
+    return 32 * (warp() % 2) + 8 * (entry / 4 % kAcross) + 2 * (lane() % 4) + entry % 2;
+  }
+
+  // By all threads of the block. The storage may be used again at once.
+  template <typename View>
+  static __device__ void product(Storage& storage, const View& x, const View& y, int64_t depth, Sum (&sums)[kEntries]) {
+    // Eight lines are read at a time, and two of 64 bytes fill the banks once.
+    constexpr int kSwizzle = View::kDepthIsContiguous ? 2 : 1;
+    float part[kDown][kAcross][4] = {};
+    for (Sum& sum : sums) sum = 0;
+    const auto multiply = [&](const Format* left, const Format* right, int64_t k) {
+      using OfPanel = Panel<View, kDepth, kSwizzle>;
+      multiply_add<OfPanel>(left, right, 0, part);
+      if (k + kFragmentDepth < depth) multiply_add<OfPanel>(left, right, kFragmentDepth, part);
+      if ((k + kDepth) % kChunk == 0 || k + kDepth >= depth) {
+        for (int entry = 0; entry < kEntries; ++entry) {
+          float& of_chunk = part[entry / 4 / kAcross][entry / 4 % kAcross][entry % 4];
+          sums[entry] += of_chunk;
+          of_chunk = 0;
+        }
+      }
+    };
+    storage.template stream<kThreads, kSwizzle>(x, y, depth, multiply);
+  }
+
+ private:
+  static __device__ int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
+  static __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+
+  // 16 of the depth, from `depth` on.
+  template <typename OfPanel>
+  static __device__ void multiply_add(const Format* x, const Format* y, int depth, float (&part)[kDown][kAcross][4]) {
+    uint32_t right[kAcross / 2][4];
+    for (int j = 0; j < kAcross / 2; ++j) load<OfPanel>(right[j], y, 32 * (warp() % 2) + 16 * j, depth);
+    for (int i = 0; i < kDown; ++i) {
+      uint32_t left[4];
+      load<OfPanel>(left, x, 32 * (warp() / 2) + 16 * i, depth);
+      for (int j = 0; j < kAcross; ++j) {
+        const uint32_t(&pair)[4] = right[j / 2];
+        const uint32_t fragment[2] = {pair[j % 2], pair[j % 2 + 2]};
+        multiply_add_16x8x16(Format{}, part[i][j], left, fragment);
+      }
+    }
+  }
+
+  // Rows from `top` on, 16 of the depth: matrices of the upper and the lower 8 rows, then the same 8 deeper. That is
+  // what mma takes of x; of y, whose columns are these rows, two fragments: one of the even matrices, one of the odd.
+  template <typename OfPanel>
+  static __device__ void load(uint32_t (&out)[4], const Format* panel, int top, int depth) {
+    const int of_matrix = lane() % 8, lower = 8 * (lane() / 8 % 2), deeper = 8 * (lane() / 16);
+    if constexpr (OfPanel::kDepthIsContiguous) {
+      load_matrices(out, panel + OfPanel::at(top + lower + of_matrix, depth + deeper));
+    } else {
+      load_matrices_transposed(out, panel + OfPanel::at(depth + deeper + of_matrix, top + lower));
+    }
+  }
+};
+
+}  // namespace ghostshard::kernels::device
