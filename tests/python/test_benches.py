@@ -213,7 +213,7 @@ def test_peers_need_a_gpu_for_each_rank(peers, monkeypatch, capsys):
 
 
 def test_an_engine_that_ends_says_why(peers):
-    engine = peers.PythonEngine([sys.executable, "-c", "raise ValueError('no kernels here')"], 1)
+    engine = peers.PythonEngine([sys.executable, "-c", "raise ValueError('no ' + 'kernels here')"], 1)
     engine.ranks[0].wait()
     with pytest.raises(SystemExit, match="no kernels here"):
         engine.step("step")

@@ -1,5 +1,6 @@
 #include "examples/gpt2/step_compare/device_memory.h"
 
+#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
@@ -16,6 +17,11 @@ Stat allocated(at::Device device) {
 }
 
 }  // namespace
+
+// The allocator knows its devices once LibTorch has begun to use them.
+OwnMemory::OwnMemory(at::Device device) : device_(device) {
+  if (!device_.is_cpu()) at::globalContext().lazyInitDevice(device_.type());
+}
 
 void OwnMemory::begin() {
   if (device_.is_cpu()) return;

@@ -13,7 +13,7 @@ namespace ghostshard::gpt2 {
 class OwnMemory {
  public:
   // On the CPU nothing is counted: peak_mib() is 0.
-  explicit OwnMemory(at::Device device) : device_(device) {}
+  explicit OwnMemory(at::Device device);
   void begin();
   void end();
   double peak_mib() const { return static_cast<double>(peak_) / (1 << 20); }

@@ -12,7 +12,7 @@ import os
 BACKENDS = {"emulated": "staged", "cuda": "nccl"}
 DEVICE = os.environ.get("GHOSTSHARD_TEST_DEVICE", "emulated")
 if DEVICE not in BACKENDS:
-    raise SystemExit(f"GHOSTSHARD_TEST_DEVICE must be one of {', '.join(BACKENDS)}, got {DEVICE!r}")
+    raise ValueError(f"GHOSTSHARD_TEST_DEVICE must be one of {', '.join(BACKENDS)}, got {DEVICE!r}")
 BACKEND = BACKENDS[DEVICE]
 
 
