@@ -4,8 +4,8 @@ again and again, in an order that changes, so that whatever else the machine doe
 writes JSON. Ratios are medians over rounds; "/fsdp2" of 0.97 means 3 % slower than without privacy. With
 --largest-batch the texts on a rank grow instead, until a process takes more memory than that.
 
-With --device cuda every rank has a GPU of its own (one rank by default), all engines' processes share it, and peak memory is
-what PyTorch's allocator of the device had given out.
+With --device cuda every rank has a GPU of its own (one rank by default), all engines' processes share it, and peak
+memory is what PyTorch's allocator of the device had given out.
 
     .venv/bin/python bench/peers.py --output bench/results/peers.json
     GHOSTSHARD_MODULES=build/cuda/python .venv/bin/python bench/peers.py --device cuda --shapes 124M_T1024 --texts 8
@@ -34,8 +34,8 @@ class PythonEngine(Engine):
 
 def start(engine, shape, microbatches, ranks, device):
     sizes = [f"--{key}={value}" for key, value in shape.items() if key != "untied"]
-    command = [sys.executable, str(ROOT / "bench/peers/python_step.py"), engine, *sizes, f"--microbatches={microbatches}",
-               f"--device={device}"]
+    command = [sys.executable, str(ROOT / "bench/peers/python_step.py"), engine, *sizes,
+               f"--microbatches={microbatches}", f"--device={device}"]
     return PythonEngine(command, ranks)
 
 
@@ -86,7 +86,8 @@ def name_of_cuda_device(parser, ranks):
 
     found = torch.cuda.device_count()
     if found < ranks:
-        parser.error(f"--device cuda --ranks {ranks}: each rank needs a CUDA device of its own, this machine has {found}")
+        parser.error(f"--device cuda --ranks {ranks}: each rank needs a CUDA device of its own, this machine has "
+                     f"{found}")
     return torch.cuda.get_device_name()
 
 
@@ -97,7 +98,7 @@ def main():
     parser.add_argument("--microbatches", nargs="+", type=int, default=[4, 1])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--ranks", type=int, help="default: 2 on the CPU, 1 on a GPU")
-    parser.add_argument("--texts", type=int, help="on each rank in a microbatch (default: the shape's, which is a CPU's)")
+    parser.add_argument("--texts", type=int, help="on each rank in a microbatch (default: the shape's, a CPU's)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--largest-batch", type=float, metavar="MIB")
     parser.add_argument("--output", type=pathlib.Path)

@@ -63,7 +63,8 @@ class Engine:
         answer = self.ranks[0].stdout.readline().split()
         if len(answer) != self.answers:
             self.errors.seek(0)
-            raise SystemExit(f"{self.ranks[0].args[:3]} ended instead of answering {word!r}:\n{self.errors.read()[-2000:]}")
+            why = self.errors.read()[-2000:]
+            raise SystemExit(f"{self.ranks[0].args[:3]} ended instead of answering {word!r}:\n{why}")
         return [float(value) for value in answer]
 
     def quit(self):

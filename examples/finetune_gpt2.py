@@ -4,7 +4,8 @@
 
 One line of the file is one example: its author is protected up to (epsilon, delta). --model takes a folder or a name of
 Hugging Face; without it a small model with random weights is trained, to see how things go together. The output folder
-gets the model, the write-ahead ledger and the privacy report. Ranks train on GPUs where there is one for each (--device).
+gets the model, the write-ahead ledger and the privacy report. Ranks train on GPUs where there is one for each
+(--device).
 """
 
 import argparse

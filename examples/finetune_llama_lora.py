@@ -4,8 +4,8 @@
 
 Only adapters are trained, so per-example gradients are small and any length is cheap. `wrap_model=False` returns a
 handle beside the model, which is used as ever and given back by `cleanup()`. Each line of the file is one example.
-Without --model a small Llama with random weights is trained on bytes, to see how things go together. Ranks train on GPUs
-where there is one for each (--device).
+Without --model a small Llama with random weights is trained on bytes, to see how things go together. Ranks train on
+GPUs where there is one for each (--device).
 """
 
 import argparse

@@ -15,8 +15,8 @@ from ghostshard import _native
 def add_device_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto",
-        help="cuda: each rank the GPU of its number on its host; auto: that where there is one for each and this build of "
-        "ghostshard has kernels for it, else the CPU",
+        help="cuda: each rank the GPU of its number on its host; auto: that where there is one for each and this build "
+        "of ghostshard has kernels for it, else the CPU",
     )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def device_of_this_rank(wanted: str) -> torch.device:
     if not _native.load("engine").has_kernels(own):
         if wanted == "auto":
             return torch.device("cpu")
-        raise ValueError("--device cuda: this build of ghostshard has no CUDA kernels (docs/cuda.md says how to build them)")
+        raise ValueError("--device cuda: this build of ghostshard has no CUDA kernels (docs/cuda.md says how to get them)")
     return own
 
 

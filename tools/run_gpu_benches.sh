@@ -47,7 +47,11 @@ bench() {
   fi
   echo "== $name"
   timeout "$left" "${@//OUT/$part}" || status=$?
-  if .venv/bin/python -m json.tool "$part" > /dev/null 2>&1; then mv "$part" "$results/$name.json"; else rm -f "$part"; fi
+  if .venv/bin/python -m json.tool "$part" > /dev/null 2>&1; then
+    mv "$part" "$results/$name.json"
+  else
+    rm -f "$part"
+  fi
   if [ $status = 124 ]; then
     echo "== $name: ended, the $minutes minutes are over"
     left_out=$((left_out + 1))

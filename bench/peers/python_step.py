@@ -5,8 +5,8 @@ processor time, peak memory in MiB, MB on the loopback interface (of all ranks t
 that rank 0 has to send by kind of collective: all-gather, reduce-scatter, all-reduce (by the algorithms that send least;
 Gloo's may send more).
 
-On a GPU (--device cuda, rank r of the host on device r) the clock is read when the device is done, and peak memory is the
-device's, of PyTorch's allocator.
+On a GPU (--device cuda, rank r of the host on device r) the clock is read when the device is done, and peak memory is
+the device's, of PyTorch's allocator.
 
 Engines: fsdp2 (PyTorch's fully_shard per block, no privacy), fsdp2_accumulate (the same, gradients reduced with the last
 microbatch), ghostshard, ghostshard_accumulate, ghostshard_two_passes (memory_budget=0), opacus_fsdp (Opacus' ghost_fsdp), opacus_dpddp (Opacus' ghost, model
@@ -180,8 +180,9 @@ def main():
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
         dist.barrier(group=control)
         if dist.get_rank() == 0:
+            sent = (loopback_bytes() - sent) / 1e6
             kinds = " ".join(f"{(now - before[kind]) / 1e6:.2f}" for kind, now in traffic.so_far().items())
-            print(f"{wall:.6f} {processor:.6f} {place.peak_mib():.1f} {(loopback_bytes() - sent) / 1e6:.2f} {kinds}", flush=True)
+            print(f"{wall:.6f} {processor:.6f} {place.peak_mib():.1f} {sent:.2f} {kinds}", flush=True)
     dist.destroy_process_group()
 
 

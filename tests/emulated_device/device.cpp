@@ -5,9 +5,11 @@
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 
@@ -16,16 +18,36 @@
 namespace ghostshard::emulation {
 namespace {
 
-class DeviceAllocator final : public c10::Allocator {
+class DeviceAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* const memory = allocate_device_bytes(bytes);
+    int64_t before = peak_;
+    while (before < in_use() && !peak_.compare_exchange_weak(before, in_use())) {
+    }
     return {memory, memory, &free_device_bytes, device()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_device_bytes; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     if (bytes > 0) std::memcpy(host_view(to), host_view(from), bytes);
   }
+  // Nothing is kept for later.
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    auto& bytes = stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+    bytes.current = in_use();
+    bytes.peak = peak_;
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override { peak_ = in_use(); }
+
+ private:
+  static int64_t in_use() { return static_cast<int64_t>(device_bytes_in_use()); }
+  std::atomic<int64_t> peak_{0};
 };
 
 // One device with one stream, on which everything is done at once.

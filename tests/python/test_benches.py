@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 
 
 def run(*words, code: int = 0) -> subprocess.CompletedProcess:
@@ -33,21 +34,21 @@ def built(binary):
     return find
 
 
-# --- kernels -----------------------------------------------------------------------------------------------------------
+# --- kernels ----------------------------------------------------------------------------------------------------------
 
 UNITS, LENGTH, WIDTH, VOCABULARY = 4, 5, 32, 97  # of the model "tiny"
 LAYERS = {"qkv": (32, 96), "attention_out": (32, 32), "mlp_in": (32, 128), "mlp_out": (128, 32), "head": (32, 97)}
 PEERS = {
     "gram_norm": {"bmm", "einsum"}, "passing_norm": {"bmm", "einsum"}, "scaled_sum_rows": {"addmm"},
-    "per_unit_gradient+scaled_sum_held": {"addmm", "einsum"}, "scaled_sum_held": {"einsum"}, "embedding_norm": {"index_add"},
-    "embedding_scaled_sum": {"embedding_backward"}, "affine_norms": {"einsum"}, "add_gaussian": {"normal"},
+    "per_unit_gradient+scaled_sum_held": {"addmm", "einsum"}, "scaled_sum_held": {"einsum"},
+    "embedding_norm": {"index_add"}, "embedding_scaled_sum": {"embedding_backward"}, "affine_norms": {"einsum"}, "add_gaussian": {"normal"},
 }  # fmt: skip
 
 
 def kernels(program: Path, device: str, folder: Path) -> dict:
     file = folder / "kernels.json"
     sizes = ["--models=tiny", f"--lengths={LENGTH}", f"--rows={UNITS * LENGTH}", "--repeats=2", "--copy-mib=1"]
-    done = run(program, f"--device={device}", *sizes, "--commit=abc", f"--benchmark_out={file}", "--benchmark_out_format=json")
+    done = run(program, f"--device={device}", *sizes, "--commit=abc", f"--benchmark_out={file}")
     assert "error" not in done.stdout
     return json.loads(file.read_text())
 
@@ -134,7 +135,7 @@ def test_a_device_has_16_bit_rows_too(on_emulated, on_cpu):
     assert on_emulated["context"]["device"] == "emulated:0"
 
 
-# --- steps -------------------------------------------------------------------------------------------------------------
+# --- steps ------------------------------------------------------------------------------------------------------------
 
 SIZES = {"layers": 2, "width": 32, "heads": 2, "vocab": 97, "length": 8, "texts": 3, "microbatches": 2, "repeats": 2}
 
@@ -142,26 +143,28 @@ SIZES = {"layers": 2, "width": 32, "heads": 2, "vocab": 97, "length": 8, "texts"
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_step_beside_the_plain_step(built, tmp_path, dtype):
     file = tmp_path / "step.json"
-    sizes = [f"--{name}={value}" for name, value in SIZES.items()]
-    done = run(built("step_compare"), *sizes, "--compute-dtype", dtype, "--peak-tflops", "0.5", "--commit", "abc", "--output", file)
+    flags = [f"--{name}={value}" for name, value in SIZES.items()]
+    flags += [f"--compute-dtype={dtype}", "--peak-tflops=0.5", "--commit=abc", f"--output={file}"]
+    done = run(built("step_compare"), *flags)
     result = json.loads(done.stdout)
     assert json.loads(file.read_text()) == result
     assert {name: result[name] for name in SIZES} == SIZES
     assert (result["commit"], result["compute_dtype"]) == ("abc", dtype) and result["device"]
-    # A block's four matrices and the head, six operations each; attention's two products of T rows, thrice, in each layer.
+    # A block's four matrices and the head, six operations each; attention's two products of T rows, thrice, a layer.
     weights = 2 * 12 * 32 * 32 + 97 * 32
     assert result["model_flops_per_token"] == 6 * weights + 12 * 2 * 32 * 8
     for side in ("private", "plain"):
         row = result[side]
         assert math.isclose(row["tokens_per_second"], 2 * 3 * 8 / row["seconds"], rel_tol=1e-9)
-        assert math.isclose(row["mfu"], row["tokens_per_second"] * result["model_flops_per_token"] / 0.5e12, rel_tol=1e-9)
+        flops = row["tokens_per_second"] * result["model_flops_per_token"]
+        assert math.isclose(row["mfu"], flops / 0.5e12, rel_tol=1e-9)
         phases = sum(row[name] for name in ("forward", "backward", "clipped sum", "noise+reduce", "optimizer"))
         assert 0 < phases <= 2 * row["slowest"]
     assert result["throughput_private_over_plain"] > 0
 
 
 SENTENCES = {
-    "no_such_device_for_kernels": ("device_kernels", ["--device", "cuda:99"], 2, "--device cuda:99: this build or this machine does not have it"),
+    "no_such_device_for_kernels": ("device_kernels", ["--device", "cuda:99"], 2, "this build or this machine does not have it"),
     "no_device_at_all": ("device_kernels", ["--device", "moon"], 2, "--device must be cpu, cuda or cuda:N, got 'moon'"),
     "no_such_device_for_steps": ("step_compare", ["--device", "cuda:99"], 2, "error: device cuda:99: this"),
     "misspelt": ("step_compare", ["--device", "cuda:x"], 2, "--device must be cpu, cuda (each rank"),
@@ -177,7 +180,7 @@ def test_mistakes_are_sentences(built, name, words, code, sentence):
     assert sentence in done.stderr
 
 
-# --- from Python -------------------------------------------------------------------------------------------------------
+# --- from Python ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -192,8 +195,8 @@ def test_peers_from_python_take_their_steps(peers, monkeypatch, tmp_path):
     tiny = {"layers": 2, "width": 16, "heads": 2, "vocab": 31, "length": 6, "texts": 2, "untied": True}
     monkeypatch.setitem(peers.SHAPES, "tiny", tiny)
     file = tmp_path / "peers.json"
-    words = ["--shapes=tiny", "--engines", "fsdp2", "ghostshard", "--microbatches=1", "--ranks=1", "--repeats=1", "--texts=3"]
-    monkeypatch.setattr(sys, "argv", ["peers.py", *words, f"--output={file}"])
+    words = ["--shapes=tiny", "--engines", "fsdp2", "ghostshard", "--microbatches=1", "--ranks=1", "--repeats=1"]
+    monkeypatch.setattr(sys, "argv", ["peers.py", *words, "--texts=3", f"--output={file}"])
     peers.main()
     (result,) = json.loads(file.read_text())["runs"]
     assert result["texts"] == 3 and set(result["engines"]) == {"fsdp2", "ghostshard"}

@@ -1,5 +1,5 @@
-"""The scripts behind make test-gpu and make bench-gpu, in a copy of the tree where programs are stand-ins that write down how
-they were called: with and without a GPU."""
+"""The scripts behind make test-gpu and make bench-gpu, in a copy of the tree where programs are stand-ins that write down
+how they were called: with and without a GPU."""
 
 import json
 import os
@@ -24,6 +24,8 @@ done
 [ -z "$file" ] || printf '%s' "${RESULT-{\\}}" > "$file"
 case "$*" in *"$FAILS"*) [ -z "$FAILS" ] || exit 1 ;; esac
 """
+# With ENDS the time of every program is over when it is done.
+TIMEOUT = '#!/bin/bash\nshift\n[ -z "$ENDS" ] || { "$@"; exit 124; }\nexec "$@"\n'
 CALLED = '#!/bin/bash\necho "${0##*/} $*" >> "$CALLS"\n'
 
 
@@ -37,7 +39,7 @@ def tree(repository, tmp_path):
     scripts = {
         "tools/build.sh": CALLED, ".venv/bin/ctest": CALLED, ".venv/bin/python": PYTHON + PROGRAM,
         "build/cuda/bin/step_compare": CALLED + PROGRAM, "build/cuda/bin/device_kernels": CALLED + PROGRAM,
-        "stand-ins/compute-sanitizer": CALLED, "stand-ins/timeout": '#!/bin/bash\nshift\n[ -z "$ENDS" ] || { "$@"; exit 124; }\nexec "$@"\n',
+        "stand-ins/compute-sanitizer": CALLED, "stand-ins/timeout": TIMEOUT,
     }  # fmt: skip
     for name, script in scripts.items():
         (root / name).write_text(script)
@@ -48,7 +50,8 @@ def tree(repository, tmp_path):
         calls.write_text("")
         clean = {name: value for name, value in os.environ.items() if not name.startswith("GHOSTSHARD_")}
         variables = clean | {
-            "PATH": f"{root / 'stand-ins'}:{os.environ['PATH']}", "CALLS": str(calls), "REAL": sys.executable, **environment,
+            "PATH": f"{root / 'stand-ins'}:{os.environ['PATH']}", "CALLS": str(calls), "REAL": sys.executable,
+            **environment,
         }  # fmt: skip
         done = subprocess.run(
             [root / "tools" / script, *flags], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120

@@ -1,4 +1,5 @@
-"""Mode "ghost_fsdp" on the device (device_under_test.py): started by torchrun, writes JSON to the file named first. See test_fsdp_on_device.py.
+"""Mode "ghost_fsdp" on the device (device_under_test.py): started by torchrun, writes JSON to the file named first. See
+test_fsdp_on_device.py.
 
     torchrun --nproc_per_node 2 fsdp_main.py results.json 2 mlp noise       # or 2x1: (replicate ×) shard; scenarios
 

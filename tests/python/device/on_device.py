@@ -1,8 +1,9 @@
 """The device of these tests (device_under_test.py), made ready. For scripts of their own process.
 
-What a device's maker gives PyTorch beside its operations is here for the emulated one (tests/emulated_device): the module
-torch.emulated with streams and events (everything is done at once, so they do nothing), generators, and the backend of
-torch.distributed ("staged", staged_backend.h), which is all that a default group has that is made with it, as with NCCL.
+What a device's maker gives PyTorch beside its operations is here for the emulated one (tests/emulated_device): the
+module torch.emulated with streams and events (everything is done at once, so they do nothing), generators, and the
+backend of torch.distributed ("staged", staged_backend.h), which is all that a default group has that is made with it,
+as with NCCL.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ def register_device() -> Any:
 
 
 def take_engine() -> Any:
-    """The engine that computes there, in the place of ghostshard's own, before that is loaded; for a GPU it is ghostshard's own,
-    of the preset cuda."""
+    """The engine that computes there, in the place of ghostshard's own, before that is loaded; for a GPU it is
+    ghostshard's own, of the preset cuda."""
     if DEVICE == "cuda":
         return register_device()
     from ghostshard import _native

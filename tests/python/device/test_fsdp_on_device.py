@@ -1,4 +1,5 @@
-"""Mode "ghost_fsdp" on the device (device_under_test.py): FSDP2 of PyTorch itself, over a backend of its own between two processes, and alone."""
+"""Mode "ghost_fsdp" on the device (device_under_test.py): FSDP2 of PyTorch itself, over a backend of the device between two
+processes, and alone."""
 
 import functools
 import json

@@ -1,4 +1,5 @@
-"""Mode "ghost" where models are on a device (device_under_test.py): on the emulated one, or a GPU, by the kernels that nvcc compiles.
+"""Mode "ghost" where models are on a device (device_under_test.py): the emulated one, or a GPU, by the kernels that nvcc
+compiles.
 
 One start of a script for all scenarios, in a process of its own: PyTorch takes one device of this kind, and one engine.
 """
@@ -14,7 +15,9 @@ from device_under_test import DEVICE, missing
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.emulated_device, pytest.mark.skipif(bool(missing()), reason=missing())]
-only_emulated = pytest.mark.skipif(DEVICE != "emulated", reason="what it looks at is counted or linked for the emulated device alone")
+only_emulated = pytest.mark.skipif(
+    DEVICE != "emulated", reason="what it looks at is counted, or built, for the emulated device alone"
+)
 
 # As on the CPU (test_ghost_sums.py): a few hundred float32 operations between an input and a sum, each within 2^-24 of
 # its terms. Two results within it of one value are within twice that of each other.
