@@ -1,6 +1,7 @@
 """The scripts behind make test-gpu and make bench-gpu, in a copy of the tree where programs are stand-ins that write down
 how they were called: with and without a GPU."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 PYTHON = """#!/bin/bash
 echo "$GHOSTSHARD_TEST_DEVICE|${GHOSTSHARD_MODULES##*/build/}|python $*" >> "$CALLS"
@@ -132,3 +134,20 @@ def test_with_a_gpu_the_python_path_is_tested_there_too(tree):
 def test_a_failing_test_does_not_keep_the_rest_from_running(tree):
     done, calls = tree("run_gpu_tests.sh", FAILS="pytest")
     assert done.returncode == 1 and len(of(calls, "compute-sanitizer ")) == 3
+
+
+# By (device, GPUs of the machine): for how many ranks the tests of the Python path run.
+MACHINES = {("emulated", 0): (1, 2), ("cuda", 0): (), ("cuda", 1): (1,), ("cuda", 2): (1, 2)}
+
+
+@pytest.mark.parametrize("machine, ranks", MACHINES.items(), ids=str)
+def test_each_rank_needs_a_gpu_of_its_own(repository, monkeypatch, machine, ranks):
+    monkeypatch.setenv("GHOSTSHARD_TEST_DEVICE", machine[0])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: machine[1])
+    file = repository / "tests" / "python" / "device" / "device_under_test.py"
+    spec = importlib.util.spec_from_file_location("chosen", file)
+    chosen = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(chosen)
+    said = {count: chosen.missing(count) for count in (1, 2)}
+    assert tuple(count for count, why in said.items() if not why) == ranks
+    assert all(f"{count} rank(s) on NCCL need as many CUDA devices" in why for count, why in said.items() if why)
