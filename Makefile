@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build finetune test test-gpu bench format lint asan tsan clean
+.PHONY: help setup build finetune test test-gpu bench bench-gpu format lint asan tsan clean
 
 PYTHON_BIN := $(CURDIR)/.venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -20,9 +20,11 @@ help:
 	@echo '  make lint       fails where a C++ file is not formatted or clang-tidy finds something'
 	@echo '  make asan       the C++ tests with AddressSanitizer and UBSan; the last line is "N passed, N failed"'
 	@echo '  make tsan       the same with ThreadSanitizer'
-	@echo '  make test-gpu   the CUDA kernels and the engine on them: builds (CUDA toolkit), and tests where there is a GPU'
+	@echo '  make test-gpu   the CUDA kernels and the engine on them, from Python too: builds (CUDA toolkit), tests where there is a GPU'
+	@echo '  make bench-gpu  kernels and steps beside their peers on a GPU: builds, and measures for some 20 minutes where there is one'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
+	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
 
 setup:
@@ -43,6 +45,9 @@ test-gpu: setup
 
 bench: build
 	@tools/run_benches.sh
+
+bench-gpu: setup
+	@tools/run_gpu_benches.sh -j $(JOBS) $(BENCH_FLAGS)
 
 format: setup
 	@tools/format.sh

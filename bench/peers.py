@@ -4,7 +4,11 @@ again and again, in an order that changes, so that whatever else the machine doe
 writes JSON. Ratios are medians over rounds; "/fsdp2" of 0.97 means 3 % slower than without privacy. With
 --largest-batch the texts on a rank grow instead, until a process takes more memory than that.
 
+With --device cuda every rank has a GPU of its own (one rank by default), all engines' processes share it, and peak
+memory is what PyTorch's allocator of the device had given out.
+
     .venv/bin/python bench/peers.py --output bench/results/peers.json
+    GHOSTSHARD_MODULES=build/cuda/python .venv/bin/python bench/peers.py --device cuda --shapes 124M_T1024 --texts 8
     .venv/bin/python bench/peers.py --shapes 21M_T100 --largest-batch 2048
 """
 
@@ -28,15 +32,16 @@ class PythonEngine(Engine):
     answers = len(COLUMNS)
 
 
-def start(engine, shape, microbatches, ranks):
+def start(engine, shape, microbatches, ranks, device):
     sizes = [f"--{key}={value}" for key, value in shape.items() if key != "untied"]
-    command = [sys.executable, str(ROOT / "bench/peers/python_step.py"), engine, *sizes, f"--microbatches={microbatches}"]
+    command = [sys.executable, str(ROOT / "bench/peers/python_step.py"), engine, *sizes,
+               f"--microbatches={microbatches}", f"--device={device}"]
     return PythonEngine(command, ranks)
 
 
-def largest_batch(engine, shape, ranks, limit_mib):
+def largest_batch(engine, shape, ranks, limit_mib, device):
     """Texts on a rank in one microbatch, and the peak memory with them; two steps of each size."""
-    process = start(engine, shape, 1, ranks)
+    process = start(engine, shape, 1, ranks, device)
     texts, fits = 1, (0, 0.0)
     while True:
         peak = max(process.step(f"step {texts}")[2] for _ in range(2))
@@ -48,8 +53,8 @@ def largest_batch(engine, shape, ranks, limit_mib):
     return fits
 
 
-def compare(name, shape, microbatches, ranks, repeats, names):
-    engines = {engine: start(engine, shape, microbatches, ranks) for engine in names}
+def compare(name, shape, microbatches, ranks, repeats, names, device):
+    engines = {engine: start(engine, shape, microbatches, ranks, device) for engine in names}
     series = {engine: [] for engine in names}
     for i in range(repeats + 1):  # the first round warms up
         for engine in (names if i % 2 == 0 else names[::-1]):
@@ -72,21 +77,38 @@ def compare(name, shape, microbatches, ranks, repeats, names):
     return result
 
 
+def shape_of(name, texts):
+    return SHAPES[name] | ({"texts": texts} if texts else {})
+
+
+def name_of_cuda_device(parser, ranks):
+    import torch
+
+    found = torch.cuda.device_count()
+    if found < ranks:
+        parser.error(f"--device cuda --ranks {ranks}: each rank needs a CUDA device of its own, this machine has "
+                     f"{found}")
+    return torch.cuda.get_device_name()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["21M_T100", "21M_T512", "28.9M_T100"])
     parser.add_argument("--engines", nargs="+", choices=ENGINES + ON_REQUEST, default=ENGINES)
     parser.add_argument("--microbatches", nargs="+", type=int, default=[4, 1])
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--ranks", type=int, help="default: 2 on the CPU, 1 on a GPU")
+    parser.add_argument("--texts", type=int, help="on each rank in a microbatch (default: the shape's, a CPU's)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--largest-batch", type=float, metavar="MIB")
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()
-    report = new_report()
+    args.ranks = args.ranks or (2 if args.device == "cpu" else 1)
+    report = new_report(name_of_cuda_device(parser, args.ranks) if args.device == "cuda" else None)
     if args.largest_batch:
         for name in args.shapes:
             for engine in args.engines:
-                texts, peak = largest_batch(engine, SHAPES[name], args.ranks, args.largest_batch)
+                texts, peak = largest_batch(engine, SHAPES[name], args.ranks, args.largest_batch, args.device)
                 report["runs"].append({"shape": name, "engine": engine, "ranks": args.ranks, "texts": texts,
                                        "peak_memory_mib": peak, "limit_mib": args.largest_batch})
                 print(f"{name:11} {engine:22} {texts:5} texts a rank within {args.largest_batch:.0f} MiB", flush=True)
@@ -97,7 +119,8 @@ def main():
           f"{'MB sent':>8} {'gather':>7} {'reduce':>7} {'all':>7}")
     for name in args.shapes:
         for microbatches in args.microbatches:
-            run = compare(name, SHAPES[name], microbatches, args.ranks, args.repeats, args.engines)
+            run = compare(name, shape_of(name, args.texts), microbatches, args.ranks, args.repeats, args.engines,
+                          args.device)
             report["runs"].append(run)
             for engine, row in run["engines"].items():
                 ratios = [row.get(f"{key}_over_{peer}", float("nan")) for key, peer in

@@ -6,6 +6,7 @@ whatever else the machine does hits all alike. Prints a table and writes JSON.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHAPES = {
@@ -26,7 +28,10 @@ SHAPES = {
     "21M_T1024": dict(layers=4, width=512, heads=8, vocab=8192, length=1024, texts=1, untied=True),
     "124M_T100": dict(layers=12, width=768, heads=12, vocab=50257, length=100, texts=8, untied=False),
     "124M_T512": dict(layers=12, width=768, heads=12, vocab=50257, length=512, texts=2, untied=False),
+    "124M_T1024": dict(layers=12, width=768, heads=12, vocab=50257, length=1024, texts=1, untied=False),
+    "355M_T1024": dict(layers=24, width=1024, heads=16, vocab=50257, length=1024, texts=1, untied=False),
 }
+SMALL = [name for name, shape in SHAPES.items() if shape["layers"] == 4]  # for minutes on a CPU
 
 
 PEERS = ["plain", "fsdp2", "fsdp2_accumulate"]
@@ -42,20 +47,24 @@ class Engine:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.ranks = []
+        self.errors = tempfile.TemporaryFile("w+")
         for rank in range(ranks):
             environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks),
                                LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                                OMP_NUM_THREADS="1")
-            self.ranks.append(subprocess.Popen(command, env=environment, text=True, stderr=subprocess.DEVNULL,
+            self.ranks.append(subprocess.Popen(command, env=environment, text=True, stderr=self.errors,
                                                stdin=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                                                stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL))
 
     def step(self, word):
-        self.ranks[0].stdin.write(word + "\n")
-        self.ranks[0].stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer either
+            self.ranks[0].stdin.write(word + "\n")
+            self.ranks[0].stdin.flush()
         answer = self.ranks[0].stdout.readline().split()
         if len(answer) != self.answers:
-            raise SystemExit(f"{self.ranks[0].args[:3]} ended instead of answering {word!r}")
+            self.errors.seek(0)
+            why = self.errors.read()[-2000:]
+            raise SystemExit(f"{self.ranks[0].args[:3]} ended instead of answering {word!r}:\n{why}")
         return [float(value) for value in answer]
 
     def quit(self):
@@ -99,15 +108,17 @@ def compare(name, shape, microbatches, ranks, repeats, binary, names):
     return result
 
 
-def new_report():
+def new_report(device=None):
+    """device: what was measured on, where that is not this CPU."""
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
-    return {"device": f"CPU, {os.cpu_count()} cores, {platform.machine()}", "commit": commit.stdout.strip(),
+    device = device or f"CPU, {os.cpu_count()} cores, {platform.machine()}"
+    return {"device": device, "commit": commit.stdout.strip(),
             "load_before": os.getloadavg(), "runs": []}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=[s for s in SHAPES if not s.startswith("124M")])
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SMALL)
     parser.add_argument("--microbatches", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)

@@ -4,7 +4,8 @@
 
 One line of the file is one example: its author is protected up to (epsilon, delta). --model takes a folder or a name of
 Hugging Face; without it a small model with random weights is trained, to see how things go together. The output folder
-gets the model, the write-ahead ledger and the privacy report.
+gets the model, the write-ahead ledger and the privacy report. Ranks train on GPUs where there is one for each
+(--device).
 """
 
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ranks import add_device_option, meet
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.utils.data import DataLoader, Dataset
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
@@ -54,7 +56,7 @@ def small_model(vocabulary_size: int, end_of_text: int) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(config)
 
 
-def arguments() -> argparse.Namespace:
+def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True, help="UTF-8, one example a line")
     parser.add_argument("--output", type=Path, required=True, help="a new folder")
@@ -67,12 +69,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--clip-norm", type=float, default=0.1)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--max-length", type=int, default=100)
-    return parser.parse_args()
+    add_device_option(parser)
+    return parser
 
 
 def main() -> None:
-    args = arguments()
-    dist.init_process_group("gloo")
+    parser = command_line()
+    args = parser.parse_args()
+    device, mesh = meet(parser, args.device)
     first = dist.get_rank() == 0
     vocabulary = load_vocabulary(args.tokenizer)
     data = Lines(args.texts, vocabulary, args.max_length)
@@ -86,7 +90,7 @@ def main() -> None:
     else:
         model = small_model(vocabulary.size, vocabulary.end_of_text_id)
     model.train()
-    FSDP2Wrapper(model)
+    FSDP2Wrapper(model.to(device), mesh=mesh)
 
     engine = PrivacyEngine(accountant="contour")
     engine.attach_ledger(args.output / "ledger.jsonl")
@@ -107,7 +111,7 @@ def main() -> None:
     for _ in range(args.epochs):
         for batch in loader:
             optimizer.zero_grad()
-            module(**batch).loss.backward()
+            module(**{name: value.to(device) for name, value in batch.items()}).loss.backward()
             optimizer.step()
             done += 1
             if first and (done % max(1, steps // 10) == 0 or done == steps):

@@ -4,7 +4,8 @@
 
 Only adapters are trained, so per-example gradients are small and any length is cheap. `wrap_model=False` returns a
 handle beside the model, which is used as ever and given back by `cleanup()`. Each line of the file is one example.
-Without --model a small Llama with random weights is trained on bytes, to see how things go together.
+Without --model a small Llama with random weights is trained on bytes, to see how things go together. Ranks train on
+GPUs where there is one for each (--device).
 """
 
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from ranks import add_device_option, meet
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.utils.data import DataLoader
@@ -48,7 +50,7 @@ def padded(examples: list[list[int]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": (labels != -100).long(), "labels": labels}
 
 
-def arguments() -> argparse.Namespace:
+def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True, help="UTF-8, one example a line")
     parser.add_argument("--output", type=Path, required=True, help="a new folder")
@@ -60,12 +62,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--clip-norm", type=float, default=0.1)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--max-length", type=int, default=128)
-    return parser.parse_args()
+    add_device_option(parser)
+    return parser
 
 
 def main() -> None:
-    args = arguments()
-    dist.init_process_group("gloo")
+    parser = command_line()
+    args = parser.parse_args()
+    device, mesh = meet(parser, args.device)
     first = dist.get_rank() == 0
     texts = [line.strip() for line in args.texts.read_text(encoding="utf-8").splitlines() if line.strip()]
     data = encoded(texts, args.model, args.max_length)
@@ -78,7 +82,7 @@ def main() -> None:
     adapters = LoraConfig(r=args.rank, lora_alpha=2 * args.rank, lora_dropout=0.0, target_modules="all-linear")
     model = get_peft_model(base, adapters)
     model.train()
-    FSDP2Wrapper(model)
+    FSDP2Wrapper(model.to(device), mesh=mesh)
 
     engine = PrivacyEngine(accountant="contour")
     engine.attach_ledger(args.output / "ledger.jsonl")
@@ -96,7 +100,7 @@ def main() -> None:
     for epoch in range(args.epochs):
         for batch in loader:
             optimizer.zero_grad()
-            model(**batch).loss.backward()
+            model(**{name: value.to(device) for name, value in batch.items()}).loss.backward()
             optimizer.step()
         if first:
             print(f"epoch {epoch + 1}/{args.epochs}  epsilon {engine.get_epsilon(delta):.3f}", flush=True)

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <chrono>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -13,6 +14,9 @@ namespace ghostshard::fsdp {
 // Makes the device the current one of this thread, and LibTorch's operations on it those whose results repeat; for a
 // program's beginning. An index is given. std::invalid_argument where this build or this machine does not have it.
 void take_device(at::Device device);
+
+// What its driver calls a device that is not the CPU.
+std::string drivers_name(at::Device device);
 
 struct BackendEndpoint {
   c10::intrusive_ptr<c10d::Store> store;  // its keys belong to this communicator

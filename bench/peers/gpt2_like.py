@@ -31,7 +31,7 @@ class Gpt2Like(nn.Module):
         self.head = nn.Linear(width, vocab, bias=False)
 
     def forward(self, ids):
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]).repeat(len(ids), 1))
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1))
         for block in self.h:
             x = block(x)
         return self.head(self.ln_f(x))

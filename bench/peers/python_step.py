@@ -5,6 +5,9 @@ processor time, peak memory in MiB, MB on the loopback interface (of all ranks t
 that rank 0 has to send by kind of collective: all-gather, reduce-scatter, all-reduce (by the algorithms that send least;
 Gloo's may send more).
 
+On a GPU (--device cuda, rank r of the host on device r) the clock is read when the device is done, and peak memory is
+the device's, of PyTorch's allocator.
+
 Engines: fsdp2 (PyTorch's fully_shard per block, no privacy), fsdp2_accumulate (the same, gradients reduced with the last
 microbatch), ghostshard, ghostshard_accumulate, ghostshard_two_passes (memory_budget=0), opacus_fsdp (Opacus' ghost_fsdp), opacus_dpddp (Opacus' ghost, model
 whole on every rank).
@@ -21,6 +24,7 @@ import torch
 import torch.distributed as dist
 from gpt2_like import Gpt2Like
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -28,10 +32,10 @@ SIZES = {"layers": 4, "width": 512, "heads": 8, "vocab": 8192, "length": 100, "t
 
 
 class Plain:
-    def __init__(self, model, accumulate):
+    def __init__(self, model, mesh, accumulate):
         for block in model.h:
-            fully_shard(block)
-        self.model = fully_shard(model)
+            fully_shard(block, mesh=mesh)
+        self.model = fully_shard(model, mesh=mesh)
         self.optimizer = optimizer_of(model)
         self.accumulate = accumulate
 
@@ -69,16 +73,17 @@ def optimizer_of(model):
 
 def build(engine, args):
     torch.manual_seed(1)
-    model = Gpt2Like(args.layers, args.width, args.heads, args.vocab, args.length)
+    model = Gpt2Like(args.layers, args.width, args.heads, args.vocab, args.length).to(args.device)
+    mesh = init_device_mesh(args.device, (dist.get_world_size(),))
     if engine.startswith("fsdp2"):
-        return Plain(model, engine.endswith("accumulate"))
+        return Plain(model, mesh, engine.endswith("accumulate"))
     if engine.startswith("ghostshard"):
         from ghostshard import FSDP2Wrapper, PrivacyEngine
 
         options = {"accumulate": engine.endswith("accumulate")}
         if engine.endswith("two_passes"):
             options["memory_budget"] = 0
-        return Private(FSDP2Wrapper(model), PrivacyEngine(), "ghost_fsdp", **options)
+        return Private(FSDP2Wrapper(model, mesh=mesh), PrivacyEngine(), "ghost_fsdp", **options)
     from opacus import PrivacyEngine
     from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
     from opacus.utils.fsdp_utils import FSDP2Wrapper
@@ -118,15 +123,39 @@ def loopback_bytes():
         return next((int(line.split(":")[1].split()[8]) for line in devices if line.strip().startswith("lo:")), 0)
 
 
+class Place:
+    """The host, or this rank's GPU."""
+
+    def __init__(self, device):
+        self.device, self.on_gpu = device, device == "cuda"
+        if self.on_gpu:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("cpu:gloo,cuda:nccl" if self.on_gpu else "gloo")
+
+    def wait(self):
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+    def peak_mib(self):
+        if self.on_gpu:
+            return torch.cuda.max_memory_allocated() / 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+    def batch(self, vocabulary, shape):
+        return tuple(torch.randint(vocabulary, shape).to(self.device) for _ in range(2))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine")
     for name, value in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    dist.init_process_group("gloo")
+    place = Place(args.device)
+    control = dist.new_group(backend="gloo")
     engine = build(args.engine, args)
     traffic = Traffic(engine.module.engine if args.engine.startswith("ghostshard") else None)
     batches = {}
@@ -136,23 +165,24 @@ def main():
             word, *number = sys.stdin.readline().split() or ["quit"]
             if word == "step":
                 texts[0] = int(number[0]) if number else args.texts
-        dist.broadcast(texts, 0)
+        dist.broadcast(texts, 0, group=control)
         if not texts.item():
             break
         shape = (texts.item(), args.length)
         if shape not in batches:
             torch.manual_seed(100 + dist.get_rank())
-            batches[shape] = [(torch.randint(args.vocab, shape), torch.randint(args.vocab, shape))
-                              for _ in range(args.microbatches)]
+            batches[shape] = [place.batch(args.vocab, shape) for _ in range(args.microbatches)]
+            place.wait()
         before, sent = traffic.so_far(), loopback_bytes()
         wall, processor = time.perf_counter(), time.process_time()
         engine.step(batches[shape])
+        place.wait()
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
-        dist.barrier()
+        dist.barrier(group=control)
         if dist.get_rank() == 0:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            sent = (loopback_bytes() - sent) / 1e6
             kinds = " ".join(f"{(now - before[kind]) / 1e6:.2f}" for kind, now in traffic.so_far().items())
-            print(f"{wall:.6f} {processor:.6f} {peak:.1f} {(loopback_bytes() - sent) / 1e6:.2f} {kinds}", flush=True)
+            print(f"{wall:.6f} {processor:.6f} {place.peak_mib():.1f} {sent:.2f} {kinds}", flush=True)
     dist.destroy_process_group()
 
 

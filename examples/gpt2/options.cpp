@@ -105,6 +105,8 @@ fsdp::MeshShape mesh_of(const std::string& text) {
   }
 }
 
+}  // namespace
+
 at::Device device_of(const std::string& text) {
   const std::string cuda = "cuda";
   if (text == "cpu") return at::kCPU;
@@ -114,8 +116,6 @@ at::Device device_of(const std::string& text) {
   must(digits, "--device must be cpu, cuda (each rank the device of its LOCAL_RANK) or cuda:N, got '" + text + "'");
   return {at::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(index))};
 }
-
-}  // namespace
 
 std::optional<Options> parse_options(int argc, const char* const* argv) {
   Options o;

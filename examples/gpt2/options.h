@@ -78,6 +78,9 @@ struct Options {
   bool generating() const { return generate || generate_tokens; }
 };
 
+// cpu, cuda or cuda:N; std::invalid_argument with a sentence for anything else.
+at::Device device_of(const std::string& text);
+
 // Throws std::invalid_argument with one sentence for anything wrong. Returns nothing if --help or --version was asked
 // for and answered.
 std::optional<Options> parse_options(int argc, const char* const* argv);

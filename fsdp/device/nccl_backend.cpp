@@ -1,6 +1,8 @@
 // The one file that sees NCCL's headers. Linked in the preset cuda; absent.cpp is linked elsewhere.
 #include <ATen/Context.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
 
 #include <cstdlib>
 #include <stdexcept>
@@ -29,6 +31,12 @@ void take_device(at::Device device) {
   // key repeats itself. cuBLAS reads its variable when it starts; a value of the user's stays.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);  // NOLINT(concurrency-mt-unsafe): before threads
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+}
+
+std::string drivers_name(at::Device device) {
+  cudaDeviceProp properties{};
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index()));
+  return properties.name;
 }
 
 c10::intrusive_ptr<c10d::Backend> make_device_backend(const BackendEndpoint& endpoint, at::Device device) {

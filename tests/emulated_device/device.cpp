@@ -4,9 +4,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 
 #include "tests/emulated_device/memory.h"
@@ -15,7 +18,7 @@
 namespace ghostshard::emulation {
 namespace {
 
-class DeviceAllocator final : public c10::Allocator {
+class DeviceAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* const memory = allocate_device_bytes(bytes);
@@ -25,6 +28,19 @@ class DeviceAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override {
     if (bytes > 0) std::memcpy(host_view(to), host_view(from), bytes);
   }
+  // Nothing is kept for later.
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    auto& bytes = stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+    bytes.current = static_cast<int64_t>(device_bytes_in_use());
+    bytes.peak = static_cast<int64_t>(device_bytes_peak());
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override { reset_device_bytes_peak(); }
 };
 
 // One device with one stream, on which everything is done at once.
@@ -34,13 +50,15 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1
   c10::Stream getStream(c10::Device) const noexcept override { return stream(); }
   c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
   c10::Stream exchangeStream(c10::Stream) const noexcept override { return stream(); }
-  // An event is how many copies to the host were asked for before it, and one.
+  // An event is the time at which it was recorded, and what was asked for before it.
   void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
-    *event = reinterpret_cast<void*>(copies_so_far() + 1);  // NOLINT(performance-no-int-to-ptr)
+    if (*event == nullptr) *event = new Recorded;
+    *static_cast<Recorded*>(*event) = {Clock::now(), copies_so_far()};
   }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Recorded*>(event); }
   void synchronizeEvent(void* event) const override {
     count_wait();
-    finish_copies(reinterpret_cast<int64_t>(event) - 1);
+    finish_copies(static_cast<Recorded*>(event)->copies);
   }
   void synchronizeStream(const c10::Stream&) const override { synchronizeDevice(0); }
   void synchronizeDevice(c10::DeviceIndex) const override {
@@ -49,8 +67,17 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1
   }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
+  double elapsedTime(void* from, void* to, c10::DeviceIndex) const override {
+    const auto passed = static_cast<Recorded*>(to)->time - static_cast<Recorded*>(from)->time;
+    return std::chrono::duration<double, std::milli>(passed).count();
+  }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct Recorded {
+    Clock::time_point time;
+    int64_t copies;
+  };
   static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, device()); }
 };
 

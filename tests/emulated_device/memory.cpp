@@ -12,7 +12,6 @@
 #include <mutex>
 #include <new>
 #include <system_error>
-#include <utility>
 
 #include "fsdp/places.h"
 
@@ -75,9 +74,13 @@ class Arena {
     return in_use_;
   }
 
-  size_t take_peak() {
+  size_t peak() {
     const std::lock_guard lock(book_);
-    return std::exchange(peak_, in_use_);
+    return peak_;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(book_);
+    peak_ = in_use_;
   }
 
   void open() {
@@ -143,7 +146,8 @@ void free_device_bytes(void* device_address) noexcept {
   if (device_address != nullptr) arena().free(device_address);
 }
 size_t device_bytes_in_use() { return arena().in_use(); }
-size_t take_device_bytes_peak() { return arena().take_peak(); }
+size_t device_bytes_peak() { return arena().peak(); }
+void reset_device_bytes_peak() { arena().reset_peak(); }
 bool is_device_address(const void* address) { return arena().holds(address); }
 void* host_view(const void* device_address) {
   return device_address == nullptr ? nullptr : arena().host_view(device_address);

@@ -14,8 +14,9 @@ namespace ghostshard::emulation {
 void* allocate_device_bytes(size_t bytes);
 void free_device_bytes(void* device_address) noexcept;
 size_t device_bytes_in_use();
-// The most that was in use since the last call.
-size_t take_device_bytes_peak();
+// The most that was in use since it was last reset.
+size_t device_bytes_peak();
+void reset_device_bytes_peak();
 bool is_device_address(const void* address);
 
 // Where the host can read and write what is at this device address.

@@ -1,6 +1,7 @@
-"""Mode "ghost_fsdp" on the emulated device: started by torchrun, writes JSON to the file named first. See test_fsdp_on_device.py.
+"""Mode "ghost_fsdp" on the device (device_under_test.py): started by torchrun, writes JSON to the file named first. See
+test_fsdp_on_device.py.
 
-    torchrun --nproc_per_node 2 fsdp_main.py results.json 2        # or 2x1: (replicate ×) shard
+    torchrun --nproc_per_node 2 fsdp_main.py results.json 2 mlp noise       # or 2x1: (replicate ×) shard; scenarios
 
 The default group moves tensors of the device and nothing else, as one of NCCL does.
 """
@@ -13,9 +14,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from on_device import DEVICE, here, take_emulated_engine, there
+from on_device import BACKEND, DEVICE, here, take_engine, there
 
-take_emulated_engine()
+take_engine()
 
 import oracle  # noqa: E402
 import packed  # noqa: E402
@@ -183,17 +184,16 @@ SCENARIOS: dict[str, Callable] = {
     "refusals": refusals,
     "checkpoint": checkpoint,
 }
-FEW = ("mlp", "gpt2_two_passes", "noise")  # on the other meshes
 
 
 def main() -> None:
     global CONTROL
     results, shape = sys.argv[1], [int(extent) for extent in sys.argv[2].split("x")]
-    dist.init_process_group("staged")
+    dist.init_process_group(BACKEND)
     CONTROL = dist.new_group(backend="gloo")
     mesh = init_device_mesh(DEVICE, tuple(shape), mesh_dim_names=("replicate", "shard")[-len(shape) :])
     found = {}
-    for name in sys.argv[3:] or (SCENARIOS if shape == [2] else FEW):
+    for name in sys.argv[3:]:
         print(f"rank {dist.get_rank()}: {name}", file=sys.stderr, flush=True)
         found[name] = SCENARIOS[name](mesh)
     report_and_leave(results, found)

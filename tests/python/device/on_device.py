@@ -1,8 +1,9 @@
-"""The emulated device (tests/emulated_device) as PyTorch's: its name is "emulated". For scripts of their own process.
+"""The device of these tests (device_under_test.py), made ready. For scripts of their own process.
 
-What a device's maker gives PyTorch beside its operations is here: the module torch.emulated with streams and events
-(everything is done at once, so they do nothing), generators, and the backend of torch.distributed ("staged",
-staged_backend.h), which is all that a default group has that is made with it, as with NCCL.
+What a device's maker gives PyTorch beside its operations is here for the emulated one (tests/emulated_device): the
+module torch.emulated with streams and events (everything is done at once, so they do nothing), generators, and the
+backend of torch.distributed ("staged", staged_backend.h), which is all that a default group has that is made with it,
+as with NCCL.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from device_under_test import BACKEND, DEVICE, missing
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "ghost")]
 BUILT = Path(os.environ.get("GHOSTSHARD_EMULATED", HERE.parents[2] / "build" / "release" / "python-emulated"))
-DEVICE = "emulated"
 
 
 def _module(name: str) -> Any:
@@ -44,11 +45,38 @@ def event(*_: Any, **__: Any) -> torch.Event:
     return torch.Event(DEVICE)
 
 
-coins = torch.Generator().manual_seed(1)  # of layers that draw on the device
+coins = torch.Generator().manual_seed(1)  # of layers that draw on the emulated device
+
+
+def tossed(shape: torch.Size) -> torch.Tensor:
+    """Uniform numbers of the device's own generator."""
+    return torch.rand(shape, device=DEVICE) if DEVICE == "cuda" else torch.rand(shape, generator=coins).to(DEVICE)
+
+
+class Cuda:
+    """What tests see of a GPU."""
+
+    @staticmethod
+    def bytes_in_use() -> int:
+        return torch.cuda.memory_allocated()
+
+
+def take_cuda() -> type[Cuda]:
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if why := missing(local_rank + 1):
+        raise SystemExit(why)
+    torch.cuda.set_device(local_rank)
+    # A second pass must repeat the first (docs/cuda.md), and the oracle's tolerance is float32's.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    return Cuda
 
 
 def register_device() -> Any:
-    """Returns the module emulated (emulated_module.cpp)."""
+    """Returns what tests see of the device: the module emulated (emulated_module.cpp), or Cuda."""
+    if DEVICE == "cuda":
+        return take_cuda()
     emulated = _module("emulated")
     module = types.ModuleType(f"torch.{DEVICE}")
     module.__dict__.update(
@@ -65,12 +93,15 @@ def register_device() -> Any:
     def staged(store: dist.Store, rank: int, size: int, timeout: Any) -> Any:
         return emulated.staged_backend(dist.ProcessGroupGloo(store, rank, size, timeout))
 
-    dist.Backend.register_backend("staged", staged, devices=[DEVICE])
+    dist.Backend.register_backend(BACKEND, staged, devices=[DEVICE])
     return emulated
 
 
-def take_emulated_engine() -> Any:
-    """The engine that computes there, in the place of ghostshard's own. Before that is loaded."""
+def take_engine() -> Any:
+    """The engine that computes there, in the place of ghostshard's own, before that is loaded; for a GPU it is
+    ghostshard's own, of the preset cuda."""
+    if DEVICE == "cuda":
+        return register_device()
     from ghostshard import _native
 
     name = "ghostshard._native.engine"

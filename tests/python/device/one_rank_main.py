@@ -1,4 +1,4 @@
-"""Mode "ghost" on the emulated device, in one process: see test_on_device.py.
+"""Mode "ghost" on the device (device_under_test.py), in one process: see test_on_device.py.
 
     one_rank_main.py results.json [scenario ...]
 """
@@ -10,9 +10,9 @@ import json
 import sys
 from collections.abc import Callable
 
-from on_device import DEVICE, here, take_emulated_engine, there
+from on_device import DEVICE, here, take_engine, there
 
-emulated = take_emulated_engine()
+seen = take_engine()
 
 import oracle  # noqa: E402
 import refusals  # noqa: E402
@@ -66,7 +66,7 @@ def some_sums() -> dict[str, dict[str, float]]:
 
 
 SCENARIOS: dict[str, Callable] = {
-    "sums": some_sums, "whole_run": whole_run, **steps.scenarios(emulated), **refusals.SCENARIOS,
+    "sums": some_sums, "whole_run": whole_run, **steps.scenarios(seen), **refusals.SCENARIOS,
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from models import CASES, class_loss
-from on_device import DEVICE, coins, there
+from on_device import DEVICE, there, tossed
 from private import Private
 from torch import nn
 
@@ -41,7 +41,7 @@ class Mask(nn.Module):
         self.meeting = meeting
 
     def forward(self, x):
-        mask = (torch.rand(x.shape, generator=coins) < 0.5).to(x.device)
+        mask = tossed(x.shape) < 0.5
         y = x * mask
         return y + y.mean(0, keepdim=True).detach() if self.meeting else y
 

@@ -1,4 +1,5 @@
-"""Mode "ghost" where models are on a device: on the emulated one, by the kernels that nvcc compiles.
+"""Mode "ghost" where models are on a device (device_under_test.py): the emulated one, or a GPU, by the kernels that nvcc
+compiles.
 
 One start of a script for all scenarios, in a process of its own: PyTorch takes one device of this kind, and one engine.
 """
@@ -10,9 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from device_under_test import DEVICE, missing
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.emulated_device
+pytestmark = [pytest.mark.emulated_device, pytest.mark.skipif(bool(missing()), reason=missing())]
+only_emulated = pytest.mark.skipif(
+    DEVICE != "emulated", reason="what it looks at is counted, or built, for the emulated device alone"
+)
 
 # As on the CPU (test_ghost_sums.py): a few hundred float32 operations between an input and a sum, each within 2^-24 of
 # its terms. Two results within it of one value are within twice that of each other.
@@ -88,6 +93,7 @@ def test_memory_of_a_step_goes_back(results):
     assert later == [first] * len(later)
 
 
+@only_emulated
 def test_the_host_waits_for_ids_and_targets_alone(results):
     """docs/cuda.md: five times for the ids of a tied table and of positions; twice for the criterion, whether targets are in
     range and whether a probability is too small for its logarithm. The first microbatch also looks whether examples meet.
@@ -102,7 +108,7 @@ def test_a_model_may_be_moved_between_steps(results):
 
 
 REFUSED = {
-    "partly_on_the_device": "ValueError: all parameters of a model must be on one device, but '0.weight' is on cpu and '2.weight' on emulated:0",
+    "partly_on_the_device": f"ValueError: all parameters of a model must be on one device, but '0.weight' is on cpu and '2.weight' on {DEVICE}:0",
     "on_meta": "ValueError: parameter '0.weight' is on device meta, where it has no values",
     "examples_meet": "an example's output must not depend on other examples",
     "moved_within_a_step": "RuntimeError: parameters may be frozen, unfrozen or moved to another device between steps, not between",
@@ -118,6 +124,7 @@ def test_coins_of_the_device_are_tossed_the_same_again(results):
     assert results["coins_come_again"] == ""
 
 
+@only_emulated
 def test_a_build_without_kernels_says_so(tmp_path):
     file = tmp_path / "results.json"
     run_script("without_kernels_main.py", str(file))
@@ -131,5 +138,5 @@ def test_a_whole_run_with_ledger_and_checkpoint(results):
     steps = found.pop("steps_charged")
     assert steps == found.pop("lines_of_the_ledger") == 15  # three epochs of 5 steps
     assert found == {
-        "weights_come_back": True, "on_the_device": True, "states_on_the_device": ["emulated"], "finite": True,
+        "weights_come_back": True, "on_the_device": True, "states_on_the_device": [DEVICE], "finite": True,
     }  # fmt: skip

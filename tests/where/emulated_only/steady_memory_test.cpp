@@ -47,13 +47,13 @@ TEST_P(SteadyMemory, TakesAsMuchInTheLastStepAsInTheThird) {
     const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());
     Use third{};
     for (int64_t step = 0; step < c.steps; ++step) {
-      if (mesh.world_size() == 1) (void)emulation::take_device_bytes_peak();
+      if (mesh.world_size() == 1) emulation::reset_device_bytes_peak();
       const auto batches = sampler.draw_local({step}, /*microbatch=*/1, data.row_counts());
       auto sum = clipped_batch(model, clipper, data, batches, mechanism, {step});
       optimizer.step(mechanism.release(std::move(sum), {step}), 1e-3);
       mesh.control().barrier();
       // Ranks share the device; how their peaks meet is up to the threads.
-      const size_t peak = mesh.world_size() > 1 ? 0 : emulation::take_device_bytes_peak();
+      const size_t peak = mesh.world_size() > 1 ? 0 : emulation::device_bytes_peak();
       const Use now{peak, emulation::device_bytes_in_use()};
       mesh.control().barrier();
       if (step == 2) third = now;
