@@ -2,6 +2,7 @@
 test_fsdp_on_device.py.
 
     torchrun --nproc_per_node 2 fsdp_main.py results.json 2 mlp noise       # or 2x1: (replicate ×) shard; scenarios
+    torchrun --nproc_per_node 2 fsdp_main.py results.json tensor2 megatron  # a tensor-parallel axis
 
 The default group moves tensors of the device and nothing else, as one of NCCL does.
 """
@@ -20,6 +21,7 @@ take_engine()
 
 import oracle  # noqa: E402
 import packed  # noqa: E402
+import tensor_parallel_main as tensor_parallel  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from leaving import report_and_leave  # noqa: E402
@@ -171,7 +173,27 @@ def checkpoint(mesh) -> dict[str, bool]:
     }
 
 
+def cut_along(cut: Callable, build: Callable[[], nn.Module] = tensor_parallel.Stack, **options) -> Callable:
+    """Layers cut over the mesh's only axis; the model is not sharded otherwise."""
+
+    def run(mesh) -> float:
+        torch.manual_seed(11)
+        model, batches = build(), tokens()
+        expected = oracle.clipped_sum(copy.deepcopy(model), next_token_loss, batches, 0.5)
+        model.to(DEVICE)
+        cut(model, mesh)
+        private = Private(model, 0.5, **options)
+        assert private.engine.ranks.model_ranks == mesh.size()
+        return oracle.worst_difference(here(private.step(next_token_loss, there(batches))), expected)
+
+    return run
+
+
 SCENARIOS: dict[str, Callable] = {
+    "megatron": cut_along(tensor_parallel.megatron),
+    "along_the_sequence": cut_along(tensor_parallel.along_the_sequence),
+    "words_by_columns": cut_along(tensor_parallel.words_by_columns),
+    "megatron_two_passes": cut_along(tensor_parallel.megatron, memory_budget=0),
     **{name: of(name) for name in ("mlp", "language_tied_and_embedded_twice", "conv2d", "layer_without_a_rule")},
     "gpt2": sums(gpt2, tokens, next_token_loss, 0.5),
     "gpt2_accumulated": sums(gpt2, tokens, next_token_loss, 0.5, accumulate=True),
@@ -188,10 +210,11 @@ SCENARIOS: dict[str, Callable] = {
 
 def main() -> None:
     global CONTROL
-    results, shape = sys.argv[1], [int(extent) for extent in sys.argv[2].split("x")]
+    results, tensor = sys.argv[1], sys.argv[2].startswith("tensor")
+    shape = [int(extent) for extent in sys.argv[2].removeprefix("tensor").split("x")]
     dist.init_process_group(BACKEND)
     CONTROL = dist.new_group(backend="gloo")
-    mesh = init_device_mesh(DEVICE, tuple(shape), mesh_dim_names=("replicate", "shard")[-len(shape) :])
+    mesh = init_device_mesh(DEVICE, tuple(shape), mesh_dim_names=("tensor",) if tensor else ("replicate", "shard")[-len(shape) :])
     found = {}
     for name in sys.argv[3:]:
         print(f"rank {dist.get_rank()}: {name}", file=sys.stderr, flush=True)

@@ -14,6 +14,7 @@ from on_device import DEVICE, here, take_engine, there
 
 seen = take_engine()
 
+import narrow  # noqa: E402
 import oracle  # noqa: E402
 import refusals  # noqa: E402
 import steps  # noqa: E402
@@ -67,6 +68,7 @@ def some_sums() -> dict[str, dict[str, float]]:
 
 SCENARIOS: dict[str, Callable] = {
     "sums": some_sums, "whole_run": whole_run, **steps.scenarios(seen), **refusals.SCENARIOS,
+    **narrow.SCENARIOS,
 }  # fmt: skip
 
 

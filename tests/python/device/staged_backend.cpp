@@ -109,6 +109,23 @@ c10::intrusive_ptr<c10d::Work> StagedBackend::_reduce_scatter_base(at::Tensor& o
   return staged(std::move(work), {{out, own}}, {all});
 }
 
+c10::intrusive_ptr<c10d::Work> StagedBackend::reduce_scatter_tensor_coalesced(
+    std::vector<at::Tensor>& outs, std::vector<at::Tensor>& ins, const c10d::ReduceScatterOptions& options) {
+  Works works;
+  for (size_t i = 0; i < outs.size(); ++i) works.push_back(_reduce_scatter_base(outs[i], ins[i], options));
+  return c10::make_intrusive<StagedWork>(std::move(works), Pairs{}, std::vector<at::Tensor>{});
+}
+
+c10::intrusive_ptr<c10d::Work> StagedBackend::allreduce_coalesced(std::vector<at::Tensor>& tensors,
+                                                                  const c10d::AllreduceCoalescedOptions& options) {
+  Works works;
+  for (at::Tensor& tensor : tensors) {
+    std::vector<at::Tensor> one{tensor};
+    works.push_back(allreduce(one, options));
+  }
+  return c10::make_intrusive<StagedWork>(std::move(works), Pairs{}, std::vector<at::Tensor>{});
+}
+
 c10::intrusive_ptr<c10d::Work> StagedBackend::broadcast(std::vector<at::Tensor>& tensors,
                                                         const c10d::BroadcastOptions& options) {
   return staged_in_place(tensors.front(), [&](auto& here) { return below_->broadcast(here, options); });
@@ -117,6 +134,20 @@ c10::intrusive_ptr<c10d::Work> StagedBackend::broadcast(std::vector<at::Tensor>&
 c10::intrusive_ptr<c10d::Work> StagedBackend::allreduce(std::vector<at::Tensor>& tensors,
                                                         const c10d::AllreduceOptions& options) {
   return staged_in_place(tensors.front(), [&](auto& here) { return below_->allreduce(here, options); });
+}
+
+c10::intrusive_ptr<c10d::Work> StagedBackend::scatter(std::vector<at::Tensor>& outs,
+                                                      std::vector<std::vector<at::Tensor>>& ins,
+                                                      const c10d::ScatterOptions& options) {
+  std::vector<at::Tensor> own{on_host_like(outs.front())};
+  std::vector<std::vector<at::Tensor>> parts;  // of the root alone
+  for (const auto& of_all : ins) {
+    parts.emplace_back();
+    for (const at::Tensor& part : of_all) parts.back().push_back(part.cpu());
+  }
+  auto work = below_->scatter(own, parts, options);
+  return staged(std::move(work), {{outs.front(), own.front()}},
+                parts.empty() ? std::vector<at::Tensor>{} : parts.front());
 }
 
 c10::intrusive_ptr<c10d::Work> StagedBackend::barrier(const c10d::BarrierOptions& /*options*/) {

@@ -140,3 +140,19 @@ def test_a_whole_run_with_ledger_and_checkpoint(results):
     assert found == {
         "weights_come_back": True, "on_the_device": True, "states_on_the_device": [DEVICE], "finite": True,
     }  # fmt: skip
+
+
+def test_autocast_sums_are_the_cpus(results):
+    """Both are autocast's gradients up to its own roundings, 2^-9 each, that may fall otherwise (test_autocast.py)."""
+    assert {name: apart for name, apart in results["narrow"]["sums_apart"].items() if apart >= 8 * 2**-9} == {}
+
+
+def test_no_example_of_autocast_exceeds_the_clip_norm(results):
+    for name, lengths in results["narrow"]["lengths"].items():
+        assert 0.99 < min(lengths) <= max(lengths) <= 1 + 1e-6, name
+    assert max(results["narrow"]["cancelling"]) <= 1 + 1e-6
+
+
+def test_no_example_of_a_model_in_bfloat16_exceeds_the_clip_norm(results):
+    lengths = results["narrow"]["in_bfloat16"]
+    assert 0.99 < min(lengths) <= max(lengths) <= 1 + 2**-9
