@@ -68,12 +68,17 @@ inline void require_parts(const NormParts& parts, int64_t units, at::Device devi
   }
 }
 
-// Ids int64 [N], every one in [0, table_rows).
-inline void require_ids(const char* op, const at::Tensor& ids, const Segments& segments, int64_t table_rows) {
-  require_dense_cpu(op, "ids", ids);
+// Ids int64 [N].
+inline void require_id_rows(const char* op, const at::Tensor& ids, const Segments& segments, at::Device device) {
+  require_dense(op, "ids", ids, device);
   require(ids.dim() == 1 && ids.scalar_type() == at::kLong && ids.size(0) == segments.rows(), op,
           ": ids must be int64 of one per row, ", segments.rows(), "; got ", ids.scalar_type(), " of shape ",
           ids.sizes());
+}
+
+// And every one in [0, table_rows).
+inline void require_ids(const char* op, const at::Tensor& ids, const Segments& segments, int64_t table_rows) {
+  require_id_rows(op, ids, segments, at::kCPU);
   const int64_t* id = ids.const_data_ptr<int64_t>();
   for (int64_t s = 0; s < ids.size(0); ++s) {
     require(id[s] >= 0 && id[s] < table_rows, op, ": every id must be in [0, ", table_rows, "); got ids[", s,

@@ -4,22 +4,6 @@
 #include "kernels/device/placement.h"
 
 namespace ghostshard::kernels {
-namespace {
-
-void require_device_ids(const char* op, const at::Tensor& ids, const Segments& segments, int64_t table_rows,
-                        at::Device device) {
-  require_dense(op, "ids", ids, device);
-  if (ids.scalar_type() == at::kLong && ids.dim() == 1 && ids.size(0) == segments.rows()) {
-    if (ids.numel() == 0) return;
-    const auto [least, most] = at::aminmax(ids);
-    const at::Tensor both = at::stack({least, most}).cpu();  // waited for once
-    const auto* range = both.const_data_ptr<int64_t>();
-    if (range[0] >= 0 && range[1] < table_rows) return;
-  }
-  require_ids(op, ids.cpu(), segments, table_rows);  // says what is wrong
-}
-
-}  // namespace
 
 RowsWorkspace::RowsWorkspace(const DeviceRowPair& rows, const at::Tensor& like, const Segments& segments)
     : like_(like),
@@ -48,7 +32,7 @@ CheckedLookup::CheckedLookup(const char* op, const at::Tensor& ids, const at::Te
   require(e.defined(), op, ": e must be a tensor; got an undefined one");
   const device::Matrix rows = device_matrix(op, "e", e, e.device());
   require_rows(op, "e", e, segments);
-  require_device_ids(op, ids, segments, table_rows, e.device());
+  require_id_rows(op, ids, segments, e.device());
   offsets = uploaded(segments.offsets(), e);
   lookup = {.ids = ids.const_data_ptr<int64_t>(),
             .e = rows,

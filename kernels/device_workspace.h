@@ -34,8 +34,7 @@ struct DeviceTiles {
   device::UnitTiles tiles;
 };
 
-// A table lookup whose shapes fit and whose ids are in range; std::invalid_argument otherwise. Waits for the device
-// once: an id out of range must be an error here, and not a write beyond the table.
+// A table lookup whose shapes fit; std::invalid_argument otherwise. Nobody waits to see whether its ids are in range.
 struct CheckedLookup {
   CheckedLookup(const char* op, const at::Tensor& ids, const at::Tensor& e, const Segments& segments,
                 int64_t table_rows);

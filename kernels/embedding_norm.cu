@@ -17,11 +17,12 @@ void sort_lookup(const Lookup& lookup, const LookupOrder& order, bool by_unit, S
          {.ids = lookup.ids,
           .count = lookup.e.rows,
           .units = lookup.units,
-          .table_rows = by_unit ? lookup.table_rows : 0,
+          .places = {lookup.table_rows},
+          .by_unit = by_unit,
           .keys = order.keys,
           .rows = order.rows});
   if (lookup.e.rows > 0) {
-    sort_pairs(order, lookup.e.rows, lookup.table_rows * (by_unit ? lookup.units.count : 1), stream);
+    sort_pairs(order, lookup.e.rows, Places{lookup.table_rows}.of_unit() * (by_unit ? lookup.units.count : 1), stream);
   }
 }
 
@@ -35,6 +36,7 @@ void launch_runs(const Lookup& lookup, const LookupOrder& order, const float* fa
           .count = lookup.e.rows,
           .columns = lookup.e.columns,
           .units = lookup.units,
+          .places = {lookup.table_rows},
           .keys = order.sorted_keys,
           .rows = order.sorted_rows,
           .factors = factors,
@@ -54,6 +56,7 @@ void add_lookup_norms(const Lookup& lookup, const LookupOrder& order, const Look
            {.e = static_cast<const Type*>(lookup.e.data),
             .count = lookup.e.rows,
             .columns = lookup.e.columns,
+            .places = {lookup.table_rows},
             .keys = order.sorted_keys,
             .rows = order.sorted_rows,
             .squares = work.squares,
@@ -82,7 +85,6 @@ int64_t held_chunks(int64_t elements_of_a_unit) { return ceil_div(elements_of_a_
 // NOLINTNEXTLINE(readability-non-const-parameter): the kernel writes partials
 void add_lookups_to_held(const Lookup& lookup, const LookupOrder& order, void* held, double* partials,
                          const Parts& parts, Stream stream) {
-  // Keys count the table rows of all units, and so do held's rows.
   sort_lookup(lookup, order, /*by_unit=*/true, stream);
   const int64_t elements = lookup.table_rows * lookup.e.columns;
   visit_element(lookup.e.element, [&](auto zero) {
@@ -95,7 +97,13 @@ void add_lookups_to_held(const Lookup& lookup, const LookupOrder& order, void* h
            stream, static_cast<const SumOf<Type>*>(held), lookup.units.count, elements, partials);
   });
   launch("held_finish", held_finish, {.work = blocks_of(lookup.units.count, kLookupThreads), .threads = kLookupThreads},
-         stream, static_cast<const double*>(partials), lookup.units.count, elements, parts);
+         stream,
+         {.partials = partials,
+          .units = lookup.units,
+          .elements = elements,
+          .places = {lookup.table_rows},
+          .keys = order.sorted_keys,
+          .parts = parts});
 }
 
 }  // namespace ghostshard::kernels::device

@@ -23,11 +23,23 @@ __device__ __forceinline__ int64_t unit_of_row(const Units& units, int64_t row) 
   return unit_of_tile({.first = units.offsets, .count = 0}, units.count, row);
 }
 
+// What rows are sorted by: a place of the table, or one of each unit's. A unit has one place more than the table, the
+// last: there is what has an id out of range, which is added to nothing and makes its unit's norm infinite.
+struct Places {
+  int64_t table_rows;
+  GHOSTSHARD_HOST_DEVICE int64_t of_unit() const { return table_rows + 1; }
+  GHOSTSHARD_HOST_DEVICE int64_t of_id(int64_t id) const { return id >= 0 && id < table_rows ? id : table_rows; }
+  GHOSTSHARD_HOST_DEVICE bool in_table(int64_t key) const { return key % of_unit() != table_rows; }
+  // Among the table rows of all units.
+  GHOSTSHARD_HOST_DEVICE int64_t row(int64_t key) const { return key / of_unit() * table_rows + key % of_unit(); }
+};
+
 struct LookupKeys {
   const int64_t* ids;
   int64_t count;
   Units units;
-  int64_t table_rows;  // 0: units are not kept apart
+  Places places;
+  bool by_unit;
   int64_t* keys;
   int64_t* rows;
 };
@@ -35,7 +47,7 @@ struct LookupKeys {
 inline __global__ void lookup_keys(LookupKeys p) {
   for (int64_t s = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; s < p.count;
        s += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    p.keys[s] = p.ids[s] + (p.table_rows > 0 ? unit_of_row(p.units, s) * p.table_rows : 0);
+    p.keys[s] = p.places.of_id(p.ids[s]) + (p.by_unit ? unit_of_row(p.units, s) * p.places.of_unit() : 0);
     p.rows[s] = s;
   }
 }
@@ -44,9 +56,10 @@ template <typename Element>
 struct RunSquares {
   const Element* e;
   int64_t count, columns;
+  Places places;
   const int64_t* keys;  // sorted
   const int64_t* rows;
-  double* squares;   // [N] of the run that begins here; 0 elsewhere
+  double* squares;   // [N] of the run that begins here, infinite without a place in the table; 0 elsewhere
   int64_t* lengths;  // [N] likewise
 };
 
@@ -66,7 +79,7 @@ __global__ void run_squares(RunSquares<Element> p) {
     }
     squares = block_sum(scratch, squares);
     if (threadIdx.x == 0) {
-      p.squares[first] = squares;
+      p.squares[first] = begins && !p.places.in_table(key) ? HUGE_VAL : squares;
       p.lengths[first] = end - first;
     }
   }
@@ -117,7 +130,8 @@ struct ScaledRuns {
   const Element* e;
   int64_t count, columns;
   Units units;
-  const int64_t* keys;  // sorted: row of out
+  Places places;
+  const int64_t* keys;  // sorted
   const int64_t* rows;
   const float* factors;  // null: all 1
   Sum* out;
@@ -126,17 +140,18 @@ struct ScaledRuns {
 template <typename Element, typename Sum>
 __global__ void scaled_runs(ScaledRuns<Element, Sum> p) {
   for (int64_t first = blockIdx.x; first < p.count; first += gridDim.x) {
-    const int64_t id = p.keys[first];
-    if (first > 0 && p.keys[first - 1] == id) {
+    const int64_t key = p.keys[first];
+    if ((first > 0 && p.keys[first - 1] == key) || !p.places.in_table(key)) {
       continue;
     }
+    Sum* const out = p.out + p.places.row(key) * p.columns;
     for (int64_t j = threadIdx.x; j < p.columns; j += kLookupThreads) {
-      Sum sum = p.out[id * p.columns + j];
-      for (int64_t k = first; k < p.count && p.keys[k] == id; ++k) {
+      Sum sum = out[j];
+      for (int64_t k = first; k < p.count && p.keys[k] == key; ++k) {
         const float c = p.factors == nullptr ? 1 : p.factors[unit_of_row(p.units, p.rows[k])];
         if (c != 0) sum += static_cast<Sum>(c) * static_cast<Sum>(to_float(p.e[p.rows[k] * p.columns + j]));
       }
-      p.out[id * p.columns + j] = sum;
+      out[j] = sum;
     }
   }
 }
@@ -165,15 +180,27 @@ __global__ void held_squares(const Sum* held, int64_t units, int64_t elements, d
   }
 }
 
+struct HeldFinish {
+  const double* partials;
+  Units units;
+  int64_t elements;
+  Places places;
+  const int64_t* keys;  // sorted by unit
+  Parts parts;
+};
+
 // One thread to a unit; chunks in their order.
-inline __global__ void held_finish(const double* partials, int64_t units, int64_t elements, Parts parts) {
-  const int64_t chunks = ceil_div(elements, kHeldChunk);
-  for (int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; unit < units;
+inline __global__ void held_finish(HeldFinish p) {
+  const int64_t chunks = ceil_div(p.elements, kHeldChunk);
+  for (int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; unit < p.units.count;
        unit += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     double squares = 0;
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) squares += partials[unit * chunks + chunk];
-    parts.value[unit] = squares;
-    parts.value_error[unit] = gamma_of(elements + 8, 0x1p-53) * squares;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) squares += p.partials[unit * chunks + chunk];
+    // Of a unit's positions the last has the id that is out of range, if any.
+    const int64_t begin = p.units.offsets[unit], end = p.units.offsets[unit + 1];
+    if (end > begin && !p.places.in_table(p.keys[end - 1])) squares = HUGE_VAL;
+    p.parts.value[unit] = squares;
+    p.parts.value_error[unit] = gamma_of(p.elements + 8, 0x1p-53) * squares;
   }
 }
 

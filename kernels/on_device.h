@@ -31,7 +31,7 @@ void per_unit_row_sum(const at::Tensor& g, const Segments& segments, at::Tensor 
 void per_unit_product_sum(const at::Tensor& g, const at::Tensor& x_hat, const Segments& segments, at::Tensor out,
                           bool accumulate, const NormParts& parts);
 
-// kernels/embedding_norm.h. These wait for the device once, to know that every id is in range.
+// kernels/embedding_norm.h
 void embedding_norm(const at::Tensor& ids, const at::Tensor& e, const Segments& segments, int64_t table_rows,
                     const NormParts& parts);
 void embedding_scaled_sum(const at::Tensor& ids, const at::Tensor& e, const Segments& segments,

@@ -44,7 +44,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) cross_tiles(Cro
       if (s >= e_end || t >= h_end) {
         continue;
       }
-      const double m = to_float(p.b[t * p.table_rows + p.ids[s]]);
+      const int64_t id = p.ids[s];
+      const bool in_table = id >= 0 && id < p.table_rows;  // its own norm is infinite otherwise
+      const double m = in_table ? static_cast<double>(to_float(p.b[t * p.table_rows + id])) : HUGE_VAL;
       sums[0] += m * inner[entry];
       sums[1] += fabs(m) * (p.e_norms[s] * p.h_norms[t]);
       sums[2] += fabs(m);

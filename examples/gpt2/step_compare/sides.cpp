@@ -27,7 +27,8 @@ PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape) {
                 .rows_per_unit = shape.length,
                 .microbatches = shape.microbatches,
                 .shard_ranks = mesh.shape().shard,
-                .value_bytes = static_cast<int64_t>(c10::elementSize(shape.compute_dtype))};
+                .value_bytes = static_cast<int64_t>(c10::elementSize(shape.compute_dtype)),
+                .costs = dp::step_costs(mesh, shape.compute_dtype, /*known=*/"")};
   const auto budget = shape.budget_mib ? std::optional(*shape.budget_mib * (1 << 20)) : std::nullopt;
   step.plan = dp::plan_step(step.units, step.shape, budget);
   if (shape.explain && mesh.rank() == 0) std::cerr << dp::explain(step.plan, step.units, step.shape, budget);
