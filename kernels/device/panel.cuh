@@ -34,8 +34,9 @@ struct ColumnsView {
 
 // kTile rows of X by kDepth, in lines that are contiguous in global memory: rows of X, or steps of the depth.
 //
-// Pieces of 16 bytes change places within their line by its number, so that what a warp reads at a time, one piece of
-// each of several lines that are kSwizzle apart, lies in different banks: all 32 banks hold 8 pieces.
+// Pieces of 16 bytes change places within their line by line / kSwizzle, so that what a warp reads at a time lies in
+// different banks, of which 8 pieces fill all: the same piece of lines that are kSwizzle apart, or of neighbouring
+// lines so short that kSwizzle of them fill the banks.
 template <typename View, int kDepth, int kSwizzle>
 struct Panel {
   using Element = typename View::Element;
