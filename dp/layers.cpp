@@ -223,8 +223,8 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
     const at::Tensor rows = saved_rows(ctx);
-    const at::Tensor g =
-        logit_gradients(saved->probabilities, saved->ids.unsqueeze(1), grads[0].unsqueeze(1)).to(rows.scalar_type());
+    const at::Tensor logits = logit_gradients(saved->probabilities, saved->ids.unsqueeze(1), grads[0].unsqueeze(1));
+    const at::Tensor g = kernels::aligned_rows(logits, rows.scalar_type());
     if (!keeps_graph()) saved->probabilities = at::Tensor();
     at::Tensor dh;
     if (ctx->needs_input_grad(0)) dh = input_gradient(saved->linear, g);

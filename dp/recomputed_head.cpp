@@ -24,7 +24,7 @@ void RecomputedHead::take(int64_t tile, const at::Tensor& g_rows) {
     throw std::logic_error("a head's tiles are recorded in their order: expected " +
                            std::to_string(fingerprints_.size()) + ", got " + std::to_string(tile));
   }
-  const auto [a, g] = kernel_rows(a_, g_rows);
+  const auto [a, g] = matrix_rows(a_, g_rows);
   fingerprints_.push_back(kernels::fingerprint(a, g, *segments_));
   kernels::NormParts of_tile = kernels::NormParts::zeros(segments_->units(), a.device());
   kernels::passing_norm(a, g, *segments_, of_tile);
@@ -81,7 +81,7 @@ void RecomputedHead::add_to(at::Tensor out, const at::Tensor& factors) const {
   if (!complete()) throw std::logic_error("the head '" + tiles_->weight().name() + "' was recorded in part only");
   at::Tensor scratch;
   for (int64_t tile = 0; tile < tiles_->count(); ++tile) {
-    const auto [a, g] = kernel_rows(a_, tiles_->gradients(a_, tile, scratch));
+    const auto [a, g] = matrix_rows(a_, tiles_->gradients(a_, tile, scratch));
     if (kernels::fingerprint(a, g, *segments_) != fingerprints_[static_cast<size_t>(tile)]) {
       throw std::logic_error("logit gradients computed again must be the first's bit for bit, but those of '" +
                              tiles_->weight().name() + "' differ: was the weight changed before its sum was taken?");

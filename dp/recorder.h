@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "fsdp/parameters.h"
+#include "kernels/aligned_rows.h"
 #include "kernels/segments.h"
 
 namespace ghostshard::dp {
@@ -47,6 +48,11 @@ std::array<at::Tensor, sizeof...(Tensors)> kernel_rows(const Tensors&... rows) {
   const bool narrow = first.scalar_type() == at::kBFloat16 || first.scalar_type() == at::kHalf;
   if (narrow && !first.is_cpu() && ((rows.scalar_type() == first.scalar_type()) && ...)) return all;
   return {exact_rows(rows)...};
+}
+// The same for a matrix, with rows that a device loads at once.
+inline std::array<at::Tensor, 2> matrix_rows(const at::Tensor& a_rows, const at::Tensor& g_rows) {
+  const auto [a, g] = kernel_rows(a_rows, g_rows);
+  return {kernels::aligned_rows(a, a.scalar_type()), kernels::aligned_rows(g, g.scalar_type())};
 }
 
 // Tensors handed over are read-only and may alias each other: two embeddings added up share their gradient rows.

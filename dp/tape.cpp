@@ -104,7 +104,7 @@ void Tape::linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g
 void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const at::Tensor& g_rows,
                   const SegmentsPtr& segments) {
   check_units(weight, segments);
-  const auto [a, g] = kernel_rows(a_rows, g_rows);
+  const auto [a, g] = matrix_rows(a_rows, g_rows);
   Entry& book = entry(weight);
   if (in_second_pass()) {
     if (book.awaited) add_awaited(book, a, g, *segments);
@@ -235,7 +235,7 @@ void Tape::instantiated(const fsdp::Parameter& parameter, const at::Tensor& grad
 void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, const at::Tensor& factor,
                   const SegmentsPtr& segments) {
   check_units(parameter, segments);
-  const auto [g] = kernel_rows(g_rows);
+  const at::Tensor g = kernel_rows(g_rows).front().contiguous();
   Entry& book = entry(parameter);
   if (in_second_pass()) return;  // added already
   if (!book.rows.empty() || !book.lookups.empty()) refuse_reuse(parameter, "layers of different kinds");
@@ -243,7 +243,7 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   if (!again) book.held = memory_.take({units_, g.size(1)});
   const at::Tensor held = book.held.view({units_, parameter.numel()});
   if (factor.defined()) {
-    const auto [rows, factors] = kernel_rows(g_rows, factor);
+    const auto [rows, factors] = kernel_rows(g, factor);
     kernels::per_unit_product_sum(rows, factors, *segments, held, again, book.parts);
   } else {
     kernels::per_unit_row_sum(g, *segments, held, again, book.parts);
@@ -335,7 +335,7 @@ void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBu
     kernels::scaled_sum_held(book.held.view({factors.size(0), out.numel()}), factors, out.view({-1}));
   }
   for (const Rows& use : book.rows) {
-    const auto [a, g] = kernel_rows(use.a, use.g);
+    const auto [a, g] = matrix_rows(use.a, use.g);
     kernels::scaled_sum_rows(a, g, *use.segments, factors, out);
   }
   if (book.head) book.head->add_to(out, factors);

@@ -41,6 +41,8 @@ void per_unit_row_sum(const at::Tensor& g, const Segments& segments, at::Tensor 
 void per_unit_product_sum(const at::Tensor& g, const at::Tensor& x_hat, const Segments& segments, at::Tensor out,
                           bool accumulate, const NormParts& parts) {
   constexpr const char* op = "per_unit_product_sum";
+  require_dense(op, "g", g, g.device());
+  require_dense(op, "x_hat", x_hat, g.device());
   const DeviceRowPair rows = device_row_pair(op, g, x_hat, segments);
   require(g.size(1) == x_hat.size(1), op, ": g and x_hat must have one shape; got ", g.sizes(), " and ", x_hat.sizes());
   sum_rows(op, rows.a, g, rows.g.data, segments, out, accumulate, parts);

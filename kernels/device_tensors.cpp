@@ -21,20 +21,31 @@ device::ElementType element_of(const char* op, const char* name, at::ScalarType 
   }
 }
 
+device::Matrix rows_of(const char* op, const char* name, const at::Tensor& x) {
+  return {.data = x.const_data_ptr(),
+          .rows = x.size(0),
+          .columns = x.size(1),
+          .stride = x.stride(0),
+          .element = element_of(op, name, x.scalar_type())};
+}
+
+device::Matrix rows_apart(const char* op, const char* name, const at::Tensor& x, at::Device device) {
+  const bool apart = x.defined() && x.dim() == 2 && x.numel() > 0 && x.stride(1) == 1 && x.stride(0) > x.size(1);
+  if (!apart || x.device() != device) return device_matrix(op, name, x, device);
+  return rows_of(op, name, x);
+}
+
 }  // namespace
 
 device::Matrix device_matrix(const char* op, const char* name, const at::Tensor& x, at::Device device) {
   require_dense(op, name, x, device);
   require(x.dim() == 2, op, ": ", name, " must have two dimensions; got shape ", x.sizes());
-  return {.data = x.const_data_ptr(),
-          .rows = x.size(0),
-          .columns = x.size(1),
-          .element = element_of(op, name, x.scalar_type())};
+  return rows_of(op, name, x);
 }
 
 DeviceRowPair device_row_pair(const char* op, const at::Tensor& a, const at::Tensor& g, const Segments& segments) {
   require(a.defined(), op, ": a must be a tensor; got an undefined one");
-  const DeviceRowPair pair{.a = device_matrix(op, "a", a, a.device()), .g = device_matrix(op, "g", g, a.device())};
+  const DeviceRowPair pair{.a = rows_apart(op, "a", a, a.device()), .g = rows_apart(op, "g", g, a.device())};
   require(a.scalar_type() == g.scalar_type(), op, ": a and g must have one dtype; got ", a.scalar_type(), " and ",
           g.scalar_type());
   require_rows(op, "a", a, segments);

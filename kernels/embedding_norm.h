@@ -1,9 +1,9 @@
 // Per-unit gradients of a table lookup: G_u[v] = sum of e_s over the rows s of unit u with ids[s] = v.
 //
 // ids int64 [N] in [0,V), e [N,d] float32 (float64 in tests), segments over the N rows. Sorted segment sums: never
-// one-hot, never T². Throws std::invalid_argument (rule and value) on shapes that do not fit or an id out of range. On a
-// device the host would have to wait to see one: there the unit that has it gets an infinite norm, so that no factor but 0
-// is right for it, and the row is added to nothing.
+// one-hot, never T². Throws std::invalid_argument (rule and value) on shapes that do not fit or an id out of range. On
+// a device the host would have to wait to see one: there the unit that has it gets an infinite norm, so that no factor
+// but 0 is right for it, and the row is added to nothing.
 #pragma once
 
 #include <ATen/ATen.h>

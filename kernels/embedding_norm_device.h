@@ -1,8 +1,8 @@
 // The device's half of embedding_norm.h: pointers in, launches out. Internal; as in linear_norm_device.h.
 //
 // Rows are sorted by what their sums are kept apart by, in their order where that is equal; the rows of one sum then
-// stand together, and one block adds them up in that order. What has an id out of range comes last: it is added to nothing,
-// and its unit's norm is infinite.
+// stand together, and one block adds them up in that order. What has an id out of range comes last: it is added to
+// nothing, and its unit's norm is infinite.
 #pragma once
 
 #include "kernels/device/types.h"

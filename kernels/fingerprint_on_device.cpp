@@ -6,10 +6,12 @@
 
 namespace ghostshard::kernels::on_device {
 
-uint64_t sum_of_bits(const at::Tensor& a, const at::Tensor& g) {
-  require(a.is_contiguous() && g.is_contiguous() && a.device() == g.device(),
-          "fingerprint: tensors must be contiguous and on one device");
-  const c10::DeviceGuard guard(a.device());
+uint64_t sum_of_bits(const at::Tensor& a_rows, const at::Tensor& g_rows) {
+  const auto rows = [](const at::Tensor& x) { return x.is_contiguous() || (x.dim() == 2 && x.stride(1) == 1); };
+  require(rows(a_rows) && rows(g_rows) && a_rows.device() == g_rows.device(),
+          "fingerprint: tensors must have contiguous rows and be on one device");
+  const c10::DeviceGuard guard(a_rows.device());
+  const at::Tensor a = a_rows.contiguous(), g = g_rows.contiguous();  // without what lies between rows
   const auto bytes_of = [](const at::Tensor& x) { return static_cast<int64_t>(x.nbytes()); };
   const int64_t a_chunks = device::fingerprint_chunks(bytes_of(a)), g_chunks = device::fingerprint_chunks(bytes_of(g));
   const at::Tensor sums = at::empty({a_chunks + g_chunks + 1}, a.options().dtype(at::kLong));

@@ -87,6 +87,7 @@ struct GramTiles {
   const Element* a;
   const Element* g;
   int64_t inputs, outputs;
+  int64_t a_stride, g_stride;
   Units units;
   UnitTiles tiles;
   const double* a_norms;
@@ -114,12 +115,12 @@ __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(
     const int64_t end = p.units.offsets[unit + 1];
     const int64_t top = p.units.offsets[unit] + index.row * kTile;
     const int64_t left = p.units.offsets[unit] + index.column * kTile;
-    const auto rows_from = [&](const Element* x, int64_t columns, int64_t first) {
-      return RowsView<Element>{x + first * columns, columns, end - first};
+    const auto rows_from = [&](const Element* x, int64_t stride, int64_t first) {
+      return RowsView<Element>{x + first * stride, stride, end - first};
     };
     Sum a_sums[Tile::kEntries], g_sums[Tile::kEntries];
-    Tile::product(shared.tile, rows_from(p.a, p.inputs, top), rows_from(p.a, p.inputs, left), p.inputs, a_sums);
-    Tile::product(shared.tile, rows_from(p.g, p.outputs, top), rows_from(p.g, p.outputs, left), p.outputs, g_sums);
+    Tile::product(shared.tile, rows_from(p.a, p.a_stride, top), rows_from(p.a, p.a_stride, left), p.inputs, a_sums);
+    Tile::product(shared.tile, rows_from(p.g, p.g_stride, top), rows_from(p.g, p.g_stride, left), p.outputs, g_sums);
 
     double product = 0, a_weighted = 0, g_weighted = 0;
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
@@ -210,6 +211,7 @@ struct GradientTiles {
   const Element* a;
   const Element* g;
   int64_t inputs, outputs;
+  int64_t a_stride, g_stride;
   Units units;
   UnitTiles tiles;
   const bool* wanted;  // null: all
@@ -229,8 +231,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) gradient_tiles(
     const TileIndex index = rectangle_index(tile - p.tiles.first[unit], p.inputs);
     const int64_t top = index.row * kTile, left = index.column * kTile;
     const int64_t begin = p.units.offsets[unit], length = p.units.offsets[unit + 1] - begin;
-    const ColumnsView<Element> g{p.g + begin * p.outputs + top, p.outputs, p.outputs - top};
-    const ColumnsView<Element> a{p.a + begin * p.inputs + left, p.inputs, p.inputs - left};
+    const ColumnsView<Element> g{p.g + begin * p.g_stride + top, p.g_stride, p.outputs - top};
+    const ColumnsView<Element> a{p.a + begin * p.a_stride + left, p.a_stride, p.inputs - left};
     typename Tile::Sum sums[Tile::kEntries];
     Tile::product(shared.tile, g, a, length, sums);
 

@@ -49,6 +49,8 @@ void add_scaled_products(const Matrix& a, const Matrix& g, const Units& units, c
             .g = static_cast<const Type*>(g.data),
             .inputs = a.columns,
             .outputs = g.columns,
+            .a_stride = a.stride,
+            .g_stride = g.stride,
             .units = units,
             .factors = factors,
             .out = static_cast<typename Tile::Sum*>(out)});

@@ -39,6 +39,7 @@ struct ScaledProducts {
   const Element* a;
   const Element* g;
   int64_t inputs, outputs;
+  int64_t a_stride, g_stride;
   Units units;
   const float* factors;
   Sum* out;  // [p,d]
@@ -60,8 +61,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       if (c == 0 || length == 0) {
         continue;
       }
-      const ColumnsView<Element> g{p.g + begin * p.outputs + top, p.outputs, p.outputs - top};
-      const ColumnsView<Element> a{p.a + begin * p.inputs + left, p.inputs, p.inputs - left};
+      const ColumnsView<Element> g{p.g + begin * p.g_stride + top, p.g_stride, p.outputs - top};
+      const ColumnsView<Element> a{p.a + begin * p.a_stride + left, p.a_stride, p.inputs - left};
       Sum sums[Tile::kEntries];
       Tile::product(storage, g, a, length, sums);
       for (int entry = 0; entry < Tile::kEntries; ++entry) total[entry] += static_cast<Sum>(c) * sums[entry];

@@ -20,6 +20,8 @@ void add_cross_terms(const TiedWork& work, const Parts& parts, Stream stream) {
             .ids = work.lookup.ids,
             .columns = work.head.a.columns,
             .table_rows = work.head.g.columns,
+            .h_stride = work.head.a.stride,
+            .b_stride = work.head.g.stride,
             .lookups = work.lookup.units,
             .tokens = work.head.units,
             .tiles = work.cross,

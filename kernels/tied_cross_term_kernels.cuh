@@ -18,6 +18,7 @@ struct CrossTiles {
   const Element* b;
   const int64_t* ids;
   int64_t columns, table_rows;
+  int64_t h_stride, b_stride;
   Units lookups, tokens;
   UnitTiles tiles;
   const double* e_norms;
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) cross_tiles(Cro
     const int64_t left = h_begin + index.column * kTile;
     double inner[Tile::kEntries];
     Tile::product(shared.tile, RowsView<Element>{p.e + top * p.columns, p.columns, e_end - top},
-                  RowsView<Element>{p.h + left * p.columns, p.columns, h_end - left}, p.columns, inner);
+                  RowsView<Element>{p.h + left * p.h_stride, p.h_stride, h_end - left}, p.columns, inner);
     double sums[3] = {};
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
       const int64_t s = top + Tile::row(entry), t = left + Tile::column(entry);
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) cross_tiles(Cro
       }
       const int64_t id = p.ids[s];
       const bool in_table = id >= 0 && id < p.table_rows;  // its own norm is infinite otherwise
-      const double m = in_table ? static_cast<double>(to_float(p.b[t * p.table_rows + id])) : HUGE_VAL;
+      const double m = in_table ? static_cast<double>(to_float(p.b[t * p.b_stride + id])) : HUGE_VAL;
       sums[0] += m * inner[entry];
       sums[1] += fabs(m) * (p.e_norms[s] * p.h_norms[t]);
       sums[2] += fabs(m);

@@ -18,7 +18,7 @@ constexpr int kRowNormThreads = 256;
 
 // norms[t] = |x_t|, rounded up; one warp to a row.
 template <typename Element>
-__global__ void row_norms(const Element* x, int64_t rows, int64_t columns, double* norms) {
+__global__ void row_norms(const Element* x, int64_t rows, int64_t columns, int64_t stride, double* norms) {
   constexpr int kRows = kRowNormThreads / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const double round_up = 1 + gamma_of(columns + 4, 0x1p-53);
@@ -28,7 +28,7 @@ __global__ void row_norms(const Element* x, int64_t rows, int64_t columns, doubl
     double squares = 0;
     if (row < rows) {
       for (int64_t j = lane; j < columns; j += kWarp) {
-        const double value = to_float(x[row * columns + j]);
+        const double value = to_float(x[row * stride + j]);
         squares += value * value;
       }
     }
@@ -43,7 +43,7 @@ template <typename Element>
 void launch_row_norms(const Matrix& x, double* norms, Stream stream) {
   launch("row_norms", row_norms<Element>,
          {.work = blocks_of(x.rows, kRowNormThreads / kWarp), .threads = kRowNormThreads}, stream,
-         static_cast<const Element*>(x.data), x.rows, x.columns, norms);
+         static_cast<const Element*>(x.data), x.rows, x.columns, x.stride, norms);
 }
 
 }  // namespace ghostshard::kernels::device

@@ -13,11 +13,12 @@ using Stream = CUstream_st*;
 
 enum class ElementType { kFloat32, kFloat64, kBFloat16, kFloat16 };
 
-// Contiguous rows.
+// Rows of contiguous elements, this far apart.
 struct Matrix {
   const void* data;
   int64_t rows;
   int64_t columns;
+  int64_t stride;
   ElementType element;
 };
 

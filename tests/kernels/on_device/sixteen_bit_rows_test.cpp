@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/aligned_rows.h"
 #include "kernels/device/rounding.h"
 #include "kernels/linear_norm.h"
 #include "kernels/scaled_sum.h"
@@ -132,6 +133,54 @@ TEST(SixteenBitRowsAlone, ANonFiniteRowMakesItsUnitsBoundInfiniteAndNoOther) {
     EXPECT_EQ(at_unit(bound, 1), std::numeric_limits<double>::infinity());
     EXPECT_TRUE(std::isfinite(at_unit(bound, 2)));
   }
+}
+
+// Rows that begin at multiples of 16 bytes, with something between them that must not be read: the same bits.
+TEST(SixteenBitRowsAlone, ThatLieApartAreTheSameRows) {
+  const Segments segments = oracle::segments_of({70, 0, 3});
+  for (const auto& [inputs, outputs] : {std::pair<int64_t, int64_t>{33, 131}, {1, 9}, {8, 65}}) {
+    const oracle::Rows rows = oracle::rows_like(Tokens::kCancel1e4, 73, inputs, outputs);
+    const auto apart = [](const at::Tensor& x) {
+      at::Tensor longer = at::full({x.size(0), (x.size(1) + 7) / 8 * 8 + 8}, std::nan(""), x.options());
+      longer.narrow(1, 0, x.size(1)).copy_(x);
+      return there(longer).narrow(1, 0, x.size(1));
+    };
+    const at::Tensor a = rows.a.to(at::kBFloat16), g = rows.g.to(at::kBFloat16);
+    const auto measured = [&](const at::Tensor& of_a, const at::Tensor& of_g) {
+      std::vector<at::Tensor> found;
+      for (const auto norm : {&gram_norm, &passing_norm}) {
+        NormParts parts = zero_parts(3);
+        norm(of_a, of_g, segments, parts);
+        found.push_back(parts.value.cpu());
+      }
+      const at::Tensor held = there(at::zeros({3, g.size(1), a.size(1)})),
+                       sum = there(at::zeros({g.size(1), a.size(1)}));
+      NormParts parts = zero_parts(3);
+      per_unit_gradient(of_a, of_g, segments, held, false, parts);
+      scaled_sum_rows(of_a, of_g, segments, there(at::full({3}, 0.3F)), sum);
+      found.insert(found.end(), {held.cpu(), sum.cpu()});
+      return found;
+    };
+    const auto dense = measured(there(a), there(g)), lying_apart = measured(apart(a), apart(g));
+    for (size_t i = 0; i < dense.size(); ++i) EXPECT_TRUE(at::equal(dense[i], lying_apart[i])) << i << ", " << inputs;
+  }
+}
+
+// What the engine makes of rows of an odd number of columns.
+TEST(SixteenBitRowsAlone, AreAlignedOnADevice) {
+  const at::Tensor x = at::randn({5, 9});
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor narrow = there(x.to(type)), aligned = aligned_rows(narrow, type);
+    EXPECT_EQ(aligned.stride(0), 16);
+    EXPECT_TRUE(at::equal(aligned.cpu(), x.to(type)));
+    EXPECT_TRUE(at::equal(aligned_rows(there(x), type).cpu(), x.to(type))) << "rounded on the way";
+    EXPECT_TRUE(aligned_rows(aligned, type).is_same(aligned));
+    const at::Tensor even = there(at::zeros({5, 24}).to(type));
+    EXPECT_TRUE(aligned_rows(even, type).is_same(even));
+    EXPECT_TRUE(aligned_rows(x.to(type), type).is_contiguous()) << "the CPU's kernels take dense rows";
+  }
+  const at::Tensor wide = there(x);
+  EXPECT_TRUE(aligned_rows(wide, at::kFloat).is_same(wide));
 }
 
 // Sums of the first tile that overflow float32 in the Grams are found otherwise.

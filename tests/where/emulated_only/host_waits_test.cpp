@@ -52,14 +52,13 @@ TEST_P(HostWaits, AreForFingerprintsAlone) {
 }
 
 using Choice = dp::RecordingChoice;
-INSTANTIATE_TEST_SUITE_P(
-    Gpt2, HostWaits,
-    testing::Values(Case{"tied_replay", Choice::kReplay, false, true, 0},
-                    Case{"untied_replay", Choice::kReplay, false, false, 0},
-                    Case{"tied_hold", Choice::kHold, false, true, 0},
-                    // Three blocks of four matrices, a fingerprint each in both passes.
-                    Case{"two_pass", Choice::kAutomatic, true, true, 2 * 3 * 4}),
-    [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Gpt2, HostWaits,
+                         testing::Values(Case{"tied_replay", Choice::kReplay, false, true, 0},
+                                         Case{"untied_replay", Choice::kReplay, false, false, 0},
+                                         Case{"tied_hold", Choice::kHold, false, true, 0},
+                                         // Three blocks of four matrices, a fingerprint each in both passes.
+                                         Case{"two_pass", Choice::kAutomatic, true, true, 2 * 3 * 4}),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
 }  // namespace ghostshard::tests
