@@ -30,7 +30,8 @@ device::Matrix rows_of(const char* op, const char* name, const at::Tensor& x) {
 }
 
 device::Matrix rows_apart(const char* op, const char* name, const at::Tensor& x, at::Device device) {
-  const bool apart = x.defined() && x.dim() == 2 && x.numel() > 0 && x.stride(1) == 1 && x.stride(0) > x.size(1);
+  const bool apart = x.defined() && x.dim() == 2 && x.numel() > 0 && x.element_size() == 2 && x.stride(1) == 1 &&
+                     x.stride(0) > x.size(1);
   if (!apart || x.device() != device) return device_matrix(op, name, x, device);
   return rows_of(op, name, x);
 }

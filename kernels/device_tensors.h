@@ -14,7 +14,8 @@ namespace ghostshard::kernels {
 // Throws std::invalid_argument unless x is a contiguous matrix of float32, float64, bfloat16 or float16 on `device`.
 device::Matrix device_matrix(const char* op, const char* name, const at::Tensor& x, at::Device device);
 
-// Rows a and g of one dtype, on one device, that fit the segments. Rows may lie apart (kernels/aligned_rows.h).
+// Rows a and g of one dtype, on one device, that fit the segments. 16-bit rows may lie apart
+// (kernels/aligned_rows.h).
 struct DeviceRowPair {
   device::Matrix a, g;
 };

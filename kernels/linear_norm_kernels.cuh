@@ -119,8 +119,10 @@ __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(
       return RowsView<Element>{x + first * stride, stride, end - first};
     };
     Sum a_sums[Tile::kEntries], g_sums[Tile::kEntries];
-    Tile::product(shared.tile, rows_from(p.a, p.a_stride, top), rows_from(p.a, p.a_stride, left), p.inputs, a_sums);
-    Tile::product(shared.tile, rows_from(p.g, p.g_stride, top), rows_from(p.g, p.g_stride, left), p.outputs, g_sums);
+    const int64_t a_stride = row_stride<Element>(p.inputs, p.a_stride);
+    const int64_t g_stride = row_stride<Element>(p.outputs, p.g_stride);
+    Tile::product(shared.tile, rows_from(p.a, a_stride, top), rows_from(p.a, a_stride, left), p.inputs, a_sums);
+    Tile::product(shared.tile, rows_from(p.g, g_stride, top), rows_from(p.g, g_stride, left), p.outputs, g_sums);
 
     double product = 0, a_weighted = 0, g_weighted = 0;
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
@@ -231,8 +233,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) gradient_tiles(
     const TileIndex index = rectangle_index(tile - p.tiles.first[unit], p.inputs);
     const int64_t top = index.row * kTile, left = index.column * kTile;
     const int64_t begin = p.units.offsets[unit], length = p.units.offsets[unit + 1] - begin;
-    const ColumnsView<Element> g{p.g + begin * p.g_stride + top, p.g_stride, p.outputs - top};
-    const ColumnsView<Element> a{p.a + begin * p.a_stride + left, p.a_stride, p.inputs - left};
+    const int64_t a_stride = row_stride<Element>(p.inputs, p.a_stride);
+    const int64_t g_stride = row_stride<Element>(p.outputs, p.g_stride);
+    const ColumnsView<Element> g{p.g + begin * g_stride + top, g_stride, p.outputs - top};
+    const ColumnsView<Element> a{p.a + begin * a_stride + left, a_stride, p.inputs - left};
     typename Tile::Sum sums[Tile::kEntries];
     Tile::product(shared.tile, g, a, length, sums);
 

@@ -61,8 +61,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       if (c == 0 || length == 0) {
         continue;
       }
-      const ColumnsView<Element> g{p.g + begin * p.g_stride + top, p.g_stride, p.outputs - top};
-      const ColumnsView<Element> a{p.a + begin * p.a_stride + left, p.a_stride, p.inputs - left};
+      const int64_t a_stride = row_stride<Element>(p.inputs, p.a_stride);
+      const int64_t g_stride = row_stride<Element>(p.outputs, p.g_stride);
+      const ColumnsView<Element> g{p.g + begin * g_stride + top, g_stride, p.outputs - top};
+      const ColumnsView<Element> a{p.a + begin * a_stride + left, a_stride, p.inputs - left};
       Sum sums[Tile::kEntries];
       Tile::product(storage, g, a, length, sums);
       for (int entry = 0; entry < Tile::kEntries; ++entry) total[entry] += static_cast<Sum>(c) * sums[entry];

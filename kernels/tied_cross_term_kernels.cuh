@@ -27,7 +27,7 @@ struct CrossTiles {
 };
 
 template <typename Element, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) cross_tiles(CrossTiles<Element> p) {
+__global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) cross_tiles(CrossTiles<Element> p) {
   auto& shared = block_shared<TileShared<Tile>>();
   for (int64_t tile = blockIdx.x; tile < p.tiles.count; tile += gridDim.x) {
     const int64_t unit = unit_of_tile(p.tiles, p.tokens.count, tile);
@@ -36,9 +36,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) cross_tiles(Cro
     const TileIndex index = rectangle_index(tile - p.tiles.first[unit], h_end - h_begin);
     const int64_t top = p.lookups.offsets[unit] + index.row * kTile;
     const int64_t left = h_begin + index.column * kTile;
+    const int64_t h_stride = row_stride<Element>(p.columns, p.h_stride);
+    const int64_t b_stride = row_stride<Element>(p.table_rows, p.b_stride);
     double inner[Tile::kEntries];
     Tile::product(shared.tile, RowsView<Element>{p.e + top * p.columns, p.columns, e_end - top},
-                  RowsView<Element>{p.h + left * p.h_stride, p.h_stride, h_end - left}, p.columns, inner);
+                  RowsView<Element>{p.h + left * h_stride, h_stride, h_end - left}, p.columns, inner);
     double sums[3] = {};
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
       const int64_t s = top + Tile::row(entry), t = left + Tile::column(entry);
@@ -46,8 +48,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) cross_tiles(Cro
         continue;
       }
       const int64_t id = p.ids[s];
-      const bool in_table = id >= 0 && id < p.table_rows;  // its own norm is infinite otherwise
-      const double m = in_table ? static_cast<double>(to_float(p.b[t * p.b_stride + id])) : HUGE_VAL;
+      // Negative ones become large. The norm of a lookup beyond the table is infinite in any case.
+      const bool in_table = static_cast<uint64_t>(id) < static_cast<uint64_t>(p.table_rows);
+      const double m = in_table ? static_cast<double>(to_float(p.b[t * b_stride + id])) : HUGE_VAL;
       sums[0] += m * inner[entry];
       sums[1] += fabs(m) * (p.e_norms[s] * p.h_norms[t]);
       sums[2] += fabs(m);

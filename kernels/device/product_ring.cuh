@@ -40,7 +40,7 @@ struct ProductRing {
     for (int64_t k = 0; k < depth; k += kDepth) {
       wait_for_copies<kStages - 2>();
       __syncthreads();  // this stage is there for all threads, and all have read the one before, which is filled next
-      fill(now == 0 ? kStages - 1 : now - 1, k + (kStages - 1) * kDepth);
+      fill(now == 0 ? kStages - 1 : now - 1, k + int64_t{kStages - 1} * kDepth);
       multiply(stage[now].x, same ? stage[now].x : stage[now].y, k);
       now = now == kStages - 1 ? 0 : now + 1;
     }

@@ -13,7 +13,8 @@ using Stream = CUstream_st*;
 
 enum class ElementType { kFloat32, kFloat64, kBFloat16, kFloat16 };
 
-// Rows of contiguous elements, this far apart.
+// Rows of contiguous elements, this far apart: by the columns, but for 16-bit elements, whose rows may be longer than
+// what there is of them.
 struct Matrix {
   const void* data;
   int64_t rows;
