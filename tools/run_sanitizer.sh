@@ -9,6 +9,8 @@ preset=${1:?asan or tsan}; shift
 jobs=2
 if [ "${1:-}" = -j ]; then jobs=$2; shift 2; fi
 programs=(accountant_test gpt2_test fsdp_test dp_test kernels_test)  # the longest first
+# Device code on the CPU: its threads are fibers, which ThreadSanitizer would have to be told of.
+if [ "$preset" = asan ]; then programs+=(kernels_emulated_test); fi
 tree=$PWD/build/$preset
 results=$tree/sanitizer-results
 suppressions=$PWD/cmake/suppressions
