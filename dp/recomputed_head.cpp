@@ -73,7 +73,7 @@ void RecomputedHead::add_cross_term_to(const at::Tensor& ids, const at::Tensor& 
   const double roundings = static_cast<double>(tiles_->count() + 4) * 0x1p-53;
   parts.value_error.add_(cross.value_error).add_(parts.value.add(cross.value.abs()), roundings);
   parts.value.add_(cross.value);
-  kernels::raise_tied_sum_error(kernel_rows(a_).front(), *segments_, lookups, parts);
+  kernels::raise_tied_sum_error(kernel_type(a_), *segments_, lookups, parts);
   columns_.reset();
 }
 

@@ -39,20 +39,23 @@ struct LayerNormUse {
 // operand. (Rows of float64 are rounded once; norms and sums are then both of the rounded ones.)
 inline at::Tensor exact_rows(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? x : x.to(at::kFloat); }
 
-// Rows as one call of a kernel takes them: exact_rows of each; but 16-bit rows of one format on a device stay as they
-// are: tensor cores form their products exactly and sum them in float32, from half the memory.
+// In what one call of a kernel takes rows: float32; but 16-bit rows of one format on a device as they are: tensor cores
+// form their products exactly and sum them in float32, from half the memory.
+template <typename... Tensors>
+at::ScalarType kernel_type(const at::Tensor& first, const Tensors&... others) {
+  const bool narrow = first.scalar_type() == at::kBFloat16 || first.scalar_type() == at::kHalf;
+  const bool alike = ((others.scalar_type() == first.scalar_type()) && ...);
+  return narrow && alike && !first.is_cpu() ? first.scalar_type() : at::kFloat;
+}
 template <typename... Tensors>
 std::array<at::Tensor, sizeof...(Tensors)> kernel_rows(const Tensors&... rows) {
-  const std::array<at::Tensor, sizeof...(Tensors)> all{rows...};
-  const at::Tensor& first = all.front();
-  const bool narrow = first.scalar_type() == at::kBFloat16 || first.scalar_type() == at::kHalf;
-  if (narrow && !first.is_cpu() && ((rows.scalar_type() == first.scalar_type()) && ...)) return all;
-  return {exact_rows(rows)...};
+  const at::ScalarType type = kernel_type(rows...);
+  return {rows.to(type)...};
 }
 // The same for a matrix, with rows that a device loads at once.
 inline std::array<at::Tensor, 2> matrix_rows(const at::Tensor& a_rows, const at::Tensor& g_rows) {
-  const auto [a, g] = kernel_rows(a_rows, g_rows);
-  return {kernels::aligned_rows(a, a.scalar_type()), kernels::aligned_rows(g, g.scalar_type())};
+  const at::ScalarType type = kernel_type(a_rows, g_rows);
+  return {kernels::aligned_rows(a_rows, type), kernels::aligned_rows(g_rows, type)};
 }
 
 // Tensors handed over are read-only and may alias each other: two embeddings added up share their gradient rows.

@@ -73,15 +73,14 @@ StepCosts StepCosts::from_json(const std::string& text) {
 StepCosts step_costs(fsdp::Mesh& mesh, at::ScalarType rows, const std::string& known,
                      const kernels::MeasuredLayer& layer) {
   if (mesh.device().is_cpu()) return {};
-  const std::string kept = mesh.world_size() > 1 ? fsdp::broadcast_text(mesh, known) : known;
-  std::string costs = kept;
-  if (kept.empty()) {
+  std::string costs = fsdp::broadcast_text(mesh, known);
+  if (costs.empty()) {
     StepCosts measured;
     if (mesh.shape().shard > 1) measured.link_bytes_per_second = link_bytes_per_second(mesh);
     fsdp::agree(mesh, [&] {
       if (mesh.rank() == 0) measured.rates = kernels::measured_rates(mesh.device(), rows, layer);
     });
-    costs = mesh.world_size() > 1 ? fsdp::broadcast_text(mesh, measured.to_json()) : measured.to_json();
+    costs = fsdp::broadcast_text(mesh, measured.to_json());
   }
   StepCosts found;
   fsdp::agree(mesh, [&] { found = StepCosts::from_json(costs); });

@@ -28,10 +28,8 @@ void Tape::add_cross_term(const Lookup& lookup, const Rows& head, kernels::NormP
   kernels::tied_cross_term(lookup.ids, e, *lookup.segments, h, b, *head.segments, parts);
   // Where the lookups' rows are wider than the head's, the head's were widened here alone; the sum takes them as they
   // are.
-  const at::Tensor summed = kernel_rows(head.a, head.g).front();
-  if (summed.scalar_type() != h.scalar_type()) {
-    kernels::raise_tied_sum_error(summed, *head.segments, *lookup.segments, parts);
-  }
+  const at::ScalarType summed = kernel_type(head.a, head.g);
+  if (summed != h.scalar_type()) kernels::raise_tied_sum_error(summed, *head.segments, *lookup.segments, parts);
 }
 
 HoldMemory::HoldMemory(int64_t capacity_bytes, at::Device device) : capacity_(capacity_bytes), device_(device) {

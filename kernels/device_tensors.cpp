@@ -5,7 +5,24 @@
 namespace ghostshard::kernels {
 namespace {
 
-device::ElementType element_of(const char* op, const char* name, at::ScalarType type) {
+device::Matrix rows_of(const char* op, const char* name, const at::Tensor& x) {
+  return {.data = x.const_data_ptr(),
+          .rows = x.size(0),
+          .columns = x.size(1),
+          .stride = x.stride(0),
+          .element = device_element(op, name, x.scalar_type())};
+}
+
+device::Matrix rows_apart(const char* op, const char* name, const at::Tensor& x, at::Device device) {
+  const bool apart = x.defined() && x.dim() == 2 && x.numel() > 0 && x.element_size() == 2 && x.stride(1) == 1 &&
+                     x.stride(0) > x.size(1);
+  if (!apart || x.device() != device) return device_matrix(op, name, x, device);
+  return rows_of(op, name, x);
+}
+
+}  // namespace
+
+device::ElementType device_element(const char* op, const char* name, at::ScalarType type) {
   switch (type) {
     case at::kFloat:
       return device::ElementType::kFloat32;
@@ -20,23 +37,6 @@ device::ElementType element_of(const char* op, const char* name, at::ScalarType 
           c10::str(op, ": ", name, " must be float32, float64, bfloat16 or float16; got ", type));
   }
 }
-
-device::Matrix rows_of(const char* op, const char* name, const at::Tensor& x) {
-  return {.data = x.const_data_ptr(),
-          .rows = x.size(0),
-          .columns = x.size(1),
-          .stride = x.stride(0),
-          .element = element_of(op, name, x.scalar_type())};
-}
-
-device::Matrix rows_apart(const char* op, const char* name, const at::Tensor& x, at::Device device) {
-  const bool apart = x.defined() && x.dim() == 2 && x.numel() > 0 && x.element_size() == 2 && x.stride(1) == 1 &&
-                     x.stride(0) > x.size(1);
-  if (!apart || x.device() != device) return device_matrix(op, name, x, device);
-  return rows_of(op, name, x);
-}
-
-}  // namespace
 
 device::Matrix device_matrix(const char* op, const char* name, const at::Tensor& x, at::Device device) {
   require_dense(op, name, x, device);

@@ -11,6 +11,9 @@
 
 namespace ghostshard::kernels {
 
+// std::invalid_argument unless it is float32, float64, bfloat16 or float16.
+device::ElementType device_element(const char* op, const char* name, at::ScalarType type);
+
 // Throws std::invalid_argument unless x is a contiguous matrix of float32, float64, bfloat16 or float16 on `device`.
 device::Matrix device_matrix(const char* op, const char* name, const at::Tensor& x, at::Device device);
 

@@ -48,7 +48,7 @@ void add_row_norms(const DeviceRowPair& rows, const at::Tensor& like, const Segm
   by_gram(last.gram, &device::add_gram_norms_float64);
 }
 
-// Units of these tiles that are found by Gram matrices in float64 there: none, or where nothing else is sooner.
+// Where the rows' own arithmetic is not certain enough: Gram matrices in float64, or the gradient where it is sooner.
 PassingTiles last_of(const at::Tensor& a, const LinearShape& shape, const Segments& segments) {
   const bool narrow = a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf;
   return passing_tiles_before(shape, segments, narrow ? kFloat64OverTensorCores : kFloat64OverFloat32);

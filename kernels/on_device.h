@@ -22,8 +22,8 @@ void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tens
 void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& factors,
                      at::Tensor out);
 
-// Roundings on the way of one product of rows like x to scaled_sum_rows' result, of a unit of so many rows.
-int64_t roundings_of_scaled_sum(const at::Tensor& x, int64_t rows);
+// Roundings on the way of one product to scaled_sum_rows' result, of a unit of so many rows of this type.
+int64_t roundings_of_scaled_sum(at::ScalarType type, int64_t rows);
 
 // kernels/affine_norm.h
 void per_unit_row_sum(const at::Tensor& g, const Segments& segments, at::Tensor out, bool accumulate,

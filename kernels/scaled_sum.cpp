@@ -147,14 +147,14 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
   }
 }
 
-void raise_tied_sum_error(const at::Tensor& x, const Segments& tokens, const Segments& lookups, NormParts& parts) {
-  const bool on_device = device::runs_on_device(x);
+void raise_tied_sum_error(at::ScalarType type, const Segments& tokens, const Segments& lookups, NormParts& parts) {
+  const bool on_device = device::runs_on_device(parts.value);
   std::vector<double> errors;
   for (int64_t u = 0; u < tokens.units(); ++u) {
     const int64_t rows = tokens.length(u);
-    const int64_t of_head = on_device ? on_device::roundings_of_scaled_sum(x, rows) : rows + 2;
+    const int64_t of_head = on_device ? on_device::roundings_of_scaled_sum(type, rows) : rows + 2;
     const int64_t terms = of_head + lookups.length(u) + 2;
-    errors.push_back(x.scalar_type() == at::kDouble ? gamma_float64(terms) : gamma_float32(terms));
+    errors.push_back(type == at::kDouble ? gamma_float64(terms) : gamma_float32(terms));
   }
   parts.sum_error.copy_(at::maximum(parts.sum_error, at::tensor(errors, at::kDouble).to(parts.sum_error.device())));
 }

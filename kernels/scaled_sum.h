@@ -20,7 +20,7 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
                      at::Tensor out);
 
 // A table used as embedding and as head has one buffer for both clipped sums. Raises parts.sum_error of each unit to
-// that of scaled_sum_rows of head rows like x and embedding_scaled_sum together (kernels/norm_parts.h).
-void raise_tied_sum_error(const at::Tensor& x, const Segments& tokens, const Segments& lookups, NormParts& parts);
+// that of scaled_sum_rows of head rows of this type and embedding_scaled_sum together (kernels/norm_parts.h).
+void raise_tied_sum_error(at::ScalarType rows, const Segments& tokens, const Segments& lookups, NormParts& parts);
 
 }  // namespace ghostshard::kernels

@@ -41,9 +41,9 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
                               factors.const_data_ptr<float>(), out.mutable_data_ptr(), device::current_stream(a));
 }
 
-int64_t roundings_of_scaled_sum(const at::Tensor& x, int64_t rows) {
+int64_t roundings_of_scaled_sum(at::ScalarType type, int64_t rows) {
   // Scaling an accumulator rounds once, and so does adding it to what is there.
-  return device::sum_terms(device_matrix("scaled_sum_rows", "x", x, x.device()).element, rows) + 2;
+  return device::sum_terms(device_element("scaled_sum_rows", "rows", type), rows) + 2;
 }
 
 }  // namespace ghostshard::kernels::on_device

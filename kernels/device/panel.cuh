@@ -12,25 +12,21 @@
 
 namespace ghostshard::kernels::device {
 
-// X(m,k): row m of a matrix, its columns summed over.
-template <typename ElementType>
-struct RowsView {
+// X(m,k), with m below `extent`; entries beyond are zero.
+template <typename ElementType, bool kContiguous>
+struct OperandView {
   using Element = ElementType;
-  static constexpr bool kDepthIsContiguous = true;
+  static constexpr bool kDepthIsContiguous = kContiguous;
   const Element* first;
-  int64_t stride;
-  int64_t extent;  // rows that there are; entries beyond are zero
+  int64_t stride;  // between rows of the matrix
+  int64_t extent;
 };
-
-// X(m,k): column m, rows summed over.
-template <typename ElementType>
-struct ColumnsView {
-  using Element = ElementType;
-  static constexpr bool kDepthIsContiguous = false;
-  const Element* first;
-  int64_t stride;
-  int64_t extent;  // columns
-};
+// Row m of a matrix, its columns summed over.
+template <typename Element>
+using RowsView = OperandView<Element, true>;
+// Column m, rows summed over.
+template <typename Element>
+using ColumnsView = OperandView<Element, false>;
 
 // kTile rows of X by kDepth, in lines that are contiguous in global memory: rows of X, or steps of the depth.
 //

@@ -20,6 +20,17 @@ TokenBatch random_batch(const Shape& shape, int64_t seed) {
   return batch;
 }
 
+ModelOptions model_options(const PlannedStep& step, const Shape& shape) {
+  return {.compute_dtype = shape.compute_dtype, .residency = residency_of(step.plan)};
+}
+
+dp::ClipperOptions recording_options(const Shape& shape, const PlannedStep& step, const fsdp::ShardedModel& model) {
+  if (shape.recording == dp::RecordingChoice::kAutomatic) return clipper_options(step, model);
+  return {.recording = shape.recording, .hold_memory_bytes = shape.hold_mib << 20};
+}
+
+}  // namespace
+
 PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape) {
   PlannedStep step;
   step.units = planned_units(shape.config, unit_specs(shape.config, {}, {}), {.compute_dtype = shape.compute_dtype}, 1);
@@ -35,18 +46,6 @@ PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape) {
   return step;
 }
 
-// Both sides gather alike: the plan's residency is that of the private step.
-ModelOptions model_options(const PlannedStep& step, const Shape& shape) {
-  return {.compute_dtype = shape.compute_dtype, .residency = residency_of(step.plan)};
-}
-
-dp::ClipperOptions recording_options(const Shape& shape, const PlannedStep& step, const fsdp::ShardedModel& model) {
-  if (shape.recording == dp::RecordingChoice::kAutomatic) return clipper_options(step, model);
-  return {.recording = shape.recording, .hold_memory_bytes = shape.hold_mib << 20};
-}
-
-}  // namespace
-
 std::vector<TokenBatch> random_batches(const Shape& shape, const fsdp::Mesh& mesh) {
   std::vector<TokenBatch> batches;
   for (int64_t m = 0; m < shape.microbatches; ++m) {
@@ -55,15 +54,14 @@ std::vector<TokenBatch> random_batches(const Shape& shape, const fsdp::Mesh& mes
   return batches;
 }
 
-PrivateSide::PrivateSide(fsdp::Mesh& mesh, const Shape& shape)
-    : step_plan_(planned(mesh, shape)),
-      key_(dp::RunKey::from_bytes({}, {})),
+PrivateSide::PrivateSide(fsdp::Mesh& mesh, const Shape& shape, const PlannedStep& step)
+    : key_(dp::RunKey::from_bytes({}, {})),
       plan_(dp::DpPlan::make({.units = 1 << 20,
                               .expected_batch = shape.texts * shape.microbatches * mesh.data_size(),
                               .steps = 1 << 20,
                               .noise_multiplier = accountant::NoiseMultiplier(1.0)})),
-      model_(mesh, shape.config, {}, model_options(step_plan_, shape)),
-      clipper_(plan_.clipper(model_.parameters(), recording_options(shape, step_plan_, model_.parameters()))),
+      model_(mesh, shape.config, {}, model_options(step, shape)),
+      clipper_(plan_.clipper(model_.parameters(), recording_options(shape, step, model_.parameters()))),
       mechanism_(plan_.mechanism(model_.parameters(), key_, nullptr)),
       optimizer_(fsdp::make_adamw(model_.parameters(), {})) {
   initialize(model_, 1);
@@ -94,8 +92,8 @@ Stopwatch PrivateSide::step(const std::vector<TokenBatch>& batches) {
   return watch;
 }
 
-PlainSide::PlainSide(fsdp::Mesh& mesh, const Shape& shape)
-    : model_(mesh, shape.config, {}, model_options(planned(mesh, shape), shape)),
+PlainSide::PlainSide(fsdp::Mesh& mesh, const Shape& shape, const PlannedStep& step)
+    : model_(mesh, shape.config, {}, model_options(step, shape)),
       accumulator_(model_.parameters(), static_cast<double>(shape.texts * shape.microbatches * mesh.data_size())),
       optimizer_(fsdp::make_adamw(model_.parameters(), {})) {
   initialize(model_, 1);

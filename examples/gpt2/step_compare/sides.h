@@ -17,14 +17,16 @@ namespace ghostshard::gpt2 {
 // Of random tokens, on the device.
 std::vector<TokenBatch> random_batches(const Shape& shape, const fsdp::Mesh& mesh);
 
+// One plan for both sides, which gather alike. Called by all ranks; on a device it is measured what steps cost there.
+PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape);
+
 class PrivateSide {
  public:
-  PrivateSide(fsdp::Mesh& mesh, const Shape& shape);
+  PrivateSide(fsdp::Mesh& mesh, const Shape& shape, const PlannedStep& step);
   Stopwatch step(const std::vector<TokenBatch>& batches);
   int64_t parameters() { return model_.parameters().parameter_count(); }
 
  private:
-  PlannedStep step_plan_;
   dp::RunKey key_;
   dp::DpPlan plan_;
   Gpt2 model_;
@@ -36,7 +38,7 @@ class PrivateSide {
 
 class PlainSide {
  public:
-  PlainSide(fsdp::Mesh& mesh, const Shape& shape);
+  PlainSide(fsdp::Mesh& mesh, const Shape& shape, const PlannedStep& step);
   Stopwatch step(const std::vector<TokenBatch>& batches);
   int64_t parameters() { return model_.parameters().parameter_count(); }
 

@@ -32,9 +32,9 @@ double median(std::vector<double> values) {
 template <typename Side>
 class Measured {
  public:
-  Measured(fsdp::Mesh& mesh, const gpt2::Shape& shape) : memory_(mesh.device()) {
+  Measured(fsdp::Mesh& mesh, const gpt2::Shape& shape, const gpt2::PlannedStep& step) : memory_(mesh.device()) {
     memory_.begin();
-    side_.emplace(mesh, shape);
+    side_.emplace(mesh, shape, step);
     memory_.end();
   }
   gpt2::Stopwatch step(const std::vector<gpt2::TokenBatch>& batches) {
@@ -183,8 +183,9 @@ int main(int argc, char** argv) try {
   const gpt2::Shape shape = gpt2::parse_shape(argc, argv);
   const auto mesh = fsdp::Mesh::from_environment(std::chrono::seconds(300), std::nullopt, shape.device);
   Sides sides;
-  if (shape.only != "plain") sides.with.emplace(*mesh, shape);
-  if (shape.only != "private") sides.without.emplace(*mesh, shape);
+  const gpt2::PlannedStep step = gpt2::planned(*mesh, shape);
+  if (shape.only != "plain") sides.with.emplace(*mesh, shape, step);
+  if (shape.only != "private") sides.without.emplace(*mesh, shape, step);
   const auto batches = gpt2::random_batches(shape, *mesh);
   if (shape.serve) {
     serve(*mesh, sides, batches);

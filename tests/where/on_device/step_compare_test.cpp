@@ -62,14 +62,14 @@ void expect_times_of_a_step(const gpt2::Stopwatch& watch, const std::array<bool,
 TEST(StepCompareOnDevice, every_phase_of_a_private_step_has_its_time) {
   const auto mesh = lone_mesh();
   const gpt2::Shape shape = small_shape();
-  gpt2::PrivateSide side(*mesh, shape);
+  gpt2::PrivateSide side(*mesh, shape, gpt2::planned(*mesh, shape));
   expect_times_of_a_step(side.step(gpt2::random_batches(shape, *mesh)), {true, true, true, true, true});
 }
 
 TEST(StepCompareOnDevice, a_plain_step_has_no_clipped_sum) {
   const auto mesh = lone_mesh();
   const gpt2::Shape shape = small_shape();
-  gpt2::PlainSide side(*mesh, shape);
+  gpt2::PlainSide side(*mesh, shape, gpt2::planned(*mesh, shape));
   expect_times_of_a_step(side.step(gpt2::random_batches(shape, *mesh)), {true, true, false, true, true});
 }
 
