@@ -6,9 +6,9 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "accountant/contour.h"
-#include "accountant/prv.h"
-#include "accountant/rdp.h"
+#include "accountant/engines/contour.h"
+#include "accountant/engines/prv.h"
+#include "accountant/engines/rdp.h"
 
 namespace ghostshard::accountant {
 

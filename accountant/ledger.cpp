@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "accountant/sha256.h"
+#include "accountant/ledger/sha256.h"
 
 namespace ghostshard::accountant {
 namespace {

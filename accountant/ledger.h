@@ -41,7 +41,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "accountant/durable_file.h"
+#include "accountant/ledger/durable_file.h"
 #include "accountant/events.h"
 
 namespace ghostshard::accountant {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "accountant/report_parts.h"
+#include "accountant/report/parts.h"
 
 namespace ghostshard::accountant {
 namespace {

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include "accountant/report.h"
-#include "accountant/report_parts.h"
+#include "accountant/report/parts.h"
 
 namespace ghostshard::accountant {
 namespace {

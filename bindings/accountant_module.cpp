@@ -15,7 +15,7 @@
 #include "accountant/accountant.h"
 #include "accountant/calibration.h"
 #include "accountant/ledger.h"
-#include "accountant/rdp.h"
+#include "accountant/engines/rdp.h"
 #include "accountant/report.h"
 
 namespace py = pybind11;

@@ -7,7 +7,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "accountant/durable_file.h"
+#include "accountant/ledger/durable_file.h"
 
 namespace ghostshard::gpt2 {
 namespace {

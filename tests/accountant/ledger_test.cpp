@@ -11,7 +11,7 @@
 #include <functional>
 #include <sstream>
 
-#include "accountant/sha256.h"
+#include "accountant/ledger/sha256.h"
 
 namespace ghostshard::accountant {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "accountant/accountant.h"
 #include "accountant/calibration.h"
-#include "accountant/rdp.h"
+#include "accountant/engines/rdp.h"
 
 namespace ghostshard::accountant {
 namespace {

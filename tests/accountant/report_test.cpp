@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 
-#include "tests/accountant/report_of_ledger.h"
+#include "tests/accountant/report/report_of_ledger.h"
 
 namespace ghostshard::accountant {
 namespace {

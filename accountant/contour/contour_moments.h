@@ -1,0 +1,123 @@
+// The moment generating function M(z) = E[e^(z·loss)] of one Poisson-sampled Gaussian's privacy loss, on the real axis
+// and on a vertical line, with an error bound that is proven and not estimated.
+//
+// With w(x) = 1 - q + q·e^u, u = (2x - 1)/(2 sigma²), x ~ N(0, sigma²), M(z) = E[w^p], p = 1 + z when a unit is
+// removed and p = -z when one is added. Since E[w - 1] = 0,
+//   M(z) - 1 = E[e2(p·l) + p·d],  l = log w,  d = l - (w - 1),  e2(y) = e^y - 1 - y,
+// where nothing cancels: count·log M keeps its digits at count = 1e8 and q = 1e-7.
+//
+// Quadrature. The trapezoid rule on the line Im x = y0, y0 > 0 for z in the upper half plane (mirrored where a unit is
+// added). For 0 <= Im x < pi·sigma², 0 <= arg w <= Im x/sigma²; |w(x + iy)| <= w(x) and >= w(x)·cos(y/(2 sigma²)). So
+// |w^p| <= w^(1+c)·e^(-t·arg w) <= w^(1+c), *whatever t is*: on the strip of half width d <= y0 around the line the
+// integrand is bounded by e^((y0+d)²/(2 sigma²)) times a real moment, and the rule's error by (Trefethen, Weideman
+// 2014, SIAM Review 56(3), Thm. 5.1)
+//   2·e^((y0+d)²/(2 sigma²))·(M(c)·S + 1 + 2q|p|)/(e^(2 pi d/h) - 1),   S = cos((y0+d)/(2 sigma²))^-c where added,
+//   else 1.
+// One mesh of some hundred points serves every t.
+//
+// The rest of the line. For any y, |M(c+it)| <= B_y(t) = ∫ |integrand at x + iy| dx, which falls with t since arg w >=
+// 0: one real integral bounds |M| for *all* larger t. Its integrand extends from x to x + iv with a modulus that is
+// bounded as above (arg w(x+iy) becomes [arg w(x+i(y+v)) + arg w(x+i(y-v))]/2 >= 0, arg being odd and rising in the
+// imaginary part), so the same mesh integrates it. For q = 1 the best y gives |M| exactly.
+//
+// Left-out nodes are summed into the error, and so are the tails beyond the first and last node, where the integrand
+// falls at least as fast as a Gaussian centred at 1 + c (remove) or -c (add), and the rounding of each term.
+#pragma once
+
+#include <array>
+#include <complex>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "accountant/gaussian/sampled_gaussian.h"
+
+namespace ghostshard::accountant {
+
+// `count` executions of one release.
+struct ComposedRelease {
+  SampledGaussian release;
+  double count;
+};
+
+// Exponents of the power from here on are summed in logarithms.
+inline constexpr double kHeavy = 50;
+
+// On the real axis: log M and its first two derivatives, to about 1e-13 relative.
+struct RealMoment {
+  double log_m;
+  double mean;
+  double variance;
+};
+RealMoment real_moment(Direction direction, SampledGaussian release, double c);
+
+// M(c + it)^count for t >= 0, relative to M(c)^count.
+class LineMoment {
+ public:
+  // How many nodes it would have, before it is made: with sigma² small, too many.
+  static int64_t nodes_needed(Direction direction, const ComposedRelease& composed, double c);
+  // log_m: real_moment(…, c).log_m.
+  // precise: nodes and sums in long double, for at<long double>: where an integral over t cancels, roundings do not.
+  LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m, bool precise);
+
+  struct Value {
+    std::complex<long double> log_power;  // of the quotient; its real part is rounded up where the error is large
+    double relative_error;                // |computed - true| <= relative_error·|e^log_power|
+  };
+  template <class Real>  // double, or where precise long double
+  Value at(Real t) const;
+
+  // at(k·step) for k = 0, …, n-1, one after the other: many times faster than one by one (contour_sweep.cpp).
+  using Visitor = std::function<void(size_t k, const Value&)>;
+  template <class Real>
+  void sweep(Real step, size_t n, const Visitor& visit) const;
+
+  // Upper bound of log |M(c+it')/M(c)|^count for all t' >= t.
+  double log_rest(double t) const;
+  size_t nodes() const { return l_re_.size(); }
+
+ private:
+  // B_y for one y: B_y(t)/M(c) - 1 = Σ mass·expm1(fixed - t·angle).
+  struct Shifted {
+    bool known = false;
+    std::vector<double> fixed, angle;
+  };
+  struct PreciseNode {
+    std::complex<long double> l, d, w;
+  };
+  template <class Real>
+  std::array<Real, 6> node_as(size_t j) const {
+    if constexpr (sizeof(Real) > sizeof(double)) {
+      const PreciseNode& node = precise_nodes_[j];
+      return {node.l.real(), node.l.imag(), node.d.real(), node.d.imag(), node.w.real(), node.w.imag()};
+    } else {
+      return {l_re_[j], l_im_[j], d_re_[j], d_im_[j], w_re_[j], w_im_[j]};
+    }
+  }
+  bool in_excess_form(double t) const;
+  void sweep_direct(double step, size_t first, size_t n, const Visitor& visit) const;
+  template <class Real>
+  void sweep_excess(Real step, size_t first, size_t n, const Visitor& visit) const;
+  Value finish(std::complex<double> m, double error) const;
+  template <class Real>
+  Value finish_excess(Real re, Real im, double error) const;  // of M - 1
+  const Shifted& shifted(size_t index) const;
+  double log_bound(size_t index, double t) const;
+
+  Direction direction_;
+  double q_, sigma_, count_, c_, log_m_;
+  bool exact_ = false;       // q = 1: closed form
+  bool use_excess_ = false;  // M(c) is small enough for the form M - 1
+  std::vector<double> l_re_, l_im_, d_re_, d_im_, w_re_, w_im_, tilted_re_, tilted_im_;
+  std::vector<double> log_w_, w_phase_;
+  std::vector<double> of_weight_, of_loss_;  // relative roundings of weight and l
+  std::vector<PreciseNode> precise_nodes_;
+  std::vector<double> u_, mass_;  // mass: the real tilted measure, for B
+  double direct_error_ = 0, direct_error_per_p_ = 0, sum_tilted_ = 0;
+  double excess_error_ = 0, excess_error_per_p_ = 0, excess_error_per_p2_ = 0;
+  double bound_error_ = 0, widest_shift_ = 0;
+  mutable std::vector<Shifted> shifts_;
+  mutable size_t last_shift_ = 0;
+};
+
+}  // namespace ghostshard::accountant

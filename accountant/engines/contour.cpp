@@ -1,0 +1,225 @@
+#include "accountant/engines/contour.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/direction_bound.h"
+#include "accountant/grid/grid.h"
+#include "accountant/engines/rdp.h"
+#include "accountant/gaussian/releases.h"
+#include "accountant/gaussian/single_release.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Evaluations of an integrand, about 4 ns each.
+constexpr int64_t kQuickBudget = 4'000'000;
+constexpr int64_t kTightBudget = 50'000'000;
+constexpr int64_t kLastBudget = 200'000'000;  // where the grid is no narrower than this
+constexpr double kWideGrid = 2e-5;
+// A line's bracket wider than this is cut by the grid's.
+constexpr double kTightWidth = 1e-6;
+constexpr double kTightDeltaWidth = 1e-5;  // relative
+constexpr double kQuickWidth = 2e-3;       // relative
+constexpr double kAddedByMesh = 1e-6;
+constexpr double kAddedByQuickMesh = 1e-5;
+
+// Of delta, what a line leaves out: e^-32, or e^-20 where that would need too many nodes.
+constexpr double kAllDigits = 32;
+constexpr double kFewDigits = 20;
+constexpr size_t kLongLine = 10'000;
+
+using Phases = std::vector<ComposedRelease>;
+
+using Result = DirectionBound;
+
+template <class Bound>  // of epsilon
+bool is_narrow(const Bound& bound) {
+  return bound.upper - bound.lower <= kQuickWidth * (1e-3 + bound.lower);
+}
+
+bool has_closed_form(const Phases& phases) { return phases.size() == 1 && phases.front().count == 1; }
+
+std::string describe(const ContourLine& line, bool checked) {
+  std::ostringstream text;
+  text << "line at " << line.intercept() << ", period " << line.period() << ", " << line.nodes() << " nodes"
+       << (checked ? ", checked on a second line" : "");
+  return text.str();
+}
+
+bool overlap(const Bracket& a, const Bracket& b) { return a.lower <= b.upper && b.lower <= a.upper; }
+
+// The proof covers the arithmetic; that the proof is right shows here, on a line elsewhere with another mesh. Where a
+// line is long, to nine digits of delta: half the nodes.
+std::optional<bool> agrees_elsewhere(Direction direction, const Phases& phases, double epsilon, const ContourLine& line,
+                                     int64_t budget) {
+  const ContourLine::Value here = line.at(epsilon);
+  const auto other = ContourLine::make(direction, phases, line.intercept(), epsilon, std::log(here.delta), 0.83, budget,
+                                       line.nodes() > kLongLine ? kFewDigits : kAllDigits);
+  if (!other) return std::nullopt;
+  return overlap(here.bracket, other->at(epsilon).bracket);
+}
+
+std::optional<Result> closed_form_epsilon(Direction direction, const Phases& phases, Delta delta) {
+  const Bracket found = single_release_epsilon(direction, phases.front().release, delta);
+  if (!(found.upper < kInfinity)) return std::nullopt;
+  return Result{found.lower, found.lower + (found.upper - found.lower) / 2, found.upper, "closed form of one release"};
+}
+
+std::optional<Result> line_epsilon(Direction direction, const Phases& phases, Delta delta, int64_t budget, bool check) {
+  const double log_delta = std::log(delta.value());
+  const auto saddle = saddle_of_delta(direction, phases, log_delta);
+  if (!saddle) return std::nullopt;
+  double c = saddle->c;
+  double epsilon = saddle->epsilon;
+  std::optional<ContourLine> line;
+  bool settled = false;
+  for (int attempt = 0; attempt < 8 && !settled; ++attempt) {
+    line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kAllDigits);
+    if (!line) line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kFewDigits);
+    if (!line) return std::nullopt;
+    // Newton on log delta, each step at most a few units of 1/c: there the line is good. Where delta is lost in the
+    // rounding, epsilon is far too large.
+    const double start = epsilon;
+    for (int i = 0; i < 25 && !settled; ++i) {
+      const ContourLine::Value value = line->at(epsilon);
+      double move = -3 / c;
+      if (value.bracket.lower > 0 && value.derivative < 0)
+        move = (std::log(value.delta) - log_delta) * value.delta / -value.derivative;
+      const double next = std::max(0.0, epsilon + std::clamp(move, -3 / c, 3 / c));
+      settled = std::abs(next - epsilon) <= 4e-16 * epsilon || (next == 0 && epsilon == 0) ||
+                (i > 8 && std::abs(next - epsilon) * c < 1e-13);
+      epsilon = next;
+      if (std::abs(epsilon - start) * c > 4) break;
+    }
+    if (std::abs(epsilon - start) * c <= 4) break;
+    settled = false;
+    if (const auto moved = saddle_of_epsilon(direction, phases, epsilon)) c = *moved;
+  }
+  const ContourLine::Value value = line->at(epsilon);
+  if (check && agrees_elsewhere(direction, phases, epsilon, *line, budget) == false) return std::nullopt;
+  Result result{0, epsilon, kInfinity, describe(*line, check)};
+  const double width = (value.bracket.upper - value.bracket.lower) / -value.derivative;
+  if (!(width >= 0)) return std::nullopt;
+  double margin = width + 2e-16 * epsilon + 1e-300;
+  for (int i = 0; i < 30 && !(result.upper < kInfinity); ++i, margin *= 2)
+    if (line->at(epsilon + margin).bracket.upper <= delta.value()) result.upper = epsilon + margin;
+  if (line->at(epsilon).bracket.upper <= delta.value()) result.upper = epsilon;
+  margin = width + 2e-16 * epsilon + 1e-300;
+  for (int i = 0; i < 30 && margin < epsilon; ++i, margin *= 2)
+    if (line->at(epsilon - margin).bracket.lower >= delta.value()) {
+      result.lower = epsilon - margin;
+      break;
+    }
+  if (!(result.upper < kInfinity)) return std::nullopt;
+  return result;
+}
+
+std::optional<Result> line_delta(Direction direction, const Phases& phases, double epsilon, int64_t budget,
+                                 bool check) {
+  const auto c = saddle_of_epsilon(direction, phases, epsilon);
+  if (!c) return std::nullopt;
+  const RealMoment moment = composed_moment(direction, phases, *c);
+  const double width = 6.283 * (moment.variance + 1 / (*c * *c) + 1 / ((1 + *c) * (1 + *c)));
+  double log_delta = moment.log_m - *c * epsilon - std::log(*c) - std::log1p(*c) - 0.5 * std::log(width);
+  // The saddle-point approximation may be far off near a phase transition: what the line says is then the better guess.
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    auto line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kAllDigits);
+    if (!line)
+      line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kFewDigits);
+    if (!line) return std::nullopt;
+    const ContourLine::Value value = line->at(epsilon);
+    if (!(value.bracket.upper > 0)) return std::nullopt;
+    const double found = std::log(std::max(value.delta, value.bracket.upper / 8));
+    if (found < log_delta - 2 && attempt < 3) {
+      log_delta = found;
+      continue;
+    }
+    if (check && agrees_elsewhere(direction, phases, epsilon, *line, budget) == false) return std::nullopt;
+    return Result{value.bracket.lower, std::clamp(value.delta, value.bracket.lower, value.bracket.upper),
+                  value.bracket.upper, describe(*line, check)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void ContourAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }
+
+RdpAccountant ContourAccountant::renyi() const { return rdp_of(charges(), adjacency()); }
+
+EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const {
+  const Phases phases = composed_releases(charges(), adjacency(), name());
+  if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().epsilon(delta);
+  const bool tight = effort != Effort::kQuick;
+  const bool upper_only = effort == Effort::kUpper;
+  const auto solve = [&](Direction direction) -> std::optional<Result> {
+    if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
+    const auto line = line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
+    if (line && (tight ? line->upper - line->lower <= kTightWidth : is_narrow(*line))) return line;
+    const GridRequest request{.size = tight ? GridSize::kLarge : GridSize::kSmall,
+                              .added_by_mesh = tight ? kAddedByMesh : kAddedByQuickMesh,
+                              .upper_only = upper_only};
+    auto both = inside_both(line, grid_epsilon(direction, phases, delta, request));
+    if (both && !is_narrow(*both)) {
+      // Where rounding decides, there is less of it on fewer points.
+      GridRequest small = request;
+      small.size = GridSize::kSmall;
+      if (tight && !upper_only) both = inside_both(both, grid_epsilon(direction, phases, delta, small));
+      if (both && direction == Direction::kRemove) both = inside_both(both, few_losses_bound(phases, delta));
+    }
+    if (!tight || line || (both && upper_only) || (both && both->upper - both->lower <= kWideGrid)) return both;
+    return inside_both(line_epsilon(direction, phases, delta, kLastBudget, tight), both);
+  };
+  const auto remove = solve(Direction::kRemove);
+  if (!remove) return renyi().epsilon(delta);
+  EpsilonBound found;
+  // Where adding is certainly within what removing may be, the bracket of removing is one of the larger.
+  if (adding_is_no_worse(phases, remove->upper, std::log(delta.value()))) {
+    found = larger_of<EpsilonBound>(*remove, Result{0, -1, 0, ""});
+  } else {
+    auto add = solve(Direction::kAdd);
+    if (!add) {  // neither engine: at most the largest loss, at most Rényi's bound
+      const double most = std::min(largest_loss_of_adding(phases), renyi().epsilon(delta).upper);
+      add = Result{0, most, most, "the largest loss or Rényi's bound"};
+    }
+    found = larger_of<EpsilonBound>(*remove, *add);
+  }
+  if (is_narrow(found)) return found;
+  // Where even the grid is coarse, Rényi's bound may be the better one.
+  return capped(std::move(found), renyi().epsilon(delta));
+}
+
+DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
+  const Phases phases = composed_releases(charges(), adjacency(), name());
+  if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().delta(epsilon);
+  const bool tight = effort != Effort::kQuick;
+  const auto solve = [&](Direction direction) -> std::optional<Result> {
+    if (has_closed_form(phases)) {
+      const Bracket found = single_release_delta(direction, phases.front().release, epsilon.value());
+      return Result{found.lower, (found.lower + found.upper) / 2, found.upper, "closed form of one release"};
+    }
+    if (direction == Direction::kAdd && epsilon.value() >= largest_loss_of_adding(phases))
+      return Result{0, 0, 0, "beyond the largest loss"};
+    const auto line = line_delta(direction, phases, epsilon.value(), tight ? kTightBudget : kQuickBudget, tight);
+    if (line && line->upper - line->lower <= (tight ? kTightDeltaWidth : kQuickWidth) * line->upper) return line;
+    return inside_both(line,
+                       grid_delta(direction, phases, epsilon.value(), tight ? GridSize::kLarge : GridSize::kSmall));
+  };
+  const auto remove = solve(Direction::kRemove);
+  const auto add = solve(Direction::kAdd);
+  if (!remove || !add) return renyi().delta(epsilon);
+  DeltaBound found = larger_of<DeltaBound>(*remove, *add);
+  if (found.upper - found.lower <= kQuickWidth * found.upper) return found;
+  return capped(std::move(found), renyi().delta(epsilon));
+}
+
+std::unique_ptr<Accountant> ContourAccountant::clone() const { return std::make_unique<ContourAccountant>(*this); }
+
+}  // namespace ghostshard::accountant

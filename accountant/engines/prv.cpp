@@ -1,0 +1,92 @@
+#include "accountant/engines/prv.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "accountant/engines/rdp.h"
+#include "accountant/gaussian/releases.h"
+#include "accountant/gaussian/single_release.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr double kNarrow = 2e-5;  // a bracket that need not be narrower
+constexpr double kCoarse = 0.01;  // relative; where rounding may hide delta, closed forms are better
+
+// Gaussians of which none is sampled are one Gaussian (releases.h): nothing to discretise.
+bool unsampled(const std::vector<ComposedRelease>& phases) {
+  return phases.size() == 1 && phases.front().release.q == 1;
+}
+
+DirectionBound closed_form(const Bracket& found) {
+  return {found.lower, found.lower + (found.upper - found.lower) / 2, found.upper, "closed form of one Gaussian"};
+}
+
+}  // namespace
+
+std::optional<DirectionBound> adding_beside(const DirectionBound& remove, const GridRequest& request,
+                                            const GridSolver& add) {
+  const double enough = std::max(remove.upper, remove.lower + kNarrow);
+  GridRequest half = request;
+  half.upper_only = true;
+  std::optional<DirectionBound> found;
+  for (const GridSize size : {GridSize::kSmall, request.size}) {
+    half.size = size;
+    found = add(half);
+    if (found && found->upper <= enough) {
+      found->estimate = -1;
+      return found;
+    }
+    if (size == request.size) break;
+  }
+  return request.upper_only ? found : add(request);
+}
+
+void PrvAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }
+
+EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
+  const EpsilonBound otherwise = rdp_of(charges(), adjacency()).epsilon(delta);
+  const GridRequest request{.size = effort == Effort::kQuick ? GridSize::kSmall : GridSize::kLarge,
+                            .upper_only = effort == Effort::kUpper};
+  const auto phases = composed_releases(charges(), adjacency(), name());
+  if (beyond_resolution(phases)) return otherwise;
+  if (unsampled(phases)) {  // both directions are the same
+    const Bracket found = single_release_epsilon(Direction::kRemove, phases.front().release, delta);
+    return larger_of<EpsilonBound>(closed_form(found), closed_form(found));
+  }
+  auto remove = grid_epsilon(Direction::kRemove, phases, delta, request);
+  if (remove && remove->upper - remove->lower > kCoarse * remove->upper)
+    remove = inside_both(remove, few_losses_bound(phases, delta));
+  if (!remove) return otherwise;
+  // Where adding is certainly within what removing may be, the bracket of removing is one of the larger.
+  std::optional<DirectionBound> add(DirectionBound{0, -1, 0, ""});
+  if (!adding_is_no_worse(phases, remove->upper, std::log(delta.value())))
+    add = adding_beside(*remove, request,
+                        [&](const GridRequest& asked) { return grid_epsilon(Direction::kAdd, phases, delta, asked); });
+  if (!add) return otherwise;
+  EpsilonBound bound = larger_of<EpsilonBound>(*remove, *add);
+  return bound.upper <= otherwise.upper ? bound : otherwise;
+}
+
+DeltaBound PrvAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
+  const DeltaBound otherwise = rdp_of(charges(), adjacency()).delta(epsilon);
+  const GridSize size = effort == Effort::kQuick ? GridSize::kSmall : GridSize::kLarge;
+  const auto phases = composed_releases(charges(), adjacency(), name());
+  if (beyond_resolution(phases)) return otherwise;
+  if (unsampled(phases)) {
+    const Bracket found = single_release_delta(Direction::kRemove, phases.front().release, epsilon.value());
+    return larger_of<DeltaBound>(closed_form(found), closed_form(found));
+  }
+  const auto remove = grid_delta(Direction::kRemove, phases, epsilon.value(), size);
+  const bool add_is_zero = epsilon.value() >= largest_loss_of_adding(phases);
+  const auto add = add_is_zero ? std::optional(DirectionBound{0, 0, 0, ""})
+                               : grid_delta(Direction::kAdd, phases, epsilon.value(), size);
+  if (!remove || !add) return otherwise;
+  DeltaBound bound = larger_of<DeltaBound>(*remove, *add);
+  return bound.upper <= otherwise.upper ? bound : otherwise;
+}
+
+std::unique_ptr<Accountant> PrvAccountant::clone() const { return std::make_unique<PrvAccountant>(*this); }
+
+}  // namespace ghostshard::accountant

@@ -1,0 +1,263 @@
+#include "accountant/engines/rdp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <unordered_map>
+#include <utility>
+
+#include "accountant/gaussian/fixed_size.h"
+#include "accountant/gaussian/sampled_gaussian.h"
+#include "accountant/gaussian/single_release.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The grid of c = alpha - 1: eight points a decade from 1e-6 (needed from epsilon = 1e6 on) to 1e6 (needed
+// below epsilon = 1e-4). Between its points the minimum is found by golden section.
+constexpr int kPerDecade = 8;
+constexpr int kFirst = -6 * kPerDecade;
+constexpr int kLast = 6 * kPerDecade;
+constexpr int kStart = 1 * kPerDecade;  // alpha = 11: in the middle of what runs choose
+constexpr int kGoldenSteps = 32;        // 0.618^32 of a quarter decade: c to 1e-7, epsilon to its square
+
+double order_at(double index) { return std::pow(10.0, index / kPerDecade); }
+
+int64_t checked_sum(int64_t a, int64_t b) {
+  if (b > std::numeric_limits<int64_t>::max() - a)
+    throw std::invalid_argument("count must keep the total below 2^63, got " + std::to_string(b));
+  return a + b;
+}
+
+int64_t checked_count(int64_t count) {
+  if (!(count >= 0)) throw std::invalid_argument("count must be >= 0, got " + std::to_string(count));
+  return count;
+}
+
+}  // namespace
+
+double rdp_log_moment(const Event& event, double c, Adjacency adjacency) {
+  if (!(c > 0 && c < kInfinity)) {
+    std::ostringstream message;
+    message << "alpha - 1 must be finite and > 0, got " << c;
+    throw std::invalid_argument(message.str());
+  }
+  if (const auto* fixed = std::get_if<FixedSizeGaussianEvent>(&event); fixed && adjacency == Adjacency::kReplaceOne)
+    return fixed_size_log_moment(*fixed, c);
+  // For this mechanism removing is never the better direction (Mironov et al. 2019, Thm. 5); the maximum is
+  // taken anyway, so that nothing rests on a theorem about another mechanism when one is added.
+  const SampledGaussian release = sampled_gaussian(event, adjacency, "rdp");
+  return std::max(log_moment_upper(Direction::kRemove, release, c), log_moment_upper(Direction::kAdd, release, c));
+}
+
+double rdp_to_epsilon(double c, double k, Delta delta) {
+  const double rdp = k / c;
+  const double shift = std::log1p(-1 / (1 + c));
+  const double tail = std::log(delta.value()) / c;
+  const double order = std::log1p(c) / c;
+  const double rounding = 4 * std::numeric_limits<double>::epsilon() * (rdp + std::abs(shift) + std::abs(tail) + order);
+  return rdp + shift - tail - order + rounding;
+}
+
+double rdp_to_log_delta(double c, double k, Epsilon epsilon) {
+  const double order = std::log1p(c);
+  const double shift = c * std::log1p(-1 / (1 + c));
+  const double gain = c * epsilon.value();
+  return k + shift - order - gain + 4 * std::numeric_limits<double>::epsilon() * (k + std::abs(shift) + order + gain);
+}
+
+std::vector<double> opacus_orders() {
+  std::vector<double> orders;
+  for (int i = 1; i < 100; ++i) orders.push_back(1 + i / 10.0);
+  for (int i = 12; i < 64; ++i) orders.push_back(i);
+  return orders;
+}
+
+double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed, std::span<const double> orders,
+                             Delta delta) {
+  int64_t total = 0;
+  for (const auto& [event, count] : composed) total = checked_sum(total, checked_count(count));
+  double best = kInfinity;
+  for (const double alpha : orders) {
+    if (!(alpha > 1 && alpha < kInfinity)) {
+      std::ostringstream message;
+      message << "order must be finite and > 1, got " << alpha;
+      throw std::invalid_argument(message.str());
+    }
+    double k = 0;
+    for (const auto& [event, count] : composed)
+      if (count > 0) k += static_cast<double>(count) * rdp_log_moment(event, alpha - 1);
+    best = std::min(best, rdp_to_epsilon(alpha - 1, k, delta));
+  }
+  return total == 0 ? 0 : std::max(best, 0.0);
+}
+
+class RdpCurve {
+ public:
+  RdpCurve(const Event& event, Adjacency adjacency) : event_(event), adjacency_(adjacency) {}
+
+  double at_index(int index) {
+    const std::lock_guard lock(mutex_);
+    const auto [entry, missing] = known_.try_emplace(index, 0.0);
+    if (missing) entry->second = at(order_at(index));
+    return entry->second;
+  }
+  double at(double c) const { return rdp_log_moment(event_, c, adjacency_); }
+
+ private:
+  Event event_;
+  Adjacency adjacency_;
+  std::mutex mutex_;
+  std::unordered_map<int, double> known_;
+};
+
+namespace {
+
+// The least of objective(c, K(c)) over orders: upwards and downwards on the grid until stop says that no better one
+// can follow, then golden section around the best. Any order gives a valid bound, so this may only be loose.
+struct Minimum {
+  double value = kInfinity;
+  double c = 0;
+};
+template <class Objective, class MomentAtIndex, class Moment, class StopUp, class StopDown>
+Minimum minimize(const Objective& objective, const MomentAtIndex& moment_at_index, const Moment& moment_at,
+                 const StopUp& stop_up, const StopDown& stop_down) {
+  Minimum best;
+  int best_index = kStart;
+  const auto consider = [&](double c, double k) {
+    const double value = objective(c, k);
+    if (!(value < best.value)) return value;
+    best = {value, c};
+    return value;
+  };
+  for (int index = kStart; index <= kLast; ++index) {
+    const double c = order_at(index);
+    const double k = moment_at_index(index);
+    if (consider(c, k) == best.value && best.value < kInfinity) best_index = index;
+    if (stop_up(c, k, best.value)) break;
+  }
+  for (int index = kStart - 1; index >= kFirst; --index) {
+    const double c = order_at(index);
+    if (stop_down(c, best.value)) break;
+    if (consider(c, moment_at_index(index)) == best.value && best.value < kInfinity) best_index = index;
+  }
+  if (!(best.value < kInfinity)) return best;
+  const auto at = [&](double index) { return consider(order_at(index), moment_at(order_at(index))); };
+  constexpr double kGolden = 0.6180339887498949;
+  double low = best_index - 1;
+  double high = best_index + 1;
+  double left = high - kGolden * (high - low);
+  double right = low + kGolden * (high - low);
+  double at_left = at(left);
+  double at_right = at(right);
+  for (int step = 0; step < kGoldenSteps; ++step) {
+    if (at_left < at_right) {
+      high = std::exchange(right, left);
+      at_right = at_left;
+      left = high - kGolden * (high - low);
+      at_left = at(left);
+    } else {
+      low = std::exchange(left, right);
+      at_left = at_right;
+      right = low + kGolden * (high - low);
+      at_right = at(right);
+    }
+  }
+  return best;
+}
+
+std::string describe(const Minimum& best) {
+  std::ostringstream detail;
+  if (best.value < kInfinity)
+    detail << "minimum over continuous orders, found at alpha = " << 1 + best.c;
+  else
+    detail << "no order gives a bound";
+  detail << "; lower: exact value for the worst single sampled release or for all unsampled ones together";
+  return detail.str();
+}
+
+// A part of what was released says no more than the whole: the sampled releases one by one, the unsampled Gaussians
+// together (one Gaussian with 1/sigma² summed).
+std::vector<SampledGaussian> parts(const std::vector<Charge>& charges, Adjacency adjacency) {
+  std::vector<SampledGaussian> parts;
+  double precision = 0;
+  for (const Charge& charge : charges) {
+    if (std::holds_alternative<FixedSizeGaussianEvent>(charge.event)) continue;
+    const SampledGaussian release = sampled_gaussian(charge.event, adjacency, "rdp");
+    if (release.q == 1)
+      precision += static_cast<double>(charge.count) / (release.sigma * release.sigma);
+    else
+      parts.push_back(release);
+  }
+  if (precision > 0 && precision < kInfinity) parts.push_back({1.0, 1 / std::sqrt(precision)});
+  return parts;
+}
+
+}  // namespace
+
+void RdpAccountant::admit(const Event& event) {
+  require_valid(event);
+  if (!(std::holds_alternative<FixedSizeGaussianEvent>(event) && adjacency() == Adjacency::kReplaceOne))
+    (void)sampled_gaussian(event, adjacency(), name());
+  curves_.push_back(std::make_shared<RdpCurve>(event, adjacency()));
+}
+
+double RdpAccountant::moment_at_index(int index) const {
+  double k = 0;
+  for (size_t i = 0; i < curves_.size(); ++i)
+    k += static_cast<double>(charges()[i].count) * curves_[i]->at_index(index);
+  return k;
+}
+
+double RdpAccountant::moment_at(double c) const {
+  double k = 0;
+  for (size_t i = 0; i < curves_.size(); ++i) k += static_cast<double>(charges()[i].count) * curves_[i]->at(c);
+  return k;
+}
+
+EpsilonBound RdpAccountant::bound_epsilon(Delta delta, Effort) const {
+  EpsilonBound bound;
+  bound.direction = "both";
+  const Minimum best = minimize(
+      [&](double c, double k) { return rdp_to_epsilon(c, k, delta); },
+      [&](int index) { return moment_at_index(index); }, [&](double c) { return moment_at(c); },
+      [](double c, double k, double so_far) { return !(k / c <= so_far + 1); },        // RDP grows with the order
+      [&](double c, double so_far) { return rdp_to_epsilon(c, 0, delta) > so_far; });  // the rest shrinks with it
+  bound.upper = bound.estimate = std::max(best.value, 0.0);
+  for (const SampledGaussian& part : parts(charges(), adjacency()))
+    bound.lower = std::max(bound.lower, single_release_epsilon_lower(part, delta));
+  bound.detail = describe(best);
+  return bound;
+}
+
+DeltaBound RdpAccountant::bound_delta(Epsilon epsilon, Effort) const {
+  DeltaBound bound;
+  bound.direction = "both";
+  // The objective is convex in the order: past its minimum it only grows.
+  const Minimum best =
+      minimize([&](double c, double k) { return rdp_to_log_delta(c, k, epsilon); },
+               [&](int index) { return moment_at_index(index); }, [&](double c) { return moment_at(c); },
+               [&](double c, double k, double so_far) { return !(rdp_to_log_delta(c, k, epsilon) <= so_far + 1); },
+               [](double, double) { return false; });
+  bound.upper = bound.estimate = std::min(1.0, std::exp(best.value) * (1 + 1e-15));
+  for (const SampledGaussian& part : parts(charges(), adjacency()))
+    for (const Direction direction : {Direction::kRemove, Direction::kAdd})
+      bound.lower = std::max(bound.lower, single_release_delta(direction, part, epsilon.value()).lower);
+  bound.detail = describe(best);
+  return bound;
+}
+
+std::unique_ptr<Accountant> RdpAccountant::clone() const { return std::make_unique<RdpAccountant>(*this); }
+
+RdpAccountant rdp_of(const std::vector<Charge>& charges, Adjacency adjacency) {
+  RdpAccountant engine(adjacency);
+  for (const Charge& charge : charges) engine.compose(charge.event, charge.count);
+  return engine;
+}
+
+}  // namespace ghostshard::accountant

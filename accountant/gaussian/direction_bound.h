@@ -1,0 +1,65 @@
+// What one direction alone gives, and how two directions become an answer.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accountant/accountant.h"
+#include "accountant/grid/few_losses.h"
+
+namespace ghostshard::accountant {
+
+struct DirectionBound {
+  double lower = 0;
+  double estimate = 0;
+  double upper = std::numeric_limits<double>::infinity();
+  std::string detail;
+};
+
+// Both are proven, so the truth lies in both: the narrower one, cut by the other. Nothing where they contradict each
+// other: one of the proofs is wrong, and neither is trusted.
+inline std::optional<DirectionBound> inside_both(const std::optional<DirectionBound>& a,
+                                                 const std::optional<DirectionBound>& b) {
+  if (!a || !b) return a ? a : b;
+  if (!(a->lower <= b->upper && b->lower <= a->upper)) return std::nullopt;
+  DirectionBound both = a->upper - a->lower <= b->upper - b->lower ? *a : *b;
+  both.lower = std::max(a->lower, b->lower);
+  both.upper = std::min(a->upper, b->upper);
+  both.estimate = std::clamp(both.estimate, both.lower, both.upper);
+  return both;
+}
+
+inline DirectionBound few_losses_bound(const std::vector<ComposedRelease>& phases, Delta delta) {
+  const auto [lower, upper] = few_losses_epsilon(phases, delta);
+  return {lower, lower + (upper - lower) / 2, upper, "closed forms of few large losses"};
+}
+
+// The larger of the two, bound by bound; direction and detail are those of the larger estimate.
+template <class Bound>  // EpsilonBound or DeltaBound
+Bound larger_of(const DirectionBound& remove, const DirectionBound& add) {
+  const bool same = remove.estimate == add.estimate;
+  const DirectionBound& worse = remove.estimate >= add.estimate ? remove : add;
+  Bound bound;
+  bound.lower = remove.lower > add.lower ? remove.lower : add.lower;
+  bound.estimate = worse.estimate;
+  bound.upper = remove.upper > add.upper ? remove.upper : add.upper;
+  bound.direction = same ? "both" : (&worse == &remove ? "remove" : "add");
+  bound.detail = worse.detail;
+  return bound;
+}
+
+// With the upper end of another sound bound where that is the lower one.
+template <class Bound>  // EpsilonBound or DeltaBound
+Bound capped(Bound found, const Bound& otherwise) {
+  if (otherwise.upper < found.upper) {
+    found.upper = otherwise.upper;
+    found.estimate = found.estimate < found.upper ? found.estimate : found.upper;
+    found.detail += "; upper: " + otherwise.detail;
+  }
+  return found;
+}
+
+}  // namespace ghostshard::accountant

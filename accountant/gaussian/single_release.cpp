@@ -1,0 +1,100 @@
+#include "accountant/gaussian/single_release.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
+
+// log(e^x - 1 + q) for x with e^x > 1 - q; -infinity otherwise.
+double log_expm1_plus(double x, double q) {
+  if (x > 40) return x + std::log1p((q - 1) * std::exp(-x));
+  const double value = std::expm1(x) + q;
+  return value > 0 ? std::log(value) : -kInfinity;
+}
+
+// e^gain - e^loss with the roundings of both: `size` bounds the numbers that were added up to make the logarithms.
+Bracket difference(double gain, double loss, double size) {
+  const double relative = kRounding * 16 * (2 + size);
+  const double high = std::exp(gain);
+  const double low = std::exp(loss);
+  const double value = loss < gain ? high * -std::expm1(loss - gain) : 0.0;
+  const double error = relative * (high + low);
+  return {std::clamp(value - error, 0.0, 1.0), std::clamp(value + error, 0.0, 1.0)};
+}
+
+}  // namespace
+
+// From 20 on by the continued fraction of Mills' ratio, which then has
+// converged to a rounding after 20 terms.
+double log_upper_tail(double x) {
+  if (x < 20) return std::log(0.5 * std::erfc(x / std::sqrt(2.0)));
+  double fraction = x;
+  for (int k = 20; k >= 1; --k) fraction = x + k / fraction;
+  return -x * x / 2 - 0.918938533204672741780329736406 - std::log(fraction);
+}
+
+Bracket single_release_delta(Direction direction, SampledGaussian release, double epsilon) {
+  const auto [q, sigma] = release;
+  if (direction == Direction::kRemove) {
+    const double log_weight = log_expm1_plus(epsilon, q);  // log(e^eps - 1 + q)
+    if (log_weight == -kInfinity) {                        // below the least loss: every outcome counts
+      const double value = -std::expm1(epsilon);
+      return {std::max(0.0, value * (1 - 4 * kRounding)), std::min(1.0, value * (1 + 4 * kRounding))};
+    }
+    const double t = sigma * sigma * (log_weight - std::log(q)) + 0.5;
+    const double gain = std::log(q) + log_upper_tail((t - 1) / sigma);
+    const double loss = log_weight + log_upper_tail(t / sigma);
+    const double square = std::max(t * t, (t - 1) * (t - 1)) / (sigma * sigma);
+    return difference(gain, loss, std::abs(std::log(q)) + std::abs(log_weight) * (1 + std::abs(t)) + square);
+  }
+  // With w = e^-eps - 1 + q > 0, 1 - e^eps(1-q) = e^eps·w, in the form that cancels less.
+  const bool near_one = q > 0.5;
+  const double weight = near_one ? std::exp(-epsilon) - (1 - q) : std::expm1(-epsilon) + q;
+  const double log_weight = q == 1 ? -epsilon : std::log(std::max(weight, 0.0));
+  if (log_weight == -kInfinity) return {0, 0};
+  const double t = sigma * sigma * (log_weight - std::log(q)) + 0.5;
+  const double gain = epsilon + log_weight + log_upper_tail(-t / sigma);
+  const double loss = epsilon + std::log(q) + log_upper_tail(-(t - 1) / sigma);
+  const double square = std::max(t * t, (t - 1) * (t - 1)) / (sigma * sigma);
+  // log_weight loses the digits that e^-eps - 1 + q does.
+  const double cancelled =
+      q == 1 ? 1 : (near_one ? std::exp(-epsilon) + (1 - q) : std::abs(std::expm1(-epsilon)) + q) / weight;
+  return difference(gain, loss,
+                    std::abs(epsilon) + std::abs(std::log(q)) +
+                        (std::abs(log_weight) + cancelled) * (1 + std::abs(t) + sigma * sigma) + square);
+}
+
+Bracket single_release_epsilon(Direction direction, SampledGaussian release, Delta delta) {
+  // delta falls with epsilon. `exceeds` is certain for lower, the negation of `may_exceed` for upper.
+  const auto solve = [&](auto exceeds) {
+    if (!exceeds(0.0)) return std::pair{0.0, 0.0};
+    double low = 0;
+    double high = 1;
+    while (exceeds(high)) {
+      low = high;
+      if (high > 1e300) return std::pair{high, kInfinity};
+      high *= 2;
+    }
+    while (true) {
+      const double middle = low + (high - low) / 2;
+      if (!(middle > low && middle < high) || high - low < 1e-15 * high) break;
+      (exceeds(middle) ? low : high) = middle;
+    }
+    return std::pair{low, high};
+  };
+  const auto at = [&](double epsilon) { return single_release_delta(direction, release, epsilon); };
+  return {solve([&](double epsilon) { return at(epsilon).lower >= delta.value(); }).first,
+          solve([&](double epsilon) { return at(epsilon).upper > delta.value(); }).second};
+}
+
+double single_release_epsilon_lower(SampledGaussian release, Delta delta) {
+  return std::max(single_release_epsilon(Direction::kRemove, release, delta).lower,
+                  single_release_epsilon(Direction::kAdd, release, delta).lower);
+}
+
+}  // namespace ghostshard::accountant

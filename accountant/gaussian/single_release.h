@@ -1,0 +1,31 @@
+// One execution of a Poisson-sampled Gaussian in closed form: its privacy loss is monotone in the outcome x, so the
+// worst set is a half-line (q = 1: Balle, Wang 2018, arXiv:1805.06530, Thm. 8). With t the threshold where the loss
+// equals epsilon and Q the upper tail of the standard normal,
+//   remove: delta = q·Q((t-1)/sigma) - (e^eps - 1 + q)·Q(t/sigma),           t = sigma² log((e^eps - 1 + q)/q) + 1/2
+//   add:    delta = (1 - e^eps(1-q))·Q(-t/sigma) - e^eps·q·Q(-(t-1)/sigma),  t = sigma² log((e^-eps - 1 + q)/q) + 1/2
+// and zero for add from eps = -log(1-q) on. All in logarithms: nothing overflows, delta = 1e-300 keeps its digits.
+#pragma once
+
+#include "accountant/gaussian/sampled_gaussian.h"
+
+namespace ghostshard::accountant {
+
+// log of the standard normal's upper tail, wherever it may be too small for a double.
+double log_upper_tail(double z);
+
+struct Bracket {
+  double lower;
+  double upper;
+};
+
+// delta at an epsilon (any finite number: a composed part may have a negative share). The exact value lies inside;
+// width: the rounding of both terms.
+Bracket single_release_delta(Direction direction, SampledGaussian release, double epsilon);
+
+// epsilon >= 0 at a delta, for one direction.
+Bracket single_release_epsilon(Direction direction, SampledGaussian release, Delta delta);
+
+// An epsilon that one execution certainly exceeds or equals at this delta, the larger of both directions.
+double single_release_epsilon_lower(SampledGaussian release, Delta delta);
+
+}  // namespace ghostshard::accountant

@@ -1,0 +1,94 @@
+// Where a grid has to look: at which losses, how far, with which mesh and tilt. Nothing here is part of a proof.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "accountant/contour/contour_moments.h"
+#include "accountant/grid/pld_cells.h"
+
+namespace ghostshard::accountant {
+
+// A window of losses, and of each phase its tilt and the outcomes that are told apart.
+struct Shape {
+  GridShape grid;
+  int64_t start;  // the window holds losses start·h, …, (start + N - 1)·h
+  struct Phase {
+    double log_scale, low, high;
+  };
+  std::vector<Phase> phases;
+};
+
+// One release's losses at some hundred outcomes, without those so rare that they do not count at this delta. Without
+// them the moments stay moderate even where rare large losses would rule them: with a small rate and few steps the
+// best tilt is orders of magnitude larger than for the whole distribution, and the window as much shorter.
+struct Sketch {
+  double low, high;  // outcomes
+  double count;
+  double log_total = 0;  // of the probability of those that are here; the masses add up to 1
+  std::vector<double> mass, loss;
+};
+
+class Sketches {
+ public:
+  // log_delta: what counts as rare.
+  Sketches(Direction direction, const std::vector<ComposedRelease>& phases, double log_delta);
+
+  const std::vector<Sketch>& all() const { return all_; }
+  // The common losses only, and the rare ones (rare_cells.h).
+  Sketches common(const std::vector<double>& splits) const { return limited(splits, false); }
+  Sketches rare(const std::vector<double>& splits) const { return limited(splits, true); }
+  RealMoment at(size_t phase, double c) const;  // of one execution
+  RealMoment at(double c) const;                // of all
+  // The outcomes of this phase without those at the far end whose loss is below this.
+  std::pair<double, double> outcomes_above(size_t phase, double loss) const;
+  // From about this loss, or the least, to the largest.
+  double range_above(size_t phase, double loss) const;
+  // From the least to the largest loss of one release.
+  double largest_range() const;
+  // By how much connecting dots with this mesh raises the variance of the sum: h²/6 per release. It keeps the totals of
+  // P and Q, so that log E[e^(cL)] grows by c(1 + c)/2 of it, and epsilon by (1 + c)/2.
+  // c: under this tilt.
+  double added_variance(double h, double c = 0) const;
+  // By how much it raises epsilon, with the grid under this tilt.
+  double added_by_mesh(double h, double c) const { return (1 + c) / 2 * added_variance(h); }
+  // How far a loss goes to the side where losses have no bound.
+  double unbounded(double loss) const { return direction_ == Direction::kRemove ? loss : -loss; }
+
+  // The c at which rising(c, moment at c) becomes positive.
+  template <class Rising>
+  double root(const Rising& rising) const {
+    double low = 1e-9;
+    double high = 1e12;
+    for (int i = 0; i < 80 && high > low * 1.005; ++i) {
+      const double middle = std::sqrt(low * high);
+      (rising(middle, at(middle)) < 0 ? low : high) = middle;
+    }
+    return std::sqrt(low * high);
+  }
+  double saddle_of(double epsilon) const {
+    return root([&](double c, const RealMoment& m) { return m.mean - 1 / c - 1 / (1 + c) - epsilon; });
+  }
+
+ private:
+  Sketches limited(const std::vector<double>& splits, bool rare) const;
+
+  Direction direction_;
+  std::vector<Sketch> all_;
+};
+
+// The epsilon at which delta is about this, by the saddle-point approximation kept near Chernoff's bound.
+struct Guess {
+  double c, epsilon;
+};
+Guess guess_epsilon(const Sketches& sketches, double log_delta);
+
+// A window from `first` on in which delta at `epsilon`, about e^log_delta, can be read off. saddle: of that epsilon.
+// tolerance: of epsilon. Nothing where there is none, or one release alone has too many losses.
+std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double first, double epsilon, double log_delta,
+                               double tolerance, size_t most_points, size_t least_points = 0);
+
+}  // namespace ghostshard::accountant

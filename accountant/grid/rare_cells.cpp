@@ -1,0 +1,201 @@
+#include "accountant/grid/rare_cells.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "accountant/grid/outcomes.h"
+#include "accountant/grid/regrid.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Of evening out: all cells, and those next to the split, where the density is the least smooth.
+constexpr int kRounds = 3;
+constexpr int kRoundsNear = 60;
+constexpr size_t kNear = 64;
+constexpr double kLargestExponent = 700;
+
+GridShape rare_part(Direction direction, const Split& split, GridShape grid) {
+  (direction == Direction::kRemove ? grid.from : grid.to) = direction == Direction::kRemove ? split.loss : -split.loss;
+  return grid;
+}
+
+// log |B_P| and log(|B_P|/|B_Q|), rounded down and up.
+struct Common {
+  double least_log_p, most_log_p, least_loss, most_loss;
+  double rare;  // R_P, rounded up
+};
+Common common_of(const Outcomes& outcomes, const GridShape& rare) {
+  const auto low = rare.from > -kInfinity ? outcomes.at(rare.from) : outcomes.below_all();
+  const auto high = rare.to < kInfinity ? outcomes.at(rare.to) : outcomes.above_all();
+  const auto [p, q] = outcomes.between(low, high, 0);
+  // What lies beyond the outermost outcomes is below 1e-300.
+  const double most_p = p.value + p.error + 1e-300;
+  const double most_q = q.value + q.error + 1e-300;
+  const double least_p = std::max(0.0, p.value - p.error);
+  const double least_q = std::max(0.0, q.value - q.error);
+  const auto rounded = [](double x, double sign) { return x + sign * 4 * kRounding * std::abs(x); };
+  return {rounded(std::log1p(-most_p), -1), rounded(std::log1p(-least_p), 1),
+          rounded(std::log1p(-most_p), -1) - rounded(std::log1p(-least_q), 1) - 1e-300,
+          rounded(std::log1p(-least_p), 1) - rounded(std::log1p(-most_q), -1) + 1e-300, most_p};
+}
+
+// Cells of losses about i·h + origin.
+struct Range {
+  int64_t begin, end;
+};
+Range range_of(Direction direction, SampledGaussian release, const GridShape& grid, double origin, double at) {
+  auto [least, most] = losses_of(direction, release, grid.low, grid.high);
+  least = std::max(std::min(least, grid.to - grid.h), grid.from);  // one cell at least down from a finite end
+  most = std::min(most, grid.to);
+  if (!(least < most)) return {0, 0};
+  return {static_cast<int64_t>(std::floor((least - origin) / grid.h - at)),
+          static_cast<int64_t>(std::floor((most - origin) / grid.h - at)) + 1};
+}
+
+Outcomes::Boundary boundary_at(const Outcomes& outcomes, const GridShape& grid, double loss) {
+  return outcomes.at(std::clamp(loss, grid.from, grid.to));
+}
+
+Outcomes::Boundary lower_end(const Outcomes& outcomes, const GridShape& grid) {
+  return grid.from > -kInfinity ? outcomes.at(grid.from) : outcomes.below_all();
+}
+
+// Of e^(c·loss) and the few products it is in.
+double of_tilt(const GridShape& grid, double loss) { return kRounding * (12 + 2 * grid.c * std::abs(loss)); }
+
+}  // namespace
+
+GridShape common_part(Direction direction, const Split& split, GridShape grid) {
+  (direction == Direction::kRemove ? grid.to : grid.from) = direction == Direction::kRemove ? split.loss : -split.loss;
+  return grid;
+}
+
+RareCells less_private_rare(Direction direction, SampledGaussian release, const Split& split, const GridShape& grid) {
+  const GridShape rare = rare_part(direction, split, grid);
+  const Outcomes outcomes(direction, release);
+  const Common common = common_of(outcomes, rare);
+  const double h = grid.h;
+  const double width = -std::expm1(-h);
+  const double scale = std::exp(-common.least_log_p) * (1 + 4 * kRounding);
+  const double origin = common.least_loss;
+  const Range range = range_of(direction, release, rare, origin, 0);
+  std::vector<std::pair<int64_t, double>> placed = {{0, 1.0}};
+  RareCells found;
+  double relative = 0;
+  Outcomes::Boundary low = lower_end(outcomes, rare);
+  double end = rare.from;
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    const double loss = static_cast<double>(i) * h;
+    end = std::clamp(loss + h + origin, rare.from, rare.to);
+    const Outcomes::Boundary high = outcomes.at(end);
+    const auto [p, q] = outcomes.between(low, high, loss + origin);  // q: of Q·e^loss
+    low = high;
+    const double total = p.value + p.error;
+    if (!(total > 0)) continue;
+    if (grid.c * loss > kLargestExponent) {
+      found.cells.dropped += total * scale * (1 + 1e-12);
+      continue;
+    }
+    const double error = (p.error + q.error + 8 * kRounding * (p.value + q.value)) / width;
+    const double right = std::clamp((p.value - q.value) / width + error, 0.0, total);
+    const double tilt = scale * std::exp(grid.c * loss);
+    placed.emplace_back(i, (total - right) * tilt);
+    placed.emplace_back(i + 1, right * tilt * std::exp(grid.c * h));
+    relative = std::max(relative, of_tilt(grid, loss + h));
+  }
+  const double dropped = found.cells.dropped + (end < rare.to ? outcomes.beyond(low) * scale * (1 + 1e-12) : 0);
+  found.cells = placed_on_grid(placed, 0, grid, 0);
+  found.cells.dropped = dropped;
+  found.cells.relative = relative;
+  return found;
+}
+
+RareCells more_private_rare(Direction direction, SampledGaussian release, const Split& split, const GridShape& grid) {
+  const GridShape rare = rare_part(direction, split, grid);
+  const Outcomes outcomes(direction, release);
+  const Common common = common_of(outcomes, rare);
+  const double h = grid.h;
+  const double scale = std::exp(-common.most_log_p) * (1 - 4 * kRounding);
+  const double origin = common.most_loss;
+  // Cell i is merged into one outcome, about i·h above the origin: its boundaries are moved until it is there.
+  const Range range = range_of(direction, release, rare, origin, -0.5);
+  const auto count = static_cast<size_t>(range.end - range.begin);
+  std::vector<double> moved(count + 1, 0.0);
+  struct Merged {
+    double mass = 0;
+    double excess = -kInfinity;  // of log(P/Q), in steps, rounded down
+  };
+  std::vector<Merged> merged(count);
+  const auto merge = [&](size_t cells) {
+    Outcomes::Boundary low = lower_end(outcomes, rare);
+    for (size_t j = 0; j < cells; ++j) {
+      const double loss = static_cast<double>(range.begin + static_cast<int64_t>(j)) * h + origin;
+      const Outcomes::Boundary high = boundary_at(outcomes, rare, loss + (0.5 + moved[j + 1]) * h);
+      const auto [p, q] = outcomes.between(low, high, loss);
+      low = high;
+      merged[j].mass = std::max(0.0, p.value - p.error);
+      merged[j].excess =
+          merged[j].mass > 0 && q.value + q.error > 0
+              ? (std::log(merged[j].mass / (q.value + q.error)) - 8 * kRounding * (1 + std::abs(loss))) / h
+              : -kInfinity;
+    }
+  };
+  const auto even_out = [&](size_t cells) {
+    for (size_t j = 1; j < cells; ++j)
+      if (std::abs(merged[j - 1].excess) < 1 && std::abs(merged[j].excess) < 1)
+        moved[j] = std::clamp(moved[j] - (merged[j - 1].excess + merged[j].excess) / 2, -0.45, 0.45);
+    merge(cells);
+  };
+  merge(count);
+  for (int round = 0; round < kRounds; ++round) even_out(count);
+  for (int round = 0; round < kRoundsNear; ++round) even_out(std::min(count, kNear));
+  merge(count);
+  // All rare ones are moved down until all but few cells lie where they are put; those fall one step more. K times that
+  // is taken off the whole instead, so that the grid stays where it is.
+  std::vector<Misplaced> misplaced;
+  double expected = 0;
+  const auto tilted = [&](size_t j) {
+    const double loss = static_cast<double>(range.begin + static_cast<int64_t>(j)) * h;
+    return scale * merged[j].mass * std::exp(std::min(grid.c * loss, kLargestExponent));
+  };
+  for (size_t j = 0; j < count; ++j) {
+    misplaced.push_back({merged[j].excess, grid.count * tilted(j)});
+    expected += misplaced.back().weight;
+  }
+  misplaced.push_back({0, std::max(0.0, split.most_rare - expected)});
+  const double below = cheapest_power_of_half(2, 80, misplaced);
+  std::vector<std::pair<int64_t, double>> placed = {{0, 1.0}};
+  double relative = 0;
+  for (size_t j = 0; j < count; ++j) {
+    if (!(merged[j].excess >= -below - 1)) continue;  // what is left out is sound
+    const bool fits = merged[j].excess >= -below;
+    const int64_t i = range.begin + static_cast<int64_t>(j);
+    placed.emplace_back(fits ? i : i - 1, tilted(j) * (fits ? 1 : std::exp(-grid.c * h)));
+    relative = std::max(relative, of_tilt(grid, static_cast<double>(i) * h));
+  }
+  RareCells found;
+  found.cells = placed_on_grid(placed, 0, grid, 0);
+  found.cells.relative = relative;
+  const double most = split.most_rare;
+  found.once.log_factor = most * common.least_log_p;
+  found.once.moved = most * (std::min(common.least_loss / h, common.least_loss / h * (1 + 4 * kRounding)) -
+                             below * (1 + 4 * kRounding));
+  // P(more than K) <= e^(K+1-mean)·(mean/(K+1))^(K+1) where the mean is less.
+  const double mean = grid.count * common.rare * (1 + 1e-12);
+  const double more = most + 1;
+  if (most >= grid.count)
+    found.once.dropped = 0;
+  else if (mean < more)
+    found.once.dropped = std::min(1.0, std::exp((more - mean) + more * std::log(mean / more) + 1e-9 * (1 + more)));
+  else
+    found.once.dropped = 1;
+  return found;
+}
+
+}  // namespace ghostshard::accountant

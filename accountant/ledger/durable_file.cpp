@@ -1,0 +1,86 @@
+#include "accountant/ledger/durable_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+namespace ghostshard::accountant {
+
+OwnedDescriptor::OwnedDescriptor(OwnedDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+
+OwnedDescriptor& OwnedDescriptor::operator=(OwnedDescriptor&& other) noexcept {
+  OwnedDescriptor moved(std::move(other));  // what this held is closed at the end of this scope
+  std::swap(value_, moved.value_);
+  return *this;
+}
+
+OwnedDescriptor::~OwnedDescriptor() {
+  if (value_ >= 0) ::close(value_);
+}
+
+void throw_system_error(const char* operation, const std::filesystem::path& path) {
+  const std::string reason = std::generic_category().message(errno);
+  throw std::runtime_error(std::string("cannot ") + operation + ' ' + path.string() + ": " + reason);
+}
+
+OwnedDescriptor open_file(const std::filesystem::path& path, int flags) {
+  int descriptor = -1;
+  do descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  while (descriptor < 0 && errno == EINTR);
+  if (descriptor < 0) throw_system_error((flags & O_CREAT) != 0 ? "create" : "open", path);
+  return OwnedDescriptor(descriptor);
+}
+
+void write_all(int descriptor, std::string_view bytes, const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw_system_error("write", path);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+std::string read_all(int descriptor, const std::filesystem::path& path) {
+  std::string bytes;
+  std::array<char, 1 << 16> buffer{};
+  for (off_t offset = 0;;) {
+    const ssize_t got = ::pread(descriptor, buffer.data(), buffer.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw_system_error("read", path);
+    if (got == 0) return bytes;
+    bytes.append(buffer.data(), static_cast<size_t>(got));
+    offset += got;
+  }
+}
+
+void sync_file(int descriptor, const std::filesystem::path& path) {
+  // Not retried on EIO: after a failed fsync the kernel may have dropped the pages and report success the
+  // next time.
+  while (::fsync(descriptor) != 0)
+    if (errno != EINTR) throw_system_error("sync", path);
+}
+
+void sync_parent_directory(const std::filesystem::path& path) {
+  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  sync_file(open_file(parent, O_RDONLY | O_DIRECTORY).get(), parent);
+}
+
+std::string exact_json_text(const nlohmann::json& json, const std::string& what, int indent) {
+  std::string text;
+  try {
+    text = json.dump(indent);
+  } catch (const nlohmann::json::exception& error) {
+    throw std::invalid_argument(what + " must be valid UTF-8: " + error.what());
+  }
+  if (nlohmann::json::parse(text) != json)
+    throw std::invalid_argument(what + " must hold finite numbers only, got a NaN or an infinity in " + text);
+  return text;
+}
+
+}  // namespace ghostshard::accountant

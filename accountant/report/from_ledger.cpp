@@ -1,0 +1,189 @@
+// What a run spent, as its ledger has it.
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+
+#include "accountant/report/parts.h"
+
+namespace ghostshard::accountant::report_parts {
+namespace {
+
+using nlohmann::json;
+
+// What each kind of event takes for granted about how a batch was drawn; empty where nothing depends on it.
+std::string sampler_of(const Event& event) {
+  struct Name {
+    const char* operator()(const GaussianEvent&) const { return ""; }
+    const char* operator()(const PoissonGaussianEvent&) const { return "poisson"; }
+    const char* operator()(const FixedSizeGaussianEvent&) const { return "fixed-size"; }
+    const char* operator()(const TruncatedPoissonGaussianEvent&) const { return "truncated-poisson"; }
+    const char* operator()(const AdaptiveClippingEvent&) const { return "poisson"; }
+  };
+  return std::visit(Name(), event);
+}
+
+json from_header(const LedgerContents& ledger, const char* key) {
+  return ledger.header.contains(key) ? ledger.header.at(key) : json(kNotStated);
+}
+
+// Epochs before an entry: which key made its noise.
+int64_t epoch_of(const LedgerContents& ledger, const LedgerEntry& entry) {
+  return std::count_if(ledger.epochs.begin(), ledger.epochs.end(),
+                       [&](const LedgerEpoch& epoch) { return epoch.sequence < entry.sequence; });
+}
+
+// Which key made the noise of which releases; more than one where a resumed run had lost its key.
+json key_epochs(const LedgerContents& ledger) {
+  json epochs = json::array({{{"epoch", 0}, {"run_id", from_header(ledger, "run_id")}}});
+  for (const LedgerEpoch& epoch : ledger.epochs)
+    epochs.push_back(
+        {{"epoch", epoch.number}, {"run_id", epoch.run_id}, {"key", epoch.key}, {"resumed_at_step", epoch.step}});
+  std::vector<int64_t> releases(epochs.size(), 0);
+  for (const LedgerEntry& entry : ledger.entries) ++releases[static_cast<size_t>(epoch_of(ledger, entry))];
+  for (size_t i = 0; i < epochs.size(); ++i) epochs[i]["releases"] = releases[i];
+  return epochs;
+}
+
+// Where the run went on after it had stopped, as far as the ledger shows it: a new key begins, or a step comes again
+// that was charged before.
+json resumptions(const LedgerContents& ledger) {
+  json seen = json::array();
+  auto epoch = ledger.epochs.begin();
+  const auto add = [&](int64_t sequence, int64_t step, bool new_key, bool again) {
+    seen.push_back({{"at_line", sequence}, {"step", step}, {"new_key", new_key}, {"steps_charged_again", again}});
+  };
+  const LedgerEntry* before = nullptr;
+  for (const LedgerEntry& entry : ledger.entries) {
+    bool new_key = false;
+    int64_t line = entry.sequence;
+    for (; epoch != ledger.epochs.end() && epoch->sequence < entry.sequence; ++epoch) {
+      if (new_key) add(line, epoch[-1].step, true, false);  // one that came to no release
+      new_key = true;
+      line = epoch->sequence;
+    }
+    const bool again = before != nullptr && entry.attempt > 0 && entry.step <= before->step;
+    if (new_key || again) add(line, entry.step, new_key, again);
+    before = &entry;
+  }
+  for (; epoch != ledger.epochs.end(); ++epoch) add(epoch->sequence, epoch->step, true, false);
+  return {{"seen", seen.size()},
+          {"at", seen},
+          {"meaning", "a run that stopped and went on; one that repeated no step and kept its key leaves no trace"}};
+}
+
+}  // namespace
+
+double sampling_rate(const Event& event) {
+  struct Rate {
+    double operator()(const GaussianEvent&) const { return 1; }
+    double operator()(const PoissonGaussianEvent& e) const { return e.q.value(); }
+    double operator()(const FixedSizeGaussianEvent& e) const {
+      return static_cast<double>(e.batch) / static_cast<double>(e.units);
+    }
+    double operator()(const TruncatedPoissonGaussianEvent& e) const { return e.q.value(); }
+    double operator()(const AdaptiveClippingEvent& e) const { return e.q.value(); }
+  };
+  return std::visit(Rate(), event);
+}
+
+Spent spent_by(const LedgerContents& ledger) {
+  Spent spent;
+  std::unordered_map<std::string, size_t> index_of;  // by text: a run with a noise schedule has many distinct events
+  std::set<std::tuple<size_t, int64_t, int64_t, int64_t>> keys_used;  // kind of event, key epoch, step, attempt
+  for (const LedgerEntry& entry : ledger.entries) {
+    size_t index = spent.sequence.empty() ? 0 : spent.sequence.back().first;
+    if (spent.sequence.empty() || !(spent.events[index].first == entry.event)) {
+      const auto [found, is_new] = index_of.try_emplace(to_json(entry.event).dump(), spent.events.size());
+      index = found->second;
+      if (is_new) spent.events.emplace_back(entry.event, 0);
+      spent.sequence.emplace_back(index, 0);
+    }
+    ++spent.events[index].second;
+    ++spent.sequence.back().second;
+    spent.steps.insert(entry.step);
+    ++spent.releases_per_attempt[entry.attempt];
+    const bool fresh =
+        keys_used.insert({entry.event.index(), epoch_of(ledger, entry), entry.step, entry.attempt}).second;
+    spent.noise_repeated = spent.noise_repeated || !fresh;
+    if (const std::string sampler = sampler_of(entry.event); !sampler.empty()) spent.samplers.insert(sampler);
+  }
+  return spent;
+}
+
+std::unique_ptr<Accountant> account(const Spent& spent, const std::string& name, Adjacency adjacency) {
+  auto engine = make_accountant(name, adjacency);
+  for (const auto& [event, count] : spent.events) engine->compose(event, count);
+  return engine;
+}
+
+json population_and_steps(const LedgerContents& ledger, const Spent& spent) {
+  json section = {{"steps_executed", spent.steps.size()}, {"releases_charged", ledger.entries.size()}};
+  for (const auto& [in_header, shown] : {std::pair{"units", "units"},
+                                         {"expected_batch", "expected_batch"},
+                                         {"sampling_rate", "sampling_rate_planned"},
+                                         {"planned_steps", "steps_planned"}})
+    section[shown] = from_header(ledger, in_header);
+  std::set<double> rates;
+  for (const auto& [event, count] : spent.events)
+    if (!sampler_of(event).empty()) rates.insert(sampling_rate(event));
+  section["sampling_rates_charged"] = rates;
+  json attempts = json::array();
+  int64_t redone = 0;
+  for (const auto& [attempt, releases] : spent.releases_per_attempt) {
+    attempts.push_back({{"attempt", attempt}, {"releases", releases}});
+    if (attempt > 0) redone += releases;
+  }
+  section["attempts"] = attempts;
+  section["releases_of_later_attempts"] = redone;
+  return section;
+}
+
+json mechanism(const LedgerContents& ledger, const Spent& spent) {
+  std::set<double> sigmas;
+  json table = json::array();
+  for (const auto& [event, count] : spent.events) {
+    sigmas.insert(noise_multiplier(event));
+    table.push_back({{"event", accountant::to_json(event)}, {"releases", count}});
+  }
+  return {{"events", table},
+          {"noise_multipliers_charged", sigmas},
+          {"noise_multiplier_planned", from_header(ledger, "noise_multiplier")},
+          {"clip_norm", from_header(ledger, "clip_norm")}};
+}
+
+json sampler_section(const Spent& spent, const json& facts) {
+  std::string assumed;
+  for (const std::string& sampler : spent.samplers) assumed += (assumed.empty() ? "" : ", ") + sampler;
+  // Without sampling amplification nothing depends on how the batches were drawn.
+  const bool none = assumed.empty();
+  if (none) assumed = spent.events.empty() ? "none (nothing was released)" : "none (every unit in every step)";
+  json section = {{"assumed", assumed}, {"executed_is_assumed", nullptr}};
+  const json stated = facts.is_object() ? facts.value("executed", json()) : facts;
+  if (none)
+    section["executed_is_assumed"] = true;
+  else if (stated.is_string())
+    section["executed_is_assumed"] = stated.get<std::string>() == assumed;
+  return section;
+}
+
+json provenance(const LedgerContents& ledger) {
+  const auto text = [&](const char* key) {
+    const json value = from_header(ledger, key);
+    return value.is_string() ? value : json(kNotStated);
+  };
+  json header = ledger.header;
+  header.erase("facts");  // they are in the sections they speak of
+  return {{"run_id", text("run_id")},
+          {"ledger_schema", kLedgerSchema},
+          {"ledger_head", ledger.head},
+          {"ledger_header_hash", ledger.header_hash},
+          {"ledger_header", header},
+          {"ledger_entries", ledger.entries.size()},
+          {"key_epochs", key_epochs(ledger)},
+          {"resumptions_in_ledger", resumptions(ledger)},
+          {"ledger_partial_line_dropped", ledger.dropped_partial_line},
+          {"library_version_of_run", text("library_version")},
+          {"library_version_of_report", kLibraryVersion}};
+}
+
+}  // namespace ghostshard::accountant::report_parts
