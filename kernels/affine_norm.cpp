@@ -2,10 +2,10 @@
 
 #include <vector>
 
-#include "kernels/checks.h"
+#include "kernels/host/checks.h"
 #include "kernels/device/placement.h"
-#include "kernels/on_device.h"
-#include "kernels/vectorised.h"
+#include "kernels/device/on_device.h"
+#include "kernels/host/vectorised.h"
 
 namespace ghostshard::kernels {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/clip_factors.h"
 
-#include "kernels/checks.h"
-#include "kernels/clip_factor.h"
-#include "kernels/clip_factors_device.h"
+#include "kernels/host/checks.h"
+#include "kernels/clip_factors/formula.h"
+#include "kernels/clip_factors/device.h"
 #include "kernels/device/placement.h"
 
 namespace ghostshard::kernels {

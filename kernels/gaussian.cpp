@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/box_muller.h"
+#include "kernels/gaussian/box_muller.h"
 
 namespace ghostshard::kernels {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/checks.h"
+#include "kernels/host/checks.h"
 #include "kernels/device/placement.h"
-#include "kernels/gaussian_device.h"
+#include "kernels/gaussian/device.h"
 
 namespace ghostshard::kernels {
 

@@ -1,10 +1,10 @@
 #include "kernels/norm_parts.h"
 
-#include "kernels/checks.h"
+#include "kernels/host/checks.h"
 #include "kernels/device/placement.h"
 #include "kernels/device/rounding.h"
-#include "kernels/norm_bound.h"
-#include "kernels/on_device.h"
+#include "kernels/norm_parts/bound.h"
+#include "kernels/device/on_device.h"
 
 namespace ghostshard::kernels {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/device/launch.cuh"
-#include "kernels/embedding_norm_device.h"
+#include "kernels/embedding_norm/device.h"
 
 namespace ghostshard::kernels::device {
 namespace {

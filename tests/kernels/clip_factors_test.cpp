@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/clip_factor.h"
+#include "kernels/clip_factors/formula.h"
 #include "tests/kernels/backends/backend.h"
 #include "tests/kernels/oracle.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/box_muller.h"
+#include "kernels/gaussian/box_muller.h"
 #include "kernels/gaussian_tensor.h"
 #include "tests/kernels/backends/backend.h"
 #include "tests/kernels/oracle.h"

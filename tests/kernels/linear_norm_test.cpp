@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/embedding_norm.h"
-#include "kernels/norm_bound.h"
+#include "kernels/norm_parts/bound.h"
 #include "kernels/scaled_sum.h"
 #include "tests/kernels/backends/backend.h"
 #include "tests/kernels/oracle.h"

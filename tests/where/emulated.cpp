@@ -1,4 +1,4 @@
-#include "tests/emulated_device/device.h"
+#include "tests/emulation/device/device.h"
 #include "tests/where/staged_mesh.h"
 #include "tests/where/where.h"
 

@@ -1,5 +1,5 @@
 // Where the models of a test are, chosen by what its program is linked with: on the CPU, on the emulated device
-// (tests/emulated_device), on a GPU. Slow twins, expected values and comparisons stay on the CPU.
+// (tests/emulation/device), on a GPU. Slow twins, expected values and comparisons stay on the CPU.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-#include "tests/emulated_device/device.h"
+#include "tests/emulation/device/device.h"
 #include "tests/kernels/backends/backend.h"
 
 namespace ghostshard::kernels::backend {

@@ -12,7 +12,7 @@
 #include "kernels/device/panel.cuh"
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/shared.cuh"
-#include "tests/kernels/cuda_emulation/executor.h"
+#include "tests/emulation/cuda/executor.h"
 
 namespace ghostshard::kernels::device {
 namespace {

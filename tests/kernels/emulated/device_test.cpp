@@ -1,11 +1,11 @@
 // The emulated device refuses what a real one would not survive: host code that follows a device pointer, operations
 // over two devices' tensors; and it counts what makes the host wait.
-#include "tests/emulated_device/device.h"
+#include "tests/emulation/device/device.h"
 
 #include <gmock/gmock.h>
 
 #include "kernels/scaled_sum.h"
-#include "tests/emulated_device/memory.h"
+#include "tests/emulation/device/memory.h"
 
 namespace ghostshard::emulation {
 namespace {

@@ -1,5 +1,5 @@
 // The emulation finds what it is there to find: each kernel here has one fault, or none.
-#include "tests/kernels/cuda_emulation/executor.h"
+#include "tests/emulation/cuda/executor.h"
 
 #include <gtest/gtest.h>
 

@@ -3,15 +3,15 @@
 
 #include <stdexcept>
 
-#include "kernels/affine_norm_device.h"
-#include "kernels/clip_factors_device.h"
-#include "kernels/embedding_norm_device.h"
-#include "kernels/fingerprint_device.h"
-#include "kernels/gaussian_device.h"
-#include "kernels/linear_norm_device.h"
-#include "kernels/norm_parts_device.h"
-#include "kernels/scaled_sum_device.h"
-#include "kernels/tied_cross_term_device.h"
+#include "kernels/affine_norm/device.h"
+#include "kernels/clip_factors/device.h"
+#include "kernels/embedding_norm/device.h"
+#include "kernels/fingerprint/device.h"
+#include "kernels/gaussian/device.h"
+#include "kernels/linear_norm/device.h"
+#include "kernels/norm_parts/device.h"
+#include "kernels/scaled_sum/device.h"
+#include "kernels/tied_pair/device.h"
 
 namespace ghostshard::kernels::device {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/linear_norm.h"
-#include "kernels/norm_bound.h"
+#include "kernels/norm_parts/bound.h"
 #include "tests/kernels/backends/backend.h"
 #include "tests/kernels/oracle.h"
 

@@ -3,8 +3,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "tests/emulated_device/device.h"
-#include "tests/emulated_device/memory.h"
+#include "tests/emulation/device/device.h"
+#include "tests/emulation/device/memory.h"
 #include "tests/python/device/staged_backend.h"
 
 namespace ghostshard::tests {

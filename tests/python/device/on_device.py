@@ -1,6 +1,6 @@
 """The device of these tests (device_under_test.py), made ready. For scripts of their own process.
 
-What a device's maker gives PyTorch beside its operations is here for the emulated one (tests/emulated_device): the
+What a device's maker gives PyTorch beside its operations is here for the emulated one (tests/emulation/device): the
 module torch.emulated with streams and events (everything is done at once, so they do nothing), generators, and the
 backend of torch.distributed ("staged", staged_backend.h), which is all that a default group has that is made with it,
 as with NCCL.

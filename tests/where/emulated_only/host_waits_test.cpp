@@ -2,7 +2,7 @@
 // anything else. (docs/cuda.md names them.)
 #include <gtest/gtest.h>
 
-#include "tests/emulated_device/device.h"
+#include "tests/emulation/device/device.h"
 #include "tests/gpt2/small_world.h"
 
 namespace ghostshard::tests {

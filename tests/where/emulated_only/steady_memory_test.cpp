@@ -1,7 +1,7 @@
 // What a device holds is the same at step 300 as at step 3: between steps, and where a step needs most.
 #include <gtest/gtest.h>
 
-#include "tests/emulated_device/memory.h"
+#include "tests/emulation/device/memory.h"
 #include "tests/gpt2/small_world.h"
 #include "tests/where/run_there.h"
 

@@ -1,0 +1,13 @@
+// The device's half of gaussian.h: pointers in, launches out. Internal; as in linear_norm_device.h.
+#pragma once
+
+#include "kernels/gaussian/chacha20_block.h"
+#include "kernels/device/types.h"
+
+namespace ghostshard::kernels::device {
+
+// out[i] += scale·z(key, parameter, first + i) for i < count, to the bit what the host adds. first + count ≤ 2^64.
+void add_gaussian(const ChaChaKeyWords& key, uint32_t parameter, uint64_t first, float scale, float* out,
+                  uint64_t count, Stream stream);
+
+}  // namespace ghostshard::kernels::device

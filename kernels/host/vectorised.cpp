@@ -1,0 +1,173 @@
+#include "kernels/host/vectorised.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace ghostshard::kernels {
+namespace {
+
+// Sums need the order of their additions spelt out to be vectorised: vector types of 64 bytes, which the compiler
+// splits where registers are narrower.
+using Float8 = float __attribute__((vector_size(32)));
+using Float16 = float __attribute__((vector_size(64)));
+using Int16 = int32_t __attribute__((vector_size(64)));
+using Double8 = double __attribute__((vector_size(64)));
+
+// A macro, not a function: a function that returns a vector would be compiled for the lowest level only.
+#define GHOSTSHARD_LOAD(Type, name, from) \
+  Type name;                              \
+  std::memcpy(&name, from, sizeof(name))
+
+}  // namespace
+
+GHOSTSHARD_VECTORISED double sum_of_squares(const float* x, int64_t n) {
+  Double8 sum0 = {}, sum1 = {}, sum2 = {}, sum3 = {};
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    GHOSTSHARD_LOAD(Float8, f0, x + i);
+    GHOSTSHARD_LOAD(Float8, f1, x + i + 8);
+    GHOSTSHARD_LOAD(Float8, f2, x + i + 16);
+    GHOSTSHARD_LOAD(Float8, f3, x + i + 24);
+    const Double8 d0 = __builtin_convertvector(f0, Double8);
+    const Double8 d1 = __builtin_convertvector(f1, Double8);
+    const Double8 d2 = __builtin_convertvector(f2, Double8);
+    const Double8 d3 = __builtin_convertvector(f3, Double8);
+    sum0 += d0 * d0;
+    sum1 += d1 * d1;
+    sum2 += d2 * d2;
+    sum3 += d3 * d3;
+  }
+  sum0 += sum1;
+  sum2 += sum3;
+  sum0 += sum2;
+  double sum = 0;
+  for (int lane = 0; lane < 8; ++lane) {
+    sum += sum0[lane];
+  }
+  for (; i < n; ++i) {
+    sum += static_cast<double>(x[i]) * x[i];
+  }
+  return sum;
+}
+
+double sum_of_squares(const double* x, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    sum += x[i] * x[i];
+  }
+  return sum;
+}
+
+GHOSTSHARD_VECTORISED void add_to(double* __restrict out, const float* __restrict x, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] += x[j];
+  }
+}
+
+GHOSTSHARD_VECTORISED void add_to(double* __restrict out, const double* __restrict x, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] += x[j];
+  }
+}
+
+GHOSTSHARD_VECTORISED void add_product_to(double* __restrict out, const float* __restrict x, const float* __restrict y,
+                                          int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] += static_cast<double>(x[j]) * y[j];
+  }
+}
+
+GHOSTSHARD_VECTORISED void add_product_to(double* __restrict out, const double* __restrict x,
+                                          const double* __restrict y, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] += x[j] * y[j];
+  }
+}
+
+GHOSTSHARD_VECTORISED void add_scaled_to(float* __restrict out, float c, const float* __restrict x, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] += c * x[j];
+  }
+}
+
+GHOSTSHARD_VECTORISED void add_scaled_to(double* __restrict out, double c, const double* __restrict x, int64_t n) {
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] += c * x[j];
+  }
+}
+
+GHOSTSHARD_VECTORISED void add_four_scaled_to(float* __restrict out, const float c[4], const float* const x[4],
+                                              int64_t n) {
+  const float c0 = c[0], c1 = c[1], c2 = c[2], c3 = c[3];
+  const float* __restrict x0 = x[0];
+  const float* __restrict x1 = x[1];
+  const float* __restrict x2 = x[2];
+  const float* __restrict x3 = x[3];
+  for (int64_t j = 0; j < n; ++j) {
+    float sum = out[j];
+    sum += c0 * x0[j];
+    sum += c1 * x1[j];
+    sum += c2 * x2[j];
+    sum += c3 * x3[j];
+    out[j] = sum;
+  }
+}
+
+void add_four_scaled_to(double* out, const double c[4], const double* const x[4], int64_t n) {
+  for (int k = 0; k < 4; ++k) {
+    add_scaled_to(out, c[k], x[k], n);
+  }
+}
+
+GHOSTSHARD_VECTORISED void add_row_products(const float* x, const float* y, const float* x_weight,
+                                            const float* y_weight, int64_t n, double factor, RowProductSums& sums) {
+  Double8 product_low = {}, product_high = {};
+  Float16 x_weighted = {}, y_weighted = {};
+  const Int16 magnitude = Int16{} + 0x7fffffff;
+  int64_t t = 0;
+  for (; t + 16 <= n; t += 16) {
+    GHOSTSHARD_LOAD(Float8, x_low, x + t);
+    GHOSTSHARD_LOAD(Float8, x_high, x + t + 8);
+    GHOSTSHARD_LOAD(Float8, y_low, y + t);
+    GHOSTSHARD_LOAD(Float8, y_high, y + t + 8);
+    product_low += __builtin_convertvector(x_low, Double8) * __builtin_convertvector(y_low, Double8);
+    product_high += __builtin_convertvector(x_high, Double8) * __builtin_convertvector(y_high, Double8);
+    GHOSTSHARD_LOAD(Int16, x_bits, x + t);
+    GHOSTSHARD_LOAD(Int16, y_bits, y + t);
+    GHOSTSHARD_LOAD(Float16, wx, x_weight + t);
+    GHOSTSHARD_LOAD(Float16, wy, y_weight + t);
+    x_weighted += reinterpret_cast<Float16>(x_bits & magnitude) * wx;
+    y_weighted += reinterpret_cast<Float16>(y_bits & magnitude) * wy;
+  }
+  product_low += product_high;
+  double product = 0, x_sum = 0, y_sum = 0;
+  for (int lane = 0; lane < 8; ++lane) {
+    product += product_low[lane];
+  }
+  for (int lane = 0; lane < 16; ++lane) {
+    x_sum += x_weighted[lane];
+    y_sum += y_weighted[lane];
+  }
+  for (; t < n; ++t) {
+    product += static_cast<double>(x[t]) * y[t];
+    x_sum += static_cast<double>(std::fabs(x[t])) * x_weight[t];
+    y_sum += static_cast<double>(std::fabs(y[t])) * y_weight[t];
+  }
+  constexpr double kRoundUp = 1.0001;  // gamma_float32(16384 / 16 + 1) is 6.2e-5.
+  sums.product += factor * product;
+  sums.x_weighted += factor * kRoundUp * x_sum;
+  sums.y_weighted += factor * kRoundUp * y_sum;
+}
+
+void add_row_products(const double* x, const double* y, const double* x_weight, const double* y_weight, int64_t n,
+                      double factor, RowProductSums& sums) {
+  for (int64_t t = 0; t < n; ++t) {
+    sums.product += factor * x[t] * y[t];
+    sums.x_weighted += factor * std::fabs(x[t]) * x_weight[t];
+    sums.y_weighted += factor * std::fabs(y[t]) * y_weight[t];
+  }
+}
+
+#undef GHOSTSHARD_LOAD
+
+}  // namespace ghostshard::kernels

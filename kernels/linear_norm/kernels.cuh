@@ -1,0 +1,305 @@
+// Norms of layers that are affine in a matrix, on the device. The mathematics of the bounds is that of unit_norms.cpp.
+//
+// A block works on one tile at a time and writes the tile's sums to a place of their own; a second kernel adds them up
+// unit by unit. So nothing depends on the order in which blocks run, and no Gram matrix and no gradient is ever whole.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/device/reduce.cuh"
+#include "kernels/device/rounding.h"
+#include "kernels/device/shared.cuh"
+#include "kernels/device/tile_product.cuh"
+#include "kernels/device/tiles.h"
+#include "kernels/device/types.h"
+#include "kernels/norm_parts/bound.h"
+
+namespace ghostshard::kernels::device {
+
+constexpr int kFinishThreads = 128;
+constexpr double kCertainRatio = 1e-3;  // kRecomputeRatio of unit_norms.h
+
+template <typename Tile>
+struct TileShared {
+  typename Tile::Storage tile;
+  BlockSum<Tile::kThreads> sum;
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Rows and units
+
+// unit_sums [3,U] and which units have a norm to be found; one block to a unit.
+inline __global__ void sum_units(Units units, const double* a_norms, const double* g_norms, double* unit_sums,
+                                 bool* wanted) {
+  auto& scratch = block_shared<BlockSum<kFinishThreads>>();
+  for (int64_t unit = blockIdx.x; unit < units.count; unit += gridDim.x) {
+    const int64_t begin = units.offsets[unit], end = units.offsets[unit + 1];
+    double mass = 0, a_sum = 0, g_sum = 0;
+    for (int64_t t = begin + threadIdx.x; t < end; t += kFinishThreads) {
+      mass += a_norms[t] * g_norms[t];
+      a_sum += a_norms[t];
+      g_sum += g_norms[t];
+    }
+    mass = block_sum(scratch, mass);
+    a_sum = block_sum(scratch, a_sum);
+    g_sum = block_sum(scratch, g_sum);
+    if (threadIdx.x == 0) {
+      const double round_up = 1 + gamma_of(end - begin + 2, 0x1p-53);
+      unit_sums[unit] = mass * round_up;
+      unit_sums[units.count + unit] = a_sum * round_up;
+      unit_sums[2 * units.count + unit] = g_sum * round_up;
+      wanted[unit] = mass != 0 && is_finite(mass);
+    }
+  }
+}
+
+struct UnitMasses {
+  Units units;
+  const double* unit_sums;
+  ElementType element;
+  double roundoff;
+  Parts parts;
+};
+
+// One thread to a unit.
+inline __global__ void add_unit_masses(UnitMasses p) {
+  for (int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; unit < p.units.count;
+       unit += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const double mass = p.unit_sums[unit];
+    p.parts.mass[unit] += mass;
+    if (!is_finite(mass)) {
+      p.parts.value[unit] += mass;
+    }
+    // c·g rounds once, the product with a once for each row, and adding it to what is there already once more.
+    const int64_t terms = sum_terms(p.element, p.units.offsets[unit + 1] - p.units.offsets[unit]) + 2;
+    p.parts.sum_error[unit] = fmax(p.parts.sum_error[unit], gamma_of(terms, p.roundoff));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// By Gram matrices
+
+template <typename Element>
+struct GramTiles {
+  const Element* a;
+  const Element* g;
+  int64_t inputs, outputs;
+  int64_t a_stride, g_stride;
+  Units units;
+  UnitTiles tiles;
+  const double* a_norms;
+  const double* g_norms;
+  const bool* wanted;
+  double* partials;  // [tiles,3]
+};
+
+// Two products' sums are kept at a time. In float64 they leave registers for one block only, whose eight warps of 16
+// independent sums each keep float64 units busy.
+template <typename Tile>
+constexpr int kGramBlocks = sizeof(typename Tile::Sum) == 8 ? 1 : Tile::kBlocks;
+
+// The tile of both Gram matrices at once. Both are symmetric: what lies left of the diagonal counts twice.
+template <typename Element, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(GramTiles<Element> p) {
+  using Sum = typename Tile::Sum;
+  auto& shared = block_shared<TileShared<Tile>>();
+  for (int64_t tile = blockIdx.x; tile < p.tiles.count; tile += gridDim.x) {
+    const int64_t unit = unit_of_tile(p.tiles, p.units.count, tile);
+    if (!p.wanted[unit]) {
+      continue;
+    }
+    const TileIndex index = triangle_index(tile - p.tiles.first[unit]);
+    const int64_t end = p.units.offsets[unit + 1];
+    const int64_t top = p.units.offsets[unit] + index.row * kTile;
+    const int64_t left = p.units.offsets[unit] + index.column * kTile;
+    const auto rows_from = [&](const Element* x, int64_t stride, int64_t first) {
+      return RowsView<Element>{x + first * stride, stride, end - first};
+    };
+    Sum a_sums[Tile::kEntries], g_sums[Tile::kEntries];
+    const int64_t a_stride = row_stride<Element>(p.inputs, p.a_stride);
+    const int64_t g_stride = row_stride<Element>(p.outputs, p.g_stride);
+    Tile::product(shared.tile, rows_from(p.a, a_stride, top), rows_from(p.a, a_stride, left), p.inputs, a_sums);
+    Tile::product(shared.tile, rows_from(p.g, g_stride, top), rows_from(p.g, g_stride, left), p.outputs, g_sums);
+
+    double product = 0, a_weighted = 0, g_weighted = 0;
+    for (int entry = 0; entry < Tile::kEntries; ++entry) {
+      const int64_t s = top + Tile::row(entry), t = left + Tile::column(entry);
+      if (s >= end || t > s) {
+        continue;
+      }
+      const double times = s == t ? 1 : 2;
+      const double a = a_sums[entry], g = g_sums[entry];
+      // An entry of a's Gram errs in proportion to a's norms, and enters times g's Gram; and the other way round.
+      product += times * a * g;
+      a_weighted += times * fabs(a) * (p.g_norms[s] * p.g_norms[t]);
+      g_weighted += times * fabs(g) * (p.a_norms[s] * p.a_norms[t]);
+    }
+    product = block_sum(shared.sum, product);
+    a_weighted = block_sum(shared.sum, a_weighted);
+    g_weighted = block_sum(shared.sum, g_weighted);
+    if (threadIdx.x == 0) {
+      p.partials[3 * tile] = product;
+      p.partials[3 * tile + 1] = a_weighted;
+      p.partials[3 * tile + 2] = g_weighted;
+    }
+  }
+}
+
+// What one arithmetic is off by: |computed − exact| of an entry ≤ error·|x_s|·|x_t| + underflow.
+struct GramArithmetic {
+  double a_error, g_error;
+  double a_underflow, g_underflow;
+  double tiny;      // the smallest normal number
+  bool accept_all;  // nothing better follows
+};
+
+struct GramFinish {
+  Units units;
+  UnitTiles tiles;
+  const double* partials;
+  const double* unit_sums;
+  bool* wanted;
+  Parts parts;
+  GramArithmetic arithmetic;
+};
+
+// Adds up the tiles of each wanted unit; takes what is certain enough. One block to a unit.
+inline __global__ void gram_finish(GramFinish p) {
+  auto& scratch = block_shared<BlockSum<kFinishThreads>>();
+  for (int64_t unit = blockIdx.x; unit < p.units.count; unit += gridDim.x) {
+    const int64_t begin = p.tiles.first[unit], end = p.tiles.first[unit + 1];
+    if (begin == end || !p.wanted[unit]) {
+      continue;
+    }
+    double sums[3] = {};
+    for (int64_t tile = begin + threadIdx.x; tile < end; tile += kFinishThreads) {
+      for (int i = 0; i < 3; ++i) sums[i] += p.partials[3 * tile + i];
+    }
+    for (double& sum : sums) sum = block_sum(scratch, sum);
+    if (threadIdx.x != 0) {
+      continue;
+    }
+    const double rows = static_cast<double>(p.units.offsets[unit + 1] - p.units.offsets[unit]);
+    const double mass = p.unit_sums[unit];
+    const double a_sum = p.unit_sums[p.units.count + unit], g_sum = p.unit_sums[2 * p.units.count + unit];
+    const GramArithmetic& by = p.arithmetic;
+    // With A, G the exact Grams, A~, G~ the computed ones and dA, dG their errors, A~G~ − AG = A~dG + G~dA − dA dG.
+    const double underflow =
+        2 * (by.a_underflow * g_sum * g_sum + by.g_underflow * a_sum * a_sum + by.tiny * rows * (a_sum + g_sum));
+    // The sums of absolute products are at most (1 + error)·mass² each, and their own roundings gamma of their length.
+    const auto length = static_cast<int64_t>(rows);
+    const double sums_error =
+        gamma_of(length * length + 16, 0x1p-53) * (1 + by.a_error) * (1 + by.g_error) * mass * mass;
+    const double error =
+        (by.g_error * sums[1] + by.a_error * sums[2] + by.a_error * by.g_error * mass * mass + sums_error) *
+            (1 + gamma_of(length * length + 32, 0x1p-53)) +
+        underflow;
+    if (by.accept_all || error <= kCertainRatio * sums[0]) {
+      p.parts.value[unit] += sums[0];
+      p.parts.value_error[unit] += error;
+      p.wanted[unit] = false;
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// By the gradient itself
+
+template <typename Element, typename Held>
+struct GradientTiles {
+  const Element* a;
+  const Element* g;
+  int64_t inputs, outputs;
+  int64_t a_stride, g_stride;
+  Units units;
+  UnitTiles tiles;
+  const bool* wanted;  // null: all
+  Held* held;          // [U,p,d]; null: not kept
+  bool accumulate;
+  double* partials;  // [tiles]
+};
+
+template <typename Element, typename Tile, typename Held>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) gradient_tiles(GradientTiles<Element, Held> p) {
+  auto& shared = block_shared<TileShared<Tile>>();
+  for (int64_t tile = blockIdx.x; tile < p.tiles.count; tile += gridDim.x) {
+    const int64_t unit = unit_of_tile(p.tiles, p.units.count, tile);
+    if (p.wanted != nullptr && !p.wanted[unit]) {
+      continue;
+    }
+    const TileIndex index = rectangle_index(tile - p.tiles.first[unit], p.inputs);
+    const int64_t top = index.row * kTile, left = index.column * kTile;
+    const int64_t begin = p.units.offsets[unit], length = p.units.offsets[unit + 1] - begin;
+    const int64_t a_stride = row_stride<Element>(p.inputs, p.a_stride);
+    const int64_t g_stride = row_stride<Element>(p.outputs, p.g_stride);
+    const ColumnsView<Element> g{p.g + begin * g_stride + top, g_stride, p.outputs - top};
+    const ColumnsView<Element> a{p.a + begin * a_stride + left, a_stride, p.inputs - left};
+    typename Tile::Sum sums[Tile::kEntries];
+    Tile::product(shared.tile, g, a, length, sums);
+
+    double squares = 0;
+    for (int entry = 0; entry < Tile::kEntries; ++entry) {
+      const int64_t i = top + Tile::row(entry), j = left + Tile::column(entry);
+      if (i >= p.outputs || j >= p.inputs) {
+        continue;
+      }
+      auto value = static_cast<Held>(sums[entry]);
+      if (p.held != nullptr) {
+        Held& to = p.held[(unit * p.outputs + i) * p.inputs + j];
+        if (p.accumulate) value = to + value;
+        to = value;
+      }
+      squares += static_cast<double>(value) * static_cast<double>(value);
+    }
+    squares = block_sum(shared.sum, squares);
+    if (threadIdx.x == 0) {
+      p.partials[tile] = squares;
+    }
+  }
+}
+
+struct GradientFinish {
+  Units units;
+  UnitTiles tiles;
+  const double* partials;
+  double relative_error;  // of the squares' sum
+  Parts parts;
+  // Of gradients that are not kept; null for those that are: their norm is of exactly the values that are there.
+  bool* wanted;
+  const double* masses;
+  ElementType element;
+  double roundoff;
+};
+
+inline __global__ void gradient_finish(GradientFinish p) {
+  auto& scratch = block_shared<BlockSum<kFinishThreads>>();
+  for (int64_t unit = blockIdx.x; unit < p.units.count; unit += gridDim.x) {
+    const int64_t begin = p.tiles.first[unit], end = p.tiles.first[unit + 1];
+    if (p.wanted != nullptr && (begin == end || !p.wanted[unit])) {
+      continue;
+    }
+    double squares = 0;
+    for (int64_t tile = begin + threadIdx.x; tile < end; tile += kFinishThreads) squares += p.partials[tile];
+    squares = block_sum(scratch, squares);
+    if (threadIdx.x != 0) {
+      continue;
+    }
+    const double error = p.relative_error * squares;
+    if (p.wanted == nullptr) {
+      p.parts.value[unit] = squares;
+      p.parts.value_error[unit] = error;
+      continue;
+    }
+    // What was squared is as far from the exact gradient as the sum that will be formed later.
+    const int64_t terms = sum_terms(p.element, p.units.offsets[unit + 1] - p.units.offsets[unit]) + 2;
+    const double distance = gamma_of(terms, p.roundoff) * p.masses[unit];
+    p.parts.value[unit] += squares;
+    p.parts.value_error[unit] += error + distance_of_squares(squares, distance);
+    p.wanted[unit] = false;
+  }
+}
+
+}  // namespace ghostshard::kernels::device

@@ -1,0 +1,106 @@
+// Norms of layers that are affine in a matrix, for tensors on a device.
+#include "kernels/host/checks.h"
+#include "kernels/device/placement.h"
+#include "kernels/linear_norm/tile_plan.h"
+#include "kernels/device/tensors.h"
+#include "kernels/linear_norm/workspace.h"
+#include "kernels/linear_norm/device.h"
+#include "kernels/norm_parts/device.h"
+#include "kernels/device/on_device.h"
+
+namespace ghostshard::kernels::on_device {
+namespace {
+
+void require_device_parts(const at::Tensor& a, const Segments& segments, const NormParts& parts) {
+  require_parts(parts, segments.units(), a.device());
+}
+
+LinearShape shape_of(const at::Tensor& a, const at::Tensor& g) { return {.inputs = a.size(1), .outputs = g.size(1)}; }
+
+device::GradientWork gradient_work(const DeviceRowPair& rows, const device::Units& units, const DeviceTiles& tiles) {
+  return {.a = rows.a,
+          .g = rows.g,
+          .units = units,
+          .tiles = tiles.tiles,
+          .partials = tiles.partials.mutable_data_ptr<double>()};
+}
+
+// first: the Gram tiles of units whose Gram matrices are tried in the rows' own arithmetic. last: how the norms of all
+// others are found, and of those that were not certain enough. Which ones these are is known to the device alone:
+// blocks of the others end at once.
+void add_row_norms(const DeviceRowPair& rows, const at::Tensor& like, const Segments& segments,
+                   const std::vector<int64_t>& first, const PassingTiles& last, const NormParts& parts) {
+  const RowsWorkspace space(rows, like, segments);
+  const device::UnitRowsWork& work = space.work();
+  const device::Parts to = device_parts(parts);
+  device::measure_rows(work, space.stream());
+  device::add_masses(work, to, space.stream());
+  const auto by_gram = [&](const std::vector<int64_t>& before, auto add) {
+    if (before.back() == 0) return;
+    const DeviceTiles tiles(before, 3, like);
+    add(work, tiles.tiles, tiles.partials.mutable_data_ptr<double>(), to, space.stream());
+  };
+  by_gram(first, &device::add_gram_norms);
+  if (last.gradient.back() > 0) {
+    const DeviceTiles tiles(last.gradient, 1, like);
+    device::add_passing_norms(gradient_work(rows, work.units, tiles), work, to, space.stream());
+  }
+  by_gram(last.gram, &device::add_gram_norms_float64);
+}
+
+// Where the rows' own arithmetic is not certain enough: Gram matrices in float64, or the gradient where it is sooner.
+PassingTiles last_of(const at::Tensor& a, const LinearShape& shape, const Segments& segments) {
+  const bool narrow = a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf;
+  return passing_tiles_before(shape, segments, narrow ? kFloat64OverTensorCores : kFloat64OverFloat32);
+}
+
+}  // namespace
+
+void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments& segments, at::Tensor out,
+                       bool accumulate, const NormParts& parts) {
+  constexpr const char* op = "per_unit_gradient";
+  const DeviceRowPair rows = device_row_pair(op, a, g, segments);
+  const int64_t units = segments.units(), inputs = a.size(1), outputs = g.size(1);
+  require_dense(op, "out", out, a.device());
+  require(out.dim() == 3 && out.size(0) == units && out.size(1) == outputs && out.size(2) == inputs &&
+              out.scalar_type() == sum_type(a.scalar_type()),
+          op, ": out must be [", units, ", ", outputs, ", ", inputs, "] of ", sum_type(a.scalar_type()), "; got ",
+          out.sizes(), " of ", out.scalar_type());
+  require_device_parts(a, segments, parts);
+  const c10::DeviceGuard guard(a.device());
+  const at::Tensor offsets = uploaded(segments.offsets(), a);
+  const DeviceTiles tiles(gradient_tiles_before({.inputs = inputs, .outputs = outputs}, segments), 1, a);
+  device::hold_gradients(gradient_work(rows, {.offsets = offsets.const_data_ptr<int64_t>(), .count = units}, tiles),
+                         out.mutable_data_ptr(), accumulate, device_parts(parts), device::current_stream(a));
+}
+
+void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts) {
+  const DeviceRowPair rows = device_row_pair("gram_norm", a, g, segments);
+  require_device_parts(a, segments, parts);
+  const c10::DeviceGuard guard(a.device());
+  const std::vector<int64_t> grams = gram_tiles_before(segments);
+  const bool exact = a.scalar_type() == at::kDouble;
+  add_row_norms(rows, a, segments, grams, exact ? PassingTiles{grams, {0}} : last_of(a, shape_of(a, g), segments),
+                parts);
+}
+
+void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts) {
+  const DeviceRowPair rows = device_row_pair("passing_norm", a, g, segments);
+  require_device_parts(a, segments, parts);
+  const c10::DeviceGuard guard(a.device());
+  const PassingTiles sooner = passing_tiles_before(shape_of(a, g), segments, 1);
+  const bool exact = a.scalar_type() == at::kDouble;
+  add_row_norms(rows, a, segments, sooner.gram, exact ? sooner : last_of(a, shape_of(a, g), segments), parts);
+}
+
+at::Tensor norm_upper_bound_sq(const NormParts& parts) {
+  const int64_t units = parts.value.numel();
+  require_parts(parts, units, parts.value.device());
+  const c10::DeviceGuard guard(parts.value.device());
+  at::Tensor bounds = at::empty_like(parts.value);
+  device::norm_upper_bounds(device_parts(parts), units, bounds.mutable_data_ptr<double>(),
+                            device::current_stream(parts.value));
+  return bounds;
+}
+
+}  // namespace ghostshard::kernels::on_device

@@ -1,0 +1,61 @@
+#include "kernels/linear_norm/tile_plan.h"
+
+#include "kernels/device/tiles.h"
+
+namespace ghostshard::kernels {
+namespace {
+
+using device::ceil_div;
+using device::rectangle_tiles;
+using device::triangle_tiles;
+
+constexpr int64_t kStepDepth = 32;
+
+template <typename TilesOf>
+std::vector<int64_t> tiles_before(const Segments& segments, const TilesOf& tiles_of) {
+  std::vector<int64_t> before{0};
+  before.reserve(static_cast<size_t>(segments.units()) + 1);
+  for (int64_t u = 0; u < segments.units(); ++u) before.push_back(before.back() + tiles_of(segments.length(u)));
+  return before;
+}
+
+// Both ways keep the same units busy for a step, and the Gram's sums over a tile's entries are few beside its steps.
+// Where they are equal the gradient is preferred: its rows are read along, and there is nothing to recompute.
+bool gradient_is_sooner(const LinearShape& shape, int64_t rows, int64_t gram_step) {
+  return rows > 0 && gradient_steps(shape, rows) <= gram_step * gram_steps(shape, rows);
+}
+
+}  // namespace
+
+std::vector<int64_t> gram_tiles_before(const Segments& segments) {
+  return tiles_before(segments, [](int64_t rows) { return triangle_tiles(rows); });
+}
+
+std::vector<int64_t> gradient_tiles_before(const LinearShape& shape, const Segments& segments) {
+  return tiles_before(segments, [&](int64_t) { return rectangle_tiles(shape.outputs, shape.inputs); });
+}
+
+std::vector<int64_t> pair_tiles_before(const Segments& rows, const Segments& columns) {
+  std::vector<int64_t> before{0};
+  for (int64_t u = 0; u < rows.units(); ++u) {
+    before.push_back(before.back() + rectangle_tiles(rows.length(u), columns.length(u)));
+  }
+  return before;
+}
+
+PassingTiles passing_tiles_before(const LinearShape& shape, const Segments& segments, int64_t gram_step) {
+  const auto by_gradient = [&](int64_t rows) { return gradient_is_sooner(shape, rows, gram_step); };
+  const int64_t of_gradient = rectangle_tiles(shape.outputs, shape.inputs);
+  return {.gram = tiles_before(segments, [&](int64_t rows) { return by_gradient(rows) ? 0 : triangle_tiles(rows); }),
+          .gradient = tiles_before(segments, [&](int64_t rows) { return by_gradient(rows) ? of_gradient : 0; })};
+}
+
+int64_t gram_steps(const LinearShape& shape, int64_t rows) {
+  return triangle_tiles(rows) * (ceil_div(shape.inputs, kStepDepth) + ceil_div(shape.outputs, kStepDepth));
+}
+
+int64_t gradient_steps(const LinearShape& shape, int64_t rows) {
+  return rectangle_tiles(shape.outputs, shape.inputs) * ceil_div(rows, kStepDepth);
+}
+
+}  // namespace ghostshard::kernels

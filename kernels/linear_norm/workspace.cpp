@@ -1,0 +1,64 @@
+#include "kernels/linear_norm/workspace.h"
+
+#include "kernels/host/checks.h"
+#include "kernels/device/placement.h"
+
+namespace ghostshard::kernels {
+
+RowsWorkspace::RowsWorkspace(const DeviceRowPair& rows, const at::Tensor& like, const Segments& segments)
+    : like_(like),
+      offsets_(uploaded(segments.offsets(), like)),
+      row_norms_(numbers({2, segments.rows()})),
+      unit_sums_(numbers({3, segments.units()})),
+      wanted_(at::empty({segments.units()}, like.options().dtype(at::kBool))),
+      stream_(device::current_stream(like)) {
+  auto* norms = row_norms_.mutable_data_ptr<double>();
+  work_ = {.a = rows.a,
+           .g = rows.g,
+           .units = {.offsets = offsets_.const_data_ptr<int64_t>(), .count = segments.units()},
+           .a_norms = norms,
+           .g_norms = norms + segments.rows(),
+           .unit_sums = unit_sums_.mutable_data_ptr<double>(),
+           .wanted = wanted_.mutable_data_ptr<bool>()};
+}
+
+DeviceTiles::DeviceTiles(const std::vector<int64_t>& before, int64_t sums, const at::Tensor& like)
+    : first(uploaded(before, like)),
+      partials(at::empty({before.back(), sums}, like.options().dtype(at::kDouble))),
+      tiles{.first = first.const_data_ptr<int64_t>(), .count = before.back()} {}
+
+CheckedLookup::CheckedLookup(const char* op, const at::Tensor& ids, const at::Tensor& e, const Segments& segments,
+                             int64_t table_rows) {
+  require(e.defined(), op, ": e must be a tensor; got an undefined one");
+  const device::Matrix rows = device_matrix(op, "e", e, e.device());
+  require_rows(op, "e", e, segments);
+  require_id_rows(op, ids, segments, e.device());
+  offsets = uploaded(segments.offsets(), e);
+  lookup = {.ids = ids.const_data_ptr<int64_t>(),
+            .e = rows,
+            .units = {.offsets = offsets.const_data_ptr<int64_t>(), .count = segments.units()},
+            .table_rows = table_rows};
+}
+
+SortWorkspace::SortWorkspace(const at::Tensor& ids)
+    : values(at::empty({4, ids.size(0)}, ids.options())),
+      scratch(
+          at::empty({static_cast<int64_t>(device::sort_scratch_bytes(ids.size(0)))}, ids.options().dtype(at::kByte))) {
+  auto* data = values.mutable_data_ptr<int64_t>();
+  const int64_t rows = ids.size(0);
+  order = {.keys = data,
+           .rows = data + rows,
+           .sorted_keys = data + 2 * rows,
+           .sorted_rows = data + 3 * rows,
+           .scratch = scratch.mutable_data_ptr(),
+           .scratch_bytes = static_cast<size_t>(scratch.numel())};
+}
+
+LookupNormsWorkspace::LookupNormsWorkspace(const at::Tensor& e, const at::Tensor& ids)
+    : numbers(at::empty({2, e.size(0)}, e.options().dtype(at::kDouble))),
+      lengths(at::empty({e.size(0)}, ids.options())) {
+  auto* data = numbers.mutable_data_ptr<double>();
+  norms = {.norms = data, .squares = data + e.size(0), .lengths = lengths.mutable_data_ptr<int64_t>()};
+}
+
+}  // namespace ghostshard::kernels

@@ -1,0 +1,99 @@
+// What the kernels use of CUDA, executed on the CPU: found in the place of CUDA's own header by the programs that test
+// device code without a device. Names and meanings are CUDA's; the rest is in executor.h.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "tests/emulation/cuda/executor.h"
+
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+
+struct dim3 {
+  constexpr dim3() = default;
+  constexpr explicit dim3(unsigned along_x, unsigned along_y = 1, unsigned along_z = 1)
+      : x(along_x), y(along_y), z(along_z) {}
+  unsigned x = 1, y = 1, z = 1;
+};
+
+// Those of the thread that runs.
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Device
+
+inline void __syncthreads() { ghostshard::emulation::block_barrier(); }
+
+inline void __syncwarp() {
+  ghostshard::emulation::warp_collective("__syncwarp", nullptr, [](void* const(&)[ghostshard::emulation::kLanes]) {});
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned lanes, T value, int distance) {
+  if (lanes != 0xffffffffu) {
+    throw ghostshard::emulation::Fault("__shfl_xor_sync: only whole warps are emulated");
+  }
+  struct Lane {
+    T in, out;
+    int distance;
+  } mine{value, value, distance};
+  ghostshard::emulation::warp_collective("__shfl_xor_sync", &mine,
+                                         [](void* const(&all)[ghostshard::emulation::kLanes]) {
+                                           for (int i = 0; i < ghostshard::emulation::kLanes; ++i) {
+                                             Lane& lane = *static_cast<Lane*>(all[i]);
+                                             lane.out = static_cast<Lane*>(all[i ^ lane.distance])->in;
+                                           }
+                                         });
+  return mine.out;
+}
+
+// NOLINTEND(bugprone-reserved-identifier)
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Host
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
+inline const char* cudaGetErrorString(cudaError_t) { return "invalid configuration argument"; }
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;
+
+enum cudaDeviceAttr { cudaDevAttrMaxGridDimX };
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+// A device of few blocks, so that kernels have to come back for more.
+constexpr int kEmulatedMostBlocks = 5;
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = kEmulatedMostBlocks;
+  return cudaSuccess;
+}
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+// Runs at once. 48 KiB is what a block may have without being asked for more.
+template <typename... Expected, typename... Actual>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...),
+                               const Actual&... arguments) {
+  constexpr size_t kMostShared = size_t{48} * 1024;
+  if (config->gridDim.x == 0 || config->gridDim.x > kEmulatedMostBlocks || config->blockDim.x == 0 ||
+      config->blockDim.x > 1024 || config->dynamicSmemBytes > kMostShared) {
+    return cudaErrorInvalidConfiguration;
+  }
+  ghostshard::emulation::run({.blocks = config->gridDim.x,
+                              .threads = static_cast<int>(config->blockDim.x),
+                              .shared_bytes = config->dynamicSmemBytes},
+                             [&] { kernel(static_cast<Expected>(arguments)...); });
+  return cudaSuccess;
+}
