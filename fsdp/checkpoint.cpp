@@ -7,7 +7,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "fsdp/checkpoint_files.h"
+#include "fsdp/checkpoint/files.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "fsdp/places.h"
+#include "fsdp/mapped_memory/places.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -11,10 +11,10 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "fsdp/device_backend.h"
-#include "fsdp/device_communicator.h"
-#include "fsdp/failure_channel.h"
-#include "fsdp/gloo_communicator.h"
+#include "fsdp/communication/device_backend.h"
+#include "fsdp/communication/device_communicator.h"
+#include "fsdp/communication/failure_channel.h"
+#include "fsdp/communication/gloo_communicator.h"
 
 namespace ghostshard::fsdp {
 namespace {

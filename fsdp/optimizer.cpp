@@ -6,7 +6,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "fsdp/host_update.h"
+#include "fsdp/optimizer/host_update.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <stdexcept>
 
-#include "fsdp/device_communicator.h"
-#include "fsdp/gloo_communicator.h"
+#include "fsdp/communication/device_communicator.h"
+#include "fsdp/communication/gloo_communicator.h"
 
 namespace ghostshard::fsdp {
 namespace {

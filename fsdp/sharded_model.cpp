@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "fsdp/unit_buffers.h"
+#include "fsdp/sharded_model/buffers.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/places.h"
+#include "fsdp/mapped_memory/places.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "dp/nonprivate.h"
-#include "fsdp/recording_communicator.h"
+#include "tests/support/recording_communicator.h"
 #include "tests/dist/local_ranks.h"
 #include "tests/gpt2/small_world.h"
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "fsdp/device_backend.h"
+#include "fsdp/communication/device_backend.h"
 #include "tests/where/staged_mesh.h"
 #include "tests/where/where.h"
 

@@ -2,7 +2,7 @@
 
 #include <c10/core/AutogradState.h>
 
-#include "fsdp/communicator_checks.h"
+#include "fsdp/communication/checks.h"
 
 namespace ghostshard::tests {
 namespace {

@@ -13,7 +13,7 @@
 #include <new>
 #include <system_error>
 
-#include "fsdp/places.h"
+#include "fsdp/mapped_memory/places.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>

@@ -1,7 +1,7 @@
 // Optimizers whose own slices are in host memory while the model is on a device.
 #include <gtest/gtest.h>
 
-#include "fsdp/host_update.h"
+#include "fsdp/optimizer/host_update.h"
 #include "tests/gpt2/small_world.h"
 #include "tests/where/run_there.h"
 

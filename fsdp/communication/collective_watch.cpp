@@ -1,9 +1,9 @@
-#include "fsdp/collective_watch.h"
+#include "fsdp/communication/collective_watch.h"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "fsdp/gloo_communicator.h"
+#include "fsdp/communication/gloo_communicator.h"
 
 namespace ghostshard::fsdp {
 namespace {

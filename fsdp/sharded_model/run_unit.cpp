@@ -7,7 +7,7 @@
 
 #include "fsdp/backward_pass.h"
 #include "fsdp/sharded_model.h"
-#include "fsdp/unit_buffers.h"
+#include "fsdp/sharded_model/buffers.h"
 
 namespace ghostshard::fsdp {
 

@@ -1,4 +1,4 @@
-#include "fsdp/communicator_self_test.h"
+#include "fsdp/communication/collective_probe.h"
 
 #include <stdexcept>
 

@@ -12,7 +12,7 @@
 #include <unordered_set>
 
 #include "fsdp/safetensors.h"
-#include "fsdp/safetensors_dtypes.h"
+#include "fsdp/safetensors/dtypes.h"
 
 namespace ghostshard::fsdp {
 

@@ -2,7 +2,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "fsdp/device_backend.h"
+#include "fsdp/communication/device_backend.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -1,6 +1,6 @@
-#include "fsdp/recording_communicator.h"
+#include "tests/support/recording_communicator.h"
 
-#include "fsdp/communicator_checks.h"
+#include "fsdp/communication/checks.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -1,4 +1,4 @@
-#include "fsdp/failure_channel.h"
+#include "fsdp/communication/failure_channel.h"
 
 #include <chrono>
 #include <future>

@@ -1,4 +1,4 @@
-#include "fsdp/host_update.h"
+#include "fsdp/optimizer/host_update.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>

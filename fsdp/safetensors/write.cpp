@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "fsdp/safetensors.h"
-#include "fsdp/safetensors_dtypes.h"
+#include "fsdp/safetensors/dtypes.h"
 
 namespace ghostshard::fsdp {
 namespace {

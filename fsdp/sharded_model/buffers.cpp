@@ -1,4 +1,4 @@
-#include "fsdp/unit_buffers.h"
+#include "fsdp/sharded_model/buffers.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -14,7 +14,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "fsdp/collective_watch.h"
+#include "fsdp/communication/collective_watch.h"
 #include "fsdp/mesh.h"
 
 namespace ghostshard::fsdp {

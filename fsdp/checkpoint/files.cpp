@@ -1,4 +1,4 @@
-#include "fsdp/checkpoint_files.h"
+#include "fsdp/checkpoint/files.h"
 
 #include <fcntl.h>
 #include <openssl/evp.h>

@@ -4,7 +4,7 @@
 // the calls from release to release. Sends and receives go straight between socket and tensor, all at once, and sums
 // in rank order come out bit-equal on every rank. This is the one file that sees Gloo's headers; only shared_ptrs to
 // Gloo types cross into the library.
-#include "fsdp/gloo_communicator.h"
+#include "fsdp/communication/gloo_communicator.h"
 
 #include <atomic>
 #include <stdexcept>
@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/communicator_checks.h"
-#include "fsdp/communicator_self_test.h"
+#include "fsdp/communication/checks.h"
+#include "fsdp/communication/collective_probe.h"
 
 namespace ghostshard::fsdp {
 

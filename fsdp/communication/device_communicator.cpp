@@ -1,13 +1,13 @@
-#include "fsdp/device_communicator.h"
+#include "fsdp/communication/device_communicator.h"
 
 #include <stdexcept>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <utility>
 #include <vector>
 
-#include "fsdp/communicator_checks.h"
-#include "fsdp/communicator_self_test.h"
-#include "fsdp/gloo_communicator.h"
+#include "fsdp/communication/checks.h"
+#include "fsdp/communication/collective_probe.h"
+#include "fsdp/communication/gloo_communicator.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -1,13 +1,13 @@
 // The host's side of collectives that are queued on a device, over a backend between threads: what is sent to whom,
 // sums in rank order, and a peer that never comes.
-#include "fsdp/device_communicator.h"
+#include "fsdp/communication/device_communicator.h"
 
 #include <gmock/gmock.h>
 
 #include <future>
 #include <thread>
 
-#include "tests/fsdp/thread_backend.h"
+#include "tests/fsdp/communication/thread_backend.h"
 
 namespace ghostshard::fsdp {
 namespace {

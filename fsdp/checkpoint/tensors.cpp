@@ -9,7 +9,7 @@
 
 #include "fsdp/agree.h"
 #include "fsdp/checkpoint.h"
-#include "fsdp/checkpoint_files.h"
+#include "fsdp/checkpoint/files.h"
 #include "fsdp/safetensors.h"
 
 namespace ghostshard::fsdp {
