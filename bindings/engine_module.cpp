@@ -1,4 +1,4 @@
-// ghostshard._native.engine: private steps on a PyTorch model. Names and types only; see dp/session.h for what each
+// ghostshard._native.engine: private steps on a PyTorch model. Names and types only; see dp/run/session.h for what each
 // call does, and bindings/python/ghostshard/ for what users see.
 //
 // std::invalid_argument and TORCH_CHECK_VALUE become ValueError, std::logic_error and std::runtime_error RuntimeError.
@@ -16,8 +16,8 @@
 #include <tuple>
 #include <vector>
 
-#include "dp/cross_entropy.h"
-#include "dp/session.h"
+#include "dp/recording/cross_entropy.h"
+#include "dp/run/session.h"
 #include "fsdp/mapped_memory.h"
 #include "fsdp/process_group_mesh.h"
 #include "kernels/device/placement.h"
@@ -84,7 +84,7 @@ std::string ledger_mark(const std::string& path) {
 }
 
 // Header (JSON) and its hash, all that was charged as (noise_multiplier, sampling_rate, steps), and the attempts that
-// steps from `step` on come to (dp/resume.h). mark "": none.
+// steps from `step` on come to (dp/run/resume.h). mark "": none.
 std::tuple<std::string, std::string, History, StepPairs> resume_ledger(const std::string& path, const std::string& mark,
                                                                        int64_t step) {
   const accountant::LedgerContents ledger = accountant::read_ledger(path);
@@ -134,7 +134,7 @@ void begin_packed(Session& session, const std::vector<int64_t>& extents, const s
 }
 
 PYBIND11_MODULE(engine, module) {
-  module.doc() = "Private steps on a PyTorch model (dp/session.h).";
+  module.doc() = "Private steps on a PyTorch model (dp/run/session.h).";
   // What was recorded is private data: a tape can be passed on and nothing else.
   // NOLINTNEXTLINE(bugprone-unused-raii): it registers the type
   py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape")

@@ -1,6 +1,6 @@
 #include "examples/gpt2/checkpointing.h"
 
-#include "dp/resume.h"
+#include "dp/run/resume.h"
 #include "fsdp/agree.h"
 
 namespace ghostshard::gpt2 {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "dp/recorder.h"
+#include "dp/recording/recorder.h"
 
 namespace ghostshard::gpt2 {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "dp/sampler.h"
+#include "dp/mechanism/sampler.h"
 
 namespace ghostshard::gpt2 {
 

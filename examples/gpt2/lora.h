@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "dp/layers.h"
+#include "dp/recording/layers.h"
 #include "fsdp/sharded_model.h"
 
 namespace ghostshard::gpt2 {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "dp/tensor_parallel.h"
+#include "dp/recording/tensor_parallel.h"
 
 namespace ghostshard::gpt2 {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "dp/layers.h"
+#include "dp/recording/layers.h"
 #include "examples/gpt2/attention.h"
 #include "examples/gpt2/config.h"
 #include "examples/gpt2/dataset.h"

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <optional>
 
-#include "dp/plan.h"
+#include "dp/mechanism/plan.h"
 #include "examples/gpt2/options.h"
 
 namespace ghostshard::gpt2 {

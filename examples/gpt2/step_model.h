@@ -1,11 +1,11 @@
-// GPT-2's sizes as dp/step_plan.h plans with them, and a plan as the model and the clipper take it.
+// GPT-2's sizes as dp/planning/step_plan.h plans with them, and a plan as the model and the clipper take it.
 #pragma once
 
 #include <filesystem>
 #include <vector>
 
-#include "dp/clipper.h"
-#include "dp/step_plan.h"
+#include "dp/mechanism/clipper.h"
+#include "dp/planning/step_plan.h"
 #include "examples/gpt2/model.h"
 
 namespace ghostshard::gpt2 {

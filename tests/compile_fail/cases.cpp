@@ -1,6 +1,6 @@
 // Beside each case: what the compiler's error must say (an extended regular expression).
-#include "dp/optimizer.h"
-#include "dp/plan.h"
+#include "dp/mechanism/optimizer.h"
+#include "dp/mechanism/plan.h"
 
 using namespace ghostshard;
 

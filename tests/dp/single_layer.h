@@ -3,10 +3,10 @@
 
 #include <ATen/ATen.h>
 
-#include "dp/layers.h"
-#include "dp/plan.h"
+#include "dp/recording/layers.h"
+#include "dp/mechanism/plan.h"
 #include "fsdp/sharded_model.h"
-#include "tests/where/where.h"
+#include "tests/support/device.h"
 
 namespace ghostshard::tests {
 

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::tests {
 namespace {

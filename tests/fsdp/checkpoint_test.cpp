@@ -11,7 +11,7 @@
 #include "fsdp/agree.h"
 #include "fsdp/broadcast_text.h"
 #include "fsdp/safetensors.h"
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "fsdp/mesh.h"
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::fsdp {
 namespace {

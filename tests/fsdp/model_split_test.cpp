@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "fsdp/sharded_model.h"
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::fsdp {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::fsdp {
 namespace {

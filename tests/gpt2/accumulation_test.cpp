@@ -1,7 +1,7 @@
 // A logical batch is one batch, however it is cut: M microbatches release what one does, with noise once.
 #include <gtest/gtest.h>
 
-#include "dp/nonprivate.h"
+#include "dp/run/nonprivate.h"
 #include "tests/gpt2/small_world.h"
 
 namespace ghostshard::tests {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/gpt2/small_world.h"
-#include "tests/where/run_there.h"
+#include "tests/support/run_on_device.h"
 
 namespace ghostshard::tests {
 namespace {

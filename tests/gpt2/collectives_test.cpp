@@ -4,9 +4,9 @@
 
 #include <mutex>
 
-#include "dp/nonprivate.h"
+#include "dp/run/nonprivate.h"
 #include "tests/support/recording_communicator.h"
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 #include "tests/gpt2/small_world.h"
 
 namespace ghostshard::tests {

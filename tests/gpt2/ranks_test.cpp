@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 #include "tests/gpt2/small_world.h"
 
 namespace ghostshard::tests {

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "dp/optimizer.h"
-#include "dp/plan.h"
+#include "dp/mechanism/optimizer.h"
+#include "dp/mechanism/plan.h"
 #include "examples/gpt2/model.h"
 #include "fsdp/safetensors.h"
 #include "tests/gpt2/reference_gpt2.h"
-#include "tests/where/where.h"
+#include "tests/support/device.h"
 
 namespace ghostshard::tests {
 

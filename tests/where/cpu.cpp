@@ -1,4 +1,4 @@
-#include "tests/where/where.h"
+#include "tests/support/device.h"
 
 namespace ghostshard::tests {
 

@@ -1,6 +1,6 @@
 #include "tests/emulation/device/device.h"
 #include "tests/where/staged_mesh.h"
-#include "tests/where/where.h"
+#include "tests/support/device.h"
 
 namespace ghostshard::tests {
 

@@ -7,7 +7,7 @@
 
 #include "fsdp/communication/device_backend.h"
 #include "tests/where/staged_mesh.h"
-#include "tests/where/where.h"
+#include "tests/support/device.h"
 
 namespace ghostshard::tests {
 namespace {

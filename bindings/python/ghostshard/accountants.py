@@ -164,7 +164,7 @@ def register(*, replace: bool = False) -> None:
 
 
 def default_delta(units: int) -> float:
-    """min(1e-6, n^-1.1) for n units: what the C++ plan takes where no delta is given (dp/plan.h)."""
+    """min(1e-6, n^-1.1) for n units: what the C++ plan takes where no delta is given (dp/mechanism/plan.h)."""
     return min(1e-6, units**-1.1)
 
 

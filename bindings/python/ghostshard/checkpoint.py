@@ -5,7 +5,7 @@ release ever made is counted and that no two of them share noise or coins. So:
 
 * Charges are kept by the process that made them. Loading a checkpoint takes, for each process, the larger count, and adds
   up over processes (a grow-only counter): nothing that this process has spent is forgotten, and nothing counts twice.
-* Where a ledger was kept, it must hold the line at which the checkpoint was taken (dp/resume.h). It alone knows the steps
+* Where a ledger was kept, it must hold the line at which the checkpoint was taken (dp/run/resume.h). It alone knows the steps
   that were taken afterwards and lost; they stay charged.
 * Noise and coins after loading are new: another key, another run id, and steps charged before come again as new attempts.
 

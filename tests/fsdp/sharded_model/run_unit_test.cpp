@@ -5,7 +5,7 @@
 
 #include "fsdp/backward_pass.h"
 #include "fsdp/sharded_model.h"
-#include "tests/dist/local_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::fsdp {
 namespace {

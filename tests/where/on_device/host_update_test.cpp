@@ -3,7 +3,7 @@
 
 #include "fsdp/optimizer/host_update.h"
 #include "tests/gpt2/small_world.h"
-#include "tests/where/run_there.h"
+#include "tests/support/run_on_device.h"
 
 namespace ghostshard::tests {
 namespace {

@@ -1,8 +1,8 @@
 // Which rows reach the kernels of a device as they were recorded.
 #include <gtest/gtest.h>
 
-#include "dp/recorder.h"
-#include "tests/where/where.h"
+#include "dp/recording/recorder.h"
+#include "tests/support/device.h"
 
 namespace ghostshard::tests {
 namespace {

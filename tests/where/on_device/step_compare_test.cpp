@@ -3,9 +3,9 @@
 
 #include <numeric>
 
-#include "examples/gpt2/step_compare/device_memory.h"
-#include "examples/gpt2/step_compare/sides.h"
-#include "tests/where/where.h"
+#include "bench/step_compare/device_memory.h"
+#include "bench/step_compare/sides.h"
+#include "tests/support/device.h"
 
 namespace ghostshard::tests {
 namespace {

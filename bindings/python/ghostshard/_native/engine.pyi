@@ -1,4 +1,4 @@
-"""Private steps on a PyTorch model (dp/session.h)."""
+"""Private steps on a PyTorch model (dp/run/session.h)."""
 
 from collections.abc import Sequence
 

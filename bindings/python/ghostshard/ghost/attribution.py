@@ -3,7 +3,7 @@
 The rows of unit u must hold what u's loss does to a layer's parameters and nothing else: u's factor bounds exactly the
 rows whose norm was taken. A layer that mixes units breaks that without any error. So at a session's first microbatch
 of two units or more, the losses of a random half of them go backward alone, then those of the other half, and all rows
-of units whose losses did not must have gradients of exactly zero (dp/attribution.h). Two halves, because with two units
+of units whose losses did not must have gradients of exactly zero (dp/recording/attribution.h). Two halves, because with two units
 a leak from the later to the earlier shows in one of the two only.
 
 Gradients that are not a number decide nothing, since a unit that is not finite makes them out of zeros (0·inf): the

@@ -1,4 +1,4 @@
-"""Cross-entropy with one buffer of the logits' size instead of PyTorch's three (dp/cross_entropy.h).
+"""Cross-entropy with one buffer of the logits' size instead of PyTorch's three (dp/recording/cross_entropy.h).
 
 With a vocabulary of tens of thousands these buffers are the largest things in memory.
 """

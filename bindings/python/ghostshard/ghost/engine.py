@@ -1,4 +1,4 @@
-"""A model whose trainable layers record instead of accumulating gradients; see dp/session.h for what happens below.
+"""A model whose trainable layers record instead of accumulating gradients; see dp/run/session.h for what happens below.
 
 One forward and one backward per microbatch. `backward()` clips each unit's gradient over all layers and reduces the sum
 onto the noise at once; `release()` ends the logical batch and puts the noised mean into `.grad`. No gradient without
@@ -36,7 +36,7 @@ class GhostEngine:
     Args:
         model: plain, in DistributedDataParallel, or sharded by `fully_shard` (FSDP2).
         batch_first: where the units stand in layer inputs: the first dimension, or the second.
-        memory_budget: bytes that a microbatch may record until it is clipped (dp/session.h). None: per-unit gradients up
+        memory_budget: bytes that a microbatch may record until it is clipped (dp/run/session.h). None: per-unit gradients up
             to 1 GiB and whatever rows it takes. Where a step took more, later ones go backward twice.
         accumulate: sum a logical batch's microbatches on the rank (float32, whole) and reduce once, instead of reducing
             each: less traffic, more memory.

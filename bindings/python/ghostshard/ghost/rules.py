@@ -1,7 +1,7 @@
 """Layers whose trainable parameters are recorded.
 
 A rule takes the place of a layer's forward. It must give what the layer gives, keep every parameter out of autograd and
-report each use to the session (dp/session.h), which forms norms and sums in backward. Parameters are read from the
+report each use to the session (dp/run/session.h), which forms norms and sums in backward. Parameters are read from the
 module at each call: under FSDP2 they are whole only then.
 
 Layers without a rule of their own go through `per_example`: the gradients of that layer alone, one for each unit, by

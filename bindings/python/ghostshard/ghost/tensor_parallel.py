@@ -9,7 +9,7 @@ DTensor that it is a part of:
     table cut by ids         whole ids           → zeros where another rank holds the row; to be summed
     not cut                  whole inputs        → whole outputs, cut again as inputs were (sequence parallel norms)
 
-A unit's squared norm is the sum over ranks of those of cut parameters, plus those of whole ones once (dp/clipper.h).
+A unit's squared norm is the sum over ranks of those of cut parameters, plus those of whole ones once (dp/mechanism/clipper.h).
 """
 
 from __future__ import annotations

@@ -1,0 +1,38 @@
+// What step_compare runs: a GPT-2, a batch, and where. Its command line.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "dp/mechanism/clipper.h"
+#include "examples/gpt2/config.h"
+
+namespace ghostshard::gpt2 {
+
+struct Shape {
+  Config config;
+  int64_t length = 100;
+  int64_t texts = 8;  // in a microbatch, on each rank
+  int64_t microbatches = 4;
+  int64_t repeats = 5;
+  std::string only;
+  bool serve = false;
+  dp::RecordingChoice recording = dp::RecordingChoice::kAutomatic;
+  int64_t hold_mib = 1024;
+  std::optional<double> budget_mib;
+  bool explain = false;
+  at::Device device = at::kCPU;
+  at::ScalarType compute_dtype = at::kFloat;
+  std::optional<double> peak_tflops;
+  std::string commit, output;
+
+  int64_t tokens_of(int64_t ranks) const { return ranks * microbatches * texts * length; }
+};
+
+// std::invalid_argument for a device that is not written as one. Ends the program where CLI11 does: --help, mistakes.
+Shape parse_shape(int argc, char** argv);
+
+}  // namespace ghostshard::gpt2

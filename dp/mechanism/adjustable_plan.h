@@ -1,0 +1,42 @@
+// The plan of a training loop whose noise multiplier and clip norm may change between logical batches, as Opacus'
+// schedulers change them. Like dp/mechanism/plan.h the one object from which clipper and mechanism come; what is fixed is the
+// sampling rate, the divisor and the kind of clipping. Each logical batch has the terms that stood when it began: its
+// clipping, its noise and its charge are of one pair (dp/mechanism/step_terms.h), whatever is set while it is under way.
+//
+// Sampling is the caller's: a caller who samples otherwise than with this rate, each unit on its own, has not what the
+// ledger says.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "dp/mechanism/clipper.h"
+#include "dp/mechanism/gaussian.h"
+#include "dp/mechanism/run_key.h"
+
+namespace ghostshard::dp {
+
+class AdjustablePlan {
+ public:
+  struct Config {
+    accountant::SamplingRate sampling_rate{1.0};
+    double divisor = 1;  // > 0; std::invalid_argument otherwise
+    Clipping clipping = Clipping::kFlat;
+  };
+  explicit AdjustablePlan(const Config& config);
+
+  // From the next logical batch on. No noise multiplier: no noise, no privacy, and nothing for a ledger.
+  void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
+
+  // key (and ledger, on rank 0; null elsewhere) must outlive what is made with them.
+  Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;
+  GaussianMechanism mechanism(fsdp::GroupedParameters& model, const RunKey& key,
+                              accountant::LedgerWriter* ledger) const;
+
+ private:
+  Config config_;
+  std::shared_ptr<StepTerms> terms_;
+  uint64_t identity_;
+};
+
+}  // namespace ghostshard::dp

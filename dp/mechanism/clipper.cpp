@@ -1,0 +1,160 @@
+#include "dp/mechanism/clipper.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "kernels/clip_factors.h"
+
+namespace ghostshard::dp {
+
+std::string to_string(Clipping clipping) {
+  if (clipping == Clipping::kFlat) return "flat, per unit, over all trainable parameters";
+  return "per layer, per unit: each of the K groups of trainable parameters that are gathered together is bounded by "
+         "clip_norm/sqrt(K)";
+}
+
+Clipper::Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms> terms, Clipping clipping,
+                 const ClipperOptions& options, uint64_t plan)
+    : model_(model),
+      terms_(std::move(terms)),
+      clipping_(clipping),
+      options_(options),
+      plan_(plan),
+      sums_(std::make_shared<fsdp::GradientBuffers>(model, options.reduce_each)),
+      memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes, model.device())) {
+  for (const auto& group : model.groups()) layers_ += group->trainable() ? 1 : 0;
+  plan_recording(options.planned_recording);
+}
+
+void Clipper::plan_recording(std::vector<std::optional<kernels::Recording>> planned) {
+  two_pass_ = options_.recording == RecordingChoice::kTwoPass ||
+              std::find(planned.begin(), planned.end(), kernels::Recording::kTwoPass) != planned.end();
+  options_.planned_recording = std::move(planned);
+}
+
+ClippedSum Clipper::begin() {
+  if (sums_->any_in_turn()) {
+    throw std::logic_error("a plan that reduces with every microbatch begins its sums with the mechanism and the step");
+  }
+  return begin_sum();
+}
+
+ClippedSum Clipper::begin(GaussianMechanism& mechanism, const StepId& step) {
+  ClippedSum sum = begin_sum();
+  sum.mechanism_ = &mechanism;
+  sum.step_ = step;
+  sum.serial_ = ++sums_begun_;
+  return sum;
+}
+
+ClippedSum Clipper::begin_sum() {
+  if (sums_.use_count() != 1)
+    throw std::logic_error("the previous clipped sum must be released before the next begins");
+  sums_->zero();
+  return {sums_, *terms_, plan_};
+}
+
+std::shared_ptr<Tape> Clipper::record(int64_t units) { return record(units, options_.planned_recording); }
+
+std::shared_ptr<Tape> Clipper::record(int64_t units, std::span<const std::optional<kernels::Recording>> planned) {
+  if (const auto open = open_.lock(); open != nullptr && !open->closed_) {
+    throw std::logic_error("one microbatch at a time: add() or drop the previous tape before recording the next");
+  }
+  auto tape = std::make_shared<Tape>(units, *memory_, options_.recording, planned);
+  open_ = tape;
+  return tape;
+}
+
+void Clipper::check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) const {
+  if (sum.plan_ != plan_ || sum.sums_ == nullptr) {
+    throw std::logic_error("a clipped sum takes contributions only from the clipper that began it");
+  }
+  if (tape == nullptr || tape != open_.lock() || tape->closed_) {
+    throw std::logic_error("a tape is added once, to a sum of the clipper that recorded it");
+  }
+  if (sum.unfinished_ && !tape->in_second_pass()) {
+    throw std::logic_error("a contribution to this clipped sum has failed half-way: it cannot be used any more");
+  }
+}
+
+std::vector<const fsdp::FlatGroup*> Clipper::groups_in_turn() const {
+  std::vector<const fsdp::FlatGroup*> groups;
+  for (const auto& group : model_.groups()) {
+    if (group->trainable() && sums_->in_turn(*group)) groups.push_back(group.get());
+  }
+  return groups;
+}
+
+GroupFactors Clipper::factors(const Tape& tape, accountant::ClipNorm clip_norm) const {
+  const bool shared_too = model_.mesh().model_rank() == 0;
+  const auto agree = [&](const at::Tensor& squared_norms) {
+    if (model_.mesh().shape().model > 1) model_.mesh().model().all_reduce_sum(squared_norms);
+    return squared_norms;
+  };
+  const auto groups = static_cast<int64_t>(model_.groups().size());
+  if (clipping_ == Clipping::kFlat) {
+    return GroupFactors(static_cast<size_t>(groups),
+                        kernels::clip_factors(agree(tape.squared_norms(shared_too)), clip_norm.value()));
+  }
+  const at::Tensor squared_norms = agree(tape.squared_norms_by_group(groups, shared_too));
+  const accountant::ClipNorm share(clip_norm.value() / std::sqrt(static_cast<double>(layers_)));
+  GroupFactors factors;
+  for (int64_t group = 0; group < groups; ++group) {
+    factors.push_back(kernels::clip_factors(squared_norms[group], share.value()));
+  }
+  return factors;
+}
+
+bool Clipper::second_pass(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
+  check(sum, tape);
+  if (!two_pass_) return false;
+  if (tape->in_second_pass()) throw std::logic_error("a microbatch has two passes, not three");
+  sum.unfinished_ = true;
+  GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
+  if (!sums_->any_in_turn()) {
+    tape->begin_second_pass(std::move(by_group), *sum.sums_);
+    return true;
+  }
+  GaussianMechanism* const mechanism = sum.mechanism_;
+  mechanism->begin_absorbing(sum);
+  auto last_first = groups_in_turn();  // as backward reaches them
+  std::reverse(last_first.begin(), last_first.end());
+  tape->begin_second_pass(
+      std::move(by_group), *sum.sums_, {last_first.begin(), last_first.end()},
+      [mechanism, sums = sum.sums_.get()](const fsdp::FlatGroup& group) { mechanism->absorb(*sums, group); });
+  return true;
+}
+
+at::Tensor Clipper::recorded_bytes(const Tape& tape, int64_t parameters) const {
+  const at::Tensor bytes = at::zeros({parameters}, at::kLong);
+  tape.count_bytes({bytes.data_ptr<int64_t>(), static_cast<size_t>(parameters)});
+  return bytes;
+}
+
+void Clipper::add(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
+  check(sum, tape);
+  if (tape->in_second_pass()) {
+    tape->add_rest({}, *sum.sums_);
+    if (sums_->any_in_turn()) sum.mechanism_->end_absorbing();
+    sum.unfinished_ = false;
+    return;
+  }
+  if (two_pass_) throw std::logic_error("matrices of this plan are recorded in two passes: second_pass() comes first");
+  const GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
+  sum.unfinished_ = true;  // what fails half-way must not be added again, nor released
+  // What is reduced with every microbatch comes first, group by group; then what is summed up here.
+  if (sums_->any_in_turn()) {
+    sum.mechanism_->begin_absorbing(sum);
+    for (const fsdp::FlatGroup* group : groups_in_turn()) {
+      sum.sums_->open_turn(*group);
+      tape->add_group(by_group, *group, *sum.sums_);
+      sum.mechanism_->absorb(*sum.sums_, *group);
+    }
+    sum.mechanism_->end_absorbing();
+  }
+  tape->add_rest(by_group, *sum.sums_);
+  sum.unfinished_ = false;
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,94 @@
+// Per-unit clipping, then the sum of c_u·g_u. Flat: c_u = min(1, C/‖g_u‖) over all trainable parameters. Per layer
+// (arXiv:1710.06963 section 3.2, arXiv:2212.01539): each of the K layers, that is, each group of trainable parameters
+// that is gathered together (a transformer block, an embedding), has a factor of its own, min(1, C/(√K·‖g_u of that
+// layer‖)). K is a public number.
+//
+// The bound each unit obeys: ‖c_u·g_u as added‖ ≤ C; per layer because the squares of K parts of at most C/√K add up to
+// at most C². Norms are upper bounds (kernels/norm_parts.h), factors are
+// rounded towards zero and shrunk by 2^-22 for the rounding of the product. A unit whose norm is not finite
+// contributes exactly zero (per layer: in that layer; kernels/clip_factors.h). Where layers are cut over the model
+// axis, the norm of a unit is all-reduced over it: each rank sends the bounds of what only it holds, model rank 0 also
+// those of what all of them hold. A sum of bounds is a bound (its float64 rounding, M·2^-53 for M ranks, is far inside
+// the 2^-22), and all ranks get the same bits, hence the same factors. What is left is the rounding of the float32 sum
+// over units: removing a unit also moves the rounding of every other addition, at worst by 2·gamma(n)·(sum of norms), n
+// additions; DpPlan::rounding_slack states it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dp/mechanism/clipped_sum.h"
+#include "dp/mechanism/gaussian.h"
+#include "dp/recording/tape.h"
+
+namespace ghostshard::dp {
+
+enum class Clipping { kFlat, kPerLayer };
+// A sentence for ledgers and reports.
+std::string to_string(Clipping clipping);
+
+struct ClipperOptions {
+  RecordingChoice recording = RecordingChoice::kAutomatic;
+  int64_t hold_memory_bytes = int64_t{1} << 30;  // for kAutomatic
+  // From a step plan (dp/planning/step_plan.h). By parameter id, for matrices; nothing or a shorter list: as `recording` says.
+  std::vector<std::optional<kernels::Recording>> planned_recording = {};
+  // By group index: contributions are reduced with every microbatch, their sum never stands whole on a rank.
+  std::vector<bool> reduce_each = {};
+};
+
+class Clipper {
+ public:
+  // Starts a logical batch. The previous one must have been consumed (std::logic_error): buffers are allocated once.
+  // Only where nothing is reduced with every microbatch (std::logic_error).
+  ClippedSum begin();
+  // The same for any plan: mechanism.release() of this sum must then be called with the same step. Where parts are
+  // reduced with every microbatch, the first add() writes the ledger and puts the noise in before anything leaves.
+  ClippedSum begin(GaussianMechanism& mechanism, const StepId& step);
+  // From the next microbatch on, in the place of the options' planned_recording. Alike on all ranks.
+  void plan_recording(std::vector<std::optional<kernels::Recording>> planned);
+  bool takes_two_passes() const { return two_pass_; }
+  // The recorder for one microbatch of `units` units, for one backward pass. The previous one must have been added or
+  // dropped (std::logic_error): held gradients share one memory.
+  // planned: goes before the options' planned_recording, and must outlive the tape.
+  std::shared_ptr<Tape> record(int64_t units);
+  std::shared_ptr<Tape> record(int64_t units, std::span<const std::optional<kernels::Recording>> planned);
+  // After backward, where matrices are planned as Recording::kTwoPass (elsewhere false, and nothing happens): true, and
+  // the same microbatch must go forward and backward once more with the same tape before add(). What the first pass
+  // recorded is turned into factors, added and freed; so until that add() the sum is unfinished, and if the second pass
+  // fails it can never be released (its units could otherwise be added twice). Where the plan reduces with every
+  // microbatch a collective, and the second backward too: groups leave one after the other as their rows come, the last
+  // first.
+  bool second_pass(ClippedSum& sum, const std::shared_ptr<Tape>& tape);
+  // int64 [parameters]: the bytes that the tape has recorded, by parameter id; what several share counts once.
+  at::Tensor recorded_bytes(const Tape& tape, int64_t parameters) const;
+  // After backward: turns the microbatch's norms into factors and adds its clipped gradients. Once per tape, and only
+  // the tape recorded last (std::logic_error). A collective where the plan reduces with every microbatch.
+  void add(ClippedSum& sum, const std::shared_ptr<Tape>& tape);
+
+ private:
+  friend class DpPlan;
+  friend class AdjustablePlan;
+  Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms> terms, Clipping clipping,
+          const ClipperOptions& options, uint64_t plan);
+  ClippedSum begin_sum();
+  std::vector<const fsdp::FlatGroup*> groups_in_turn() const;
+  void check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) const;
+  GroupFactors factors(const Tape& tape, accountant::ClipNorm clip_norm) const;
+
+  fsdp::GroupedParameters& model_;
+  std::shared_ptr<const StepTerms> terms_;  // the plan's; a sum takes them as they are when it begins
+  Clipping clipping_;
+  int64_t layers_ = 0;  // K: groups with trainable parameters
+  bool two_pass_ = false;
+  ClipperOptions options_;
+  uint64_t plan_;
+  std::shared_ptr<fsdp::GradientBuffers> sums_;
+  std::unique_ptr<HoldMemory> memory_;
+  std::weak_ptr<Tape> open_;
+  uint64_t sums_begun_ = 0;
+};
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,169 @@
+#include "dp/mechanism/plan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "accountant/calibration.h"
+#include "kernels/norm_parts.h"
+
+namespace ghostshard::dp {
+namespace {
+
+void require(bool holds, const std::string& rule, int64_t value) {
+  if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(value));
+}
+
+accountant::SamplingRate rate(const DpConfig& config) {
+  return accountant::SamplingRate(static_cast<double>(config.expected_batch) / static_cast<double>(config.units));
+}
+
+void check(const DpConfig& config) {
+  require(config.units >= 1, "the number of units must be >= 1", config.units);
+  require(config.steps >= 1, "steps must be >= 1", config.steps);
+  require(config.expected_batch >= 1, "the expected batch must be >= 1", config.expected_batch);
+  require(config.expected_batch <= config.units,
+          "the expected batch must be at most the number of units (" + std::to_string(config.units) + ")",
+          config.expected_batch);
+  if (config.target_epsilon.has_value() == config.noise_multiplier.has_value()) {
+    throw std::invalid_argument("exactly one of target epsilon and noise multiplier must be given");
+  }
+}
+
+}  // namespace
+
+uint64_t next_plan_identity() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+accountant::Delta default_delta(int64_t units) {
+  require(units >= 1, "the number of units must be >= 1", units);
+  return accountant::Delta(std::min(1e-6, std::pow(static_cast<double>(units), -1.1)));
+}
+
+DpPlan::DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::Delta delta)
+    : config_(std::move(config)),
+      sigma_(sigma),
+      delta_(delta),
+      terms_(std::make_shared<StepTerms>(
+          StepTerms{.clip_norm = config_.clip_norm, .noise_multiplier = sigma, .event = event()})),
+      identity_(next_plan_identity()) {}
+
+DpPlan DpPlan::make(const DpConfig& config) {
+  check(config);
+  const accountant::Delta delta = config.delta.value_or(default_delta(config.units));
+  const accountant::NoiseMultiplier sigma =
+      config.noise_multiplier ? *config.noise_multiplier
+                              : accountant::calibrate_noise(config.accountant, config.adjacency, *config.target_epsilon,
+                                                            delta, rate(config), config.steps);
+  return {config, sigma, delta};
+}
+
+DpPlan DpPlan::resume(const DpConfig& config, const accountant::LedgerContents& ledger) {
+  check(config);
+  const auto sigma = ledger.header.find("noise_multiplier");
+  if (sigma == ledger.header.end() || !sigma->is_number()) {
+    throw std::invalid_argument("the ledger's header must have the run's noise_multiplier");
+  }
+  const DpPlan plan(config, config.noise_multiplier.value_or(accountant::NoiseMultiplier(sigma->get<double>())),
+                    config.delta.value_or(default_delta(config.units)));
+  const nlohmann::json own = plan.public_constants();
+  if (!own.contains("target_epsilon") && ledger.header.contains("target_epsilon")) {
+    throw std::invalid_argument("a run goes on under the plan it began with: the ledger's target_epsilon is " +
+                                ledger.header.at("target_epsilon").dump() + ", here none is given");
+  }
+  const auto compare = [&](const std::string& name) {
+    const nlohmann::json begun = ledger.header.value(name, nlohmann::json());
+    if (begun != own.at(name)) {
+      throw std::invalid_argument("a run goes on under the plan it began with: the ledger's " + name + " is " +
+                                  begun.dump() + ", here it would be " + own.at(name).dump());
+    }
+  };
+  for (const char* cause : {"units", "expected_batch", "planned_steps"})
+    compare(cause);  // before what follows from them
+  for (const auto& constant : own.items()) compare(constant.key());
+  for (const accountant::LedgerEntry& entry : ledger.entries) {
+    if (!(entry.event == plan.event())) {
+      throw std::invalid_argument("the ledger holds a release that this plan does not make, at sequence " +
+                                  std::to_string(entry.sequence) + ": " + accountant::to_json(entry.event).dump());
+    }
+  }
+  return plan;
+}
+
+accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
+
+accountant::Event DpPlan::event() const { return accountant::PoissonGaussianEvent{sampling_rate(), sigma_}; }
+
+std::unique_ptr<accountant::Accountant> DpPlan::accountant() const {
+  return accountant::make_accountant(config_.accountant, config_.adjacency);
+}
+
+accountant::EpsilonBound DpPlan::epsilon_after(int64_t steps) const {
+  const auto engine = accountant();
+  engine->compose(event(), steps);
+  return engine->epsilon(delta_);
+}
+
+PoissonSampler DpPlan::sampler(const RunKey& key, int64_t rank, int64_t world_size) const {
+  return {key, config_.units, config_.expected_batch, rank, world_size};
+}
+
+Clipper DpPlan::clipper(fsdp::GroupedParameters& model, const ClipperOptions& options) const {
+  return {model, terms_, config_.clipping, options, identity_};
+}
+
+GaussianMechanism DpPlan::mechanism(fsdp::GroupedParameters& model, const RunKey& key,
+                                    accountant::LedgerWriter* ledger) const {
+  return {model, key, ledger, divisor(), identity_};
+}
+
+nlohmann::json DpPlan::public_constants() const {
+  nlohmann::json constants = {{"adjacency", accountant::to_string(config_.adjacency)},
+                              {"unit_of_privacy", config_.unit_of_privacy},
+                              {"units", config_.units},
+                              {"expected_batch", config_.expected_batch},
+                              {"sampling_rate", sampling_rate().value()},
+                              {"sampler", "poisson"},
+                              {"noise_multiplier", sigma_.value()},
+                              {"clip_norm", config_.clip_norm.value()},
+                              {"clipping", to_string(config_.clipping)},
+                              {"divisor", divisor()},
+                              {"delta", delta_.value()},
+                              {"planned_steps", config_.steps}};
+  if (config_.target_epsilon) constants["target_epsilon"] = config_.target_epsilon->value();
+  return constants;
+}
+
+nlohmann::json DpPlan::ledger_header(const RunKey& key) const {
+  nlohmann::json header = public_constants();
+  header["run_id"] = key.run_id_hex();
+  header["key"] = key.public_facts();
+  return header;
+}
+
+accountant::Epsilon DpPlan::promised_epsilon() const {
+  return config_.target_epsilon ? *config_.target_epsilon : accountant::Epsilon(epsilon_after(config_.steps).upper);
+}
+
+int64_t DpPlan::steps_within(accountant::Epsilon limit, int64_t releases, int64_t steps) const {
+  const auto fits = [&](int64_t further) {
+    return further == 0 || epsilon_after(releases + further).upper <= limit.value();
+  };
+  if (fits(steps)) return steps;
+  int64_t fitting = 0;
+  for (int64_t excess = steps; excess - fitting > 1;) {
+    const int64_t middle = fitting + (excess - fitting) / 2;
+    (fits(middle) ? fitting : excess) = middle;
+  }
+  return fitting;
+}
+
+double DpPlan::rounding_slack(int64_t additions) {
+  return 2.0 * static_cast<double>(additions) * kernels::gamma_float32(additions);
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,98 @@
+// The one object from which sampler, clipper, mechanism, divisor and accounting event come.
+//
+// A DpPlan is made of public constants fixed before data is read: n, expected batch B, steps T, sigma (given, or
+// calibrated to a target epsilon), clip norm C, delta, adjacency, unit of privacy. There is no other way to make a
+// sampler, a clipper or a mechanism, so what is accounted is what runs. Constructors are private: "accounted one
+// sampler and ran another" cannot be written.
+//
+// Guarantee per logical step: the released value is (sum over sampled units of c_u·g_u + N(0,(sigma·C)²·I))/B, each
+// unit sampled independently with probability q = B/n, ‖c_u·g_u‖ ≤ C: a Poisson-sampled Gaussian with noise
+// multiplier sigma (arXiv:1607.00133; accounting arXiv:1908.10530).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "accountant/accountant.h"
+#include "accountant/ledger.h"
+#include "dp/mechanism/clipper.h"
+#include "dp/mechanism/gaussian.h"
+#include "dp/mechanism/run_key.h"
+#include "dp/mechanism/sampler.h"
+#include "fsdp/parameters.h"
+
+namespace ghostshard::dp {
+
+struct DpConfig {
+  int64_t units = 0;           // n: privacy units in the data set, a public number
+  int64_t expected_batch = 0;  // B: fixed divisor, 1 ≤ B ≤ n; q = B/n
+  int64_t steps = 0;           // T ≥ 1
+  accountant::ClipNorm clip_norm{1.0};
+  Clipping clipping = Clipping::kFlat;
+  // Exactly one of the two.
+  std::optional<accountant::Epsilon> target_epsilon;
+  std::optional<accountant::NoiseMultiplier> noise_multiplier;
+  std::optional<accountant::Delta> delta;  // default min(1e-6, n^-1.1)
+  accountant::Adjacency adjacency = accountant::Adjacency::kZeroOut;
+  std::string unit_of_privacy = "text";
+  std::string accountant = "contour";
+};
+
+class DpPlan {
+ public:
+  // Throws std::invalid_argument: the rule and the value; also when no noise reaches the target.
+  static DpPlan make(const DpConfig& config);
+
+  // The plan of a run under way, for going on with it: sigma is the ledger's (another version of the library might
+  // calibrate another one), and every other constant must be the ledger's. Throws std::invalid_argument naming what
+  // differs, also where the ledger holds a release that this plan would not make.
+  static DpPlan resume(const DpConfig& config, const accountant::LedgerContents& ledger);
+
+  const DpConfig& config() const { return config_; }
+  accountant::SamplingRate sampling_rate() const;
+  accountant::NoiseMultiplier noise_multiplier() const { return sigma_; }
+  accountant::Delta delta() const { return delta_; }
+  double divisor() const { return static_cast<double>(config_.expected_batch); }
+  accountant::Event event() const;
+  // An accountant that has been charged nothing yet.
+  std::unique_ptr<accountant::Accountant> accountant() const;
+  // Epsilon after `steps` of the plan's steps.
+  accountant::EpsilonBound epsilon_after(int64_t steps) const;
+  // What the plan promises to stay within: the target, or what its steps spend where sigma was given.
+  // std::invalid_argument where that is not finite.
+  accountant::Epsilon promised_epsilon() const;
+  // How many of `steps` further steps keep epsilon within the limit after `releases` were charged: steps redone after a
+  // crash are charged again, so a resumed run may have to stop early to keep its promise.
+  int64_t steps_within(accountant::Epsilon limit, int64_t releases, int64_t steps) const;
+
+  // key (and ledger, on rank 0; null elsewhere) must outlive what is made with them.
+  PoissonSampler sampler(const RunKey& key, int64_t rank, int64_t world_size) const;
+  Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;
+  GaussianMechanism mechanism(fsdp::GroupedParameters& model, const RunKey& key,
+                              accountant::LedgerWriter* ledger) const;
+
+  // The ledger's header: everything a third party needs to account for the run again.
+  nlohmann::json ledger_header(const RunKey& key) const;
+
+  // By how much, relative to C, removing one unit can move a float32 sum beyond C: every addition that follows rounds
+  // anew. Worst case 2·gamma(n)·sum of norms/C ≤ 2·n·gamma(n) for n additions each bounded by C.
+  static double rounding_slack(int64_t additions);
+
+ private:
+  DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::Delta delta);
+  nlohmann::json public_constants() const;
+
+  DpConfig config_;
+  accountant::NoiseMultiplier sigma_;
+  accountant::Delta delta_;
+  std::shared_ptr<const StepTerms> terms_;  // of every step
+  uint64_t identity_;                       // ties sums to the plan that bounded them
+};
+
+// min(1e-6, n^-1.1).
+accountant::Delta default_delta(int64_t units);
+
+}  // namespace ghostshard::dp

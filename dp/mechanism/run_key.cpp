@@ -1,0 +1,194 @@
+#include "dp/mechanism/run_key.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <system_error>
+#include <vector>
+
+namespace ghostshard::dp {
+namespace {
+
+void fill_random(uint8_t* out, size_t count) {
+  for (size_t done = 0; done < count;) {
+    const ssize_t got = ::getrandom(out + done, count - done, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0)
+      throw std::runtime_error("the operating system's random generator failed: " +
+                               std::generic_category().message(errno));
+    done += static_cast<size_t>(got);
+  }
+}
+
+void put_little_endian(uint8_t* out, uint64_t value) {
+  for (int i = 0; i < 8; ++i) out[i] = static_cast<uint8_t>(value >> (8 * i));
+}
+
+std::string hex(const uint8_t* bytes, size_t count) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (size_t i = 0; i < count; ++i) {
+    text += kDigits[bytes[i] >> 4];
+    text += kDigits[bytes[i] & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
+RunId run_id_from_hex(const std::string& text) {
+  RunId id{};
+  if (text.size() != 2 * id.size() || text.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    throw std::invalid_argument("a run id must be 32 hexadecimal digits, got \"" + text + '"');
+  }
+  for (size_t i = 0; i < id.size(); ++i) id[i] = static_cast<uint8_t>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return id;
+}
+
+RunKey RunKey::generate() {
+  RunKey run;
+  fill_random(run.key_.data(), run.key_.size());
+  fill_random(run.run_id_.data(), run.run_id_.size());
+  run.origin_ = "operating system";
+  return run;
+}
+
+RunKey RunKey::from_file(const std::filesystem::path& path, const std::optional<RunId>& run_id) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0)
+    throw std::invalid_argument("noise key file " + path.string() +
+                                " cannot be read: " + std::generic_category().message(errno));
+  struct stat status {};
+  std::array<uint8_t, 33> bytes{};  // one more than allowed, to notice longer files
+  const bool known = ::fstat(descriptor, &status) == 0;
+  const ssize_t got = known ? ::read(descriptor, bytes.data(), bytes.size()) : -1;
+  ::close(descriptor);
+  if (!known || !S_ISREG(status.st_mode))
+    throw std::invalid_argument("noise key file " + path.string() + " must be a regular file");
+  if ((status.st_mode & 077) != 0) {
+    char mode[8];
+    std::snprintf(mode, sizeof mode, "%04o", status.st_mode & 07777U);
+    throw std::invalid_argument("noise key file " + path.string() +
+                                " must be readable by its owner alone (mode 0600), has mode " + mode);
+  }
+  if (got != 32) {
+    throw std::invalid_argument("noise key file " + path.string() + " must hold exactly 32 bytes, has " +
+                                std::to_string(status.st_size));
+  }
+  RunKey run;
+  std::memcpy(run.key_.data(), bytes.data(), run.key_.size());
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  if (run_id)
+    run.run_id_ = *run_id;
+  else
+    fill_random(run.run_id_.data(), run.run_id_.size());
+  run.origin_ = "key file";
+  return run;
+}
+
+RunKey RunKey::from_bytes(const std::array<uint8_t, 32>& key, const RunId& run_id) {
+  RunKey run;
+  run.key_ = key;
+  run.run_id_ = run_id;
+  run.origin_ = "given bytes";
+  return run;
+}
+
+void RunKey::share(fsdp::Mesh& mesh) {
+  if (mesh.world_size() == 1) return;
+  const at::Tensor wire = at::zeros({48 / 8}, at::kLong);
+  auto* bytes = reinterpret_cast<uint8_t*>(wire.data_ptr<int64_t>());
+  if (mesh.rank() == 0) {
+    std::memcpy(bytes, key_.data(), 32);
+    std::memcpy(bytes + 32, run_id_.data(), 16);
+  }
+  mesh.control().broadcast(wire, 0);
+  std::memcpy(key_.data(), bytes, 32);
+  std::memcpy(run_id_.data(), bytes + 32, 16);
+  OPENSSL_cleanse(bytes, 48);
+}
+
+void RunKey::renew(const std::array<uint8_t, 32>& key) {
+  key_ = key;
+  origin_ = "given generator";
+}
+
+void RunKey::claim_for_mechanism() const {
+  if (claimed_) throw std::logic_error("a run key serves one mechanism: a second one would repeat its noise");
+  claimed_ = true;
+}
+
+kernels::ChaChaKey RunKey::derive(Purpose purpose, const StepId& step) const {
+  if (!(step.step >= 0 && step.attempt >= 0)) {
+    throw std::invalid_argument("step and attempt must be >= 0, got " + std::to_string(step.step) + " and " +
+                                std::to_string(step.attempt));
+  }
+  std::array<uint8_t, 1 + 16 + 8 + 8> message{};
+  message[0] = static_cast<uint8_t>(purpose);
+  std::memcpy(message.data() + 1, run_id_.data(), run_id_.size());
+  put_little_endian(message.data() + 17, static_cast<uint64_t>(step.step));
+  put_little_endian(message.data() + 25, static_cast<uint64_t>(step.attempt));
+  kernels::ChaChaKey subkey{};
+  unsigned int length = 0;
+  if (HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()), message.data(), message.size(), subkey.data(),
+           &length) == nullptr ||
+      length != subkey.size()) {
+    throw std::runtime_error("HMAC-SHA256 failed");
+  }
+  return subkey;
+}
+
+std::string RunKey::run_id_hex() const { return hex(run_id_.data(), run_id_.size()); }
+
+std::string RunKey::commitment() const {
+  const kernels::ChaChaKey tag = derive(Purpose::kCommitment, {});
+  return hex(tag.data(), tag.size());
+}
+
+std::string RunKey::tag_of_file(const std::filesystem::path& path) const {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw std::runtime_error(path.string() + " cannot be read");
+  kernels::ChaChaKey subkey = derive(Purpose::kFileTag, {});
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
+      EVP_PKEY_new_raw_private_key(EVP_PKEY_HMAC, nullptr, subkey.data(), subkey.size()), &EVP_PKEY_free);
+  OPENSSL_cleanse(subkey.data(), subkey.size());
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  bool fine = key && context && EVP_DigestSignInit(context.get(), nullptr, EVP_sha256(), nullptr, key.get()) == 1;
+  std::vector<char> buffer(1 << 20);
+  while (fine && stream) {
+    stream.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+    fine = EVP_DigestSignUpdate(context.get(), buffer.data(), static_cast<size_t>(stream.gcount())) == 1;
+  }
+  if (stream.bad()) throw std::runtime_error(path.string() + " cannot be read");
+  std::array<uint8_t, 32> tag{};
+  size_t length = tag.size();
+  if (!fine || EVP_DigestSignFinal(context.get(), tag.data(), &length) != 1 || length != tag.size()) {
+    throw std::runtime_error("HMAC-SHA256 of " + path.string() + " failed");
+  }
+  return hex(tag.data(), tag.size());
+}
+
+nlohmann::json RunKey::public_facts() const {
+  nlohmann::json facts = {{"origin", origin_}};
+  if (origin_ == "key file") facts["commitment"] = commitment();
+  return facts;
+}
+
+RunKey::~RunKey() { OPENSSL_cleanse(key_.data(), key_.size()); }
+
+RunKey::RunKey(RunKey&& other) noexcept
+    : key_(other.key_), run_id_(other.run_id_), origin_(std::move(other.origin_)), claimed_(other.claimed_) {
+  OPENSSL_cleanse(other.key_.data(), other.key_.size());
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,75 @@
+#include "dp/mechanism/sampler.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace ghostshard::dp {
+namespace {
+
+__extension__ using Wide = unsigned __int128;
+
+}  // namespace
+
+PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
+                               int64_t world_size)
+    : key_(&key),
+      units_(units),
+      rank_(rank),
+      world_size_(world_size),
+      everything_(expected_batch == units),
+      threshold_(static_cast<uint64_t>((static_cast<Wide>(expected_batch) << 64) / static_cast<Wide>(units))) {}
+
+std::vector<int64_t> PoissonSampler::draw(const StepId& step) const {
+  std::vector<int64_t> batch;
+  const kernels::ChaChaKey coins_key = key_->derive(Purpose::kCoins, step);
+  constexpr int64_t kChunk = 4096;
+  std::vector<uint64_t> coins(kChunk);
+  for (int64_t first = 0; first < units_; first += kChunk) {
+    const int64_t count = std::min(kChunk, units_ - first);
+    kernels::uniform_words(coins_key, /*stream=*/0, static_cast<uint64_t>(first),
+                           std::span<uint64_t>(coins.data(), static_cast<size_t>(count)));
+    for (int64_t i = 0; i < count; ++i) {
+      if (everything_ || coins[static_cast<size_t>(i)] < threshold_) batch.push_back(first + i);
+    }
+  }
+  return batch;
+}
+
+Microbatches deal(std::vector<int64_t> batch, int64_t microbatch, std::span<const int64_t> lengths, int64_t rank,
+                  int64_t world_size) {
+  if (!(microbatch >= 1)) throw std::invalid_argument("microbatch must be >= 1, got " + std::to_string(microbatch));
+  if (!lengths.empty()) {
+    std::stable_sort(batch.begin(), batch.end(), [&](int64_t a, int64_t b) {
+      return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
+    });
+  }
+  // Boustrophedon: ranks 0 … W−1, then W−1 … 0, so that no rank always gets the longer of a pair.
+  std::vector<int64_t> mine;
+  const auto total = static_cast<int64_t>(batch.size());
+  for (int64_t i = 0; i < total; ++i) {
+    const int64_t lap = i / world_size;
+    const int64_t place = i % world_size;
+    if ((lap % 2 == 0 ? place : world_size - 1 - place) == rank) mine.push_back(batch[static_cast<size_t>(i)]);
+  }
+  const int64_t most = (total + world_size - 1) / world_size;  // the busiest rank's units
+  const int64_t count = (most + microbatch - 1) / microbatch;
+  // Even cuts: with 17 units and at most 16 at a time, 9 and 8 rather than 16 and 1.
+  Microbatches cut(static_cast<size_t>(count));
+  const auto size = static_cast<int64_t>(mine.size());
+  for (int64_t m = 0; m < count; ++m) {
+    cut[static_cast<size_t>(m)].assign(mine.begin() + size * m / count, mine.begin() + size * (m + 1) / count);
+  }
+  return cut;
+}
+
+Microbatches PoissonSampler::draw_local(const StepId& step, int64_t microbatch,
+                                        std::span<const int64_t> lengths) const {
+  if (!lengths.empty() && static_cast<int64_t>(lengths.size()) != units_) {
+    throw std::invalid_argument("lengths must be empty or one per unit: " + std::to_string(units_) + " units, " +
+                                std::to_string(lengths.size()) + " lengths");
+  }
+  return deal(draw(step), microbatch, lengths, rank_, world_size_);
+}
+
+}  // namespace ghostshard::dp

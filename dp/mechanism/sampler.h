@@ -1,0 +1,49 @@
+// Poisson sampling, as it is accounted: every unit is in a logical batch independently with probability q.
+//
+// One 64-bit coin per unit from the step's coin key; a unit is in when its coin is below floor(q·2^64), so the true
+// probability is never above q. Every rank tosses all coins (the same key), hence knows the whole batch and how many
+// microbatches each rank will run without a word exchanged. Which units are in a batch, and how many, is secret.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dp/mechanism/run_key.h"
+
+namespace ghostshard::dp {
+
+// One rank's share of a logical batch: the same number of microbatches on every rank, some possibly empty.
+using Microbatches = std::vector<std::vector<int64_t>>;
+
+class PoissonSampler {
+ public:
+  // All units of the step's logical batch, ascending.
+  std::vector<int64_t> draw(const StepId& step) const;
+
+  // This rank's share, at most `microbatch` units at a time. lengths (empty, or one per unit: rows it will take):
+  // units are dealt to ranks from longest to shortest, so that ranks have equal work and microbatches equal lengths.
+  // Throws std::invalid_argument unless microbatch ≥ 1 and lengths fit.
+  Microbatches draw_local(const StepId& step, int64_t microbatch, std::span<const int64_t> lengths) const;
+
+  int64_t units() const { return units_; }
+
+ private:
+  friend class DpPlan;
+  friend PoissonSampler nonprivate_sampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
+                                           int64_t world_size);
+  PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank, int64_t world_size);
+
+  const RunKey* key_;
+  int64_t units_;
+  int64_t rank_;
+  int64_t world_size_;
+  bool everything_;     // q = 1
+  uint64_t threshold_;  // floor(expected_batch·2^64 / units)
+};
+
+// The dealing, apart from the coins: units of one logical batch to one rank's microbatches. Pure.
+Microbatches deal(std::vector<int64_t> batch, int64_t microbatch, std::span<const int64_t> lengths, int64_t rank,
+                  int64_t world_size);
+
+}  // namespace ghostshard::dp

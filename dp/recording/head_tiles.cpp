@@ -1,0 +1,82 @@
+#include "dp/recording/head_tiles.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "fsdp/mapped_memory.h"
+
+namespace ghostshard::dp {
+namespace {
+
+constexpr int64_t kMultiple = 64;  // outputs; of what matrix products like
+
+}  // namespace
+
+int64_t HeadTiles::width_of(int64_t rows, int64_t outputs, int64_t tile_bytes) {
+  const int64_t most = tile_bytes / (std::max<int64_t>(rows, 1) * static_cast<int64_t>(sizeof(float)));
+  return std::clamp<int64_t>(most > kMultiple ? most / kMultiple * kMultiple : most, 1, std::max<int64_t>(outputs, 1));
+}
+
+HeadTiles::HeadTiles(const LinearUse& head, const at::Tensor& rows, const at::Tensor& targets, int64_t tile_bytes)
+    : head_(head),
+      outputs_(head.weight->shape().at(0)),
+      width_(width_of(rows.size(0), outputs_, tile_bytes)),
+      targets_(targets.unsqueeze(1)) {
+  const at::NoGradGuard no_grad;
+  const auto numbers = rows.options().dtype(at::kFloat);
+  const int64_t n = rows.size(0);
+  maximum_ = at::full({n, 1}, -std::numeric_limits<float>::infinity(), numbers);
+  sum_ = at::zeros({n, 1}, numbers.dtype(at::kDouble));
+  target_logit_ = at::zeros({n, 1}, numbers);
+  at::Tensor scratch;
+  for (int64_t tile = 0; tile < count(); ++tile) {
+    const at::Tensor y = logits(rows.detach(), tile, scratch);
+    const auto [inside, places] = places_in(tile, targets_);
+    target_logit_ = at::where(inside, y.gather(1, places), target_logit_);
+    const at::Tensor maximum = at::maximum(maximum_, y.amax(1, /*keepdim=*/true));
+    sum_.mul_(maximum_.sub(maximum).exp_());
+    sum_.add_(y.sub_(maximum).exp_().sum(1, /*keepdim=*/true));
+    maximum_ = maximum;
+  }
+}
+
+int64_t HeadTiles::count() const { return (outputs_ + width_ - 1) / width_; }
+
+int64_t HeadTiles::outputs(int64_t tile) const { return std::min(width_, outputs_ - first(tile)); }
+
+at::Tensor HeadTiles::weights(int64_t tile) const {
+  return head_.weight->value().detach().narrow(0, first(tile), outputs(tile));
+}
+
+std::pair<at::Tensor, at::Tensor> HeadTiles::places_in(int64_t tile, const at::Tensor& ids) const {
+  const at::Tensor place = ids - first(tile);
+  const at::Tensor inside = place.ge(0).logical_and_(place.lt(outputs(tile)));
+  return {inside, place.masked_fill(inside.logical_not(), 0)};
+}
+
+at::Tensor HeadTiles::logits(const at::Tensor& rows, int64_t tile, at::Tensor& scratch) const {
+  const int64_t n = rows.size(0);
+  if (!scratch.defined()) scratch = fsdp::mapped_empty({n * width_}, rows.options());
+  at::Tensor y = scratch.narrow(0, 0, n * outputs(tile)).view({n, outputs(tile)});
+  at::mm_out(y, rows, weights(tile).t());
+  return exact_rows(y);
+}
+
+at::Tensor HeadTiles::losses() const { return sum_.log().add_(maximum_).sub_(target_logit_).squeeze(1).to(at::kFloat); }
+
+HeadTiles HeadTiles::weighed(const at::Tensor& loss_gradients) const {
+  HeadTiles tiles = *this;
+  tiles.weights_ = exact_rows(loss_gradients).unsqueeze(1);
+  tiles.weighed_ = tiles.weights_.div(sum_).to(at::kFloat);
+  return tiles;
+}
+
+at::Tensor HeadTiles::gradients(const at::Tensor& rows, int64_t tile, at::Tensor& scratch) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor g = logits(rows, tile, scratch).sub_(maximum_).exp_().mul_(weighed_);
+  const auto [inside, places] = places_in(tile, targets_);
+  g.scatter_add_(1, places, weights_.neg().masked_fill_(inside.logical_not(), 0));
+  return g.to(rows.scalar_type());
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,368 @@
+#include "dp/recording/tape.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "fsdp/backward_pass.h"
+#include "fsdp/mapped_memory.h"
+#include "kernels/affine_norm.h"
+#include "kernels/embedding_norm.h"
+#include "kernels/scaled_sum.h"
+
+namespace ghostshard::dp {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+
+[[noreturn]] void refuse_reuse(const fsdp::Parameter& parameter, const char* uses) {
+  TORCH_CHECK_VALUE(false, "parameter '", parameter.name(), "' is used by ", uses,
+                    ": its per-unit norm has no exact rule here. A parameter may be used once, or by one linear head "
+                    "and one embedding.");
+}
+
+}  // namespace
+
+void Tape::add_cross_term(const Lookup& lookup, const Rows& head, kernels::NormParts& parts) {
+  const auto [e, h, b] = kernel_rows(lookup.g, head.a, head.g);
+  kernels::tied_cross_term(lookup.ids, e, *lookup.segments, h, b, *head.segments, parts);
+  // Where the lookups' rows are wider than the head's, the head's were widened here alone; the sum takes them as they
+  // are.
+  const at::ScalarType summed = kernel_type(head.a, head.g);
+  if (summed != h.scalar_type()) kernels::raise_tied_sum_error(summed, *head.segments, *lookup.segments, parts);
+}
+
+HoldMemory::HoldMemory(int64_t capacity_bytes, at::Device device) : capacity_(capacity_bytes), device_(device) {
+  TORCH_CHECK_VALUE(capacity_bytes >= 0, "hold memory must be >= 0 bytes, got ", capacity_bytes);
+}
+
+at::Tensor HoldMemory::take(at::IntArrayRef sizes) {
+  used_ += c10::multiply_integers(sizes) * kFloatBytes;
+  return fsdp::mapped_empty(sizes, at::dtype(at::kFloat).device(device_));
+}
+
+Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,
+           std::span<const std::optional<kernels::Recording>> planned)
+    : units_(units), memory_(memory), choice_(choice), planned_(planned) {
+  memory_.reset();
+}
+
+void Tape::give_up() {
+  entries_.clear();
+  closed_ = true;
+}
+
+void Tape::watch(RecorderPtr watcher) {
+  if (closed_ || backward_ != -1) throw std::logic_error("a backward is watched before the one that is recorded");
+  watcher_ = std::move(watcher);
+  was_watched_ = true;
+}
+
+std::optional<kernels::Recording> Tape::planned(const fsdp::Parameter& parameter) const {
+  return parameter.id() < planned_.size() ? planned_[parameter.id()] : std::nullopt;
+}
+
+Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
+  if (closed_) throw std::logic_error("a tape takes nothing more once it was added to a clipped sum");
+  const int backward = fsdp::current_backward_pass();
+  if (backward_ == -1) backward_ = backward;
+  if (backward != backward_) {
+    throw std::logic_error("a tape serves one backward pass: record() a new one for every microbatch");
+  }
+  Entry& found = entries_[parameter.id()];
+  if (found.parameter == nullptr) {
+    if (in_second_pass()) {
+      throw std::logic_error("the second pass must repeat the first, but it uses '" + parameter.name() +
+                             "' more often");
+    }
+    found.parameter = &parameter;
+    found.parts = kernels::NormParts::zeros(units_, memory_.device());
+  }
+  return found;
+}
+
+void Tape::check_units(const fsdp::Parameter& parameter, const SegmentsPtr& segments) const {
+  TORCH_CHECK_VALUE(segments != nullptr && segments->units() == units_, parameter.name(), ": segments of ",
+                    segments == nullptr ? -1 : segments->units(), " units in a microbatch of ", units_);
+}
+
+void Tape::linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) {
+  const at::NoGradGuard no_grad;
+  if (watcher_ != nullptr) {
+    watcher_->linear(use, a, g, segments);
+    return;
+  }
+  if (use.weight->trainable()) {
+    // A weight stored [d,p] has the gradient aᵀg: the two change places.
+    use.stored_transposed ? matrix(*use.weight, g, a, segments) : matrix(*use.weight, a, g, segments);
+  }
+  if (use.bias != nullptr && use.bias->trainable()) vector(*use.bias, g, {}, segments);
+}
+
+void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const at::Tensor& g_rows,
+                  const SegmentsPtr& segments) {
+  check_units(weight, segments);
+  const auto [a, g] = matrix_rows(a_rows, g_rows);
+  Entry& book = entry(weight);
+  if (in_second_pass()) {
+    if (book.awaited) add_awaited(book, a, g, *segments);
+    return;
+  }
+  if (book.awaited) refuse_reuse(weight, "more than one layer, once recorded in two passes");
+  if (book.head) refuse_reuse(weight, "a head by tiles and another layer");
+  const bool first_use = !book.held.defined() && book.rows.empty() && book.lookups.empty();
+  if (first_use) {
+    const kernels::LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};
+    auto way = kernels::Recording::kReplay;
+    if (const auto choice = planned(weight)) {
+      way = *choice;
+    } else if (choice_ == RecordingChoice::kHold) {
+      way = kernels::Recording::kHold;
+    } else if (choice_ == RecordingChoice::kTwoPass) {
+      way = kernels::Recording::kTwoPass;
+    } else if (choice_ == RecordingChoice::kAutomatic) {
+      const auto rates = kernels::usual_rates(a.device().type(), a.scalar_type());
+      way = kernels::choose_recording(shape, *segments, memory_.bytes_left(), rates);
+    }
+    if (way == kernels::Recording::kTwoPass) {
+      kernels::passing_norm(a, g, *segments, book.parts);
+      book.awaited = kernels::fingerprint(a, g, *segments);
+    } else if (way == kernels::Recording::kHold) {
+      book.held = memory_.take({units_, g.size(1), a.size(1)});
+      kernels::per_unit_gradient(a, g, *segments, book.held, /*accumulate=*/false, book.parts);
+    } else {
+      kernels::gram_norm(a, g, *segments, book.parts);
+      book.rows.push_back({a_rows, g_rows, segments});
+    }
+  } else if (book.held.defined()) {
+    kernels::per_unit_gradient(a, g, *segments, book.held.view({units_, g.size(1), a.size(1)}), /*accumulate=*/true,
+                               book.parts);
+  } else if (book.rows.empty() && book.lookups.size() == 1) {
+    const Lookup& lookup = book.lookups.front();
+    kernels::gram_norm(a, g, *segments, book.parts);
+    add_cross_term(lookup, {a_rows, g_rows, segments}, book.parts);
+    book.rows.push_back({a_rows, g_rows, segments});
+  } else {
+    refuse_reuse(weight, "more than one linear layer");
+  }
+}
+
+void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g_rows,
+                     const SegmentsPtr& segments) {
+  const at::NoGradGuard no_grad;
+  if (watcher_ != nullptr) {
+    watcher_->embedding(table, ids, g_rows, segments);
+    return;
+  }
+  check_units(table, segments);
+  const auto [g] = kernel_rows(g_rows);
+  Entry& book = entry(table);
+  if (in_second_pass()) return;  // added already
+  if (book.awaited) refuse_reuse(table, "a linear layer recorded in two passes and an embedding");
+  if (book.head && !book.head->complete()) refuse_reuse(table, "a head and an embedding within each other");
+  const bool unused = !book.held.defined() && book.lookups.empty() && book.rows.empty();
+  if (unused && planned(table) == kernels::Recording::kHold) {
+    book.held = memory_.take({units_, table.shape().at(0), table.shape().at(1)}).zero_();
+  }
+  if (book.held.defined()) {
+    const at::Tensor held = book.held.view({units_, table.shape().at(0), table.shape().at(1)});
+    kernels::embedding_into_held(ids, g, *segments, held, book.parts);
+    return;
+  }
+  if (!book.lookups.empty() || book.rows.size() > 1) refuse_reuse(table, "more than one embedding");
+  kernels::embedding_norm(ids, g, *segments, table.shape().at(0), book.parts);
+  book.lookups.push_back({ids, g_rows, segments});
+  if (!book.rows.empty()) add_cross_term(book.lookups.front(), book.rows.front(), book.parts);
+  if (book.head) book.head->add_cross_term_to(ids, g, book.parts);
+}
+
+bool Tape::takes_tiles(const fsdp::Parameter& weight) const {
+  return weight.trainable() && planned(weight) == kernels::Recording::kRecompute;
+}
+
+void Tape::looked_up(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments) {
+  if (takes_tiles(table)) ahead_[table.id()] = {ids, segments};
+}
+
+void Tape::head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles,
+                     int64_t tile, const at::Tensor& g, const SegmentsPtr& segments) {
+  const at::NoGradGuard no_grad;
+  if (watcher_ != nullptr) {
+    watcher_->head_tile(use, a, tiles, tile, g, segments);
+    return;
+  }
+  const fsdp::Parameter& weight = *use.weight;
+  check_units(weight, segments);
+  Entry& book = entry(weight);
+  if (in_second_pass()) return;  // added already
+  if (tile == 0) {
+    const bool unused = !book.held.defined() && book.rows.empty() && book.lookups.empty() && !book.head;
+    if (!unused) refuse_reuse(weight, "a head by tiles and another layer");
+    book.head.emplace(tiles, a, segments, ahead_[weight.id()]);
+  }
+  book.head->take(tile, g);
+  if (book.head->complete()) book.head->add_norm_to(book.parts);
+}
+
+void Tape::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
+                      const SegmentsPtr& segments) {
+  const at::NoGradGuard no_grad;
+  if (watcher_ != nullptr) {
+    watcher_->layer_norm(use, x_hat, g, segments);
+    return;
+  }
+  if (use.scale != nullptr && use.scale->trainable()) vector(*use.scale, g, x_hat, segments);
+  if (use.shift != nullptr && use.shift->trainable()) vector(*use.shift, g, {}, segments);
+}
+
+void Tape::instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) {
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK_VALUE(gradients.dim() >= 1 && gradients.size(0) == units_ &&
+                        gradients.sizes().slice(1) == at::IntArrayRef(parameter.shape()),
+                    parameter.name(), ": gradients must be one for each of ", units_, " units, each of shape ",
+                    at::IntArrayRef(parameter.shape()), ", got ", gradients.sizes());
+  if (watcher_ != nullptr) {
+    watcher_->instantiated(parameter, gradients);
+    return;
+  }
+  // One row for each unit: their sums are the rows themselves.
+  vector(parameter, gradients.reshape({units_, parameter.numel()}).contiguous(), {},
+         std::make_shared<kernels::Segments>(kernels::Segments::even(units_)));
+}
+
+void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, const at::Tensor& factor,
+                  const SegmentsPtr& segments) {
+  check_units(parameter, segments);
+  const at::Tensor g = kernel_rows(g_rows).front().contiguous();
+  Entry& book = entry(parameter);
+  if (in_second_pass()) return;  // added already
+  if (!book.rows.empty() || !book.lookups.empty()) refuse_reuse(parameter, "layers of different kinds");
+  const bool again = book.held.defined();
+  if (!again) book.held = memory_.take({units_, g.size(1)});
+  const at::Tensor held = book.held.view({units_, parameter.numel()});
+  if (factor.defined()) {
+    const auto [rows, factors] = kernel_rows(g, factor);
+    kernels::per_unit_product_sum(rows, factors, *segments, held, again, book.parts);
+  } else {
+    kernels::per_unit_row_sum(g, *segments, held, again, book.parts);
+  }
+}
+
+at::Tensor Tape::squared_norms(bool shared_too) const {
+  at::Tensor total = at::zeros({units_}, at::dtype(at::kDouble).device(memory_.device()));
+  for (const auto& [id, book] : entries_) {
+    if (shared_too || book.parameter->cut()) total.add_(kernels::norm_upper_bound_sq(book.parts));
+  }
+  return total;
+}
+
+at::Tensor Tape::squared_norms_by_group(int64_t groups, bool shared_too) const {
+  at::Tensor totals = at::zeros({groups, units_}, at::dtype(at::kDouble).device(memory_.device()));
+  for (const auto& [id, book] : entries_) {
+    if (!shared_too && !book.parameter->cut()) continue;
+    totals[book.parameter->group().index()].add_(kernels::norm_upper_bound_sq(book.parts));
+  }
+  return totals;
+}
+
+void Tape::begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums,
+                             std::deque<const fsdp::FlatGroup*> turns, OnTurn on_turn) {
+  factors_ = std::move(factors);
+  sums_ = &sums;
+  turns_ = std::move(turns);
+  on_turn_ = std::move(on_turn);
+  backward_ = -1;
+  for (auto& [id, book] : entries_) {
+    if (book.awaited || sums.in_turn(book.parameter->group())) continue;
+    add_entry(book, factors_, sums);
+    book = Entry{.parameter = book.parameter};
+  }
+  take_turns();
+}
+
+bool Tape::awaits(const fsdp::FlatGroup& group) const {
+  return std::any_of(group.parameters().begin(), group.parameters().end(), [&](const fsdp::Parameter* parameter) {
+    const auto found = entries_.find(parameter->id());
+    return found != entries_.end() && found->second.awaited.has_value();
+  });
+}
+
+void Tape::take_turns() {
+  while (!turns_.empty() && !awaits(*turns_.front())) {
+    const fsdp::FlatGroup& group = *turns_.front();
+    turns_.pop_front();
+    sums_->open_turn(group);
+    add_group(factors_, group, *sums_);
+    on_turn_(group);
+  }
+}
+
+void Tape::count_bytes(std::span<int64_t> bytes) const {
+  std::unordered_set<const void*> counted;
+  const auto size = [&](const at::Tensor& tensor) {
+    const bool first = tensor.defined() && counted.insert(tensor.const_data_ptr()).second;
+    return first ? static_cast<int64_t>(tensor.nbytes()) : 0;
+  };
+  for (const auto& [id, book] : entries_) {
+    bytes[id] = size(book.held);
+    for (const Rows& use : book.rows) bytes[id] += size(use.a) + size(use.g);
+    for (const Lookup& use : book.lookups) bytes[id] += size(use.g);
+    if (book.head) bytes[id] += size(book.head->inputs()) + size(book.head->columns());
+  }
+}
+
+void Tape::add_awaited(Entry& book, const at::Tensor& a, const at::Tensor& g, const kernels::Segments& segments) {
+  if (kernels::fingerprint(a, g, segments) != *book.awaited) {
+    throw std::logic_error("the second pass must repeat the first bit for bit, but the rows of '" +
+                           book.parameter->name() +
+                           "' differ: was the microbatch another, or is a layer random or not reproducible?");
+  }
+  const fsdp::FlatGroup& group = book.parameter->group();
+  if (sums_->in_turn(group)) sums_->open_turn(group);
+  const at::Tensor& factors = factors_[static_cast<size_t>(group.index())];
+  kernels::scaled_sum_rows(a, g, segments, factors, sums_->view(*book.parameter));
+  entries_.erase(book.parameter->id());
+  take_turns();
+}
+
+void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBuffers& sums) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& factors = by_group[static_cast<size_t>(book.parameter->group().index())];
+  const at::Tensor out = sums.view(*book.parameter);
+  if (book.held.defined()) {
+    kernels::scaled_sum_held(book.held.view({factors.size(0), out.numel()}), factors, out.view({-1}));
+  }
+  for (const Rows& use : book.rows) {
+    const auto [a, g] = matrix_rows(use.a, use.g);
+    kernels::scaled_sum_rows(a, g, *use.segments, factors, out);
+  }
+  if (book.head) book.head->add_to(out, factors);
+  for (const Lookup& use : book.lookups) {
+    kernels::embedding_scaled_sum(use.ids, kernel_rows(use.g).front(), *use.segments, factors, out);
+  }
+}
+
+void Tape::add_group(const GroupFactors& factors, const fsdp::FlatGroup& group, fsdp::GradientBuffers& sums) {
+  for (const fsdp::Parameter* parameter : group.parameters()) {
+    const auto found = entries_.find(parameter->id());
+    if (found == entries_.end()) continue;
+    add_entry(found->second, factors, sums);
+    found->second = Entry{.parameter = parameter};  // nothing is left to add; in a second pass it may be reported again
+  }
+}
+
+void Tape::add_rest(const GroupFactors& factors, fsdp::GradientBuffers& sums) {
+  for (auto& [id, book] : entries_) {
+    if (book.awaited) {
+      throw std::logic_error("the second pass brought no rows of '" + book.parameter->name() + "', the first did");
+    }
+  }
+  for (auto& [id, book] : entries_) {
+    if (!in_second_pass() && !sums.in_turn(book.parameter->group())) add_entry(book, factors, sums);
+    book = Entry{};  // free the rows as soon as they are used
+  }
+  entries_.clear();
+  closed_ = true;
+}
+
+}  // namespace ghostshard::dp

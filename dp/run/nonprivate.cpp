@@ -1,0 +1,67 @@
+#include "dp/run/nonprivate.h"
+
+namespace ghostshard::dp {
+
+void PlainRecorder::linear(const LinearUse& use, const at::Tensor& a_rows, const at::Tensor& g_rows,
+                           const SegmentsPtr& /*segments*/) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor a = exact_rows(a_rows);
+  const at::Tensor g = exact_rows(g_rows);
+  if (use.weight->trainable()) {
+    at::Tensor out = sums_.view(*use.weight);
+    use.stored_transposed ? out.addmm_(a.t(), g) : out.addmm_(g.t(), a);
+  }
+  if (use.bias != nullptr && use.bias->trainable()) sums_.view(*use.bias).add_(g.sum(0));
+}
+
+void PlainRecorder::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
+                              const SegmentsPtr& /*segments*/) {
+  const at::NoGradGuard no_grad;
+  sums_.view(table).index_add_(0, ids, exact_rows(g));
+}
+
+void PlainRecorder::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g_rows,
+                               const SegmentsPtr& /*segments*/) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor g = exact_rows(g_rows);
+  if (use.scale != nullptr && use.scale->trainable()) sums_.view(*use.scale).add_(at::mul(g, x_hat).sum(0));
+  if (use.shift != nullptr && use.shift->trainable()) sums_.view(*use.shift).add_(g.sum(0));
+}
+
+void PlainRecorder::instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) {
+  const at::NoGradGuard no_grad;
+  sums_.view(parameter).add_(exact_rows(gradients).sum(0));
+}
+
+PlainAccumulator::PlainAccumulator(fsdp::GroupedParameters& model, double divisor)
+    : model_(model),
+      divisor_(divisor),
+      sums_(model),
+      recorder_(std::make_shared<PlainRecorder>(sums_)),
+      reduction_(model),
+      slices_(model) {}
+
+const fsdp::ShardBuffers& PlainAccumulator::reduce() {
+  const fsdp::FlatGroup* pending = nullptr;
+  const auto finish = [&](const fsdp::FlatGroup& group) {
+    reduction_.finish(group, slices_.shard(group).zero_());
+    slices_.shard(group).div_(divisor_);
+  };
+  for (const auto& group : model_.groups()) {
+    if (!group->trainable()) continue;
+    reduction_.begin(*group, sums_.flat(*group));
+    if (pending != nullptr) finish(*pending);
+    pending = group.get();
+  }
+  if (pending != nullptr) finish(*pending);
+  return slices_;
+}
+
+PoissonSampler nonprivate_sampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
+                                  int64_t world_size) {
+  TORCH_CHECK_VALUE(expected_batch >= 1 && expected_batch <= units,
+                    "the expected batch must be between 1 and the number of units (", units, "), got ", expected_batch);
+  return {key, units, expected_batch, rank, world_size};
+}
+
+}  // namespace ghostshard::dp

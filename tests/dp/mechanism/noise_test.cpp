@@ -1,0 +1,199 @@
+// DESIGN 5.3: noise of variance (sigma·C)² per coordinate, once, the same for every number of owners, new for every
+// step and attempt.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <mutex>
+
+#include "tests/dp/single_layer.h"
+#include "tests/support/run_on_device.h"
+
+namespace ghostshard::tests {
+namespace {
+
+constexpr double kSigma = 1.5;
+constexpr double kClip = 0.25;
+constexpr int64_t kExpectedBatch = 4;
+
+const std::vector<fsdp::UnitSpec> kUnits = {
+    {.name = "first", .parameters = {{"a", {37, 11}}, {"b", {13}}, {"frozen", {5}, false}}},
+    {.name = "second", .parameters = {{"c", {64, 33}}, {"d", {7}}}, .residency = fsdp::Residency::kKeep},
+    // Cut over a model axis of up to four ranks, by columns in three sections and by rows; "r" is not cut.
+    {.name = "third",
+     .parameters = {{"by_columns", {11, 36}, true, {.extent = 1, .sections = 3}},
+                    {"by_rows", {8, 5}, true, {.extent = 0}},
+                    {"r", {9}}}}};
+
+// What is released for an empty batch: noise alone, by parameter, times the divisor.
+// empty_microbatches: how many are reduced one by one before the release, where each: with every microbatch.
+std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, uint8_t key_byte,
+                                                 const std::vector<dp::StepId>& steps, bool each = false,
+                                                 int64_t empty_microbatches = 0) {
+  std::mutex results;
+  std::map<std::string, at::Tensor> whole;
+  run_there(shape, [&](fsdp::Mesh& mesh) {
+    fsdp::ShardedModel model(mesh, kUnits);
+    const auto plan = dp::DpPlan::make({.units = 100,
+                                        .expected_batch = kExpectedBatch,
+                                        .steps = 10,
+                                        .clip_norm = accountant::ClipNorm(kClip),
+                                        .noise_multiplier = accountant::NoiseMultiplier(kSigma)});
+    const auto key = key_of(key_byte);
+    auto clipper = plan.clipper(model, {.reduce_each = std::vector<bool>(each ? model.groups().size() : 0, true)});
+    auto mechanism = plan.mechanism(model, key, nullptr);
+    for (const auto& step : steps) {
+      auto sum = clipper.begin(mechanism, step);
+      for (int64_t m = 0; m < empty_microbatches; ++m) clipper.add(sum, clipper.record(0));
+      const auto gradient = mechanism.release(std::move(sum), step);
+      const std::lock_guard lock(results);
+      for (const auto& group : model.groups()) {
+        if (!group->trainable()) continue;
+        const at::Tensor slice = gradient.slices().shard(*group).cpu();
+        at::Tensor unowned = at::ones({slice.size(0)}, at::kBool);
+        for (const auto& range : group->owned()) {
+          const fsdp::Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
+          auto [at, fresh] = whole.try_emplace(
+              parameter.name(), at::full({parameter.whole_numel()}, std::numeric_limits<float>::quiet_NaN()));
+          for (const auto& run : parameter.whole_runs(range.first, range.count)) {
+            const at::Tensor mine = slice.narrow(0, range.shard_offset + run.first - range.first, run.count) *
+                                    static_cast<double>(kExpectedBatch);
+            at::Tensor place = at->second.narrow(0, run.whole_first, run.count);
+            EXPECT_TRUE(steps.size() > 1 || place.isnan().all().item<bool>() || at::equal(place, mine))
+                << parameter.name() << ": rank " << mesh.rank() << " has other bits than a peer that holds the same";
+            place.copy_(mine);
+          }
+          unowned.narrow(0, range.shard_offset, range.count).fill_(false);
+        }
+        EXPECT_EQ(slice.masked_select(unowned).count_nonzero().item<int64_t>(), 0) << "noise on padding";
+      }
+    }
+  });
+  return whole;
+}
+
+at::Tensor all_values(const std::map<std::string, at::Tensor>& by_name) {
+  std::vector<at::Tensor> parts;
+  for (const auto& [name, value] : by_name) parts.push_back(value);
+  return at::cat(parts);
+}
+
+class NoiseOnMesh : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, NoiseOnMesh,
+                         ::testing::Values("1x2x1", "1x4x1", "1x8x1", "2x1x1", "4x1x1", "2x2x1", "2x4x1", "1x1x2",
+                                           "1x1x4", "1x2x2", "2x1x2", "2x2x2"),
+                         [](const auto& param) { return "mesh_" + std::string(param.param); });
+
+TEST_P(NoiseOnMesh, IsThatOfOneRankBitForBit) {
+  const auto one = released_noise({}, 5, {{0}});
+  const auto more = released_noise(fsdp::MeshShape::parse(GetParam()), 5, {{0}});
+  ASSERT_EQ(one.size(), more.size());
+  for (const auto& [name, value] : one) EXPECT_TRUE(at::equal(value, more.at(name))) << name;
+}
+
+TEST_P(NoiseOnMesh, GoesInOnceWhereEveryMicrobatchIsReduced) {
+  const auto one = released_noise({}, 5, {{0}});
+  for (const int64_t microbatches : {0, 1, 3}) {
+    const auto each = released_noise(fsdp::MeshShape::parse(GetParam()), 5, {{0}}, /*each=*/true, microbatches);
+    for (const auto& [name, value] : one) {
+      EXPECT_TRUE(at::equal(value, each.at(name))) << name << " after " << microbatches << " microbatches";
+    }
+  }
+}
+
+TEST_P(NoiseOnMesh, HasVarianceSigmaTimesClipSquaredOnce) {
+  const auto noise = released_noise(fsdp::MeshShape::parse(GetParam()), 6, {{0}});
+  const at::Tensor z = all_values(noise).to(at::kDouble) / (kSigma * kClip);
+  const auto n = static_cast<double>(z.numel());
+  // Mean of n standard normals: sd 1/sqrt(n). Mean of squares: sd sqrt(2/n). Five of each: one false alarm in 1e6.
+  EXPECT_LT(std::abs(z.mean().item<double>()), 5 / std::sqrt(n));
+  EXPECT_LT(std::abs(z.pow(2).mean().item<double>() - 1), 5 * std::sqrt(2 / n));
+}
+
+TEST(Noise, IsNewForEveryStepAttemptAndKeyAndIndependentOfTheOthers) {
+  const at::Tensor base = all_values(released_noise({}, 5, {{0}})).to(at::kDouble) / (kSigma * kClip);
+  const std::pair<const char*, at::Tensor> others[] = {{"next step", all_values(released_noise({}, 5, {{1}}))},
+                                                       {"next attempt", all_values(released_noise({}, 5, {{0, 1}}))},
+                                                       {"other key", all_values(released_noise({}, 6, {{0}}))}};
+  for (const auto& [name, other] : others) {
+    const at::Tensor z = other.to(at::kDouble) / (kSigma * kClip);
+    // Correlation of independent normals: sd 1/sqrt(n).
+    const double correlation = (z * base).mean().item<double>();
+    EXPECT_LT(std::abs(correlation), 5 / std::sqrt(static_cast<double>(z.numel()))) << name;
+  }
+}
+
+TEST(Noise, IsIndependentBetweenParameters) {
+  const auto noise = released_noise({}, 5, {{0}});
+  const at::Tensor a = noise.at("a").to(at::kDouble) / (kSigma * kClip);
+  const at::Tensor c = noise.at("c").narrow(0, 0, a.numel()).to(at::kDouble) / (kSigma * kClip);
+  EXPECT_LT(std::abs((a * c).mean().item<double>()), 5 / std::sqrt(static_cast<double>(a.numel())));
+}
+
+TEST(Mechanism, RefusesToRepeatAStepsNoise) {
+  EXPECT_THROW(released_noise({}, 5, {{3}, {3}}), std::runtime_error);
+  EXPECT_THROW(released_noise({}, 5, {{3}, {2}}), std::runtime_error);
+  EXPECT_NO_THROW(released_noise({}, 5, {{3}, {3, 1}, {4}}));
+}
+
+TEST(Mechanism, RefusesASumOfAnotherPlanAndAConsumedOne) {
+  const auto mesh = lone_mesh();
+  fsdp::ShardedModel model(*mesh, kUnits);
+  const auto key = key_of(1);
+  const auto plan = plan_without_noise(10, 1.0);
+  const auto other = plan_without_noise(10, 5.0);
+  auto clipper = plan.clipper(model);
+  auto mechanism = plan.mechanism(model, key, nullptr);
+  auto stranger = other.clipper(model).begin();
+  EXPECT_THROW(mechanism.release(std::move(stranger), {0}), std::logic_error);
+  auto sum = clipper.begin();
+  EXPECT_THROW(clipper.begin(), std::logic_error) << "two logical batches at once";
+  mechanism.release(std::move(sum), {1});
+  EXPECT_THROW(mechanism.release(std::move(sum), {2}), std::logic_error) << "a sum released twice";
+}
+
+TEST(Mechanism, ChargesBeforeTheFirstReductionAndOnlyOnce) {
+  const auto mesh = lone_mesh();
+  fsdp::ShardedModel model(*mesh, kUnits);
+  const auto plan = dp::DpPlan::make(
+      {.units = 100, .expected_batch = 10, .steps = 5, .noise_multiplier = accountant::NoiseMultiplier(1.0)});
+  const auto key = key_of(1);
+  const auto path = std::filesystem::temp_directory_path() / ("ghostshard-charge-" + std::to_string(::getpid()));
+  auto ledger = accountant::LedgerWriter::create(path, plan.ledger_header(key));
+  auto clipper = plan.clipper(model, {.reduce_each = std::vector<bool>(model.groups().size(), true)});
+  auto mechanism = plan.mechanism(model, key, &ledger);
+  EXPECT_THROW(clipper.begin(), std::logic_error) << "noise could not go in first";
+  {
+    auto sum = clipper.begin(mechanism, {0});
+    EXPECT_EQ(ledger.entries(), 0);
+    clipper.add(sum, clipper.record(0));
+    EXPECT_EQ(ledger.entries(), 1) << "written before anything was reduced";
+    clipper.add(sum, clipper.record(0));
+    EXPECT_THROW(mechanism.release(std::move(sum), {1}), std::logic_error) << "another step";
+  }
+  {
+    // The step was given up: its noise must not come again.
+    auto sum = clipper.begin(mechanism, {0});
+    EXPECT_THROW(clipper.add(sum, clipper.record(0)), std::logic_error);
+  }
+  {
+    auto sum = clipper.begin(mechanism, {0, 1});
+    clipper.add(sum, clipper.record(0));
+    const auto gradient = mechanism.release(std::move(sum), {0, 1});
+  }
+  EXPECT_EQ(ledger.entries(), 2);
+  std::filesystem::remove(path);
+}
+
+TEST(Mechanism, RefusesAKeyThatServesAnother) {
+  const auto mesh = lone_mesh();
+  fsdp::ShardedModel model(*mesh, kUnits);
+  const auto key = key_of(1);
+  const auto plan = plan_without_noise(10, 1.0);
+  const auto mechanism = plan.mechanism(model, key, nullptr);
+  EXPECT_THROW(plan.mechanism(model, key, nullptr), std::logic_error) << "its noise would repeat";
+}
+
+}  // namespace
+}  // namespace ghostshard::tests

@@ -1,0 +1,205 @@
+// The plan of a logical batch: pure arithmetic, by hand where it is small.
+#include "dp/planning/step_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace ghostshard::tests {
+namespace {
+
+using dp::GradientFlow;
+using fsdp::Residency;
+using kernels::Recording;
+
+constexpr int64_t kWidth = 512;
+
+// Embeddings, four blocks of one wide matrix each, an end.
+std::vector<dp::PlannedUnit> model() {
+  std::vector<dp::PlannedUnit> units = {
+      {.name = "embeddings", .parameters = 8192 * kWidth, .trainable = 8192 * kWidth, .always_gathered = true}};
+  for (int b = 0; b < 4; ++b) {
+    units.push_back({.name = "block" + std::to_string(b),
+                     .parameters = 12 * kWidth * kWidth,
+                     .trainable = 12 * kWidth * kWidth,
+                     .matrices = {{"m" + std::to_string(b), {.inputs = kWidth, .outputs = 12 * kWidth}}},
+                     .activation_bytes = 17 * kWidth * 4.0,
+                     .working_bytes = 9 * kWidth * 4.0});
+  }
+  units.push_back({.name = "end", .parameters = kWidth, .trainable = kWidth, .always_gathered = true});
+  return units;
+}
+
+const dp::StepShape kShort{.units = 8, .rows_per_unit = 100, .microbatches = 4, .shard_ranks = 2};
+const dp::StepShape kLong{.units = 2, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 2};
+constexpr double kPlenty = 1e15;
+
+TEST(StepPlan, HoldsLongUnitsAndReplaysShortOnes) {
+  for (const auto& [shape, expected] : {std::pair{kShort, Recording::kReplay}, {kLong, Recording::kHold}}) {
+    const auto plan = dp::plan_step(model(), shape, kPlenty);
+    for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(plan.units[b].recording.at(0), expected) << shape.rows_per_unit;
+  }
+}
+
+TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce) {
+  double bytes = 0;
+  for (const auto& unit : model()) bytes += 4.0 * static_cast<double>(unit.parameters);
+  const auto rich = dp::plan_step(model(), kShort, kPlenty);
+  for (const auto& choice : rich.units) {
+    EXPECT_EQ(choice.residency, Residency::kKeep);
+    EXPECT_EQ(choice.gradients, GradientFlow::kAccumulate);
+  }
+  // Half of every buffer is the other rank's.
+  EXPECT_DOUBLE_EQ(rich.traffic_bytes, 0.5 * 2 * bytes);
+
+  dp::StepPlan least = rich;
+  for (double budget = rich.peak_bytes();; budget = least.peak_bytes() - 1) {
+    try {
+      least = dp::plan_step(model(), kShort, budget);
+    } catch (const std::invalid_argument&) {
+      break;
+    }
+  }
+  double expected = 0;
+  for (size_t u = 0; u < model().size(); ++u) {
+    const double unit = 4.0 * static_cast<double>(model()[u].parameters);
+    const bool kept = model()[u].always_gathered;
+    EXPECT_EQ(least.units[u].residency, kept ? Residency::kKeep : Residency::kRegather) << u;
+    const double reduced = least.units[u].gradients == GradientFlow::kReduceEach ? 4 : 1;
+    expected += 0.5 * unit * ((kept ? 1 : 8) + reduced);
+  }
+  EXPECT_DOUBLE_EQ(least.traffic_bytes, expected);
+  EXPECT_EQ(least.units[1].gradients, GradientFlow::kReduceEach);
+}
+
+TEST(StepPlan, KeepsWithinEveryBudgetAndPaysForWhatItSaves) {
+  for (const auto& shape : {kShort, kLong}) {
+    const auto rich = dp::plan_step(model(), shape, kPlenty);
+    double seconds = rich.extra_seconds;
+    for (double budget = rich.peak_bytes(); budget > 0; budget *= 0.97) {
+      dp::StepPlan plan;
+      try {
+        plan = dp::plan_step(model(), shape, budget);
+      } catch (const std::invalid_argument& error) {
+        EXPECT_NE(std::string(error.what()).find("memory budget must be at least"), std::string::npos) << error.what();
+        break;
+      }
+      EXPECT_LE(plan.peak_bytes(), budget);
+      EXPECT_GE(plan.extra_seconds, rich.extra_seconds);
+      seconds = plan.extra_seconds;
+    }
+    EXPECT_GT(seconds, rich.extra_seconds) << "less memory must have cost something";
+  }
+}
+
+TEST(StepPlan, DefaultBudgetIsFivePercentOverTheStepWithoutPrivacy) {
+  for (const auto& shape : {kShort, kLong}) {
+    const auto plan = dp::plan_step(model(), shape, std::nullopt);
+    EXPECT_LE(plan.peak_bytes(), 1.05 * dp::plain_peak_bytes(model(), shape));
+  }
+}
+
+// Activation checkpointing: what backward frees no longer makes room for records.
+std::vector<dp::PlannedUnit> checkpointed_model() {
+  auto units = model();
+  for (size_t b = 1; b <= 4; ++b) {
+    units[b].activation_bytes = kWidth * 4.0;
+    units[b].working_bytes = 26 * kWidth * 4.0;
+  }
+  return units;
+}
+
+TEST(StepPlan, TakesTwoPassesOnlyWhereNothingElseFits) {
+  dp::StepShape shape = kShort;
+  shape.shard_ranks = 1;
+  shape.units = 64;
+  const auto rich = dp::plan_step(checkpointed_model(), shape, kPlenty);
+  dp::StepPlan one = rich, two = rich;
+  for (double budget = rich.peak_bytes(); !two.two_pass(); budget = two.peak_bytes() - 1) {
+    one = two;
+    two = dp::plan_step(checkpointed_model(), shape, budget);
+  }
+  for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(two.units[b].recording.at(0), Recording::kTwoPass);
+  EXPECT_LE(two.peak_bytes(), dp::plain_peak_bytes(checkpointed_model(), shape) * 1.0001)
+      << "records nothing beyond the plain step";
+  // Forward, inputs' gradients and norms once more: a step has three products for each matrix, and two come again.
+  EXPECT_GT(two.extra_seconds, 1.5 * one.extra_seconds);
+  EXPECT_GT(two.extra_flops, 4 * 6400 * 48 * kWidth * kWidth);
+}
+
+TEST(StepPlan, ATiedHeadIsNeverRecordedInTwoPasses) {
+  auto units = checkpointed_model();
+  units.back().matrices = {{"tied", {.inputs = kWidth, .outputs = 8192}, /*used_twice=*/true}};
+  dp::StepShape shape = kShort;
+  shape.shard_ranks = 1;
+  shape.units = 64;
+  dp::StepPlan plan = dp::plan_step(units, shape, kPlenty);
+  while (!plan.two_pass()) plan = dp::plan_step(units, shape, plan.peak_bytes() - 1);
+  EXPECT_NE(plan.units.back().recording.at(0), Recording::kTwoPass);
+}
+
+TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
+  auto units = model();
+  constexpr int64_t kOutputs = 50304;
+  units.back().matrices = {
+      {.parameter = "head", .shape = {.inputs = kWidth, .outputs = kOutputs}, .used_twice = true, .head = true}};
+  units.back().activation_bytes = 4.0 * kOutputs;
+  const dp::StepShape shape{.units = 8, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 1};
+  const auto rich = dp::plan_step(units, shape, kPlenty);
+  EXPECT_NE(rich.units.back().recording.at(0), Recording::kRecompute);
+  EXPECT_NE(dp::plan_step(units, shape, std::nullopt).units.back().recording.at(0), Recording::kRecompute)
+      << "nobody asked for slower steps";
+  auto plan = rich;
+  while (plan.units.back().recording.at(0) != Recording::kRecompute) {
+    plan = dp::plan_step(units, shape, plan.peak_bytes() - 1);
+  }
+  EXPECT_FALSE(plan.two_pass()) << "only the head is computed again";
+  // The logits were most of the step, and 2048 of 50304 outputs are left of them (32 MiB over 4096 rows).
+  const double logits = 4.0 * 4096 * kOutputs;
+  EXPECT_LT(plan.step_bytes, rich.step_bytes - 0.9 * logits);
+  EXPECT_GT(plan.step_bytes, rich.step_bytes - logits);
+  // Two products of the three that a head costs come again, for each microbatch.
+  EXPECT_GT(plan.extra_flops - rich.extra_flops, 4 * 4.0 * 4096 * kWidth * kOutputs * 0.99);
+  EXPECT_THAT(dp::explain(plan, units, shape, plan.peak_bytes()), testing::HasSubstr("recompute"));
+}
+
+TEST(StepPlan, WithoutABudgetTheLeastIsTakenWhereTheDefaultIsOutOfReach) {
+  auto units = model();
+  units.back().matrices = {{"tied", {.inputs = kWidth, .outputs = 8192}, /*used_twice=*/true}};
+  const dp::StepShape shape{.units = 64, .rows_per_unit = 100, .microbatches = 1, .shard_ranks = 1};
+  const double plain = dp::plain_peak_bytes(units, shape);
+  const auto least = dp::plan_step(units, shape, std::nullopt);
+  ASSERT_GT(least.peak_bytes(), 1.05 * plain) << "the head's rows alone are beyond it";
+  EXPECT_THROW(dp::plan_step(units, shape, 1.05 * plain), std::invalid_argument);
+  EXPECT_NE(dp::explain(least, units, shape, std::nullopt).find("out of reach"), std::string::npos);
+}
+
+TEST(StepPlan, OneRankGathersAndSendsNothing) {
+  dp::StepShape shape = kShort;
+  shape.shard_ranks = 1;
+  const auto plan = dp::plan_step(model(), shape, kPlenty);
+  EXPECT_EQ(plan.traffic_bytes, 0);
+  EXPECT_EQ(plan.gathered_bytes, 0);
+}
+
+TEST(StepPlan, WithoutPrivacyNothingIsRecordedNorReducedEach) {
+  dp::StepShape shape = kShort;
+  shape.records = false;
+  const auto plan = dp::plan_step(model(), shape, dp::plain_peak_bytes(model(), shape));
+  EXPECT_EQ(plan.extra_flops, 0);
+  for (const auto& choice : plan.units) EXPECT_EQ(choice.gradients, GradientFlow::kAccumulate);
+}
+
+TEST(StepPlan, ExplainsEveryUnit) {
+  const auto plan = dp::plan_step(model(), kLong, std::nullopt);
+  const std::string text = dp::explain(plan, model(), kLong, std::nullopt);
+  for (const auto& unit : model()) EXPECT_NE(text.find(unit.name), std::string::npos) << text;
+  EXPECT_NE(text.find("default budget"), std::string::npos) << text;
+}
+
+TEST(StepPlan, RefusesAnEmptyShape) {
+  EXPECT_THROW(dp::plan_step(model(), {.units = 0, .rows_per_unit = 5}, std::nullopt), std::invalid_argument);
+  EXPECT_THROW(dp::plan_step(model(), {.units = 1, .rows_per_unit = 0}, std::nullopt), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace ghostshard::tests
