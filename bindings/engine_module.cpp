@@ -20,7 +20,7 @@
 #include "dp/run/session.h"
 #include "fsdp/mapped_memory.h"
 #include "fsdp/process_group_mesh.h"
-#include "kernels/device/placement.h"
+#include "kernels/has_kernels.h"
 
 namespace py = pybind11;
 
@@ -143,7 +143,7 @@ PYBIND11_MODULE(engine, module) {
              Released());
   // Whether this build can compute on tensors there: always on the CPU.
   module.def(
-      "has_kernels", [](at::Device device) { return device.is_cpu() || kernels::device::has_kernels(device.type()); },
+      "has_kernels", [](at::Device device) { return device.is_cpu() || kernels::has_kernels(device.type()); },
       py::arg("device"));
   module.def("give_back_idle_memory", &fsdp::give_back_idle_memory, Released());
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());

@@ -31,11 +31,19 @@ function(ghostshard_set_compile_options target)
   endif()
 endfunction()
 
-# ghostshard_add_library(name) builds the .cpp files of the current folder into libghostshard_<name>.a,
-# sources whose name ends in _main.cpp excepted.
+# ghostshard_add_library(name [exception ...]) builds the .cpp files of the current folder and of all below it into
+# libghostshard_<name>.a. The exceptions are files or folders (with a closing slash), relative to the current folder.
 function(ghostshard_add_library name)
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
-  list(FILTER sources EXCLUDE REGEX "_main\\.cpp$")
+  file(GLOB_RECURSE sources RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
+  foreach(exception IN LISTS ARGN)
+    set(left_out ${sources})
+    string(REPLACE "." "\\." pattern "^${exception}")
+    list(FILTER left_out INCLUDE REGEX "${pattern}")
+    if(NOT left_out)  # a name that moved must not bring its file back in silently
+      message(FATAL_ERROR "ghostshard_add_library(${name}): no source is called ${exception}")
+    endif()
+    list(REMOVE_ITEM sources ${left_out})
+  endforeach()
   add_library(ghostshard_${name} STATIC ${sources})
   target_include_directories(ghostshard_${name} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}/..")
   ghostshard_set_compile_options(ghostshard_${name})

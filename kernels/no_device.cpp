@@ -5,6 +5,7 @@
 #include "kernels/affine_norm/device.h"
 #include "kernels/clip_factors/device.h"
 #include "kernels/device/placement.h"
+#include "kernels/has_kernels.h"
 #include "kernels/embedding_norm/device.h"
 #include "kernels/fingerprint/device.h"
 #include "kernels/gaussian/device.h"
@@ -13,7 +14,11 @@
 #include "kernels/scaled_sum/device.h"
 #include "kernels/tied_pair/device.h"
 
-namespace ghostshard::kernels::device {
+namespace ghostshard::kernels {
+
+bool has_kernels(at::DeviceType /*type*/) { return false; }
+
+namespace device {
 namespace {
 
 [[noreturn]] void refuse(const char* operation) {
@@ -25,7 +30,6 @@ namespace {
 }  // namespace
 
 bool runs_on_device(const at::Tensor& x) { return x.is_cuda(); }
-bool has_kernels(at::DeviceType /*type*/) { return false; }
 Stream current_stream(const at::Tensor& /*x*/) { return nullptr; }
 
 void measure_rows(const UnitRowsWork&, Stream) { refuse("measure_rows"); }
@@ -68,4 +72,5 @@ void add_gaussian(const ChaChaKeyWords&, uint32_t, uint64_t, float, float*, uint
   refuse("add_gaussian");
 }
 
-}  // namespace ghostshard::kernels::device
+}  // namespace device
+}  // namespace ghostshard::kernels

@@ -10,9 +10,6 @@ namespace ghostshard::kernels::device {
 
 bool runs_on_device(const at::Tensor& x);
 
-// Whether device code for this type is linked; never for the CPU, which needs none.
-bool has_kernels(at::DeviceType type);
-
 // The stream that LibTorch's own operations on this tensor would go to now.
 Stream current_stream(const at::Tensor& x);
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "fsdp/communication/device_backend.h"
-#include "tests/where/staged_mesh.h"
+#include "tests/support/staged_mesh.h"
 #include "tests/support/device.h"
 
 namespace ghostshard::tests {

@@ -1,4 +1,4 @@
-#include "tests/where/staged_mesh.h"
+#include "tests/support/staged_mesh.h"
 
 #include <c10/core/AutogradState.h>
 

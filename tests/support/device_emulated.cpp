@@ -1,5 +1,5 @@
 #include "tests/emulation/device/device.h"
-#include "tests/where/staged_mesh.h"
+#include "tests/support/staged_mesh.h"
 #include "tests/support/device.h"
 
 namespace ghostshard::tests {
