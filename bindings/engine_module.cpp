@@ -30,7 +30,7 @@ namespace {
 using Released = py::call_guard<py::gil_scoped_release>;
 // name, whole shape, trainable, extent that is cut over the model axis or -1
 using ParameterEntry = std::tuple<std::string, std::vector<int64_t>, bool, int64_t>;
-using UnitEntry = std::pair<std::string, std::vector<ParameterEntry>>;
+using BlockEntry = std::pair<std::string, std::vector<ParameterEntry>>;
 using MeshEntry = std::tuple<int64_t, int64_t, int64_t>;  // replicate, shard, model
 using StepPairs = std::vector<std::pair<int64_t, int64_t>>;
 using History = std::vector<std::tuple<double, double, int64_t>>;
@@ -44,15 +44,15 @@ std::array<uint8_t, 32> key_bytes(const std::string& bytes) {
   return key;
 }
 
-std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const MeshEntry& mesh, int64_t rank,
+std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, const MeshEntry& mesh, int64_t rank,
                                       const std::array<std::string, 4>& groups, at::Device device, double sampling_rate,
-                                      double divisor, bool per_layer, bool reduce_each,
+                                      double divisor, bool per_layer, bool streamed,
                                       std::optional<int64_t> memory_budget, const std::optional<std::string>& key,
                                       const std::string& run_id, const std::pair<int64_t, int64_t>& first,
                                       const StepPairs& attempts) {
-  std::vector<fsdp::UnitSpec> specs;
-  for (const auto& [unit, parameters] : units) {
-    fsdp::UnitSpec spec{.name = unit, .parameters = {}};
+  std::vector<fsdp::BlockSpec> specs;
+  for (const auto& [block, parameters] : blocks) {
+    fsdp::BlockSpec spec{.name = block, .parameters = {}};
     for (const auto& [name, shape, trainable, cut] : parameters) {
       spec.parameters.push_back({.name = name, .shape = shape, .trainable = trainable, .split = {.extent = cut}});
     }
@@ -62,7 +62,7 @@ std::unique_ptr<Session> make_session(const std::vector<UnitEntry>& units, const
   const SessionOptions options{.plan = {.sampling_rate = accountant::SamplingRate(sampling_rate),
                                         .divisor = divisor,
                                         .clipping = per_layer ? Clipping::kPerLayer : Clipping::kFlat},
-                               .reduce_each = reduce_each,
+                               .streamed = streamed,
                                .memory_budget_bytes = memory_budget};
   RunKey run_key = key ? RunKey::from_bytes(key_bytes(*key), run_id.empty() ? RunId{} : run_id_from_hex(run_id))
                        : RunKey::generate();
@@ -149,9 +149,9 @@ PYBIND11_MODULE(engine, module) {
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")
-      .def(py::init(&make_session), py::arg("units"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
+      .def(py::init(&make_session), py::arg("blocks"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
            py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"),
-           py::arg("reduce_each"), py::arg("memory_budget"), py::arg("key"), py::arg("run_id"), py::arg("first"),
+           py::arg("streamed"), py::arg("memory_budget"), py::arg("key"), py::arg("run_id"), py::arg("first"),
            py::arg("attempts"), Released())
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def(

@@ -1,4 +1,4 @@
-// Which backward pass is running. A unit that recomputes its activations runs a backward of its own inside the one
+// Which backward pass is running. A block that recomputes its activations runs a backward of its own inside the one
 // that the caller started; to whoever counts passes they are one.
 #pragma once
 

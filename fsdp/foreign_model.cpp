@@ -14,8 +14,8 @@ ShardPlan plan_rows(const std::vector<const Parameter*>& parameters, int64_t wor
 
 }  // namespace
 
-ForeignModel::ForeignModel(Mesh& mesh, std::vector<UnitSpec> units)
-    : GroupedParameters(mesh, std::move(units), plan_rows), values_(parameters().size()) {}
+ForeignModel::ForeignModel(Mesh& mesh, std::vector<BlockSpec> blocks)
+    : GroupedParameters(mesh, std::move(blocks), plan_rows), values_(parameters().size()) {}
 
 void ForeignModel::set_value(const Parameter& parameter, const at::Tensor& value) {
   if (!value.defined() || value.sizes() != at::IntArrayRef(parameter.shape())) {

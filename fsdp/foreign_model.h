@@ -13,7 +13,7 @@ namespace ghostshard::fsdp {
 class ForeignModel final : public GroupedParameters {
  public:
   // Throws std::invalid_argument as GroupedParameters does.
-  ForeignModel(Mesh& mesh, std::vector<UnitSpec> units);
+  ForeignModel(Mesh& mesh, std::vector<BlockSpec> blocks);
 
   // The tensor its owner computes with, [shape] while it is gathered (its storage may be freed and filled again in
   // between, as fully_shard does). Throws std::invalid_argument naming parameter and shapes.

@@ -6,10 +6,10 @@
 namespace ghostshard::fsdp {
 namespace {
 
-void check(const std::vector<UnitSpec>& units) {
+void check(const std::vector<BlockSpec>& blocks) {
   std::unordered_set<std::string> names;
-  for (const UnitSpec& unit : units) {
-    for (const ParameterSpec& spec : unit.parameters) {
+  for (const BlockSpec& block : blocks) {
+    for (const ParameterSpec& spec : block.parameters) {
       if (!names.insert(spec.name).second) {
         throw std::invalid_argument("parameter names must be unique, got '" + spec.name + "' twice");
       }
@@ -36,20 +36,20 @@ std::vector<ElementRun> Parameter::whole_runs(int64_t first, int64_t count) cons
 
 at::Tensor Parameter::value() const { return model_->value_of(*this); }
 
-GroupedParameters::GroupedParameters(Mesh& mesh, std::vector<UnitSpec> units, const Planner& plan)
-    : mesh_(mesh), units_(std::move(units)) {
-  check(units_);
-  for (size_t u = 0; u < units_.size(); ++u) declare(units_[u], static_cast<int64_t>(u), plan);
+GroupedParameters::GroupedParameters(Mesh& mesh, std::vector<BlockSpec> blocks, const Planner& plan)
+    : mesh_(mesh), blocks_(std::move(blocks)) {
+  check(blocks_);
+  for (size_t u = 0; u < blocks_.size(); ++u) declare(blocks_[u], static_cast<int64_t>(u), plan);
 }
 
-void GroupedParameters::declare(const UnitSpec& unit, int64_t index, const Planner& plan) {
+void GroupedParameters::declare(const BlockSpec& block, int64_t index, const Planner& plan) {
   std::vector<Parameter*> members[2];  // trainable, frozen
-  for (const ParameterSpec& spec : unit.parameters) {
+  for (const ParameterSpec& spec : block.parameters) {
     auto parameter = std::make_unique<Parameter>();
     parameter->name_ = spec.name;
     parameter->id_ = static_cast<uint32_t>(parameters_.size());
     parameter->trainable_ = spec.trainable;
-    parameter->unit_ = index;
+    parameter->block_ = index;
     parameter->model_ = this;
     parameter->whole_shape_ = spec.shape;
     parameter->split_ = spec.split;
@@ -62,7 +62,7 @@ void GroupedParameters::declare(const UnitSpec& unit, int64_t index, const Plann
     if (of_kind.empty()) continue;
     auto group = std::make_unique<FlatGroup>();
     group->index_ = static_cast<int64_t>(groups_.size());
-    group->unit_ = index;
+    group->block_ = index;
     group->trainable_ = trainable;
     group->parameters_.assign(of_kind.begin(), of_kind.end());
     group->plan_ = plan(group->parameters_, mesh_.shape().shard);
@@ -100,8 +100,8 @@ const Parameter& GroupedParameters::parameter(const std::string& name) const {
   throw std::out_of_range("the model has no parameter '" + name + "'");
 }
 
-bool GroupedParameters::unit_trainable(int64_t unit) const {
-  for (const ParameterSpec& spec : units_.at(static_cast<size_t>(unit)).parameters) {
+bool GroupedParameters::block_trainable(int64_t block) const {
+  for (const ParameterSpec& spec : blocks_.at(static_cast<size_t>(block)).parameters) {
     if (spec.trainable) return true;
   }
   return false;

@@ -2,7 +2,7 @@
 // their elements lie and which rank owns which. Who stores them is another matter: fsdp/sharded_model.h is our own
 // engine; fsdp/foreign_model.h describes what somebody else shards (PyTorch's fully_shard) or does not shard at all.
 //
-// A *unit* (a transformer block, an embedding) is gathered and released as a whole. Its parameters form up to two flat
+// A *block* (a transformer layer, an embedding) is gathered and released as a whole. Its parameters form up to two flat
 // groups, trainable and frozen, each with a ShardPlan.
 //
 // On a mesh with a model axis a parameter may be cut (fsdp/model_split.h): then shape(), numel(), value() and the plan
@@ -36,7 +36,7 @@ struct ParameterSpec {
   ModelSplit split{};  // among the ranks of the model axis
 };
 
-struct UnitSpec {
+struct BlockSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
   Residency residency = Residency::kRegather;
@@ -57,11 +57,11 @@ class Parameter {
   // Where the elements [first, first + count) of this rank's part lie in the whole parameter.
   std::vector<ElementRun> whole_runs(int64_t first, int64_t count) const;
   bool trainable() const { return trainable_; }
-  int64_t unit() const { return unit_; }
+  int64_t block() const { return block_; }
   const FlatGroup& group() const { return *group_; }
   int64_t offset() const { return offset_; }  // of the first element within the group's flat buffer
   // [shape], whole, in the model's compute dtype. Throws std::logic_error naming the parameter if it is not there now
-  // (its unit is not gathered).
+  // (its block is not gathered).
   at::Tensor value() const;
 
  private:
@@ -71,17 +71,17 @@ class Parameter {
   std::vector<int64_t> shape_, whole_shape_;
   ModelSplit split_;
   bool trainable_ = true;
-  int64_t unit_ = 0;
+  int64_t block_ = 0;
   int64_t offset_ = 0;
   const FlatGroup* group_ = nullptr;
   const GroupedParameters* model_ = nullptr;
 };
 
-// One flat buffer's worth of parameters of one unit, all trainable or all frozen.
+// One flat buffer's worth of parameters of one block, all trainable or all frozen.
 class FlatGroup {
  public:
   int64_t index() const { return index_; }  // among all groups of the model
-  int64_t unit() const { return unit_; }
+  int64_t block() const { return block_; }
   bool trainable() const { return trainable_; }
   const ShardPlan& plan() const { return plan_; }                             // over the shard axis
   std::vector<OwnedRange> owned() const { return plan_.owned(shard_rank_); }  // by this rank; the same on all replicas
@@ -92,7 +92,7 @@ class FlatGroup {
  private:
   friend class GroupedParameters;
   int64_t index_ = 0;
-  int64_t unit_ = 0;
+  int64_t block_ = 0;
   bool trainable_ = true;
   int64_t shard_rank_ = 0;
   ShardPlan plan_;
@@ -109,27 +109,27 @@ class GroupedParameters {
   Mesh& mesh() const { return mesh_; }
   // Of weights, gradients, optimizer states and everything that is recorded and drawn for them: the mesh's.
   at::Device device() const { return mesh_.device(); }
-  int64_t unit_count() const { return static_cast<int64_t>(units_.size()); }
+  int64_t block_count() const { return static_cast<int64_t>(blocks_.size()); }
   int64_t parameter_count() const;                            // elements of whole parameters, trainable and frozen
   int64_t trainable_parameter_count() const;                  // likewise
   const Parameter& parameter(const std::string& name) const;  // std::out_of_range naming it
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
-  bool unit_trainable(int64_t unit) const;
+  bool block_trainable(int64_t block) const;
 
  protected:
   using Planner = std::function<ShardPlan(const std::vector<const Parameter*>&, int64_t world_size)>;
   // Throws std::invalid_argument for a name used twice, a shape without elements, a cut that does not come out even.
-  GroupedParameters(Mesh& mesh, std::vector<UnitSpec> units, const Planner& plan);
-  const std::vector<UnitSpec>& units() const { return units_; }
+  GroupedParameters(Mesh& mesh, std::vector<BlockSpec> blocks, const Planner& plan);
+  const std::vector<BlockSpec>& blocks() const { return blocks_; }
   void allocate_shards();
-  void declare(const UnitSpec& unit, int64_t index, const Planner& plan);
+  void declare(const BlockSpec& block, int64_t index, const Planner& plan);
   virtual at::Tensor value_of(const Parameter& parameter) const = 0;
 
  private:
   friend class Parameter;
   Mesh& mesh_;
-  std::vector<UnitSpec> units_;
+  std::vector<BlockSpec> blocks_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
 };

@@ -15,7 +15,7 @@ constexpr int64_t kMostInFlight = 2;
 const at::Tensor& of_group(const std::vector<at::Tensor>& buffers, const FlatGroup& group) {
   const at::Tensor& buffer = buffers.at(static_cast<size_t>(group.index()));
   if (!buffer.defined()) {
-    throw std::invalid_argument("the group must be trainable, and open where groups take turns, got the " +
+    throw std::invalid_argument("the group must be trainable, and open if it is streamed, got the " +
                                 std::string(group.trainable() ? "closed" : "frozen") + " group of parameter '" +
                                 group.parameters().front()->name() + "'");
   }
@@ -69,31 +69,31 @@ at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer) {
 
 }  // namespace
 
-GradientBuffers::GradientBuffers(const GroupedParameters& model, std::vector<bool> in_turn)
-    : in_turn_(std::move(in_turn)), device_(model.device()) {
-  in_turn_.resize(model.groups().size(), false);
+GradientBuffers::GradientBuffers(const GroupedParameters& model, std::vector<bool> streamed)
+    : streamed_(std::move(streamed)), device_(model.device()) {
+  streamed_.resize(model.groups().size(), false);
   for (const auto& group : model.groups()) {
-    const bool whole = group->trainable() && !this->in_turn(*group);
+    const bool whole = group->trainable() && !this->streamed(*group);
     flat_.push_back(whole ? at::zeros({group->plan().buffer_size()}, at::dtype(at::kFloat).device(device_))
                           : at::Tensor());
   }
 }
 
-bool GradientBuffers::in_turn(const FlatGroup& group) const { return in_turn_[static_cast<size_t>(group.index())]; }
+bool GradientBuffers::streamed(const FlatGroup& group) const { return streamed_[static_cast<size_t>(group.index())]; }
 
-bool GradientBuffers::any_in_turn() const {
-  return std::find(in_turn_.begin(), in_turn_.end(), true) != in_turn_.end();
+bool GradientBuffers::any_streamed() const {
+  return std::find(streamed_.begin(), streamed_.end(), true) != streamed_.end();
 }
 
-at::Tensor GradientBuffers::open_turn(const FlatGroup& group) {
-  if (!group.trainable() || !in_turn(group)) throw std::logic_error("only groups that are in turn have turns");
+at::Tensor GradientBuffers::open_streamed(const FlatGroup& group) {
+  if (!group.trainable() || !streamed(group)) throw std::logic_error("only streamed groups are opened and closed");
   at::Tensor& buffer = flat_[static_cast<size_t>(group.index())];
   if (!buffer.defined()) buffer = mapped_zeros(group.plan().buffer_size(), device_);
   return buffer;
 }
 
-void GradientBuffers::close_turn(const FlatGroup& group) {
-  if (in_turn(group)) flat_[static_cast<size_t>(group.index())].reset();
+void GradientBuffers::close_streamed(const FlatGroup& group) {
+  if (streamed(group)) flat_[static_cast<size_t>(group.index())].reset();
 }
 
 at::Tensor GradientBuffers::flat(const FlatGroup& group) const { return of_group(flat_, group); }
@@ -104,7 +104,7 @@ at::Tensor GradientBuffers::view(const Parameter& parameter) const {
 
 void GradientBuffers::zero() {
   for (size_t i = 0; i < flat_.size(); ++i) {
-    if (flat_[i].defined() && !in_turn_[i]) flat_[i].zero_();
+    if (flat_[i].defined() && !streamed_[i]) flat_[i].zero_();
   }
 }
 

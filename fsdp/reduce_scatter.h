@@ -24,21 +24,21 @@ namespace ghostshard::fsdp {
 class GradientBuffers {
  public:
   explicit GradientBuffers(const GroupedParameters& model) : GradientBuffers(model, {}) {}
-  // in_turn: by group index (empty: none), the groups whose sum never stands whole: they have a buffer only from
-  // open_turn() to close_turn(). The others are allocated once.
-  GradientBuffers(const GroupedParameters& model, std::vector<bool> in_turn);
-  bool in_turn(const FlatGroup& group) const;
-  bool any_in_turn() const;
-  at::Tensor open_turn(const FlatGroup& group);  // zeros, or what it holds if it is open; flat() until close_turn()
-  void close_turn(const FlatGroup& group);       // whoever holds the tensor keeps it
-  // [buffer_size]; throws std::invalid_argument for a frozen group, and for one in turn that is not open
+  // streamed: by group index (empty: none), the groups whose sum never stands whole: they have a buffer only from
+  // open_streamed() to close_streamed(). The others are allocated once.
+  GradientBuffers(const GroupedParameters& model, std::vector<bool> streamed);
+  bool streamed(const FlatGroup& group) const;
+  bool any_streamed() const;
+  at::Tensor open_streamed(const FlatGroup& group);  // zeros, or what it holds if it is open; flat() until close_streamed()
+  void close_streamed(const FlatGroup& group);       // whoever holds the tensor keeps it
+  // [buffer_size]; throws std::invalid_argument for a frozen group, and for a streamed one that is not open
   at::Tensor flat(const FlatGroup& group) const;
   at::Tensor view(const Parameter& parameter) const;  // [shape]
-  void zero();                                        // those that are not in turn
+  void zero();                                        // those that are not streamed
 
  private:
   std::vector<at::Tensor> flat_;  // by group index; undefined for frozen groups
-  std::vector<bool> in_turn_;
+  std::vector<bool> streamed_;
   at::Device device_;
 };
 

@@ -1,7 +1,7 @@
-// For a given shard size the planner puts every tensor at the first place where no shard boundary cuts a block. A
+// For a given shard size the planner puts every tensor at the first place where no shard boundary cuts a granule. A
 // tensor that ends earlier leaves every place to the tensors after it that one ending later would, so this greedy walk
 // is exact: it finds a layout if there is one for this order. What remains is to search the shard size. Being feasible
-// is not monotone in it (a tensor over three or more shards needs a size that is a multiple of its block), so sizes are
+// is not monotone in it (a tensor over three or more shards needs a size that is a multiple of its granule), so sizes are
 // tried upwards from the lower bound, but only those that are multiples of what the long tensors force.
 #include "fsdp/shard_plan.h"
 
@@ -26,29 +26,29 @@ int64_t saturating_lcm(int64_t a, int64_t b) {
 
 struct Extent {
   int64_t numel;
-  int64_t block;
+  int64_t granule;
 };
 
-// No boundary k·size inside (offset, offset + numel) lies within a block.
+// No boundary k·size inside (offset, offset + numel) lies within a granule.
 bool fits(const Extent& tensor, int64_t offset, int64_t size) {
   const int64_t boundary = (offset / size + 1) * size;
   const int64_t end = offset + tensor.numel;
   if (end <= boundary) return true;
-  if ((boundary - offset) % tensor.block != 0) return false;
-  return end <= boundary + size || size % tensor.block == 0;
+  if ((boundary - offset) % tensor.granule != 0) return false;
+  return end <= boundary + size || size % tensor.granule == 0;
 }
 
 // The first offset ≥ start where the tensor fits, or kNowhere if this shard size has none.
 int64_t first_fit(const Extent& tensor, int64_t start, int64_t size) {
   if (fits(tensor, start, size)) return start;
-  // Cut where the next boundary falls between two blocks, …
+  // Cut where the next boundary falls between two granules, …
   const int64_t boundary = (start / size + 1) * size;
-  const int64_t cut_here = start + (boundary - start) % tensor.block;
+  const int64_t cut_here = start + (boundary - start) % tensor.granule;
   if (fits(tensor, cut_here, size)) return cut_here;
   // … or begin with the next shard, or within it as far left as the boundary after that allows. Moving further right
   // only makes the part after a boundary longer, and every later shard looks like this one.
   if (fits(tensor, boundary, size)) return boundary;
-  const int64_t cut_next = boundary + size % tensor.block;
+  const int64_t cut_next = boundary + size % tensor.granule;
   return fits(tensor, cut_next, size) ? cut_next : kNowhere;
 }
 
@@ -67,7 +67,7 @@ bool lay_out(const std::vector<Extent>& tensors, int64_t size, int64_t world_siz
   return true;
 }
 
-// Tensors longer than two shards always hold a whole shard, whose size must then be a multiple of their block. As the
+// Tensors longer than two shards always hold a whole shard, whose size must then be a multiple of their granule. As the
 // size grows fewer tensors are that long: the sizes worth trying, in rising order.
 class CandidateSizes {
  public:
@@ -77,7 +77,7 @@ class CandidateSizes {
     multiple_.push_back(alignment);
     for (const Extent& tensor : tensors) {
       numel_.push_back(tensor.numel);
-      multiple_.push_back(saturating_lcm(multiple_.back(), tensor.block));
+      multiple_.push_back(saturating_lcm(multiple_.back(), tensor.granule));
     }
     forced_ = numel_.size();
   }
@@ -104,12 +104,12 @@ class CandidateSizes {
 constexpr int64_t kExactSteps = 4'000'000;
 
 int64_t smallest_size(const std::vector<Extent>& tensors, int64_t world_size, int64_t alignment) {
-  int64_t total = 0, longest_block = 1;
+  int64_t total = 0, longest_granule = 1;
   for (const Extent& tensor : tensors) {
     total += tensor.numel;
-    longest_block = std::max(longest_block, tensor.numel > 0 ? tensor.block : 1);
+    longest_granule = std::max(longest_granule, tensor.numel > 0 ? tensor.granule : 1);
   }
-  const int64_t lowest = round_up(std::max({ceil_div(total, world_size), longest_block, int64_t{1}}), alignment);
+  const int64_t lowest = round_up(std::max({ceil_div(total, world_size), longest_granule, int64_t{1}}), alignment);
   CandidateSizes candidates(tensors, alignment, lowest);
   int64_t steps = 0, stride = 1, size = candidates.from(lowest);
   // Ends: the whole of the group on one shard always fits.
@@ -161,11 +161,11 @@ ShardPlan ShardPlan::make(std::vector<TensorSpec> specs, int64_t world_size, int
   for (const TensorSpec& spec : specs) {
     check_extents(spec);
     const int64_t numel = spec.numel();
-    if (!(spec.block >= 1) || numel % spec.block != 0) {
-      throw std::invalid_argument("tensor '" + spec.name + "': block must divide its " + std::to_string(numel) +
-                                  " elements, got " + std::to_string(spec.block));
+    if (!(spec.granule >= 1) || numel % spec.granule != 0) {
+      throw std::invalid_argument("tensor '" + spec.name + "': granule must divide its " + std::to_string(numel) +
+                                  " elements, got " + std::to_string(spec.granule));
     }
-    tensors.push_back({numel, spec.block});
+    tensors.push_back({numel, spec.granule});
   }
   ShardPlan plan;
   plan.world_size_ = world_size;

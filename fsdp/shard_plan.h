@@ -1,7 +1,7 @@
 // Where every tensor of a flat group lies and which rank owns which elements. Pure arithmetic.
 //
 // The tensors of a group stand one after the other in a flat buffer of world_size · shard_size elements; rank r owns
-// elements [r·shard_size, (r+1)·shard_size). A shard boundary never cuts a tensor's block; every tensor is
+// elements [r·shard_size, (r+1)·shard_size). A shard boundary never cuts a tensor's granule; every tensor is
 // contiguous; padding stands only between tensors and at the end; shard_size is the same on all ranks and, for the
 // given tensor order, as small as the planner finds. Method: veScale-FSDP, arXiv:2602.22437, section on planning.
 #pragma once
@@ -15,7 +15,7 @@ namespace ghostshard::fsdp {
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
-  int64_t block = 1;  // elements that stay together: 1, a row, k rows, or the whole tensor; must divide numel
+  int64_t granule = 1;  // elements that stay together: 1, a row, k rows, or the whole tensor; must divide numel
 
   int64_t numel() const;
 };
@@ -30,7 +30,7 @@ struct OwnedRange {
 
 class ShardPlan {
  public:
-  // alignment: shard_size is a multiple of it. Throws std::invalid_argument for a block that does not divide its
+  // alignment: shard_size is a multiple of it. Throws std::invalid_argument for a granule that does not divide its
   // tensor, a negative extent, world_size < 1 or alignment < 1, naming the tensor and the value.
   static ShardPlan make(std::vector<TensorSpec> specs, int64_t world_size, int64_t alignment = 16);
 

@@ -14,10 +14,10 @@ ShardPlan plan_group(const std::vector<const Parameter*>& parameters, int64_t wo
   std::vector<TensorSpec> rows;
   for (const Parameter* parameter : parameters) {
     const int64_t row = parameter->shape().size() >= 2 ? parameter->shape().back() : 1;
-    rows.push_back({.name = parameter->name(), .shape = parameter->shape(), .block = row});
+    rows.push_back({.name = parameter->name(), .shape = parameter->shape(), .granule = row});
   }
   std::vector<TensorSpec> elements = rows;
-  for (TensorSpec& spec : elements) spec.block = 1;
+  for (TensorSpec& spec : elements) spec.granule = 1;
   ShardPlan by_rows = ShardPlan::make(std::move(rows), world_size);
   if (static_cast<double>(by_rows.padding()) < kMostPaddingForRows * static_cast<double>(by_rows.flat_size())) {
     return by_rows;
@@ -27,31 +27,31 @@ ShardPlan plan_group(const std::vector<const Parameter*>& parameters, int64_t wo
 
 }  // namespace
 
-ShardedModel::ShardedModel(Mesh& mesh, std::vector<UnitSpec> units, at::ScalarType compute_dtype)
-    : GroupedParameters(mesh, std::move(units), plan_group), compute_dtype_(compute_dtype) {
+ShardedModel::ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype)
+    : GroupedParameters(mesh, std::move(blocks), plan_group), compute_dtype_(compute_dtype) {
   if (compute_dtype != at::kFloat && compute_dtype != at::kBFloat16) {
     throw std::invalid_argument(std::string("the compute dtype must be float32 or bfloat16, got ") +
                                 c10::toString(compute_dtype));
   }
   const at::NoGradGuard no_grad;
   allocate_shards();
-  buffers_ = std::make_shared<UnitBuffers>(mesh, this->units(), groups(), compute_dtype_);
+  buffers_ = std::make_shared<BlockBuffers>(mesh, this->blocks(), groups(), compute_dtype_);
 }
 
 ShardedModel::~ShardedModel() = default;
 
 at::Tensor ShardedModel::value_of(const Parameter& parameter) const {
-  if (!buffers_->gathered(parameter.unit())) {
-    throw std::logic_error("parameter '" + parameter.name() + "': its unit must be gathered (acquire it first)");
+  if (!buffers_->gathered(parameter.block())) {
+    throw std::logic_error("parameter '" + parameter.name() + "': its block must be gathered (acquire it first)");
   }
   const at::NoGradGuard no_grad;
   return buffers_->flat(parameter.group()).narrow(0, parameter.offset(), parameter.numel()).view(parameter.shape());
 }
 
-void ShardedModel::prefetch(int64_t unit) { buffers_->prefetch(unit); }
-void ShardedModel::acquire(int64_t unit) { buffers_->acquire(unit); }
-void ShardedModel::release(int64_t unit) { buffers_->release(unit); }
-bool ShardedModel::gathered(int64_t unit) const { return buffers_->gathered(unit); }
+void ShardedModel::prefetch(int64_t block) { buffers_->prefetch(block); }
+void ShardedModel::acquire(int64_t block) { buffers_->acquire(block); }
+void ShardedModel::release(int64_t block) { buffers_->release(block); }
+bool ShardedModel::gathered(int64_t block) const { return buffers_->gathered(block); }
 void ShardedModel::reset_leases() { buffers_->reset_leases(); }
 void ShardedModel::wait_for_gathers() { buffers_->wait_for_gathers(); }
 int64_t ShardedModel::gathers() const { return buffers_->gathers(); }
@@ -86,9 +86,9 @@ at::Tensor ShardedModel::whole_parameter(const Parameter& parameter) {
 }
 
 at::Tensor ShardedModel::whole_part(const Parameter& parameter) {
-  // The unit's own buffer where it is free: the unit's other parameters then cost no further gather.
-  if (compute_dtype_ == at::kFloat && buffers_->available(parameter.unit())) {
-    const Lease lease(*this, parameter.unit());
+  // The block's own buffer where it is free: the block's other parameters then cost no further gather.
+  if (compute_dtype_ == at::kFloat && buffers_->available(parameter.block())) {
+    const Lease lease(*this, parameter.block());
     return parameter.value().clone();
   }
   const FlatGroup& group = parameter.group();
@@ -97,13 +97,13 @@ at::Tensor ShardedModel::whole_part(const Parameter& parameter) {
   return flat.narrow(0, parameter.offset(), parameter.numel()).view(parameter.shape()).clone();
 }
 
-Lease::Lease(ShardedModel& model, int64_t unit)
-    : buffers_(model.buffers_), unit_(unit), epoch_(model.buffers_->epoch()) {
-  model.acquire(unit);
+Lease::Lease(ShardedModel& model, int64_t block)
+    : buffers_(model.buffers_), block_(block), epoch_(model.buffers_->epoch()) {
+  model.acquire(block);
 }
 
 void Lease::release() noexcept {
-  if (const auto buffers = buffers_.lock()) buffers->release_of_epoch(unit_, epoch_);
+  if (const auto buffers = buffers_.lock()) buffers->release_of_epoch(block_, epoch_);
 }
 
 }  // namespace ghostshard::fsdp

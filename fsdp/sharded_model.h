@@ -1,9 +1,9 @@
 // Parameters of a model in flat, sharded, preallocated memory (fully sharded data parallel, ZeRO stage 3).
 //
-// A *unit* (a transformer block, an embedding) is gathered and released as a whole. Its parameters lie in up to two
+// A *block* (a transformer layer, an embedding) is gathered and released as a whole. Its parameters lie in up to two
 // flat groups, trainable and frozen, each with a ShardPlan. Every rank keeps its float32 shard of each group; the
-// whole group exists only while the unit is gathered, in a buffer allocated once: units with Residency::kRegather
-// share two buffers in turn (unit index mod 2 among them), units with Residency::kKeep own one and are gathered once
+// whole group exists only while the block is gathered, in a buffer allocated once: blocks with Residency::kRegather
+// share two buffers in turn (block index mod 2 among them), blocks with Residency::kKeep own one and are gathered once
 // per weight version. With one rank the shard itself is the gathered buffer and nothing is copied; the rules of
 // acquiring are the same, so that a program that runs on one rank runs on many. With a 16-bit compute dtype shards stay
 // float32; each is rounded once per weight version into a slice of that dtype, which is what travels (half the bytes)
@@ -24,28 +24,28 @@
 
 namespace ghostshard::fsdp {
 
-class UnitBuffers;
-struct UnitPassage;
+class BlockBuffers;
+struct BlockPassage;
 
 class ShardedModel final : public GroupedParameters {
  public:
-  // Blocks of parameters are whole rows (last extent) where that leaves padding under 3 %, else single elements.
+  // Granules are whole rows (last extent) where that leaves padding under 3 %, else single elements.
   // Throws std::invalid_argument for a name used twice, a shape without elements, a cut that does not come out even, or
   // a compute dtype that is neither float32 nor bfloat16.
-  ShardedModel(Mesh& mesh, std::vector<UnitSpec> units, at::ScalarType compute_dtype = at::kFloat);
+  ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype = at::kFloat);
   ~ShardedModel() override;
 
   at::ScalarType compute_dtype() const { return compute_dtype_; }
 
-  // Starts gathering a unit into its buffer unless it is there or under way. The buffer's owner must have been released
+  // Starts gathering a block into its buffer unless it is there or under way. The buffer's owner must have been released
   // (std::logic_error naming both).
-  void prefetch(int64_t unit);
-  // Waits until the unit is gathered (starting it if need be); leases nest and count.
-  void acquire(int64_t unit);
-  // std::logic_error if the unit is not leased.
-  void release(int64_t unit);
-  // Its buffer holds the unit, whole and up to date.
-  bool gathered(int64_t unit) const;
+  void prefetch(int64_t block);
+  // Waits until the block is gathered (starting it if need be); leases nest and count.
+  void acquire(int64_t block);
+  // std::logic_error if the block is not leased.
+  void release(int64_t block);
+  // Its buffer holds the block, whole and up to date.
+  bool gathered(int64_t block) const;
   // Takes every lease back, after an exception that unwound past whoever held them. Leases that live on release
   // nothing.
   void reset_leases();
@@ -67,15 +67,15 @@ class ShardedModel final : public GroupedParameters {
   at::Tensor whole_part(const Parameter& parameter);  // this model rank's part, gathered over the shard axis; a copy
   at::Tensor value_of(const Parameter& parameter) const override;  // a view of the gathered buffer
   friend class Lease;
-  friend struct UnitPassage;
+  friend struct BlockPassage;
   at::ScalarType compute_dtype_;
-  std::shared_ptr<UnitBuffers> buffers_;  // a lease that outlives the model holds a weak reference
+  std::shared_ptr<BlockBuffers> buffers_;  // a lease that outlives the model holds a weak reference
 };
 
-// Keeps a unit gathered while it lives.
+// Keeps a block gathered while it lives.
 class Lease {
  public:
-  Lease(ShardedModel& model, int64_t unit);
+  Lease(ShardedModel& model, int64_t block);
   ~Lease() { release(); }
   Lease(Lease&& other) noexcept = default;
   Lease(const Lease&) = delete;
@@ -84,25 +84,25 @@ class Lease {
 
  private:
   void release() noexcept;
-  std::weak_ptr<UnitBuffers> buffers_;  // empty after a move
-  int64_t unit_ = 0;
+  std::weak_ptr<BlockBuffers> buffers_;  // empty after a move
+  int64_t block_ = 0;
   uint64_t epoch_ = 0;
 };
 
-// body(x) with the unit gathered, forward and backward: in backward the unit is gathered again before body's
-// operations run and released after them. Prefetches the following unit in forward (next_forward) and the preceding
-// one in backward (next_backward); -1 for none. A unit without trainable parameters below which nothing needs a
-// gradient runs without recording. If grad mode is on and the unit is trainable, body sees an input that requires grad;
+// body(x) with the block gathered, forward and backward: in backward the block is gathered again before body's
+// operations run and released after them. Prefetches the following block in forward (next_forward) and the preceding
+// one in backward (next_backward); -1 for none. A block without trainable parameters below which nothing needs a
+// gradient runs without recording. If grad mode is on and the block is trainable, body sees an input that requires grad;
 // an input of integers (token ids) cannot, and there body itself must anchor its operations in the graph.
 // After an exception in body or in backward no lease is left: what backward held goes when its graph does, or at once
-// by reset_leases(). In backward a unit whose input needs no gradient is released at the end of the whole backward.
+// by reset_leases(). In backward a block whose input needs no gradient is released at the end of the whole backward.
 //
 // Activations::kRecompute (arXiv:1604.06174): forward keeps x and y alone, backward runs body once more, now recording,
 // and goes through it at once. Body must compute the same again (no coins) and is kept until then: what it captures by
 // reference must live as long. Backward runs once (std::logic_error). An input of integers is stored as ever. Gradients
 // are the same bits either way.
 enum class Activations { kStore, kRecompute };
-at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
+at::Tensor run_block(ShardedModel& model, int64_t block, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
                     const std::function<at::Tensor(const at::Tensor&)>& body,
                     Activations activations = Activations::kStore);
 

@@ -33,7 +33,7 @@ dp::ClipperOptions recording_options(const Shape& shape, const PlannedStep& step
 
 PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape) {
   PlannedStep step;
-  step.units = planned_units(shape.config, unit_specs(shape.config, {}, {}), {.compute_dtype = shape.compute_dtype}, 1);
+  step.blocks = planned_blocks(shape.config, block_specs(shape.config, {}, {}), {.compute_dtype = shape.compute_dtype}, 1);
   step.shape = {.units = shape.texts,
                 .rows_per_unit = shape.length,
                 .microbatches = shape.microbatches,
@@ -41,8 +41,8 @@ PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape) {
                 .value_bytes = static_cast<int64_t>(c10::elementSize(shape.compute_dtype)),
                 .costs = dp::step_costs(mesh, shape.compute_dtype, /*known=*/"")};
   const auto budget = shape.budget_mib ? std::optional(*shape.budget_mib * (1 << 20)) : std::nullopt;
-  step.plan = dp::plan_step(step.units, step.shape, budget);
-  if (shape.explain && mesh.rank() == 0) std::cerr << dp::explain(step.plan, step.units, step.shape, budget);
+  step.plan = dp::plan_step(step.blocks, step.shape, budget);
+  if (shape.explain && mesh.rank() == 0) std::cerr << dp::explain(step.plan, step.blocks, step.shape, budget);
   return step;
 }
 

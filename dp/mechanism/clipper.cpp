@@ -21,7 +21,7 @@ Clipper::Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms
       clipping_(clipping),
       options_(options),
       plan_(plan),
-      sums_(std::make_shared<fsdp::GradientBuffers>(model, options.reduce_each)),
+      sums_(std::make_shared<fsdp::GradientBuffers>(model, options.streamed)),
       memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes, model.device())) {
   for (const auto& group : model.groups()) layers_ += group->trainable() ? 1 : 0;
   plan_recording(options.planned_recording);
@@ -34,7 +34,7 @@ void Clipper::plan_recording(std::vector<std::optional<kernels::Recording>> plan
 }
 
 ClippedSum Clipper::begin() {
-  if (sums_->any_in_turn()) {
+  if (sums_->any_streamed()) {
     throw std::logic_error("a plan that reduces with every microbatch begins its sums with the mechanism and the step");
   }
   return begin_sum();
@@ -78,10 +78,10 @@ void Clipper::check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) co
   }
 }
 
-std::vector<const fsdp::FlatGroup*> Clipper::groups_in_turn() const {
+std::vector<const fsdp::FlatGroup*> Clipper::streamed_groups() const {
   std::vector<const fsdp::FlatGroup*> groups;
   for (const auto& group : model_.groups()) {
-    if (group->trainable() && sums_->in_turn(*group)) groups.push_back(group.get());
+    if (group->trainable() && sums_->streamed(*group)) groups.push_back(group.get());
   }
   return groups;
 }
@@ -112,17 +112,17 @@ bool Clipper::second_pass(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
   if (tape->in_second_pass()) throw std::logic_error("a microbatch has two passes, not three");
   sum.unfinished_ = true;
   GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
-  if (!sums_->any_in_turn()) {
+  if (!sums_->any_streamed()) {
     tape->begin_second_pass(std::move(by_group), *sum.sums_);
     return true;
   }
   GaussianMechanism* const mechanism = sum.mechanism_;
-  mechanism->begin_absorbing(sum);
-  auto last_first = groups_in_turn();  // as backward reaches them
+  mechanism->begin_streaming(sum);
+  auto last_first = streamed_groups();  // as backward reaches them
   std::reverse(last_first.begin(), last_first.end());
   tape->begin_second_pass(
       std::move(by_group), *sum.sums_, {last_first.begin(), last_first.end()},
-      [mechanism, sums = sum.sums_.get()](const fsdp::FlatGroup& group) { mechanism->absorb(*sums, group); });
+      [mechanism, sums = sum.sums_.get()](const fsdp::FlatGroup& group) { mechanism->stream(*sums, group); });
   return true;
 }
 
@@ -136,7 +136,7 @@ void Clipper::add(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
   check(sum, tape);
   if (tape->in_second_pass()) {
     tape->add_rest({}, *sum.sums_);
-    if (sums_->any_in_turn()) sum.mechanism_->end_absorbing();
+    if (sums_->any_streamed()) sum.mechanism_->end_streaming();
     sum.unfinished_ = false;
     return;
   }
@@ -144,14 +144,14 @@ void Clipper::add(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
   const GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
   sum.unfinished_ = true;  // what fails half-way must not be added again, nor released
   // What is reduced with every microbatch comes first, group by group; then what is summed up here.
-  if (sums_->any_in_turn()) {
-    sum.mechanism_->begin_absorbing(sum);
-    for (const fsdp::FlatGroup* group : groups_in_turn()) {
-      sum.sums_->open_turn(*group);
+  if (sums_->any_streamed()) {
+    sum.mechanism_->begin_streaming(sum);
+    for (const fsdp::FlatGroup* group : streamed_groups()) {
+      sum.sums_->open_streamed(*group);
       tape->add_group(by_group, *group, *sum.sums_);
-      sum.mechanism_->absorb(*sum.sums_, *group);
+      sum.mechanism_->stream(*sum.sums_, *group);
     }
-    sum.mechanism_->end_absorbing();
+    sum.mechanism_->end_streaming();
   }
   tape->add_rest(by_group, *sum.sums_);
   sum.unfinished_ = false;

@@ -36,7 +36,7 @@ struct ClipperOptions {
   // From a step plan (dp/planning/step_plan.h). By parameter id, for matrices; nothing or a shorter list: as `recording` says.
   std::vector<std::optional<kernels::Recording>> planned_recording = {};
   // By group index: contributions are reduced with every microbatch, their sum never stands whole on a rank.
-  std::vector<bool> reduce_each = {};
+  std::vector<bool> streamed = {};
 };
 
 class Clipper {
@@ -74,7 +74,7 @@ class Clipper {
   Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms> terms, Clipping clipping,
           const ClipperOptions& options, uint64_t plan);
   ClippedSum begin_sum();
-  std::vector<const fsdp::FlatGroup*> groups_in_turn() const;
+  std::vector<const fsdp::FlatGroup*> streamed_groups() const;
   void check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) const;
   GroupFactors factors(const Tape& tape, accountant::ClipNorm clip_norm) const;
 

@@ -85,23 +85,23 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
   return slice;
 }
 
-void GaussianMechanism::begin_absorbing(ClippedSum& sum) {
+void GaussianMechanism::begin_streaming(ClippedSum& sum) {
   if (sum.plan_ != plan_) throw std::logic_error("a mechanism takes only clipped sums of its own plan");
   open(sum, sum.step_);
   // What a microbatch left that failed halfway is no part of this one.
   if (std::exchange(travelling_, nullptr) != nullptr) reduction_.forget();
-  for (const auto& group : model_.groups()) sum.sums_->close_turn(*group);
+  for (const auto& group : model_.groups()) sum.sums_->close_streamed(*group);
 }
 
-void GaussianMechanism::absorb(fsdp::GradientBuffers& sums, const fsdp::FlatGroup& group) {
-  at::Tensor message = sums.open_turn(group);
-  sums.close_turn(group);
+void GaussianMechanism::stream(fsdp::GradientBuffers& sums, const fsdp::FlatGroup& group) {
+  at::Tensor message = sums.open_streamed(group);
+  sums.close_streamed(group);
   reduction_.begin(group, std::move(message));
-  end_absorbing();
+  end_streaming();
   travelling_ = &group;
 }
 
-void GaussianMechanism::end_absorbing() {
+void GaussianMechanism::end_streaming() {
   if (travelling_ == nullptr) return;
   const fsdp::FlatGroup& arriving = *std::exchange(travelling_, nullptr);
   const bool started = started_[static_cast<size_t>(arriving.index())];
@@ -131,10 +131,10 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
       slices_->shard(*group).div_(divisor_);
       continue;
     }
-    if (opened.sums_->in_turn(*group)) {
+    if (opened.sums_->streamed(*group)) {
       // No microbatch came: nothing but noise, which the other replicas still have to hear of.
-      reduction_.begin(*group, opened.sums_->open_turn(*group));
-      opened.sums_->close_turn(*group);
+      reduction_.begin(*group, opened.sums_->open_streamed(*group));
+      opened.sums_->close_streamed(*group);
       const at::Tensor slice = start_slice(*group);
       reduction_.finish(*group, slice);
       slice.div_(divisor_);

@@ -43,11 +43,11 @@ class GaussianMechanism {
   // This rank's slice of the group, holding nothing but the noise it owns.
   at::Tensor start_slice(const fsdp::FlatGroup& group);
   // One microbatch of the groups whose sum never stands whole. Slices were started with noise, so that no sum without
-  // it exists. Begin, each group in turn once its contribution stands in its buffer (none: it has none), end; in one
+  // it exists. Begin, each streamed group once its contribution stands in its buffer (none: it has none), end; in one
   // order of groups on all ranks. While one travels the next may be filled. Collectives.
-  void begin_absorbing(ClippedSum& sum);
-  void absorb(fsdp::GradientBuffers& sums, const fsdp::FlatGroup& group);
-  void end_absorbing();
+  void begin_streaming(ClippedSum& sum);
+  void stream(fsdp::GradientBuffers& sums, const fsdp::FlatGroup& group);
+  void end_streaming();
 
   fsdp::GroupedParameters& model_;
   const RunKey* key_;

@@ -47,12 +47,12 @@ double recorded_bytes(Recording way, const PlannedMatrix& planned, const StepSha
   return kFloatBytes * rows_of(shape) * static_cast<double>(matrix.inputs + columns);
 }
 
-// Of the unit's activations what stands when its head is recomputed: a tile in the place of the logits.
-double activations_of(const PlannedUnit& unit, const UnitChoice& choice, const StepShape& shape) {
-  double bytes = rows_of(shape) * unit.activation_bytes;
-  for (size_t m = 0; m < unit.matrices.size() && shape.records; ++m) {
+// Of the block's activations what stands when its head is recomputed: a tile in the place of the logits.
+double activations_of(const PlannedBlock& block, const BlockChoice& choice, const StepShape& shape) {
+  double bytes = rows_of(shape) * block.activation_bytes;
+  for (size_t m = 0; m < block.matrices.size() && shape.records; ++m) {
     if (choice.recording[m] != Recording::kRecompute) continue;
-    const int64_t rows = shape.units * shape.rows_per_unit, outputs = unit.matrices[m].shape.outputs;
+    const int64_t rows = shape.units * shape.rows_per_unit, outputs = block.matrices[m].shape.outputs;
     bytes -= kFloatBytes * rows_of(shape) * static_cast<double>(outputs - HeadTiles::width_of(rows, outputs));
   }
   return bytes;
@@ -62,26 +62,26 @@ double gathers(Residency residency, const StepShape& shape, bool two_pass) {
   return residency == Residency::kKeep ? 1.0 : (two_pass ? 4.0 : 2.0) * static_cast<double>(shape.microbatches);
 }
 
-double gathered_bytes_of(const PlannedUnit& unit, const StepShape& shape) {
-  return static_cast<double>(unit.parameters) * static_cast<double>(shape.value_bytes);
+double gathered_bytes_of(const PlannedBlock& block, const StepShape& shape) {
+  return static_cast<double>(block.parameters) * static_cast<double>(shape.value_bytes);
 }
 
 // Fills in everything that follows from the choices.
-void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepShape& shape) {
+void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
   const double rows = rows_of(shape), ranks = static_cast<double>(shape.shard_ranks);
   const double microbatches = static_cast<double>(shape.microbatches);
   const kernels::Segments segments = segments_of(shape);
   double parameters = 0, trainable = 0, longest_trainable = 0, longest_shared = 0, second_shared = 0;
   plan.gathered_bytes = plan.sum_bytes = plan.traffic_bytes = plan.extra_seconds = plan.extra_flops = 0;
-  bool reduces_each = false;
+  bool streams = false;
   const bool two_pass = plan.two_pass();
   for (size_t i = 0; i < model.size(); ++i) {
-    const PlannedUnit& unit = model[i];
-    const UnitChoice& choice = plan.units[i];
-    parameters += static_cast<double>(unit.parameters);
-    trainable += static_cast<double>(unit.trainable);
-    longest_trainable = std::max(longest_trainable, static_cast<double>(unit.trainable));
-    const double whole = gathered_bytes_of(unit, shape);
+    const PlannedBlock& block = model[i];
+    const BlockChoice& choice = plan.blocks[i];
+    parameters += static_cast<double>(block.parameters);
+    trainable += static_cast<double>(block.trainable);
+    longest_trainable = std::max(longest_trainable, static_cast<double>(block.trainable));
+    const double whole = gathered_bytes_of(block, shape);
     if (choice.residency == Residency::kKeep) {
       plan.gathered_bytes += whole;
     } else if (whole > longest_shared) {
@@ -89,23 +89,23 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
     } else {
       second_shared = std::max(second_shared, whole);
     }
-    const double sum = kFloatBytes * static_cast<double>(unit.trainable);
-    const bool each = choice.gradients == GradientFlow::kReduceEach;
-    reduces_each = reduces_each || (each && unit.trainable > 0);
+    const double sum = kFloatBytes * static_cast<double>(block.trainable);
+    const bool each = choice.gradients == GradientFlow::kStreamed;
+    streams = streams || (each && block.trainable > 0);
     if (!each) plan.sum_bytes += sum;
     plan.traffic_bytes +=
         others_part(shape) * (whole * gathers(choice.residency, shape, two_pass) + sum * (each ? microbatches : 1));
-    for (size_t m = 0; m < unit.matrices.size() && shape.records; ++m) {
+    for (size_t m = 0; m < block.matrices.size() && shape.records; ++m) {
       const Recording way = choice.recording[m];
       plan.extra_seconds +=
-          microbatches * kernels::recording_cost(way, unit.matrices[m].shape, segments, shape.costs.rates).seconds;
-      plan.extra_flops += microbatches * norm_flops(way, unit.matrices[m], shape, segments);
+          microbatches * kernels::recording_cost(way, block.matrices[m].shape, segments, shape.costs.rates).seconds;
+      plan.extra_flops += microbatches * norm_flops(way, block.matrices[m], shape, segments);
       // What is recorded at once is computed a second time with the rest.
       if (two_pass && way != Recording::kTwoPass) {
         plan.extra_seconds +=
             microbatches *
-            (kernels::recording_cost(Recording::kTwoPass, unit.matrices[m].shape, segments, shape.costs.rates).seconds -
-             kernels::recording_cost(Recording::kReplay, unit.matrices[m].shape, segments, shape.costs.rates).seconds);
+            (kernels::recording_cost(Recording::kTwoPass, block.matrices[m].shape, segments, shape.costs.rates).seconds -
+             kernels::recording_cost(Recording::kReplay, block.matrices[m].shape, segments, shape.costs.rates).seconds);
       }
     }
   }
@@ -117,30 +117,30 @@ void appraise(StepPlan& plan, const std::vector<PlannedUnit>& model, const StepS
   // Master slices; optimizer, reduced slices.
   plan.state_bytes = kFloatBytes * (parameters + trainable * static_cast<double>(shape.optimizer_values + 1)) / ranks;
 
-  // Backward walks from the last unit to the first: what is left of the activations, what is recorded so far, and what
-  // the unit at hand works with.
+  // Backward walks from the last block to the first: what is left of the activations, what is recorded so far, and what
+  // the block at hand works with.
   double activations = 0, recorded = 0;
-  for (size_t i = 0; i < model.size(); ++i) activations += activations_of(model[i], plan.units[i], shape);
+  for (size_t i = 0; i < model.size(); ++i) activations += activations_of(model[i], plan.blocks[i], shape);
   plan.step_bytes = activations;
   for (size_t i = model.size(); i-- > 0;) {
     plan.step_bytes = std::max(plan.step_bytes, activations + recorded + rows * model[i].working_bytes);
-    activations -= activations_of(model[i], plan.units[i], shape);
+    activations -= activations_of(model[i], plan.blocks[i], shape);
     for (size_t m = 0; m < model[i].matrices.size() && shape.records; ++m) {
-      recorded += recorded_bytes(plan.units[i].recording[m], model[i].matrices[m], shape);
+      recorded += recorded_bytes(plan.blocks[i].recording[m], model[i].matrices[m], shape);
     }
     plan.step_bytes = std::max(plan.step_bytes, activations + recorded);
   }
   // After backward, while they travel: two messages received, and two sent where sums do not stand whole.
-  const double messages = (shape.shard_ranks == 1 ? 0 : 2) + (reduces_each ? 2 : 0);
+  const double messages = (shape.shard_ranks == 1 ? 0 : 2) + (streams ? 2 : 0);
   plan.step_bytes = std::max(plan.step_bytes, recorded + messages * kFloatBytes * longest_trainable);
 }
 
-StepPlan with_all(const std::vector<PlannedUnit>& model, Residency residency) {
+StepPlan with_all(const std::vector<PlannedBlock>& model, Residency residency) {
   StepPlan plan;
-  for (const PlannedUnit& unit : model) {
-    UnitChoice choice{.residency = unit.always_gathered ? Residency::kKeep : residency};
-    choice.recording.assign(unit.matrices.size(), Recording::kReplay);
-    plan.units.push_back(std::move(choice));
+  for (const PlannedBlock& block : model) {
+    BlockChoice choice{.residency = block.always_gathered ? Residency::kKeep : residency};
+    choice.recording.assign(block.matrices.size(), Recording::kReplay);
+    plan.blocks.push_back(std::move(choice));
   }
   return plan;
 }
@@ -161,12 +161,12 @@ struct Retreat {
 }  // namespace
 
 bool StepPlan::two_pass() const {
-  return std::any_of(units.begin(), units.end(), [](const UnitChoice& choice) {
+  return std::any_of(blocks.begin(), blocks.end(), [](const BlockChoice& choice) {
     return std::find(choice.recording.begin(), choice.recording.end(), Recording::kTwoPass) != choice.recording.end();
   });
 }
 
-double plain_peak_bytes(const std::vector<PlannedUnit>& model, const StepShape& shape) {
+double plain_peak_bytes(const std::vector<PlannedBlock>& model, const StepShape& shape) {
   StepShape plain = shape;
   plain.records = false;
   StepPlan plan = with_all(model, Residency::kRegather);
@@ -174,7 +174,7 @@ double plain_peak_bytes(const std::vector<PlannedUnit>& model, const StepShape& 
   return plan.peak_bytes();
 }
 
-StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape, std::optional<double> budget_bytes) {
+StepPlan plan_step(const std::vector<PlannedBlock>& model, const StepShape& shape, std::optional<double> budget_bytes) {
   if (!(shape.units >= 1 && shape.rows_per_unit >= 1 && shape.microbatches >= 1 && shape.shard_ranks >= 1)) {
     throw std::invalid_argument(
         "a step to plan must have at least one unit, one row, one microbatch and one rank, got " +
@@ -185,7 +185,7 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
   const kernels::Segments segments = segments_of(shape);
   StepPlan plan = with_all(model, shape.shard_ranks > 1 ? Residency::kKeep : Residency::kRegather);
   for (size_t i = 0; i < model.size(); ++i) {
-    UnitChoice& choice = plan.units[i];
+    BlockChoice& choice = plan.blocks[i];
     choice.reason = "fastest";
     for (size_t m = 0; m < model[i].matrices.size(); ++m) {
       const auto seconds = [&](Recording way) {
@@ -198,13 +198,13 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
 
   while (plan.peak_bytes() > budget) {
     std::optional<Retreat> best;
-    // Some changes save nothing alone: the first two units gathered again need the shared buffers that the others will
-    // use. So each kind is tried for one unit, two, three, … of those that it could change.
+    // Some changes save nothing alone: the first two blocks gathered again need the shared buffers that the others will
+    // use. So each kind is tried for one block, two, three, … of those that it could change.
     const auto consider = [&](const std::vector<size_t>& candidates, const char* reason, const auto& change) {
       StepPlan other = plan;
-      for (const size_t unit : candidates) {
-        change(other.units[unit]);
-        other.units[unit].reason = reason;
+      for (const size_t block : candidates) {
+        change(other.blocks[block]);
+        other.blocks[block].reason = reason;
         appraise(other, model, shape);
         const double saved = plan.peak_bytes() - other.peak_bytes();
         const double seconds = std::max(0.0, other.extra_seconds - plan.extra_seconds);
@@ -215,7 +215,7 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
     std::vector<size_t> kept, accumulated, recording;
     size_t most_matrices = 0;
     for (size_t i = 0; i < model.size(); ++i) {
-      const UnitChoice& now = plan.units[i];
+      const BlockChoice& now = plan.blocks[i];
       if (shape.shard_ranks > 1 && now.residency == Residency::kKeep && !model[i].always_gathered) kept.push_back(i);
       if (shape.shard_ranks > 1 && shape.records && now.gradients == GradientFlow::kAccumulate &&
           model[i].trainable > 0 && !plan.two_pass()) {
@@ -225,37 +225,37 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
       most_matrices = std::max(most_matrices, now.recording.size());
     }
     consider(kept, "gathered again: keeping it does not fit",
-             [](UnitChoice& c) { c.residency = Residency::kRegather; });
+             [](BlockChoice& c) { c.residency = Residency::kRegather; });
     consider(accumulated, "reduced each microbatch: its whole sum does not fit",
-             [](UnitChoice& c) { c.gradients = GradientFlow::kReduceEach; });
+             [](BlockChoice& c) { c.gradients = GradientFlow::kStreamed; });
     for (const auto& [from, to, reason] :
          {std::tuple{Recording::kHold, Recording::kReplay, "replayed: holding does not fit"},
           std::tuple{Recording::kReplay, Recording::kHold, "held: its rows would not fit"}}) {
       for (size_t m = 0; m < most_matrices && shape.records; ++m) {
-        consider(recording, reason, [&, m](UnitChoice& c) {
+        consider(recording, reason, [&, m](BlockChoice& c) {
           if (m < c.recording.size() && c.recording[m] == from) c.recording[m] = to;
         });
       }
       if (!shape.records) break;
       consider(recording, reason,
-               [&](UnitChoice& c) { std::replace(c.recording.begin(), c.recording.end(), from, to); });
+               [&](BlockChoice& c) { std::replace(c.recording.begin(), c.recording.end(), from, to); });
     }
     // At the price of two thirds of the head's own time: for a budget that somebody set.
     for (size_t m = 0; m < most_matrices && shape.records && budget_bytes; ++m) {
       std::vector<size_t> heads;
       for (const size_t i : recording) {
         if (m < model[i].matrices.size() && model[i].matrices[m].head &&
-            plan.units[i].recording[m] != Recording::kTwoPass)
+            plan.blocks[i].recording[m] != Recording::kTwoPass)
           heads.push_back(i);
       }
       consider(heads, "recomputed: its logits do not fit",
-               [m](UnitChoice& c) { c.recording[m] = Recording::kRecompute; });
+               [m](BlockChoice& c) { c.recording[m] = Recording::kRecompute; });
     }
     // Last, and only if all else has been taken back: it costs about a whole step.
     if (!best && shape.records && !plan.two_pass()) {
       StepPlan other = plan;
       for (size_t i = 0; i < model.size(); ++i) {
-        UnitChoice& choice = other.units[i];
+        BlockChoice& choice = other.blocks[i];
         choice.gradients = GradientFlow::kAccumulate;
         for (size_t m = 0; m < choice.recording.size(); ++m) {
           if (model[i].matrices[m].used_twice || choice.recording[m] == Recording::kRecompute) continue;
@@ -279,38 +279,38 @@ StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape
   return plan;
 }
 
-Recording StepPlan::recording_of(const std::vector<PlannedUnit>& model, const std::string& parameter) const {
+Recording StepPlan::recording_of(const std::vector<PlannedBlock>& model, const std::string& parameter) const {
   for (size_t i = 0; i < model.size(); ++i) {
     for (size_t m = 0; m < model[i].matrices.size(); ++m) {
-      if (model[i].matrices[m].parameter == parameter) return units[i].recording[m];
+      if (model[i].matrices[m].parameter == parameter) return blocks[i].recording[m];
     }
   }
   throw std::out_of_range("the plan has no matrix '" + parameter + "'");
 }
 
-std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model, const StepShape& shape,
+std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
                     std::optional<double> budget_bytes) {
   const kernels::Segments segments = segments_of(shape);
   std::string text = "Plan of one logical batch: " + std::to_string(shape.microbatches) + " microbatch(es) of " +
                      std::to_string(shape.units) + " unit(s) with about " + std::to_string(shape.rows_per_unit) +
                      " tokens each, " + std::to_string(shape.shard_ranks) + " shard rank(s)\n";
   char line[512];
-  std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11s  %s\n", "unit", "weights", "gradients",
+  std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11s  %s\n", "block", "weights", "gradients",
                 "matrices", "gathered", "sum", "recorded", "norm GFLOP", "why");
   text += line;
   for (size_t i = 0; i < model.size(); ++i) {
-    const PlannedUnit& unit = model[i];
-    const UnitChoice& choice = plan.units[i];
+    const PlannedBlock& block = model[i];
+    const BlockChoice& choice = plan.blocks[i];
     int64_t held = 0, again = 0, recomputed = 0;
     double recorded = 0, flops = 0;
-    for (size_t m = 0; m < unit.matrices.size(); ++m) {
+    for (size_t m = 0; m < block.matrices.size(); ++m) {
       held += choice.recording[m] == Recording::kHold ? 1 : 0;
       again += choice.recording[m] == Recording::kTwoPass ? 1 : 0;
       recomputed += choice.recording[m] == Recording::kRecompute ? 1 : 0;
-      recorded += recorded_bytes(choice.recording[m], unit.matrices[m], shape);
-      flops += norm_flops(choice.recording[m], unit.matrices[m], shape, segments);
+      recorded += recorded_bytes(choice.recording[m], block.matrices[m], shape);
+      flops += norm_flops(choice.recording[m], block.matrices[m], shape, segments);
     }
-    const auto count = static_cast<int64_t>(unit.matrices.size());
+    const auto count = static_cast<int64_t>(block.matrices.size());
     std::string ways = count == 0 || !shape.records ? "-" : "";
     for (const auto& [matrices, name] : {std::pair{held, "hold"},
                                          {count - held - again - recomputed, "replay"},
@@ -319,16 +319,16 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model,
       if (matrices == 0 || ways == "-") continue;
       ways += (ways.empty() ? "" : ", ") + (matrices == count ? std::string() : std::to_string(matrices) + " ") + name;
     }
-    const bool each = choice.gradients == GradientFlow::kReduceEach;
-    std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11.2f  %s\n", unit.name.c_str(),
+    const bool each = choice.gradients == GradientFlow::kStreamed;
+    std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11.2f  %s\n", block.name.c_str(),
                   shape.shard_ranks == 1                 ? "in place"
                   : choice.residency == Residency::kKeep ? "keep"
                                                          : "gather again",
-                  unit.trainable == 0 ? "-"
-                  : each              ? "reduce each"
+                  block.trainable == 0 ? "-"
+                  : each              ? "streamed"
                                       : "accumulate",
-                  ways.c_str(), mebibytes(gathered_bytes_of(unit, shape)).c_str(),
-                  mebibytes(each ? 0 : kFloatBytes * static_cast<double>(unit.trainable)).c_str(),
+                  ways.c_str(), mebibytes(gathered_bytes_of(block, shape)).c_str(),
+                  mebibytes(each ? 0 : kFloatBytes * static_cast<double>(block.trainable)).c_str(),
                   mebibytes(shape.records ? recorded : 0).c_str(), shape.records ? flops / 1e9 : 0.0,
                   choice.reason.c_str());
     text += line;

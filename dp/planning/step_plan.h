@@ -1,4 +1,4 @@
-// How one logical batch is to be computed within a memory budget: what each layer records, which units stay gathered,
+// How one logical batch is to be computed within a memory budget: what each layer records, which blocks stay gathered,
 // which gradients are summed on the rank before they travel. Pure arithmetic over public numbers; nothing here changes
 // what is released, only what it costs.
 //
@@ -9,7 +9,7 @@
 //              that may, and it needs accumulated gradients. A head under a softmax may also be recomputed: its logits
 //              never stand whole, and are found by tiles three times instead of once (only for a budget that is given)
 //   weights    keep gathered for the whole batch (one gather) or gather again for each forward and backward
-//   gradients  accumulate whole in float32 and reduce once, or reduce each microbatch into the slices (noise first)
+//   gradients  accumulate whole in float32 and reduce once, or stream: reduce each microbatch into the slices (noise first)
 // The planner starts from the fastest of all and, while the peak does not fit, takes back the choice that costs the
 // fewest seconds for each byte it saves at the peak.
 #pragma once
@@ -29,11 +29,11 @@ struct PlannedMatrix {
   std::string parameter;
   kernels::LinearShape shape;  // what one rank computes with
   bool used_twice = false;     // by a head and an embedding: their rows meet on the tape, so never in two passes
-  bool head = false;           // its outputs are logits: float32, in its unit's activation_bytes; it may be recomputed
+  bool head = false;           // its outputs are logits: float32, in its block's activation_bytes; it may be recomputed
 };
 
 // Sizes in elements and bytes of one rank's computation. Rows are tokens of one microbatch.
-struct PlannedUnit {
+struct PlannedBlock {
   std::string name;
   int64_t parameters = 0;               // elements, gathered whole
   int64_t trainable = 0;                // elements with a gradient
@@ -54,9 +54,9 @@ struct StepShape {
   StepCosts costs{};
 };
 
-enum class GradientFlow { kAccumulate, kReduceEach };
+enum class GradientFlow { kAccumulate, kStreamed };
 
-struct UnitChoice {
+struct BlockChoice {
   fsdp::Residency residency = fsdp::Residency::kRegather;
   GradientFlow gradients = GradientFlow::kAccumulate;
   std::vector<kernels::Recording> recording;  // by matrix
@@ -64,7 +64,7 @@ struct UnitChoice {
 };
 
 struct StepPlan {
-  std::vector<UnitChoice> units;
+  std::vector<BlockChoice> blocks;
   double state_bytes = 0;     // master slices, optimizer, noise and reduced slices
   double gathered_bytes = 0;  // buffers of gathered weights
   double sum_bytes = 0;       // whole float32 gradient sums
@@ -75,18 +75,18 @@ struct StepPlan {
   double extra_flops = 0;    // of norms
 
   bool two_pass() const;
-  kernels::Recording recording_of(const std::vector<PlannedUnit>& model, const std::string& parameter) const;
+  kernels::Recording recording_of(const std::vector<PlannedBlock>& model, const std::string& parameter) const;
 };
 
-// What the same step without privacy takes where every unit is gathered again and gradients are accumulated.
-double plain_peak_bytes(const std::vector<PlannedUnit>& model, const StepShape& shape);
+// What the same step without privacy takes where every block is gathered again and gradients are accumulated.
+double plain_peak_bytes(const std::vector<PlannedBlock>& model, const StepShape& shape);
 
 // budget_bytes: of one rank, for everything that peak_bytes counts; without one, 1.05 times plain_peak_bytes. Throws
 // std::invalid_argument for a budget that no choice meets, saying what the least would be, and for an empty shape.
-StepPlan plan_step(const std::vector<PlannedUnit>& model, const StepShape& shape, std::optional<double> budget_bytes);
+StepPlan plan_step(const std::vector<PlannedBlock>& model, const StepShape& shape, std::optional<double> budget_bytes);
 
-// A table for people: every unit's choices with bytes and FLOPs, and why.
-std::string explain(const StepPlan& plan, const std::vector<PlannedUnit>& model, const StepShape& shape,
+// A table for people: every block's choices with bytes and FLOPs, and why.
+std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
                     std::optional<double> budget_bytes);
 
 }  // namespace ghostshard::dp

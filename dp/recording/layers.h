@@ -3,7 +3,7 @@
 //
 // All tensors are rows: x [N, .], N over all units of the microbatch, segments saying which rows are whose. Weights
 // are read through Parameter::value() at the moment they are needed, so their unit must be gathered then
-// (fsdp::run_unit sees to it). Without grad mode, or where recorder is null, nothing is saved.
+// (fsdp::run_block sees to it). Without grad mode, or where recorder is null, nothing is saved.
 // Rows that backward needs are saved as autograd saves its own, so saved-tensor hooks (activation checkpointing,
 // offloading) see them.
 // Rows and weights have the model's compute dtype. With bfloat16 the normalisation, softmax and losses are float32

@@ -266,18 +266,18 @@ at::Tensor Tape::squared_norms_by_group(int64_t groups, bool shared_too) const {
 }
 
 void Tape::begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums,
-                             std::deque<const fsdp::FlatGroup*> turns, OnTurn on_turn) {
+                             std::deque<const fsdp::FlatGroup*> streamed, OnStreamed on_streamed) {
   factors_ = std::move(factors);
   sums_ = &sums;
-  turns_ = std::move(turns);
-  on_turn_ = std::move(on_turn);
+  streamed_ = std::move(streamed);
+  on_streamed_ = std::move(on_streamed);
   backward_ = -1;
   for (auto& [id, book] : entries_) {
-    if (book.awaited || sums.in_turn(book.parameter->group())) continue;
+    if (book.awaited || sums.streamed(book.parameter->group())) continue;
     add_entry(book, factors_, sums);
     book = Entry{.parameter = book.parameter};
   }
-  take_turns();
+  send_streamed();
 }
 
 bool Tape::awaits(const fsdp::FlatGroup& group) const {
@@ -287,13 +287,13 @@ bool Tape::awaits(const fsdp::FlatGroup& group) const {
   });
 }
 
-void Tape::take_turns() {
-  while (!turns_.empty() && !awaits(*turns_.front())) {
-    const fsdp::FlatGroup& group = *turns_.front();
-    turns_.pop_front();
-    sums_->open_turn(group);
+void Tape::send_streamed() {
+  while (!streamed_.empty() && !awaits(*streamed_.front())) {
+    const fsdp::FlatGroup& group = *streamed_.front();
+    streamed_.pop_front();
+    sums_->open_streamed(group);
     add_group(factors_, group, *sums_);
-    on_turn_(group);
+    on_streamed_(group);
   }
 }
 
@@ -318,11 +318,11 @@ void Tape::add_awaited(Entry& book, const at::Tensor& a, const at::Tensor& g, co
                            "' differ: was the microbatch another, or is a layer random or not reproducible?");
   }
   const fsdp::FlatGroup& group = book.parameter->group();
-  if (sums_->in_turn(group)) sums_->open_turn(group);
+  if (sums_->streamed(group)) sums_->open_streamed(group);
   const at::Tensor& factors = factors_[static_cast<size_t>(group.index())];
   kernels::scaled_sum_rows(a, g, segments, factors, sums_->view(*book.parameter));
   entries_.erase(book.parameter->id());
-  take_turns();
+  send_streamed();
 }
 
 void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBuffers& sums) {
@@ -358,7 +358,7 @@ void Tape::add_rest(const GroupFactors& factors, fsdp::GradientBuffers& sums) {
     }
   }
   for (auto& [id, book] : entries_) {
-    if (!in_second_pass() && !sums.in_turn(book.parameter->group())) add_entry(book, factors, sums);
+    if (!in_second_pass() && !sums.streamed(book.parameter->group())) add_entry(book, factors, sums);
     book = Entry{};  // free the rows as soon as they are used
   }
   entries_.clear();

@@ -125,13 +125,13 @@ class Tape final : public Recorder {
   void add_group(const GroupFactors& factors, const fsdp::FlatGroup& group, fsdp::GradientBuffers& sums);
   // The same for all that is left; closes the tape. std::logic_error where rows of a second pass are still awaited.
   void add_rest(const GroupFactors& factors, fsdp::GradientBuffers& sums);
-  // Adds what the first pass recorded, frees it, and awaits the second, whose rows go into sums as they come. turns:
-  // the groups of sums that are in turn. They are added one after the other, each when nothing of it and of those
-  // before it is awaited any more; then on_turn hears of it. (Their buffers open with their first rows.)
-  using OnTurn = std::function<void(const fsdp::FlatGroup&)>;
+  // Adds what the first pass recorded, frees it, and awaits the second, whose rows go into sums as they come. streamed:
+  // the streamed groups of sums. They are added one after the other, each when nothing of it and of those
+  // before it is awaited any more; then on_streamed hears of it. (Their buffers open with their first rows.)
+  using OnStreamed = std::function<void(const fsdp::FlatGroup&)>;
   void begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums,
-                         std::deque<const fsdp::FlatGroup*> turns = {}, OnTurn on_turn = nullptr);
-  void take_turns();
+                         std::deque<const fsdp::FlatGroup*> streamed = {}, OnStreamed on_streamed = nullptr);
+  void send_streamed();
   bool awaits(const fsdp::FlatGroup& group) const;
   // Bytes by parameter id of what is recorded now, what several share counted once. bytes: as long as there are ids.
   void count_bytes(std::span<int64_t> bytes) const;
@@ -148,8 +148,8 @@ class Tape final : public Recorder {
   bool closed_ = false;                    // added to a sum
   fsdp::GradientBuffers* sums_ = nullptr;  // where the second pass goes, and with which factors
   GroupFactors factors_;
-  std::deque<const fsdp::FlatGroup*> turns_;
-  OnTurn on_turn_;
+  std::deque<const fsdp::FlatGroup*> streamed_;
+  OnStreamed on_streamed_;
   RecorderPtr watcher_;
   bool was_watched_ = false;
 };

@@ -20,7 +20,7 @@ at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).con
 
 }  // namespace
 
-Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> units, const SessionOptions& options,
+Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::BlockSpec> units, const SessionOptions& options,
                  RunKey key, StepId first)
     : mesh_(std::move(mesh)),
       model_(*mesh_, std::move(units)),
@@ -30,7 +30,7 @@ Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> u
       clipper_(std::make_unique<Clipper>(
           plan_.clipper(model_, {.recording = recording_of(options),
                                  .hold_memory_bytes = options.memory_budget_bytes.value_or(kHoldMemoryBytes),
-                                 .reduce_each = std::vector<bool>(model_.groups().size(), options.reduce_each)}))),
+                                 .streamed = std::vector<bool>(model_.groups().size(), options.streamed)}))),
       step_(first),
       uses_(model_.parameters().size()),
       plan_of_all_(model_.parameters().size()),

@@ -30,7 +30,7 @@ struct SessionOptions {
   AdjustablePlan::Config plan;
   // True: each microbatch's sum is reduced into the owned rows. False: summed whole in float32 on every rank and
   // reduced by release(); less traffic, more memory.
-  bool reduce_each = true;
+  bool streamed = true;
   // What a microbatch may record until it is clipped, on any rank. None: per-unit gradients up to 1 GiB, and whatever
   // rows it takes. Where a logical batch took more than this, the largest matrices are recorded in two passes from the
   // next one on; with 0 bytes all of them, from the beginning.
@@ -41,7 +41,7 @@ class Session {
  public:
   // The parameters' ids are their places in `units`, counted through. first: the step and attempt to begin with, where
   // an earlier session has come so far (its next()). A collective: every rank takes rank 0's key.
-  Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::UnitSpec> units, const SessionOptions& options,
+  Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::BlockSpec> units, const SessionOptions& options,
           RunKey key, StepId first = {});
 
   const RunKey& key() const { return key_; }

@@ -163,7 +163,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
                          const dp::StepCosts& costs) {
   PlannedStep step;
   step.shape.costs = costs;
-  step.units = planned_units(in.config, unit_specs(in.config, o.freeze, options), options, mesh.shape().model);
+  step.blocks = planned_blocks(in.config, block_specs(in.config, o.freeze, options), options, mesh.shape().model);
   const int64_t mine = std::max<int64_t>(1, o.expected_batch / mesh.data_size());
   step.shape.units = std::min(o.microbatch, mine);
   step.shape.microbatches = (mine + o.microbatch - 1) / o.microbatch;
@@ -173,7 +173,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   step.shape.optimizer_values = o.offload_optimizer ? 0 : o.optimizer == "adamw" ? 2 : o.momentum > 0 ? 1 : 0;
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.records = !o.non_private;
-  step.plan = dp::plan_step(step.units, step.shape, budget_bytes(o));
+  step.plan = dp::plan_step(step.blocks, step.shape, budget_bytes(o));
   return step;
 }
 
@@ -565,7 +565,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
     if (in.new_epoch) ledger->begin_epoch(course.first, in.key->run_id_hex(), in.key->public_facts());
   });
   if (first_rank) announce(o, in, model);
-  if (first_rank && o.explain_plan) std::cerr << dp::explain(step.plan, step.units, step.shape, budget_bytes(o));
+  if (first_rank && o.explain_plan) std::cerr << dp::explain(step.plan, step.blocks, step.shape, budget_bytes(o));
   if (first_rank && resumed) announce_resumption(in, *resumed, course.last);
 
   Observer observer(o, in, model, course);

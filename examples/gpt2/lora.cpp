@@ -19,7 +19,7 @@ constexpr const char* kUp = ".lora_B.weight";
 
 bool matches(const std::string& glob, const std::string& text) { return ::fnmatch(glob.c_str(), text.c_str(), 0) == 0; }
 
-// "transformer.h.0.attn.c_attn.weight" is the weight of a projection of the unit "transformer.h.0"; norms, embeddings
+// "transformer.h.0.attn.c_attn.weight" is the weight of a projection of the block "transformer.h.0"; norms, embeddings
 // and the head are none.
 std::optional<std::string> projection_of(const fsdp::ParameterSpec& parameter) {
   constexpr std::string_view kWeight = ".weight";
@@ -41,7 +41,7 @@ bool is_adapter(const std::string& parameter_name) {
   return parameter_name.ends_with(kDown) || parameter_name.ends_with(kUp);
 }
 
-void add_adapters(std::vector<fsdp::UnitSpec>& units, const LoraOptions& options) {
+void add_adapters(std::vector<fsdp::BlockSpec>& blocks, const LoraOptions& options) {
   if (!(options.rank >= 0)) {
     throw std::invalid_argument("--lora-rank must be >= 0, got " + std::to_string(options.rank));
   }
@@ -50,13 +50,13 @@ void add_adapters(std::vector<fsdp::UnitSpec>& units, const LoraOptions& options
     throw std::invalid_argument("--lora-alpha must be finite and > 0, got " + nlohmann::json(options.alpha).dump());
   }
   std::vector<bool> named(options.targets.size(), false);
-  for (fsdp::UnitSpec& unit : units) {
+  for (fsdp::BlockSpec& block : blocks) {
     std::vector<fsdp::ParameterSpec> adapters;
-    for (fsdp::ParameterSpec& parameter : unit.parameters) {
+    for (fsdp::ParameterSpec& parameter : block.parameters) {
       parameter.trainable = false;
       const auto module = projection_of(parameter);
       if (!module) continue;
-      const std::string in_block = module->substr(unit.name.size() + 1);
+      const std::string in_block = module->substr(block.name.size() + 1);
       bool wanted = false;
       for (size_t i = 0; i < options.targets.size(); ++i) {
         if (!matches(options.targets[i], in_block) && !matches(options.targets[i], *module)) continue;
@@ -67,7 +67,7 @@ void add_adapters(std::vector<fsdp::UnitSpec>& units, const LoraOptions& options
       adapters.push_back({*module + kDown, {options.rank, parameter.shape[0]}});
       adapters.push_back({*module + kUp, {parameter.shape[1], options.rank}});
     }
-    unit.parameters.insert(unit.parameters.end(), adapters.begin(), adapters.end());
+    block.parameters.insert(block.parameters.end(), adapters.begin(), adapters.end());
   }
   for (size_t i = 0; i < named.size(); ++i) {
     if (named[i]) continue;

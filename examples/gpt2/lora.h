@@ -39,7 +39,7 @@ struct AdaptedLinear {
 
 // Adds A and B to every projection that a target names, and freezes all that was there. std::invalid_argument: a
 // target that names nothing, rank < 0, alpha not finite or not > 0.
-void add_adapters(std::vector<fsdp::UnitSpec>& units, const LoraOptions& options);
+void add_adapters(std::vector<fsdp::BlockSpec>& blocks, const LoraOptions& options);
 
 // `module` as it stands in the model: its weight, bias and, where add_adapters put one, its adapter.
 AdaptedLinear adapted_linear_use(const fsdp::ShardedModel& model, const std::string& module,

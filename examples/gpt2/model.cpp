@@ -14,11 +14,11 @@ namespace {
 
 std::string block_prefix(int64_t layer) { return "transformer.h." + std::to_string(layer) + "."; }
 
-std::vector<fsdp::UnitSpec> all_units(const Config& c, const std::vector<std::string>& freeze,
+std::vector<fsdp::BlockSpec> all_blocks(const Config& c, const std::vector<std::string>& freeze,
                                       const LoraOptions& lora) {
   const int64_t d = c.n_embd;
-  std::vector<fsdp::UnitSpec> units;
-  units.push_back(
+  std::vector<fsdp::BlockSpec> blocks;
+  blocks.push_back(
       {.name = "embeddings",
        .parameters = {{"transformer.wte.weight", {c.vocab_size, d}}, {"transformer.wpe.weight", {c.n_positions, d}}},
        .residency = fsdp::Residency::kKeep});
@@ -27,7 +27,7 @@ std::vector<fsdp::UnitSpec> all_units(const Config& c, const std::vector<std::st
   const auto projection = dp::row_split(/*stored_transposed=*/true);
   for (int64_t layer = 0; layer < c.n_layer; ++layer) {
     const std::string h = block_prefix(layer);
-    units.push_back({.name = h.substr(0, h.size() - 1),
+    blocks.push_back({.name = h.substr(0, h.size() - 1),
                      .parameters = {{h + "ln_1.weight", {d}},
                                     {h + "ln_1.bias", {d}},
                                     {h + "attn.c_attn.weight", {d, 3 * d}, true, qkv.weight},
@@ -42,16 +42,16 @@ std::vector<fsdp::UnitSpec> all_units(const Config& c, const std::vector<std::st
                                     {h + "mlp.c_proj.bias", {d}}},
                      .residency = fsdp::Residency::kRegather});
   }
-  units.push_back({.name = "end",
+  blocks.push_back({.name = "end",
                    .parameters = {{"transformer.ln_f.weight", {d}}, {"transformer.ln_f.bias", {d}}},
                    .residency = fsdp::Residency::kKeep});
-  if (!c.tie_word_embeddings) units.back().parameters.push_back({"lm_head.weight", {c.vocab_size, d}});
+  if (!c.tie_word_embeddings) blocks.back().parameters.push_back({"lm_head.weight", {c.vocab_size, d}});
 
-  add_adapters(units, lora);
+  add_adapters(blocks, lora);
   for (const std::string& pattern : freeze) {
     bool matched = false;
-    for (auto& unit : units) {
-      for (auto& parameter : unit.parameters) {
+    for (auto& block : blocks) {
+      for (auto& parameter : block.parameters) {
         if (::fnmatch(pattern.c_str(), parameter.name.c_str(), 0) != 0) continue;
         parameter.trainable = false;
         matched = true;
@@ -60,7 +60,7 @@ std::vector<fsdp::UnitSpec> all_units(const Config& c, const std::vector<std::st
     if (!matched)
       throw std::invalid_argument("--freeze must match at least one parameter, '" + pattern + "' matches none");
   }
-  return units;
+  return blocks;
 }
 
 // Before anything is cut, so that the message speaks of heads and not of columns.
@@ -82,19 +82,19 @@ fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& c, const ModelOptions& optio
 
 }  // namespace
 
-std::vector<fsdp::UnitSpec> unit_specs(const Config& config, const std::vector<std::string>& freeze,
+std::vector<fsdp::BlockSpec> block_specs(const Config& config, const std::vector<std::string>& freeze,
                                        const ModelOptions& options) {
-  auto units = all_units(config, freeze, options.lora);
-  for (size_t u = 0; u < std::min(units.size(), options.residency.size()); ++u) {
-    units[u].residency = options.residency[u];
+  auto blocks = all_blocks(config, freeze, options.lora);
+  for (size_t u = 0; u < std::min(blocks.size(), options.residency.size()); ++u) {
+    blocks[u].residency = options.residency[u];
   }
-  return units;
+  return blocks;
 }
 
 Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze, const ModelOptions& options)
     : config_(config),
       options_(options),
-      model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config, options), unit_specs(config, freeze, options),
+      model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config, options), block_specs(config, freeze, options),
                                                   options.compute_dtype)) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
@@ -163,7 +163,7 @@ at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder
     const auto body = [this, layer, attention, recorder, units = batch.segments](const at::Tensor& input) {
       return block(blocks_[static_cast<size_t>(layer)], input, units, *attention, recorder);
     };
-    x = fsdp::run_unit(*model_, layer + 1, next, previous, x, body,
+    x = fsdp::run_block(*model_, layer + 1, next, previous, x, body,
                        options_.activation_checkpointing ? fsdp::Activations::kRecompute : fsdp::Activations::kStore);
   }
   return x;

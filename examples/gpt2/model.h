@@ -30,12 +30,12 @@ struct ModelOptions {
   // per-unit norms and sums are float32 either way.
   at::ScalarType compute_dtype = at::kFloat;
   int64_t head_tile_bytes = dp::kHeadTileBytes;  // where a plan has the head recomputed
-  // By unit, from a step plan; nothing: embeddings and end are kept gathered, blocks are gathered again.
+  // By block, from a step plan. Empty: embeddings and end stay gathered, transformer layers are gathered again.
   std::vector<fsdp::Residency> residency;
 };
 
-// The model's units and parameters, before anything is cut or allocated. Throws as the constructor of Gpt2 does.
-std::vector<fsdp::UnitSpec> unit_specs(const Config& config, const std::vector<std::string>& freeze,
+// The model's blocks and parameters, before anything is cut or allocated. Throws as the constructor of Gpt2 does.
+std::vector<fsdp::BlockSpec> block_specs(const Config& config, const std::vector<std::string>& freeze,
                                        const ModelOptions& options);
 
 class Gpt2 {
@@ -50,7 +50,7 @@ class Gpt2 {
   const LoraOptions& lora() const { return options_.lora; }
   fsdp::ShardedModel& parameters() { return *model_; }
 
-  // The units that stay gathered while a step lives. Take before forward, drop after backward.
+  // The blocks that stay gathered while a step lives. Take before forward, drop after backward.
   std::vector<fsdp::Lease> resident();
 
   // Batches come from anywhere, and their results are on the model's device.

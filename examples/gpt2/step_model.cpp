@@ -23,7 +23,7 @@ bool is_product(const fsdp::ParameterSpec& parameter, const Config& config) {
 
 }  // namespace
 
-std::vector<dp::PlannedUnit> planned_units(const Config& config, const std::vector<fsdp::UnitSpec>& specs,
+std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::vector<fsdp::BlockSpec>& specs,
                                            const ModelOptions& options, int64_t model_ranks) {
   const auto value_bytes = static_cast<double>(options.compute_dtype == at::kFloat ? 4 : 2);
   const double d = static_cast<double>(config.n_embd), inner = static_cast<double>(config.n_inner);
@@ -33,38 +33,38 @@ std::vector<dp::PlannedUnit> planned_units(const Config& config, const std::vect
   // rows, twice, and of the stream.
   const double block = value_bytes * (5 * d + (4 * d + 2 * inner) / ranks);
   const double working = value_bytes * (2 * inner / ranks + d);
-  std::vector<dp::PlannedUnit> units;
+  std::vector<dp::PlannedBlock> blocks;
   for (size_t u = 0; u < specs.size(); ++u) {
-    const fsdp::UnitSpec& spec = specs[u];
-    dp::PlannedUnit unit{.name = spec.name, .always_gathered = spec.residency == fsdp::Residency::kKeep};
+    const fsdp::BlockSpec& spec = specs[u];
+    dp::PlannedBlock block{.name = spec.name, .always_gathered = spec.residency == fsdp::Residency::kKeep};
     for (const auto& parameter : spec.parameters) {
       const int64_t count = elements(parameter, model_ranks);
-      unit.parameters += count;
-      unit.trainable += parameter.trainable ? count : 0;
+      block.parameters += count;
+      block.trainable += parameter.trainable ? count : 0;
       if (!is_product(parameter, config)) continue;
       // The head is stored [outputs, inputs], all others the other way round.
       const bool head = parameter.name == "lm_head.weight" || parameter.name == "transformer.wte.weight";
       const int64_t outputs = parameter.shape[head ? 0 : 1];
-      unit.matrices.push_back(
+      block.matrices.push_back(
           {.parameter = parameter.name, .shape = {.inputs = count / outputs, .outputs = outputs}, .head = head});
     }
     const bool end = u + 1 == specs.size();
     if (u > 0 && !end) {
-      unit.activation_bytes = options.activation_checkpointing ? value_bytes * d : block;
-      unit.working_bytes = working + (options.activation_checkpointing ? block : 0);
+      block.activation_bytes = options.activation_checkpointing ? value_bytes * d : block;
+      block.working_bytes = working + (options.activation_checkpointing ? block : 0);
     } else if (end) {
-      unit.activation_bytes = 4 * static_cast<double>(config.vocab_size) + value_bytes * 2 * d;  // probabilities
-      unit.working_bytes = value_bytes * 2 * d;
+      block.activation_bytes = 4 * static_cast<double>(config.vocab_size) + value_bytes * 2 * d;  // probabilities
+      block.working_bytes = value_bytes * 2 * d;
     }
-    units.push_back(std::move(unit));
+    blocks.push_back(std::move(block));
   }
-  // A tied head is computed at the end, with a matrix of the first unit.
-  if (config.tie_word_embeddings && !units.empty() && !units.front().matrices.empty()) {
-    units.back().matrices.push_back(units.front().matrices.front());
-    units.back().matrices.back().used_twice = true;
-    units.front().matrices.erase(units.front().matrices.begin());
+  // A tied head is computed at the end, with a matrix of the first block.
+  if (config.tie_word_embeddings && !blocks.empty() && !blocks.front().matrices.empty()) {
+    blocks.back().matrices.push_back(blocks.front().matrices.front());
+    blocks.back().matrices.back().used_twice = true;
+    blocks.front().matrices.erase(blocks.front().matrices.begin());
   }
-  return units;
+  return blocks;
 }
 
 dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows) {
@@ -83,25 +83,25 @@ void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, con
 
 std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan) {
   std::vector<fsdp::Residency> residency;
-  for (const auto& choice : plan.units) residency.push_back(choice.residency);
+  for (const auto& choice : plan.blocks) residency.push_back(choice.residency);
   return residency;
 }
 
 dp::ClipperOptions clipper_options(const PlannedStep& step, const fsdp::ShardedModel& model) {
-  const auto& [units, shape, plan] = step;
+  const auto& [blocks, shape, plan] = step;
   dp::ClipperOptions options;
   options.planned_recording.resize(model.parameters().size());
-  for (size_t u = 0; u < units.size(); ++u) {
-    for (size_t m = 0; m < units[u].matrices.size(); ++m) {
-      options.planned_recording[model.parameter(units[u].matrices[m].parameter).id()] = plan.units[u].recording[m];
+  for (size_t u = 0; u < blocks.size(); ++u) {
+    for (size_t m = 0; m < blocks[u].matrices.size(); ++m) {
+      options.planned_recording[model.parameter(blocks[u].matrices[m].parameter).id()] = plan.blocks[u].recording[m];
     }
   }
-  options.reduce_each.resize(model.groups().size(), false);
+  options.streamed.resize(model.groups().size(), false);
   for (const auto& group : model.groups()) {
     if (!group->trainable()) continue;
-    const auto unit = static_cast<size_t>(group->unit());
-    options.reduce_each[static_cast<size_t>(group->index())] =
-        plan.units[unit].gradients == dp::GradientFlow::kReduceEach;
+    const auto block = static_cast<size_t>(group->block());
+    options.streamed[static_cast<size_t>(group->index())] =
+        plan.blocks[block].gradients == dp::GradientFlow::kStreamed;
   }
   return options;
 }

@@ -1,4 +1,4 @@
-// Which buffer holds which unit, of which weight version, and for how many leases. Internal to this folder.
+// Which buffer holds which block, of which weight version, and for how many leases. Internal to this folder.
 #pragma once
 
 #include <memory>
@@ -9,17 +9,17 @@
 
 namespace ghostshard::fsdp {
 
-class UnitBuffers {
+class BlockBuffers {
  public:
-  UnitBuffers(Mesh& mesh, const std::vector<UnitSpec>& specs, const std::vector<std::unique_ptr<FlatGroup>>& groups,
+  BlockBuffers(Mesh& mesh, const std::vector<BlockSpec>& specs, const std::vector<std::unique_ptr<FlatGroup>>& groups,
               at::ScalarType compute_dtype);
 
-  void prefetch(int64_t unit);
-  void acquire(int64_t unit);
-  void release(int64_t unit);
-  bool gathered(int64_t unit) const;
-  // The unit could be acquired now: nobody else leases its buffer.
-  bool available(int64_t unit) const;
+  void prefetch(int64_t block);
+  void acquire(int64_t block);
+  void release(int64_t block);
+  bool gathered(int64_t block) const;
+  // The block could be acquired now: nobody else leases its buffer.
+  bool available(int64_t block) const;
   const at::Tensor& flat(const FlatGroup& group) const { return flat_[static_cast<size_t>(group.index())]; }
   void invalidate();  // waits for gathers, then marks all contents out of date
   void wait_for_gathers();
@@ -27,32 +27,32 @@ class UnitBuffers {
 
   // Releases are ignored where the leases they belong to were taken back (another epoch).
   uint64_t epoch() const { return epoch_; }
-  void release_of_epoch(int64_t unit, uint64_t epoch) noexcept;
+  void release_of_epoch(int64_t block, uint64_t epoch) noexcept;
   void reset_leases();
 
  private:
   struct Slot {
-    int64_t owner = -1;    // unit whose weights it holds or is receiving
+    int64_t owner = -1;    // block whose weights it holds or is receiving
     int64_t version = -1;  // of the weights
     std::vector<std::unique_ptr<PendingCollective>> pending;
     at::Tensor memory;  // undefined with one rank
   };
-  struct Unit {
+  struct Block {
     std::string name;
     size_t slot = 0;
     int64_t leases = 0;
     std::vector<const FlatGroup*> groups;
   };
 
-  Unit& unit_at(int64_t unit);
-  const Unit& unit_at(int64_t unit) const;
-  bool current(int64_t unit) const;  // there or under way
+  Block& block_at(int64_t block);
+  const Block& block_at(int64_t block) const;
+  bool current(int64_t block) const;  // there or under way
   void wait_for(Slot& slot);
   // This rank's shard in the compute dtype, rounded once per weight version; the shard itself where that is float32.
   at::Tensor outgoing(const FlatGroup& group);
 
   Mesh& mesh_;
-  std::vector<Unit> units_;
+  std::vector<Block> blocks_;
   std::vector<Slot> slots_;
   std::vector<at::Tensor> flat_;  // [flat_size] by group index: views of slots, or the shards themselves
   at::ScalarType compute_dtype_;

@@ -19,7 +19,7 @@ namespace {
 using testing::HasSubstr;
 using tests::run_ranks;
 
-std::vector<UnitSpec> some_units(bool frozen = true) {
+std::vector<BlockSpec> some_blocks(bool frozen = true) {
   return {{"a", {{"a.w", {23, 7}}, {"a.b", {7}}, {"a.f", {5}, !frozen}}},
           {"b", {{"b/b@1", {101}}, {"b.w", {3, 3, 3}}}},
           {"c",
@@ -86,7 +86,7 @@ class Checkpoints : public testing::Test {
     Weights result;
     std::mutex mutex;
     tests::run_mesh(shape, [&](Mesh& mesh) {
-      ShardedModel model(mesh, some_units());
+      ShardedModel model(mesh, some_blocks());
       for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, wave(*parameter, 0.5));
       const auto optimizer = make(rule, model);
       take_steps(model, *optimizer, 0, 3);
@@ -103,7 +103,7 @@ class Checkpoints : public testing::Test {
     std::string message;
     std::mutex mutex;
     run_ranks(2, [&](Mesh& mesh) {
-      ShardedModel model(mesh, some_units(frozen));
+      ShardedModel model(mesh, some_blocks(frozen));
       const auto optimizer = make(rule, model);
       try {
         load_checkpoint(model, *optimizer, list_checkpoints(folder_).at(0));
@@ -139,7 +139,7 @@ TEST_P(Layouts, GoOnToTheBitWhereTheCheckpointWasTaken) {
   EXPECT_EQ(found[0].world_size, writers.ranks());
   EXPECT_EQ(found[0].files.size(), static_cast<size_t>(writers.ranks()));
   tests::run_mesh(MeshShape::parse(loaded_by), [&](Mesh& mesh) {
-    ShardedModel model(mesh, some_units());
+    ShardedModel model(mesh, some_blocks());
     const auto optimizer = make(rule, model);
     load_checkpoint(model, *optimizer, found[0]);
     EXPECT_EQ(optimizer->steps(), 3);
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Of, Layouts,
 // A mesh with replicas and parts writes every element once; any other mesh reads it.
 class Meshes : public Checkpoints, public testing::WithParamInterface<std::pair<const char*, const char*>> {};
 
-std::vector<UnitSpec> units_with_cut_parameters() {
+std::vector<BlockSpec> units_with_cut_parameters() {
   return {{"a",
            {{"a.columns", {6, 8}, true, {.extent = 1, .sections = 2}},
             {"a.rows", {8, 5}, true, {.extent = 0}},
@@ -222,7 +222,7 @@ TEST_F(Checkpoints, APartialFolderIsNoCheckpointAndGoesWithTheNextPruning) {
 
 TEST_F(Checkpoints, PruningKeepsTheNewest) {
   const auto mesh = Mesh::single();
-  ShardedModel model(*mesh, some_units());
+  ShardedModel model(*mesh, some_blocks());
   const auto optimizer = make("sgd", model);
   for (const int64_t step : {9, 10, 100, 11}) write_checkpoint(model, *optimizer, folder_, step, {});
   prune_checkpoints(folder_, 2);
@@ -235,7 +235,7 @@ TEST_F(Checkpoints, PruningKeepsTheNewest) {
 TEST_F(Checkpoints, WritingAStepAgainReplacesIt) {
   five_steps("sgd", 1);
   const auto mesh = Mesh::single();
-  ShardedModel model(*mesh, some_units());
+  ShardedModel model(*mesh, some_blocks());
   const auto optimizer = make("sgd", model);
   write_checkpoint(model, *optimizer, folder_, 3, {{"who", "another"}});
   ASSERT_EQ(list_checkpoints(folder_).size(), 1U);
@@ -293,7 +293,7 @@ TEST_F(Checkpoints, AFullDiskIsEveryRanksFailureAndLeavesTheOlderOneAlone) {
   const rlimit limit{1000, before.rlim_max};
   std::atomic<int> told{0};
   run_ranks(2, [&](Mesh& mesh) {
-    ShardedModel model(mesh, some_units());
+    ShardedModel model(mesh, some_blocks());
     const auto optimizer = make("adamw", model);
     mesh.control().barrier();
     if (mesh.rank() == 0) ::setrlimit(RLIMIT_FSIZE, &limit);
@@ -319,7 +319,7 @@ TEST_F(Checkpoints, AFileInPlaceOfTheFolderIsEveryRanksFailure) {
   std::ofstream(folder_ / "file") << "x";
   std::atomic<int> told{0};
   run_ranks(2, [&](Mesh& mesh) {
-    ShardedModel model(mesh, some_units());
+    ShardedModel model(mesh, some_blocks());
     const auto optimizer = make("sgd", model);
     EXPECT_THROW(write_checkpoint(model, *optimizer, folder_ / "file", 1, {}), AgreedFailure);
     ++told;

@@ -9,7 +9,7 @@ namespace ghostshard::fsdp {
 namespace {
 using tests::run_ranks;
 
-std::vector<UnitSpec> units() {
+std::vector<BlockSpec> blocks() {
   return {{"kept", {{"table", {37, 8}}, {"fixed", {5}, false}}, Residency::kKeep},
           {"one", {{"w1", {8, 24}}, {"b1", {24}}}},
           {"two", {{"w2", {24, 8}}}},
@@ -28,14 +28,14 @@ INSTANTIATE_TEST_SUITE_P(ranks, ComputeDtype, testing::Values(1, 2, 3));
 
 TEST_P(ComputeDtype, values_are_the_master_weights_rounded_once) {
   run_ranks(GetParam(), [](Mesh& mesh) {
-    ShardedModel model(mesh, units(), at::kBFloat16);
+    ShardedModel model(mesh, blocks(), at::kBFloat16);
     fill(model);
     for (int round = 0; round < 2; ++round) {
       for (const auto& parameter : model.parameters()) {
         const at::Tensor master = model.whole_parameter(*parameter);
         EXPECT_EQ(master.scalar_type(), at::kFloat);
         EXPECT_FALSE(at::equal(master, master.to(at::kBFloat16).to(at::kFloat))) << "the test needs digits to lose";
-        const Lease lease(model, parameter->unit());
+        const Lease lease(model, parameter->block());
         EXPECT_EQ(parameter->value().scalar_type(), at::kBFloat16);
         EXPECT_TRUE(at::equal(parameter->value(), master.to(at::kBFloat16))) << parameter->name();
       }
@@ -47,10 +47,10 @@ TEST_P(ComputeDtype, values_are_the_master_weights_rounded_once) {
 TEST_P(ComputeDtype, half_the_bytes_travel) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     const auto bytes_of = [&](at::ScalarType type) {
-      ShardedModel model(mesh, units(), type);
+      ShardedModel model(mesh, blocks(), type);
       fill(model);
       const int64_t before = mesh.gather().bytes_sent();
-      for (int64_t u = 0; u < model.unit_count(); ++u) const Lease lease(model, u);
+      for (int64_t u = 0; u < model.block_count(); ++u) const Lease lease(model, u);
       return mesh.gather().bytes_sent() - before;
     };
     EXPECT_EQ(2 * bytes_of(at::kBFloat16), bytes_of(at::kFloat));
@@ -59,7 +59,7 @@ TEST_P(ComputeDtype, half_the_bytes_travel) {
 
 TEST_P(ComputeDtype, steps_too_small_for_bfloat16_add_up_in_the_master_weights) {
   run_ranks(GetParam(), [](Mesh& mesh) {
-    ShardedModel model(mesh, units(), at::kBFloat16);
+    ShardedModel model(mesh, blocks(), at::kBFloat16);
     for (const auto& parameter : model.parameters()) {
       model.set_parameter(*parameter, at::ones(parameter->shape()));
     }
@@ -72,20 +72,20 @@ TEST_P(ComputeDtype, steps_too_small_for_bfloat16_add_up_in_the_master_weights) 
     const Parameter& weight = model.parameter("w2");
     for (int step = 0; step < 32; ++step) {
       optimizer->step(gradient, 0x1p-12);
-      const Lease lease(model, weight.unit());
+      const Lease lease(model, weight.block());
       if (step == 0) {
         EXPECT_EQ(weight.value().flatten()[0].item<float>(), 1.0F);
       }
     }
-    const Lease lease(model, weight.unit());
+    const Lease lease(model, weight.block());
     EXPECT_EQ(weight.value().flatten()[0].item<float>(), 1.0F - 0x1p-7F);
   });
 }
 
 TEST(ComputeDtypes, other_dtypes_are_refused) {
   const auto mesh = Mesh::single();
-  EXPECT_THROW(ShardedModel(*mesh, units(), at::kHalf), std::invalid_argument);
-  EXPECT_THROW(ShardedModel(*mesh, units(), at::kDouble), std::invalid_argument);
+  EXPECT_THROW(ShardedModel(*mesh, blocks(), at::kHalf), std::invalid_argument);
+  EXPECT_THROW(ShardedModel(*mesh, blocks(), at::kDouble), std::invalid_argument);
 }
 
 }  // namespace

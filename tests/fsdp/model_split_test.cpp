@@ -93,7 +93,7 @@ TEST_P(SplitModels, take_and_give_back_whole_parameters) {
                                      .view(parameter->whole_shape());
       model.set_parameter(*parameter, content);
       EXPECT_TRUE(at::equal(model.whole_parameter(*parameter), content)) << parameter->name();
-      const Lease lease(model, parameter->unit());
+      const Lease lease(model, parameter->block());
       EXPECT_EQ(parameter->value().sizes(), at::IntArrayRef(parameter->shape()));
       EXPECT_EQ(parameter->cut(), mesh.shape().model > 1 && parameter->name() != "whole");
     }

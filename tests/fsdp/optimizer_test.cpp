@@ -11,7 +11,7 @@ namespace ghostshard::fsdp {
 namespace {
 using tests::run_ranks;
 
-std::vector<UnitSpec> some_units() {
+std::vector<BlockSpec> some_blocks() {
   return {{"a", {{"a.w", {23, 7}}, {"a.b", {7}}, {"a.f", {5}, false}}}, {"b", {{"b.b", {101}}, {"b.w", {3, 3, 3}}}}};
 }
 
@@ -87,7 +87,7 @@ TEST_P(Optimizers, follow_the_slow_twin) {
   const auto& [param, ranks] = GetParam();
   constexpr int64_t kSteps = 5;
   run_ranks(ranks, [&, &param = param](Mesh& mesh) {
-    ShardedModel model(mesh, some_units());
+    ShardedModel model(mesh, some_blocks());
     for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, start_of(*parameter));
     const auto optimizer = param.make(model);
     ShardBuffers gradient(model);
@@ -116,7 +116,7 @@ TEST_P(Optimizers, follow_the_slow_twin) {
         const double weight = start[i].item<float>();
         const double expected =
             parameter->trainable() ? param.rule(weight, of_element, parameter->shape().size() >= 2) : weight;
-        // Each step rounds a handful of numbers of size about 1 in float32 (unit 2^-24): eight roundings a step, on
+        // Each step rounds a handful of numbers of size about 1 in float32 (block 2^-24): eight roundings a step, on
         // moments that were rounded in the steps before.
         ASSERT_NEAR(found[i].item<float>(), expected, 8 * kSteps * std::pow(2.0, -24)) << parameter->name() << " " << i;
       }
@@ -133,7 +133,7 @@ TEST_P(Optimizers, follow_the_slow_twin) {
 
 TEST(Optimizer, ends_what_is_gathered) {
   const auto mesh = Mesh::single();
-  ShardedModel model(*mesh, some_units());
+  ShardedModel model(*mesh, some_blocks());
   { const Lease lease(model, 0); }
   EXPECT_TRUE(model.gathered(0));
   make_sgd(model, {})->step(ShardBuffers(model), 0.1);
@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(WrongOptimizers, are_refused) {
   const auto mesh = Mesh::single();
-  ShardedModel model(*mesh, some_units());
+  ShardedModel model(*mesh, some_blocks());
   EXPECT_THROW(GetParam().make(model), std::invalid_argument);
 }
 

@@ -13,7 +13,7 @@ namespace ghostshard::fsdp {
 namespace {
 using tests::run_ranks;
 
-std::vector<UnitSpec> some_units() {
+std::vector<BlockSpec> some_blocks() {
   return {{"a", {{"a.w", {5, 7}}, {"a.f", {3}, false}}},
           {"b", {{"b.w", {101}}}},
           {"c", {{"c.f", {4}, false}}},
@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(ranks, ReduceScatters, testing::Values(1, 2, 3, 4));
 
 TEST_P(ReduceScatters, add_to_the_owners_values_in_rank_order) {
   run_ranks(GetParam(), [](Mesh& mesh) {
-    ShardedModel model(mesh, some_units());
+    ShardedModel model(mesh, some_blocks());
     GradientBuffers gradients(model);
     ShardBuffers own(model);
     ReduceScatter reduce(model);
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(, ReplicatedReduceScatters, testing::Values("2x1x1", "2
 
 TEST_P(ReplicatedReduceScatters, count_starting_values_once_and_end_with_the_same_bits) {
   tests::run_mesh(MeshShape::parse(GetParam()), [](Mesh& mesh) {
-    ShardedModel model(mesh, some_units());
+    ShardedModel model(mesh, some_blocks());
     GradientBuffers gradients(model);
     ShardBuffers own(model);
     ReduceScatter reduce(model);
@@ -104,7 +104,7 @@ TEST_P(ReplicatedReduceScatters, count_starting_values_once_and_end_with_the_sam
 
 TEST(ReduceScatter, refuses_what_would_mix_up_groups) {
   run_ranks(2, [](Mesh& mesh) {
-    ShardedModel model(mesh, some_units());
+    ShardedModel model(mesh, some_blocks());
     const GradientBuffers gradients(model);
     const ShardBuffers own(model);
     ReduceScatter reduce(model);
@@ -123,7 +123,7 @@ TEST(ReduceScatter, refuses_what_would_mix_up_groups) {
 
 TEST(ReduceScatter, buffers_know_their_groups) {
   const auto mesh = Mesh::single();
-  const ShardedModel model(*mesh, some_units());
+  const ShardedModel model(*mesh, some_blocks());
   GradientBuffers gradients(model);
   ShardBuffers own(model);
   EXPECT_THROW(gradients.flat(*model.groups()[1]), std::invalid_argument);
@@ -139,19 +139,19 @@ TEST(ReduceScatter, buffers_know_their_groups) {
 
 TEST(ReduceScatter, groups_in_turn_have_a_buffer_only_in_their_turn) {
   const auto mesh = Mesh::single();
-  const ShardedModel model(*mesh, some_units());
+  const ShardedModel model(*mesh, some_blocks());
   const FlatGroup &a = *model.groups()[0], &b = *model.groups()[2];
   GradientBuffers gradients(model, {true, false, false});
   EXPECT_THROW(gradients.flat(a), std::invalid_argument) << "closed";
-  EXPECT_THROW(gradients.open_turn(b), std::logic_error) << "stands whole";
-  at::Tensor message = gradients.open_turn(a);
+  EXPECT_THROW(gradients.open_streamed(b), std::logic_error) << "stands whole";
+  at::Tensor message = gradients.open_streamed(a);
   gradients.flat(a).fill_(1);
   EXPECT_EQ(message.sum().item<float>(), static_cast<float>(a.plan().buffer_size())) << "the same memory";
-  EXPECT_TRUE(gradients.open_turn(a).is_same(message)) << "open already";
-  gradients.close_turn(a);
+  EXPECT_TRUE(gradients.open_streamed(a).is_same(message)) << "open already";
+  gradients.close_streamed(a);
   EXPECT_THROW(gradients.flat(a), std::invalid_argument) << "closed again";
   EXPECT_EQ(message.use_count(), 1) << "nobody else keeps the memory";
-  EXPECT_EQ(gradients.open_turn(a).abs().sum().item<float>(), 0) << "a new turn begins with zeros";
+  EXPECT_EQ(gradients.open_streamed(a).abs().sum().item<float>(), 0) << "a new turn begins with zeros";
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-// One block, in Hugging Face's layouts: matrices of GPT-2 are stored [inputs, outputs].
+// One granule, in Hugging Face's layouts: matrices of GPT-2 are stored [inputs, outputs].
 const Shapes kGpt2XlBlock = {{1600}, {1600}, {1600, 4800}, {4800}, {1600, 1600}, {1600},
                              {1600}, {1600}, {1600, 6400}, {6400}, {6400, 1600}, {1600}};
 const Shapes kGpt2XlEmbeddings = {{50257, 1600}, {1024, 1600}};
@@ -30,7 +30,7 @@ Shapes experts(Shapes rest, int64_t count, int64_t width, int64_t inner) {
   return rest;
 }
 
-// Mixtral 8x7B; and DeepSeek-V3, whose 257 experts make a unit of 782 tensors.
+// Mixtral 8x7B; and DeepSeek-V3, whose 257 experts make a block of 782 tensors.
 const Shapes kMixtralLayer =
     experts({{4096, 4096}, {1024, 4096}, {1024, 4096}, {4096, 4096}, {8, 4096}, {4096}, {4096}}, 8, 4096, 14336);
 const Shapes kDeepSeekLayer = experts({{1536, 7168},
@@ -63,7 +63,7 @@ int64_t smallest_conceivable(const std::vector<TensorSpec>& specs, int64_t ranks
   for (int64_t size = (total + ranks - 1) / ranks;;) {
     int64_t multiple = 16;
     for (const TensorSpec& spec : specs) {
-      if (spec.numel() > 2 * size) multiple = std::lcm(multiple, spec.block);
+      if (spec.numel() > 2 * size) multiple = std::lcm(multiple, spec.granule);
     }
     if (size % multiple == 0) return size;
     size = (size / multiple + 1) * multiple;
@@ -83,7 +83,7 @@ void expect_sound(const ShardPlan& plan) {
       ASSERT_GT(range.count, 0);
       ASSERT_GE(range.shard_offset, end);
       ASSERT_EQ(plan.offset(range.tensor) + range.first, rank * plan.shard_size() + range.shard_offset);
-      ASSERT_EQ(range.first % spec.block, 0) << spec.name << ": a block is cut";
+      ASSERT_EQ(range.first % spec.granule, 0) << spec.name << ": a granule is cut";
       next[t] = range.first + range.count;
       end = range.shard_offset + range.count;
     }
@@ -100,7 +100,7 @@ struct ScaleCase {
   int64_t too_many;  // ranks from which on no plan at all stays under 3 %; 0: not looked for
 };
 
-// The world sizes up to which a plan by rows is worth having. Beyond, a shard holds so few blocks that rounding it up
+// The world sizes up to which a plan by rows is worth having. Beyond, a shard holds so few granules that rounding it up
 // to whole ones costs more than 3 %, whatever the planner; ShardedModel then cuts between elements.
 class RealModels : public testing::TestWithParam<ScaleCase> {};
 INSTANTIATE_TEST_SUITE_P(
@@ -154,25 +154,25 @@ TEST_P(RandomGroups, are_sound_on_any_number_of_ranks) {
   for (int repeat = 0; repeat < 40; ++repeat) {
     const int64_t ranks = upto(upto(2) == 1 ? 16 : 10000), count = upto(40), width = upto(300);
     std::vector<TensorSpec> specs;
-    int64_t total = 0, multiple = 16, longest_block = 1;
+    int64_t total = 0, multiple = 16, longest_granule = 1;
     for (int64_t t = 0; t < count; ++t) {
       // Multiples of one width, as models have them, and now and then anything.
       const int64_t row = upto(5) == 1 ? upto(500) : width * upto(4);
       const int64_t rows = upto(400);
-      const int64_t blocks[] = {1, row, rows % 4 == 0 ? 4 * row : row, rows * row};
-      specs.push_back({std::string("t").append(std::to_string(t)), {rows, row}, blocks[upto(4) - 1]});
+      const int64_t granules[] = {1, row, rows % 4 == 0 ? 4 * row : row, rows * row};
+      specs.push_back({std::string("t").append(std::to_string(t)), {rows, row}, granules[upto(4) - 1]});
       total += rows * row;
-      longest_block = std::max(longest_block, specs.back().block);
-      multiple = std::lcm(multiple, specs.back().block) > 1'000'000'000 ? 1'000'000'000
-                                                                        : std::lcm(multiple, specs.back().block);
+      longest_granule = std::max(longest_granule, specs.back().granule);
+      multiple = std::lcm(multiple, specs.back().granule) > 1'000'000'000 ? 1'000'000'000
+                                                                        : std::lcm(multiple, specs.back().granule);
     }
     const ShardPlan plan = ShardPlan::make(specs, ranks);
     ASSERT_NO_FATAL_FAILURE(expect_sound(plan)) << "seed " << GetParam() << ", repeat " << repeat;
     EXPECT_GE(plan.shard_size(), (total + ranks - 1) / ranks);
-    // Everything on one shard is always a plan; so is a multiple of all blocks that leaves room to start each tensor
-    // at a block of its own.
+    // Everything on one shard is always a plan; so is a multiple of all granules that leaves room to start each tensor
+    // at a granule of its own.
     const int64_t one_shard = (total + 15) / 16 * 16;
-    const int64_t generous = ((total + count * longest_block + ranks - 1) / ranks / multiple + 1) * multiple;
+    const int64_t generous = ((total + count * longest_granule + ranks - 1) / ranks / multiple + 1) * multiple;
     EXPECT_LE(plan.shard_size(), multiple < 1'000'000'000 ? std::min(one_shard, generous) : one_shard)
         << "seed " << GetParam() << ", repeat " << repeat;
   }

@@ -31,7 +31,7 @@ int64_t smallest_size_by_trying(const PlanCase& plan) {
       for (; !placed && offset + n <= size * plan.ranks; ++offset) {
         placed = true;
         for (int64_t boundary = size; boundary < size * plan.ranks; boundary += size) {
-          if (boundary > offset && boundary < offset + n && (boundary - offset) % spec.block != 0) placed = false;
+          if (boundary > offset && boundary < offset + n && (boundary - offset) % spec.granule != 0) placed = false;
         }
       }
       if (!placed) {
@@ -60,8 +60,8 @@ void expect_sound(const ShardPlan& plan, int64_t alignment) {
       end = range.shard_offset + range.count;
       EXPECT_LE(end, plan.shard_size());
       EXPECT_EQ(plan.offset(range.tensor) + range.first, rank * plan.shard_size() + range.shard_offset);
-      EXPECT_EQ(range.first % spec.block, 0) << spec.name << ": a block is cut at its start";
-      EXPECT_EQ((range.first + range.count) % spec.block, 0) << spec.name << ": a block is cut at its end";
+      EXPECT_EQ(range.first % spec.granule, 0) << spec.name << ": a granule is cut at its start";
+      EXPECT_EQ((range.first + range.count) % spec.granule, 0) << spec.name << ": a granule is cut at its end";
       for (int64_t i = range.first; i < range.first + range.count; ++i) {
         ++times[static_cast<size_t>(range.tensor)].at(static_cast<size_t>(i));
       }
@@ -108,8 +108,8 @@ TEST_P(RandomShardPlans, are_sound_and_smallest) {
     PlanCase plan{.name = "", .specs = {}, .ranks = upto(6), .alignment = upto(4)};
     const int64_t count = upto(6);
     for (int64_t t = 0; t < count; ++t) {
-      const int64_t block = upto(7), blocks = upto(9);
-      plan.specs.push_back({std::string("t").append(std::to_string(t)), {blocks, block}, upto(3) == 1 ? 1 : block});
+      const int64_t granule = upto(7), granules = upto(9);
+      plan.specs.push_back({std::string("t").append(std::to_string(t)), {granules, granule}, upto(3) == 1 ? 1 : granule});
     }
     const ShardPlan made = ShardPlan::make(plan.specs, plan.ranks, plan.alignment);
     expect_sound(made, plan.alignment);
@@ -119,7 +119,7 @@ TEST_P(RandomShardPlans, are_sound_and_smallest) {
 
 TEST(ShardPlan, of_a_gpt2_block_by_rows_wastes_little) {
   const int64_t d = 768;
-  const std::vector<TensorSpec> block = {{"ln_1.weight", {d}, 1},
+  const std::vector<TensorSpec> granule = {{"ln_1.weight", {d}, 1},
                                          {"ln_1.bias", {d}, 1},
                                          {"attn.weight", {d, 3 * d}, 3 * d},
                                          {"attn.bias", {3 * d}, 1},
@@ -133,7 +133,7 @@ TEST(ShardPlan, of_a_gpt2_block_by_rows_wastes_little) {
                                          {"fc_proj.bias", {d}, 1}};
   // (On 64 ranks the three row lengths force shards of a multiple of 9216 elements and 8 % of padding.)
   for (const int64_t ranks : {2, 3, 4, 8}) {
-    const ShardPlan plan = ShardPlan::make(block, ranks);
+    const ShardPlan plan = ShardPlan::make(granule, ranks);
     expect_sound(plan, 16);
     EXPECT_LT(static_cast<double>(plan.padding()), 0.03 * static_cast<double>(plan.flat_size())) << ranks << " ranks";
   }

@@ -18,7 +18,7 @@ struct Case {
   int64_t heads = 3;
   gpt2::ModelOptions options = {};
   std::vector<int64_t> texts_per_unit = {};
-  bool reduce_each = false;  // with every microbatch, sums never stand whole
+  bool streamed = false;  // with every microbatch, sums never stand whole
   bool two_pass = false;     // every matrix but a tied one
   dp::Clipping clipping = dp::Clipping::kFlat;
   int64_t head_tile = 0;  // the head is recomputed by tiles of so many bytes
@@ -65,9 +65,9 @@ const Case kCases[] = {
      .freeze = {"transformer.w*", "transformer.h.1.*"},
      .microbatch = 4,
      .mesh = "1x2x1"},
-    {.name = "one_rank_reduce_each", .microbatch = 3, .reduce_each = true},
-    {.name = "two_ranks_reduce_each", .microbatch = 2, .mesh = "1x2x1", .reduce_each = true},
-    {.name = "two_replicas_of_two_reduce_each", .microbatch = 2, .mesh = "2x2x1", .reduce_each = true},
+    {.name = "one_rank_streamed", .microbatch = 3, .streamed = true},
+    {.name = "two_ranks_streamed", .microbatch = 2, .mesh = "1x2x1", .streamed = true},
+    {.name = "two_replicas_of_two_streamed", .microbatch = 2, .mesh = "2x2x1", .streamed = true},
     {.name = "two_ranks_kept_gathered",
      .microbatch = 2,
      .mesh = "1x2x1",
@@ -84,7 +84,7 @@ const Case kCases[] = {
     {.name = "recomputed_head_in_one_tile", .microbatch = 1, .head_tile = int64_t{1} << 20},
     {.name = "recomputed_head_two_pass", .microbatch = 3, .two_pass = true, .head_tile = 1200},
     {.name = "recomputed_head_untied_two_pass", .tied = false, .two_pass = true, .head_tile = 1200},
-    {.name = "recomputed_head_reduce_each", .microbatch = 2, .mesh = "1x2x1", .reduce_each = true, .head_tile = 600},
+    {.name = "recomputed_head_streamed", .microbatch = 2, .mesh = "1x2x1", .streamed = true, .head_tile = 600},
     {.name = "recomputed_head_per_layer", .microbatch = 3, .clipping = dp::Clipping::kPerLayer, .head_tile = 1200},
     {.name = "recomputed_head_all_three_axes", .microbatch = 2, .mesh = "2x2x2", .heads = 4, .head_tile = 600},
     {.name = "recomputed_head_everything_clips", .clip_norm = 1e-3, .head_tile = 1200},
@@ -101,10 +101,10 @@ const Case kCases[] = {
      .freeze = {"transformer.w*", "transformer.h.1.*"},
      .clipping = dp::Clipping::kPerLayer},
     {.name = "per_layer_two_pass", .two_pass = true, .clipping = dp::Clipping::kPerLayer},
-    {.name = "per_layer_two_ranks_reduce_each",
+    {.name = "per_layer_two_ranks_streamed",
      .microbatch = 2,
      .mesh = "1x2x1",
-     .reduce_each = true,
+     .streamed = true,
      .clipping = dp::Clipping::kPerLayer},
     {.name = "per_layer_all_three_axes",
      .microbatch = 2,
@@ -172,7 +172,7 @@ const Case kBfloat16Cases[] = {
 
 dp::ClipperOptions clipper_options(const Case& c, const fsdp::ShardedModel& model) {
   dp::ClipperOptions options{.recording = c.recording};
-  if (c.reduce_each) options.reduce_each.assign(model.groups().size(), true);
+  if (c.streamed) options.streamed.assign(model.groups().size(), true);
   if (c.two_pass) {
     options.planned_recording.assign(model.parameters().size(), kernels::Recording::kTwoPass);
     if (c.tied) options.planned_recording[model.parameter("transformer.wte.weight").id()] = kernels::Recording::kReplay;

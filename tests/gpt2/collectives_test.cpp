@@ -134,16 +134,16 @@ TEST_P(Recorded, BytesOfAStepAreThoseOfTheFormulaAndOfAStepWithoutPrivacy) {
       whole += size;
       gradients += size;
       replicas += all_reduce_bytes(size, shape_.replicate, 4);
-      const bool block = group->unit() >= 1 && group->unit() <= blocks;
+      const bool block = group->block() >= 1 && group->block() <= blocks;
       if (!block) once += size;  // embeddings and end are kept for the whole step
       // Two buffers: the last two blocks are still there when backward begins, and the first two when it ends, which
       // the next microbatch's forward then finds.
       if (block) forward += size;
-      if (block && group->unit() <= blocks - 2) backward += size;
+      if (block && group->block() <= blocks - 2) backward += size;
     }
     int64_t first_two = 0;
     for (const auto& group : runner.model().parameters().groups()) {
-      if (group->unit() == 1 || group->unit() == 2) first_two += group->plan().shard_size();
+      if (group->block() == 1 || group->block() == 2) first_two += group->plan().shard_size();
     }
     const int64_t found_again = (microbatches - 1) * first_two;
     const int64_t gathered = once + microbatches * (forward + backward) - found_again;

@@ -20,7 +20,7 @@ Config sized(int64_t layers, int64_t width, bool tied) {
 // From the model's own list of parameters: matrices, but for tables that are only looked up.
 int64_t counted(const Config& config) {
   int64_t elements = 0;
-  for (const auto& unit : unit_specs(config, {}, {})) {
+  for (const auto& unit : block_specs(config, {}, {})) {
     for (const auto& parameter : unit.parameters) {
       const bool looked_up = parameter.name == "transformer.wpe.weight" ||
                              (parameter.name == "transformer.wte.weight" && !config.tie_word_embeddings);

@@ -17,7 +17,7 @@ constexpr double kSigma = 1.5;
 constexpr double kClip = 0.25;
 constexpr int64_t kExpectedBatch = 4;
 
-const std::vector<fsdp::UnitSpec> kUnits = {
+const std::vector<fsdp::BlockSpec> kUnits = {
     {.name = "first", .parameters = {{"a", {37, 11}}, {"b", {13}}, {"frozen", {5}, false}}},
     {.name = "second", .parameters = {{"c", {64, 33}}, {"d", {7}}}, .residency = fsdp::Residency::kKeep},
     // Cut over a model axis of up to four ranks, by columns in three sections and by rows; "r" is not cut.
@@ -41,7 +41,7 @@ std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, u
                                         .clip_norm = accountant::ClipNorm(kClip),
                                         .noise_multiplier = accountant::NoiseMultiplier(kSigma)});
     const auto key = key_of(key_byte);
-    auto clipper = plan.clipper(model, {.reduce_each = std::vector<bool>(each ? model.groups().size() : 0, true)});
+    auto clipper = plan.clipper(model, {.streamed = std::vector<bool>(each ? model.groups().size() : 0, true)});
     auto mechanism = plan.mechanism(model, key, nullptr);
     for (const auto& step : steps) {
       auto sum = clipper.begin(mechanism, step);
@@ -161,7 +161,7 @@ TEST(Mechanism, ChargesBeforeTheFirstReductionAndOnlyOnce) {
   const auto key = key_of(1);
   const auto path = std::filesystem::temp_directory_path() / ("ghostshard-charge-" + std::to_string(::getpid()));
   auto ledger = accountant::LedgerWriter::create(path, plan.ledger_header(key));
-  auto clipper = plan.clipper(model, {.reduce_each = std::vector<bool>(model.groups().size(), true)});
+  auto clipper = plan.clipper(model, {.streamed = std::vector<bool>(model.groups().size(), true)});
   auto mechanism = plan.mechanism(model, key, &ledger);
   EXPECT_THROW(clipper.begin(), std::logic_error) << "noise could not go in first";
   {

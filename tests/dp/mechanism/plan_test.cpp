@@ -202,7 +202,7 @@ struct TwoPasses : ::testing::TestWithParam<bool> {
   SingleLinear layer{*mesh, 6, 5};
   dp::DpPlan plan = plan_without_noise(2, 0.5);
   dp::Clipper clipper =
-      plan.clipper(layer.model, {.recording = dp::RecordingChoice::kTwoPass, .reduce_each = {GetParam()}});
+      plan.clipper(layer.model, {.recording = dp::RecordingChoice::kTwoPass, .streamed = {GetParam()}});
   dp::RunKey key = key_of(1);
   dp::GaussianMechanism mechanism = plan.mechanism(layer.model, key, nullptr);
   fsdp::Lease lease{layer.model, 0};

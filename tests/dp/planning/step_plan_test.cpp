@@ -14,8 +14,8 @@ using kernels::Recording;
 constexpr int64_t kWidth = 512;
 
 // Embeddings, four blocks of one wide matrix each, an end.
-std::vector<dp::PlannedUnit> model() {
-  std::vector<dp::PlannedUnit> units = {
+std::vector<dp::PlannedBlock> model() {
+  std::vector<dp::PlannedBlock> units = {
       {.name = "embeddings", .parameters = 8192 * kWidth, .trainable = 8192 * kWidth, .always_gathered = true}};
   for (int b = 0; b < 4; ++b) {
     units.push_back({.name = "block" + std::to_string(b),
@@ -36,7 +36,7 @@ constexpr double kPlenty = 1e15;
 TEST(StepPlan, HoldsLongUnitsAndReplaysShortOnes) {
   for (const auto& [shape, expected] : {std::pair{kShort, Recording::kReplay}, {kLong, Recording::kHold}}) {
     const auto plan = dp::plan_step(model(), shape, kPlenty);
-    for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(plan.units[b].recording.at(0), expected) << shape.rows_per_unit;
+    for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(plan.blocks[b].recording.at(0), expected) << shape.rows_per_unit;
   }
 }
 
@@ -44,7 +44,7 @@ TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce
   double bytes = 0;
   for (const auto& unit : model()) bytes += 4.0 * static_cast<double>(unit.parameters);
   const auto rich = dp::plan_step(model(), kShort, kPlenty);
-  for (const auto& choice : rich.units) {
+  for (const auto& choice : rich.blocks) {
     EXPECT_EQ(choice.residency, Residency::kKeep);
     EXPECT_EQ(choice.gradients, GradientFlow::kAccumulate);
   }
@@ -63,12 +63,12 @@ TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce
   for (size_t u = 0; u < model().size(); ++u) {
     const double unit = 4.0 * static_cast<double>(model()[u].parameters);
     const bool kept = model()[u].always_gathered;
-    EXPECT_EQ(least.units[u].residency, kept ? Residency::kKeep : Residency::kRegather) << u;
-    const double reduced = least.units[u].gradients == GradientFlow::kReduceEach ? 4 : 1;
+    EXPECT_EQ(least.blocks[u].residency, kept ? Residency::kKeep : Residency::kRegather) << u;
+    const double reduced = least.blocks[u].gradients == GradientFlow::kStreamed ? 4 : 1;
     expected += 0.5 * unit * ((kept ? 1 : 8) + reduced);
   }
   EXPECT_DOUBLE_EQ(least.traffic_bytes, expected);
-  EXPECT_EQ(least.units[1].gradients, GradientFlow::kReduceEach);
+  EXPECT_EQ(least.blocks[1].gradients, GradientFlow::kStreamed);
 }
 
 TEST(StepPlan, KeepsWithinEveryBudgetAndPaysForWhatItSaves) {
@@ -99,7 +99,7 @@ TEST(StepPlan, DefaultBudgetIsFivePercentOverTheStepWithoutPrivacy) {
 }
 
 // Activation checkpointing: what backward frees no longer makes room for records.
-std::vector<dp::PlannedUnit> checkpointed_model() {
+std::vector<dp::PlannedBlock> checkpointed_model() {
   auto units = model();
   for (size_t b = 1; b <= 4; ++b) {
     units[b].activation_bytes = kWidth * 4.0;
@@ -118,7 +118,7 @@ TEST(StepPlan, TakesTwoPassesOnlyWhereNothingElseFits) {
     one = two;
     two = dp::plan_step(checkpointed_model(), shape, budget);
   }
-  for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(two.units[b].recording.at(0), Recording::kTwoPass);
+  for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(two.blocks[b].recording.at(0), Recording::kTwoPass);
   EXPECT_LE(two.peak_bytes(), dp::plain_peak_bytes(checkpointed_model(), shape) * 1.0001)
       << "records nothing beyond the plain step";
   // Forward, inputs' gradients and norms once more: a step has three products for each matrix, and two come again.
@@ -134,7 +134,7 @@ TEST(StepPlan, ATiedHeadIsNeverRecordedInTwoPasses) {
   shape.units = 64;
   dp::StepPlan plan = dp::plan_step(units, shape, kPlenty);
   while (!plan.two_pass()) plan = dp::plan_step(units, shape, plan.peak_bytes() - 1);
-  EXPECT_NE(plan.units.back().recording.at(0), Recording::kTwoPass);
+  EXPECT_NE(plan.blocks.back().recording.at(0), Recording::kTwoPass);
 }
 
 TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
@@ -145,11 +145,11 @@ TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
   units.back().activation_bytes = 4.0 * kOutputs;
   const dp::StepShape shape{.units = 8, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 1};
   const auto rich = dp::plan_step(units, shape, kPlenty);
-  EXPECT_NE(rich.units.back().recording.at(0), Recording::kRecompute);
+  EXPECT_NE(rich.blocks.back().recording.at(0), Recording::kRecompute);
   EXPECT_NE(dp::plan_step(units, shape, std::nullopt).units.back().recording.at(0), Recording::kRecompute)
       << "nobody asked for slower steps";
   auto plan = rich;
-  while (plan.units.back().recording.at(0) != Recording::kRecompute) {
+  while (plan.blocks.back().recording.at(0) != Recording::kRecompute) {
     plan = dp::plan_step(units, shape, plan.peak_bytes() - 1);
   }
   EXPECT_FALSE(plan.two_pass()) << "only the head is computed again";
@@ -186,7 +186,7 @@ TEST(StepPlan, WithoutPrivacyNothingIsRecordedNorReducedEach) {
   shape.records = false;
   const auto plan = dp::plan_step(model(), shape, dp::plain_peak_bytes(model(), shape));
   EXPECT_EQ(plan.extra_flops, 0);
-  for (const auto& choice : plan.units) EXPECT_EQ(choice.gradients, GradientFlow::kAccumulate);
+  for (const auto& choice : plan.blocks) EXPECT_EQ(choice.gradients, GradientFlow::kAccumulate);
 }
 
 TEST(StepPlan, ExplainsEveryUnit) {

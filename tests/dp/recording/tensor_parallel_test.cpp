@@ -39,7 +39,7 @@ struct Pair {
     in = {.weight = &model.parameter("in.weight"), .bias = &model.parameter("in.bias"), .stored_transposed = true};
     out = {.weight = &model.parameter("out.weight"), .bias = &model.parameter("out.bias"), .stored_transposed = true};
   }
-  static fsdp::UnitSpec unit() {
+  static fsdp::BlockSpec unit() {
     const auto first = dp::column_split(true), second = dp::row_split(true);
     return {.name = "pair",
             .parameters = {{"in.weight", {kWidth, kInner}, true, first.weight},

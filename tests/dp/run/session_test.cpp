@@ -27,7 +27,7 @@ std::shared_ptr<fsdp::Mesh> borrowed(fsdp::Mesh& mesh) { return {std::shared_ptr
 constexpr int64_t kVocabulary = 11, kWidth = 6, kLength = 5, kClasses = 3;
 enum Id : int64_t { kTable, kScale, kShift, kMatrix, kBias, kHead, kGain, kCount };
 
-std::vector<fsdp::UnitSpec> some_units() {
+std::vector<fsdp::BlockSpec> some_units() {
   return {{"body",
            {{"table", {kVocabulary, kWidth}},
             {"scale", {kWidth}},
@@ -130,7 +130,7 @@ class Collected {
 
 struct SessionCase {
   const char* mesh;
-  bool reduce_each;
+  bool streamed;
   std::optional<int64_t> memory_budget_bytes = {};
 };
 
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(, Sessions,
                                          SessionCase{"2x2x1", false, 0}),
                          [](const auto& test) {
                            return std::string("mesh_") + test.param.mesh +
-                                  (test.param.reduce_each ? "_each" : "_together") +
+                                  (test.param.streamed ? "_streamed" : "_together") +
                                   (test.param.memory_budget_bytes ? "_two_pass" : "");
                          });
 
@@ -156,7 +156,7 @@ std::vector<at::Tensor> released(const SessionCase& how, double noise_multiplier
   Collected all;
   run_mesh(fsdp::MeshShape::parse(how.mesh), [&](fsdp::Mesh& mesh) {
     Session session(borrowed(mesh), some_units(),
-                    {.reduce_each = how.reduce_each, .memory_budget_bytes = how.memory_budget_bytes}, key_of(7));
+                    {.streamed = how.streamed, .memory_budget_bytes = how.memory_budget_bytes}, key_of(7));
     session.set_terms(
         accountant::ClipNorm(kClipNorm),
         noise_multiplier > 0 ? std::optional(accountant::NoiseMultiplier(noise_multiplier)) : std::nullopt);

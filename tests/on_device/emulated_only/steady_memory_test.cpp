@@ -43,8 +43,8 @@ TEST_P(SteadyMemory, TakesAsMuchInTheLastStepAsInTheThird) {
                                         .clip_norm = accountant::ClipNorm(3.0),
                                         .noise_multiplier = accountant::NoiseMultiplier(1.0)});
     const auto key = test_key();
-    const std::vector<bool> reduce_each(model.parameters().groups().size(), !c.accumulate);
-    auto clipper = plan.clipper(model.parameters(), {.recording = c.recording, .reduce_each = reduce_each});
+    const std::vector<bool> streamed(model.parameters().groups().size(), !c.accumulate);
+    auto clipper = plan.clipper(model.parameters(), {.recording = c.recording, .streamed = streamed});
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     dp::PrivateOptimizer optimizer(fsdp::make_adamw(model.parameters(), {.weight_decay = 0.1}));
     const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());

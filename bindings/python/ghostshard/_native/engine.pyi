@@ -19,7 +19,7 @@ class Tape:
 class Session:
     def __init__(
         self,
-        units: Sequence[tuple[str, Sequence[tuple[str, Sequence[int], bool, int]]]],
+        blocks: Sequence[tuple[str, Sequence[tuple[str, Sequence[int], bool, int]]]],
         mesh: tuple[int, int, int],
         rank: int,
         groups: Sequence[str],
@@ -27,7 +27,7 @@ class Session:
         sampling_rate: float,
         divisor: float,
         per_layer: bool,
-        reduce_each: bool,
+        streamed: bool,
         memory_budget: int | None,
         key: bytes | None,
         run_id: str,

@@ -218,7 +218,7 @@ class GhostEngine:
         rate, divisor = self._constants
         key = None if self._generator is None else bytes(32)  # renewed with every logical batch
         self._session = _native.load("engine").Session(
-            units=self.layout.specs(),
+            blocks=self.layout.specs(),
             mesh=self.ranks.shape,
             rank=self.ranks.rank,
             groups=list(self.ranks.groups),
@@ -226,7 +226,7 @@ class GhostEngine:
             sampling_rate=rate,
             divisor=divisor,
             per_layer=self.clipping == "per_layer",
-            reduce_each=not self.accumulate,
+            streamed=not self.accumulate,
             memory_budget=self.memory_budget,
             key=key,
             run_id=self._run_id,
@@ -361,7 +361,7 @@ class GhostEngine:
             module.forward = rules.PatchedForward(self, name, module, rule)
             self._patched.append(module)
         # A unit's parameters are plain tensors once FSDP2's own hook, which comes first, has gathered them.
-        for number, unit in enumerate(self.layout.units):
+        for number, unit in enumerate(self.layout.blocks):
             slots = [
                 (slot, entry) for entry in self.layout.parameters if entry.unit == number for slot in entry.slots
             ]

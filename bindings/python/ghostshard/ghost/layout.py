@@ -1,6 +1,6 @@
 """Which parameters a model has, and how they are sharded.
 
-A *unit* is what FSDP2 gathers together (a module given to `fully_shard`); without FSDP2 every module with parameters of
+A *block* is what FSDP2 gathers together (a module given to `fully_shard`); without FSDP2 every module with parameters of
 its own is one. A parameter that several modules share is one parameter. Only public interfaces are used: `FSDPModule`,
 DTensor's mesh, placements and local tensors.
 """
@@ -29,7 +29,7 @@ class Slot:
 class ParameterEntry:
     name: str  # the first of its names
     parameter: nn.Parameter  # as the optimizer knows it: under FSDP2 a DTensor
-    unit: int
+    block: int
     slots: list[Slot] = field(default_factory=list)
     cut: int = -1  # the dimension that is cut over the tensor-parallel axis; -1: none
 
@@ -62,7 +62,7 @@ class ParameterEntry:
 @dataclass
 class Layout:
     parameters: list[ParameterEntry]
-    units: list[str]
+    blocks: list[str]
     by_slot: dict[tuple[int, str], int]  # (id of module, attribute) -> parameter
 
     def index(self, module: nn.Module, attribute: str) -> int:
@@ -73,11 +73,11 @@ class Layout:
         return tuple(entry.parameter.requires_grad for entry in self.parameters)
 
     def specs(self) -> list[tuple[str, list[tuple[str, list[int], bool, int]]]]:
-        """As the engine takes them: unit, and (name, shape, trainable, cut) of its parameters."""
-        units: list[tuple[str, list]] = [(name, []) for name in self.units]
+        """As the engine takes them: block, and (name, shape, trainable, cut) of its parameters."""
+        blocks: list[tuple[str, list]] = [(name, []) for name in self.blocks]
         for entry in self.parameters:
-            units[entry.unit][1].append((entry.name, entry.shape, entry.parameter.requires_grad, entry.cut))
-        return units
+            blocks[entry.block][1].append((entry.name, entry.shape, entry.parameter.requires_grad, entry.cut))
+        return blocks
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -95,39 +95,39 @@ def original_class(module: nn.Module) -> type:
 
 
 def read_layout(model: nn.Module, *, fsdp: bool) -> Layout:
-    """Numbers the parameters unit by unit, so that a unit's stand together. Call it while nothing is gathered."""
-    units: list[str] = []
+    """Numbers the parameters block by block, so that a block's stand together. Call it while nothing is gathered."""
+    blocks: list[str] = []
     members: list[list[ParameterEntry]] = []
     known: dict[int, ParameterEntry] = {}
 
-    def visit(module: nn.Module, prefix: str, unit: int) -> None:
+    def visit(module: nn.Module, prefix: str, block: int) -> None:
         opens = isinstance(module, FSDPModule) if fsdp else any(True for _ in own_parameters(module))
-        if opens or unit < 0:
-            unit = len(units)
-            units.append(prefix or "model")
+        if opens or block < 0:
+            block = len(blocks)
+            blocks.append(prefix or "model")
             members.append([])
         for name, parameter in own_parameters(module):
             entry = known.get(id(parameter))
             if entry is None:
-                entry = ParameterEntry(f"{prefix}.{name}" if prefix else name, parameter, unit)
+                entry = ParameterEntry(f"{prefix}.{name}" if prefix else name, parameter, block)
                 known[id(parameter)] = entry
-                members[unit].append(entry)
+                members[block].append(entry)
             entry.slots.append(Slot(module, name))
         for name, child in module.named_children():
             if id(child) not in seen:
                 seen.add(id(child))
-                visit(child, f"{prefix}.{name}" if prefix else name, unit)
+                visit(child, f"{prefix}.{name}" if prefix else name, block)
 
     seen: set[int] = {id(model)}
     visit(model, "", -1)
     # The engine numbers parameters in this order.
     parameters: list[ParameterEntry] = []
     kept: list[str] = []
-    for name, of_unit in zip(units, members):
-        for entry in of_unit:
-            entry.unit = len(kept)
+    for name, of_block in zip(blocks, members):
+        for entry in of_block:
+            entry.block = len(kept)
             parameters.append(entry)
-        if of_unit:
+        if of_block:
             kept.append(name)
     if not parameters:
         raise ValueError("the model has no parameters")

@@ -1,5 +1,5 @@
-// A unit's forward stands between two identities in the autograd graph, entry and exit. Backward meets the exit first,
-// which gathers the unit again, then body's operations, then the entry, which lets it go. Where activations are
+// A block's forward stands between two identities in the autograd graph, entry and exit. Backward meets the exit first,
+// which gathers the block again, then body's operations, then the entry, which lets it go. Where activations are
 // recomputed, one node stands for all three and runs body's graph, made anew, as a backward within the backward.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -13,16 +13,16 @@ namespace ghostshard::fsdp {
 
 // What entry and exit of one run share. It lives in the graph: if backward ends by an exception, the lease goes when
 // the graph does.
-struct UnitPassage : torch::CustomClassHolder {
-  UnitPassage(const ShardedModel& model, int64_t unit_index, int64_t next)
-      : buffers(model.buffers_), unit(unit_index), next_backward(next) {}
-  ~UnitPassage() override { leave(); }
+struct BlockPassage : torch::CustomClassHolder {
+  BlockPassage(const ShardedModel& model, int64_t block_index, int64_t next)
+      : buffers(model.buffers_), block(block_index), next_backward(next) {}
+  ~BlockPassage() override { leave(); }
 
   void enter() {
     if (held) return;
     const auto living = buffers.lock();
     if (living == nullptr) throw std::logic_error("backward through a model that has been destroyed");
-    living->acquire(unit);
+    living->acquire(block);
     held = true;
     epoch = living->epoch();
     if (next_backward >= 0) living->prefetch(next_backward);
@@ -31,11 +31,11 @@ struct UnitPassage : torch::CustomClassHolder {
   void leave() noexcept {
     if (!held) return;
     held = false;
-    if (const auto living = buffers.lock()) living->release_of_epoch(unit, epoch);
+    if (const auto living = buffers.lock()) living->release_of_epoch(block, epoch);
   }
 
-  std::weak_ptr<UnitBuffers> buffers;
-  int64_t unit;
+  std::weak_ptr<BlockBuffers> buffers;
+  int64_t block;
   int64_t next_backward;
   bool held = false;
   uint64_t epoch = 0;
@@ -45,13 +45,13 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using PassagePtr = c10::intrusive_ptr<UnitPassage>;
+using PassagePtr = c10::intrusive_ptr<BlockPassage>;
 
 PassagePtr passage_of(AutogradContext* context) {
-  return c10::static_intrusive_pointer_cast<UnitPassage>(context->saved_data.at("passage").toCapsule());
+  return c10::static_intrusive_pointer_cast<BlockPassage>(context->saved_data.at("passage").toCapsule());
 }
 
-struct UnitExit : torch::autograd::Function<UnitExit> {
+struct BlockExit : torch::autograd::Function<BlockExit> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& y, const PassagePtr& passage) {
     context->saved_data["passage"] = c10::IValue::make_capsule(passage);
     return y;
@@ -65,7 +65,7 @@ struct UnitExit : torch::autograd::Function<UnitExit> {
   }
 };
 
-struct UnitEntry : torch::autograd::Function<UnitEntry> {
+struct BlockEntry : torch::autograd::Function<BlockEntry> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const PassagePtr& passage,
                             bool gradient_wanted) {
     context->saved_data["passage"] = c10::IValue::make_capsule(passage);
@@ -85,7 +85,7 @@ struct Recomputation : torch::CustomClassHolder {
   at::Tensor input;
 };
 
-struct RecomputedUnit : torch::autograd::Function<RecomputedUnit> {
+struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
   // Runs without grad mode, so body records nothing.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const c10::intrusive_ptr<Recomputation>& again, bool gradient_wanted) {
@@ -96,7 +96,7 @@ struct RecomputedUnit : torch::autograd::Function<RecomputedUnit> {
   }
   static variable_list backward(AutogradContext* context, variable_list grad) {
     const auto found = context->saved_data.find("again");
-    if (found == context->saved_data.end()) throw std::logic_error("a recomputed unit's backward runs once");
+    if (found == context->saved_data.end()) throw std::logic_error("a recomputed block's backward runs once");
     const auto again = c10::static_intrusive_pointer_cast<Recomputation>(found->second.toCapsule());
     context->saved_data.erase(found);  // frees body and input when this call ends, whatever becomes of the graph
     again->passage->enter();
@@ -115,16 +115,16 @@ struct RecomputedUnit : torch::autograd::Function<RecomputedUnit> {
 
 }  // namespace
 
-at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
+at::Tensor run_block(ShardedModel& model, int64_t block, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
                     const std::function<at::Tensor(const at::Tensor&)>& body, Activations activations) {
-  const bool recording = at::GradMode::is_enabled() && (x.requires_grad() || model.unit_trainable(unit));
-  const Lease lease(model, unit);
+  const bool recording = at::GradMode::is_enabled() && (x.requires_grad() || model.block_trainable(block));
+  const Lease lease(model, block);
   if (next_forward >= 0) model.prefetch(next_forward);
   if (!recording) {
     const at::NoGradGuard no_grad;
     return body(x);
   }
-  const auto passage = c10::make_intrusive<UnitPassage>(model, unit, next_backward);
+  const auto passage = c10::make_intrusive<BlockPassage>(model, block, next_backward);
   at::Tensor input = x;
   if (torch::autograd::isDifferentiableType(x.scalar_type())) {
     // body's operations are recorded because of this input; the gradient itself stops at the entry if nobody wants it.
@@ -133,12 +133,12 @@ at::Tensor run_unit(ShardedModel& model, int64_t unit, int64_t next_forward, int
       const auto again = c10::make_intrusive<Recomputation>();
       again->passage = passage;
       again->body = body;
-      return RecomputedUnit::apply(source, again, x.requires_grad());
+      return RecomputedBlock::apply(source, again, x.requires_grad());
     }
-    input = UnitEntry::apply(source, passage, x.requires_grad());
+    input = BlockEntry::apply(source, passage, x.requires_grad());
   }
   const at::Tensor y = body(input);
-  return y.requires_grad() ? UnitExit::apply(y, passage) : y;
+  return y.requires_grad() ? BlockExit::apply(y, passage) : y;
 }
 
 }  // namespace ghostshard::fsdp

@@ -36,7 +36,7 @@ struct TanhLinear : torch::autograd::Function<TanhLinear> {
   }
 };
 
-// A stack of such layers, each a unit; with embedding a table of token rows below them, kept gathered.
+// A stack of such layers, each a block; with embedding a table of token rows below them, kept gathered.
 struct Stack {
   Stack(Mesh& mesh, std::vector<bool> trainable_layers, bool with_embedding = false)
       : trainable(std::move(trainable_layers)),
@@ -51,28 +51,28 @@ struct Stack {
     model.weights_changed();
   }
 
-  static std::vector<UnitSpec> specs(const std::vector<bool>& trainable, bool with_embedding) {
-    std::vector<UnitSpec> units;
-    if (with_embedding) units.push_back({"table", {{"table.w", {11, kWidth}}}, Residency::kKeep});
+  static std::vector<BlockSpec> specs(const std::vector<bool>& trainable, bool with_embedding) {
+    std::vector<BlockSpec> blocks;
+    if (with_embedding) blocks.push_back({"table", {{"table.w", {11, kWidth}}}, Residency::kKeep});
     for (size_t i = 0; i < trainable.size(); ++i) {
-      units.push_back({"layer" + std::to_string(i), {{"w" + std::to_string(i), {kWidth, kWidth}, trainable[i]}}});
+      blocks.push_back({"layer" + std::to_string(i), {{"w" + std::to_string(i), {kWidth, kWidth}, trainable[i]}}});
     }
-    return units;
+    return blocks;
   }
 
   int64_t first_layer() const { return embedding ? 1 : 0; }
 
   at::Tensor forward(at::Tensor x, int64_t fail_forward = -1, int64_t fail_backward = -1) {
-    const int64_t units = model.unit_count();
-    for (int64_t u = first_layer(); u < units; ++u) {
+    const int64_t blocks = model.block_count();
+    for (int64_t u = first_layer(); u < blocks; ++u) {
       const Parameter& weight = *model.parameters()[static_cast<size_t>(u)];
       const auto body = [this, u, &weight, fail_forward, fail_backward](const at::Tensor& in) {
         ++bodies_run;
         if (u == fail_forward) throw std::runtime_error("forward broke");
         return TanhLinear::apply(in, &weight, gradients[static_cast<size_t>(u)], u == fail_backward);
       };
-      const int64_t following = u + 1 < units ? u + 1 : -1;
-      x = run_unit(model, u, following, u > first_layer() ? u - 1 : -1, x, body, activations);
+      const int64_t following = u + 1 < blocks ? u + 1 : -1;
+      x = run_block(model, u, following, u > first_layer() ? u - 1 : -1, x, body, activations);
     }
     return x;
   }
@@ -90,9 +90,9 @@ struct Stack {
   }
 
   void expect_no_leases() {
-    // Every buffer can be had by every unit.
-    for (int64_t u = 0; u < model.unit_count(); ++u) {
-      EXPECT_NO_THROW(const Lease lease(model, u)) << "unit " << u;
+    // Every buffer can be had by every block.
+    for (int64_t u = 0; u < model.block_count(); ++u) {
+      EXPECT_NO_THROW(const Lease lease(model, u)) << "block " << u;
     }
   }
 
@@ -106,10 +106,10 @@ struct Stack {
 
 at::Tensor input() { return at::linspace(-1, 1, 4 * kWidth).view({4, kWidth}); }
 
-class RunUnit : public testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(ranks, RunUnit, testing::Values(1, 2, 3));
+class RunBlock : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(ranks, RunBlock, testing::Values(1, 2, 3));
 
-TEST_P(RunUnit, gives_the_gradients_of_plain_autograd) {
+TEST_P(RunBlock, gives_the_gradients_of_plain_autograd) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true, true, true});
     const at::Tensor y = stack.forward(input());
@@ -124,7 +124,7 @@ TEST_P(RunUnit, gives_the_gradients_of_plain_autograd) {
   });
 }
 
-TEST_P(RunUnit, gathers_each_unit_once_forward_and_once_backward_but_the_last_two) {
+TEST_P(RunBlock, gathers_each_block_once_forward_and_once_backward_but_the_last_two) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true, true, true});
     const int64_t before = stack.model.gathers();
@@ -138,7 +138,7 @@ TEST_P(RunUnit, gathers_each_unit_once_forward_and_once_backward_but_the_last_tw
   });
 }
 
-TEST_P(RunUnit, without_grad_mode_records_nothing) {
+TEST_P(RunBlock, without_grad_mode_records_nothing) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true});
     const at::NoGradGuard no_grad;
@@ -147,13 +147,13 @@ TEST_P(RunUnit, without_grad_mode_records_nothing) {
   });
 }
 
-TEST_P(RunUnit, a_frozen_stack_below_is_not_recorded) {
+TEST_P(RunBlock, a_frozen_stack_below_is_not_recorded) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {false, false, true});
     int64_t recorded_below = 0;
     at::Tensor x = input();
     for (int64_t u = 0; u < 2; ++u) {
-      x = run_unit(stack.model, u, -1, -1, x, [&](const at::Tensor& in) {
+      x = run_block(stack.model, u, -1, -1, x, [&](const at::Tensor& in) {
         recorded_below += in.requires_grad() || at::GradMode::is_enabled();
         return in * 2;
       });
@@ -167,7 +167,7 @@ TEST_P(RunUnit, a_frozen_stack_below_is_not_recorded) {
   });
 }
 
-TEST_P(RunUnit, a_frozen_unit_above_a_trainable_one_is_gathered_in_backward) {
+TEST_P(RunBlock, a_frozen_block_above_a_trainable_one_is_gathered_in_backward) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, false, false, false, true});
     stack.forward(input()).sum().backward();
@@ -177,7 +177,7 @@ TEST_P(RunUnit, a_frozen_unit_above_a_trainable_one_is_gathered_in_backward) {
   });
 }
 
-TEST_P(RunUnit, passes_the_gradient_of_its_input_on) {
+TEST_P(RunBlock, passes_the_gradient_of_its_input_on) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {false, false, false});
     const at::Tensor x = input().requires_grad_();
@@ -191,12 +191,12 @@ TEST_P(RunUnit, passes_the_gradient_of_its_input_on) {
   });
 }
 
-TEST_P(RunUnit, does_not_leave_a_gradient_on_an_input_that_wants_none) {
+TEST_P(RunBlock, does_not_leave_a_gradient_on_an_input_that_wants_none) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true});
     const at::Tensor x = input();
     at::Tensor seen;
-    const at::Tensor y = run_unit(stack.model, 0, -1, -1, x, [&](const at::Tensor& in) {
+    const at::Tensor y = run_block(stack.model, 0, -1, -1, x, [&](const at::Tensor& in) {
       seen = in;
       return TanhLinear::apply(in, stack.model.parameters()[0].get(), stack.gradients[0], false);
     });
@@ -228,11 +228,11 @@ struct TableRows : torch::autograd::Function<TableRows> {
   }
 };
 
-TEST_P(RunUnit, takes_integers_and_releases_at_the_end_of_backward) {
+TEST_P(RunBlock, takes_integers_and_releases_at_the_end_of_backward) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true}, /*with_embedding=*/true);
     const at::Tensor ids = at::tensor({3, 0, 3, 10}, at::kLong);
-    const at::Tensor rows = run_unit(stack.model, 0, 1, -1, ids, [&](const at::Tensor& in) {
+    const at::Tensor rows = run_block(stack.model, 0, 1, -1, ids, [&](const at::Tensor& in) {
       return TableRows::apply(at::zeros({0}).requires_grad_(), in, stack.model.parameters()[0].get(),
                               stack.gradients[0]);
     });
@@ -247,7 +247,7 @@ TEST_P(RunUnit, takes_integers_and_releases_at_the_end_of_backward) {
   });
 }
 
-TEST_P(RunUnit, an_exception_in_the_body_leaves_no_lease) {
+TEST_P(RunBlock, an_exception_in_the_body_leaves_no_lease) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true, true});
     for (int64_t layer = 0; layer < 4; ++layer) {
@@ -257,7 +257,7 @@ TEST_P(RunUnit, an_exception_in_the_body_leaves_no_lease) {
   });
 }
 
-TEST_P(RunUnit, an_exception_in_backward_leaves_no_lease_once_the_graph_is_gone) {
+TEST_P(RunBlock, an_exception_in_backward_leaves_no_lease_once_the_graph_is_gone) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true, true});
     for (int64_t layer = 0; layer < 4; ++layer) {
@@ -276,20 +276,20 @@ TEST_P(RunUnit, an_exception_in_backward_leaves_no_lease_once_the_graph_is_gone)
   });
 }
 
-TEST_P(RunUnit, reset_leases_helps_while_the_graph_is_still_held) {
+TEST_P(RunBlock, reset_leases_helps_while_the_graph_is_still_held) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true, true});
     at::Tensor loss = stack.forward(input(), -1, 3).sum();
     EXPECT_THROW(loss.backward(), std::runtime_error);
     stack.model.reset_leases();
     stack.expect_no_leases();
-    const Lease lease(stack.model, 3);  // the unit whose backward broke
+    const Lease lease(stack.model, 3);  // the block whose backward broke
     loss = at::Tensor();
     EXPECT_THROW(stack.model.acquire(1), std::logic_error) << "the dying graph released a lease that is not its own";
   });
 }
 
-TEST_P(RunUnit, a_graph_may_outlive_the_model) {
+TEST_P(RunBlock, a_graph_may_outlive_the_model) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     at::Tensor loss;
     {
@@ -301,7 +301,7 @@ TEST_P(RunUnit, a_graph_may_outlive_the_model) {
   });
 }
 
-TEST_P(RunUnit, backward_may_run_twice) {
+TEST_P(RunBlock, backward_may_run_twice) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true});
     const at::Tensor loss = stack.forward(input()).sum();
@@ -313,14 +313,14 @@ TEST_P(RunUnit, backward_may_run_twice) {
   });
 }
 
-// Ordinary operations save a view of the weights. The view is right again, and accepted, once the unit is back.
-TEST_P(RunUnit, ordinary_operations_on_values_are_right_too) {
+// Ordinary operations save a view of the weights. The view is right again, and accepted, once the block is back.
+TEST_P(RunBlock, ordinary_operations_on_values_are_right_too) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {false, false, false, false, false});
     const at::Tensor x = input().requires_grad_();
     at::Tensor h = x;
     for (int64_t u = 0; u < 5; ++u) {
-      h = run_unit(stack.model, u, u < 4 ? u + 1 : -1, u - 1, h, [&](const at::Tensor& in) {
+      h = run_block(stack.model, u, u < 4 ? u + 1 : -1, u - 1, h, [&](const at::Tensor& in) {
         return in.matmul(stack.model.parameters()[static_cast<size_t>(u)]->value()).tanh();
       });
     }
@@ -333,7 +333,7 @@ TEST_P(RunUnit, ordinary_operations_on_values_are_right_too) {
   });
 }
 
-TEST_P(RunUnit, recomputed_activations_give_the_same_bits) {
+TEST_P(RunBlock, recomputed_activations_give_the_same_bits) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stored(mesh, {true, false, true, true});
     Stack recomputed(mesh, {true, false, true, true});
@@ -353,7 +353,7 @@ TEST_P(RunUnit, recomputed_activations_give_the_same_bits) {
   });
 }
 
-TEST_P(RunUnit, recomputation_keeps_nothing_of_a_body) {
+TEST_P(RunBlock, recomputation_keeps_nothing_of_a_body) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true});
     const at::Tensor x = input();
@@ -364,15 +364,15 @@ TEST_P(RunUnit, recomputation_keeps_nothing_of_a_body) {
       const at::Tensor y = TanhLinear::apply(middle, stack.model.parameters()[0].get(), stack.gradients[0], false);
       return y * middle;  // saves middle
     };
-    const at::Tensor stored = run_unit(stack.model, 0, -1, -1, x, body);
+    const at::Tensor stored = run_block(stack.model, 0, -1, -1, x, body);
     EXPECT_FALSE(inside.expired()) << "the test must see what autograd keeps";
-    const at::Tensor y = run_unit(stack.model, 0, -1, -1, x, body, Activations::kRecompute);
+    const at::Tensor y = run_block(stack.model, 0, -1, -1, x, body, Activations::kRecompute);
     EXPECT_TRUE(inside.expired());
     EXPECT_TRUE(y.requires_grad());
   });
 }
 
-TEST_P(RunUnit, an_exception_in_recomputation_leaves_no_lease) {
+TEST_P(RunBlock, an_exception_in_recomputation_leaves_no_lease) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true, true});
     stack.activations = Activations::kRecompute;
@@ -383,7 +383,7 @@ TEST_P(RunUnit, an_exception_in_recomputation_leaves_no_lease) {
   });
 }
 
-TEST_P(RunUnit, a_recomputed_unit_goes_backward_once) {
+TEST_P(RunBlock, a_recomputed_block_goes_backward_once) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true});
     stack.activations = Activations::kRecompute;
@@ -394,7 +394,7 @@ TEST_P(RunUnit, a_recomputed_unit_goes_backward_once) {
   });
 }
 
-TEST_P(RunUnit, recomputation_belongs_to_the_backward_it_happens_in) {
+TEST_P(RunBlock, recomputation_belongs_to_the_backward_it_happens_in) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     Stack stack(mesh, {true, true, true});
     std::vector<int> passes;
@@ -407,7 +407,7 @@ TEST_P(RunUnit, recomputation_belongs_to_the_backward_it_happens_in) {
           y.register_hook([&passes](const at::Tensor&) { passes.push_back(current_backward_pass()); });
         return y;
       };
-      x = run_unit(stack.model, u, -1, u - 1, x, body, u == 1 ? Activations::kStore : Activations::kRecompute);
+      x = run_block(stack.model, u, -1, u - 1, x, body, u == 1 ? Activations::kStore : Activations::kRecompute);
     }
     x.sum().backward();
     ASSERT_EQ(passes.size(), 3U);
