@@ -41,8 +41,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "accountant/ledger/durable_file.h"
 #include "accountant/events.h"
+#include "accountant/ledger/durable_file.h"
 
 namespace ghostshard::accountant {
 

@@ -150,9 +150,9 @@ PYBIND11_MODULE(engine, module) {
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("blocks"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
-           py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"),
-           py::arg("streamed"), py::arg("memory_budget"), py::arg("key"), py::arg("run_id"), py::arg("first"),
-           py::arg("attempts"), Released())
+           py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"), py::arg("streamed"),
+           py::arg("memory_budget"), py::arg("key"), py::arg("run_id"), py::arg("first"), py::arg("attempts"),
+           Released())
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def(
           "renew_noise_key",

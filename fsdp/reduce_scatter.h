@@ -29,8 +29,9 @@ class GradientBuffers {
   GradientBuffers(const GroupedParameters& model, std::vector<bool> streamed);
   bool streamed(const FlatGroup& group) const;
   bool any_streamed() const;
-  at::Tensor open_streamed(const FlatGroup& group);  // zeros, or what it holds if it is open; flat() until close_streamed()
-  void close_streamed(const FlatGroup& group);       // whoever holds the tensor keeps it
+  at::Tensor open_streamed(
+      const FlatGroup& group);                  // zeros, or what it holds if it is open; flat() until close_streamed()
+  void close_streamed(const FlatGroup& group);  // whoever holds the tensor keeps it
   // [buffer_size]; throws std::invalid_argument for a frozen group, and for a streamed one that is not open
   at::Tensor flat(const FlatGroup& group) const;
   at::Tensor view(const Parameter& parameter) const;  // [shape]

@@ -1,8 +1,8 @@
 // For a given shard size the planner puts every tensor at the first place where no shard boundary cuts a granule. A
 // tensor that ends earlier leaves every place to the tensors after it that one ending later would, so this greedy walk
 // is exact: it finds a layout if there is one for this order. What remains is to search the shard size. Being feasible
-// is not monotone in it (a tensor over three or more shards needs a size that is a multiple of its granule), so sizes are
-// tried upwards from the lower bound, but only those that are multiples of what the long tensors force.
+// is not monotone in it (a tensor over three or more shards needs a size that is a multiple of its granule), so sizes
+// are tried upwards from the lower bound, but only those that are multiples of what the long tensors force.
 #include "fsdp/shard_plan.h"
 
 #include <algorithm>

@@ -37,8 +37,8 @@ class ShardedModel final : public GroupedParameters {
 
   at::ScalarType compute_dtype() const { return compute_dtype_; }
 
-  // Starts gathering a block into its buffer unless it is there or under way. The buffer's owner must have been released
-  // (std::logic_error naming both).
+  // Starts gathering a block into its buffer unless it is there or under way. The buffer's owner must have been
+  // released (std::logic_error naming both).
   void prefetch(int64_t block);
   // Waits until the block is gathered (starting it if need be); leases nest and count.
   void acquire(int64_t block);
@@ -92,18 +92,18 @@ class Lease {
 // body(x) with the block gathered, forward and backward: in backward the block is gathered again before body's
 // operations run and released after them. Prefetches the following block in forward (next_forward) and the preceding
 // one in backward (next_backward); -1 for none. A block without trainable parameters below which nothing needs a
-// gradient runs without recording. If grad mode is on and the block is trainable, body sees an input that requires grad;
-// an input of integers (token ids) cannot, and there body itself must anchor its operations in the graph.
-// After an exception in body or in backward no lease is left: what backward held goes when its graph does, or at once
-// by reset_leases(). In backward a block whose input needs no gradient is released at the end of the whole backward.
+// gradient runs without recording. If grad mode is on and the block is trainable, body sees an input that requires
+// grad; an input of integers (token ids) cannot, and there body itself must anchor its operations in the graph. After
+// an exception in body or in backward no lease is left: what backward held goes when its graph does, or at once by
+// reset_leases(). In backward a block whose input needs no gradient is released at the end of the whole backward.
 //
 // Activations::kRecompute (arXiv:1604.06174): forward keeps x and y alone, backward runs body once more, now recording,
 // and goes through it at once. Body must compute the same again (no coins) and is kept until then: what it captures by
 // reference must live as long. Backward runs once (std::logic_error). An input of integers is stored as ever. Gradients
 // are the same bits either way.
 enum class Activations { kStore, kRecompute };
-at::Tensor run_block(ShardedModel& model, int64_t block, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
-                    const std::function<at::Tensor(const at::Tensor&)>& body,
-                    Activations activations = Activations::kStore);
+at::Tensor run_block(ShardedModel& model, int64_t block, int64_t next_forward, int64_t next_backward,
+                     const at::Tensor& x, const std::function<at::Tensor(const at::Tensor&)>& body,
+                     Activations activations = Activations::kStore);
 
 }  // namespace ghostshard::fsdp

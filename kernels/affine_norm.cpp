@@ -2,9 +2,9 @@
 
 #include <vector>
 
-#include "kernels/host/checks.h"
-#include "kernels/device/placement.h"
 #include "kernels/device/on_device.h"
+#include "kernels/device/placement.h"
+#include "kernels/host/checks.h"
 #include "kernels/host/vectorised.h"
 
 namespace ghostshard::kernels {

@@ -1,9 +1,9 @@
 #include "kernels/clip_factors.h"
 
-#include "kernels/host/checks.h"
-#include "kernels/clip_factors/formula.h"
 #include "kernels/clip_factors/device.h"
+#include "kernels/clip_factors/formula.h"
 #include "kernels/device/placement.h"
+#include "kernels/host/checks.h"
 
 namespace ghostshard::kernels {
 

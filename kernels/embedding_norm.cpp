@@ -5,9 +5,9 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/host/checks.h"
-#include "kernels/device/placement.h"
 #include "kernels/device/on_device.h"
+#include "kernels/device/placement.h"
+#include "kernels/host/checks.h"
 #include "kernels/host/unit_norms.h"
 #include "kernels/host/vectorised.h"
 

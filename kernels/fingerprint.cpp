@@ -4,9 +4,9 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/host/checks.h"
-#include "kernels/device/placement.h"
 #include "kernels/device/on_device.h"
+#include "kernels/device/placement.h"
+#include "kernels/host/checks.h"
 
 namespace ghostshard::kernels {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/host/checks.h"
 #include "kernels/device/placement.h"
 #include "kernels/gaussian/device.h"
+#include "kernels/host/checks.h"
 
 namespace ghostshard::kernels {
 

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/host/checks.h"
-#include "kernels/device/placement.h"
-#include "kernels/norm_parts/bound.h"
 #include "kernels/device/on_device.h"
+#include "kernels/device/placement.h"
+#include "kernels/host/checks.h"
 #include "kernels/host/unit_norms.h"
 #include "kernels/host/vectorised.h"
+#include "kernels/norm_parts/bound.h"
 
 namespace ghostshard::kernels {
 namespace {

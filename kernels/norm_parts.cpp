@@ -1,10 +1,10 @@
 #include "kernels/norm_parts.h"
 
-#include "kernels/host/checks.h"
+#include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/device/rounding.h"
+#include "kernels/host/checks.h"
 #include "kernels/norm_parts/bound.h"
-#include "kernels/device/on_device.h"
 
 namespace ghostshard::kernels {
 

@@ -4,9 +4,9 @@
 #include <array>
 #include <vector>
 
-#include "kernels/host/checks.h"
-#include "kernels/device/placement.h"
 #include "kernels/device/on_device.h"
+#include "kernels/device/placement.h"
+#include "kernels/host/checks.h"
 #include "kernels/host/vectorised.h"
 
 namespace ghostshard::kernels {

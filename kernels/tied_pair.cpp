@@ -3,11 +3,11 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/host/checks.h"
-#include "kernels/device/placement.h"
-#include "kernels/linear_norm.h"
 #include "kernels/device/on_device.h"
+#include "kernels/device/placement.h"
+#include "kernels/host/checks.h"
 #include "kernels/host/unit_norms.h"
+#include "kernels/linear_norm.h"
 
 namespace ghostshard::kernels {
 

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "accountant/contour/contour_line.h"
-#include "accountant/gaussian/direction_bound.h"
-#include "accountant/grid/grid.h"
 #include "accountant/engines/rdp.h"
+#include "accountant/gaussian/direction_bound.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/grid/grid.h"
 
 namespace ghostshard::accountant {
 namespace {

@@ -6,10 +6,10 @@
 #include <sstream>
 
 #include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/single_release.h"
 #include "accountant/grid/grid_blocks.h"
 #include "accountant/grid/grid_side.h"
 #include "accountant/grid/grid_window.h"
-#include "accountant/gaussian/single_release.h"
 
 namespace ghostshard::accountant {
 namespace {

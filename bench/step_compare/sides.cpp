@@ -33,7 +33,8 @@ dp::ClipperOptions recording_options(const Shape& shape, const PlannedStep& step
 
 PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape) {
   PlannedStep step;
-  step.blocks = planned_blocks(shape.config, block_specs(shape.config, {}, {}), {.compute_dtype = shape.compute_dtype}, 1);
+  step.blocks =
+      planned_blocks(shape.config, block_specs(shape.config, {}, {}), {.compute_dtype = shape.compute_dtype}, 1);
   step.shape = {.units = shape.texts,
                 .rows_per_unit = shape.length,
                 .microbatches = shape.microbatches,

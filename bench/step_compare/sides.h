@@ -5,11 +5,11 @@
 #include <optional>
 #include <vector>
 
-#include "dp/run/nonprivate.h"
-#include "dp/mechanism/optimizer.h"
-#include "dp/mechanism/plan.h"
 #include "bench/step_compare/shape.h"
 #include "bench/step_compare/stopwatch.h"
+#include "dp/mechanism/optimizer.h"
+#include "dp/mechanism/plan.h"
+#include "dp/run/nonprivate.h"
 #include "examples/gpt2/step_model.h"
 
 namespace ghostshard::gpt2 {

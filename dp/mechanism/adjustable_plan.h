@@ -1,7 +1,8 @@
 // The plan of a training loop whose noise multiplier and clip norm may change between logical batches, as Opacus'
-// schedulers change them. Like dp/mechanism/plan.h the one object from which clipper and mechanism come; what is fixed is the
-// sampling rate, the divisor and the kind of clipping. Each logical batch has the terms that stood when it began: its
-// clipping, its noise and its charge are of one pair (dp/mechanism/step_terms.h), whatever is set while it is under way.
+// schedulers change them. Like dp/mechanism/plan.h the one object from which clipper and mechanism come; what is fixed
+// is the sampling rate, the divisor and the kind of clipping. Each logical batch has the terms that stood when it
+// began: its clipping, its noise and its charge are of one pair (dp/mechanism/step_terms.h), whatever is set while it
+// is under way.
 //
 // Sampling is the caller's: a caller who samples otherwise than with this rate, each unit on its own, has not what the
 // ledger says.

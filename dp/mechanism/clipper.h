@@ -33,7 +33,8 @@ std::string to_string(Clipping clipping);
 struct ClipperOptions {
   RecordingChoice recording = RecordingChoice::kAutomatic;
   int64_t hold_memory_bytes = int64_t{1} << 30;  // for kAutomatic
-  // From a step plan (dp/planning/step_plan.h). By parameter id, for matrices; nothing or a shorter list: as `recording` says.
+  // From a step plan (dp/planning/step_plan.h). By parameter id, for matrices; nothing or a shorter list: as
+  // `recording` says.
   std::vector<std::optional<kernels::Recording>> planned_recording = {};
   // By group index: contributions are reduced with every microbatch, their sum never stands whole on a rank.
   std::vector<bool> streamed = {};

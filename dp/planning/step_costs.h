@@ -1,6 +1,6 @@
-// How fast the machine is that a step is planned for (dp/planning/step_plan.h). It decides what layers record and what travels
-// when, and nothing that is released; but other ways sum in another order, so that a run which is to repeat itself bit
-// for bit plans with the same numbers again: they are measured once and kept with the run.
+// How fast the machine is that a step is planned for (dp/planning/step_plan.h). It decides what layers record and what
+// travels when, and nothing that is released; but other ways sum in another order, so that a run which is to repeat
+// itself bit for bit plans with the same numbers again: they are measured once and kept with the run.
 #pragma once
 
 #include <ATen/ATen.h>

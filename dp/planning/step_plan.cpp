@@ -104,7 +104,8 @@ void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const Step
       if (two_pass && way != Recording::kTwoPass) {
         plan.extra_seconds +=
             microbatches *
-            (kernels::recording_cost(Recording::kTwoPass, block.matrices[m].shape, segments, shape.costs.rates).seconds -
+            (kernels::recording_cost(Recording::kTwoPass, block.matrices[m].shape, segments, shape.costs.rates)
+                 .seconds -
              kernels::recording_cost(Recording::kReplay, block.matrices[m].shape, segments, shape.costs.rates).seconds);
       }
     }
@@ -325,8 +326,8 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model
                   : choice.residency == Residency::kKeep ? "keep"
                                                          : "gather again",
                   block.trainable == 0 ? "-"
-                  : each              ? "streamed"
-                                      : "accumulate",
+                  : each               ? "streamed"
+                                       : "accumulate",
                   ways.c_str(), mebibytes(gathered_bytes_of(block, shape)).c_str(),
                   mebibytes(each ? 0 : kFloatBytes * static_cast<double>(block.trainable)).c_str(),
                   mebibytes(shape.records ? recorded : 0).c_str(), shape.records ? flops / 1e9 : 0.0,

@@ -9,7 +9,8 @@
 //              that may, and it needs accumulated gradients. A head under a softmax may also be recomputed: its logits
 //              never stand whole, and are found by tiles three times instead of once (only for a budget that is given)
 //   weights    keep gathered for the whole batch (one gather) or gather again for each forward and backward
-//   gradients  accumulate whole in float32 and reduce once, or stream: reduce each microbatch into the slices (noise first)
+//   gradients  accumulate whole in float32 and reduce once, or stream: reduce each microbatch into the slices (noise
+//   first)
 // The planner starts from the fastest of all and, while the peak does not fit, takes back the choice that costs the
 // fewest seconds for each byte it saves at the peak.
 #pragma once

@@ -34,8 +34,8 @@ at::Tensor affine(const LayerNormUse& use, const at::Tensor& x, const SegmentsPt
 // Head and loss in one: −log softmax(h Wᵀ)[target] per row, float32 [M], for h [M,d], targets int64 [M], W [V,d].
 // Keeps one [M,V] buffer: logits become probabilities and then logit gradients in place. Losses saturate at 87.3
 // (the smallest normal float32 probability); gradients do not. Where the recorder takes tiles, and the head has no bias
-// and is stored [V,d]: only tiles of about tile_bytes, each computed three times (dp/recording/head_tiles.h); losses do not
-// saturate then.
+// and is stored [V,d]: only tiles of about tile_bytes, each computed three times (dp/recording/head_tiles.h); losses do
+// not saturate then.
 at::Tensor linear_cross_entropy(const LinearUse& head, const at::Tensor& h, const at::Tensor& targets,
                                 const SegmentsPtr& segments, const RecorderPtr& recorder,
                                 int64_t tile_bytes = kHeadTileBytes);

@@ -5,7 +5,8 @@
 // each token (heads). Every row is some unit's, padding too, so that no gradient there escapes a norm. Where a unit is
 // a user, rows of one unit may stand apart; then rows are put in order as they are recorded, and only then.
 //
-// That tokens keep their places is taken from extents alone. A layer that moves them breaks it: dp/recording/attribution.h looks.
+// That tokens keep their places is taken from extents alone. A layer that moves them breaks it:
+// dp/recording/attribution.h looks.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
-// What a tape keeps of a head whose logit gradients come by tiles (dp/recording/head_tiles.h): the inputs, and of each tile a
-// fingerprint. Norms are taken of the tiles as they pass; for the sum they are computed again, and their bits must be
-// those whose norm was taken. Where the matrix is an embedding too, the columns of the unit's own ids are kept, [N,
-// longest lookup], because the two uses meet in the norm.
+// What a tape keeps of a head whose logit gradients come by tiles (dp/recording/head_tiles.h): the inputs, and of each
+// tile a fingerprint. Norms are taken of the tiles as they pass; for the sum they are computed again, and their bits
+// must be those whose norm was taken. Where the matrix is an embedding too, the columns of the unit's own ids are kept,
+// [N, longest lookup], because the two uses meet in the norm.
 //
 // ‖G_u‖² is the sum over tiles of ‖G_u's rows of that tile‖². What is computed of them is at most mass·gamma longer in
 // each, and the tiles' parts are orthogonal: so the masses add up in squares (Minkowski). Roundings of these few

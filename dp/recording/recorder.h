@@ -1,8 +1,8 @@
 // What a ghost layer reports in its backward pass instead of returning a weight gradient.
 //
-// The layers of dp/recording/layers.h compute outputs and input gradients; everything that concerns their parameters goes
-// through a Recorder: the Tape of a private step (dp/recording/tape.h), or the plain accumulator of a run without privacy
-// (dp/run/nonprivate.h). A Recorder must outlive the backward pass; layers hold it by shared_ptr.
+// The layers of dp/recording/layers.h compute outputs and input gradients; everything that concerns their parameters
+// goes through a Recorder: the Tape of a private step (dp/recording/tape.h), or the plain accumulator of a run without
+// privacy (dp/run/nonprivate.h). A Recorder must outlive the backward pass; layers hold it by shared_ptr.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -10,7 +10,8 @@
 // Per-unit norms: every rank reports its own part of a cut parameter, and of a whole one the same as all others; the
 // Clipper adds up the former over the model axis and counts the latter once. Both functions are collectives over
 // mesh.model() in forward and, where x requires grad, in backward: every rank of the model axis must call them in the
-// same order on the same rows. With one model rank they are dp::linear. All tensors are rows, as in dp/recording/layers.h.
+// same order on the same rows. With one model rank they are dp::linear. All tensors are rows, as in
+// dp/recording/layers.h.
 #pragma once
 
 #include "dp/recording/layers.h"

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "dp/recording/recorder.h"
 #include "dp/mechanism/sampler.h"
+#include "dp/recording/recorder.h"
 #include "fsdp/reduce_scatter.h"
 
 namespace ghostshard::dp {

@@ -3,8 +3,8 @@
 // A checkpoint keeps a LedgerMark. On resuming, the ledger must hold the very line the mark was taken at, so that it is
 // the same run's and nothing was cut off or rewritten before that line. Releases after it were made by steps whose
 // result is lost: each such step is done again as a new attempt, with new coins and new noise (both follow from the
-// attempt, dp/mechanism/run_key.h), and charged again: the guarantee counts every release that may have happened (DESIGN, section
-// 5, 4), and no two releases share noise (5, 3).
+// attempt, dp/mechanism/run_key.h), and charged again: the guarantee counts every release that may have happened
+// (DESIGN, section 5, 4), and no two releases share noise (5, 3).
 //
 // What cannot be seen from a folder alone: that *everything* in it, ledger and checkpoints, was put back to an earlier
 // state. Whoever restores a backup of a run must compare the ledger's head with one kept elsewhere.

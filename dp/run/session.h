@@ -3,7 +3,8 @@
 // The owner computes forward and backward; where a layer has trainable parameters it calls the functions below instead
 // of its own, so that no weight gradient enters autograd. After each backward clip() turns the microbatch into its
 // clipped sum, which leaves the rank at once, on top of the noise: ledger and noise come with the first microbatch of a
-// logical batch, and no sum without noise is ever assembled (dp/mechanism/gaussian.h). release() ends the logical batch.
+// logical batch, and no sum without noise is ever assembled (dp/mechanism/gaussian.h). release() ends the logical
+// batch.
 //
 // Every rank makes the same calls of clip() and release() in the same order, with any number of units, also none.
 // One thread at a time; backward may run on others.
@@ -48,8 +49,8 @@ class Session {
   // On rank 0; before the first clip() (std::logic_error).
   void attach_ledger(accountant::LedgerWriter ledger);
 
-  // What a ledger says of the steps to come (dp/run/resume.h): a step that it has charged before is the attempt after that.
-  // The same on every rank.
+  // What a ledger says of the steps to come (dp/run/resume.h): a step that it has charged before is the attempt after
+  // that. The same on every rank.
   void set_attempts(Attempts attempts) { attempts_ = std::move(attempts); }
 
   // For the next logical batch (dp/mechanism/adjustable_plan.h).
@@ -86,14 +87,14 @@ class Session {
   void count_use(int64_t parameter);
 
   // Before backward: the backwards until end_attribution_check(), which keep their graph, are of the losses of the
-  // chosen [units] alone and are only watched (dp/recording/attribution.h). Says which parameter a unit outside of them had a
-  // gradient of (its id, -1: none) and whether the check was undecided.
+  // chosen [units] alone and are only watched (dp/recording/attribution.h). Says which parameter a unit outside of them
+  // had a gradient of (its id, -1: none) and whether the check was undecided.
   void begin_attribution_check(const std::vector<bool>& chosen);
   std::pair<int64_t, bool> end_attribution_check();
 
   // After backward. True: the same backward must be run once more before clip(), over the graph of the same forward
-  // (dp/mechanism/clipper.h); it brings the very rows again, and sums leave while it goes on. The same answer on all ranks, known
-  // beforehand by takes_two_passes(). Opens the logical batch if there is none. A collective.
+  // (dp/mechanism/clipper.h); it brings the very rows again, and sums leave while it goes on. The same answer on all
+  // ranks, known beforehand by takes_two_passes(). Opens the logical batch if there is none. A collective.
   bool second_pass();
   bool takes_two_passes() const { return clipper_->takes_two_passes(); }
   // After backward. Opens the logical batch if there is none. A collective.

@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "accountant/report.h"
-#include "dp/run/nonprivate.h"
 #include "dp/mechanism/optimizer.h"
 #include "dp/mechanism/plan.h"
+#include "dp/run/nonprivate.h"
 #include "examples/gpt2/checkpoint.h"
 #include "examples/gpt2/checkpointing.h"
 #include "examples/gpt2/evaluate.h"

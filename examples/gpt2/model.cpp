@@ -15,7 +15,7 @@ namespace {
 std::string block_prefix(int64_t layer) { return "transformer.h." + std::to_string(layer) + "."; }
 
 std::vector<fsdp::BlockSpec> all_blocks(const Config& c, const std::vector<std::string>& freeze,
-                                      const LoraOptions& lora) {
+                                        const LoraOptions& lora) {
   const int64_t d = c.n_embd;
   std::vector<fsdp::BlockSpec> blocks;
   blocks.push_back(
@@ -28,23 +28,23 @@ std::vector<fsdp::BlockSpec> all_blocks(const Config& c, const std::vector<std::
   for (int64_t layer = 0; layer < c.n_layer; ++layer) {
     const std::string h = block_prefix(layer);
     blocks.push_back({.name = h.substr(0, h.size() - 1),
-                     .parameters = {{h + "ln_1.weight", {d}},
-                                    {h + "ln_1.bias", {d}},
-                                    {h + "attn.c_attn.weight", {d, 3 * d}, true, qkv.weight},
-                                    {h + "attn.c_attn.bias", {3 * d}, true, qkv.bias},
-                                    {h + "attn.c_proj.weight", {d, d}, true, projection.weight},
-                                    {h + "attn.c_proj.bias", {d}},
-                                    {h + "ln_2.weight", {d}},
-                                    {h + "ln_2.bias", {d}},
-                                    {h + "mlp.c_fc.weight", {d, c.n_inner}, true, fc.weight},
-                                    {h + "mlp.c_fc.bias", {c.n_inner}, true, fc.bias},
-                                    {h + "mlp.c_proj.weight", {c.n_inner, d}, true, projection.weight},
-                                    {h + "mlp.c_proj.bias", {d}}},
-                     .residency = fsdp::Residency::kRegather});
+                      .parameters = {{h + "ln_1.weight", {d}},
+                                     {h + "ln_1.bias", {d}},
+                                     {h + "attn.c_attn.weight", {d, 3 * d}, true, qkv.weight},
+                                     {h + "attn.c_attn.bias", {3 * d}, true, qkv.bias},
+                                     {h + "attn.c_proj.weight", {d, d}, true, projection.weight},
+                                     {h + "attn.c_proj.bias", {d}},
+                                     {h + "ln_2.weight", {d}},
+                                     {h + "ln_2.bias", {d}},
+                                     {h + "mlp.c_fc.weight", {d, c.n_inner}, true, fc.weight},
+                                     {h + "mlp.c_fc.bias", {c.n_inner}, true, fc.bias},
+                                     {h + "mlp.c_proj.weight", {c.n_inner, d}, true, projection.weight},
+                                     {h + "mlp.c_proj.bias", {d}}},
+                      .residency = fsdp::Residency::kRegather});
   }
   blocks.push_back({.name = "end",
-                   .parameters = {{"transformer.ln_f.weight", {d}}, {"transformer.ln_f.bias", {d}}},
-                   .residency = fsdp::Residency::kKeep});
+                    .parameters = {{"transformer.ln_f.weight", {d}}, {"transformer.ln_f.bias", {d}}},
+                    .residency = fsdp::Residency::kKeep});
   if (!c.tie_word_embeddings) blocks.back().parameters.push_back({"lm_head.weight", {c.vocab_size, d}});
 
   add_adapters(blocks, lora);
@@ -83,7 +83,7 @@ fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& c, const ModelOptions& optio
 }  // namespace
 
 std::vector<fsdp::BlockSpec> block_specs(const Config& config, const std::vector<std::string>& freeze,
-                                       const ModelOptions& options) {
+                                         const ModelOptions& options) {
   auto blocks = all_blocks(config, freeze, options.lora);
   for (size_t u = 0; u < std::min(blocks.size(), options.residency.size()); ++u) {
     blocks[u].residency = options.residency[u];
@@ -164,7 +164,7 @@ at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder
       return block(blocks_[static_cast<size_t>(layer)], input, units, *attention, recorder);
     };
     x = fsdp::run_block(*model_, layer + 1, next, previous, x, body,
-                       options_.activation_checkpointing ? fsdp::Activations::kRecompute : fsdp::Activations::kStore);
+                        options_.activation_checkpointing ? fsdp::Activations::kRecompute : fsdp::Activations::kStore);
   }
   return x;
 }

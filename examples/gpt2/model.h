@@ -36,7 +36,7 @@ struct ModelOptions {
 
 // The model's blocks and parameters, before anything is cut or allocated. Throws as the constructor of Gpt2 does.
 std::vector<fsdp::BlockSpec> block_specs(const Config& config, const std::vector<std::string>& freeze,
-                                       const ModelOptions& options);
+                                         const ModelOptions& options);
 
 class Gpt2 {
  public:

@@ -2,9 +2,9 @@
 //
 // Rank 0 alone reads ledger and manifests and decides; the other ranks are told (fsdp/broadcast_text.h), because ranks
 // that disagree about an attempt would draw different coins. Nothing is changed in the folder before every check
-// passed. What must agree: the plan (dp/mechanism/plan.h), and every option that is not in kFreeToChange below. Of the private
-// data only its number of texts is compared; with the key file of the run also an HMAC of the file under that key,
-// because only then could one noise meet two sums. A hash without a key would let whoever sees a checkpoint test
+// passed. What must agree: the plan (dp/mechanism/plan.h), and every option that is not in kFreeToChange below. Of the
+// private data only its number of texts is compared; with the key file of the run also an HMAC of the file under that
+// key, because only then could one noise meet two sums. A hash without a key would let whoever sees a checkpoint test
 // guesses of the data.
 #pragma once
 

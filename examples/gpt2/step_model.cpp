@@ -24,7 +24,7 @@ bool is_product(const fsdp::ParameterSpec& parameter, const Config& config) {
 }  // namespace
 
 std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::vector<fsdp::BlockSpec>& specs,
-                                           const ModelOptions& options, int64_t model_ranks) {
+                                             const ModelOptions& options, int64_t model_ranks) {
   const auto value_bytes = static_cast<double>(options.compute_dtype == at::kFloat ? 4 : 2);
   const double d = static_cast<double>(config.n_embd), inner = static_cast<double>(config.n_inner);
   const double ranks = static_cast<double>(model_ranks);
@@ -100,8 +100,7 @@ dp::ClipperOptions clipper_options(const PlannedStep& step, const fsdp::ShardedM
   for (const auto& group : model.groups()) {
     if (!group->trainable()) continue;
     const auto block = static_cast<size_t>(group->block());
-    options.streamed[static_cast<size_t>(group->index())] =
-        plan.blocks[block].gradients == dp::GradientFlow::kStreamed;
+    options.streamed[static_cast<size_t>(group->index())] = plan.blocks[block].gradients == dp::GradientFlow::kStreamed;
   }
   return options;
 }

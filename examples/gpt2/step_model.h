@@ -12,7 +12,7 @@ namespace ghostshard::gpt2 {
 
 // Units in order of forward, of one rank of a mesh with this many model ranks. specs: as the model is built from them.
 std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::vector<fsdp::BlockSpec>& specs,
-                                           const ModelOptions& options, int64_t model_ranks);
+                                             const ModelOptions& options, int64_t model_ranks);
 
 // A plan together with what it was made for.
 struct PlannedStep {

@@ -3,8 +3,8 @@
 //
 // Nothing here waits on the host. A call's work goes to the backend's own stream, which first waits for what the
 // caller's current stream holds by then; wait() makes the caller's current stream wait for it. Both by events, so that
-// a block's gather travels while the block before it is computed, and buffers are reused without telling the allocator of
-// other streams: PendingCollective keeps the tensors until its wait().
+// a block's gather travels while the block before it is computed, and buffers are reused without telling the allocator
+// of other streams: PendingCollective keeps the tensors until its wait().
 //
 // Sums in rank order, as on Gloo: slices are exchanged, added up by their owner from rank 0 on, and gathered. (The
 // backend's own all-reduce adds in an order of its choice, and would add the noise of rank 0 last.)

@@ -40,8 +40,8 @@ std::string drivers_name(at::Device device) {
 }
 
 c10::intrusive_ptr<c10d::Backend> make_device_backend(const BackendEndpoint& endpoint, at::Device device) {
-  // The collective watch speaks first (fsdp/communication/collective_watch.h). c10d's own watchdog ends the process without a word to
-  // the other ranks, and stands behind it.
+  // The collective watch speaks first (fsdp/communication/collective_watch.h). c10d's own watchdog ends the process
+  // without a word to the other ranks, and stands behind it.
   constexpr auto kBehindTheWatch = std::chrono::seconds(60);
   auto options = c10d::ProcessGroupNCCL::Options::create(endpoint.high_priority);
   options->timeout = endpoint.timeout + kBehindTheWatch;

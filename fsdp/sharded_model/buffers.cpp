@@ -6,7 +6,7 @@
 namespace ghostshard::fsdp {
 
 BlockBuffers::BlockBuffers(Mesh& mesh, const std::vector<BlockSpec>& specs,
-                         const std::vector<std::unique_ptr<FlatGroup>>& groups, at::ScalarType compute_dtype)
+                           const std::vector<std::unique_ptr<FlatGroup>>& groups, at::ScalarType compute_dtype)
     : mesh_(mesh),
       blocks_(specs.size()),
       slots_(2),
@@ -73,7 +73,9 @@ bool BlockBuffers::current(int64_t block) const {
   return slot.owner == block && slot.version == version_;
 }
 
-bool BlockBuffers::gathered(int64_t block) const { return current(block) && slots_[block_at(block).slot].pending.empty(); }
+bool BlockBuffers::gathered(int64_t block) const {
+  return current(block) && slots_[block_at(block).slot].pending.empty();
+}
 
 bool BlockBuffers::available(int64_t block) const {
   const Slot& slot = slots_[block_at(block).slot];

@@ -12,7 +12,7 @@ namespace ghostshard::fsdp {
 class BlockBuffers {
  public:
   BlockBuffers(Mesh& mesh, const std::vector<BlockSpec>& specs, const std::vector<std::unique_ptr<FlatGroup>>& groups,
-              at::ScalarType compute_dtype);
+               at::ScalarType compute_dtype);
 
   void prefetch(int64_t block);
   void acquire(int64_t block);

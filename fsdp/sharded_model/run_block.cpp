@@ -115,8 +115,9 @@ struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
 
 }  // namespace
 
-at::Tensor run_block(ShardedModel& model, int64_t block, int64_t next_forward, int64_t next_backward, const at::Tensor& x,
-                    const std::function<at::Tensor(const at::Tensor&)>& body, Activations activations) {
+at::Tensor run_block(ShardedModel& model, int64_t block, int64_t next_forward, int64_t next_backward,
+                     const at::Tensor& x, const std::function<at::Tensor(const at::Tensor&)>& body,
+                     Activations activations) {
   const bool recording = at::GradMode::is_enabled() && (x.requires_grad() || model.block_trainable(block));
   const Lease lease(model, block);
   if (next_forward >= 0) model.prefetch(next_forward);

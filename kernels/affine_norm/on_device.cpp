@@ -1,9 +1,9 @@
 // Biases, scales and shifts, for tensors on a device.
+#include "kernels/device/on_device.h"
 #include "kernels/affine_norm/device.h"
-#include "kernels/host/checks.h"
 #include "kernels/device/placement.h"
 #include "kernels/device/tensors.h"
-#include "kernels/device/on_device.h"
+#include "kernels/host/checks.h"
 
 namespace ghostshard::kernels::on_device {
 namespace {

@@ -1,6 +1,6 @@
 // Clip factors on the device: the formula of clip_factor.h, one thread to a unit.
-#include "kernels/clip_factors/formula.h"
 #include "kernels/clip_factors/device.h"
+#include "kernels/clip_factors/formula.h"
 #include "kernels/device/launch.cuh"
 
 namespace ghostshard::kernels::device {

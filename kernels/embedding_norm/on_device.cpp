@@ -1,9 +1,9 @@
 // Table lookups, for tensors on a device.
-#include "kernels/host/checks.h"
+#include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/device/tensors.h"
+#include "kernels/host/checks.h"
 #include "kernels/linear_norm/workspace.h"
-#include "kernels/device/on_device.h"
 
 namespace ghostshard::kernels::on_device {
 

@@ -1,8 +1,8 @@
 // Fingerprints of tensors on a device: their bytes are summed up there, shapes and segments are mixed in here.
-#include "kernels/host/checks.h"
+#include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/fingerprint/device.h"
-#include "kernels/device/on_device.h"
+#include "kernels/host/checks.h"
 
 namespace ghostshard::kernels::on_device {
 

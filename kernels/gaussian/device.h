@@ -1,8 +1,8 @@
 // The device's half of gaussian.h: pointers in, launches out. Internal; as in linear_norm_device.h.
 #pragma once
 
-#include "kernels/gaussian/chacha20_block.h"
 #include "kernels/device/types.h"
+#include "kernels/gaussian/chacha20_block.h"
 
 namespace ghostshard::kernels::device {
 

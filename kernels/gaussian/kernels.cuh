@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
+#include "kernels/device/vector.h"
 #include "kernels/gaussian/box_muller_pair.h"
 #include "kernels/gaussian/chacha20_block.h"
-#include "kernels/device/vector.h"
 
 namespace ghostshard::kernels::device {
 

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/norm_parts.h"
 #include "kernels/host/row_products.h"
 #include "kernels/host/vectorised.h"
+#include "kernels/norm_parts.h"
 
 namespace ghostshard::kernels {
 namespace {

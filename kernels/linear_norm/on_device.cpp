@@ -1,12 +1,12 @@
 // Norms of layers that are affine in a matrix, for tensors on a device.
-#include "kernels/host/checks.h"
-#include "kernels/device/placement.h"
-#include "kernels/linear_norm/tile_plan.h"
-#include "kernels/device/tensors.h"
-#include "kernels/linear_norm/workspace.h"
-#include "kernels/linear_norm/device.h"
-#include "kernels/norm_parts/device.h"
 #include "kernels/device/on_device.h"
+#include "kernels/device/placement.h"
+#include "kernels/device/tensors.h"
+#include "kernels/host/checks.h"
+#include "kernels/linear_norm/device.h"
+#include "kernels/linear_norm/tile_plan.h"
+#include "kernels/linear_norm/workspace.h"
+#include "kernels/norm_parts/device.h"
 
 namespace ghostshard::kernels::on_device {
 namespace {

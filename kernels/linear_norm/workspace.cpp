@@ -1,7 +1,7 @@
 #include "kernels/linear_norm/workspace.h"
 
-#include "kernels/host/checks.h"
 #include "kernels/device/placement.h"
+#include "kernels/host/checks.h"
 
 namespace ghostshard::kernels {
 

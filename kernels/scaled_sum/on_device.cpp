@@ -1,9 +1,9 @@
 // The clipped sum, for tensors on a device.
-#include "kernels/host/checks.h"
+#include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/device/rounding.h"
 #include "kernels/device/tensors.h"
-#include "kernels/device/on_device.h"
+#include "kernels/host/checks.h"
 #include "kernels/scaled_sum/device.h"
 
 namespace ghostshard::kernels::on_device {

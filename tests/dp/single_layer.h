@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
-#include "dp/recording/layers.h"
 #include "dp/mechanism/plan.h"
+#include "dp/recording/layers.h"
 #include "fsdp/sharded_model.h"
 #include "tests/support/device.h"
 

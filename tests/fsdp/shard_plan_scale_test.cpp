@@ -164,7 +164,7 @@ TEST_P(RandomGroups, are_sound_on_any_number_of_ranks) {
       total += rows * row;
       longest_granule = std::max(longest_granule, specs.back().granule);
       multiple = std::lcm(multiple, specs.back().granule) > 1'000'000'000 ? 1'000'000'000
-                                                                        : std::lcm(multiple, specs.back().granule);
+                                                                          : std::lcm(multiple, specs.back().granule);
     }
     const ShardPlan plan = ShardPlan::make(specs, ranks);
     ASSERT_NO_FATAL_FAILURE(expect_sound(plan)) << "seed " << GetParam() << ", repeat " << repeat;

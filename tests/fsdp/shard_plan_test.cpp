@@ -109,7 +109,8 @@ TEST_P(RandomShardPlans, are_sound_and_smallest) {
     const int64_t count = upto(6);
     for (int64_t t = 0; t < count; ++t) {
       const int64_t granule = upto(7), granules = upto(9);
-      plan.specs.push_back({std::string("t").append(std::to_string(t)), {granules, granule}, upto(3) == 1 ? 1 : granule});
+      plan.specs.push_back(
+          {std::string("t").append(std::to_string(t)), {granules, granule}, upto(3) == 1 ? 1 : granule});
     }
     const ShardPlan made = ShardPlan::make(plan.specs, plan.ranks, plan.alignment);
     expect_sound(made, plan.alignment);
@@ -120,17 +121,17 @@ TEST_P(RandomShardPlans, are_sound_and_smallest) {
 TEST(ShardPlan, of_a_gpt2_block_by_rows_wastes_little) {
   const int64_t d = 768;
   const std::vector<TensorSpec> granule = {{"ln_1.weight", {d}, 1},
-                                         {"ln_1.bias", {d}, 1},
-                                         {"attn.weight", {d, 3 * d}, 3 * d},
-                                         {"attn.bias", {3 * d}, 1},
-                                         {"proj.weight", {d, d}, d},
-                                         {"proj.bias", {d}, 1},
-                                         {"ln_2.weight", {d}, 1},
-                                         {"ln_2.bias", {d}, 1},
-                                         {"fc.weight", {d, 4 * d}, 4 * d},
-                                         {"fc.bias", {4 * d}, 1},
-                                         {"fc_proj.weight", {4 * d, d}, d},
-                                         {"fc_proj.bias", {d}, 1}};
+                                           {"ln_1.bias", {d}, 1},
+                                           {"attn.weight", {d, 3 * d}, 3 * d},
+                                           {"attn.bias", {3 * d}, 1},
+                                           {"proj.weight", {d, d}, d},
+                                           {"proj.bias", {d}, 1},
+                                           {"ln_2.weight", {d}, 1},
+                                           {"ln_2.bias", {d}, 1},
+                                           {"fc.weight", {d, 4 * d}, 4 * d},
+                                           {"fc.bias", {4 * d}, 1},
+                                           {"fc_proj.weight", {4 * d, d}, d},
+                                           {"fc_proj.bias", {d}, 1}};
   // (On 64 ranks the three row lengths force shards of a multiple of 9216 elements and 8 % of padding.)
   for (const int64_t ranks : {2, 3, 4, 8}) {
     const ShardPlan plan = ShardPlan::make(granule, ranks);

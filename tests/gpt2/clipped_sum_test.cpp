@@ -19,7 +19,7 @@ struct Case {
   gpt2::ModelOptions options = {};
   std::vector<int64_t> texts_per_unit = {};
   bool streamed = false;  // with every microbatch, sums never stand whole
-  bool two_pass = false;     // every matrix but a tied one
+  bool two_pass = false;  // every matrix but a tied one
   dp::Clipping clipping = dp::Clipping::kFlat;
   int64_t head_tile = 0;  // the head is recomputed by tiles of so many bytes
 };

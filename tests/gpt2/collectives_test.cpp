@@ -5,9 +5,9 @@
 #include <mutex>
 
 #include "dp/run/nonprivate.h"
-#include "tests/support/recording_communicator.h"
-#include "tests/support/ranks.h"
 #include "tests/gpt2/small_world.h"
+#include "tests/support/ranks.h"
+#include "tests/support/recording_communicator.h"
 
 namespace ghostshard::tests {
 namespace {

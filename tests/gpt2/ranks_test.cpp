@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "tests/support/ranks.h"
 #include "tests/gpt2/small_world.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::tests {
 namespace {

@@ -1,6 +1,6 @@
 #include "tests/emulation/device/device.h"
-#include "tests/support/staged_mesh.h"
 #include "tests/support/device.h"
+#include "tests/support/staged_mesh.h"
 
 namespace ghostshard::tests {
 

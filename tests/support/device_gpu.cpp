@@ -6,8 +6,8 @@
 #include <cstdlib>
 
 #include "fsdp/communication/device_backend.h"
-#include "tests/support/staged_mesh.h"
 #include "tests/support/device.h"
+#include "tests/support/staged_mesh.h"
 
 namespace ghostshard::tests {
 namespace {

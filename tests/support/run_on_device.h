@@ -1,8 +1,8 @@
 // tests/support/ranks.h with models where the test's are.
 #pragma once
 
-#include "tests/support/ranks.h"
 #include "tests/support/device.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::tests {
 

@@ -6,12 +6,12 @@
 #include <cmath>
 
 #include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/single_release.h"
 #include "accountant/grid/grid.h"
 #include "accountant/grid/grid_blocks.h"
 #include "accountant/grid/grid_side.h"
 #include "accountant/grid/grid_window.h"
 #include "accountant/grid/pld_cells.h"
-#include "accountant/gaussian/single_release.h"
 #include "bench/accountant_rows.h"
 
 namespace ghostshard::accountant {

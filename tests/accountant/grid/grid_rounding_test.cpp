@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "accountant/grid/grid_blocks.h"
 #include "accountant/engines/prv.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/grid/grid_blocks.h"
 
 namespace ghostshard::accountant {
 namespace {

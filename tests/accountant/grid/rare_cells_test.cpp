@@ -8,9 +8,9 @@
 #include <numbers>
 
 #include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/single_release.h"
 #include "accountant/grid/grid_blocks.h"
 #include "accountant/grid/grid_side.h"
-#include "accountant/gaussian/single_release.h"
 #include "bench/accountant_rows.h"
 
 namespace ghostshard::accountant {

@@ -7,8 +7,8 @@
 
 #include <mutex>
 
-#include "tests/support/ranks.h"
 #include "tests/dp/single_layer.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::tests {
 namespace {

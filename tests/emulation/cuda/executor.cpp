@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/emulation/device/memory.h"
 #include "tests/emulation/cuda/cuda_runtime.h"
 #include "tests/emulation/cuda/fiber.h"
+#include "tests/emulation/device/memory.h"
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/embedding_norm/device.h"
-#include "tests/emulation/device/memory.h"
 #include "tests/emulation/cuda/executor.h"
+#include "tests/emulation/device/memory.h"
 
 namespace ghostshard::kernels::device {
 

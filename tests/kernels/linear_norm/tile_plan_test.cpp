@@ -5,11 +5,11 @@
 
 #include <numeric>
 
-#include "kernels/gaussian/chacha20_block.h"
 #include "kernels/device/rounding.h"
 #include "kernels/device/tiles.h"
 #include "kernels/device/vector.h"
 #include "kernels/gaussian.h"
+#include "kernels/gaussian/chacha20_block.h"
 #include "kernels/norm_parts.h"
 #include "tests/kernels/oracle.h"
 

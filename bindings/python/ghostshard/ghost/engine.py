@@ -360,12 +360,12 @@ class GhostEngine:
                 covered.update(id(each) for each in module.modules())
             module.forward = rules.PatchedForward(self, name, module, rule)
             self._patched.append(module)
-        # A unit's parameters are plain tensors once FSDP2's own hook, which comes first, has gathered them.
-        for number, unit in enumerate(self.layout.blocks):
+        # A block's parameters are plain tensors once FSDP2's own hook, which comes first, has gathered them.
+        for number, block in enumerate(self.layout.blocks):
             slots = [
-                (slot, entry) for entry in self.layout.parameters if entry.unit == number for slot in entry.slots
+                (slot, entry) for entry in self.layout.parameters if entry.block == number for slot in entry.slots
             ]
-            module = model.get_submodule("" if unit == "model" else unit) if self.fsdp else model
+            module = model.get_submodule("" if block == "model" else block) if self.fsdp else model
             self._handles.append(module.register_forward_pre_hook(functools.partial(self._guard, slots)))
         for module in model.modules():
             if isinstance(module, nn.parallel.DistributedDataParallel):
