@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build finetune test test-gpu bench bench-gpu format lint asan tsan clean
+.PHONY: help setup build finetune test test-long test-gpu bench bench-gpu format lint asan tsan clean
 
 PYTHON_BIN := $(CURDIR)/.venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -13,15 +13,16 @@ help:
 	@echo '  make finetune   fine-tune a small GPT-2 on real texts under a privacy budget, two ranks on this CPU'
 	@echo '  make test       build everything, run every test; the last line is "N passed, N failed"'
 	@echo
-	@echo '  make setup      only what the others do first: system packages where missing, .venv with pinned wheels'
+	@echo '  make test-long  the sweeps and long runs that "make test" leaves out, for most of an hour'
+	@echo '  make setup      only what the others do first: missing system packages, .venv with pinned wheels'
 	@echo '  make build      the programs, into build/release/bin'
 	@echo '  make bench      build and run the micro-benchmarks; results go to build/release/bench'
 	@echo '  make format     clang-format over the C++ files of the tree'
-	@echo '  make lint       fails where a C++ file is not formatted or clang-tidy finds something'
+	@echo '  make lint       fails if a C++ file is not formatted or clang-tidy finds something'
 	@echo '  make asan       the C++ tests with AddressSanitizer and UBSan; the last line is "N passed, N failed"'
 	@echo '  make tsan       the same with ThreadSanitizer'
-	@echo '  make test-gpu   the CUDA kernels and the engine on them, from Python too: builds (CUDA toolkit), tests where there is a GPU'
-	@echo '  make bench-gpu  kernels and steps beside their peers on a GPU: builds, and measures for some 20 minutes where there is one'
+	@echo '  make test-gpu   the CUDA kernels and the engine on them, from Python too: builds (CUDA toolkit), tests if there is a GPU'
+	@echo '  make bench-gpu  kernels and steps beside their peers on a GPU: builds, and measures for some 20 minutes if there is one'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
@@ -33,12 +34,16 @@ setup:
 build: setup
 	@tools/build.sh -j $(JOBS)
 
-finetune: setup
+finetune:
+	@tools/setup.sh run
 	@tools/build.sh -j $(JOBS) ghostshard-finetune-gpt2
 	@$(PYTHON_BIN)/python -m ghostshard.demo
 
 test: build
-	@tools/run_tests.sh
+	@tools/run_tests.sh -j $(JOBS)
+
+test-long: build
+	@tools/run_tests.sh -j $(JOBS) --long
 
 test-gpu: setup
 	@tools/run_gpu_tests.sh -j $(JOBS)

@@ -1,7 +1,7 @@
 # LibTorch out of the PyPI wheel, without a CUDA toolkit.
 # The wheel's own find_package(Torch) insists on finding CUDA; the libraries themselves do not need it at link
-# time, so the imported target is defined here: headers, libtorch_cpu, libc10, an rpath, and permission to leave
-# the CUDA libraries' symbols to the dynamic loader.
+# time. So the target is defined here, with headers, libtorch_cpu, libc10 and an rpath; the CUDA libraries' symbols are
+# left to the dynamic loader.
 if(NOT Python3_EXECUTABLE AND EXISTS "${CMAKE_SOURCE_DIR}/.venv/bin/python")
   set(Python3_EXECUTABLE "${CMAKE_SOURCE_DIR}/.venv/bin/python")
 endif()
@@ -37,13 +37,17 @@ file(WRITE "${CMAKE_BINARY_DIR}/precompiled/empty.cpp" "")
 add_library(ghostshard_precompiled OBJECT EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/precompiled/empty.cpp")
 target_link_libraries(ghostshard_precompiled PRIVATE ghostshard_torch)
 ghostshard_set_compile_options(ghostshard_precompiled)
-target_precompile_headers(ghostshard_precompiled PRIVATE
+set(GHOSTSHARD_PRECOMPILED
   <torch/types.h> <torch/csrc/autograd/custom_function.h> <ATen/ATen.h>
   <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <optional> <span> <sstream>
   <string> <vector>)
+target_precompile_headers(ghostshard_precompiled PRIVATE ${GHOSTSHARD_PRECOMPILED})
 
+# ghostshard_use_torch_pch(target [owner]): another owner's header than the one above is used by tests.
 function(ghostshard_use_torch_pch target)
-  target_precompile_headers(${target} REUSE_FROM ghostshard_precompiled)
+  set(owner ghostshard_precompiled ${ARGN})
+  list(GET owner -1 owner)
+  target_precompile_headers(${target} REUSE_FROM ${owner})
   get_target_property(type ${target} TYPE)
   if(type STREQUAL EXECUTABLE)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)

@@ -9,11 +9,16 @@ venv=$PWD/.venv
 preset=${GHOSTSHARD_PRESET:-release}
 tree=build/$preset
 
+# An environment of the level run (tools/setup.sh) has nothing for tests and benches. One that is completed has a newer
+# file, so the tree is configured again, with them; what was compiled stays.
+parts=ON
+if [ -f "$venv/.ghostshard-setup" ] && [ "$(cut -d' ' -f1 "$venv/.ghostshard-setup")" = run ]; then parts=OFF; fi
+
 configured=$tree/.configured
 if [ ! -f "$configured" ] || [ ! -f "$tree/build.ninja" ] || [ CMakePresets.json -nt "$configured" ] ||
   [ "$venv/.ghostshard-setup" -nt "$configured" ]; then
   "$venv/bin/cmake" --preset "$preset" --fresh -Wno-dev -DPython3_EXECUTABLE="$venv/bin/python" \
-    -DCMAKE_MAKE_PROGRAM="$venv/bin/ninja" > /dev/null
+    -DCMAKE_MAKE_PROGRAM="$venv/bin/ninja" -DGHOSTSHARD_BUILD_TESTS=$parts -DGHOSTSHARD_BUILD_BENCH=$parts > /dev/null
   touch "$configured"
 fi
 targets=()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fails when a C++ file of the tree is not formatted, or clang-tidy finds something. Usage: tools/lint.sh [-j N]
+# Fails if a C++ file of the tree is not formatted or clang-tidy finds something. Usage: tools/lint.sh [-j N]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs=2

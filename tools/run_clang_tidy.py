@@ -1,12 +1,11 @@
 """clang-tidy over the library's and the programs' C++ sources in compile_commands.json, in minutes.
 
-Three things make it quick. The headers of others (LibTorch's take 10 s a source) are parsed once for all sources
-that are compiled with the same definitions, into a precompiled header: clang-tidy reads such headers but cannot write
-them, libclang can. Two versions of clang may not understand each other's, so an empty source is tried first, and
-where that fails the headers are parsed for each source. Headers of others are not analysed, and the static analyser follows calls less far
-than it could, which would double the time. A source that was found
-clean is skipped until it, a header of ours that it includes, .clang-tidy, its flags or the tools change; that is
-remembered in build/lint/clean.
+Three things make it quick. The headers of others (LibTorch's take 10 s a source) are parsed once for all sources that
+are compiled with the same definitions, into a precompiled header. clang-tidy reads such headers but cannot write them;
+libclang can. Two versions of clang may not understand each other's, so an empty source is tried first; if that fails,
+the headers are parsed for each source. Headers of others are not analysed, and the static analyser follows calls less
+far than it could, which would double the time. A source that was found clean is skipped until it, a header of ours that
+it includes, .clang-tidy, its flags or the tools change; build/lint/clean remembers it.
 """
 import argparse
 import concurrent.futures
@@ -87,7 +86,7 @@ def included(path, known={}):
 
 
 def precompiled_header(sources):
-    """Flags that make clang-tidy read the group's headers of others from one file; none where that does not work."""
+    """Flags that make clang-tidy read the group's headers of others from one file; none if that does not work."""
     from clang import cindex
 
     cindex.Config.libcxx_dir = ""  # its own standard library; clang-tidy reads the compiler's
@@ -193,21 +192,29 @@ def main():
     groups = {}
     for source in due:
         groups.setdefault(source.group(), []).append(source)
-    use = {}
-    for definitions, members in sorted(groups.items()):
-        if members[0].is_device_code():  # few headers, and quick ones
-            use[definitions] = []
-            continue
+
+    def header_of(definitions):
+        if groups[definitions][0].is_device_code():  # few headers, and quick ones
+            return [], 0.0
         # Of all sources, not of those that are due: the file is kept for the next call.
-        use[definitions] = precompiled_header([s for s in sources.values() if s.group() == definitions])
-    headers_seconds = time.monotonic() - began
+        return precompiled_header([s for s in sources.values() if s.group() == definitions]), time.monotonic() - began
 
     seen, failed = set(), 0
     (LINT / "clean").mkdir(parents=True, exist_ok=True)
+    took, headers_seconds = [], 0.0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        runs = [pool.submit(check, s, use[s.group()], arguments.tidy) for s in due]
+        # The largest group's header takes longest, so it is begun first; its sources' turn comes when it is there, and
+        # sources of groups without one fill the time.
+        order = sorted(groups, key=lambda definitions: -len(groups[definitions]))
+        headers = {pool.submit(header_of, definitions): definitions for definitions in order}
+        runs = []
+        for header in concurrent.futures.as_completed(headers):
+            use, ready = header.result()
+            headers_seconds = max(headers_seconds, ready)
+            runs += [pool.submit(check, s, use, arguments.tidy) for s in groups[headers[header]]]
         for run in concurrent.futures.as_completed(runs):
             source, code, output, errors, seconds = run.result()
+            took.append((seconds, source.name))
             if code == 0 and not output.strip():
                 clean_marker(source, identity).touch()
                 continue
@@ -220,7 +227,10 @@ def main():
                 print(f"{source.name}: clang-tidy ended with {code}\n{errors}", flush=True)
     seconds = time.monotonic() - began
     print(f"lint: clang-tidy read {len(due)} of {len(sources)} sources ({len(sources) - len(due)} clean since before) "
-          f"in {seconds:.0f} s, {headers_seconds:.0f} s of it for headers: {len(seen)} findings in {failed} sources")
+          f"in {seconds:.0f} s, {sum(s for s, _ in took):.0f} s of work and {headers_seconds:.0f} s until the last header was "
+          f"there: {len(seen)} findings in {failed} sources")
+    if took:
+        print("lint: longest: " + ", ".join(f"{name} {s:.0f} s" for s, name in sorted(took, reverse=True)[:5]))
     return 1 if failed else 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the preset cuda and runs its tests on device tensors (label gpu: kernels and engine), then the Python path's on
 # the GPU, then the kernels' once more under compute-sanitizer.
-# Usage: tools/run_gpu_tests.sh [-j N]. Where there is no GPU it builds, says so and runs nothing.
+# Usage: tools/run_gpu_tests.sh [-j N]. Without a GPU it builds, says so and runs nothing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 jobs=2

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Makes this tree ready to build and run: system packages where something is missing, .venv with pinned wheels.
+# Makes this tree ready to build and run: system packages if something is missing, .venv with pinned wheels.
+# Usage: tools/setup.sh [run | all]
+#   run   what `make finetune` needs: no GoogleTest, no Google Benchmark, requirements-run.txt alone
+#   all   everything (the default): requirements.txt; completes an environment of the level run
 #
-# Every make target calls this, so the second call must cost nothing: the hash of what decides the outcome is kept
+# Every make target calls this, so the second call must cost nothing: level and hash of what decides the outcome are kept
 # in .venv/.ghostshard-setup, written last. An interrupted set-up leaves no such file and is simply done again.
 #
 # PYTHON=…            the Python (>= 3.11) to make .venv with; default: the first suitable one on PATH
@@ -9,17 +12,23 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$(pwd -P)
+level=${1:-all}
 stamp=.venv/.ghostshard-setup
 export DEBIAN_FRONTEND=noninteractive PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 fingerprint() {
-  { printf '%s\n' "$root"; cat requirements.txt requirements.lock pyproject.toml tools/setup.sh; } | sha256sum | cut -d' ' -f1
+  { printf '%s\n' "$root"; cat requirements*.txt requirements.lock pyproject.toml tools/setup.sh; } | sha256sum | cut -d' ' -f1
 }
 up_to_date() {
-  [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint)" ]
+  if [ ! -x .venv/bin/python ] || [ ! -f "$stamp" ]; then return 1; fi
+  local made now
+  made=$(< "$stamp") now=$(fingerprint)
+  [ "$made" = "all $now" ] || [ "$made" = "$level $now" ]
 }
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
+
+case $level in run | all) ;; *) die "the level must be run or all, got $level" ;; esac
 
 up_to_date && exit 0
 
@@ -58,11 +67,15 @@ missing_packages() {
   { has_header openssl/evp.h && links -lcrypto; } || echo libssl-dev
   has_header nlohmann/json.hpp || echo nlohmann-json3-dev
   has_header CLI/CLI.hpp || echo libcli11-dev
+  if [ "$level" = all ]; then missing_test_packages; fi
+  [ -s "${GHOSTSHARD_FORTUNES:-/usr/share/games/fortunes/fortunes}" ] || echo fortunes
+  [ -x .venv/bin/python ] || [ -n "${GHOSTSHARD_VENV:-}" ] || suitable_python > /dev/null || python_packages
+}
+
+missing_test_packages() {
   { has_header gtest/gtest.h && links -lgtest -pthread; } || echo libgtest-dev
   { has_header gmock/gmock.h && links -lgmock -lgtest -pthread; } || echo libgmock-dev
   { has_header benchmark/benchmark.h && links -lbenchmark -pthread; } || echo libbenchmark-dev
-  [ -s "${GHOSTSHARD_FORTUNES:-/usr/share/games/fortunes/fortunes}" ] || echo fortunes
-  [ -x .venv/bin/python ] || [ -n "${GHOSTSHARD_VENV:-}" ] || suitable_python > /dev/null || python_packages
 }
 
 python_packages() {
@@ -119,12 +132,17 @@ if ! usable; then
   "$python" -m venv --clear .venv
 fi
 rm -f "$stamp"
-say "installing the pinned Python packages (about 5 GB unpacked; the first time takes minutes)"
-.venv/bin/python -m pip install --quiet --retries 5 -r requirements.txt -c requirements.lock < /dev/null >&2 ||
-  die "pip could not install requirements.txt; its message is above. Call again to go on"
+if [ "$level" = run ]; then
+  wanted=requirements-run.txt how=(--no-deps) size='about 2 GB'
+else
+  wanted=requirements.txt how=(-c requirements.lock) size='about 5 GB'
+fi
+say "installing the pinned Python packages ($size unpacked; the first time takes minutes)"
+.venv/bin/python -m pip install --quiet --retries 5 -r $wanted "${how[@]}" < /dev/null >&2 ||
+  die "pip could not install $wanted; its message is above. Call again to go on"
 .venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . < /dev/null >&2 ||
   die "pip could not install the package ghostshard from this tree; its message is above"
 
-fingerprint > "$stamp.partial"
+printf '%s %s\n' "$level" "$(fingerprint)" > "$stamp.partial"
 mv "$stamp.partial" "$stamp"
 say "ready"

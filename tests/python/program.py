@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import numpy
 from safetensors.numpy import load_file, save_file
+
+# All time-outs are this much longer than a quiet machine needs: tests run beside each other, each with ranks of its own.
+PATIENCE = 3
 
 VOCABULARY = 32
 POSITIONS = 12
@@ -56,8 +60,24 @@ class Rank:
     err: Path
 
     def wait(self, seconds: float) -> Finished:
-        code = self.process.wait(max(seconds, 0.01))
+        code = self.process.wait(max(PATIENCE * seconds, 0.01))
         return Finished(code, self.out.read_text(), self.err.read_text())
+
+
+def free_port() -> int:
+    """A port that nobody listens on, of a range that this worker of pytest alone takes from. The ports that the
+    operating system gives out begin above all ranges, so no other program is given it before the ranks listen there."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 12000 + 400 * (worker % 50)
+    for port in random.sample(range(first, first + 400), 400):
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port from {first} to {first + 399}")
 
 
 class Program:
@@ -89,11 +109,8 @@ class Program:
 
     def start_ranks(self, *words_of_ranks: Sequence[str], before_exec: Callable[[], None] | None = None) -> list[Rank]:
         """One rank for each command line, as a launcher without an agent would start them."""
-        with socket.socket() as chosen:
-            chosen.bind(("127.0.0.1", 0))
-            port = str(chosen.getsockname()[1])
         size = str(len(words_of_ranks))
-        place = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        place = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         return [
             self.start(words, {**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}, before_exec)
             for rank, words in enumerate(words_of_ranks)
@@ -101,8 +118,9 @@ class Program:
 
     def run_ranks(self, *words_of_ranks: Sequence[str], seconds: float = 60,
                   before_exec: Callable[[], None] | None = None) -> list[Finished]:  # fmt: skip
-        end = time.monotonic() + seconds
-        return [rank.wait(end - time.monotonic()) for rank in self.start_ranks(*words_of_ranks, before_exec=before_exec)]
+        started = self.start_ranks(*words_of_ranks, before_exec=before_exec)
+        end = time.monotonic() + PATIENCE * seconds
+        return [rank.wait((end - time.monotonic()) / PATIENCE) for rank in started]
 
     def kill_all(self) -> None:
         for rank in self._started:
@@ -180,7 +198,7 @@ def metrics(run: Path) -> list[dict]:
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE * seconds
     while not holds():
         assert time.monotonic() < end, f"still not so after {seconds} s"
         time.sleep(0.02)

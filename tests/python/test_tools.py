@@ -40,6 +40,61 @@ def test_counting(repository, tmp_path, ctest, ctest_rc, pytest_, pytest_rc, las
     assert ("needs a GPU" in done.stdout) == (SKIPPED in f"{ctest}{pytest_}")
 
 
+def entry(name: str, status: str = "run", inside: str = "") -> str:
+    """An entry of ctest that runs a GoogleTest program."""
+    label = '<properties><property name="cmake_labels" value="gtest;gpu"/></properties>'
+    return f'<testcase name="{name}" classname="{name}" status="{status}">{inside}{label}</testcase>'
+
+
+GTEST_OK = '<testcase name="a" classname="c" status="run" result="completed"/>'
+GTEST_NO = '<testcase name="b" classname="c" status="run" result="completed"><failure message="x">a.cpp:3 x</failure></testcase>'
+GTEST_DISABLED = '<testcase name="d" classname="c" status="notrun" result="suppressed"/>'
+GTEST_SKIPPED = '<testcase name="s" classname="c" status="run" result="skipped"><skipped message="no disk"/></testcase>'
+DIED = '<failure message="SEGFAULT"/><system-out>[ RUN      ] c.dies\nthe host touched it</system-out>'
+
+GTEST_COUNTS = {
+    # name: (entries of ctest, ctest status, GoogleTest's files, last line, exit status, text of the output)
+    "cases_in_place_of_entries": (
+        entry("p_0") + entry("p_1"), 0, {"p_0": GTEST_OK * 3, "p_1": GTEST_OK}, "4 passed, 0 failed", 0, ""),
+    "a_case_fails": (
+        entry("p_0", "fail", "<failure/>"), 8, {"p_0": GTEST_OK + GTEST_NO}, "1 passed, 1 failed", 1, "p_0: c.b\na.cpp:3 x"),
+    "a_program_dies": (
+        entry("p_0", "fail", DIED) + entry("p_1"), 8, {"p_1": GTEST_OK}, "1 passed, 1 failed", 1, "c.dies\nthe host touched it"),
+    "a_program_dies_in_its_file": (
+        entry("p_0", "fail", DIED), 8, {"p_0": "<testcase"}, "0 passed, 1 failed", 1, "p_0: left no result"),
+    "a_program_leaves_no_file": (entry("p_0"), 0, {}, "0 passed, 1 failed", 1, "p_0: left no result"),
+    "a_program_has_no_cases": (entry("p_0"), 0, {"p_0": ""}, "0 passed, 1 failed", 1, "p_0: left no result"),
+    "a_bad_end_after_good_cases": (
+        entry("p_0", "fail", "<failure/>"), 8, {"p_0": GTEST_OK}, "1 passed, 1 failed", 1, "ended badly though no case failed"),
+    "disabled_and_skipped_are_listed": (
+        entry("p_0"), 0, {"p_0": GTEST_OK + GTEST_DISABLED + GTEST_SKIPPED}, "1 passed, 0 failed", 0,
+        "skipped  p_0: c.d: disabled\nskipped  p_0: c.s: no disk"),
+    "an_entry_that_needs_a_gpu": (
+        entry("p_0", "notrun", '<skipped message="SKIP_RETURN_CODE=77"/>') + OK, 0, {}, "1 passed, 0 failed", 0,
+        "skipped  ctest: p_0: SKIP_RETURN_CODE=77"),
+    "others_count_themselves": (entry("p_0") + OK, 0, {"p_0": GTEST_OK * 2}, "3 passed, 0 failed", 0, ""),
+    "another_fails": (
+        FAILED.replace("</testcase>", "<system-out>says why</system-out></testcase>") + OK, 8, {}, "1 passed, 1 failed", 1,
+        "ctest: b\nsays why"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("entries, rc, files, last, status, text", GTEST_COUNTS.values(), ids=GTEST_COUNTS.keys())
+def test_counting_cases_of_gtest(repository, tmp_path, entries, rc, files, last, status, text):
+    (tmp_path / "ctest.xml").write_text(f"<testsuite>{entries}</testsuite>")
+    (tmp_path / "ctest.rc").write_text(f"{rc}\n")
+    (tmp_path / "pytest.xml").write_text(f"<testsuite>{OK}</testsuite>")
+    (tmp_path / "pytest.rc").write_text("0\n")
+    (tmp_path / "gtest").mkdir()
+    for name, cases in files.items():
+        (tmp_path / "gtest" / f"{name}.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    script = repository / "tools" / "count_tests.py"
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True)
+    passed, rest = last.split(" ", 1)
+    assert (done.stdout.splitlines()[-1], done.returncode) == (f"{int(passed) + 1} {rest}", status)  # and pytest's one
+    assert text in done.stdout
+
+
 GTEST_FAILED = '<testcase name="b" classname="c" status="run"><failure message="no"/></testcase>'
 OVERFLOW = "SUMMARY: AddressSanitizer: heap-buffer-overflow a.cpp:3 in f\n"
 UNDEFINED = "a.cpp:3:4: runtime error: signed integer overflow: 2 + 3 cannot be represented\n"
@@ -74,7 +129,7 @@ def tree(repository, tmp_path):
     """A copy of what set-up reads, where apt-get, sudo and Python are stand-ins that write down how they were called."""
     root = tmp_path / "tree"
     (root / "tools").mkdir(parents=True)
-    for name in ("requirements.txt", "requirements.lock", "pyproject.toml", "tools/setup.sh"):
+    for name in ("requirements.txt", "requirements-run.txt", "requirements.lock", "pyproject.toml", "tools/setup.sh"):
         shutil.copy2(repository / name, root / name)
     stand_ins = tmp_path / "bin"
     stand_ins.mkdir()
@@ -98,14 +153,14 @@ esac
     (tmp_path / "fortunes").write_text("a\n%\n")
     calls = tmp_path / "calls"
 
-    def setup(**environment) -> tuple[subprocess.CompletedProcess, list[str]]:
+    def setup(*level: str, **environment) -> tuple[subprocess.CompletedProcess, list[str]]:
         calls.write_text("")
         variables = {
             "PATH": f"{stand_ins}:/usr/bin:/bin", "HOME": str(tmp_path), "CALLS": str(calls),
             "GHOSTSHARD_FORTUNES": str(tmp_path / "fortunes"), **environment,
         }  # fmt: skip
         done = subprocess.run(
-            ["tools/setup.sh"], cwd=root, env=variables, capture_output=True, text=True, stdin=subprocess.DEVNULL
+            ["tools/setup.sh", *level], cwd=root, env=variables, capture_output=True, text=True, stdin=subprocess.DEVNULL
         )
         return done, calls.read_text().splitlines()
 
@@ -126,7 +181,39 @@ def test_setup_makes_the_environment_once(tree):
     assert (done.returncode, done.stderr, calls) == (0, "", [])
 
 
-@pytest.mark.parametrize("file", ["requirements.txt", "requirements.lock", "pyproject.toml"])
+def test_setup_of_level_run_leaves_out_what_tests_need(tree):
+    done, calls = tree("run")
+    assert done.returncode == 0, done.stderr
+    assert "-r requirements-run.txt --no-deps" in installs(calls)[0]
+    assert not any("-r requirements.txt" in call for call in calls)
+    done, calls = tree("run")
+    assert (done.returncode, done.stderr, calls) == (0, "", [])
+
+
+def test_setup_of_level_all_completes_that_of_level_run_and_serves_it(tree):
+    tree("run")
+    done, calls = tree("all")
+    assert done.returncode == 0, done.stderr
+    assert "-r requirements.txt -c requirements.lock" in installs(calls)[0]
+    assert not any("-m venv" in call for call in calls)
+    for level in ((), ("all",), ("run",)):
+        done, calls = tree(*level)
+        assert (done.returncode, done.stderr, calls) == (0, "", []), level
+
+
+def test_setup_refuses_an_unknown_level(tree):
+    done, calls = tree("some")
+    assert done.returncode == 1 and "the level must be run or all, got some" in done.stderr and calls == []
+
+
+@pytest.mark.parametrize("level, gtest", [("run", False), ("all", True)])
+def test_setup_asks_for_libraries_of_tests_only_if_they_are_wanted(tree, level, gtest):
+    done, _ = tree(level, COMPILER_STATUS="1")
+    assert "libgloo-dev" in done.stderr
+    assert all((name in done.stderr) == gtest for name in ("libgtest-dev", "libgmock-dev", "libbenchmark-dev"))
+
+
+@pytest.mark.parametrize("file", ["requirements.txt", "requirements-run.txt", "requirements.lock", "pyproject.toml"])
 def test_setup_runs_again_when_requirements_change(tree, file):
     tree()
     with (tree.root / file).open("a") as stream:
@@ -165,6 +252,44 @@ def test_as_root_setup_installs_what_is_missing_and_says_what_is_still(tree):
     (install,) = [call for call in calls if call.startswith("apt-get install")]
     assert install.startswith("apt-get install -y -q --no-install-recommends g++ libgloo-dev")
     assert done.returncode == 1 and "still missing after apt-get" in done.stderr
+
+
+@pytest.fixture
+def build_tree(repository, tmp_path):
+    """A copy of tools/build.sh where cmake writes down how it was called; build(level) after a set-up of that level."""
+    (tmp_path / "tools").mkdir()
+    shutil.copy2(repository / "tools" / "build.sh", tmp_path / "tools" / "build.sh")
+    (tmp_path / "CMakePresets.json").write_text("{}")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    cmake = tmp_path / ".venv" / "bin" / "cmake"
+    cmake.write_text('#!/bin/bash\necho "$*" >> calls\nmkdir -p build/release && touch build/release/build.ninja\n')
+    cmake.chmod(0o755)
+    stamp, calls = tmp_path / ".venv" / ".ghostshard-setup", tmp_path / "calls"
+
+    def build(level: str | None) -> list[str]:
+        calls.write_text("")
+        if level is not None:
+            stamp.write_text(f"{level} 1234\n")
+            later = max(file.stat().st_mtime for file in tmp_path.rglob("*")) + 10
+            os.utime(stamp, (later, later))
+        subprocess.run(["tools/build.sh", "target"], cwd=tmp_path, check=True, env={"PATH": "/usr/bin:/bin"})
+        return calls.read_text().splitlines()
+
+    return build
+
+
+def test_build_configures_tests_and_benches_if_they_are_installed(build_tree):
+    off, on = ("-DGHOSTSHARD_BUILD_TESTS=%s -DGHOSTSHARD_BUILD_BENCH=%s" % (x, x) for x in ("OFF", "ON"))
+    configure, build = build_tree("run")
+    assert off in configure and build.startswith("--build")
+    configure, _ = build_tree("all")
+    assert on in configure
+
+
+def test_build_of_an_environment_that_was_there_before_has_everything(build_tree):
+    configure, _ = build_tree(None)
+    assert "-DGHOSTSHARD_BUILD_TESTS=ON" in configure
+    assert len(build_tree(None)) == 1  # configured already
 
 
 def test_make_alone_teaches_every_target(repository):

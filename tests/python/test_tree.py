@@ -71,5 +71,5 @@ def test_every_requirement_is_pinned_and_in_the_lock(repository):
         return {package.lower(): version for package, _, version in found}
 
     lock = pins("requirements.lock")
-    for package, version in pins("requirements.txt").items():
+    for package, version in {**pins("requirements.txt"), **pins("requirements-run.txt")}.items():
         assert lock[package] == version

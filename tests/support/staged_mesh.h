@@ -28,8 +28,9 @@ class StagedMesh final : public fsdp::Mesh {
   std::unique_ptr<fsdp::Communicator> gather_, reduce_, replicate_, model_;
 };
 
-// For a rank that is a thread, called on it: puts its mesh over staging, and its backward passes on its own thread.
-// Autograd has one thread for a device; a rank whose backward waits there for another would wait for ever.
+// For a rank that is a thread, called on that thread: stages its mesh and runs its backward passes on the thread
+// itself. Autograd has one thread for each device; a rank whose backward waited there for another rank's would wait for
+// ever.
 std::unique_ptr<fsdp::Mesh> staged_for_this_thread(std::unique_ptr<fsdp::Mesh> below, at::Device device);
 
 }  // namespace ghostshard::tests

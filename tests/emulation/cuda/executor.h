@@ -1,10 +1,10 @@
 // Runs a kernel's blocks and threads on one CPU thread, in orders that a device may choose and a test would not.
 //
-// Each thread of a block is a fiber that runs until it meets a barrier or a collective of its warp. Blocks, and after
-// every barrier the threads, come in another order, drawn from the schedule's seed: a kernel that lacks a barrier, or
-// whose result depends on which block comes first, gives other bits under another seed. A block's shared memory is
-// allocated with exactly the bytes of the launch and filled with NaN, so that what nobody wrote is seen and what lies
-// outside is found by AddressSanitizer, as it is for device memory, which the host cannot touch while no kernel runs
+// Each thread of a block is a fiber that runs until it meets a barrier or a collective of its warp. The schedule's seed
+// decides the order of the blocks and, anew after every barrier, that of the threads. A kernel that lacks a barrier, or
+// whose result depends on the order of blocks, therefore gives other bits under another seed. A block's shared memory
+// has exactly the bytes of the launch and begins as NaN: a value that nobody wrote shows, and AddressSanitizer finds an
+// access outside. The same holds for device memory, which the host cannot touch unless a kernel runs
 // (tests/emulation/device/memory.h).
 #pragma once
 
@@ -15,7 +15,8 @@
 
 namespace ghostshard::emulation {
 
-// The kernel does what no device defines: threads that wait for others that never come, lanes at different collectives.
+// The kernel's behaviour is undefined on a device: threads wait for others that never come, or lanes of a warp are at
+// different collectives.
 class Fault : public std::logic_error {
  public:
   using std::logic_error::logic_error;
@@ -27,31 +28,32 @@ struct Shape {
   size_t shared_bytes;
 };
 
-// The seed of the next launch; each launch after it has another. 0, 1, 2, … from the start of the program otherwise.
+// Sets the seed of the next launch; each later launch has the next number. Without a call the first launch of the
+// program has 0.
 void set_schedule(uint64_t seed);
 
-// Throws Fault. Not re-entrant; threads of the host take turns.
+// Throws Fault. Not re-entrant. Threads of the host take turns.
 void run(const Shape& shape, const std::function<void()>& thread);
 
 // For code inside a thread of a block.
-void* shared_memory(size_t bytes);  // throws Fault where the launch gave fewer
+void* shared_memory(size_t bytes);  // throws Fault if the launch gave fewer
 void block_barrier();
-// All lanes of the warp meet; the last to come calls all(arguments of lanes 0…31), then all go on. `what` names the
-// operation and must be the same for all.
+// All lanes of the warp meet. The last to arrive calls all(arguments of lanes 0 to 31), then all continue. `what` names
+// the operation and must be the same for all lanes.
 constexpr int kLanes = 32;
 void warp_collective(const char* what, void* argument, void (*all)(void* const (&arguments)[kLanes]));
 int lane();
 
-// Copies that a thread asks for and does not wait for. Until it does, garbage (0xff, NaN in every format) is at `to`;
-// only then is `from` read: `present` bytes, and zeros up to `bytes`. A thread that ends with copies that it never
-// waited for is a Fault.
+// A copy that a thread requests without waiting for it. Until the thread waits, `to` holds garbage (0xff, NaN in every
+// format). The wait reads `present` bytes at `from` and fills up to `bytes` with zeros. A thread that ends before it
+// has waited for its copies is a Fault.
 struct Copy {
   void* to;
   const void* from;
   int present, bytes;
 };
 void copy_later(const Copy& copy);
-void commit_copies();  // makes a group of those since the last call
+void commit_copies();  // makes one group of the copies since the last call
 void wait_for_copies(int pending);
 
 }  // namespace ghostshard::emulation

@@ -1,8 +1,8 @@
-// A device of ATen that is emulated, for tests: memory of its own that the host cannot touch (memory.h), the kernels of
-// kernels/*.cu executed by tests/emulation/cuda, and LibTorch's operations done on the host over copies.
+// An emulated device of ATen, for tests. It has memory of its own that the host cannot touch (memory.h), executes the
+// kernels of kernels/*/launch.cu (tests/emulation/cuda), and does LibTorch's operations on the host over copies.
 //
-// Tensors that are not on the device are refused by every operation on it, but for numbers (no extents), as on CUDA.
-// It takes the place that LibTorch has for devices it does not know (PrivateUse1); linking this file registers it.
+// As on CUDA, every operation on the device refuses tensors that are not on it, except numbers (no extents). LibTorch
+// knows it as PrivateUse1, its place for devices of others; linking device.cpp registers it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,9 +13,10 @@ namespace ghostshard::emulation {
 
 at::Device device();
 
-// How often the host has waited for the device since the program began, as LibTorch's CUDA operations would make it:
-// copies to the host (but those into page-locked memory that are asked not to block), events, item(), copies from the
-// host but those that are asked not to block, and operations whose result's extents depend on values. By all threads.
+// The number of times that the host, in any thread, has waited for the device since the program began. A wait is
+// counted if LibTorch's CUDA operations would wait: a copy to the host, except a non-blocking one into page-locked
+// memory; a copy from the host, except a non-blocking one; an event; item(); an operation whose result's extents depend
+// on values.
 int64_t host_waits();
 void count_wait();
 

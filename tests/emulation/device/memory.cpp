@@ -83,12 +83,20 @@ class Arena {
     peak_ = in_use_;
   }
 
+  // Opens only as far as there are allocations: changing a page's protection costs time for every page that was ever
+  // touched, and a launch has no address beyond them.
   void open() {
     turn_.lock();
-    if (depth_++ == 0) protect(PROT_READ | PROT_WRITE);
+    ++depth_;
+    const size_t end = end_of_used();
+    if (end > opened_) protect(PROT_READ | PROT_WRITE, end);
+    opened_ = std::max(opened_, end);
   }
   void close() {
-    if (--depth_ == 0) protect(PROT_NONE);
+    if (--depth_ == 0) {
+      protect(PROT_NONE, opened_);
+      opened_ = 0;
+    }
     turn_.unlock();
   }
 
@@ -102,8 +110,16 @@ class Arena {
     if (start == MAP_FAILED) throw std::bad_alloc();  // NOLINT(performance-no-int-to-ptr): the system's macro
     return static_cast<char*>(start);
   }
-  void protect(int protection) {
-    if (::mprotect(device_, kArena, protection) != 0) std::abort();
+  // Of whole pages.
+  size_t end_of_used() {
+    static const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    const std::lock_guard lock(book_);
+    if (used_.empty()) return 0;
+    const auto& [offset, last] = *used_.rbegin();
+    return (static_cast<size_t>(offset) + last.room + page - 1) / page * page;
+  }
+  void protect(int protection, size_t bytes) {
+    if (bytes > 0 && ::mprotect(device_, bytes, protection) != 0) std::abort();
   }
 
   char* device_ = nullptr;
@@ -114,6 +130,7 @@ class Arena {
   size_t in_use_ = 0, peak_ = 0;
   std::recursive_mutex turn_;
   int depth_ = 0;
+  size_t opened_ = 0;  // bytes from the beginning, while depth_ > 0
 };
 
 void say_and_end(int signal, siginfo_t* about, void*);

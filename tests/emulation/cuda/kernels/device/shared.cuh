@@ -1,4 +1,4 @@
-// In the place of kernels/device/shared.cuh: shared memory is what the executor gave the block.
+// In the place of kernels/device/shared.cuh: the block's shared memory comes from the executor.
 #pragma once
 
 #include "tests/emulation/cuda/executor.h"
