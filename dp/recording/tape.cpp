@@ -9,6 +9,7 @@
 #include "kernels/affine_norm.h"
 #include "kernels/embedding_norm.h"
 #include "kernels/scaled_sum.h"
+#include "kernels/tied_pair.h"
 
 namespace ghostshard::dp {
 namespace {
@@ -25,11 +26,11 @@ constexpr int64_t kFloatBytes = 4;
 
 void Tape::add_cross_term(const Lookup& lookup, const Rows& head, kernels::NormParts& parts) {
   const auto [e, h, b] = kernel_rows(lookup.g, head.a, head.g);
-  kernels::tied_cross_term(lookup.ids, e, *lookup.segments, h, b, *head.segments, parts);
+  kernels::tied_pair_cross_term(lookup.ids, e, *lookup.segments, h, b, *head.segments, parts);
   // Where the lookups' rows are wider than the head's, the head's were widened here alone; the sum takes them as they
   // are.
   const at::ScalarType summed = kernel_type(head.a, head.g);
-  if (summed != h.scalar_type()) kernels::raise_tied_sum_error(summed, *head.segments, *lookup.segments, parts);
+  if (summed != h.scalar_type()) kernels::raise_tied_pair_sum_error(summed, *head.segments, *lookup.segments, parts);
 }
 
 HoldMemory::HoldMemory(int64_t capacity_bytes, at::Device device) : capacity_(capacity_bytes), device_(device) {
