@@ -19,15 +19,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from .. import _native
-from . import convolutions, inputs, rules  # noqa: F401 (convolutions register themselves)
-from .attribution import AttributionCheck
-from .guard import Guard, warn_of_uncovered
+from . import batch as inputs
+from .checks.gradients import AttributionCheck
+from .checks.guard import Guard, warn_of_uncovered
 from .layout import Layout, own_parameters, read_layout
 from .loss import PrivateLoss, loss_of_transformers
 from .packing import Packing
-from .place import computed_on, device_of
+from .device import computed_on, device_of
 from .ranks import Ranks, ranks_of
-from .repeat import Repeat
+from .rules import layers as rules
+from .checks.values import Repeat
 
 
 class GhostEngine:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .layout import Layout, ParameterEntry
-from .place import backend_for, device_of, device_of_all
+from .device import backend_for, device_of, device_of_all
 
 TIMEOUT = timedelta(minutes=10)
 

@@ -1,14 +1,14 @@
 """From text to the file that training reads.
 
-Three steps, each a sub-command of `python -m ghostshard.data`, in the order that leaks nothing: `split` declares a
+Three steps, each a sub-command of `python -m ghostshard.texts`, in the order that leaks nothing: `split` declares a
 part of the units public without looking at them, `tokenizer` learns a vocabulary from the public part alone,
 `prepare` turns units into tokens.
 """
 
-from ghostshard.data.packed import PackedData, encode_units, read_packed, write_packed
-from ghostshard.data.split import Split, split_indices
-from ghostshard.data.text import FORMATS, TextUnit, read_units
-from ghostshard.data.vocabulary import Vocabulary, gpt2_vocabulary, load_vocabulary, train_vocabulary
+from ghostshard.texts.packed import PackedData, encode_units, read_packed, write_packed
+from ghostshard.texts.split import Split, split_indices
+from ghostshard.texts.text import FORMATS, TextUnit, read_units
+from ghostshard.texts.vocabulary import Vocabulary, gpt2_vocabulary, load_vocabulary, train_vocabulary
 
 __all__ = [
     "FORMATS",

@@ -21,10 +21,10 @@ from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from .layout import original_class
+from ..layout import original_class
 
 if TYPE_CHECKING:
-    from .rules import Layer, Rule
+    from .layers import Layer, Rule
 
 
 def forward(layer: Layer, rule: Rule, args: tuple, kwargs: dict) -> Any:

@@ -14,8 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ghostshard.binary import find_binary
-from ghostshard.data.vocabulary import Vocabulary, load_vocabulary
+from ghostshard.texts.binary import find_binary
+from ghostshard.texts.vocabulary import Vocabulary, load_vocabulary
 from ghostshard.errors import Failure, UserError, number, parser, run, whole_number
 
 
@@ -31,7 +31,7 @@ def generate(model: Path, prompt: str, *, tokenizer: str | None = None, sampling
              backend: str = "native", binary: str | None = None) -> str:
     """The prompt and what the model makes of it, up to the end-of-text token. An empty prompt starts a new text.
 
-    binary names the C++ program for the native backend; default: see ghostshard.binary.
+    binary names the C++ program for the native backend; default: see ghostshard.texts.binary.
     """
     if not (model / "config.json").is_file():
         raise UserError(f"the model must be a folder with config.json, {model} is not")

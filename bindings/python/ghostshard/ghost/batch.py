@@ -10,7 +10,7 @@ from torch import nn
 
 from . import packing as packed
 from .loss import loss_kind
-from .nested import filled, first_tensor, without_rows
+from .tensor_trees import filled, first_tensor, without_rows
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Poisson-sampled data loaders and memory management for one or many ranks, with the interfaces of Opacus' own.
 
-    from ghostshard.data_loading import BatchMemoryManager, GhostDataLoader
+    from ghostshard.loaders import BatchMemoryManager, GhostDataLoader
     loader = GhostDataLoader.from_data_loader(DataLoader(data, batch_size=256), rank=rank, world_size=world_size)
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=32, optimizer=optimizer) as physical:
         for batch in physical: ...

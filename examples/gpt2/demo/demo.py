@@ -1,4 +1,4 @@
-"""python -m ghostshard.demo: what `make finetune` runs, from texts to a report.
+"""What `make finetune` runs, from texts to a report: `python examples/gpt2/demo/demo.py`.
 
 Every number is in examples/gpt2/demo/demo.json, which says what to change; the entries under "warm_start" and
 "private" are passed to ghostshard-finetune-gpt2 as flags of the same names. Data and warm start are kept in
@@ -17,14 +17,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ghostshard.binary import find_binary, repository
-from ghostshard.data import (
-    encode_units, load_vocabulary, read_packed, read_units, split_indices, train_vocabulary, write_packed,
-)  # fmt: skip
-from ghostshard.data.text import TextUnit
 from ghostshard.errors import Failure, UserError, parser, run
 from ghostshard.files import replacing
-from ghostshard.generate import Sampling, generate
+from ghostshard.texts import (
+    encode_units, load_vocabulary, read_packed, read_units, split_indices, train_vocabulary, write_packed,
+)  # fmt: skip
+from ghostshard.texts.binary import find_binary, repository
+from ghostshard.texts.generate import Sampling, generate
+from ghostshard.texts.text import TextUnit
 
 # Raise when what is written to data-cache/ changes for the same settings.
 CACHE_VERSION = 1
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> None:
-    command = parser("python -m ghostshard.demo", "Fine-tunes a small GPT-2 on real texts under a privacy budget.")
+    command = parser("python examples/gpt2/demo/demo.py", "Fine-tunes a small GPT-2 on real texts under a privacy budget.")
     command.add_argument("--config", type=Path, default=repository() / "examples" / "gpt2" / "demo" / "demo.json")
     command.add_argument("--cache", type=Path, default=repository() / "data-cache")
     command.add_argument("--runs", type=Path, default=repository() / "runs")

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .autocast import in_lower_precision, without_autocast
-from .rules import MEETING, Layer, refuse_packed, register_rule
+from ..autocast import in_lower_precision, without_autocast
+from .layers import MEETING, Layer, refuse_packed, register_rule
 
 # Of one piece of the patches of a batch, when per-unit gradients are formed.
 _PATCH_BYTES = 32 << 20

@@ -25,11 +25,11 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from . import tensor_parallel
-from .autocast import as_in, in_lower_precision, state_of, without_autocast
-from .layout import original_class, own_parameters
+from ..autocast import as_in, in_lower_precision, state_of, without_autocast
+from ..layout import original_class, own_parameters
 
 if TYPE_CHECKING:
-    from .engine import GhostEngine
+    from ..engine import GhostEngine
 
 
 Rule = Callable[..., Any]  # rule(layer, *args, **kwargs) of the layer's forward

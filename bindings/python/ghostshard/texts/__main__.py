@@ -1,13 +1,13 @@
-"""python -m ghostshard.data {split,tokenizer,prepare}: see each one's --help."""
+"""python -m ghostshard.texts {split,tokenizer,prepare}: see each one's --help."""
 
 import json
 import sys
 from pathlib import Path
 
-from ghostshard.data.packed import encode_units, write_packed
-from ghostshard.data.split import split_indices
-from ghostshard.data.text import FORMATS, TextData, read_units, to_jsonl
-from ghostshard.data.vocabulary import VOCABULARY_FILES, gpt2_vocabulary, load_vocabulary, train_vocabulary
+from ghostshard.texts.packed import encode_units, write_packed
+from ghostshard.texts.split import split_indices
+from ghostshard.texts.text import FORMATS, TextData, read_units, to_jsonl
+from ghostshard.texts.vocabulary import VOCABULARY_FILES, gpt2_vocabulary, load_vocabulary, train_vocabulary
 from ghostshard.errors import UserError, parser, run, whole_number
 from ghostshard.files import replacing, require_writable_file, require_writable_folder
 
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> None:
-    commands = parser("python -m ghostshard.data", "From text to the file that training reads.")
+    commands = parser("python -m ghostshard.texts", "From text to the file that training reads.")
     sub = commands.add_subparsers(dest="command", required=True, metavar="split|tokenizer|prepare")
 
     prepare = sub.add_parser("prepare", allow_abbrev=False, help="turn texts into tokens, one privacy unit per text or per user")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from .layout import ParameterEntry, Slot, own_parameters
+from ..layout import ParameterEntry, Slot, own_parameters
 
 
 class Guard:
