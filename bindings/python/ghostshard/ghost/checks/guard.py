@@ -72,5 +72,5 @@ def warn_of_uncovered(name: str, module: nn.Module) -> None:
         warnings.warn(
             f"no rule gives per-example gradients of {', '.join(own)} ({type(module).__name__}): freeze them, or "
             "register a rule (ghostshard.register_rule); a backward that reaches them stops with an error",
-            stacklevel=4,
+            stacklevel=5,
         )
