@@ -31,7 +31,7 @@ std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::ve
   // What a block's operations save for backward: both norms' inputs and outputs, the second sum; queries, keys, values
   // and the mixed rows; before and after the activation. And what its backward needs at once: gradients of the widest
   // rows, twice, and of the stream.
-  const double block = value_bytes * (5 * d + (4 * d + 2 * inner) / ranks);
+  const double layer_bytes = value_bytes * (5 * d + (4 * d + 2 * inner) / ranks);
   const double working = value_bytes * (2 * inner / ranks + d);
   std::vector<dp::PlannedBlock> blocks;
   for (size_t u = 0; u < specs.size(); ++u) {
@@ -50,8 +50,8 @@ std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::ve
     }
     const bool end = u + 1 == specs.size();
     if (u > 0 && !end) {
-      block.activation_bytes = options.activation_checkpointing ? value_bytes * d : block;
-      block.working_bytes = working + (options.activation_checkpointing ? block : 0);
+      block.activation_bytes = options.activation_checkpointing ? value_bytes * d : layer_bytes;
+      block.working_bytes = working + (options.activation_checkpointing ? layer_bytes : 0);
     } else if (end) {
       block.activation_bytes = 4 * static_cast<double>(config.vocab_size) + value_bytes * 2 * d;  // probabilities
       block.working_bytes = value_bytes * 2 * d;

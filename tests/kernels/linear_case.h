@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/gaussian_tensor.h"
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 
 namespace ghostshard::kernels {
 
