@@ -119,8 +119,11 @@ def test_cmake_names_only_sources_that_exist(folder, repository):
     """CMake sets properties of a source that does not exist without a word."""
     here = repository / folder
     text = re.sub(r"#.*", "", (here / "CMakeLists.txt").read_text())
-    text = text.replace("${CMAKE_CURRENT_SOURCE_DIR}", str(here)).replace("${PROJECT_SOURCE_DIR}", str(repository))
-    text = text.replace("${cuda_emulation}", str(repository / EMULATION))
+    variables = {"CMAKE_CURRENT_SOURCE_DIR": str(here), "PROJECT_SOURCE_DIR": str(repository)}
+    variables |= dict(re.findall(r'set\((\w+) "([^"\s]*)"\)', text))
+    while re.search(r"\$\{(" + "|".join(variables) + r")\}", text):
+        for name, value in variables.items():
+            text = text.replace("${" + name + "}", value)
     names = re.findall(r"[^\s\";()]+\.(?:cpp|cu)\b", text)
     assert names
     missing = [name for name in names if not list(here.glob(name) if not name.startswith("/") else Path("/").glob(name[1:]))]
