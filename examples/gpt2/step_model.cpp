@@ -3,6 +3,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "fsdp/durable_file.h"
+
 namespace ghostshard::gpt2 {
 namespace {
 
@@ -78,7 +80,7 @@ dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder
 
 void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const dp::StepCosts& costs) {
   if (mesh.rank() != 0 || mesh.device().is_cpu()) return;
-  std::ofstream(folder / kCostsName) << costs.to_json() << "\n";
+  fsdp::write_durably(folder / kCostsName, costs.to_json() + '\n');
 }
 
 std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan) {
