@@ -7,14 +7,12 @@
 #include "dp/run/nonprivate.h"
 #include "tests/gpt2/small_world.h"
 #include "tests/support/ranks.h"
-#include "tests/support/recording_communicator.h"
+#include "tests/support/recording_mesh.h"
 
 namespace ghostshard::tests {
 namespace {
 
 using fsdp::MeshShape;
-using fsdp::RecordedCall;
-using fsdp::RecordingMesh;
 
 constexpr int64_t kMicrobatch = 2;
 
