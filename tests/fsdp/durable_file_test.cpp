@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <deque>
 #include <fstream>
 #include <iterator>
 #include <string>
 
 #include "fsdp/safetensors.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::tests {
 namespace {
@@ -48,16 +48,10 @@ namespace {
 class DurableFiles : public testing::Test {
  protected:
   DurableFiles() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "durable_file_test_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    folder_ = pattern;
     next_errors.clear();
     synchronisations = 0;
   }
-  ~DurableFiles() override {
-    next_errors.clear();
-    std::filesystem::remove_all(folder_);
-  }
+  ~DurableFiles() override { next_errors.clear(); }
 
   std::filesystem::path path() const { return folder_ / "file"; }
   std::string content() const {
@@ -67,7 +61,8 @@ class DurableFiles : public testing::Test {
   // Entries of the folder.
   int64_t entries() const { return std::distance(std::filesystem::directory_iterator(folder_), {}); }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(DurableFiles, AppearOrReplaceTheOldOne) {
