@@ -53,7 +53,7 @@ void check_generation(const Options& o) {
 void check_training(const Options& o) {
   must(o.model.empty() != o.model_config.empty(),
        "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
-  must(!o.data.empty(), "--data FILE is needed: the texts to train on, as written by `python -m ghostshard.data prepare`");
+  must(!o.data.empty(), "--data FILE is needed: the texts to train on, as written by `python -m ghostshard.texts prepare`");
   must(!o.output.empty(), "--output DIR is needed: the folder for report, metrics, ledger and model");
   must(o.expected_batch >= 1, "--expected-batch must be >= 1, got " + std::to_string(o.expected_batch));
   must(o.microbatch >= 1, "--microbatch must be >= 1, got " + std::to_string(o.microbatch));
@@ -109,7 +109,7 @@ CLI::Option_group* add_what_to_train(CLI::App& app, Options& o) {
   auto* group = app.add_option_group("What to train");
   group->add_option("--model", o.model, "Hugging Face folder with config.json and model.safetensors");
   group->add_option("--model-config", o.model_config, "A config.json: start from fresh weights (see --seed)");
-  group->add_option("--data", o.data, "Texts to train on, written by `python -m ghostshard.data prepare`");
+  group->add_option("--data", o.data, "Texts to train on, written by `python -m ghostshard.texts prepare`");
   group->add_option("--eval-data", o.eval_data, "Texts you declare public; their loss is shown and written");
   group->add_option("--output", o.output, "New folder for report, metrics, ledger, checkpoints and model");
   group->add_flag("--untied", o.untied, "Train the head apart from the token embedding (starts as its copy)");

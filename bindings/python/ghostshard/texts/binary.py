@@ -11,7 +11,7 @@ PROGRAM = "ghostshard-finetune-gpt2"
 
 def repository() -> Path:
     """The source tree this package runs from (it is installed editable)."""
-    return Path(__file__).resolve().parents[3]
+    return Path(__file__).resolve().parents[4]
 
 
 def find_binary(named: str | None = None) -> Path:

@@ -1,4 +1,4 @@
-"""ghostshard.data_loading: Poisson sampling as it is accounted, and ranks that never wait for one another."""
+"""ghostshard.loaders: Poisson sampling as it is accounted, and ranks that never wait for one another."""
 
 import collections
 import copy
@@ -24,8 +24,8 @@ from torch.utils.data import (
 )  # fmt: skip
 from transformers import BatchEncoding
 
-from ghostshard.data_loading import AgreedSplittingSampler, BatchMemoryManager, GhostDataLoader, PoissonBatchSampler
-from ghostshard.data_loading.poisson import _geometric
+from ghostshard.loaders import AgreedSplittingSampler, BatchMemoryManager, GhostDataLoader, PoissonBatchSampler
+from ghostshard.loaders.poisson import _geometric
 
 MANAGERS = {"ours": BatchMemoryManager, "opacus": OpacusManager}
 TOO_RARE = 1e-9  # two-sided, of a whole test

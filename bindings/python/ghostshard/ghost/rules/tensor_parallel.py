@@ -1,12 +1,12 @@
 """Layers whose weights `parallelize_module` has cut over a tensor-parallel axis (Megatron-LM, arXiv:1909.08053).
 
-Such a layer is given DTensors and gives DTensors; what travels in between is PyTorch's own. Here its inputs become this
-rank's plain tensors, the layer's rule runs on them and on this rank's part of the weights, and the result becomes the
-DTensor that it is a part of:
+Such a layer is given DTensors and gives DTensors; PyTorch moves them between ranks. Here its inputs become this rank's
+plain tensors, the layer's rule runs on them and on this rank's part of the weights, and the result becomes the DTensor that
+it is a part of:
 
     weight cut by outputs    whole inputs        → outputs cut by columns; inputs' gradients are summed over the axis
     weight cut by inputs     inputs cut alike    → outputs to be summed; rank 0 of the axis adds the bias
-    table cut by ids         whole ids           → zeros where another rank holds the row; to be summed
+    table cut by ids         whole ids           → zeros for rows that another rank holds; to be summed
     not cut                  whole inputs        → whole outputs, cut again as inputs were (sequence parallel norms)
 
 A unit's squared norm is the sum over ranks of those of cut parameters, plus those of whole ones once (dp/mechanism/clipper.h).
@@ -14,21 +14,19 @@ A unit's squared norm is the sum over ranks of those of cut parameters, plus tho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from .layout import original_class
-
-if TYPE_CHECKING:
-    from .rules import Layer, Rule
+from ..layout import original_class
+from .layer import Layer, Rule
 
 
 def forward(layer: Layer, rule: Rule, args: tuple, kwargs: dict) -> Any:
-    """In the place of rule(layer, …), for a model with a tensor-parallel axis."""
+    """Runs in the place of rule(layer, …), for a model with a tensor-parallel axis. ValueError for a cut without a rule."""
     cut, cut_bias = layer.cut("weight"), layer.cut("bias")
     if not any(layer.cut(name) >= 0 for name in layer.numbers):
         return _whole(layer, rule, args, kwargs)
@@ -84,7 +82,7 @@ def _joined(y: torch.Tensor, mesh: Any, placement: Placement) -> DTensor:
 
 
 class _Plain(torch.autograd.Function):
-    """The tensor itself, and its gradient, once the collective is over that either may still come from."""
+    """The tensor itself, and its gradient; waits for the collective that either may still come from."""
 
     @staticmethod
     def forward(ctx, x):

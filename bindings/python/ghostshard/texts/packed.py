@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy
 from safetensors import SafetensorError, safe_open
 
-from ghostshard.data.text import TextUnit
-from ghostshard.data.vocabulary import Vocabulary
+from ghostshard.texts.text import TextUnit
+from ghostshard.texts.vocabulary import Vocabulary
 from ghostshard.errors import UserError
 from ghostshard.files import replacing
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from .layout import ParameterEntry, Slot, own_parameters
+from ..layout import ParameterEntry, Slot, own_parameters
 
 
 class Guard:
@@ -72,5 +72,5 @@ def warn_of_uncovered(name: str, module: nn.Module) -> None:
         warnings.warn(
             f"no rule gives per-example gradients of {', '.join(own)} ({type(module).__name__}): freeze them, or "
             "register a rule (ghostshard.register_rule); a backward that reaches them stops with an error",
-            stacklevel=4,
+            stacklevel=5,
         )

@@ -1,7 +1,8 @@
 """Convolutions: linear layers on patches.
 
-Over few places (where the weight is larger than its rows) they are recorded as such, so that the session chooses how; else
-the library's own convolution runs, and in backward each unit's kernel gradient is one product of its patches.
+Over few places (the weight is larger than its rows) a convolution is recorded as a linear layer, so that the session
+chooses how. Otherwise the library's own convolution runs, and in backward each unit's kernel gradient is one product of its
+patches.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from .autocast import in_lower_precision, without_autocast
-from .rules import MEETING, Layer, refuse_packed, register_rule
+from ..autocast import in_lower_precision, without_autocast
+from .layer import Layer, register_rule
 
-# Of one piece of the patches of a batch, when per-unit gradients are formed.
+# Largest piece of a batch's patches, when per-unit gradients are formed.
 _PATCH_BYTES = 32 << 20
 
 
 @register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     module, x, units = layer.module, input, layer.engine.units_of(input)
-    refuse_packed(layer, MEETING)
+    layer.refuse_packed()
     dims = len(module.kernel_size)
-    if x.dim() != dims + 2 or x.shape[0] != units:  # also where the rest of the model has units second
+    if x.dim() != dims + 2 or x.shape[0] != units:  # even if the rest of the model has units second
         raise ValueError(
             f"{layer.name}: a convolution's input must be [{units} units of this batch, channels, {dims} extents], got "
             f"{tuple(x.shape)}"
@@ -48,7 +49,7 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
 
 
 def _places(module: Any, x: torch.Tensor) -> list[int]:
-    """Output extents of an input that is padded already."""
+    """Output extents, for an input that is padded already."""
     settings = zip(x.shape[2:], module.kernel_size, module.stride, module.dilation, strict=True)
     return [(extent - dilation * (size - 1) - 1) // stride + 1 for extent, size, stride, dilation in settings]
 

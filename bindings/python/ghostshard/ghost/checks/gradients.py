@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .repeat import Repeat
+from .values import Repeat
 
 
 class AttributionCheck:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from . import packing as packed
-from .loss import loss_kind
-from .nested import filled, first_tensor, without_rows
+from .layout import original_class
+from .tensor_trees import filled, first_tensor, without_rows
 
 
 @dataclass
@@ -63,3 +63,11 @@ def read(model: nn.Module, transformer: Any, args: tuple, kwargs: dict, *, batch
         found.empty_dim = found.dim if examples.shape[found.dim] == 0 else 1
         found.args, found.kwargs = filled(args), filled(kwargs)
     return found
+
+
+def loss_kind(model: Any) -> str | None:
+    """What Transformers calls the loss of one of its models."""
+    kind = getattr(model, "loss_type", None)
+    if kind is None and original_class(model).__name__.endswith("LMHeadModel"):
+        return "ForCausalLM"  # older names, which it treats so as well
+    return kind

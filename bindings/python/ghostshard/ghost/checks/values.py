@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from .inputs import Inputs
-from .nested import mapped
+from ..batch import Inputs
+from ..tensor_trees import mapped
 
 # Rows of a matrix product follow from their own inputs alone, bit for bit on most machines; this far they may be off.
 _LEAST_CHANGE = 1e-4

@@ -1,12 +1,12 @@
-"""python -m ghostshard.data as a user types it: results, messages, exit codes, and what is left untouched."""
+"""python -m ghostshard.texts as a user types it: results, messages, exit codes, and what is left untouched."""
 
 import json
 
 import pytest
 
-from ghostshard.data.__main__ import main
-from ghostshard.data.packed import read_packed
-from ghostshard.data.vocabulary import load_vocabulary
+from ghostshard.texts.__main__ import main
+from ghostshard.texts.packed import read_packed
+from ghostshard.texts.vocabulary import load_vocabulary
 
 LINES = [f"line {number} of the text" for number in range(30)]
 
@@ -182,7 +182,7 @@ def test_force_never_removes_what_the_command_did_not_write(work, capsys, comman
 
 
 def test_the_module_runs_as_a_program(work, run_module):
-    done = run_module("ghostshard.data", *words(PREPARE), cwd=work)
+    done = run_module("ghostshard.texts", *words(PREPARE), cwd=work)
     assert (done.code, done.err) == (0, "")
-    again = run_module("ghostshard.data", *words(PREPARE), cwd=work)
+    again = run_module("ghostshard.texts", *words(PREPARE), cwd=work)
     assert again.code == 2 and again.err.count("\n") == 1
