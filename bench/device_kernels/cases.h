@@ -16,7 +16,7 @@ struct Model {
   int64_t width, vocabulary;
 };
 
-// Units of `length` rows each, `units` of them.
+// `units` units of `length` rows each.
 struct Rows {
   int64_t units, length;
   int64_t count() const { return units * length; }
@@ -31,8 +31,8 @@ struct Setting {
 
   std::string suffix() const;  // "124M/T100/float32"
   at::TensorOptions options() const { return at::TensorOptions(device).dtype(dtype); }
-  // Between two ways of computing one thing. Large enough for what 16-bit products and sums of the peers lose, small
-  // enough to see that something else was computed.
+  // Between two ways of computing one result. Large enough for the error of the peers' 16-bit products and sums, small
+  // enough to notice another result.
   double tolerance() const { return dtype == at::kFloat ? 1e-3 : 5e-2; }
 };
 

@@ -21,7 +21,7 @@ bool within(const at::Tensor& found, const at::Tensor& expected, double toleranc
   return (x - y).abs().max().item<double>() <= tolerance * y.abs().max().item<double>();
 }
 
-// The first call of each side, and whether all found what we did.
+// The first call of each side, and whether all results are ours.
 std::string first_calls(const Comparison& comparison) {
   comparison.ours.call();
   for (const Side& peer : comparison.peers) {

@@ -1,4 +1,4 @@
-// Seconds of a call where its tensors are, and how fast memory is there.
+// The seconds of a call on the device of its tensors, and the speed of memory there.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,16 +8,16 @@
 
 namespace ghostshard::bench {
 
-// cuda:0 where this program and machine have one, else the CPU. std::invalid_argument for a text that names no device,
-// or one that is not there.
+// cuda:0 if this program and machine have one, otherwise the CPU. std::invalid_argument for a text that names no
+// device, or one that is not there.
 at::Device chosen_device(const std::string& text);
 
 class DeviceClock {
  public:
   explicit DeviceClock(at::Device device);
-  // On a device: between two events in its queue, before which a buffer larger than its cache is written. So nothing of
-  // the call's tensors is in the cache, and the host has queued the call by the time that the device comes to it; what
-  // is measured is the device's time, unless the call itself makes the host wait. On the CPU: wall time.
+  // On a device: the time between two events in its queue, before which a buffer larger than its cache is written. So
+  // the cache holds none of the call's tensors, and the host has queued the call by the time that the device comes to
+  // it: this is the device's time, unless the call itself makes the host wait. On the CPU: wall time.
   double seconds(const std::function<void()>& call);
 
  private:

@@ -25,8 +25,8 @@ std::vector<Layer> layers_of(const Model& model) {
 
 double real(int64_t count) { return static_cast<double>(count); }
 
-// Rows of one layer and what its operations write. Factors are 1, so that the clipped sum is the plain gradient and the
-// two can be compared; no kernel treats 1 differently.
+// The rows of one layer and the tensors that its operations write. Factors are 1, so that the clipped sum is the plain
+// gradient and the two can be compared; no kernel treats 1 differently.
 struct Tensors {
   Tensors(const Setting& setting, const Layer& layer)
       : segments(kernels::Segments::even(setting.rows.units, setting.rows.length)),
@@ -179,7 +179,7 @@ std::vector<Entry> linear_entries(const Setting& setting) {
     add("scaled_sum_rows", &Operation::rows_sum);
     if (!operation.can_hold()) continue;
     add("per_unit_gradient+scaled_sum_held", &Operation::hold_and_sum);
-    // Held gradients are float32 whatever the rows were.
+    // Held gradients are float32 whatever the rows' dtype.
     if (setting.dtype == at::kFloat) add("scaled_sum_held", &Operation::held_sum);
   }
   return entries;
