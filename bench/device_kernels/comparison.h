@@ -1,4 +1,4 @@
-// One operation of kernels/ beside PyTorch's ways to the same result, on the same tensors.
+// One operation of kernels/ beside PyTorch's ways of doing the same, on the same tensors.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,21 +15,21 @@ namespace ghostshard::bench {
 struct Side {
   std::string name;
   std::function<void()> call;
-  // The first call's result, to check that all sides compute the same; none if results must differ (noise).
+  // The result of the first call, to check that all sides compute the same thing; empty if results must differ (noise).
   std::function<at::Tensor()> result;
 };
 
 struct Comparison {
-  // The least that the operation's own way needs. Rates are given for ours alone, because the peers do more.
+  // The least that the operation's own way needs, for all sides. The peers do more, so their rates are not given.
   double flops = 0;
   double bytes = 0;
-  bool memory_bound = false;  // if so, its share of the copy's rate is given
+  bool memory_bound = false;  // then its share of the copy's rate shows how good it is
   double tolerance = 0;       // between results, relative to the largest value
   Side ours;
   std::vector<Side> peers;
 };
 
-// Its tensors are made when it is measured, and freed after it.
+// Its tensors are made for its measurement and freed after it.
 struct Entry {
   std::string name;
   std::function<Comparison()> make;
@@ -40,9 +40,9 @@ struct Measurement {
   double copy_bytes_per_second;
 };
 
-// For Google Benchmark: its time is ours. Counters: us (median), tflops, gb_per_s, flops, bytes; of_copy if memory
-// bounds it; for every peer <peer>_us and ours_over_<peer>, the median ratio of times: below 1 ours is the faster. An
-// error if a peer's result is not ours.
+// For Google Benchmark, whose time is that of our side. Counters: us (median), tflops, gb_per_s, flops, bytes; of_copy
+// if memory bounds the operation; for every peer <peer>_us and ours_over_<peer>, the median ratio of times: below 1
+// ours is the faster. An error if a peer's result differs from ours.
 void measure(benchmark::State& state, const Comparison& comparison, const Measurement& with);
 
 // A line for each comparison: its name, microseconds, rates, and all ratios.

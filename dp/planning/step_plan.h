@@ -22,7 +22,7 @@
 
 #include "dp/planning/step_costs.h"
 #include "fsdp/parameters.h"
-#include "kernels/linear_norm.h"
+#include "kernels/recording.h"
 
 namespace ghostshard::dp {
 

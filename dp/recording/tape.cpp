@@ -6,6 +6,7 @@
 #include "kernels/affine_norm.h"
 #include "kernels/embedding_norm.h"
 #include "kernels/scaled_sum.h"
+#include "kernels/tied_pair.h"
 
 namespace ghostshard::dp {
 namespace {
@@ -20,11 +21,11 @@ namespace {
 
 void Tape::add_cross_term(const Lookup& lookup, const Rows& head, kernels::NormParts& parts) {
   const auto [e, h, b] = kernel_rows(lookup.g, head.a, head.g);
-  kernels::tied_cross_term(lookup.ids, e, *lookup.segments, h, b, *head.segments, parts);
+  kernels::tied_pair_cross_term(lookup.ids, e, *lookup.segments, h, b, *head.segments, parts);
   // If the lookups' rows are wider than the head's, the head's were widened for this product alone; the sum takes them
   // as they are.
   const at::ScalarType summed = kernel_type(head.a, head.g);
-  if (summed != h.scalar_type()) kernels::raise_tied_sum_error(summed, *head.segments, *lookup.segments, parts);
+  if (summed != h.scalar_type()) kernels::raise_tied_pair_sum_error(summed, *head.segments, *lookup.segments, parts);
 }
 
 Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,

@@ -32,6 +32,7 @@
 #include "kernels/fingerprint.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm_parts.h"
+#include "kernels/recording.h"
 
 namespace ghostshard::dp {
 

@@ -7,6 +7,7 @@
 
 #include "kernels/embedding_norm.h"
 #include "kernels/linear_norm.h"
+#include "kernels/tied_pair.h"
 #include "tests/dp/single_layer.h"
 
 namespace ghostshard::tests {
@@ -250,7 +251,7 @@ TEST(TiledHeads, have_the_parts_of_whole_rows) {
     EXPECT_TRUE(found.mass.ge(expected.mass * (tiles->count() == 1 ? 1 - 1e-12 : 0.3)).all().item<bool>());
     for (auto* parts : {&found, &expected}) kernels::embedding_norm(ids, e, *head.lookups, kVocabulary, *parts);
     recorded.add_cross_term_to(ids, e, found);
-    kernels::tied_cross_term(ids, e, *head.lookups, h, g, *head.segments, expected);
+    kernels::tied_pair_cross_term(ids, e, *head.lookups, h, g, *head.segments, expected);
     EXPECT_TRUE((found.value - expected.value).abs().le(found.value_error + expected.value_error).all().item<bool>());
     EXPECT_TRUE(found.sum_error.ge(expected.sum_error).all().item<bool>()) << "each unit's rows of both uses";
     EXPECT_TRUE(found.value_error.le(1e-3 * found.value).all().item<bool>());
