@@ -56,6 +56,9 @@ class ContourLine {
 
  private:
   ContourLine() = default;
+  void take_integrand(std::span<const LineMoment> moments, size_t n);
+  // e^log_power/(z(z+1)) at node k.
+  std::complex<long double> over_z(std::complex<long double> log_power, size_t k) const;
   template <class Real>
   Value evaluate(double epsilon) const;
   template <class Real>

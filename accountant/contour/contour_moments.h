@@ -31,8 +31,12 @@
 #include <vector>
 
 #include "accountant/gaussian/composed_release.h"
+#include "accountant/gaussian/moment_strip.h"
 
 namespace ghostshard::accountant {
+
+// A sum over nodes is kept in so many partial sums: roundings then do not add up over all nodes.
+inline constexpr size_t kLanes = 8;
 
 // M(c + it)^count for t >= 0, relative to M(c)^count.
 class LineMoment {
@@ -77,10 +81,22 @@ class LineMoment {
       return {l_re_[j], l_im_[j], d_re_[j], d_im_[j], w_re_[j], w_im_[j]};
     }
   }
+  struct Frame;
+  struct Sums;
+  void add_node(const Frame& frame, int64_t i, Sums& sums);
+  void add_precise_node(const Frame& frame, int64_t i);
+  // Of the node added last: what roundings cost each of the forms that M is computed in.
+  void add_roundings(const Frame& frame, std::complex<double> d, double size_v, double tilted, double tilted_phase,
+                     Sums& sums);
+  void add_tails(const Frame& frame, Range nodes, Sums& sums) const;
   bool in_excess_form(double t) const;
+  template <class Real>
+  Value direct_at(Real t) const;
+  template <class Real>
+  Value excess_at(Real t) const;
   void sweep_direct(double step, size_t first, size_t n, const Visitor& visit) const;
   template <class Real>
-  void sweep_excess(Real step, size_t first, size_t n, const Visitor& visit) const;
+  class ExcessSweep;
   Value finish(std::complex<double> m, double error) const;
   template <class Real>
   Value finish_excess(Real re, Real im, double error) const;  // of M - 1
