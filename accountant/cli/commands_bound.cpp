@@ -182,8 +182,7 @@ void add_epsilon(CLI::App& program, Action& action) {
       "The upper end is what to report. Example:\n"
       "  ghostshard-account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5");
   o->run.add_to(*command);
-  command->add_option("-d,--delta", o->at, "the probability left out; the ledger's own where it states one")
-      ->group("At");
+  command->add_option("-d,--delta", o->at, "the probability left out; the ledger's own if not given")->group("At");
   o->accounting.add_to(*command);
   command->callback([&action, o] {
     action = [o] {
@@ -242,12 +241,12 @@ void add_curve(CLI::App& program, Action& action) {
       "  ghostshard-account curve --phase 0.01:1:10000 --deltas 1e-5,1e-6,1e-7\n"
       "  ghostshard-account curve --phase 0.01:1:10000 --over-steps --delta 1e-5 --points 10 --csv");
   o->run.add_to(*command);
-  command->add_option("--deltas", o->deltas, "comma-separated; without it a ladder from 1e-2 to 1e-15")->group("At");
+  command->add_option("--deltas", o->deltas, "comma-separated; 1e-2 to 1e-15 if not given")->group("At");
   command->add_option("--epsilons", o->epsilons, "comma-separated: delta at each")->group("At");
   command->add_flag("--over-steps", o->over_steps, "epsilon after a growing part of the steps, at --delta")
       ->group("At");
   command->add_option("-d,--delta", o->delta, "for --over-steps")->group("At");
-  command->add_option("--points", o->points, "for --over-steps: how many")->capture_default_str()->group("At");
+  command->add_option("--points", o->points, "number of points, for --over-steps")->capture_default_str()->group("At");
   o->accounting.add_to(*command);
   command->add_flag("--csv", o->csv, "comma-separated values in place of a table")->group("How");
   command->callback([&action, o] { action = [o] { return run_curve(*o); }; });

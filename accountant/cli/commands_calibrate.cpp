@@ -22,16 +22,10 @@ struct Target {
     command.add_option("-d,--delta", delta, "the budget's delta")->required()->group("Budget");
   }
   void add_rate(CLI::App& command) {
-    command
-        .add_option("-q,--sampling-rate", rate,
-                    "probability of each unit to be in a batch; may be a fraction: 256/60000")
-        ->required()
-        ->group("What runs");
+    command.add_option("-q,--sampling-rate", rate, kRateHelp)->required()->group("What runs");
   }
   void add_sigma(CLI::App& command) {
-    command.add_option("-s,--noise-multiplier", sigma, "standard deviation of the noise in units of the clip norm")
-        ->required()
-        ->group("What runs");
+    command.add_option("-s,--noise-multiplier", sigma, kNoiseHelp)->required()->group("What runs");
   }
   void add_steps(CLI::App& command) {
     command.add_option("-t,--steps", steps, "number of steps")->required()->group("What runs");
