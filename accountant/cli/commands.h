@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include <CLI/CLI.hpp>
 
@@ -11,6 +12,13 @@ namespace ghostshard::accountant::cli {
 
 // Set by the chosen subcommand. It runs the subcommand and returns the exit status.
 using Action = std::function<int()>;
+
+// Lets the subcommand, if it is chosen, set `action` to run(*options).
+template <class Options>
+void on_chosen(CLI::App& command, Action& action, std::shared_ptr<const Options> options,
+               int (*run)(const Options& options)) {
+  command.callback([&action, options, run] { action = [options, run] { return run(*options); }; });
+}
 
 // commands_bound.cpp: the cost of a run
 void add_epsilon(CLI::App& program, Action& action);

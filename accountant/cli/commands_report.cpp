@@ -118,7 +118,7 @@ void add_report(CLI::App& program, Action& action) {
   command->add_option("--accountant", o->accountant, "contour, prv or rdp: whose number is claimed")
       ->capture_default_str();
   command->add_flag("--json", o->json, "print the report in place of a summary");
-  command->callback([&action, o] { action = [o] { return run_report(*o); }; });
+  on_chosen<ReportOptions>(*command, action, o, run_report);
 }
 
 void add_verify(CLI::App& program, Action& action) {
@@ -133,7 +133,7 @@ void add_verify(CLI::App& program, Action& action) {
   command->add_option("--report", o->report, "a privacy_report.json to recompute");
   command->add_option("--head", o->head, "the ledger's head, from a checkpoint or a published report");
   command->add_flag("--json", o->json, "print one JSON object");
-  command->callback([&action, o] { action = [o] { return run_verify(*o); }; });
+  on_chosen<VerifyOptions>(*command, action, o, run_verify);
 }
 
 }  // namespace ghostshard::accountant::cli
