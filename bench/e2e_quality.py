@@ -29,7 +29,7 @@ def flags(values: dict) -> list[str]:
 
 def prepare(config: dict, train: Path, test: Path, folder: Path) -> None:
     def data(*words) -> None:
-        subprocess.run([sys.executable, "-m", "ghostshard.data", *map(str, words)], check=True, stdout=sys.stderr)
+        subprocess.run([sys.executable, "-m", "ghostshard.texts", *map(str, words)], check=True, stdout=sys.stderr)
 
     vocabulary = config["vocabulary"]
     data("tokenizer", "--format", vocabulary["format"], "--input", vocabulary["input"], "--vocab-size",

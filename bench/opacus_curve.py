@@ -27,7 +27,7 @@ from opacus.optimizers import optimizer as opacus_optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import PrivacyEngine
-from ghostshard.data_loading import PoissonBatchSampler
+from ghostshard.loaders import PoissonBatchSampler
 from ghostshard.ghost.loss import token_losses
 
 IGNORED, END = -100, 0

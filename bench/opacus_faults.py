@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests/python/ghost"))
 import oracle  # noqa: E402
 
 import ghostshard  # noqa: E402
-import ghostshard.ghost.module  # noqa: E402
+import ghostshard.ghost.wrappers  # noqa: E402
 import opacus  # noqa: E402
 
 CLIP = 0.1
@@ -150,7 +150,7 @@ def failed_backward(model, module, optimizer, criterion, batches, expected):
 
     def failing(self, *args, **kwargs):
         calls.append(1)
-        if len(calls) == 2 or isinstance(module, ghostshard.ghost.module.GhostModule):
+        if len(calls) == 2 or isinstance(module, ghostshard.ghost.wrappers.GhostModule):
             raise MemoryError
         return real(self, *args, **kwargs)
 

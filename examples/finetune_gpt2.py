@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
 from ghostshard.accountants import default_delta
-from ghostshard.data.vocabulary import load_vocabulary
+from ghostshard.texts.vocabulary import load_vocabulary
 
 IGNORED = -100
 

@@ -316,7 +316,7 @@ std::vector<at::Tensor> Session::release() {
       }
     }
   }
-  mechanism_->give_away_slices();
+  mechanism_->detach_slices();
   agree_on_whole(owned);
   if (options_.memory_budget_bytes) plan_recording();
   step_ = attempts_.of(step_.step + 1);

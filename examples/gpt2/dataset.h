@@ -1,6 +1,6 @@
 // Tokenized texts, grouped into privacy units, and batches of them as rows without padding.
 //
-// The file is what `python -m ghostshard.data prepare` writes: tokens int32 [N], offsets int64 [S+1] of the texts,
+// The file is what `python -m ghostshard.texts prepare` writes: tokens int32 [N], offsets int64 [S+1] of the texts,
 // loss_mask uint8 [N] (1 where a token is to be predicted), and, where a unit is more than a text (all texts of a
 // user), unit_offsets int64 [U+1]: unit u is the texts unit_offsets[u] … unit_offsets[u+1]−1. Without it each text is a
 // unit.

@@ -20,7 +20,6 @@
 #include "examples/gpt2/run_folder.h"
 #include "examples/gpt2/step_model.h"
 #include "fsdp/agree.h"
-#include "fsdp/broadcast_text.h"
 #include "fsdp/learning_rate.h"
 
 namespace ghostshard::gpt2 {

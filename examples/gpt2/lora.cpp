@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "accountant/report.h"
 #include "examples/gpt2/model.h"
+#include "fsdp/durable_file.h"
 #include "fsdp/safetensors.h"
 
 namespace ghostshard::gpt2 {
@@ -156,7 +156,7 @@ void save_adapters(Gpt2& model, const std::string& base_model, const std::filesy
       {"use_dora", false},
       {"modules_to_save", nullptr},
   };
-  accountant::write_json_file(path / "adapter_config.json", config);
+  fsdp::write_durably(path / "adapter_config.json", config.dump(2) + '\n');
   fsdp::write_safetensors(path / "adapter_model.safetensors", tensors, {{"format", "pt"}});
 }
 

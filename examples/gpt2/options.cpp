@@ -53,7 +53,7 @@ void check_generation(const Options& o) {
 void check_training(const Options& o) {
   must(o.model.empty() != o.model_config.empty(),
        "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
-  must(!o.data.empty(), "--data FILE is needed: what to train on, as written by `python -m ghostshard.data prepare`");
+  must(!o.data.empty(), "--data FILE is needed: what to train on, as written by `python -m ghostshard.texts prepare`");
   must(!o.output.empty(), "--output DIR is needed: where report, metrics, ledger and model go");
   must(o.expected_batch >= 1, "--expected-batch must be >= 1, got " + std::to_string(o.expected_batch));
   must(o.microbatch >= 1, "--microbatch must be >= 1, got " + std::to_string(o.microbatch));
@@ -136,7 +136,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   auto* what = app.add_option_group("What to train");
   what->add_option("--model", o.model, "Hugging Face folder with config.json and model.safetensors");
   what->add_option("--model-config", o.model_config, "A config.json: start from fresh weights (see --seed)");
-  what->add_option("--data", o.data, "Texts to train on, written by `python -m ghostshard.data prepare`");
+  what->add_option("--data", o.data, "Texts to train on, written by `python -m ghostshard.texts prepare`");
   what->add_option("--eval-data", o.eval_data, "Texts you declare public; their loss is shown and written");
   what->add_option("--output", o.output, "New folder for report, metrics, ledger, checkpoints and model");
   what->add_flag("--untied", o.untied, "Train the head apart from the token embedding (starts as its copy)");

@@ -7,7 +7,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "accountant/ledger/durable_file.h"
+#include "fsdp/durable_file.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -246,13 +246,7 @@ KeptMetrics prepare_folder(const std::filesystem::path& output, int64_t step) {
       if (!kept.first_eval_loss) kept.first_eval_loss = kept.last_eval_loss;
     }
   }
-  const auto partial = output / "metrics.jsonl.partial";
-  {
-    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-    out << text << std::flush;
-    if (!out) throw std::runtime_error(partial.string() + " could not be written (is the disk full?)");
-  }
-  std::filesystem::rename(partial, path);
+  fsdp::write_durably(path, text);
   std::filesystem::remove(output / "privacy_report.json");
   std::filesystem::remove(output / "model" / "model.safetensors");
   return kept;

@@ -1,6 +1,6 @@
 // Going on with a run that did not reach its end: what is in its folder, whether it is this run's, where to start.
 //
-// Rank 0 alone reads ledger and manifests and decides; the other ranks are told (fsdp/broadcast_text.h), because ranks
+// Rank 0 alone reads ledger and manifests and decides; the other ranks are told (fsdp/agree.h), because ranks
 // that disagree about an attempt would draw different coins. Nothing is changed in the folder before every check
 // passed. What must agree: the plan (dp/mechanism/plan.h), and every option that is not in kFreeToChange below. Of the
 // private data only its number of texts is compared; with the key file of the run also an HMAC of the file under that

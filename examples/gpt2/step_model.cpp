@@ -3,6 +3,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "fsdp/durable_file.h"
+
 namespace ghostshard::gpt2 {
 namespace {
 
@@ -31,7 +33,7 @@ std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::ve
   // What a block's operations save for backward: both norms' inputs and outputs, the second sum; queries, keys, values
   // and the mixed rows; before and after the activation. And what its backward needs at once: gradients of the widest
   // rows, twice, and of the stream.
-  const double block = value_bytes * (5 * d + (4 * d + 2 * inner) / ranks);
+  const double layer_bytes = value_bytes * (5 * d + (4 * d + 2 * inner) / ranks);
   const double working = value_bytes * (2 * inner / ranks + d);
   std::vector<dp::PlannedBlock> blocks;
   for (size_t u = 0; u < specs.size(); ++u) {
@@ -50,8 +52,8 @@ std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::ve
     }
     const bool end = u + 1 == specs.size();
     if (u > 0 && !end) {
-      block.activation_bytes = options.activation_checkpointing ? value_bytes * d : block;
-      block.working_bytes = working + (options.activation_checkpointing ? block : 0);
+      block.activation_bytes = options.activation_checkpointing ? value_bytes * d : layer_bytes;
+      block.working_bytes = working + (options.activation_checkpointing ? layer_bytes : 0);
     } else if (end) {
       block.activation_bytes = 4 * static_cast<double>(config.vocab_size) + value_bytes * 2 * d;  // probabilities
       block.working_bytes = value_bytes * 2 * d;
@@ -78,7 +80,7 @@ dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder
 
 void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const dp::StepCosts& costs) {
   if (mesh.rank() != 0 || mesh.device().is_cpu()) return;
-  std::ofstream(folder / kCostsName) << costs.to_json() << "\n";
+  fsdp::write_durably(folder / kCostsName, costs.to_json() + '\n');
 }
 
 std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan) {

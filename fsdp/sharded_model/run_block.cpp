@@ -1,6 +1,6 @@
 // A block's forward stands between two identities in the autograd graph, entry and exit. Backward meets the exit first,
-// which gathers the block again, then body's operations, then the entry, which lets it go. Where activations are
-// recomputed, one node stands for all three and runs body's graph, made anew, as a backward within the backward.
+// which gathers the block again, then body's operations, then the entry, which releases the block. If activations are
+// recomputed, one node stands for all three: it makes body's graph anew and runs it as a backward within the backward.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
@@ -11,8 +11,8 @@
 
 namespace ghostshard::fsdp {
 
-// What entry and exit of one run share. It lives in the graph: if backward ends by an exception, the lease goes when
-// the graph does.
+// The state that entry and exit of one run share. It lives in the graph: if backward ends by an exception, the lease
+// ends with the graph.
 struct BlockPassage : torch::CustomClassHolder {
   BlockPassage(const ShardedModel& model, int64_t block_index, int64_t next)
       : buffers(model.buffers_), block(block_index), next_backward(next) {}
@@ -98,7 +98,7 @@ struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
     const auto found = context->saved_data.find("again");
     if (found == context->saved_data.end()) throw std::logic_error("a recomputed block's backward runs once");
     const auto again = c10::static_intrusive_pointer_cast<Recomputation>(found->second.toCapsule());
-    context->saved_data.erase(found);  // frees body and input when this call ends, whatever becomes of the graph
+    context->saved_data.erase(found);  // frees body and input when this call ends, even if the graph lives on
     again->passage->enter();
     const at::Tensor input = again->input.detach().requires_grad_();
     {

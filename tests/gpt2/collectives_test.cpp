@@ -7,14 +7,12 @@
 #include "dp/run/nonprivate.h"
 #include "tests/gpt2/small_world.h"
 #include "tests/support/ranks.h"
-#include "tests/support/recording_communicator.h"
+#include "tests/support/recording_mesh.h"
 
 namespace ghostshard::tests {
 namespace {
 
 using fsdp::MeshShape;
-using fsdp::RecordedCall;
-using fsdp::RecordingMesh;
 
 constexpr int64_t kMicrobatch = 2;
 
@@ -68,7 +66,7 @@ class Runner {
   gpt2::Gpt2 model_;
   gpt2::Dataset data_;
   dp::DpPlan plan_;
-  dp::RunKey key_ = test_key();
+  dp::RunKey key_ = key_of(1);
 };
 
 // Bytes that a rank sends to sum n elements over `ranks` ranks: its part to each, and each part's sum to all.

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader
 
 from . import accountants, checkpoint
 from ._native import load
-from .data_loading import GhostDataLoader, PoissonBatchSampler
+from .loaders import GhostDataLoader, PoissonBatchSampler
 from .ghost.loss import PrivateCriterion, check_reduction
-from .ghost.module import GhostHooks, GhostModule
+from .ghost.wrappers import GhostHooks, GhostModule
 from .ghost.optimizer import GhostOptimizer
 
 __all__ = ["PrivacyEngine"]

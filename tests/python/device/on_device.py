@@ -112,7 +112,7 @@ def take_engine() -> Any:
 
 def there(value: Any) -> Any:
     """The same on the device: tensors, and tuples, lists and dicts of them."""
-    from ghostshard.ghost.nested import mapped
+    from ghostshard.ghost.tensor_trees import mapped
 
     return mapped(lambda tensor: tensor.to(DEVICE), value)
 

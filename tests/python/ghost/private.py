@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ghostshard.ghost.loss import PrivateLoss
-from ghostshard.ghost.module import GhostModule
+from ghostshard.ghost.wrappers import GhostModule
 from ghostshard.ghost.optimizer import GhostOptimizer
 
 Loss = Callable[[nn.Module, tuple[torch.Tensor, ...]], torch.Tensor]

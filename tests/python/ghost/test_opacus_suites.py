@@ -48,9 +48,9 @@ from torch import nn
 from torch.nn import functional
 
 from ghostshard import PrivacyEngine, accountants
-from ghostshard.data_loading import GhostDataLoader, PoissonBatchSampler
+from ghostshard.loaders import GhostDataLoader, PoissonBatchSampler
 from ghostshard.ghost.loss import PrivateCriterion, PrivateLoss
-from ghostshard.ghost.module import GhostModule
+from ghostshard.ghost.wrappers import GhostModule
 from ghostshard.ghost.optimizer import GhostOptimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")

@@ -6,17 +6,16 @@ tokens), so criterions run with reduction "none" and are reduced here, unit by u
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
+from torch.distributed.tensor import DTensor
 
+from .batch import loss_kind
 from .cross_entropy import cross_entropy, is_plain
-from .layout import original_class
 from .packing import Packing, shifted
-
-if TYPE_CHECKING:
-    from .engine import GhostEngine
+from .recording import RecordingEngine
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -26,10 +25,23 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"loss_reduction must be 'mean' or 'sum', got {reduction!r}")
 
 
-class PrivateLoss(DPTensorFastGradientClipping):
-    """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (engine.GhostEngine.backward)."""
+def check_losses(losses: torch.Tensor, units: int) -> None:
+    """ValueError unless these are plain tensors, one loss for each unit."""
+    if isinstance(losses, DTensor):
+        raise ValueError(
+            "losses must be plain tensors, whole on every rank of the tensor-parallel axis: give the last layer "
+            "ColwiseParallel(output_layouts=Replicate())"
+        )
+    if losses.dim() != 1 or losses.shape[0] != units:
+        raise ValueError(
+            f"a private step needs one loss for each of the {units} units of the batch, got shape {tuple(losses.shape)}"
+        )
 
-    def __init__(self, engine: GhostEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
+
+class PrivateLoss(DPTensorFastGradientClipping):
+    """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (GhostEngine.backward in engine.py)."""
+
+    def __init__(self, engine: RecordingEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
         super().__init__(engine, None, loss_per_sample, loss_reduction)
         self.engine = engine
 
@@ -82,7 +94,7 @@ class PrivateCriterion(DPLossFastGradientClipping):
     shape: extents [B, T, ...] of the logits before they were flattened, where the criterion's losses are [B·T].
     """
 
-    def __init__(self, engine: GhostEngine, optimizer: Any, criterion: Any, loss_reduction: str = "mean"):
+    def __init__(self, engine: RecordingEngine, optimizer: Any, criterion: Any, loss_reduction: str = "mean"):
         check_reduction(loss_reduction)
         own = getattr(criterion, "reduction", loss_reduction)
         if own != loss_reduction:
@@ -159,14 +171,6 @@ def token_losses(
     if packing is None:
         return reduce_units(losses, labels != -100, reduction)
     return packing.reduce(losses, labels != -100, reduction)
-
-
-def loss_kind(model: Any) -> str | None:
-    """What Transformers calls the loss of one of its models."""
-    kind = getattr(model, "loss_type", None)
-    if kind is None and original_class(model).__name__.endswith("LMHeadModel"):
-        return "ForCausalLM"  # older names, which it treats so as well
-    return kind
 
 
 def loss_of_transformers(

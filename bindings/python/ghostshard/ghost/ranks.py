@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .layout import Layout, ParameterEntry
-from .place import backend_for, device_of, device_of_all
+from .device import backend_for, device_of, device_of_all
 
 TIMEOUT = timedelta(minutes=10)
 
@@ -34,6 +34,16 @@ class Ranks:
     data: Any = None  # of those that hold other data and the same parts of cut parameters
     twins: Any = None  # of those that hold the same data, for drawing it alike
     kept: tuple = ()  # other groups, kept alive
+
+    def follow(self, layout: Layout) -> None:
+        """Takes the device that the model was moved to since it was made private. ValueError if it has several ranks."""
+        before, now = self.device, device_of(layout)
+        if self.control is not None:
+            raise ValueError(
+                f"on several ranks a model is moved to its device before make_private(), this one was on {before} then and is "
+                f"on {now}"
+            )
+        self.device = now
 
     @property
     def model_ranks(self) -> int:
