@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from test_ghost_ranks import HERE, run_ranks
+from launch import HERE, run_ranks
 from torch import nn
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.utils.data import DataLoader, TensorDataset

@@ -7,9 +7,9 @@ import math
 import oracle
 import pytest
 import torch
+from launch import HERE, run_ranks
 from models import CASES, Language, class_loss, next_token_loss
 from private import Private
-from test_ghost_ranks import HERE, run_ranks
 from torch import nn
 
 

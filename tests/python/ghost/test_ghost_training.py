@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from test_ghost_ranks import HERE, run_ranks
+from launch import HERE, run_ranks
 
 SCRIPT = HERE / "engine_ranks_main.py"
 EPOCHS, STEPS = 5, 4
