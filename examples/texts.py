@@ -1,4 +1,4 @@
-"""What the Python examples share: their options, and a file's lines as padded batches."""
+"""The common parts of the Python examples: their options, and a file's lines as padded batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IGNORED = -100  # the label of padding
 
 
 def command_line(description: str, *, model: str, lr: float, max_length: int) -> argparse.ArgumentParser:
-    """The options of both examples. model: what --model takes; lr, max_length: defaults."""
+    """The options of both examples. model: the kind of model that --model takes; lr, max_length: defaults."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=Path, required=True, help="UTF-8, one example a line")
     parser.add_argument("--output", type=Path, required=True, help="a new folder")

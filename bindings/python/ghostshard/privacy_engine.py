@@ -40,7 +40,7 @@ class PrivacyEngine(ResumableEngine):
 
     Args:
         accountant: "prv", "rdp" or "contour" (all certified upper bounds, computed here), or Opacus' "gdp".
-        secure_mode: coins and noise from the operating system's generator alone. In our modes they are by default,
+        secure_mode: coins and noise come from the operating system's generator alone. In our modes they do so by default,
             unless `noise_generator` is given; torchcsprng is not needed.
     """
 
@@ -71,7 +71,7 @@ class PrivacyEngine(ResumableEngine):
         rand_on_empty: bool = False,
         **kwargs: Any,
     ) -> tuple:
-        """As Opacus'. In modes "ghost" and "ghost_fsdp" returns (module or hooks, optimizer, criterion, data_loader).
+        """As Opacus' method. In modes "ghost" and "ghost_fsdp" returns (module or hooks, optimizer, criterion, data_loader).
 
         Further keyword arguments of our modes: `memory_budget` (bytes that a microbatch may record until it is clipped; if it
         takes more, a second backward recomputes the records instead of keeping them, with 0 from the beginning),
@@ -121,7 +121,7 @@ class PrivacyEngine(ResumableEngine):
         epochs: int,
         **kwargs: Any,
     ) -> tuple:
-        """As Opacus', with the noise multiplier of our certified accountants: epsilon after the last step is at most
+        """As Opacus' method, with the noise multiplier of our certified accountants: epsilon after the last step is at most
         the target, and all steps of all epochs are counted (`epochs * len(data_loader)`)."""
         if len(self.accountant) > 0:
             warnings.warn(
@@ -143,10 +143,11 @@ class PrivacyEngine(ResumableEngine):
         return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **kwargs)
 
     def attach_ledger(self, path: str | os.PathLike) -> None:
-        """Before make_private: a write-ahead ledger. Every step is on disk, in a hash chain, before its gradient is used.
+        """Names the run's write-ahead ledger; call it before make_private(). Every step is on disk, in a hash chain, before its
+        gradient is used.
 
         Rank 0 writes. A file that exists is refused, unless load_checkpoint() or load_state_dict() goes on with its run.
-        `ghostshard-account verify` checks it, and report() is made from it.
+        `ghostshard-account verify` checks the ledger, and report() is made from it.
         """
         if self._ghost is not None:
             raise ValueError("attach_ledger() comes before make_private(): a ledger holds the run from its first step")
@@ -155,8 +156,8 @@ class PrivacyEngine(ResumableEngine):
     def report(self, path: str | os.PathLike, *, delta: float | None = None) -> str:
         """Writes privacy_report.json and privacy_report.html into the folder `path`; returns the summary for people.
 
-        From the ledger, so attach_ledger() must have come first. delta: default min(1e-6, n^-1.1) for n examples. On
-        several ranks call it on rank 0.
+        The numbers come from the ledger, so attach_ledger() must have come first. delta: default min(1e-6, n^-1.1) for n
+        examples. On several ranks call it on rank 0.
         """
         if self._ledger is None or self._ghost is None:
             raise ValueError("report() is made from the write-ahead ledger: call attach_ledger(path) before make_private()")
@@ -253,7 +254,7 @@ def _check(
     if any(p not in known for p in chain.from_iterable(group["params"] for group in optimizer.param_groups)):
         raise ValueError(
             "Module parameters are different than optimizer Parameters: build the optimizer from this module, after "
-            "FSDP2Wrapper where that is used"
+            "FSDP2Wrapper if that is used"
         )
     if mode == "ghost_fsdp" and not isinstance(module, FSDPModule):
         raise ValueError(

@@ -31,8 +31,9 @@ class ResumableEngine(opacus.PrivacyEngine):
         self._spending = checkpoint.Spending()
 
     def state_dict(self) -> dict[str, Any]:
-        """What must be in every checkpoint of this run, beside weights: all that was charged and by whom, the step, and
-        where the ledger stands. With load_state_dict() the engine is a `Stateful` of torch.distributed.checkpoint:
+        """The privacy part of a checkpoint, which every checkpoint of this run needs beside weights: all charges and the
+        processes that made them, the step, and the ledger's last line. With load_state_dict() the engine is a `Stateful` of
+        torch.distributed.checkpoint:
 
             dcp.save({"model": …, "optimizer": …, "privacy": engine}, checkpoint_id=folder)
 
@@ -41,11 +42,11 @@ class ResumableEngine(opacus.PrivacyEngine):
         return {"state": self._state(lambda read: checkpoint.on_rank_0(self._engine().ranks, read))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on with the run of the checkpoint, under a new key, with new coins; what this engine has charged since then
-        stays charged. Where that run kept a ledger, attach_ledger() must have named it (it is verified, and holds the
-        steps that were taken after the checkpoint as well; the larger count wins, with a warning).
+        """Goes on with the run of the checkpoint, under a new key and with new coins. Steps that this engine has charged since
+        then stay charged. If that run kept a ledger, attach_ledger() must have named it: it is verified, and it also holds the
+        steps that were taken after the checkpoint; the larger count wins, with a warning.
 
-        ValueError with what is missing; the engine takes no step then until a load succeeds. A collective.
+        ValueError names the missing part; the engine then takes no step until a load succeeds. A collective.
         """
         engine = self._engine()
         engine.stop("no checkpoint could be loaded last time, so what was spent is not known: load one, or build a new engine")
@@ -64,14 +65,14 @@ class ResumableEngine(opacus.PrivacyEngine):
         module_state_dict_kwargs: dict[str, Any] | None = None,
         torch_save_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """As Opacus', into one file, with state_dict() in it. For a model under FSDP2 or tensor parallelism a folder of
-        torch.distributed.checkpoint, which can be loaded on any number of ranks; then a collective, and the folder must be
-        new. RuntimeError within a logical batch.
+        """As Opacus' method, into one file, with state_dict() in it. A model under FSDP2 or tensor parallelism is saved into a
+        folder of torch.distributed.checkpoint, which any number of ranks can load; the call is then a collective, and the
+        folder must be new. RuntimeError within a logical batch.
         """
         inner = getattr(module, "_module", module)
         if not checkpoint.is_sharded(inner):
             if self._ghost is not None:
-                # Of one rank, as Opacus' users call it on rank 0 alone.
+                # Read without the other ranks: Opacus' users call this on rank 0 alone.
                 checkpoint_dict = (checkpoint_dict or {}) | {_PRIVACY: self._state(lambda read: read())}
             super().save_checkpoint(
                 path=path, module=module, optimizer=optimizer, noise_scheduler=noise_scheduler,
@@ -100,8 +101,8 @@ class ResumableEngine(opacus.PrivacyEngine):
         module_load_dict_kwargs: dict[str, Any] | None = None,
         torch_load_kwargs: dict[str, Any] | None = None,
     ) -> dict:
-        """As Opacus', and from a folder of save_checkpoint() (or of dcp.save with "model", "optimizer" and "privacy"), on
-        any number of ranks. The run goes on as load_state_dict() says. Call it after make_private(); every rank does."""
+        """As Opacus' method, and from a folder of save_checkpoint() (or of dcp.save with "model", "optimizer" and "privacy"),
+        on any number of ranks. The run goes on as after load_state_dict(). Every rank calls it, after make_private()."""
         schedulers = {"noise_scheduler": noise_scheduler, "grad_clip_scheduler": grad_clip_scheduler}
         if not checkpoint.is_folder(path):
             if checkpoint.is_sharded(getattr(module, "_module", module)):
