@@ -20,7 +20,7 @@ def some_users(*texts_of_each: int, lengths=LENGTHS, vocabulary: int = 50) -> li
 
 
 def clipped_sum(model: nn.Module, users: list[User], clip_norm: float) -> dict[str, torch.Tensor]:
-    """Each text alone and unpacked, in float64; a user's loss is the mean over what all their texts predict."""
+    """Each text alone and unpacked, in float64; a user's loss is the mean over the predictions of all their texts."""
 
     def loss(twin, batch):
         total, tokens = torch.zeros((), dtype=torch.float64), 0

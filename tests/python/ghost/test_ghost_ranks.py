@@ -1,4 +1,4 @@
-"""The same on several ranks: FSDP2 over two, replicas of it over four. One start of torchrun for all scenarios of a mesh."""
+"""Sums, noise and bytes on several ranks: FSDP2 over two, replicas of it over four. One start of torchrun for all scenarios of a mesh."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Packed batches: the sum is that of texts run alone, leaks and everything unclear are refused."""
+"""Packed batches: the sum is that of texts run alone; leaks and ambiguous packings are refused."""
 
 import copy
 import functools
@@ -58,7 +58,7 @@ def two_rows(users):
 
 
 def positions_alone(users):
-    """No mask: Transformers makes one where position ids start anew and there is no cache."""
+    """No mask: Transformers makes one if position ids start anew and there is no cache."""
     batch = one_row(users) | {"use_cache": False}
     del batch["attention_mask"]
     return batch
@@ -166,7 +166,7 @@ def test_gradients_that_come_to_padding_count():
     torch.manual_seed(11)
     segments = torch.tensor([[-1, 0, 0, -1, 1, 1], [-1] * 6])
     units = torch.tensor([[0, 0, 0, 0, 1, 1], [1] * 6])
-    after = torch.tensor([[3, 0, 3, 0, 5, 4], [0] * 6])  # within what is a unit's
+    after = torch.tensor([[3, 0, 3, 0, 5, 4], [0] * 6])  # within a unit's rows
     model, x, y = SeesItsPadding(), torch.randn(2, 6, 6), torch.randint(0, 3, (2, 6))
     twin, total = copy.deepcopy(model).double(), {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     for unit in (0, 1):
