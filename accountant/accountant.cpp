@@ -6,10 +6,6 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "accountant/engines/contour.h"
-#include "accountant/engines/prv.h"
-#include "accountant/engines/rdp.h"
-
 namespace ghostshard::accountant {
 
 Accountant::Accountant(Adjacency adjacency) : adjacency_(adjacency) {
@@ -107,13 +103,6 @@ DeltaBound Accountant::delta(Epsilon epsilon, Effort effort) const {
   }
   bound.accountant = name();
   return bound;
-}
-
-std::unique_ptr<Accountant> make_accountant(const std::string& name, Adjacency adjacency) {
-  if (name == "contour") return std::make_unique<ContourAccountant>(adjacency);
-  if (name == "prv") return std::make_unique<PrvAccountant>(adjacency);
-  if (name == "rdp") return std::make_unique<RdpAccountant>(adjacency);
-  throw std::invalid_argument("accountant must be one of contour, prv, rdp; got \"" + name + '"');
 }
 
 }  // namespace ghostshard::accountant

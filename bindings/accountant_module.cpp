@@ -14,8 +14,8 @@
 
 #include "accountant/accountant.h"
 #include "accountant/calibration.h"
-#include "accountant/engines/rdp.h"
 #include "accountant/ledger.h"
+#include "accountant/rdp_at_orders.h"
 #include "accountant/report.h"
 
 namespace py = pybind11;

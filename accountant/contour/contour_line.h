@@ -23,22 +23,6 @@
 
 namespace ghostshard::accountant {
 
-// log M and derivatives of all phases together.
-RealMoment composed_moment(Direction direction, std::span<const ComposedRelease> phases, double c);
-
-// The point c > 0 where the integrand on the real axis has its minimum at this epsilon: K'(c) - 1/c - 1/(1+c) = eps.
-// Nothing where it lies beyond 1e5 (all but no loss can be that large).
-std::optional<double> saddle_of_epsilon(Direction direction, std::span<const ComposedRelease> phases, double epsilon);
-// The same for the epsilon >= 0 at which the saddle-point approximation of delta is this one.
-struct Saddle {
-  double c;
-  double epsilon;
-};
-std::optional<Saddle> saddle_of_delta(Direction direction, std::span<const ComposedRelease> phases, double log_delta);
-
-// log of Chernoff's bound on delta(eps) at this c, rounded up.
-double chernoff_log_delta(Direction direction, std::span<const ComposedRelease> phases, double c, double epsilon);
-
 // Where to integrate: the intercept c whose period P is the shortest for which the alias is e^-wanted_digits of delta.
 // intercept: c as a share of the saddle point; 0 to choose.
 struct LineChoice {

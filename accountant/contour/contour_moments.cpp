@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "accountant/contour/moment_strip.h"
+#include "accountant/gaussian/moment_strip.h"
 
 namespace ghostshard::accountant {
 namespace {

@@ -30,26 +30,9 @@
 #include <functional>
 #include <vector>
 
-#include "accountant/gaussian/sampled_gaussian.h"
+#include "accountant/gaussian/composed_release.h"
 
 namespace ghostshard::accountant {
-
-// `count` executions of one release.
-struct ComposedRelease {
-  SampledGaussian release;
-  double count;
-};
-
-// Exponents of the power from here on are summed in logarithms.
-inline constexpr double kHeavy = 50;
-
-// On the real axis: log M and its first two derivatives, to about 1e-13 relative.
-struct RealMoment {
-  double log_m;
-  double mean;
-  double variance;
-};
-RealMoment real_moment(Direction direction, SampledGaussian release, double c);
 
 // M(c + it)^count for t >= 0, relative to M(c)^count.
 class LineMoment {

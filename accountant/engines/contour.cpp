@@ -9,9 +9,11 @@
 
 #include "accountant/contour/contour_line.h"
 #include "accountant/engines/rdp.h"
+#include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/direction_bound.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/grid/few_losses.h"
 #include "accountant/grid/grid.h"
 
 namespace ghostshard::accountant {

@@ -7,6 +7,7 @@
 #include "accountant/engines/rdp.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/grid/few_losses.h"
 
 namespace ghostshard::accountant {
 namespace {

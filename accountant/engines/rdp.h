@@ -14,10 +14,7 @@
 // more epsilon.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "accountant/accountant.h"
@@ -34,15 +31,6 @@ double rdp_log_moment(const Event& event, double c, Adjacency adjacency = Adjace
 double rdp_to_epsilon(double c, double k, Delta delta);
 // The same read the other way: the logarithm of the delta that it gives at epsilon. May be positive.
 double rdp_to_log_delta(double c, double k, Epsilon epsilon);
-
-// Opacus' default orders: 1.1, 1.2, …, 10.9, 12, 13, …, 63. To compare with what it reports; a continuous
-// order is never worse.
-std::vector<double> opacus_orders();
-
-// Epsilon of the composed events, minimised over the orders given. Throws std::invalid_argument for an order
-// <= 1 or a negative count; +infinity if no order gives a bound.
-double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed, std::span<const double> orders,
-                             Delta delta);
 
 // log A of one event on a fixed grid of orders, computed when first asked for. Safe to use from several
 // threads.

@@ -5,10 +5,8 @@
 #include <limits>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "accountant/accountant.h"
-#include "accountant/grid/few_losses.h"
 
 namespace ghostshard::accountant {
 
@@ -30,11 +28,6 @@ inline std::optional<DirectionBound> inside_both(const std::optional<DirectionBo
   both.upper = std::min(a->upper, b->upper);
   both.estimate = std::clamp(both.estimate, both.lower, both.upper);
   return both;
-}
-
-inline DirectionBound few_losses_bound(const std::vector<ComposedRelease>& phases, Delta delta) {
-  const auto [lower, upper] = few_losses_epsilon(phases, delta);
-  return {lower, lower + (upper - lower) / 2, upper, "closed forms of few large losses"};
 }
 
 // The larger of the two, bound by bound; direction and detail are those of the larger estimate.

@@ -1,4 +1,4 @@
-// M(c) and its derivatives on the real axis (contour_moments.h).
+// M(c) and its derivatives on the real axis (composed_release.h).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "accountant/contour/contour_moments.h"
-#include "accountant/contour/moment_strip.h"
+#include "accountant/gaussian/composed_release.h"
+#include "accountant/gaussian/moment_strip.h"
 
 namespace ghostshard::accountant {
 namespace {

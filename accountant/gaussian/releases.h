@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "accountant/accountant.h"
-#include "accountant/contour/contour_moments.h"
+#include "accountant/gaussian/composed_release.h"
 
 namespace ghostshard::accountant {
 

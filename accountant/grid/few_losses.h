@@ -10,12 +10,16 @@
 
 #include <vector>
 
-#include "accountant/contour/contour_moments.h"
+#include "accountant/gaussian/composed_release.h"
+#include "accountant/gaussian/direction_bound.h"
 #include "accountant/gaussian/single_release.h"
 
 namespace ghostshard::accountant {
 
 // The epsilon of all phases lies inside; the upper end is +infinity where losses are too frequent to be told apart so.
 Bracket few_losses_epsilon(const std::vector<ComposedRelease>& phases, Delta delta);
+
+// The same as a bound of one direction; the estimate is the middle.
+DirectionBound few_losses_bound(const std::vector<ComposedRelease>& phases, Delta delta);
 
 }  // namespace ghostshard::accountant

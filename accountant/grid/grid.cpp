@@ -5,7 +5,7 @@
 #include <limits>
 #include <sstream>
 
-#include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/grid_blocks.h"
 #include "accountant/grid/grid_side.h"

@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-#include "accountant/contour/contour_moments.h"
+#include "accountant/gaussian/composed_release.h"
 #include "accountant/gaussian/direction_bound.h"
 
 namespace ghostshard::accountant {

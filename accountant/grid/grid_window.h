@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "accountant/contour/contour_moments.h"
+#include "accountant/gaussian/composed_release.h"
 #include "accountant/grid/pld_cells.h"
 
 namespace ghostshard::accountant {

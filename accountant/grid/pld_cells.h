@@ -56,12 +56,4 @@ inline constexpr std::array<double, 7> kMomentShares = {1.02, 1.06, 1.15, 1.3, 1
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
 TiltedCells more_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);
 
-// What one cell's loss exceeds its place on the grid by, in steps, and what a step costs.
-struct Misplaced {
-  double excess, weight;
-};
-// How far a grid is moved down for all but few cells to lie above it, those few falling a whole step: of 0.5^(k/2), k
-// from first to last, what costs the least.
-double cheapest_power_of_half(int first, int last, const std::vector<Misplaced>& cells);
-
 }  // namespace ghostshard::accountant

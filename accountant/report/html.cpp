@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include "accountant/report.h"
-#include "accountant/report/html_style.h"
 #include "accountant/report/parts.h"
+#include "accountant/report/style.h"
 #include "accountant/report/svg_plot.h"
 
 namespace ghostshard::accountant {

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <csignal>
 #include <fstream>
@@ -12,6 +10,7 @@
 #include <sstream>
 
 #include "accountant/ledger/sha256.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -29,14 +28,6 @@ TEST(Sha256, GivesTheDigestsOfTheStandard) {
 
 class Ledger : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ghostshard_ledger_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    path_ = folder_ / "ledger.jsonl";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   static nlohmann::json header() { return {{"adjacency", "zero-out"}, {"run_id", "a run"}, {"clip_norm", 1.0}}; }
 
   void write_three_releases() const {
@@ -62,7 +53,8 @@ class Ledger : public testing::Test {
     set_bytes(text);
   }
 
-  std::filesystem::path folder_, path_;
+  const tests::TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path(), path_ = folder_ / "ledger.jsonl";
 };
 
 // -----------------------------------------------------------------------------------------------------------------

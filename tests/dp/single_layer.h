@@ -6,7 +6,8 @@
 #include "dp/mechanism/plan.h"
 #include "dp/recording/layers.h"
 #include "fsdp/sharded_model.h"
-#include "tests/support/device.h"
+#include "tests/support/device_mesh.h"
+#include "tests/support/keys.h"
 
 namespace ghostshard::tests {
 
@@ -16,12 +17,6 @@ inline dp::DpPlan plan_without_noise(int64_t units, double clip_norm) {
                            .steps = 1000,
                            .clip_norm = accountant::ClipNorm(clip_norm),
                            .noise_multiplier = accountant::NoiseMultiplier(1e-30)});
-}
-
-inline dp::RunKey key_of(uint8_t first) {
-  std::array<uint8_t, 32> bytes{};
-  bytes[0] = first;
-  return dp::RunKey::from_bytes(bytes, dp::RunId{});
 }
 
 struct SingleLinear {

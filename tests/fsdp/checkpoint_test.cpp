@@ -12,6 +12,7 @@
 #include "fsdp/broadcast_text.h"
 #include "fsdp/safetensors.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::fsdp {
 namespace {
@@ -73,13 +74,6 @@ void expect_same(const Weights& a, const Weights& b) {
 
 class Checkpoints : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ghostshard_checkpoint_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // Five steps with a checkpoint after the third; the weights in the end.
   Weights five_steps(const std::string& rule, int64_t ranks) { return five_steps(rule, MeshShape{.shard = ranks}); }
   Weights five_steps(const std::string& rule, const MeshShape& shape) {
@@ -117,7 +111,8 @@ class Checkpoints : public testing::Test {
     return message;
   }
 
-  std::filesystem::path folder_;
+  const tests::TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 struct Layout {

@@ -6,18 +6,14 @@
 #include <cstring>
 #include <fstream>
 
+#include "tests/support/temporary_folder.h"
+
 namespace ghostshard::fsdp {
 namespace {
 
 // A folder of its own for each test.
 class Safetensors : public testing::Test {
  protected:
-  Safetensors() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "safetensors_test_XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    folder_ = pattern;
-  }
-  ~Safetensors() override { std::filesystem::remove_all(folder_); }
   std::filesystem::path path() const { return folder_ / "model.safetensors"; }
 
   void write_raw(const std::string& header, const std::string& data, int64_t header_bytes = -1) const {
@@ -26,7 +22,8 @@ class Safetensors : public testing::Test {
     file.write(reinterpret_cast<const char*>(&length), sizeof(length));
     file << header << data;
   }
-  std::filesystem::path folder_;
+  const tests::TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(Safetensors, come_back_as_they_were_written) {

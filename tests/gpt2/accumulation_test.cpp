@@ -37,7 +37,7 @@ at::Tensor private_gradient(const gpt2::ModelOptions& options, dp::RecordingChoi
                                       .steps = 1,
                                       .clip_norm = accountant::ClipNorm(6.0),
                                       .noise_multiplier = noise});
-  const auto key = test_key();
+  const auto key = key_of(1);
   auto clipper = plan.clipper(w.model.parameters(), {.recording = recording});
   auto mechanism = plan.mechanism(w.model.parameters(), key, nullptr);
   const auto batches = plan.sampler(key, 0, 1).draw_local({0}, microbatch, w.data->row_counts());
@@ -48,7 +48,7 @@ at::Tensor private_gradient(const gpt2::ModelOptions& options, dp::RecordingChoi
 at::Tensor plain_gradient(const gpt2::ModelOptions& options, int64_t microbatch) {
   World w(options);
   dp::PlainAccumulator accumulator(w.model.parameters(), static_cast<double>(w.data->units()));
-  const auto key = test_key();
+  const auto key = key_of(1);
   const auto sampler = dp::nonprivate_sampler(key, w.data->units(), w.data->units(), 0, 1);
   accumulator.begin();
   const auto resident = w.model.resident();
@@ -118,7 +118,7 @@ TEST_P(Company, DoesNotChangeAUnitsContribution) {
                                         .steps = 1,
                                         .clip_norm = accountant::ClipNorm(1.0),
                                         .noise_multiplier = kNoNoise});
-    const auto key = test_key();
+    const auto key = key_of(1);
     auto clipper = plan.clipper(model.parameters(), {.recording = dp::RecordingChoice::kHold});
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     const auto gradient = mechanism.release(clipped_batch(model, clipper, data, {units}, mechanism, {0}), {0});

@@ -212,7 +212,7 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
                                         .clip_norm = accountant::ClipNorm(c.clip_norm),
                                         .clipping = c.clipping,
                                         .noise_multiplier = kNoNoise});
-    const auto key = test_key();
+    const auto key = key_of(1);
     auto clipper = plan.clipper(model.parameters(), clipper_options(c, model.parameters()));
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());

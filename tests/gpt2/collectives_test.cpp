@@ -68,7 +68,7 @@ class Runner {
   gpt2::Gpt2 model_;
   gpt2::Dataset data_;
   dp::DpPlan plan_;
-  dp::RunKey key_ = test_key();
+  dp::RunKey key_ = key_of(1);
 };
 
 // Bytes that a rank sends to sum n elements over `ranks` ranks: its part to each, and each part's sum to all.

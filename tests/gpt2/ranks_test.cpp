@@ -31,7 +31,7 @@ Weights train_rank(fsdp::Mesh& mesh, const RunSpec& run, const std::filesystem::
                                       .expected_batch = run.expected_batch,
                                       .steps = run.steps,
                                       .noise_multiplier = accountant::NoiseMultiplier(0.7)});
-  const auto key = test_key(8);
+  const auto key = key_of(8);
   auto clipper = plan.clipper(model.parameters());
   auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
   const auto sampler = plan.sampler(key, mesh.data_rank(), mesh.data_size());

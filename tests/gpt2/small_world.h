@@ -4,8 +4,6 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -15,7 +13,9 @@
 #include "examples/gpt2/model.h"
 #include "fsdp/safetensors.h"
 #include "tests/gpt2/reference_gpt2.h"
-#include "tests/support/device.h"
+#include "tests/support/device_mesh.h"
+#include "tests/support/keys.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::tests {
 
@@ -48,22 +48,6 @@ inline std::vector<Text> awkward_texts(const gpt2::Config& c) {
   for (auto& flag : texts[5].mask) flag = 0;
   return texts;
 }
-
-// A folder that goes away with the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ghostshard-test-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Each text a unit; or as many texts in turn as texts_per_unit says.
 inline std::vector<Unit> units_of(const std::vector<Text>& texts, const std::vector<int64_t>& texts_per_unit) {
@@ -122,13 +106,6 @@ inline std::map<std::string, at::Tensor> whole_weights(gpt2::Gpt2& model) {
     weights[parameter->name()] = model.parameters().whole_parameter(*parameter);
   }
   return weights;
-}
-
-// The key every test run shares.
-inline dp::RunKey test_key(uint8_t first_byte = 1) {
-  std::array<uint8_t, 32> bytes{};
-  bytes[0] = first_byte;
-  return dp::RunKey::from_bytes(bytes, dp::RunId{});
 }
 
 // Noise so small that adding it changes no float32 sum of ordinary size: what is released is the clipped mean itself.

@@ -42,7 +42,7 @@ class Trajectory : public ::testing::TestWithParam<Case> {
     const TemporaryFolder folder;
     const auto path = write_texts(folder.path() / "texts.safetensors", texts);
     const gpt2::Dataset data(path, config.vocab_size, config.n_positions);
-    const auto key = test_key(8);
+    const auto key = key_of(8);
     auto clipper = plan.clipper(model.parameters());
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     const auto sampler = plan.sampler(key, 0, 1);
@@ -84,7 +84,7 @@ class Trajectory : public ::testing::TestWithParam<Case> {
       for (const auto& parameter : model.parameters().parameters())
         layers[parameter->name()] = parameter->group().index();
     }
-    const auto key = test_key(8);
+    const auto key = key_of(8);
     auto clipper = plan.clipper(model.parameters());
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     const auto sampler = plan.sampler(key, 0, 1);

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

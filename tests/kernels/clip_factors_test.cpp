@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "kernels/clip_factors/formula.h"
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

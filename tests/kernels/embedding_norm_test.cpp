@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 
 namespace ghostshard::kernels {
 namespace {

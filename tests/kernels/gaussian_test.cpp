@@ -13,7 +13,7 @@
 
 #include "kernels/gaussian/box_muller.h"
 #include "kernels/gaussian_tensor.h"
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

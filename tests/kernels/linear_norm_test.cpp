@@ -8,7 +8,7 @@
 #include "kernels/embedding_norm.h"
 #include "kernels/norm_parts/bound.h"
 #include "kernels/scaled_sum.h"
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

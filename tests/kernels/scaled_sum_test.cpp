@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/norm_parts.h"
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

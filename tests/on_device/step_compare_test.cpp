@@ -5,7 +5,7 @@
 
 #include "bench/step_compare/device_memory.h"
 #include "bench/step_compare/sides.h"
-#include "tests/support/device.h"
+#include "tests/support/device_mesh.h"
 
 namespace ghostshard::tests {
 namespace {

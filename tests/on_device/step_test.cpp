@@ -82,7 +82,7 @@ class World {
 Whole noise_alone(std::unique_ptr<fsdp::Mesh> mesh) {
   World world(std::move(mesh));
   const auto plan = world.plan(0.7);
-  const auto key = test_key(8);
+  const auto key = key_of(8);
   auto clipper = plan.clipper(world.model.parameters());
   auto mechanism = plan.mechanism(world.model.parameters(), key, nullptr);
   return world.slices(mechanism.release(clipper.begin(), {0}).slices());
@@ -98,7 +98,7 @@ TEST(OnDevice, NoiseIsTheCpusBitForBit) {
 Whole trained(std::unique_ptr<fsdp::Mesh> mesh, const Run& run, int64_t steps) {
   World world(std::move(mesh));
   const auto plan = world.plan(run.noise_multiplier);
-  const auto key = test_key(8);
+  const auto key = key_of(8);
   auto clipper = plan.clipper(world.model.parameters(), options_of(run, world.model.parameters()));
   auto mechanism = plan.mechanism(world.model.parameters(), key, nullptr);
   const auto sampler = plan.sampler(key, 0, 1);

@@ -1,24 +1,14 @@
-// Where the models of a test are, chosen by what its program is linked with: on the CPU, on the emulated device
-// (tests/emulation/device), on a GPU. Slow twins, expected values and comparisons stay on the CPU.
+// The device of a test's tensors, chosen by what its program is linked with: device_cpu.cpp, device_emulated.cpp
+// (tests/emulation/device) or device_gpu.cpp. Slow twins, expected values and comparisons stay on the CPU.
 #pragma once
 
 #include <ATen/ATen.h>
-
-#include <functional>
-#include <memory>
-
-#include "fsdp/mesh.h"
 
 namespace ghostshard::tests {
 
 at::Device test_device();
 
-// Values that a test made, where the model can use them; itself on the CPU.
+// x on the test's device; x itself if it is there already.
 inline at::Tensor there(const at::Tensor& x) { return x.to(test_device()); }
-
-// This rank's mesh, with models there: itself on the CPU.
-std::unique_ptr<fsdp::Mesh> moved_there(std::unique_ptr<fsdp::Mesh> mesh);
-
-inline std::unique_ptr<fsdp::Mesh> lone_mesh() { return fsdp::Mesh::single(test_device()); }
 
 }  // namespace ghostshard::tests

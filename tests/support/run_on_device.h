@@ -1,7 +1,7 @@
-// tests/support/ranks.h with models where the test's are.
+// tests/support/ranks.h with models on the test's device.
 #pragma once
 
-#include "tests/support/device.h"
+#include "tests/support/device_mesh.h"
 #include "tests/support/ranks.h"
 
 namespace ghostshard::tests {

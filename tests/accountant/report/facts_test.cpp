@@ -3,13 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 
 #include "tests/accountant/report/report_of_ledger.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -118,16 +117,11 @@ TEST(SummarizeReport, NamesAnAssumptionThatDoesNotHold) {
 
 class WriteJsonFile : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ghostshard_report_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   int64_t files() const {
     return std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator());
   }
-  std::filesystem::path folder_;
+  const tests::TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(WriteJsonFile, ReplacesTheOldFileAndLeavesNothingElse) {

@@ -2,13 +2,12 @@
 // step and attempt.
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <mutex>
 
 #include "tests/dp/single_layer.h"
 #include "tests/support/run_on_device.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::tests {
 namespace {
@@ -159,8 +158,8 @@ TEST(Mechanism, ChargesBeforeTheFirstReductionAndOnlyOnce) {
   const auto plan = dp::DpPlan::make(
       {.units = 100, .expected_batch = 10, .steps = 5, .noise_multiplier = accountant::NoiseMultiplier(1.0)});
   const auto key = key_of(1);
-  const auto path = std::filesystem::temp_directory_path() / ("ghostshard-charge-" + std::to_string(::getpid()));
-  auto ledger = accountant::LedgerWriter::create(path, plan.ledger_header(key));
+  const TemporaryFolder folder;
+  auto ledger = accountant::LedgerWriter::create(folder.path() / "ledger.jsonl", plan.ledger_header(key));
   auto clipper = plan.clipper(model, {.streamed = std::vector<bool>(model.groups().size(), true)});
   auto mechanism = plan.mechanism(model, key, &ledger);
   EXPECT_THROW(clipper.begin(), std::logic_error) << "noise could not go in first";
@@ -183,7 +182,6 @@ TEST(Mechanism, ChargesBeforeTheFirstReductionAndOnlyOnce) {
     const auto gradient = mechanism.release(std::move(sum), {0, 1});
   }
   EXPECT_EQ(ledger.entries(), 2);
-  std::filesystem::remove(path);
 }
 
 TEST(Mechanism, RefusesAKeyThatServesAnother) {

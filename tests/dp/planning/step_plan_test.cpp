@@ -146,7 +146,7 @@ TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
   const dp::StepShape shape{.units = 8, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 1};
   const auto rich = dp::plan_step(units, shape, kPlenty);
   EXPECT_NE(rich.blocks.back().recording.at(0), Recording::kRecompute);
-  EXPECT_NE(dp::plan_step(units, shape, std::nullopt).units.back().recording.at(0), Recording::kRecompute)
+  EXPECT_NE(dp::plan_step(units, shape, std::nullopt).blocks.back().recording.at(0), Recording::kRecompute)
       << "nobody asked for slower steps";
   auto plan = rich;
   while (plan.blocks.back().recording.at(0) != Recording::kRecompute) {

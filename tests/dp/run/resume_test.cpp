@@ -4,11 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
 #include <fstream>
 
 #include "dp/mechanism/plan.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::dp {
 namespace {
@@ -28,14 +27,6 @@ DpConfig small_config() {
 
 class Resume : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "ghostshard_resume_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-    path_ = folder_ / "ledger.jsonl";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   // Steps 0, 1, 2 charged; a mark after the first two.
   LedgerMark three_steps_marked_after_two(const DpConfig& config = small_config()) {
     const DpPlan plan = DpPlan::make(config);
@@ -56,7 +47,8 @@ class Resume : public testing::Test {
     std::ofstream(path_) << kept;
   }
 
-  std::filesystem::path folder_, path_;
+  const tests::TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path(), path_ = folder_ / "ledger.jsonl";
 };
 
 TEST_F(Resume, ALedgerAtTheMarkGoesOnWithFirstAttempts) {

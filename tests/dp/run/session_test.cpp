@@ -7,18 +7,15 @@
 #include <map>
 #include <mutex>
 
+#include "tests/support/keys.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::dp {
 namespace {
 
+using tests::key_of;
 using tests::run_mesh;
-
-RunKey key_of(uint8_t first) {
-  std::array<uint8_t, 32> bytes{};
-  bytes[0] = first;
-  return RunKey::from_bytes(bytes, RunId{});
-}
 
 std::shared_ptr<fsdp::Mesh> borrowed(fsdp::Mesh& mesh) { return {std::shared_ptr<void>(), &mesh}; }
 
@@ -402,32 +399,28 @@ TEST_F(OneRank, watches_only_before_it_records) {
 }
 
 TEST(SessionLedger, is_written_before_anything_leaves_and_refuses_steps_without_noise) {
-  const auto folder = std::filesystem::temp_directory_path() / ("session_ledger_" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  const auto path = folder / "ledger.jsonl";
-  {
-    Session session(fsdp::Mesh::single(), some_units(), {.plan = {.sampling_rate = accountant::SamplingRate(0.25)}},
-                    key_of(1));
-    session.attach_ledger(accountant::LedgerWriter::create(path, {{"adjacency", "zero-out"}}));
-    const auto weights = some_weights(at::kFloat);
-    session.set_terms(accountant::ClipNorm(1.0), std::nullopt);
-    EXPECT_THROW(forward_and_backward(session, weights, 0, 2), std::runtime_error);
-    session.abandon();
-    session.set_terms(accountant::ClipNorm(1.0), accountant::NoiseMultiplier(2.0));
-    forward_and_backward(session, weights, 0, 2);
-    EXPECT_EQ(accountant::read_ledger(path).entries.size(), 1U) << "with the first microbatch, before the release";
-    session.abandon();
-    forward_and_backward(session, weights, 0, 2);
-    forward_and_backward(session, weights, 4, 1);
-    (void)session.release();
-    const auto ledger = accountant::read_ledger(path);
-    ASSERT_EQ(ledger.entries.size(), 2U) << "the dropped batch stays charged, microbatches are not";
-    EXPECT_EQ(ledger.entries[1].step, ledger.entries[0].step);
-    EXPECT_GT(ledger.entries[1].attempt, ledger.entries[0].attempt);
-    EXPECT_EQ(ledger.entries[1].event, accountant::Event(accountant::PoissonGaussianEvent{
-                                           accountant::SamplingRate(0.25), accountant::NoiseMultiplier(2.0)}));
-  }
-  std::filesystem::remove_all(folder);
+  const tests::TemporaryFolder folder;
+  const auto path = folder.path() / "ledger.jsonl";
+  Session session(fsdp::Mesh::single(), some_units(), {.plan = {.sampling_rate = accountant::SamplingRate(0.25)}},
+                  key_of(1));
+  session.attach_ledger(accountant::LedgerWriter::create(path, {{"adjacency", "zero-out"}}));
+  const auto weights = some_weights(at::kFloat);
+  session.set_terms(accountant::ClipNorm(1.0), std::nullopt);
+  EXPECT_THROW(forward_and_backward(session, weights, 0, 2), std::runtime_error);
+  session.abandon();
+  session.set_terms(accountant::ClipNorm(1.0), accountant::NoiseMultiplier(2.0));
+  forward_and_backward(session, weights, 0, 2);
+  EXPECT_EQ(accountant::read_ledger(path).entries.size(), 1U) << "with the first microbatch, before the release";
+  session.abandon();
+  forward_and_backward(session, weights, 0, 2);
+  forward_and_backward(session, weights, 4, 1);
+  (void)session.release();
+  const auto ledger = accountant::read_ledger(path);
+  ASSERT_EQ(ledger.entries.size(), 2U) << "the dropped batch stays charged, microbatches are not";
+  EXPECT_EQ(ledger.entries[1].step, ledger.entries[0].step);
+  EXPECT_GT(ledger.entries[1].attempt, ledger.entries[0].attempt);
+  EXPECT_EQ(ledger.entries[1].event, accountant::Event(accountant::PoissonGaussianEvent{
+                                         accountant::SamplingRate(0.25), accountant::NoiseMultiplier(2.0)}));
 }
 
 }  // namespace

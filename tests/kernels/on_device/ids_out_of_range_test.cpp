@@ -6,7 +6,7 @@
 
 #include "kernels/embedding_norm.h"
 #include "kernels/linear_norm.h"
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

@@ -9,7 +9,7 @@
 #include "kernels/device/rounding.h"
 #include "kernels/linear_norm.h"
 #include "kernels/scaled_sum.h"
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

@@ -4,7 +4,7 @@
 
 #include "kernels/linear_norm.h"
 #include "kernels/norm_parts/bound.h"
-#include "tests/kernels/backends/backend.h"
+#include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
 namespace ghostshard::kernels {

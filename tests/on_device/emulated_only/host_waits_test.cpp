@@ -38,7 +38,7 @@ TEST_P(HostWaits, AreForFingerprintsAlone) {
     options.planned_recording[model.parameters().parameter("transformer.wte.weight").id()] =
         kernels::Recording::kReplay;
   }
-  const auto key = test_key();
+  const auto key = key_of(1);
   auto clipper = plan.clipper(model.parameters(), options);
   auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
   dp::PrivateOptimizer optimizer(fsdp::make_adamw(model.parameters(), {.weight_decay = 0.1}));

@@ -42,7 +42,7 @@ TEST_P(SteadyMemory, TakesAsMuchInTheLastStepAsInTheThird) {
                                         .steps = 300,
                                         .clip_norm = accountant::ClipNorm(3.0),
                                         .noise_multiplier = accountant::NoiseMultiplier(1.0)});
-    const auto key = test_key();
+    const auto key = key_of(1);
     const std::vector<bool> streamed(model.parameters().groups().size(), !c.accumulate);
     auto clipper = plan.clipper(model.parameters(), {.recording = c.recording, .streamed = streamed});
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);

@@ -1,5 +1,5 @@
 // Where the integrand of a moment lives, and the strip of analyticity that says which mesh its trapezoid rule needs:
-// what real_moment and LineMoment (contour_moments.h) have in common.
+// what real_moment and LineMoment (contour/contour_moments.h) have in common.
 #pragma once
 
 #include "accountant/gaussian/sampled_gaussian.h"

@@ -1,4 +1,4 @@
-#include "accountant/contour/moment_strip.h"
+#include "accountant/gaussian/moment_strip.h"
 
 #include <algorithm>
 #include <cmath>
