@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ghostshard import pack_texts
+
 LENGTHS = [3, 7, 1, 5, 2, 6]  # a text of one token predicts nothing
 User = list[list[int]]  # one unit: its texts
 
@@ -51,3 +53,11 @@ def in_rows(rows: list[list[User]], width: int) -> dict[str, torch.Tensor]:
     ids = made["segment_ids"]
     made["attention_mask"] = (ids[:, :, None] == ids[:, None, :]).tril().unsqueeze(1)
     return made
+
+
+def texts_of(users):
+    return [text for [text] in users]
+
+
+def one_row(users):
+    return pack_texts(texts_of(users))

@@ -15,7 +15,7 @@ Tests left out, and why:
                             (below: with their data, their claims)
   dpdataloader: test_collate_classes, test_collate_tensor, test_empty_first_batch_with_dp_dataloader
                             rest on which batches one seed of Opacus' sampler leaves empty, and on its log lines; ours knows
-                            an empty batch's structure from the first (test_loaders.py)
+                            an empty batch's structure from the first (tests/python/loaders)
   dpdataloader: CollateFnWithEmptyTest      a class of Opacus' that ours extends, called directly
   randomness: tests in which torch.manual_seed decides coins or noise (test_global_seed and its like): here only a generator
                             does; the rest of OptimizerRandomnessTest and PrivacyEngineSecureModeTest goes backward from a
