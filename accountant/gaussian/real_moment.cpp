@@ -120,6 +120,59 @@ Mesh& mesh_of(std::vector<Mesh>& kept, Direction direction, SampledGaussian rele
   return kept.front();
 }
 
+// By M - 1, where M is not large.
+RealMoment as_excess(std::span<const Outcome> outcomes, double p, double sign) {
+  double m = 0;
+  double m1 = 0;
+  double m2 = 0;
+  double sum_d = 0;
+  for (const auto& [log_weight, weight, l, weighted_d] : outcomes) {
+    const double y = p * l;
+    sum_d += weighted_d;
+    if (std::abs(y) < kSmall) {
+      const double e2 = e2_small(y);
+      m += weight * e2;
+      m1 += weight * (y + e2) * l;
+      m2 += weight * (1 + y + e2) * l * l;
+    } else if (y > kHeavy) {  // the power may be too large for a double where the weight is too small
+      if (log_weight + y < -kNothing) continue;
+      const double term = std::exp(log_weight + y);
+      m += term - weight * (1 + y);
+      m1 += (term - weight) * l;
+      m2 += term * l * l;
+    } else if (log_weight > -kNothing) {
+      const double growth = std::expm1(y);
+      m += weight * (growth - y);
+      m1 += weight * growth * l;
+      m2 += weight * (1 + growth) * l * l;
+    }
+  }
+  m += p * sum_d;
+  const double mean = sign * (m1 + sum_d) / (1 + m);
+  return {std::log1p(m), mean, m2 / (1 + m) - mean * mean};
+}
+
+// By M·e^-top, top the logarithm of the largest term.
+RealMoment relative_to(double top, std::span<const Outcome> outcomes, double p, double sign) {
+  double m = 0;
+  double m1 = 0;
+  double m2 = 0;
+  for (const Outcome& outcome : outcomes) {
+    const double exponent = outcome.log_weight + p * outcome.l - top;
+    if (exponent < -kNegligible) continue;
+    const double term = std::exp(exponent);
+    m += term;
+    m1 += term * outcome.l;
+  }
+  const double mean = m1 / m;
+  for (const Outcome& outcome : outcomes) {
+    const double exponent = outcome.log_weight + p * outcome.l - top;
+    if (exponent < -kNegligible) continue;
+    m2 += std::exp(exponent) * (outcome.l - mean) * (outcome.l - mean);
+  }
+  return {top + std::log(m), sign * mean, m2 / m};
+}
+
 }  // namespace
 
 RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
@@ -141,55 +194,7 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
   double top = -std::numeric_limits<double>::infinity();
   for (const Outcome& outcome : outcomes) top = std::max(top, outcome.log_weight + p * outcome.l);
   const double sign = remove ? 1 : -1;  // d p/d z
-  RealMoment found{};
-  if (top < 3) {  // as M - 1
-    double m = 0;
-    double m1 = 0;
-    double m2 = 0;
-    double sum_d = 0;
-    for (const auto& [log_weight, weight, l, weighted_d] : outcomes) {
-      const double y = p * l;
-      sum_d += weighted_d;
-      if (std::abs(y) < kSmall) {
-        const double e2 = e2_small(y);
-        m += weight * e2;
-        m1 += weight * (y + e2) * l;
-        m2 += weight * (1 + y + e2) * l * l;
-      } else if (y > kHeavy) {  // the power may be too large for a double where the weight is too small
-        if (log_weight + y < -kNothing) continue;
-        const double term = std::exp(log_weight + y);
-        m += term - weight * (1 + y);
-        m1 += (term - weight) * l;
-        m2 += term * l * l;
-      } else if (log_weight > -kNothing) {
-        const double growth = std::expm1(y);
-        m += weight * (growth - y);
-        m1 += weight * growth * l;
-        m2 += weight * (1 + growth) * l * l;
-      }
-    }
-    m += p * sum_d;
-    const double mean = sign * (m1 + sum_d) / (1 + m);
-    found = {std::log1p(m), mean, m2 / (1 + m) - mean * mean};
-  } else {  // relative to e^top
-    double m = 0;
-    double m1 = 0;
-    double m2 = 0;
-    for (const Outcome& outcome : outcomes) {
-      const double exponent = outcome.log_weight + p * outcome.l - top;
-      if (exponent < -kNegligible) continue;
-      const double term = std::exp(exponent);
-      m += term;
-      m1 += term * outcome.l;
-    }
-    const double mean = m1 / m;
-    for (const Outcome& outcome : outcomes) {
-      const double exponent = outcome.log_weight + p * outcome.l - top;
-      if (exponent < -kNegligible) continue;
-      m2 += std::exp(exponent) * (outcome.l - mean) * (outcome.l - mean);
-    }
-    found = {top + std::log(m), sign * mean, m2 / m};
-  }
+  const RealMoment found = top < 3 ? as_excess(outcomes, p, sign) : relative_to(top, outcomes, p, sign);
   if (mesh.outcomes.size() > kMostOutcomes) kept.erase(kept.begin());
   return found;
 }

@@ -94,7 +94,7 @@ at::Tensor adapted_linear(const AdaptedLinear& use, const at::Tensor& x, const d
                           const dp::RecorderPtr& recorder) {
   const at::Tensor y = dp::linear(use.base, x, segments, recorder);
   if (use.down.weight == nullptr) return y;
-  // Scaled between the two, where the rows are narrow.
+  // Scaled between the two, because the rows are narrow there.
   const at::Tensor narrow = dp::linear(use.down, x, segments, recorder) * use.scale;
   return y + dp::linear(use.up, narrow, segments, recorder);
 }

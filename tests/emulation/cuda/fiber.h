@@ -1,4 +1,4 @@
-// A function that can stop in the middle and be gone on with: one thread of a block.
+// A function that can be suspended and resumed: one thread of a block.
 #pragma once
 
 #include <ucontext.h>
@@ -15,11 +15,11 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Forgets what it was doing and will call body(argument) when resumed first. body must not throw.
+  // Drops an unfinished body; the next resume() calls body(argument). body must not throw.
   void start(void (*body)(void*), void* argument);
   // From outside: runs until the fiber suspends or its body returns.
   void resume();
-  // From inside.
+  // From inside: returns to the caller of resume().
   void suspend();
 
  private:
@@ -30,7 +30,7 @@ class Fiber {
   ucontext_t outside_{};
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
-  // What the sanitizers must be told of a change of stacks.
+  // The state that sanitizers need at each change of stacks.
   void* fake_stack_ = nullptr;
   const void* outer_stack_ = nullptr;
   size_t outer_stack_size_ = 0;

@@ -1,8 +1,9 @@
-// A device of ATen that is emulated, for tests: memory of its own that the host cannot touch (memory.h), the kernels of
-// kernels/*.cu executed by tests/emulation/cuda, and LibTorch's operations done on the host over copies.
+// An emulated device of LibTorch, for tests: it has memory of its own that the host cannot touch (memory.h),
+// tests/emulation/cuda executes the kernels of kernels/*/launch.cu, and the host does LibTorch's operations on copies.
 //
-// Tensors that are not on the device are refused by every operation on it, but for numbers (no extents), as on CUDA.
-// It takes the place that LibTorch has for devices it does not know (PrivateUse1); linking this file registers it.
+// As on CUDA, every operation on the device refuses tensors that are not on it, except numbers (tensors without
+// extents). It is registered as PrivateUse1, LibTorch's name for devices it does not know; linking device.cpp registers
+// it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,9 +14,9 @@ namespace ghostshard::emulation {
 
 at::Device device();
 
-// How often the host has waited for the device since the program began, as LibTorch's CUDA operations would make it:
-// copies to the host (but those into page-locked memory that are asked not to block), events, item(), copies from the
-// host but those that are asked not to block, and operations whose result's extents depend on values. By all threads.
+// How often the host has waited for the device since the program began, in all threads. It counts the waits of
+// LibTorch's CUDA operations: at copies to the host (except non-blocking ones into page-locked memory), events, item(),
+// copies from the host (except non-blocking ones), and operations whose result's extents depend on values.
 int64_t host_waits();
 void count_wait();
 

@@ -1,9 +1,9 @@
-// Memory of the emulated device: at addresses that the host may not touch.
+// Memory of the emulated device, at addresses that the host may not touch.
 //
-// The same pages are mapped twice. Where tensors say they are, nothing is readable or writable unless a kernel runs, so
-// that code of the host which follows a device pointer ends in a segmentation fault, and not in a right result. The
-// second place is for copies between host and device, which know how to find it. What is allocated starts as NaN (all
-// bits set), and what is freed is set so again.
+// The same pages are mapped twice. At the addresses of tensors they are readable and writable only while a kernel runs,
+// so host code that follows a device pointer ends in a segmentation fault instead of a right result. Copies between
+// host and device use the second addresses. Allocated memory starts as NaN (all bits set), and freed memory is set to
+// NaN again.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@ namespace ghostshard::emulation {
 void* allocate_device_bytes(size_t bytes);
 void free_device_bytes(void* device_address) noexcept;
 size_t device_bytes_in_use();
-// The most that was in use since it was last reset.
+// The most bytes in use since the last reset.
 size_t device_bytes_peak();
 void reset_device_bytes_peak();
 bool is_device_address(const void* address);
 
-// Where the host can read and write what is at this device address.
+// The address at which the host can read and write the memory at this device address.
 void* host_view(const void* device_address);
 
-// While one lives the device's addresses can be used: for launches. Threads take turns; nests.
+// While an object lives, the device's addresses can be used: for launches. Threads take turns; objects may nest.
 class OpenDeviceMemory {
  public:
   OpenDeviceMemory();

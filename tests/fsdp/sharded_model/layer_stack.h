@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/saved_object.h"
 #include "fsdp/sharded_model.h"
 
 namespace ghostshard::fsdp {
@@ -23,7 +24,7 @@ struct TanhLinear : torch::autograd::Function<TanhLinear> {
                             at::Tensor gradient, bool fail_backward) {
     const at::Tensor y = x.matmul(weight->value()).tanh();
     context->save_for_backward({x, y});
-    context->saved_data["weight"] = reinterpret_cast<int64_t>(weight);
+    save_object(context, borrowed(*weight));
     context->saved_data["gradient"] = gradient;
     context->saved_data["fail"] = fail_backward;
     return y;
@@ -31,7 +32,7 @@ struct TanhLinear : torch::autograd::Function<TanhLinear> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grad) {
     if (context->saved_data["fail"].toBool()) throw std::runtime_error("backward broke");
-    const auto* weight = reinterpret_cast<const Parameter*>(context->saved_data["weight"].toInt());
+    const auto weight = saved_object<const Parameter>(context);
     const auto saved = context->get_saved_variables();
     const at::Tensor inner = grad[0] * (1 - saved[1] * saved[1]);
     if (weight->trainable()) context->saved_data["gradient"].toTensor().add_(saved[0].t().matmul(inner));
