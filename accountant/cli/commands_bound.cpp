@@ -211,7 +211,7 @@ void add_epsilon(CLI::App& program, Action& action) {
   auto o = std::make_shared<Bound>();
   CLI::App* command = program.add_subcommand("epsilon", "The privacy loss of a run at a delta: a certified bracket.");
   command->footer(
-      "The upper end is what to report. Example:\n"
+      "Report the upper end. Example:\n"
       "  ghostshard-account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5");
   o->run.add_to(*command);
   command->add_option("-d,--delta", o->at, "the probability left out; the ledger's own if not given")->group("At");

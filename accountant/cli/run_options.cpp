@@ -53,7 +53,7 @@ std::pair<Event, int64_t> fixed_phase(const std::string& text) {
 void AccountingOptions::add_to(CLI::App& command) {
   command
       .add_option("--accountant", accountant,
-                  "contour (tightest), prv (an independent grid) or rdp (what older papers report)")
+                  "contour (tightest), prv (an independent grid) or rdp (as in older papers)")
       ->capture_default_str()
       ->group("How");
   command

@@ -36,7 +36,7 @@ double modulus_at_most(std::complex<long double> z) {
 namespace {
 
 // Sum over the nodes t_k >= t, a step apart, of an upper bound of |M(c+it_k)/M(c)|/t_k², by doublings of t. +infinity
-// where it exceeds `wanted`.
+// if it exceeds `wanted`.
 double rest_beyond(std::span<const LineMoment> lines, double t, double step, double wanted) {
   double sum = 0;
   for (int i = 0; i < 200; ++i) {
@@ -55,7 +55,7 @@ double rest_beyond(std::span<const LineMoment> lines, double t, double step, dou
 
 std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
                                       double epsilon, double log_delta, double intercept, double wanted_digits) {
-  // K on a geometric grid around the saddle point; it tells what each intercept costs.
+  // K on a geometric grid around the saddle point gives the cost of each intercept.
   std::vector<std::pair<double, double>> grid;  // (c, K(c))
   for (const double share : {0.3, 0.4,  0.5,  0.6,  0.7,  0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99,
                              1.0, 1.01, 1.03, 1.07, 1.15, 1.3,  1.5,  1.8,  2.2,  3.0,  4.0,  5.5}) {
@@ -75,8 +75,8 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
   if (intercept > 0) {
     choice.c = saddle * intercept;
   } else {
-    // The shortest period, where the integrand does not exceed the integral by much more than it must. Long double,
-    // which then is needed, costs some times as much.
+    // The shortest period among the intercepts where the integrand does not exceed the integral by much more than it
+    // must. If it does by more than kCancelling, long double is needed, which costs some times as much.
     const auto log_excess = [&](double c, double k) {
       return k - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
     };
@@ -248,7 +248,7 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
     const double weight = k == 0 ? 1 : 2;
     real_sum += weight * term_re;
     real_slope -= weight * (c_ * term_re - t * term_im);
-    // Added up from the last to the first: what k nodes have yet to join is rounded k times more.
+    // Added up from the last to the first: the sum that k nodes have yet to join is rounded k times more.
     const double modulus = std::abs(static_cast<double>(term_re)) + std::abs(static_cast<double>(term_im));
     error +=
         weight * (error_[k] + modulus * unit *

@@ -121,7 +121,7 @@ LineMoment::Value LineMoment::excess_at(Real t) const {
     const auto [lr, li, dr, di, wr, wi] = node_as<Real>(j);
     const Real yr = pr * lr - pi * li;
     const Real yi = pr * li + pi * lr;
-    if (sizeof(Real) == 8 && pr * lr > kHeavy) {  // the power may be too large where the weight is too small
+    if (sizeof(Real) == 8 && pr * lr > kHeavy) {  // the power may be too large, and the weight too small
       const std::complex<Real> power = std::polar<Real>(std::exp(log_w_[j] + yr), w_phase_[j] + yi);
       const std::complex<Real> one = std::polar<Real>(std::exp(log_w_[j]), w_phase_[j]);
       const std::complex<Real> w = std::polar<Real>(std::exp(log_w_[j] + lr), w_phase_[j] + li);

@@ -85,7 +85,7 @@ class LineMoment {
   struct Sums;
   void add_node(const Frame& frame, int64_t i, Sums& sums);
   void add_precise_node(const Frame& frame, int64_t i);
-  // Of the node added last: what roundings cost each of the forms that M is computed in.
+  // Adds the roundings of the last node to the errors of the forms that M is computed in.
   void add_roundings(const Frame& frame, std::complex<double> d, double size_v, double tilted, double tilted_phase,
                      Sums& sums);
   void add_tails(const Frame& frame, Range nodes, Sums& sums) const;

@@ -1,5 +1,5 @@
-// M(c + it) at equidistant t, by multiplication from one to the next: exponentials and sines are taken once in
-// some steps. What a step damps below any use is left out from there on, and counted.
+// M(c + it) at equidistant t, by multiplication from one to the next: exponentials and sines are taken once in some
+// steps. Nodes that are damped below any use are left out from there on, and counted.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,11 +14,11 @@ using Complex = std::complex<double>;
 using LongComplex = std::complex<long double>;
 template <class Real>
 constexpr double kUnit = static_cast<double>(std::numeric_limits<Real>::epsilon());
-// Steps by multiplication before all are taken afresh: each adds the roundings of one product and of its factor. Fewer
-// where a sweep is short anyway.
+// Steps by multiplication before all are taken afresh: each adds the roundings of one product and of its factor. A
+// short sweep takes fewer.
 size_t turns_of(size_t nodes) { return nodes < 4000 ? 8 : 64; }
 constexpr size_t kShort = 128;
-constexpr double kDamped = 1e-24;  // of the sum, divided by the count: what is left out
+constexpr double kDamped = 1e-24;  // of the sum, divided by the count: smaller nodes are left out
 
 // z_j(t) = z_j(t_0)·e^(i·sign·(t - t_0)·l_j) for some nodes, and their sum.
 template <class Real>
@@ -168,7 +168,7 @@ class LineMoment::ExcessSweep {
     Number l, weight;
     double modulus, of_weight, of_loss;  // of l; relative roundings
     double log_weight, phase;
-    bool heavy;  // the power may be too large for a double where the weight is too small
+    bool heavy;  // the power may be too large for a double, and the weight too small
   };
   // Σ weight·(1 + p·l) over the entries that turn.
   struct Linear {
@@ -292,7 +292,7 @@ class LineMoment::ExcessSweep {
   Linear linear_;
   Turning<Real> nodes_;
   double left_out_ = 0;
-  double of_large_ = 0;  // roundings of what turns
+  double of_large_ = 0;  // roundings of the nodes that turn
 };
 
 template <class Real>

@@ -1,4 +1,4 @@
-// The nodes of a moment's trapezoid rule (contour_moments.h), and what roundings and left-out nodes cost.
+// The nodes of a moment's trapezoid rule (contour_moments.h), and the errors by roundings and left-out nodes.
 #include <algorithm>
 #include <cmath>
 #include <limits>

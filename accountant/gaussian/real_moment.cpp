@@ -52,11 +52,11 @@ double e2_small(double y) {
   return y * y * sum;
 }
 
-// Outcomes on the mesh of one release, with what of them does not depend on c: the logarithm, which costs the most, is
-// taken once for the hundred or so c at which a saddle point and a line are looked for.
+// Outcomes on the mesh of one release, with the values that do not depend on c. The logarithm, which costs the most, is
+// taken once for the hundred or so c that are tried for a saddle point and a line.
 struct Outcome {
   double log_weight, weight, l;
-  double weighted_d;  // weight·(l - (w - 1)), which may be a double where w - 1 is not
+  double weighted_d;  // weight·(l - (w - 1)), which may be a double even if w - 1 is not
 };
 struct Mesh {
   Direction direction;
@@ -98,13 +98,13 @@ void grow(Mesh& mesh, size_t size) {
     const Loss loss = real_loss(q, (2 * x - 1) / (2 * sigma * sigma));
     const double log_weight = log_h - z * z / 2;
     const double weight = std::exp(log_weight);
-    const bool far = loss.l > kHeavy;  // w itself may be too large for a double where the weight is too small
+    const bool far = loss.l > kHeavy;  // w itself may be too large for a double, and the weight too small
     mesh.outcomes.push_back({log_weight, weight, loss.l,
                              far ? weight * loss.l - (std::exp(log_weight + loss.l) - weight) : weight * loss.d});
   }
 }
 
-// The last ones used come first. Which mesh a c gets depends on c alone, and not on what was asked for before.
+// The last ones used come first. The mesh of a c depends on c alone, and not on earlier calls.
 Mesh& mesh_of(std::vector<Mesh>& kept, Direction direction, SampledGaussian release, double c) {
   const double most_c = most_served(direction, c);
   const auto found = std::find_if(kept.begin(), kept.end(), [&](const Mesh& mesh) {
@@ -120,7 +120,7 @@ Mesh& mesh_of(std::vector<Mesh>& kept, Direction direction, SampledGaussian rele
   return kept.front();
 }
 
-// By M - 1, where M is not large.
+// By M - 1, if M is not large.
 RealMoment as_excess(std::span<const Outcome> outcomes, double p, double sign) {
   double m = 0;
   double m1 = 0;
@@ -134,7 +134,7 @@ RealMoment as_excess(std::span<const Outcome> outcomes, double p, double sign) {
       m += weight * e2;
       m1 += weight * (y + e2) * l;
       m2 += weight * (1 + y + e2) * l * l;
-    } else if (y > kHeavy) {  // the power may be too large for a double where the weight is too small
+    } else if (y > kHeavy) {  // the power may be too large for a double, and the weight too small
       if (log_weight + y < -kNothing) continue;
       const double term = std::exp(log_weight + y);
       m += term - weight * (1 + y);

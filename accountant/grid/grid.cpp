@@ -31,7 +31,7 @@ constexpr size_t kEnoughPoints = size_t{1} << 18;
 constexpr double kLeastTolerance = 1e-9;
 constexpr double kDeltaTolerance = 1e-5;  // relative, of delta
 
-// Blocks where they need far fewer points, or add less than so few points as there may be without.
+// Blocks, if they need far fewer points, or add less to epsilon than the points allowed without them.
 std::optional<BlockPlan> blocks_for(const Sketches& sketches, const std::vector<ComposedRelease>& phases,
                                     const Shape& shape, double log_delta, double tolerance, size_t most) {
   auto plan = plan_blocks(sketches, phases, shape, log_delta, tolerance, most);
@@ -63,7 +63,7 @@ std::pair<double, double> bisect(double low, double high, Holds too_small) {
   return {low, high};
 }
 
-// The largest epsilon found at which delta certainly exceeds this one, 0 where there is none.
+// The largest epsilon found at which delta certainly exceeds this one, 0 if there is none.
 double lower_end(const Side& upper, const Side& lower, double c, Bracket within, Delta delta) {
   const auto holds = [&](double epsilon) {
     return lower.delta(epsilon) - alias(upper, lower, c, epsilon) >= delta.value();
@@ -160,7 +160,7 @@ class EpsilonSearch {
     return bound;
   }
 
-  // Where the coarse mesh put it, less what that mesh may have added.
+  // The place that the coarse mesh gave, less the epsilon that this mesh may have added.
   void locate(double upper, const Shape& shape, double h) {
     located_ = true;
     const double added = std::min((1 + shape.grid.c) * sketches_.added_variance(h), upper);
@@ -195,7 +195,7 @@ class EpsilonSearch {
     if (!plan && 4 * sketches_.largest_range() / grid.h > kMostCells) finest_ = grid.n;
     if (width > 4 * wanted_ && grid.n < finest_ && helps && coarser_ == 0) {
       before_ = bound;
-      tolerance_ /= 15;  // twice the points, twice; even if few releases say what delta is, and the mesh adds little
+      tolerance_ /= 15;  // twice the points, twice; even if few releases decide delta, and the mesh adds little
       least_ = 4 * grid.n;
       allowed_ = std::min(finest_, 8 * grid.n);  // rounding may decide from somewhere on
       guess_.epsilon = bound.upper;
@@ -249,7 +249,7 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
 
 std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<ComposedRelease>& phases,
                                          double epsilon, GridSize size) {
-  // What is rare is so beside delta: a first grid says what that is.
+  // Losses are rare in comparison with delta: a first grid gives its size.
   double log_delta =
       std::min(-1.0, chernoff_log_delta(direction, phases, saddle_of_epsilon(direction, phases, epsilon).value_or(1),
                                         epsilon)) -
