@@ -9,7 +9,7 @@
 namespace ghostshard::accountant {
 
 Accountant::Accountant(Adjacency adjacency) : adjacency_(adjacency) {
-  (void)to_string(adjacency);  // refuses what is no adjacency
+  (void)to_string(adjacency);  // throws if there is no such adjacency
 }
 
 namespace {
@@ -65,8 +65,8 @@ EpsilonBound Accountant::epsilon(Delta delta, Effort effort) const {
   return bound;
 }
 
-// delta' + s·(1 + e^epsilon(delta')) <= delta: any delta' that meets this gives a bound. The largest is the best, and
-// is found but for a few percent of what truncation takes.
+// Any delta' with delta' + s·(1 + e^epsilon(delta')) <= delta gives a bound. The largest is the best. The search misses
+// it by a few percent of the share that truncation takes.
 EpsilonBound Accountant::epsilon_beside_switching(Delta delta, Effort effort) const {
   const auto left = [&](double epsilon) { return delta.value() - switched_ * (1 + std::exp(epsilon)) * (1 + 1e-12); };
   EpsilonBound found;
@@ -85,7 +85,7 @@ EpsilonBound Accountant::epsilon_beside_switching(Delta delta, Effort effort) co
       candidate.detail += text.str();
       return candidate;
     }
-    // The next share is smaller, and its epsilon larger: a little less than what this one would leave.
+    // The next share is smaller, and its epsilon larger: take a little less than this one would leave.
     share = allowed > 0 ? std::min(0.5 * share + 0.5 * allowed, allowed) - 0.02 * (share - allowed) : share / 4;
     if (!(share > delta.value() * 1e-6)) break;
   }

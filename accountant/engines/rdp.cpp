@@ -23,7 +23,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kPerDecade = 8;
 constexpr int kFirst = -6 * kPerDecade;
 constexpr int kLast = 6 * kPerDecade;
-constexpr int kStart = 1 * kPerDecade;  // alpha = 11: in the middle of what runs choose
+constexpr int kStart = 1 * kPerDecade;  // alpha = 11: in the middle of the orders that runs need
 constexpr int kGoldenSteps = 32;        // 0.618^32 of a quarter decade: c to 1e-7, epsilon to its square
 
 double order_at(double index) { return std::pow(10.0, index / kPerDecade); }
@@ -144,7 +144,7 @@ std::string describe(const Minimum& best) {
   return detail.str();
 }
 
-// A part of what was released says no more than the whole: the sampled releases one by one, the unsampled Gaussians
+// A part of the releases reveals no more than the whole: the sampled releases one by one, the unsampled Gaussians
 // together (one Gaussian with 1/sigma² summed).
 std::vector<SampledGaussian> parts(const std::vector<Charge>& charges, Adjacency adjacency) {
   std::vector<SampledGaussian> parts;

@@ -49,9 +49,9 @@ struct AroundHeaviest {
   std::array<double, kNear + 1> above{};
   std::array<double, kNear + 1> below{};
   double sum = 0;  // of all of them
-  double error;    // what the transform, roots, products and sums will be off by
+  double error;    // of the transform, of roots, products and sums
 
-  // transform: what the transform is off by, relative to each mass.
+  // transform: the error of the transform, relative to each mass.
   AroundHeaviest(const TiltedCells& cells, size_t heaviest, double transform)
       : far(cells.mass.size(), 0), error(cells.rounding) {
     const size_t n = cells.mass.size();
@@ -152,7 +152,7 @@ CircularPower::Density CircularPower::density(double h, double c) && {
   double nothing = 0;
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
     Complex& value = log_spectrum_[k];
-    if (!apart && log_modulus_[k] < kNothing) {  // e^-700 at most, and so is what it is off by
+    if (!apart && log_modulus_[k] < kNothing) {  // e^-700 at most, and so is its error
       value = 0;
       nothing = 1e-280;  // all of them, in any of the sums below
       continue;

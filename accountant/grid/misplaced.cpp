@@ -8,7 +8,7 @@
 namespace ghostshard::accountant {
 
 double cheapest_power_of_half(int first, int last, const std::vector<Misplaced>& cells) {
-  // Moved down by b, a cell costs its weight times (excess + b), and one step more where that is negative.
+  // Moved down by b, a cell costs its weight times (excess + b), and one step more if that is negative.
   double all = 0;
   double weights = 0;
   std::vector<double> falls(static_cast<size_t>(last - first) + 2, 0.0);  // from this power of half on

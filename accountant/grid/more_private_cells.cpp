@@ -2,12 +2,12 @@
 //
 // Any boundaries and any offset of the grid would be sound. The best ones put log(P/Q) of every cell half a cell above
 // the cell's lower end. Three things are free to get it there:
-//  * Where the density rises from nothing within a few cells of the least loss, each boundary is put where the cell
-//    below it needs it. What a cell is off by falls from cell to cell as long as the density rises.
-//  * From the heaviest cell on, each boundary is moved by the mean of what the cells on both sides want. Where the
-//    density is smooth, what is left falls with a power of h every time. Where the density falls from the edge itself,
-//    as with small rates, it does not: there boundaries are put where the cell above needs them, from the smooth part
-//    down.
+//  * Below the heaviest cell the density rises from nothing within a few cells of the least loss. There each boundary
+//  is
+//    put where the cell below it needs it. The error falls from cell to cell as long as the density rises.
+//  * From the heaviest cell on, each boundary is moved by the mean of the errors of the cells on both sides. If the
+//    density is smooth, the rest falls with a power of h every time. If the density falls from the edge itself, as with
+//    small rates, it does not: then boundaries are put where the cell above needs them, from the smooth part down.
 //  * That leaves the heaviest cell itself, for which the whole grid is moved.
 #include <algorithm>
 #include <cmath>
@@ -129,8 +129,7 @@ class MergedCells {
     return at;
   }
 
-  // The offset where the sign of what the heaviest cell is off by changes, the nearest such change; `at` if there is
-  // none.
+  // The nearest offset where the sign of the heaviest cell's error changes; `at` if there is none.
   double offset_at_sign_change(double at, double off) {
     double best = kInfinity;
     const double middle = at;
@@ -178,7 +177,7 @@ class MergedCells {
     return at;
   }
 
-  // Moves the boundaries on the grid at this offset, and returns what the heaviest cell is off by. rounds: of evening
+  // Moves the boundaries on the grid at this offset, and returns the heaviest cell's error in steps. rounds: of evening
   // out all cells.
   double arrange(double at, int rounds = 0) {
     cells_ = cells_of(direction_, release_, shape_, at);
@@ -206,8 +205,8 @@ class MergedCells {
     }
   }
 
-  // Right above an edge what is off alternates for long: boundaries are put where the cell above needs them, from where
-  // the density is smooth down to the heaviest cell, which then has both its boundaries from others.
+  // Right above an edge the errors alternate for long. Boundaries are put where the cell above needs them, from the
+  // smooth part of the density down to the heaviest cell, which then has both its boundaries from others.
   double solve_downwards(int64_t middle) {
     const int64_t first = std::min(cells_.end - 1, middle + kMostSolved);
     Outcomes::Boundary high = boundary(first + 1);
@@ -221,7 +220,7 @@ class MergedCells {
     return std::clamp(excess_of(middle, boundary(middle), high), -1.0, 1.0);
   }
 
-  // Moves each boundary between these cells by the mean of what the cells on both sides are off by.
+  // Moves each boundary between these cells by the mean of the errors of the cells on both sides.
   void even_out(int64_t begin, int64_t end) {
     if (begin + 2 >= end) return;
     Outcomes::Boundary from = boundary(begin);
@@ -242,7 +241,7 @@ class MergedCells {
     for (int left = times; left-- > 0;) even_out(solved, std::min(cells_.end, solved + reach + int64_t{4} * left));
   }
 
-  // Where evening out has come to rest, what is left alternates from cell to cell: by how much, from this cell on.
+  // When evening out has come to rest, the errors alternate from cell to cell: their size, from this cell on.
   double alternating_from(int64_t middle) const {
     double left = 0;
     double weight = 0;
@@ -268,7 +267,7 @@ class MergedCells {
 
 // How far below the middle of the cells the grid must lie for few of them to fall below it: each of those moves down a
 // whole step. What all of them lose adds up over the executions. With small rates, one execution with a loss beyond
-// epsilon is what delta consists of, and what those few cells lose counts once, however light they are.
+// epsilon makes up delta, and the loss of those few cells counts once, however light they are.
 double distance_below(const std::vector<Merged>& merged, const Cells& cells, const GridShape& shape) {
   const auto place_in_delta = [&](const Merged& cell) {
     const double beyond = cells.loss_of(cell.i) - shape.epsilon;
@@ -299,7 +298,7 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   const double whole = std::exp(shape.c * h * (found.shift - cells.at));  // the offset was in the weight
   const double down = std::exp(-shape.c * h);
   for (const Merged& cell : merged) {
-    if (!(cell.place >= -0.5 - below)) continue;  // too far down to be worth keeping: what is left out is sound
+    if (!(cell.place >= -0.5 - below)) continue;  // too far down to be worth keeping: leaving mass out is sound
     const bool fits = cell.place >= 0.5 - below;
     const double mass = cell.weight * whole * (fits ? 1 : down);
     found.mass[wrapped(fits ? cell.i : cell.i - 1, shape.n)] += mass;

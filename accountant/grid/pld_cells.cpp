@@ -14,7 +14,7 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargestExponent = 700;  // the tilt is a double up to here
 
-// log Σ mass·e^exponent where the exponents may be too large for a double; rounded up.
+// log Σ mass·e^exponent, rounded up, even if the exponentials are too large for a double.
 class LogSum {
  public:
   void add(double mass, double exponent) {
@@ -28,7 +28,7 @@ class LogSum {
 
  private:
   static constexpr double kFar = 300;
-  static constexpr double kFarthest = 600;  // what is smaller is counted as large as this
+  static constexpr double kFarthest = 600;  // smaller terms are counted as large as this
   double base_ = 0, sum_ = 0;
 };
 

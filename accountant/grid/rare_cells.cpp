@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Of evening out: all cells, and those next to the split, where the density is the least smooth.
+// Rounds of evening out: for all cells, and for those next to the split, where the density is the least smooth.
 constexpr int kRounds = 3;
 constexpr int kRoundsNear = 60;
 constexpr size_t kNear = 64;
@@ -212,7 +212,7 @@ RareCells more_private_rare(Direction direction, SampledGaussian release, const 
   std::vector<std::pair<int64_t, double>> placed = {{0, 1.0}};
   double relative = 0;
   for (size_t j = 0; j < cells.size(); ++j) {
-    if (!(cells[j].excess >= -below - 1)) continue;  // what is left out is sound
+    if (!(cells[j].excess >= -below - 1)) continue;  // leaving mass out is sound
     const bool fits = cells[j].excess >= -below;
     const int64_t i = merged.index(j);
     placed.emplace_back(fits ? i : i - 1, tilted(j) * (fits ? 1 : std::exp(-grid.c * h)));

@@ -191,7 +191,7 @@ TiltedCells merged_neighbours(const FineMasses& fine, const GridShape& grid) {
   const double below = cheapest_power_of_half(0, 120, misplaced);
   std::vector<std::pair<int64_t, double>> placed;
   for (size_t i = 0; i < groups.size(); ++i) {
-    if (!(groups[i].excess >= -below - 1)) continue;  // what is left out is sound
+    if (!(groups[i].excess >= -below - 1)) continue;  // leaving mass out is sound
     const int fallen = groups[i].excess >= -below ? 0 : 1;
     const double away = merged.level(i) - (below + fallen) * grid.h;
     placed.emplace_back(merged.place(i) - fallen, groups[i].p * std::exp(fine.c * away));

@@ -33,7 +33,7 @@ std::string words_of(std::string name) {  // "units_per_person" as "units per pe
   return name;
 }
 
-// A bound, rounded up so that what is read is true.
+// A bound, rounded up so that the text is true.
 std::string epsilon_text(const json& value) { return value.is_number() ? rounded_up(value.get<double>()) : "none"; }
 
 // The lower end, rounded down.

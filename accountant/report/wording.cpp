@@ -1,5 +1,6 @@
-// Wording matters here as much as arithmetic: a sentence in the report may say less than what is true, never more.
-// Numbers in sentences are rounded up.
+// Wording matters here as much as arithmetic: a sentence in the report may claim less than the truth, never more.
+// verify compares texts as well as numbers, so a change of wording makes earlier reports differ. Numbers in sentences
+// are rounded up.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

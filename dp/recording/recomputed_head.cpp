@@ -70,7 +70,7 @@ void RecomputedHead::add_cross_term_to(const at::Tensor& ids, const at::Tensor& 
   kernels::NormParts cross = kernels::NormParts::zeros(lookups.units(), a_.device());
   kernels::tied_pair_cross_term(at::tensor(places, at::kLong).to(a_.device()), e.to(at::kDouble), lookups,
                                 a_.to(at::kDouble), columns_.to(at::kDouble), *segments_, cross);
-  // What cancels leaves the additions' own roundings: of the tiles' squares, and of these two.
+  // If terms cancel, the additions' own roundings remain: those of the tiles' squares, and of these two.
   const double roundings = static_cast<double>(tiles_->count() + 4) * 0x1p-53;
   parts.value_error.add_(cross.value_error).add_(parts.value.add(cross.value.abs()), roundings);
   parts.value.add_(cross.value);

@@ -1,10 +1,10 @@
-"""What `make finetune` runs, from texts to a report: `python examples/gpt2/demo/demo.py`.
+"""The program of `make finetune`, from texts to a report: `python examples/gpt2/demo/demo.py`.
 
-Every number is in examples/gpt2/demo/demo.json, which says what to change; the entries under "warm_start" and
-"private" are passed to ghostshard-finetune-gpt2 as flags of the same names. Data and warm start are kept in
-data-cache/ under the hash of all they depend on, so a second call goes straight to the private phase.
+Every number is in demo.json beside this file, which says what to change; the entries under "warm_start" and "private" are
+passed to ghostshard-finetune-gpt2 as flags of the same names. Data and warm start are kept in data-cache/ under a hash of
+everything they depend on, so a second call goes straight to the private phase.
 
-About the private texts only their number is printed: it counts as public, like the other constants of the plan.
+Only the number of the private texts is printed: it counts as public, like the other constants of the plan.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from ghostshard.texts.binary import find_binary, repository
 from ghostshard.texts.generate import Sampling, generate
 from ghostshard.texts.text import TextUnit
 
-# Raise when what is written to data-cache/ changes for the same settings.
+# Raise it when the content of data-cache/ changes for the same settings.
 CACHE_VERSION = 1
 
 PARTS = ("public-train", "public-eval", "private")

@@ -1,4 +1,4 @@
-"""A private model under test, without data loader or accountant: what a step releases, by parameter name."""
+"""A private model under test, without data loader or accountant: the release of a step, by parameter name."""
 
 from __future__ import annotations
 

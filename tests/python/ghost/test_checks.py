@@ -7,9 +7,9 @@ import math
 import oracle
 import pytest
 import torch
+from launch import HERE, run_ranks
 from models import CASES, Language, class_loss, next_token_loss
 from private import Private
-from test_ghost_ranks import HERE, run_ranks
 from torch import nn
 
 
@@ -36,7 +36,7 @@ class MinusTheMean(nn.Module):
 
 
 class TimeFirst(nn.Module):
-    """A recurrent layer that takes [T, B, d], given [B, T, d]: nothing but values tells where B = T."""
+    """A recurrent layer that takes [T, B, d], given [B, T, d]: only values show it if B = T."""
 
     def __init__(self, length: int):
         super().__init__()
@@ -90,7 +90,7 @@ def test_a_layer_that_mixes_examples_is_refused_by_name(build, make, layer):
 
 
 class DetachedMean(MinusTheMean):
-    """No gradient flows, but each example's depends on what the others are."""
+    """No gradient flows, but each example's gradient depends on the others' values."""
 
     def forward(self, x):
         x = self.first(x)
@@ -207,7 +207,7 @@ def test_an_example_that_is_not_finite_is_no_leak(bad):
 
 
 def test_what_is_not_a_number_leaves_the_check_undecided():
-    """One example whose own infinity makes NaN of a zero gradient: the check comes again until a batch tells."""
+    """One example whose own infinity makes NaN of a zero gradient: the check runs again until a batch decides."""
 
     class Overflows(nn.Module):
         def forward(self, x):

@@ -8,7 +8,7 @@ packing      texts laid end to end: which rows are whose
 tensor_trees tensors in nested arguments and outputs
 recording    the engine as rules, losses and hooks see it
 rules/       layers whose trainable parameters are recorded instead of getting a gradient
-checks/      what is looked at before norms are trusted
+checks/      checks that per-example norms may be trusted
 loss         per-example losses and the object whose backward() runs a private step's backward
 patching     rules, guard and hooks in a model, and out of it again
 engine       a model under these: forward, backward, clipped and noised sum

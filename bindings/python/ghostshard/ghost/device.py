@@ -1,7 +1,7 @@
-"""Where a model computes, and whether this build can follow it there.
+"""The device that a model computes on, and whether this build has kernels for it.
 
-One rank computes on one device: weights, rows, norms, noise and gradients are on it, and what ranks agree on (outcomes,
-keys, checkpoints, the ledger) stays in host memory over Gloo.
+One rank computes on one device: weights, rows, norms, noise and gradients are on it. Values that ranks agree on (outcomes,
+keys, checkpoints, the ledger) stay in host memory and go over Gloo.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .layout import Layout
 
 
 def device_of(layout: Layout) -> torch.device:
-    """Of all of the model's parameters. ValueError where they are on several, hold no values, or have no kernels here."""
+    """The device of all of the model's parameters. ValueError if they are on several devices, hold no values, or if this build
+    has no kernels for the device."""
     first, device = layout.parameters[0], computed_on(layout.parameters[0].parameter)
     for entry in layout.parameters:
         here = computed_on(entry.parameter)
@@ -34,13 +35,14 @@ def device_of(layout: Layout) -> torch.device:
     if device.type != "cpu" and not _native.load("engine").has_kernels(device):
         raise ValueError(
             f"the model is on {device}, but this build of ghostshard has no kernels for {device.type}: it was built without "
-            "nvcc or for a PyTorch without CUDA. Build it where both are (docs/cuda.md), or move the model to the CPU"
+            "nvcc or for a PyTorch without CUDA. Build it with both (docs/cuda.md), or move the model to the CPU"
         )
     return device
 
 
 def computed_on(parameter: nn.Parameter) -> torch.device:
-    """Where layers find it. fully_shard may keep a rank's rows in host memory and gather them on its mesh's device."""
+    """The device on which layers find it. fully_shard may keep a rank's rows in host memory and gather them on its mesh's
+    device."""
     if not isinstance(parameter, DTensor):
         return parameter.device
     own, kind = parameter.device, parameter.device_mesh.device_type
@@ -50,8 +52,8 @@ def computed_on(parameter: nn.Parameter) -> torch.device:
 
 
 def device_of_all(layout: Layout, control: Any) -> torch.device:
-    """device_of() of every rank, of one kind on all. A collective over control, which every rank reaches whatever it finds
-    wrong: what one rank says all raise."""
+    """This rank's device_of(), of one kind on all ranks. A collective over control, which every rank reaches even if its own
+    model is wrong: all ranks raise one rank's error."""
     device, wrong = None, None
     try:
         device = device_of(layout)
@@ -73,13 +75,14 @@ def device_of_all(layout: Layout, control: Any) -> torch.device:
 
 
 def backend_for(device: torch.device, mesh_ranks: int) -> str:
-    """What sums of gradients travel over: Gloo between CPUs, the device's own (NCCL) else."""
+    """The backend that sums of gradients travel over: Gloo between CPUs, else the device's own (NCCL). ValueError if there is
+    none, or if the default group would have to be split."""
     if device.type == "cpu":
         return "gloo"
     default = dist.group.WORLD
     bound = None if default is None else default.bound_device_id
     if bound is not None and mesh_ranks != dist.get_world_size():
-        # Its communicator would be split, which is a call of all its ranks, also of those that have no part in the model.
+        # Its communicator would be split, and all its ranks must call that, even those that have no part in the model.
         raise ValueError(
             f"the default group is bound to {bound} (init_process_group(device_id=...)), so groups of the model's "
             f"{mesh_ranks} ranks would be split from all {dist.get_world_size()}: leave device_id out, or shard over all ranks"

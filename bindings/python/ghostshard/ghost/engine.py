@@ -1,4 +1,4 @@
-"""A model whose trainable layers record instead of accumulating gradients; see dp/run/session.h for what happens below.
+"""A model whose trainable layers record instead of accumulating gradients. The C++ side is dp/run/session.h.
 
 A microbatch is one forward and one backward. `backward()` clips each unit's gradient over all layers and reduces the sum
 onto the noise at once; `release()` ends the logical batch and puts the noised mean into `.grad`. No gradient without noise

@@ -1,7 +1,7 @@
 """Per-example losses, and the object whose `backward()` runs a private step's one backward.
 
-Each unit's loss must be that unit's alone. A mean over the tokens of a batch is not (its divisor counts everybody's
-tokens), so criterions run with reduction "none" and are reduced here, unit by unit.
+Each unit's loss must be that unit's alone. A mean over the tokens of a batch is not, because its divisor counts everybody's
+tokens. So criterions run with reduction "none" and are reduced here, unit by unit.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PrivateLoss(DPTensorFastGradientClipping):
 class PrivateCriterion(DPLossFastGradientClipping):
     """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss.
 
-    shape: extents [B, T, ...] of the logits before they were flattened, where the criterion's losses are [B·T].
+    shape: extents [B, T, ...] of the logits before they were flattened, for a criterion whose losses are [B·T].
     """
 
     def __init__(self, engine: RecordingEngine, optimizer: Any, criterion: Any, loss_reduction: str = "mean"):
@@ -143,7 +143,7 @@ class PrivateCriterion(DPLossFastGradientClipping):
 
 
 def reduce_units(losses: torch.Tensor, valid: torch.Tensor | None, reduction: str) -> torch.Tensor:
-    """losses [units, ...] -> [units]: sum or mean over what follows the first extent, over valid places alone."""
+    """losses [units, ...] -> [units]: sum or mean over all other extents, over valid places alone."""
     if losses.dim() == 1:
         return losses
     units = losses.shape[0]
@@ -161,8 +161,8 @@ def token_losses(
 ) -> torch.Tensor:
     """Cross-entropy of each unit's own tokens, [units]: logits [units, T, V], labels [units, T], -100 ignored.
 
-    shift: logits at t are for the label at t + 1 (a causal language model). packing: whose the tokens are, where units
-    are not rows; the labels are then those of segments (Packing.labels_of_segments).
+    shift: logits at t are for the label at t + 1 (a causal language model). packing: whose the tokens are, if units are not
+    rows; the labels are then those of segments (Packing.labels_of_segments).
     """
     labels = labels.to(logits.device)
     if shift:
@@ -176,7 +176,7 @@ def token_losses(
 def loss_of_transformers(
     model: Any, output: Any, labels: torch.Tensor, reduction: str, packing: Packing | None = None
 ) -> torch.Tensor:
-    """What a Hugging Face model calls its loss, unit by unit. ValueError for kinds of which we know no such form."""
+    """A Hugging Face model's own loss, for each unit. ValueError for kinds without a known form for each unit."""
     kind = loss_kind(model)
     logits = output.logits
     if kind in ("ForCausalLM", "ForMaskedLM", "ForTokenClassification"):

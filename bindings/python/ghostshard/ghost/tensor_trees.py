@@ -1,4 +1,4 @@
-"""Tensors in what a model is called with and gives back: nested tuples, lists and dicts of them."""
+"""Tensors in a model's arguments and outputs: nested tuples, lists and dicts of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-# Names under which models take what a batch holds, the usual ones first.
+# Names under which models take a batch's content, the usual ones first.
 _BATCH_NAMES = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 
 
@@ -28,7 +28,7 @@ def first_tensor(args: tuple, kwargs: dict) -> torch.Tensor | None:
 
 
 def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """value with every tensor in it replaced."""
+    """The value, with function(tensor) in the place of every tensor in it."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, dict):  # Hugging Face outputs are dicts, too
@@ -44,7 +44,8 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
 
 
 def filled(value: Any) -> Any:
-    """Extents of 0 become 1, of zeros; of True in masks, for attention that may look at nothing gives no number."""
+    """Extents of 0 become 1, filled with zeros. Masks are filled with True, because attention without anything to look at gives
+    no number."""
 
     def fill(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel() > 0:
@@ -55,7 +56,7 @@ def filled(value: Any) -> Any:
 
 
 def without_rows(value: Any, dim: int) -> Any:
-    """Every tensor of one place at dim has none."""
+    """The value, with extent 0 at dim in every tensor that has extent 1 there."""
 
     def empty(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.narrow(dim, 0, 0) if tensor.dim() > dim and tensor.shape[dim] == 1 else tensor

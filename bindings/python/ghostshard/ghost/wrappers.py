@@ -1,4 +1,4 @@
-"""What make_private returns for the model: a wrapper, or a handle beside it (wrap_model=False)."""
+"""make_private's results for the model: a wrapper, or a handle beside it (wrap_model=False)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GhostHooks(AbstractGradSampleHooks):
 
 
 class GhostModule(AbstractGradSampleModule):
-    """The same around the model: calls go through, keys of its state_dict begin with `_module.` as Opacus' do."""
+    """A wrapper around the model: calls go through, and keys of its state_dict begin with `_module.` as Opacus' do."""
 
     def __init__(
         self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean", **engine_options: Any

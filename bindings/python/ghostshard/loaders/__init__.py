@@ -5,8 +5,8 @@
     with BatchMemoryManager(data_loader=loader, max_physical_batch_size=32, optimizer=optimizer) as physical:
         for batch in physical: ...
 
-The accountant assumes that every unit is in every batch independently with probability q. So it is here, and every rank
-takes the same number of steps, logical and physical: a rank that draws nothing takes part with an empty batch.
+The accountant assumes that every unit is in every batch independently with probability q, and these loaders draw so. Every
+rank takes the same number of steps, logical and physical: a rank that draws nothing takes part with an empty batch.
 
 Importing this module makes Opacus' own BatchMemoryManager split our loaders, and only ours, in the same way.
 """

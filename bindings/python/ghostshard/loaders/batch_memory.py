@@ -21,8 +21,8 @@ from .poisson import Epoch, PoissonBatchSampler
 class AgreedSplittingSampler(Sampler[list[int]]):
     """Splits each logical batch into as many physical ones on every rank: as many as the fullest rank needs.
 
-    Even pieces, some empty where a rank drew less than there are pieces. All ranks must make it, and begin to iterate,
-    together: the numbers for the whole epoch are agreed on when an iteration begins.
+    Pieces are even; some are empty if a rank drew fewer examples than there are pieces. All ranks must construct it, and
+    begin to iterate, together: they agree on the numbers for the whole epoch when an iteration begins.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class AgreedSplittingSampler(Sampler[list[int]]):
     def _agree(self, pieces: np.ndarray) -> np.ndarray:
         if self._group is None:
             return pieces
-        # Lengths first: an all-reduce of different lengths ends in no message that anyone could understand.
+        # Lengths first: an all-reduce of different lengths ends in a message that nobody could understand.
         lengths = torch.tensor([len(pieces), -len(pieces)])
         dist.all_reduce(lengths, op=dist.ReduceOp.MAX, group=self._group)
         if lengths[0] != -lengths[1]:

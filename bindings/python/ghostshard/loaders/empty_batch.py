@@ -1,4 +1,4 @@
-"""What a batch of no example looks like: the structure of a full one, with 0 rows."""
+"""The batch of no example: the structure of a full one, with 0 rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 
 class CollateOrEmpty(CollateFnWithEmpty):
-    """Collates, and makes the empty batch when first needed by looking at batches of one and of two of an example."""
+    """Collates. Makes the empty batch when it is first needed, from a batch of one example and a batch of it twice."""
 
     def __init__(self, collate_fn, dataset: Dataset, batch_first: bool):
         super().__init__(collate_fn, batch_first=batch_first)
@@ -33,9 +33,9 @@ class CollateOrEmpty(CollateFnWithEmpty):
 
 
 def _without_rows(one: Any, two: Any) -> Any:
-    """A batch of no example, from one of one and one of two: what grows with the examples is continued down to none.
+    """A batch of no example, from one of one and one of two: extents that grow with the examples are continued down to 0.
 
-    That a dimension counts rows cannot be told from one batch: [x, y] may be two fields or two rows.
+    One batch cannot show which dimension counts rows: [x, y] may be two fields or two rows.
     """
     if isinstance(one, torch.Tensor | np.ndarray):
         shape = [max(0, 2 * size - grown) for size, grown in zip(one.shape, two.shape, strict=True)]

@@ -1,4 +1,4 @@
-"""A DataLoader whose batches are Poisson samples, and how it comes from one that shuffles."""
+"""A DataLoader whose batches are Poisson samples, and its making from one that shuffles."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ITERABLE = "an IterableDataset cannot be Poisson-sampled: its units have no ind
 
 
 class GhostDataLoader(DPDataLoader):
-    """A DataLoader whose batches PoissonBatchSampler draws; what else it does is the DataLoader's.
+    """A DataLoader whose batches PoissonBatchSampler draws; everything else is the DataLoader's.
 
-    An empty batch has the structure of a full one with 0 rows, from the first on. drop_last means nothing here.
+    An empty batch has the structure of a full one with 0 rows, even the first. drop_last means nothing here.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class GhostDataLoader(DPDataLoader):
         On several ranks data_loader has either the batch size of all ranks together and no DistributedSampler, or the
         batch size of one rank and a DistributedSampler over world_size ranks: its length, and so q, is the same.
         A loader that is Poisson-sampled already keeps its sample_rate. generator defaults to data_loader's. batch_first
-        is Opacus': which dimension counts the rows is found out by looking.
+        is Opacus' argument and has no effect: batches themselves show which dimension counts the rows.
 
-        ValueError for samplers that say with which probabilities or how often units shall come: q says that here.
+        ValueError for samplers that set probabilities or counts of units: only q sets them here.
         """
         if isinstance(data_loader.dataset, IterableDataset):
             raise ValueError(_ITERABLE)

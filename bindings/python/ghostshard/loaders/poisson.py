@@ -21,11 +21,11 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
     epoch has exactly `steps` batches on every rank; a batch may be []. num_samples counts the units of all ranks.
 
     Each iteration draws a new 256-bit key: from the operating system, or with `generator` from it, reproducibly.
-    SHA-256 of the key, the rank and the epoch of set_epoch seeds this rank's coins, so they are independent of the
-    other ranks' also where all ranks hold a generator of the same seed. (A torch.Generator has 64 bits of seed at most,
-    and one never seeded has a seed known to everybody: for a run that is to be private, leave it out.)
+    SHA-256 of the key, the rank and the epoch of set_epoch seeds this rank's coins. So they are independent of the other
+    ranks' coins, even if all ranks hold a generator of the same seed. (A torch.Generator has 64 bits of seed at most, and one
+    never seeded has a seed known to everybody: for a run that is to be private, leave it out.)
 
-    process_group: whose ranks these are, default all; used only where physical batches must be agreed on.
+    process_group: the group of these ranks, default all; used only if ranks must agree on physical batches.
     twins: ranks that must draw the same, because they hold parts of the same layers (tensor parallelism): the first of
     them draws the key. A Gloo group that nothing else uses at the same time; drawing is a collective over it then.
     """
@@ -70,8 +70,8 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         self.epoch = epoch
 
     def draw_anew(self) -> None:
-        """From the next epoch on the same generator gives other coins than ever before: for a run that is resumed, whose
-        steps must not draw what earlier ones drew."""
+        """From the next epoch on the same generator gives other coins than ever before. For a resumed run, whose steps must not
+        repeat the coins of earlier ones."""
         self._set_apart = secrets.token_bytes(32)
 
     def draw_epoch(self) -> Epoch:

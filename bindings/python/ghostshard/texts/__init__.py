@@ -1,8 +1,8 @@
 """From text to the file that training reads.
 
-Three steps, each a sub-command of `python -m ghostshard.texts`, in the order that leaks nothing: `split` declares a
-part of the units public without looking at them, `tokenizer` learns a vocabulary from the public part alone,
-`prepare` turns units into tokens.
+Three steps, each a sub-command of `python -m ghostshard.texts`, in an order that leaks nothing: `split` declares a part of
+the units public without looking at them, `tokenizer` learns a vocabulary from the public part alone, `prepare` turns units
+into tokens. `generate` goes the other way: text from a trained model.
 """
 
 from ghostshard.texts.packed import PackedData, encode_units, read_packed, write_packed

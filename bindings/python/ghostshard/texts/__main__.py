@@ -26,12 +26,12 @@ def _main(arguments: list[str]) -> None:
     _add_input(prepare)
     users = prepare.add_mutually_exclusive_group()
     users.add_argument("--user-field", metavar="NAME",
-                       help="jsonl: this field says whose a text is, and all texts of a user are one privacy unit")
-    users.add_argument("--users-file", type=Path, metavar="PATH", help="text: the same by a file with a user on each line")
+                       help="jsonl: this field names a text's user, and all texts of a user are one privacy unit")
+    users.add_argument("--users-file", type=Path, metavar="PATH", help="text: the same, by a file that names a user on each line")
     prepare.add_argument("--max-texts-per-user", type=whole_number(at_least=1), metavar="N",
                          help="keep a user's first N texts")
     prepare.add_argument("--max-tokens-per-user", type=whole_number(at_least=1), metavar="N",
-                         help="and of them those that fit into N tokens together, but always one")
+                         help="and of these the texts that fit into N tokens together, but always one")
     prepare.add_argument("--tokenizer", required=True, metavar="DIR|gpt2",
                          help="a folder with a tokenizer as Hugging Face writes it, or GPT-2's vocabulary")
     prepare.add_argument("--max-length", required=True, type=whole_number(at_least=2), metavar="N",
@@ -39,7 +39,7 @@ def _main(arguments: list[str]) -> None:
     prepare.add_argument("--begin-with-end-of-text", action="store_true",
                          help="put the end-of-text token in front of each text as well")
     prepare.add_argument("--declare", choices=("private", "public"), default="private",
-                         help="what the file says about its texts (default: private)")
+                         help="whether the file declares its texts private or public (default: private)")
     _add_output(prepare, "the safetensors file to write")
     prepare.set_defaults(run=_prepare)
 

@@ -1,6 +1,6 @@
 """python -m ghostshard.generate --model DIR --prompt "…": text in, text out.
 
-Tokens are made and read here; the model runs in the C++ program, by
+Text becomes tokens here, and tokens become text; the model runs in the C++ program, by
 
     ghostshard-finetune-gpt2 --model DIR --generate-tokens 1,2,3 --max-new-tokens N --temperature T --top-k K --seed S
 
@@ -29,9 +29,10 @@ class Sampling:
 
 def generate(model: Path, prompt: str, *, tokenizer: str | None = None, sampling: Sampling = Sampling(),
              backend: str = "native", binary: str | None = None) -> str:
-    """The prompt and what the model makes of it, up to the end-of-text token. An empty prompt starts a new text.
+    """The prompt and the model's continuation, up to the end-of-text token. An empty prompt starts a new text.
 
-    binary names the C++ program for the native backend; default: see ghostshard.texts.binary.
+    binary names the C++ program for the native backend; default: find_binary(). UserError for a folder that holds no model or
+    no tokenizer, Failure if the program fails.
     """
     if not (model / "config.json").is_file():
         raise UserError(f"the model must be a folder with config.json, {model} is not")

@@ -1,7 +1,7 @@
 """Readers: a file or folder in, privacy units out, in an order that depends on the files alone.
 
-One record is one unit, or, where records name the user they come from, all records of a user are. A record without
-text is dropped and counted: a unit of nothing has no gradient, and n should not count it.
+One record is one unit; if records name the user they come from, all records of a user are one unit. A record without text
+is dropped and counted: a unit of nothing has no gradient, and n should not count it.
 """
 
 import csv
@@ -17,8 +17,8 @@ from ghostshard.errors import UserError
 
 @dataclass(frozen=True)
 class TextUnit:
-    """One text. The loss is on `text`; `prompt` is what comes before it and is only read. Without `user` the text is a
-    privacy unit of its own."""
+    """One text. The loss is on `text`; `prompt` comes before it and is only read. Without `user` the text is a privacy unit of
+    its own."""
 
     text: str
     prompt: str = ""
@@ -41,7 +41,7 @@ _NOT_FORTUNES = (".dat", ".u8")
 def read_units(format: str, path: Path, *, user_field: str | None = None, users_file: Path | None = None) -> TextData:
     """Reads `path` as one of FORMATS. UserError: a missing path, not UTF-8, wrong columns or keys, no text at all.
 
-    Whose a text is says the field `user_field` of its record (jsonl), or the same line of `users_file` (text).
+    A text's user is in the field `user_field` of its record (jsonl), or on the same line of `users_file` (text).
     """
     if format not in FORMATS:
         raise UserError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")

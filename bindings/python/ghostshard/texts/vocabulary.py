@@ -13,7 +13,7 @@ from ghostshard.errors import UserError
 
 END_OF_TEXT = "<|endoftext|>"
 
-# What Vocabulary.save writes.
+# The files that Vocabulary.save writes.
 VOCABULARY_FILES = {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"}
 
 
@@ -27,7 +27,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """One more than the largest token id: what a model's vocab_size must reach."""
+        """One more than the largest token id: the least vocab_size of a model."""
         return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, texts: list[str]) -> list[list[int]]:
@@ -41,7 +41,7 @@ class Vocabulary:
         return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Writes what transformers' AutoTokenizer and GPT2TokenizerFast read."""
+        """Writes a folder that transformers' AutoTokenizer and GPT2TokenizerFast read."""
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save(str(folder / "tokenizer.json"))
         model = json.loads(self.tokenizer.to_str())["model"]
@@ -97,7 +97,7 @@ def gpt2_vocabulary() -> Vocabulary:
 
 
 def _end_of_text_of(folder: Path, tokenizer: Tokenizer) -> str:
-    """The folder's end-of-text token: what its settings name, else GPT-2's."""
+    """The folder's end-of-text token: the one that its settings name, else GPT-2's."""
     for file, key in (("tokenizer_config.json", "eos_token"), ("special_tokens_map.json", "eos_token"),
                       ("config.json", "eos_token_id")):
         if not (folder / file).is_file():
@@ -144,8 +144,8 @@ def load_vocabulary(name: str) -> Vocabulary:
 def train_vocabulary(texts: Iterable[str], *, size: int) -> Vocabulary:
     """A byte-level BPE of at most `size` tokens, the end-of-text token last. The same for the same texts.
 
-    Every byte has a token, so any text can be encoded, whatever the public part held. Fewer tokens come out where the
-    texts have no more pairs to merge.
+    Every byte has a token, so any text can be encoded, whatever the public part held. Fewer tokens come out if the texts have
+    no more pairs to merge. UserError for a size below 257.
     """
     smallest = 256 + 1
     if size < smallest:

@@ -1,4 +1,4 @@
-"""What is looked at before per-example norms are trusted.
+"""Checks that per-example norms may be trusted.
 
 guard      no trainable parameter gets a gradient past the rules
 gradients  no example's gradient reaches other examples' rows

@@ -1,18 +1,18 @@
-"""Whether one unit's gradient reaches other units' rows, looked at before per-unit norms are trusted.
+"""Checks that no unit's gradient reaches other units' rows, before per-unit norms are trusted.
 
-The rows of unit u must hold what u's loss does to a layer's parameters and nothing else: u's factor bounds exactly the
+The rows of unit u must hold the effect of u's loss on a layer's parameters and nothing else: u's factor bounds exactly the
 rows whose norm was taken. A layer that mixes units breaks that without any error. So at a session's first microbatch
-of two units or more, the losses of a random half of them go backward alone, then those of the other half, and all rows
-of units whose losses did not must have gradients of exactly zero (dp/recording/attribution.h). Two halves, because with two units
-a leak from the later to the earlier shows in one of the two only.
+of two units or more, the losses of a random half of them go backward alone, then those of the other half. All rows of
+units whose losses stayed behind must have gradients of exactly zero (dp/recording/attribution.h). Both halves are needed: with
+two units a leak from the later to the earlier shows in one of the two only.
 
 Gradients that are not a number decide nothing, since a unit that is not finite makes them out of zeros (0·inf): the
-check is then made again at the next microbatch. What follows from another unit's *values* without a gradient between
-them (frozen layers that mix, detached statistics) is looked for in forward, with other inputs (ghost/repeat.py).
+check is then made again at the next microbatch. Effects of another unit's *values* without a gradient between them (frozen
+layers that mix, detached statistics) are looked for in forward, with other inputs (values.py).
 
-A session checks once for batches that are packed and once for those that are not, each may go another way through the
-model. On several ranks all check at the same microbatch, also those with no units or one, because backward communicates; and
-all hear what one of them finds; so that they agree on when, their batches are all packed or none is.
+A session checks once for packed batches and once for others, because each may go another way through the model. On several
+ranks all check at the same microbatch, even those with no units or one, because backward communicates; and all learn of one
+rank's finding. They can agree on the microbatch only if their batches are all packed or none is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .values import Repeat
 
 
 class AttributionCheck:
-    """Of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number."""
+    """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number."""
 
     def __init__(self, control: Any, names: list[str]):
         self._control = control
@@ -38,9 +38,10 @@ class AttributionCheck:
         self._settled: set[bool] = set()  # kinds of batches: packed or not
 
     def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None) -> None:
-        """Before the backward of [units] losses, whose graph is kept. RuntimeError on all ranks where rows were reached.
+        """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
+        were reached.
 
-        repeat: of the model's forward; None where its layers were called one by one.
+        repeat: of the model's forward; None if its layers were called one by one.
         """
         units = len(losses)
         packed = repeat is not None and repeat.inputs.packing is not None
@@ -76,14 +77,14 @@ class AttributionCheck:
         if output:
             raise RuntimeError(
                 "an example's output must not depend on other examples, or its gradient does too, but here outputs "
-                "changed with the inputs of others. Some layer mixes examples, frozen or where no gradient passes. Nothing "
+                "changed with the inputs of others. Some layer mixes examples, frozen or without a gradient. Nothing "
                 "of this backward was kept"
             )
         if not undecided:
             self._settled.add(bool(any_packed))
 
     def _watched(self, session: Any, losses: torch.Tensor, chosen: list[bool]) -> tuple[int, bool]:
-        # A rank without units has one of zeros in their place, with nobody's loss.
+        # A rank without units has one unit of zeros in their place, which has no loss.
         session.begin_attribution_check(chosen or [True] * session.units)
         with _leaves_untouched(losses):
             losses.backward(torch.tensor(chosen, dtype=losses.dtype, device=losses.device), retain_graph=True)

@@ -1,4 +1,4 @@
-"""Stops a backward in which autograd itself would form a trainable parameter's gradient: it would be un-noised."""
+"""Stops a backward in which autograd itself would form a trainable parameter's gradient, which would have no noise."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..layout import ParameterEntry, Slot, own_parameters
 
 
 class Guard:
-    """Called before a unit's forward, when its parameters are whole; a copied model's guards nothing.
+    """Called before a block's forward, when its parameters are whole. The guard of a copied model guards nothing.
 
-    gathers: by fully_shard, so that DTensors may be parts that nobody computes with.
+    gathers: fully_shard gathers parameters, so that a DTensor may be a part that nobody computes with.
     """
 
     def __init__(self, *, gathers: bool) -> None:
@@ -40,7 +40,7 @@ class Guard:
                 self._handles.append(parameter.register_hook(self._refusal(entry.name)))
 
     def _whole_here(self, parameter: DTensor, entry: ParameterEntry) -> bool:
-        """Gathered, what a tensor-parallel axis cuts is a DTensor still, on that axis alone."""
+        """A parameter that a tensor-parallel axis cuts stays a DTensor once it is gathered, but on that axis alone."""
         return not self._gathers or parameter.device_mesh != entry.parameter.device_mesh
 
     def _refusal(self, name: str) -> Callable[[torch.Tensor], None]:
@@ -66,7 +66,7 @@ class Guard:
 
 
 def warn_of_uncovered(name: str, module: nn.Module) -> None:
-    """Parameters without a rule stay with autograd; the guard stops a step that would give them a gradient."""
+    """Warns of parameters without a rule. They stay with autograd; the guard stops a step that would give them a gradient."""
     own = [f"{name}.{own}" if name else own for own, parameter in own_parameters(module) if parameter.requires_grad]
     if own:
         warnings.warn(

@@ -1,8 +1,8 @@
-"""The forward of a microbatch made once more with the inputs of some units exchanged: do the others' outputs stay?
+"""Repeats the forward of a microbatch with the inputs of some units exchanged: do the others' outputs stay?
 
-What gradients cannot show: units that meet in frozen layers, before anything trains, or through values that pass no
-gradient on (statistics that were detached). Rows of unit u that follow from another unit's values are bounded by u's
-factor, but not the change that the other makes to them.
+Gradients cannot show units that meet in frozen layers, before anything trains, or through values that pass no gradient on
+(statistics that were detached). If rows of unit u follow from another unit's values, u's factor bounds the rows, but not the
+change that the other unit makes to them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from ..batch import Inputs
 from ..tensor_trees import mapped
 
-# Rows of a matrix product follow from their own inputs alone, bit for bit on most machines; this far they may be off.
+# Rows of a matrix product follow from their own inputs alone, bit for bit on most machines. On others they may differ by this
+# share of the largest output.
 _LEAST_CHANGE = 1e-4
 _DIRECTIONS = 4
 
@@ -30,7 +31,7 @@ class Coins:
         self._own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
     def again(self) -> None:
-        """What is drawn next is what was drawn since."""
+        """Goes back to the states at construction: the next draws repeat all draws since."""
         torch.set_rng_state(self._host)
         if self._own is not None:
             torch.get_device_module(self._device).set_rng_state(self._own, self._device)
@@ -45,7 +46,7 @@ class Repeat:
     def reaches_others(self, chosen: torch.Tensor) -> bool:
         """Whether the inputs of the chosen units, or of the rest, move outputs of the others. chosen: bool [units].
 
-        Three forwards without gradients, with the same coins; on every rank where forward communicates.
+        Three forwards without gradients, with the same coins; a collective if the forward communicates.
         """
         coins = Coins(self.device)
         outputs = []
@@ -63,7 +64,7 @@ class Repeat:
         return _differ(as_given, some, ~self._of_rows(chosen)) or _differ(some, all_of_them, self._of_rows(chosen))
 
     def _exchanged(self, units: torch.Tensor) -> torch.Tensor:
-        """The examples, with values of these units mirrored in the range of all: token ids stay token ids."""
+        """The examples, with values of these units mirrored in the range of all values: token ids stay token ids."""
         x = self.inputs.examples
         if not bool(units.any()) or x.is_complex():
             return x
@@ -81,7 +82,7 @@ class Repeat:
         return of_units if self.inputs.packing is None else of_units[self.inputs.packing.unit_of_row]
 
     def _rows_of_output(self, output: Any, units: int) -> list[torch.Tensor]:
-        """Every floating tensor in it that has the batch's rows, as [rows, ...], seen from a few directions."""
+        """Every floating tensor of the output that has the batch's rows, as [rows, ...], narrowed to a few directions."""
         found: list[torch.Tensor] = []
 
         def keep(value: torch.Tensor) -> torch.Tensor:
@@ -102,7 +103,8 @@ class Repeat:
 
 
 def _narrowed(value: torch.Tensor, rows: int) -> torch.Tensor:
-    """The last extent as its products with a few vectors, if it is none of the rows' first `rows`: logits are large."""
+    """The value with its last extent replaced by products with a few vectors, because logits are large; unchanged if the last
+    extent is small or one of the first `rows` extents, which are the rows'."""
     if value.dim() <= rows or value.shape[-1] <= _DIRECTIONS:
         return value
     fixed = torch.Generator().manual_seed(0)

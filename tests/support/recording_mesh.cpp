@@ -1,14 +1,23 @@
-#include "tests/support/recording_communicator.h"
+#include "tests/support/recording_mesh.h"
+
+#include <stdexcept>
+#include <utility>
 
 #include "fsdp/communication/checks.h"
+#include "fsdp/communication/complete.h"
 
-namespace ghostshard::fsdp {
+namespace ghostshard::tests {
 namespace {
 
-class Complete final : public PendingCollective {
- public:
-  void wait() override {}
-};
+using fsdp::check_pair;
+using fsdp::check_root;
+using fsdp::check_slices;
+using fsdp::check_tensor;
+using fsdp::Communicator;
+using fsdp::complete;
+using fsdp::copy_bytes;
+using fsdp::MeshShape;
+using fsdp::PendingCollective;
 
 class RecordingCommunicator final : public Communicator {
  public:
@@ -24,7 +33,7 @@ class RecordingCommunicator final : public Communicator {
     record("all_gather", out, (size_ - 1) * bytes(in));
     copy_bytes(slice(out), in.view(-1));
     clear_others(out);
-    return std::make_unique<Complete>();
+    return complete();
   }
   std::unique_ptr<PendingCollective> all_to_all(at::Tensor out, at::Tensor in) override {
     check_pair(out, 1, in, "all_to_all");
@@ -32,14 +41,14 @@ class RecordingCommunicator final : public Communicator {
     record("all_to_all", in, (size_ - 1) * (bytes(in) / size_));
     copy_bytes(slice(out), slice(in));
     clear_others(out);
-    return std::make_unique<Complete>();
+    return complete();
   }
   std::unique_ptr<PendingCollective> exchange(at::Tensor out, at::Tensor in) override {
     check_pair(out, 1, in, "exchange");
     check_slices(in, size_, "exchange");
     record("exchange", in, (size_ - 1) * (bytes(in) / size_));
     clear_others(out);
-    return std::make_unique<Complete>();
+    return complete();
   }
   void broadcast(at::Tensor tensor, int64_t root) override {
     check_tensor(tensor, "broadcast", "tensor");
@@ -53,7 +62,7 @@ class RecordingCommunicator final : public Communicator {
  private:
   static int64_t bytes(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
 
-  // To each other rank its part of a slice, then the sum of the own part; the last slice is padded.
+  // Every other rank gets its slice of the tensor, then the sum of this rank's slice; the last slice is padded.
   void all_reduce(const char* call, const at::Tensor& tensor) {
     check_tensor(tensor, call, "tensor");
     const int64_t part = (tensor.numel() + size_ - 1) / size_;
@@ -99,7 +108,7 @@ int64_t checked(int64_t rank, const MeshShape& shape) {
 
 }  // namespace
 
-RecordingMesh::RecordingMesh(const MeshShape& shape, int64_t rank) : Mesh(checked(rank, shape), shape) {
+RecordingMesh::RecordingMesh(const MeshShape& shape, int64_t rank) : CommunicatorMesh(checked(rank, shape), shape) {
   const auto make = [&](const char* name, int64_t place, int64_t size) {
     return std::make_unique<RecordingCommunicator>(name, place, size, calls_);
   };
@@ -110,12 +119,10 @@ RecordingMesh::RecordingMesh(const MeshShape& shape, int64_t rank) : Mesh(checke
   control_ = make("control", Mesh::rank(), world_size());
 }
 
-RecordingMesh::~RecordingMesh() = default;
-
 int64_t RecordingMesh::bytes_sent(const std::string& communicator) const {
   int64_t sum = 0;
   for (const RecordedCall& call : calls_) sum += call.communicator == communicator ? call.bytes_sent : 0;
   return sum;
 }
 
-}  // namespace ghostshard::fsdp
+}  // namespace ghostshard::tests
