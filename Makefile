@@ -37,7 +37,7 @@ build: setup
 finetune:
 	@tools/setup.sh run
 	@tools/build.sh -j $(JOBS) ghostshard-finetune-gpt2
-	@$(PYTHON_BIN)/python -m ghostshard.demo
+	@$(PYTHON_BIN)/python examples/gpt2/demo/demo.py
 
 test: build
 	@tools/run_tests.sh -j $(JOBS)

@@ -6,14 +6,10 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "accountant/engines/contour.h"
-#include "accountant/engines/prv.h"
-#include "accountant/engines/rdp.h"
-
 namespace ghostshard::accountant {
 
 Accountant::Accountant(Adjacency adjacency) : adjacency_(adjacency) {
-  (void)to_string(adjacency);  // refuses what is no adjacency
+  (void)to_string(adjacency);  // throws if there is no such adjacency
 }
 
 namespace {
@@ -69,8 +65,8 @@ EpsilonBound Accountant::epsilon(Delta delta, Effort effort) const {
   return bound;
 }
 
-// delta' + s·(1 + e^epsilon(delta')) <= delta: any delta' that meets this gives a bound. The largest is the best, and
-// is found but for a few percent of what truncation takes.
+// Any delta' with delta' + s·(1 + e^epsilon(delta')) <= delta gives a bound. The largest is the best. The search misses
+// it by a few percent of the share that truncation takes.
 EpsilonBound Accountant::epsilon_beside_switching(Delta delta, Effort effort) const {
   const auto left = [&](double epsilon) { return delta.value() - switched_ * (1 + std::exp(epsilon)) * (1 + 1e-12); };
   EpsilonBound found;
@@ -89,7 +85,7 @@ EpsilonBound Accountant::epsilon_beside_switching(Delta delta, Effort effort) co
       candidate.detail += text.str();
       return candidate;
     }
-    // The next share is smaller, and its epsilon larger: a little less than what this one would leave.
+    // The next share is smaller, and its epsilon larger: take a little less than this one would leave.
     share = allowed > 0 ? std::min(0.5 * share + 0.5 * allowed, allowed) - 0.02 * (share - allowed) : share / 4;
     if (!(share > delta.value() * 1e-6)) break;
   }
@@ -107,13 +103,6 @@ DeltaBound Accountant::delta(Epsilon epsilon, Effort effort) const {
   }
   bound.accountant = name();
   return bound;
-}
-
-std::unique_ptr<Accountant> make_accountant(const std::string& name, Adjacency adjacency) {
-  if (name == "contour") return std::make_unique<ContourAccountant>(adjacency);
-  if (name == "prv") return std::make_unique<PrvAccountant>(adjacency);
-  if (name == "rdp") return std::make_unique<RdpAccountant>(adjacency);
-  throw std::invalid_argument("accountant must be one of contour, prv, rdp; got \"" + name + '"');
 }
 
 }  // namespace ghostshard::accountant

@@ -1,9 +1,9 @@
 // An accountant composes events and bounds epsilon at a delta, or delta at an epsilon.
 //
-// Both directions of every event (a unit removed, a unit added) are bounded and the larger is returned: that removing
-// is the worse one is no theorem for compositions (Lebeda et al., arXiv:2405.20769).
+// Every event is bounded in both directions (a unit removed, a unit added), and the larger bound is returned. Removing
+// is not always the worse direction: for compositions that is no theorem (Lebeda et al., arXiv:2405.20769).
 //
-// Every number called upper is proven: Effort only says how much time may go into making it tight.
+// Every number called upper is proven. Effort only limits the time that goes into making it tight.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@
 
 namespace ghostshard::accountant {
 
-// lower <= true epsilon <= upper, and lower <= estimate <= upper. `upper` is what is reported; `estimate` is the most
-// likely value. upper is +infinity where nothing can be said.
+// lower <= true epsilon <= upper, and lower <= estimate <= upper. Report `upper`; `estimate` is the most likely value.
+// upper is +infinity if no finite bound is found.
 struct EpsilonBound {
   double lower = 0;
   double estimate = 0;
   double upper = 0;
   std::string accountant;  // "contour", "prv", "rdp"
-  std::string direction;   // which neighbour decided: "remove", "add", or "both" where they are the same
-  std::string detail;      // how: e.g. the order at which the minimum was found, mesh and node counts
+  std::string direction;   // the neighbour that decided: "remove", "add", or "both" if they give the same
+  std::string detail;      // the way there: e.g. the order at which the minimum was found, mesh and node counts
 };
 
 // lower <= true delta <= upper, all in [0, 1].
@@ -37,9 +37,9 @@ struct DeltaBound {
   std::string detail;
 };
 
-// kQuick: milliseconds, some tens of them in rare cases, for a number shown after every step or a point of a chart.
-// kTight: the bracket is as narrow as the engine can make it, up to seconds in rare cases.
-// kUpper: the upper end about as low as kTight's, sooner; the lower end may be 0. For who seeks what a budget allows.
+// kQuick: milliseconds, in rare cases some tens of them. For a number shown after every step, or a point of a chart.
+// kTight: the bracket is as narrow as the engine can make it. Up to seconds in rare cases.
+// kUpper: the upper end is about as low as kTight's, and sooner found; the lower end may be 0. For calibration.
 enum class Effort { kQuick, kTight, kUpper };
 
 // `count` executions of one event. An accountant holds one of these per distinct event.
@@ -52,9 +52,9 @@ class Accountant {
  public:
   virtual ~Accountant() = default;
 
-  // Charges `count` further executions of the event. The multiplication happens here and nowhere else, for all events
-  // and engines. Throws std::invalid_argument for a negative count, a total of 2^63 or more, and an event that this
-  // engine cannot bound under this adjacency; what was charged before then stays as it was.
+  // Charges `count` further executions of the event. All events and engines are multiplied by their counts here and
+  // nowhere else. Throws std::invalid_argument for a negative count, a total of 2^63 or more, and an event that this
+  // engine cannot bound under this adjacency; earlier charges then stay as they were.
   void compose(const Event& event, int64_t count);
 
   EpsilonBound epsilon(Delta delta, Effort effort = Effort::kTight) const;
@@ -64,7 +64,7 @@ class Accountant {
   virtual std::string name() const = 0;
 
   Adjacency adjacency() const { return adjacency_; }
-  // What the engine bounds: a truncated Poisson event stands here as the Poisson event that it is reduced to.
+  // The events that the engine bounds. A truncated Poisson event stands here as the Poisson event it is reduced to.
   const std::vector<Charge>& charges() const { return charges_; }
 
  protected:
@@ -73,10 +73,10 @@ class Accountant {
   Accountant& operator=(const Accountant&) = default;
 
  private:
-  // Called once for each distinct event before it is charged; throws std::invalid_argument where the engine cannot
-  // bound it.
+  // Called once for each distinct event before it is charged. Throws std::invalid_argument if the engine cannot bound
+  // the event.
   virtual void admit(const Event& event) = 0;
-  // Called only where something was charged; the name is filled in by the caller.
+  // Called only if something was charged. The caller fills in the name.
   virtual EpsilonBound bound_epsilon(Delta delta, Effort effort) const = 0;
   virtual DeltaBound bound_delta(Epsilon epsilon, Effort effort) const = 0;
 
@@ -84,11 +84,11 @@ class Accountant {
 
   Adjacency adjacency_;
   std::vector<Charge> charges_;
-  double switched_ = 0;  // s of truncated sampling, below
+  double switched_ = 0;  // s of truncated sampling (make_accountant)
 };
 
-// "contour" (the default everywhere), "prv" or "rdp". Throws std::invalid_argument listing the known names, also for
-// an adjacency that does not exist. What can be bounded:
+// name: "contour" (the default everywhere), "prv" or "rdp". Throws std::invalid_argument for another name, listing the
+// known ones, and for an adjacency that does not exist. The engines can bound:
 //
 //   event                          zero-out, add-or-remove    replace-one
 //   gaussian                       contour prv rdp            contour prv rdp (sensitivity 2: sigma is halved)
@@ -97,11 +97,11 @@ class Accountant {
 //   fixed_size_gaussian            refused                    rdp
 //   truncated_poisson_gaussian     contour prv rdp            refused
 //
-// Truncated Poisson sampling is accounted as Poisson sampling that is replaced by something else with the probability
-// tau of drawing more than the cap: over T steps outcomes differ in total variation by at most s = T·tau on either data
-// set, so that (epsilon, delta) of the Poisson sampling gives (epsilon, delta + s·(1 + e^epsilon)). tau is bounded by
-// Chernoff, exp(-n·KL((cap+1)/n || q)); nothing is said about the lower end. Under add-or-remove n is units + 1, the
-// larger of two neighbours.
+// Truncated Poisson sampling is accounted as Poisson sampling that something else replaces with probability tau, the
+// probability of drawing more than the cap. Over T steps the outcomes then differ by at most s = T·tau in total
+// variation, on either data set. So (epsilon, delta) of the Poisson sampling gives (epsilon, delta + s·(1 +
+// e^epsilon)). Chernoff bounds tau by exp(-n·KL((cap+1)/n || q)). The lower end is 0. Under add-or-remove n is units +
+// 1, the larger of two neighbours.
 std::unique_ptr<Accountant> make_accountant(const std::string& name, Adjacency adjacency);
 
 }  // namespace ghostshard::accountant

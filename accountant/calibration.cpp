@@ -29,12 +29,13 @@ EpsilonBound bound(const Budget& budget, double q, double sigma, int64_t steps, 
 }
 
 // The least y in [lowest, highest] with epsilon(y) <= target, to `tolerance`: some y at most that much below exceeds
-// the target, or would by the slope seen so far, or lies below `lowest`. Nothing where the highest still exceeds it.
-// epsilon falls with y, but for what its bounds are off by; that y keeps the target was seen, whatever led there:
-// secants in log epsilon, aimed a little to the side of the root that keeps it, and bisection.
+// the target, or would by the slope seen so far, or lies below `lowest`. Nothing if the highest still exceeds it.
+// epsilon falls with y, but for the errors of its bounds. The search goes by secants in log epsilon, aimed a little to
+// the side of the root that keeps the target, and by bisection; the bound at the y returned was seen to keep the
+// target.
 struct Search {
   double guess, step;  // where to begin, and how far beyond the secant's root to go first
-  double slope;        // of log epsilon, until two points tell
+  double slope;        // of log epsilon, until two points give it
   double tolerance;
   double lowest, highest;
 };
@@ -58,7 +59,7 @@ std::optional<Found> least(const Search& search, double target, bool stop_where_
     const EpsilonBound bound = epsilon_at(y);
     const double ratio = std::log(bound.upper / target);
     const Seen seen{y, bound.upper <= target ? std::min(0.0, ratio) : ratio};
-    // From the nearest two; not where noise in the bounds decides.
+    // From the nearest two, unless noise in the bounds decides.
     if (std::isfinite(seen.excess) && std::isfinite(nearest.excess)) {
       const double between = (seen.excess - nearest.excess) / (seen.y - nearest.y);
       if (between < 0.1 * slope && between > 20 * slope) slope = between;
@@ -89,7 +90,7 @@ std::optional<Found> least(const Search& search, double target, bool stop_where_
   }
 }
 
-// Where the quick bound meets the target, then where the reported number does.
+// The y at which the quick bound meets the target; from there the one at which the reported number does.
 template <class EpsilonAt>  // EpsilonBound (y, Effort)
 std::optional<double> least(double guess, double lowest, double highest, double target, const EpsilonAt& epsilon_at) {
   const auto coarse = least({guess, 0.3, -1, 0.01 * kRelative, lowest, highest}, target, true,
@@ -151,7 +152,7 @@ SamplingRate calibrate_sampling_rate(const Budget& budget, NoiseMultiplier sigma
 }
 
 int64_t calibrate_steps(const Budget& budget, SamplingRate q, NoiseMultiplier sigma) {
-  // The most in [1, kMostSteps] of what a falling predicate allows, 0 where not even one: from `guess` outwards.
+  // The most in [1, kMostSteps] that a falling predicate allows, 0 if not even one, from `guess` outwards.
   const auto most = [](int64_t guess, const auto& allows) -> int64_t {
     int64_t allowed = 0;
     int64_t too_many = kMostSteps + 1;

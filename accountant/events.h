@@ -1,4 +1,4 @@
-// What one step released, in the terms an accountant can bound. Names follow dp_accounting's DpEvent.
+// Events: the releases of one step, in terms that an accountant can bound. Names follow dp_accounting's DpEvent.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace ghostshard::accountant {
 
 // Which data sets count as neighbours.
-//   zero-out       one unit's record is replaced by one that contributes nothing; n is public. For the
-//                  Poisson-sampled Gaussian its numbers are those of add-or-remove.
+//   zero-out       one unit's record is replaced by one that contributes nothing; n is public. The numbers of the
+//                  Poisson-sampled Gaussian are the same as under add-or-remove.
 //   add-or-remove  one data set is the other with one unit added or removed.
 //   replace-one    one unit's record is replaced by any other; n is public.
 enum class Adjacency { kZeroOut, kAddOrRemove, kReplaceOne };
@@ -27,14 +27,14 @@ struct GaussianEvent {
   bool operator==(const GaussianEvent&) const = default;
 };
 
-// The same after each unit was included independently with probability q.
+// The same sum over a Poisson sample: each unit is included independently with probability q.
 struct PoissonGaussianEvent {
   SamplingRate q;
   NoiseMultiplier sigma;
   bool operator==(const PoissonGaussianEvent&) const = default;
 };
 
-// The same on a batch of exactly `batch` out of `units`, drawn uniformly without replacement. 1 <= batch <= units.
+// The same sum over exactly `batch` of `units` units, drawn uniformly without replacement. 1 <= batch <= units.
 struct FixedSizeGaussianEvent {
   int64_t units;
   int64_t batch;
@@ -42,8 +42,8 @@ struct FixedSizeGaussianEvent {
   bool operator==(const FixedSizeGaussianEvent&) const = default;
 };
 
-// Poisson sampling, and where more than `cap` units were drawn, a uniformly chosen subset of `cap` of them
-// (arXiv:2508.15089). 1 <= cap <= units.
+// The same sum over a Poisson sample of at most `cap` units: if more are drawn, a uniformly chosen subset of `cap` of
+// them is kept (arXiv:2508.15089). 1 <= cap <= units.
 struct TruncatedPoissonGaussianEvent {
   int64_t units;
   SamplingRate q;
@@ -52,10 +52,11 @@ struct TruncatedPoissonGaussianEvent {
   bool operator==(const TruncatedPoissonGaussianEvent&) const = default;
 };
 
-// A step of adaptive clipping (Andrew et al. 2021, arXiv:1905.03871, Thm. 1): from one Poisson sample both the sum of
-// clipped gradients with noise sigma·S, and the centred count Σ(b_u - 1/2), b_u in {0, 1} telling whether unit u's
-// norm was below the clip norm, with noise N(0, count_sigma²), count_sigma in units of counts. A unit moves the pair
-// by 1/sigma and 1/(2·count_sigma) standard deviations: one Gaussian at (sigma^-2 + (2·count_sigma)^-2)^(-1/2).
+// A step of adaptive clipping (Andrew et al. 2021, arXiv:1905.03871, Thm. 1). It releases two numbers about one Poisson
+// sample: the sum of clipped gradients with noise sigma·S, and the centred count Σ(b_u - 1/2) with noise
+// N(0, count_sigma²), count_sigma in counts. b_u is 1 if unit u's norm was below the clip norm, else 0. A unit moves
+// the pair by 1/sigma and 1/(2·count_sigma) standard deviations. So the pair is one Gaussian with the noise multiplier
+// (sigma^-2 + (2·count_sigma)^-2)^(-1/2).
 struct AdaptiveClippingEvent {
   SamplingRate q;
   NoiseMultiplier sigma;
@@ -71,14 +72,14 @@ using Event = std::variant<GaussianEvent, PoissonGaussianEvent, FixedSizeGaussia
 // {"type":"fixed_size_gaussian","units":n,"batch":b,"noise_multiplier":s}
 // {"type":"truncated_poisson_gaussian","units":n,"sampling_rate":q,"cap":b,"noise_multiplier":s}
 // {"type":"poisson_adaptive_clipping","sampling_rate":q,"noise_multiplier":s,"count_noise":s_b}
-// event_from_json throws std::invalid_argument naming what must hold: an unknown type is an error, never a guess. So
-// does to_json where require_valid does.
+// event_from_json throws std::invalid_argument with the rule that is broken; an unknown type is an error, never a
+// guess. to_json throws if require_valid does.
 nlohmann::json to_json(const Event& event);
 Event event_from_json(const nlohmann::json& json);
 
 std::string type_name(const Event& event);    // "gaussian", …
 double noise_multiplier(const Event& event);  // of the gradient release
-// std::invalid_argument unless 1 <= batch <= units and 1 <= cap <= units, where the event has them.
+// Throws std::invalid_argument unless 1 <= batch <= units and 1 <= cap <= units, for the events that have them.
 void require_valid(const Event& event);
 
 }  // namespace ghostshard::accountant

@@ -61,7 +61,7 @@ void check_header(const std::filesystem::path& path, const nlohmann::json& heade
   }
 }
 
-// Exactly these fields: what this version does not know could change what a line means.
+// Exactly these fields: an unknown field could change the meaning of a line.
 template <size_t N>
 void require_fields(const nlohmann::json& json, const char* kind, const std::array<const char*, N>& keys) {
   for (const char* key : keys)
@@ -90,7 +90,7 @@ LedgerEpoch parse_epoch(const nlohmann::json& json, int64_t number) {
           .hash = ""};
 }
 
-// Appends the line's content to what was read. Throws std::invalid_argument: the rule.
+// Appends the line's content to the contents read so far. Throws std::invalid_argument with the rule.
 void add_line(LedgerContents& contents, const nlohmann::json& json, std::string_view line, int64_t sequence) {
   const std::string type = text_field(json, "type");
   int64_t found = 0;
@@ -219,8 +219,8 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   } else if (found.last_lacks_newline) {
     write_all(descriptor, "\n", path);
   }
-  // Also where nothing was repaired: lines of a writer that died before its fsync may still be in memory
-  // only, and what is appended next rests on them.
+  // Even if nothing was repaired: lines of a writer that died before its fsync may still be in memory only, and the
+  // next lines rest on them.
   sync_file(descriptor, path);
   writer.head_ = found.contents.head;
   writer.header_hash_ = found.contents.header_hash;

@@ -1,36 +1,36 @@
-// The write-ahead ledger: what a run has spent, on disk before anyone can see the result.
+// The write-ahead ledger: each release of a run is on disk before anyone can see its result.
 //
-// JSON lines. The first line is the header; each further line is one release, or a change of the noise key (an
-// "epoch"). Every line carries "previous" (the SHA-256 of the bytes of the line before, without its newline, hex; 64
-// zeros for the header) and is appended and fsynced before append() returns. A crash may leave a last line cut short:
-// it is recovered as "one release that may have happened" only if it parses; otherwise it is dropped and said so (its
-// release had not been permitted yet).
+// The file holds JSON lines. The first line is the header; each further line is one release, or a change of the noise
+// key (an "epoch"). Every line carries "previous": the SHA-256 of the bytes of the line before without its newline, in
+// hex; 64 zeros for the header. A line is appended and fsynced before append() returns. A crash may leave a last line
+// cut short. If it parses, it counts as a release that may have happened. If not, it is dropped and reported: its
+// release had not been permitted yet.
 //
 //   {"adjacency":"zero-out","clip_norm":1.0,…,"previous":"00…","schema":"ghostshard.ledger/1","type":"header"}
 //   {"attempt":0,"event":{…},"previous":"6f…","sequence":1,"step":0,"type":"release"}
 //   {"epoch":1,"key":{"origin":"operating system"},"previous":"a4…","run_id":"…","sequence":2,"step":1,"type":"epoch"}
 //
-// "sequence" counts the lines after the header. A step may be charged several times, once for each attempt; the same
-// step and attempt never twice, because their noise would be the same. An epoch line says that from here on coins and
-// noise follow from another key and run id: a resumed run whose key died with its process (no release, costs nothing).
+// "sequence" counts the lines after the header. A step may be charged several times, once for each attempt, but never
+// twice with the same attempt: the noise would be the same. From an epoch line on, coins and noise follow from another
+// key and run id: the run was resumed after its key died with its process. An epoch is no release and costs nothing.
 //
-// Header fields the report reads; all but the first are optional, others are kept and shown as they are:
+// The report reads these fields of the header. All but the first are optional; others are kept and shown as they are:
 //   adjacency         "zero-out", "add-or-remove" or "replace-one"; required, since without it nothing can be accounted
 //   run_id            text
 //   unit_of_privacy   text: what one unit is, e.g. "example", "document", "user"
-//   units             n, the number of units, where it is public
+//   units             n, the number of units, if it is public
 //   expected_batch    B, the fixed divisor
 //   sampling_rate     q, as planned
 //   noise_multiplier  sigma, as planned
 //   clip_norm         C
 //   planned_steps     T
 //   delta             at which the run is to be reported
-//   facts             what the run says of itself, as build_report takes it: fixed before the first release
+//   facts             statements of the run about itself, as build_report takes them, fixed before the first release
 // Reserved, set by create(): type, schema, library_version, previous.
 //
-// What the chain proves: no line was edited, reordered, inserted or taken out of the middle by accident.
-// Whole lines missing at the end, or a file rewritten from scratch, show only when the head is compared with
-// one kept elsewhere, e.g. in a checkpoint or in a published report.
+// The chain proves that no line was edited, reordered, inserted or taken out of the middle by accident. It does not
+// show whole lines missing at the end, or a file rewritten from scratch: compare the head with one kept elsewhere, e.g.
+// in a checkpoint or in a published report.
 #pragma once
 
 #include <cstdint>
@@ -57,13 +57,13 @@ struct LedgerEntry {
   std::string hash;  // SHA-256 of this line, hex
 };
 
-// From this line on another key and run id. Epoch 0 is the header's.
+// Another key and run id hold from this line on. Epoch 0 is the header's.
 struct LedgerEpoch {
   int64_t sequence = 0;
   int64_t number = 0;  // 1, 2, … without gaps
   int64_t step = 0;    // the first step that may be charged in it
   std::string run_id;
-  nlohmann::json key;  // an object: where the key comes from and, where it can come again, its commitment
+  nlohmann::json key;  // an object: where the key comes from and, if it can be had again, its commitment
   std::string hash;
 };
 
@@ -76,32 +76,33 @@ struct LedgerContents {
   bool dropped_partial_line = false;
 };
 
-// Verifies schema, order, sequence numbers and the hash chain. Throws std::invalid_argument: path, line
-// number, rule; std::runtime_error where the file cannot be read.
+// Verifies schema, order, sequence numbers and the hash chain. Throws std::invalid_argument with path, line number and
+// rule, and std::runtime_error if the file cannot be read.
 LedgerContents read_ledger(const std::filesystem::path& path);
 
-// Holds an exclusive advisory lock (flock) for as long as it lives, so that the lines of two runs cannot
-// interleave.
+// Appends to a ledger. It holds an exclusive advisory lock (flock) as long as it lives, so that the lines of two runs
+// cannot interleave.
 class LedgerWriter {
  public:
-  // Creates the file exclusively (std::invalid_argument if it exists) and writes the header, to which type,
-  // schema, library version and previous are added. Throws std::invalid_argument where the header is not an
-  // object, lacks a known adjacency or uses a reserved name; std::runtime_error naming path and the system's
-  // reason where the file cannot be written, and leaves none behind.
+  // Creates the file exclusively and writes the header, adding type, schema, library version and previous. Throws
+  // std::invalid_argument if the file exists, or the header is not an object, lacks a known adjacency or uses a
+  // reserved name. Throws std::runtime_error with path and the system's reason if the file cannot be written; no file
+  // is left behind then.
   static LedgerWriter create(const std::filesystem::path& path, nlohmann::json header);
-  // Opens a verified ledger for appending, removing a partial last line. Throws as read_ledger does, and
-  // std::runtime_error where another writer holds it.
+  // Verifies a ledger, removes a partial last line and opens it for appending. Throws as read_ledger does, and
+  // std::runtime_error if another writer holds the ledger.
   static LedgerWriter reopen(const std::filesystem::path& path);
 
   LedgerWriter(LedgerWriter&&) noexcept = default;
   LedgerWriter& operator=(LedgerWriter&&) noexcept = default;
 
-  // Durable when it returns. Throws std::invalid_argument unless step and attempt are >= 0 and the attempt is above
-  // every one already charged for the step (nothing was written, the writer stays usable). On failure to write throws
-  // std::runtime_error and refuses every further append: what is on the disk is then unknown, and reopen() finds out.
+  // The line is durable when this returns. Throws std::invalid_argument unless step and attempt are >= 0 and the
+  // attempt is above every one already charged for the step; nothing is written then, and the writer stays usable. If
+  // writing fails, throws std::runtime_error and refuses every further append: the disk's content is then unknown, and
+  // reopen() finds it out.
   void append(int64_t step, int64_t attempt, const Event& event);
-  // Durable when it returns; failures as those of append(). Throws std::invalid_argument unless step >= 0 and key is an
-  // object.
+  // The line is durable when this returns, and fails as append() does. Throws std::invalid_argument unless step >= 0
+  // and key is an object.
   void begin_epoch(int64_t step, const std::string& run_id, const nlohmann::json& key);
   const std::string& head() const { return head_; }  // of the last line known to be durable
   const std::string& header_hash() const { return header_hash_; }

@@ -44,7 +44,7 @@ std::string text_or(const json& object, const char* key, const std::string& othe
   return found != object.end() && found->is_string() ? found->get<std::string>() : otherwise;
 }
 
-// Sentences say "any one text": where a run named its unit "one text", the number is left to them.
+// Sentences say "any one text": if a run named its unit "one text", the word "one" is left to them.
 std::string without_one(const std::string& unit) {
   const std::string one = "one ";
   return unit.size() > one.size() && unit.starts_with(one) ? unit.substr(one.size()) : unit;
@@ -76,8 +76,8 @@ json guarantee(const EpsilonBound& bound, Delta delta, Adjacency adjacency, cons
 // ---------------------------------------------------------------------------------------------------------------
 // Facts
 
-// The ledger's own facts and those of the caller. Where both speak they must agree: what was written before the first
-// release cannot be talked away afterwards.
+// The ledger's own facts and those of the caller. They must agree wherever both speak: a fact that was written before
+// the first release cannot be taken back afterwards.
 json all_facts(const json& header, const json& given) {
   if (!given.is_object()) throw std::invalid_argument("facts must be a JSON object, got " + given.dump());
   json facts = header.value("facts", json::object());

@@ -11,9 +11,9 @@ namespace detail {
 [[noreturn]] void throw_out_of_range(const char* name, const char* rule, double value);
 }
 
-// Each type: explicit construction from double, throws std::invalid_argument ("epsilon must be finite and >=
-// 0, got nan") unless the rule in its comment holds; value() reads it. Conditions say what is allowed, so NaN
-// fails them.
+// Each type is constructed explicitly from a double, and value() reads it. The constructor throws std::invalid_argument
+// ("epsilon must be finite and >= 0, got nan") unless the type's rule below holds. Conditions name the allowed values,
+// so NaN fails them.
 #define GHOSTSHARD_CHECKED_TYPE(Type, name, condition, rule)       \
   class Type {                                                     \
    public:                                                         \

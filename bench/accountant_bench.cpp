@@ -13,7 +13,7 @@ namespace {
 void epsilon(benchmark::State& state, const std::string& engine, const OracleTruth& row, Effort effort) {
   EpsilonBound bound;
   for (auto _ : state) {
-    // Charged anew each time: nothing is kept from one query to the next.
+    // Charged anew each time: no query reuses another one's work.
     bound = charged(engine, row)->epsilon(Delta(row.delta), effort);
     benchmark::DoNotOptimize(bound);
   }

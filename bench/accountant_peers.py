@@ -5,8 +5,8 @@ epsilon, and time. One run:
         [--python dp_accounting=ENVIRONMENT/bin/python --python prv_accountant=… --python opacus=…]
 
 Each peer runs in an interpreter of its own (default: this one), one process for all rows, each row within a time limit;
-see requirements-peers.txt. Errors are upper value minus truth: what a user would report is the upper value. A negative
-error is an epsilon that is too small.
+see requirements-peers.txt. Errors are upper value minus truth, because users report the upper value. A negative error is an
+epsilon that is too small.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def peer_main(peer):
         start = time.perf_counter()
         try:
             result["epsilon"] = float(call(peer, row["phases"], row["delta"]))
-        except BaseException as error:  # noqa: BLE001 - whatever a peer raises is its result
+        except BaseException as error:  # noqa: BLE001 - any error of a peer is its result
             result["error"] = f"{type(error).__name__}: {error}"[:80]
         signal.alarm(0)
         result["milliseconds"] = (time.perf_counter() - start) * 1e3

@@ -21,7 +21,7 @@ struct OracleTruth {
   std::vector<OraclePhase> phases;
   double delta;
   double epsilon;
-  double error;  // of epsilon, as its makers state it
+  double error;  // of epsilon, by the statement of those who computed it
   // Rényi's bound: at Opacus' orders, and the least over all. By quadrature apart from this code, the latter to 3e-8.
   double at_opacus_orders = 0;
   double at_continuous_orders = 0;

@@ -1,11 +1,11 @@
-"""What privacy costs in quality: the same small GPT-2 on E2E from fresh weights, without privacy, with clipping alone, and
+"""The cost of privacy in quality: the same small GPT-2 on E2E from fresh weights, without privacy, with clipping alone, and
 under two budgets, after equal steps. Loss per token of the reference texts of the test split, which is not trained on.
 
     python bench/e2e_quality.py --train devset.csv --test testset_w_refs.csv --output bench/results/e2e_quality.json
 
 The two files are of the E2E NLG challenge (columns mr, ref); each row is a privacy unit. Every number is in
-e2e_quality.json beside this file. "Clipping only" runs the private code with a noise multiplier of 0.01, which promises nothing
-worth the name: it shows what clipping and Poisson batches cost almost without noise.
+e2e_quality.json beside this file. "Clipping only" runs the private code with a noise multiplier of 0.01, which gives no useful
+guarantee: it shows the cost of clipping and of Poisson batches, almost without noise.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def flags(values: dict) -> list[str]:
 
 def prepare(config: dict, train: Path, test: Path, folder: Path) -> None:
     def data(*words) -> None:
-        subprocess.run([sys.executable, "-m", "ghostshard.data", *map(str, words)], check=True, stdout=sys.stderr)
+        subprocess.run([sys.executable, "-m", "ghostshard.texts", *map(str, words)], check=True, stdout=sys.stderr)
 
     vocabulary = config["vocabulary"]
     data("tokenizer", "--format", vocabulary["format"], "--input", vocabulary["input"], "--vocab-size",

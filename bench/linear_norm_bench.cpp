@@ -58,25 +58,20 @@ void hold(benchmark::State& state) {
   finish(state, layer);
 }
 
-void replay(benchmark::State& state) {
+void gram_norms(benchmark::State& state, bool with_sum) {
   Layer layer(state);
   for (auto _ : state) {
     NormParts parts = NormParts::zeros(layer.units);
     gram_norm(layer.a, layer.g, layer.segments, parts);
-    scaled_sum_rows(layer.a, layer.g, layer.segments, layer.factors, layer.out);
-  }
-  finish(state, layer);
-}
-
-void gram_only(benchmark::State& state) {
-  Layer layer(state);
-  for (auto _ : state) {
-    NormParts parts = NormParts::zeros(layer.units);
-    gram_norm(layer.a, layer.g, layer.segments, parts);
+    if (with_sum) scaled_sum_rows(layer.a, layer.g, layer.segments, layer.factors, layer.out);
     benchmark::DoNotOptimize(parts.value.mutable_data_ptr());
   }
   finish(state, layer);
 }
+
+void replay(benchmark::State& state) { gram_norms(state, /*with_sum=*/true); }
+
+void gram_only(benchmark::State& state) { gram_norms(state, /*with_sum=*/false); }
 
 void shapes(benchmark::internal::Benchmark* bench) {
   for (const auto& [units, rows] : {std::pair<int64_t, int64_t>{16, 100}, {4, 512}}) {

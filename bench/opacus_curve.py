@@ -4,7 +4,7 @@ so that the two loss curves differ by rounding alone. Prints a table in Markdown
     .venv/bin/python bench/opacus_curve.py --texts devset.csv --output bench/results/opacus_curve.json
 
 --texts: a CSV with a column ref (E2E), or one text a line; tokens are bytes. Equal noise: a third engine of ours with a generator
-of the same seed sees batches of no examples, so what it releases is our noise; Opacus is given these numbers in the place of its
+of the same seed sees batches of no examples, so it releases our noise alone; Opacus is given these numbers in the place of its
 own. Opacus needs position ids of shape [B,T] (fault H9); both get them.
 """
 
@@ -27,7 +27,7 @@ from opacus.optimizers import optimizer as opacus_optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import PrivacyEngine
-from ghostshard.data_loading import PoissonBatchSampler
+from ghostshard.loaders import PoissonBatchSampler
 from ghostshard.ghost.loss import token_losses
 
 IGNORED, END = -100, 0
@@ -104,7 +104,7 @@ def small_gpt2(setting: Setting):
 
 @contextmanager
 def noise_given(model: torch.nn.Module, source) -> Iterator[None]:
-    """Opacus' optimizer takes, parameter by parameter in its order, what source() says for the step."""
+    """Opacus' optimizer takes the noise of the step from source(), parameter by parameter in its order."""
     before, queue = opacus_optimizer._generate_noise, []
 
     def take(std, reference, **_):

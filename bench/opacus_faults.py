@@ -1,4 +1,4 @@
-"""One private step of Opacus' `ghost` and of ours in situations where Opacus 1.6 goes wrong or gives up, each against a
+"""One private step of Opacus' `ghost` and of ours in situations in which Opacus 1.6 goes wrong or gives up, each against a
 loop over examples in float64 that clips and adds up. Prints a table in Markdown and writes JSON: relative error of the
 released sum (below 1e-4 is right), or the error that was raised.
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests/python/ghost"))
 import oracle  # noqa: E402
 
 import ghostshard  # noqa: E402
-import ghostshard.ghost.module  # noqa: E402
+import ghostshard.ghost.wrappers  # noqa: E402
 import opacus  # noqa: E402
 
 CLIP = 0.1
@@ -150,7 +150,7 @@ def failed_backward(model, module, optimizer, criterion, batches, expected):
 
     def failing(self, *args, **kwargs):
         calls.append(1)
-        if len(calls) == 2 or isinstance(module, ghostshard.ghost.module.GhostModule):
+        if len(calls) == 2 or isinstance(module, ghostshard.ghost.wrappers.GhostModule):
             raise MemoryError
         return real(self, *args, **kwargs)
 
@@ -227,7 +227,7 @@ SCENARIOS = [
 def said(scenario, engine_class):
     try:
         return scenario.run(engine_class)
-    except Exception as error:  # what the engine says is the result
+    except Exception as error:  # the error is the result
         return f"{type(error).__name__}: {str(error).splitlines()[0][:90]}"
 
 

@@ -1,11 +1,11 @@
 """Training steps from Python, several engines in turn, each kept ready in its own processes: GhostShard's ghost_fsdp,
 PyTorch's FSDP2 without privacy, Opacus' ghost_fsdp, Opacus' ghost with the model whole on every rank. One step of each,
-again and again, in an order that changes, so that whatever else the machine does hits all alike. Prints a table and
+again and again, in an order that changes, so that other load on the machine hits all alike. Prints a table and
 writes JSON. Ratios are medians over rounds; "/fsdp2" of 0.97 means 3 % slower than without privacy. With
---largest-batch the texts on a rank grow instead, until a process takes more memory than that.
+--largest-batch MIB the texts on a rank grow instead, until a process takes more memory than MIB.
 
 With --device cuda every rank has a GPU of its own (one rank by default), all engines' processes share it, and peak
-memory is what PyTorch's allocator of the device had given out.
+memory is that of PyTorch's allocator of the device.
 
     .venv/bin/python bench/peers.py --output bench/results/peers.json
     GHOSTSHARD_MODULES=build/cuda/python .venv/bin/python bench/peers.py --device cuda --shapes 124M_T1024 --texts 8
@@ -25,7 +25,7 @@ ENGINES = ["fsdp2", "fsdp2_accumulate", "ghostshard", "ghostshard_accumulate", "
 ON_REQUEST = ["ghostshard_two_passes"]
 COLUMNS = ("seconds", "processor_seconds", "peak_memory_mib", "loopback_mb", "all_gather_mb", "reduce_scatter_mb",
            "all_reduce_mb")
-GROWTH = 1.1  # of the batch from step to step, where the largest is looked for
+GROWTH = 1.1  # of the batch from step to step, in the search for the largest
 
 
 class PythonEngine(Engine):

@@ -1,6 +1,6 @@
 """Training steps of several engines in turn, each kept ready in its own processes: private and plain steps of
 GhostShard, and PyTorch's FSDP2 without privacy. One step of each, again and again, in an order that changes, so that
-whatever else the machine does hits all alike. Prints a table and writes JSON.
+other load on the machine hits all alike. Prints a table and writes JSON.
 
     .venv/bin/python bench/step_peers.py --output bench/results/step_peers.json
 """
@@ -57,7 +57,7 @@ class Engine:
                                                stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL))
 
     def step(self, word):
-        with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer either
+        with contextlib.suppress(BrokenPipeError):  # its process has ended: there is no answer either
             self.ranks[0].stdin.write(word + "\n")
             self.ranks[0].stdin.flush()
         answer = self.ranks[0].stdout.readline().split()
@@ -109,7 +109,7 @@ def compare(name, shape, microbatches, ranks, repeats, binary, names):
 
 
 def new_report(device=None):
-    """device: what was measured on, where that is not this CPU."""
+    """device: the device that was measured, if it is not this CPU."""
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
     device = device or f"CPU, {os.cpu_count()} cores, {platform.machine()}"
     return {"device": device, "commit": commit.stdout.strip(),

@@ -1,7 +1,7 @@
-// ghostshard._native.accountant: the accountant for Python. Names and types only; what the classes that users see are
-// made of is in bindings/python/ghostshard/accountants.py.
+// ghostshard._native.accountant: the accountant for Python. Names and types only; the classes that users see are in
+// bindings/python/ghostshard/accountants.py.
 //
-// A history is what Opacus calls one: a list of (noise_multiplier, sampling_rate, steps). std::invalid_argument
+// A history is Opacus' history: a list of (noise_multiplier, sampling_rate, steps). std::invalid_argument
 // becomes ValueError. Nothing here touches Python objects while it computes, so the interpreter lock is released.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -14,8 +14,8 @@
 
 #include "accountant/accountant.h"
 #include "accountant/calibration.h"
-#include "accountant/engines/rdp.h"
 #include "accountant/ledger.h"
+#include "accountant/rdp_at_orders.h"
 #include "accountant/report.h"
 
 namespace py = pybind11;

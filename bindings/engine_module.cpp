@@ -1,5 +1,5 @@
-// ghostshard._native.engine: private steps on a PyTorch model. Names and types only; see dp/run/session.h for what each
-// call does, and bindings/python/ghostshard/ for what users see.
+// ghostshard._native.engine: private steps on a PyTorch model. Names and types only; dp/run/session.h describes each
+// call, and bindings/python/ghostshard/ holds the classes that users see.
 //
 // std::invalid_argument and TORCH_CHECK_VALUE become ValueError, std::logic_error and std::runtime_error RuntimeError.
 // The interpreter lock is released while C++ works.
@@ -74,7 +74,7 @@ std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, con
   return session;
 }
 
-// Where a ledger stands, as a checkpoint keeps it: JSON.
+// A ledger's position, in the form that a checkpoint keeps: JSON.
 std::string ledger_mark(const std::string& path) {
   const accountant::LedgerContents ledger = accountant::read_ledger(path);
   return to_json(LedgerMark{.header_hash = ledger.header_hash,
@@ -83,8 +83,8 @@ std::string ledger_mark(const std::string& path) {
       .dump();
 }
 
-// Header (JSON) and its hash, all that was charged as (noise_multiplier, sampling_rate, steps), and the attempts that
-// steps from `step` on come to (dp/run/resume.h). mark "": none.
+// The header (JSON) and its hash, all charges as (noise_multiplier, sampling_rate, steps), and the attempts of the
+// steps from `step` on (dp/run/resume.h). mark "": none.
 std::tuple<std::string, std::string, History, StepPairs> resume_ledger(const std::string& path, const std::string& mark,
                                                                        int64_t step) {
   const accountant::LedgerContents ledger = accountant::read_ledger(path);
@@ -135,7 +135,7 @@ void begin_packed(Session& session, const std::vector<int64_t>& extents, const s
 
 PYBIND11_MODULE(engine, module) {
   module.doc() = "Private steps on a PyTorch model (dp/run/session.h).";
-  // What was recorded is private data: a tape can be passed on and nothing else.
+  // Records are private data: Python can pass a tape on and nothing else.
   // NOLINTNEXTLINE(bugprone-unused-raii): it registers the type
   py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape")
       .def_property_readonly("in_second_pass", &Tape::in_second_pass);

@@ -1,5 +1,5 @@
-# CUDA, where it is asked for (preset cuda): the compiler, the architectures, and what device code is compiled with.
-# No GPU is needed to build; architectures newer than those listed are served by the last one's PTX.
+# CUDA for the preset cuda: the compiler, the architectures, and the flags of device code. The build needs no GPU;
+# devices newer than the listed architectures use the PTX of the last one.
 if(NOT CMAKE_CUDA_COMPILER)
   find_program(nvcc nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATH_SUFFIXES bin PATHS /usr/local/cuda/bin NO_CACHE)
   if(NOT nvcc)

@@ -3,19 +3,17 @@
     torchrun --nproc_per_node 2 examples/finetune_llama_lora.py --texts notes.txt --output run
 
 Only adapters are trained, so per-example gradients are small and any length is cheap. `wrap_model=False` returns a
-handle beside the model, which is used as ever and given back by `cleanup()`. Each line of the file is one example.
-Without --model a small Llama with random weights is trained on bytes, to see how things go together. Ranks train on
-GPUs where there is one for each (--device).
+handle beside the model: the model is used as before, and `cleanup()` gives it back as it was. Each line of the file is one
+example. Without --model a small Llama with random weights is trained on bytes, to see how things go together. Ranks train on
+GPUs if there is one for each (--device).
 """
-
-import argparse
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
-from ranks import add_device_option, meet
+from ranks import meet
 from safetensors.torch import save_file
+from texts import command_line, lines, padded
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -41,38 +39,13 @@ def encoded(texts: list[str], model: str | None, max_length: int) -> list[list[i
     return [tokenizer(text + tokenizer.eos_token)["input_ids"][:max_length] for text in texts]
 
 
-def padded(examples: list[list[int]]) -> dict[str, torch.Tensor]:
-    longest = max(map(len, examples))
-    ids = torch.zeros(len(examples), longest, dtype=torch.long)
-    labels = torch.full_like(ids, -100)
-    for row, tokens in enumerate(examples):
-        ids[row, : len(tokens)] = labels[row, : len(tokens)] = torch.tensor(tokens)
-    return {"input_ids": ids, "attention_mask": (labels != -100).long(), "labels": labels}
-
-
-def command_line() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=Path, required=True, help="UTF-8, one example a line")
-    parser.add_argument("--output", type=Path, required=True, help="a new folder")
-    parser.add_argument("--model", help="folder or name of a Llama-like model (default: a small one, untrained)")
-    parser.add_argument("--rank", type=int, default=8, help="of the adapters")
-    parser.add_argument("--epsilon", type=float, default=8.0)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=64, help="examples a step expects, over all ranks")
-    parser.add_argument("--clip-norm", type=float, default=0.1)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--max-length", type=int, default=128)
-    add_device_option(parser)
-    return parser
-
-
 def main() -> None:
-    parser = command_line()
+    parser = command_line(__doc__, model="Llama-like model", lr=2e-3, max_length=128)
+    parser.add_argument("--rank", type=int, default=8, help="rank of the adapters")
     args = parser.parse_args()
     device, mesh = meet(parser, args.device)
     first = dist.get_rank() == 0
-    texts = [line.strip() for line in args.texts.read_text(encoding="utf-8").splitlines() if line.strip()]
-    data = encoded(texts, args.model, args.max_length)
+    data = encoded(lines(args.texts), args.model, args.max_length)
     delta = default_delta(len(data))
     if first:
         args.output.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""How the examples begin: which device each rank trains on, and the ranks' meeting."""
+"""The start of each example: which device each rank trains on, and the group of all ranks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ghostshard import _native
 def add_device_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto",
-        help="cuda: each rank the GPU of its number on its host; auto: that where there is one for each and this build "
-        "of ghostshard has kernels for it, else the CPU",
+        help="cuda: each rank takes the GPU of its number on its host; auto: the same if there is one for each and this "
+        "build of ghostshard has kernels for it, otherwise the CPU",
     )  # fmt: skip
 
 
 def device_of_this_rank(wanted: str) -> torch.device:
-    """ValueError where a GPU is wanted and is not there for every rank of this host."""
+    """The CPU, or this rank's GPU. ValueError if GPUs are wanted, but this host has fewer than ranks, or no kernels for them."""
     if wanted == "cpu":
         return torch.device("cpu")
     ranks, found = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
@@ -40,7 +40,8 @@ def device_of_this_rank(wanted: str) -> torch.device:
 
 
 def meet(parser: argparse.ArgumentParser, wanted: str) -> tuple[torch.device, DeviceMesh]:
-    """The default group and the mesh of all ranks. Ends with a sentence where the device cannot be had."""
+    """Starts the default group; returns this rank's device and the mesh of all ranks. Exits with a sentence if there is no such
+    device."""
     try:
         device = device_of_this_rank(wanted)
     except ValueError as error:
@@ -48,5 +49,5 @@ def meet(parser: argparse.ArgumentParser, wanted: str) -> tuple[torch.device, De
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    # Said, not left to fully_shard: on a machine with a GPU that would take it.
+    # Explicit, because fully_shard by itself would take the GPU on a machine that has one.
     return device, init_device_mesh(device.type, (dist.get_world_size(),))

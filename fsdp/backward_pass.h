@@ -1,13 +1,13 @@
 // Which backward pass is running. A block that recomputes its activations runs a backward of its own inside the one
-// that the caller started; to whoever counts passes they are one.
+// that the caller started; code that counts passes must see both as one.
 #pragma once
 
 namespace ghostshard::fsdp {
 
-// The outermost pass under way on this thread: autograd's number of it, -1 outside of any.
+// Autograd's number of the outermost pass under way on this thread; -1 if there is none.
 int current_backward_pass();
 
-// While it lives, passes started on this thread belong to the one that runs now.
+// While this object lives, passes started on this thread belong to the pass that runs now.
 class NestedBackward {
  public:
   NestedBackward();

@@ -1,4 +1,4 @@
-// Manifests and folders; what stands in the ranks' files is in checkpoint_tensors.cpp.
+// Manifests and folders. fsdp/checkpoint/tensors.cpp reads and writes the ranks' files.
 #include "fsdp/checkpoint.h"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ void prune_checkpoints(const std::filesystem::path& folder, int64_t keep) {
   }
   std::sort(complete.begin(), complete.end());
   for (size_t i = 0; i + static_cast<size_t>(std::max<int64_t>(keep, 0)) < complete.size(); ++i) {
-    // Out of the way under another name first: half of a removed checkpoint must not look like one.
+    // Renamed first: half of a removed checkpoint must not look like a checkpoint.
     std::filesystem::path doomed = complete[i].second;
     doomed += kPartialMark;
     std::filesystem::rename(complete[i].second, doomed);

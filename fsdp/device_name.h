@@ -1,4 +1,4 @@
-// What a device calls itself, to stand beside what was measured on it.
+// The name of a device, to stand beside figures that were measured on it.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,7 +7,8 @@
 
 namespace ghostshard::fsdp {
 
-// Of the CPU the processor's name, of a CUDA device the driver's ("NVIDIA H100 80GB HBM3"). An index is given.
+// The processor's name for the CPU, the driver's name for a CUDA device ("NVIDIA H100 80GB HBM3"), which must have an
+// index.
 std::string device_name(at::Device device);
 
 }  // namespace ghostshard::fsdp

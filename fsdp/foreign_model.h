@@ -1,9 +1,9 @@
 // Parameters that somebody else stores, gathers and updates: PyTorch's fully_shard (FSDP2), DistributedDataParallel, or
-// a plain module. This class knows their names, shapes and which rank owns which rows; it holds no weights.
+// a plain module. This class knows names, shapes and which rank owns which rows; it holds no weights.
 //
 // Sharding is fully_shard's own: every parameter is cut along its first extent as torch.chunk cuts, ceil(rows/W) rows
-// to a rank, so that the last ranks may own fewer rows or none (ShardPlan::by_rows). What this rank owns of a group
-// lies in its plan's order, each parameter contiguous: the local tensor of the DTensor.
+// to a rank, so that the last ranks may own fewer rows or none (ShardPlan::by_rows). This rank's rows of a group lie in
+// the plan's order, each parameter contiguous, as in the DTensor's local tensor.
 #pragma once
 
 #include "fsdp/parameters.h"
@@ -15,8 +15,8 @@ class ForeignModel final : public GroupedParameters {
   // Throws std::invalid_argument as GroupedParameters does.
   ForeignModel(Mesh& mesh, std::vector<BlockSpec> blocks);
 
-  // The tensor its owner computes with, [shape] while it is gathered (its storage may be freed and filled again in
-  // between, as fully_shard does). Throws std::invalid_argument naming parameter and shapes.
+  // The tensor that its owner computes with, [shape] while it is gathered. (Its storage may be freed and filled again
+  // in between, as fully_shard does.) Throws std::invalid_argument naming parameter and shapes.
   void set_value(const Parameter& parameter, const at::Tensor& value);
 
  private:

@@ -3,12 +3,13 @@
 
 namespace ghostshard::fsdp {
 
-// For a program's first line: makes freed tensor memory fit the next tensor of the same size, and keeps it mapped.
+// Makes freed tensor memory fit the next tensor of the same size, and keeps it mapped. For a program's first line.
 //
-// Activations come and go every layer. glibc maps and unmaps each large one, paying for fresh zeroed pages; and its
-// aligned allocations ask for more than they keep, so that the hole a tensor leaves is too small for its like (a
-// step's peak then grows by what it allocates while it frees). Here alignment is done inside an ordinary allocation,
-// and the heap is never trimmed. Process-wide, for tensors allocated from now on; call it once, before threads start.
+// Activations come and go with every layer. glibc maps and unmaps each large one, and each time pays for fresh zeroed
+// pages. Its aligned allocations ask for more than they keep, so that the hole that a tensor leaves is too small for
+// the next tensor of that size (a step that allocates while it frees then has a higher peak). This function aligns
+// within an ordinary allocation and never trims the heap. Process-wide, for tensors allocated from now on; call it
+// once, before threads start.
 void reuse_host_memory();
 
 }  // namespace ghostshard::fsdp

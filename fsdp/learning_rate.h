@@ -1,7 +1,7 @@
-// How fast to learn at which step: a pure function of the step, so that a run that is resumed goes on as if it had
-// never stopped, and every rank knows the rate without a word.
+// The learning rate of each step. It is a pure function of the step, so that a resumed run goes on as if it had never
+// stopped, and every rank knows the rate without communication.
 //
-// With W warm-up steps out of T, peak p and floor m, the step number s (from 0) is done at
+// With W warm-up steps out of T, peak p and floor m, step s (from 0) has the rate
 //
 //   s < W:   p·(s+1)/(W+1)                     climbing, never 0
 //   s ≥ W:   constant  p
@@ -20,10 +20,10 @@ enum class ScheduleShape { kConstant, kLinear, kCosine };
 
 struct LearningRateSchedule {
   double peak = 1e-3;  // > 0, finite
-  int64_t steps = 1;   // T of the whole run, ≥ 1; those done before a resume included
+  int64_t steps = 1;   // T of the whole run, ≥ 1; includes the steps before a resume
   ScheduleShape shape = ScheduleShape::kConstant;
   int64_t warmup_steps = 0;  // W, 0 ≤ W < T
-  double minimum = 0.0;      // m, 0 ≤ m ≤ peak; 0 where the shape is constant
+  double minimum = 0.0;      // m, 0 ≤ m ≤ peak; 0 if the shape is constant
 
   // Throws std::invalid_argument: the rule and the value.
   void check() const;

@@ -19,13 +19,13 @@ int64_t pieces_of(int64_t bytes) { return (bytes + kPiece - 1) / kPiece * kPiece
 
 class Range {
  public:
-  // Never destroyed: tensors may outlive whatever is destroyed at exit.
+  // Never destroyed: tensors may outlive the objects that are destroyed at exit.
   static Range& get() {
     static Range* const range = new Range;
     return *range;
   }
 
-  // nullptr where the range is full or was not to be had.
+  // nullptr if the range is full or could not be reserved.
   void* take(int64_t bytes) {
     const std::lock_guard lock(mutex_);
     if (base_ == nullptr) return nullptr;
@@ -36,7 +36,8 @@ class Range {
         places_.give_back(first, bytes);
         return nullptr;
       }
-      madvise(base_ + usable_, static_cast<size_t>(first + bytes - usable_), MADV_HUGEPAGE);  // a wish
+      madvise(base_ + usable_, static_cast<size_t>(first + bytes - usable_),
+              MADV_HUGEPAGE);  // a request: failure is harmless
       usable_ = first + bytes;
     }
     return base_ + first;
@@ -68,7 +69,7 @@ class Range {
 
  private:
   Range() : places_(0) {
-    // Addresses alone: as many as there is memory. What is used is made accessible when it is.
+    // Reserves addresses only, as many as there is memory. take() makes a place accessible before its first use.
     const int64_t memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / kPiece * kPiece;
     void* const start =
         mmap(nullptr, static_cast<size_t>(memory), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -84,7 +85,7 @@ class Range {
   Places places_;
 };
 
-// Undefined where the range has no place.
+// Undefined if the range has no place.
 at::Tensor from_range(at::IntArrayRef sizes, const at::TensorOptions& options, int64_t bytes) {
   const int64_t taken = pieces_of(bytes);
   void* const memory = Range::get().take(taken);

@@ -1,10 +1,11 @@
 // Memory for the large tensors that come and go with every microbatch: logits, held gradients, messages.
 //
-// A heap maps such blocks anew each time and gives them back, so that every use pays for fresh pages, which costs more
-// than what is computed on them. Here they come from one range of addresses whose pages stay: the lowest place that
-// fits, and what is given back is joined with its neighbours. The range holds no more than was in use at once (and
-// holes between), takes huge pages where the system lends them, and idle pages go back on request: from Python before
-// each forward, whose activations need the memory that a backward's messages took.
+// A heap maps such tensors anew each time and unmaps them again. Every use then pays for fresh pages, which costs more
+// than the computation on them. Here such tensors come from one range of addresses whose pages stay. A tensor takes the
+// lowest place that fits, and a place that is given back is joined with its neighbours. The range holds the most that
+// was in use at once and the holes between, and takes huge pages if the system lends them. Idle pages go back to the
+// system on request: Python requests it before each forward, whose activations need the memory of a backward's
+// messages.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,20 +14,20 @@
 
 namespace ghostshard::fsdp {
 
-// For messages: float32 [elements], contiguous, of any values or of zeros. On a device they come from LibTorch's
-// allocator, which hands what was given back to the next of the same size. std::bad_alloc where there is no memory.
+// For messages: float32 [elements], contiguous; mapped_message leaves the values undefined. On a device LibTorch's
+// allocator serves them, which reuses freed memory for the next tensor of the same size. std::bad_alloc if there is no
+// memory.
 at::Tensor mapped_message(int64_t elements, at::Device device = at::kCPU);
 at::Tensor mapped_zeros(int64_t elements, at::Device device = at::kCPU);
 
-// As at::empty; from the range where a heap would map it (glibc: from 32 MiB on), on a CPU.
+// As at::empty. On a CPU the tensor comes from the range if a heap would map it (glibc: from 32 MiB on).
 at::Tensor mapped_empty(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-// Whether idle pages stay (they do at first). Where not, messages give their own back at once and mapped_empty
-// leaves memory to the heap: for programs whose heap keeps what is freed (fsdp/host_memory.h), which idle pages would
-// add to.
+// Whether idle pages stay (they do at first). If not, messages give their pages back at once and mapped_empty uses the
+// heap. For programs whose heap keeps freed memory (fsdp/host_memory.h): idle pages would come on top of it.
 void keep_idle_memory(bool keep);
 
-// Pages that no tensor uses go back to the system; the next use pays for fresh ones.
+// Gives pages that no tensor uses back to the system; the next use pays for fresh ones.
 void give_back_idle_memory();
 
 }  // namespace ghostshard::fsdp

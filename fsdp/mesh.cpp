@@ -8,19 +8,14 @@
 #include <cstdlib>
 #include <optional>
 #include <stdexcept>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "fsdp/communication/communicator_mesh.h"
 #include "fsdp/communication/device_backend.h"
-#include "fsdp/communication/device_communicator.h"
-#include "fsdp/communication/failure_channel.h"
-#include "fsdp/communication/gloo_communicator.h"
+#include "fsdp/communication/lone_communicator.h"
+#include "fsdp/communication/rank_mesh.h"
 
 namespace ghostshard::fsdp {
 namespace {
-
-// A rank that gives up must not wait long for a store that does not answer.
-constexpr auto kAnnouncementTimeout = std::chrono::seconds(5);
 
 std::optional<std::string> environment(const char* name) {
   const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here sets variables
@@ -45,8 +40,8 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
 }
 
-// The address that peers can reach this host by: the one its packets to the store carry. Nothing is sent. Empty where
-// the system cannot tell; then Gloo goes by the host's name.
+// The address by which peers can reach this host: the one that its packets to the store carry. Nothing is sent. Empty
+// if the system cannot tell; then Gloo looks up the host's name.
 std::string address_towards(const std::string& host, int port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_DGRAM;
@@ -77,123 +72,12 @@ MeshShape shape_for(int64_t world_size, const std::optional<MeshShape>& wanted) 
   return *wanted;
 }
 
-class SingleMesh final : public Mesh {
+class SingleMesh final : public CommunicatorMesh {
  public:
-  explicit SingleMesh(at::Device on) : Mesh(0, {}, on), communicator_(make_lone_communicator(on)) {}
-  Communicator& gather() override { return *communicator_; }
-  Communicator& reduce() override { return *communicator_; }
-  Communicator& replicate() override { return *communicator_; }
-  Communicator& model() override { return *communicator_; }
-  Communicator& control() override { return *control_; }
-  void announce_failure(const std::string&) noexcept override {}
-  void watch_failures(std::function<void(const std::string&)>) override {}
-
- private:
-  std::unique_ptr<Communicator> communicator_, control_ = make_lone_communicator();
-};
-
-struct Rendezvous {
-  std::string address;
-  uint16_t port = 0;
-  int64_t rank = 0;
-  MeshShape shape;
-  bool serve_store = false;
-  bool loopback = false;
-  std::string local_address;  // by which this host reaches the store; empty where unknown
-  std::string prefix;         // keeps the keys of a restarted run apart from those of the run before it
-  std::chrono::milliseconds timeout{};
-  at::Device device = at::kCPU;
-};
-
-// Gloo for the host's tensors, the device's backend for those of a device.
-class RankMesh final : public Mesh {
- public:
-  explicit RankMesh(const Rendezvous& where)
-      : Mesh(where.rank, where.shape, where.device), watch_(std::make_shared<CollectiveWatch>(where.timeout)) {
-    const std::string self = "rank " + std::to_string(rank()) + " of " + std::to_string(world_size());
-    const std::string place = where.address + ":" + std::to_string(where.port);
-    const auto seconds = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(where.timeout).count());
-    try {
-      store_ = connect_store(where, where.serve_store);
-      const auto own_connection = connect_store(where, false);
-      own_connection->setTimeout(kAnnouncementTimeout);
-      failure_ = std::make_unique<FailureChannel>(c10::make_intrusive<c10d::PrefixStore>(where.prefix, own_connection),
-                                                  where.rank);
-    } catch (const std::exception& error) {
-      throw std::runtime_error(self + " could not join the store at " + place + " within " + seconds +
-                               " s: " + reason_of(error));
-    }
-    // line: which of the parallel lines of an axis this rank stands on.
-    const auto communicator = [&](const std::string& name, int64_t line, int64_t place_on_line, int64_t size,
-                                  at::Device on) {
-      if (size == 1) return make_lone_communicator(on);
-      const std::string keys = where.prefix + "/" + name + "/" + std::to_string(line);
-      auto own_keys = c10::make_intrusive<c10d::PrefixStore>(keys, store_);
-      try {
-        if (!on.is_cpu()) {
-          return make_device_communicator({.backend = make_device_backend({.store = std::move(own_keys),
-                                                                           .rank = place_on_line,
-                                                                           .size = size,
-                                                                           .timeout = where.timeout,
-                                                                           .high_priority = name == "gather"},
-                                                                          on),
-                                           .name = name,
-                                           .device = on,
-                                           .watch = watch_});
-        }
-        return make_gloo_communicator({.store = std::move(own_keys),
-                                       .name = name,
-                                       .rank = place_on_line,
-                                       .size = size,
-                                       .loopback = where.loopback,
-                                       .local_address = where.local_address,
-                                       .timeout = where.timeout});
-      } catch (const std::exception& error) {
-        throw std::runtime_error(self + " could not connect communicator '" + name + "' with every other rank within " +
-                                 seconds + " s (store at " + place + "): " + reason_of(error));
-      }
-    };
-    const MeshShape& s = shape();
-    const int64_t shard_line = replica() * s.model + model_rank();
-    // Host memory first: whoever is missing is missed by a rank that can still say so.
-    control_ = communicator("control", 0, rank(), world_size(), at::kCPU);
-    gather_ = communicator("gather", shard_line, shard_rank(), s.shard, device());
-    reduce_ = communicator("reduce", shard_line, shard_rank(), s.shard, device());
-    replicate_ = communicator("replicate", shard_rank() * s.model + model_rank(), replica(), s.replicate, device());
-    model_ = communicator("model", data_rank(), model_rank(), s.model, device());
+  explicit SingleMesh(at::Device on) : CommunicatorMesh(0, {}, on) {
+    for (auto* communicator : {&gather_, &reduce_, &replicate_, &model_}) *communicator = make_lone_communicator(on);
+    control_ = make_lone_communicator();
   }
-
-  Communicator& gather() override { return *gather_; }
-  Communicator& reduce() override { return *reduce_; }
-  Communicator& replicate() override { return *replicate_; }
-  Communicator& model() override { return *model_; }
-  Communicator& control() override { return *control_; }
-  void announce_failure(const std::string& message) noexcept override { failure_->announce(message); }
-  void watch_failures(std::function<void(const std::string&)> on_failure) override {
-    failure_->watch(on_failure);
-    if (device().is_cpu()) return;
-    watch_->start([this, on_failure = std::move(on_failure)](const std::string& sentence) {
-      announce_failure(sentence);
-      on_failure("rank " + std::to_string(rank()) + ": " + sentence);
-    });
-  }
-
- private:
-  static c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& where, bool serve) {
-    c10d::TCPStoreOptions options;
-    options.port = where.port;
-    options.isServer = serve;
-    options.multiTenant = true;
-    options.waitWorkers = false;  // connecting the communicators waits for every rank anyway
-    options.timeout = where.timeout;
-    return c10::make_intrusive<c10d::TCPStore>(where.address, options);
-  }
-
-  // Destroyed from the bottom up: the communicators, the watching thread, then the store that they use.
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::unique_ptr<FailureChannel> failure_;
-  std::shared_ptr<CollectiveWatch> watch_;
-  std::unique_ptr<Communicator> gather_, reduce_, replicate_, model_, control_;
 };
 
 }  // namespace
@@ -238,15 +122,15 @@ std::unique_ptr<Mesh> Mesh::connect(const std::string& address, int port, int64_
   require(timeout.count() > 0, "timeout must be positive", timeout.count());
   const MeshShape checked = shape_for(world_size, shape);
   if (world_size == 1) return single();
-  return std::make_unique<RankMesh>(Rendezvous{.address = address,
-                                               .port = static_cast<uint16_t>(port),
-                                               .rank = rank,
-                                               .shape = checked,
-                                               .serve_store = serve_store,
-                                               .loopback = is_loopback(address),
-                                               .local_address = address_towards(address, port),
-                                               .prefix = "ghostshard/0",
-                                               .timeout = timeout});
+  return make_rank_mesh(Rendezvous{.address = address,
+                                   .port = static_cast<uint16_t>(port),
+                                   .rank = rank,
+                                   .shape = checked,
+                                   .serve_store = serve_store,
+                                   .loopback = is_loopback(address),
+                                   .local_address = address_towards(address, port),
+                                   .prefix = "ghostshard/0",
+                                   .timeout = timeout});
 }
 
 std::unique_ptr<Mesh> Mesh::from_environment(std::chrono::seconds timeout, const std::optional<MeshShape>& shape,
@@ -274,17 +158,16 @@ std::unique_ptr<Mesh> Mesh::from_environment(std::chrono::seconds timeout, const
   // As torch.distributed's env:// rendezvous reads it.
   const bool agent_serves = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
   const bool one_host = environment("LOCAL_WORLD_SIZE").value_or("") == std::to_string(world_size);
-  return std::make_unique<RankMesh>(
-      Rendezvous{.address = *address,
-                 .port = static_cast<uint16_t>(port),
-                 .rank = rank,
-                 .shape = checked,
-                 .serve_store = !agent_serves && rank == 0,
-                 .loopback = one_host || is_loopback(*address),
-                 .local_address = address_towards(*address, static_cast<int>(port)),
-                 .prefix = "ghostshard/" + environment("TORCHELASTIC_RESTART_COUNT").value_or("0"),
-                 .timeout = timeout,
-                 .device = device});
+  return make_rank_mesh(Rendezvous{.address = *address,
+                                   .port = static_cast<uint16_t>(port),
+                                   .rank = rank,
+                                   .shape = checked,
+                                   .serve_store = !agent_serves && rank == 0,
+                                   .loopback = one_host || is_loopback(*address),
+                                   .local_address = address_towards(*address, static_cast<int>(port)),
+                                   .prefix = "ghostshard/" + environment("TORCHELASTIC_RESTART_COUNT").value_or("0"),
+                                   .timeout = timeout,
+                                   .device = device});
 }
 
 }  // namespace ghostshard::fsdp

@@ -1,5 +1,5 @@
-// Seen as [chunks, ranks, piece], with one chunk for each section of each index before the cut extent, every rank's
-// part is [chunks, piece]: one view serves slicing, joining and counting.
+// A whole tensor is viewed as [chunks, ranks, piece], with one chunk for each section of each index before the cut
+// extent. Every rank's part is then [chunks, piece]: one view serves slicing, joining and counting.
 #include "fsdp/model_split.h"
 
 #include <algorithm>

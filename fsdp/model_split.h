@@ -30,9 +30,9 @@ struct ElementRun {
 // sections × ranks divide it.
 std::vector<int64_t> part_shape(const std::string& name, const std::vector<int64_t>& whole, const ModelSplit& split,
                                 int64_t ranks);
-// A view of that rank's part of a whole tensor where possible, else a copy.
+// That rank's part of a whole tensor: a view if possible, else a copy.
 at::Tensor part_of(const at::Tensor& whole, const ModelSplit& split, int64_t ranks, int64_t rank);
-// parts [ranks · elements of a part], in rank order → the whole, as a copy.
+// The whole tensor, as a copy, from parts [ranks · elements of a part] in rank order.
 at::Tensor join_parts(const at::Tensor& parts, const std::vector<int64_t>& whole, const ModelSplit& split,
                       int64_t ranks);
 // Where the elements [first, first + count) of a rank's part lie in the whole, in rising order.

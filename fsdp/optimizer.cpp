@@ -64,7 +64,8 @@ class OwnedSlices {
   std::vector<Place> places_;
 };
 
-// What every optimizer does around its rule: check, keep peers' gathers and autograd away, apply to both halves.
+// The part of every optimizer around its rule: checks, waits for peers' gathers, keeps autograd away, applies the rule
+// to both halves.
 class ShardOptimizer : public Optimizer {
  public:
   ShardOptimizer(ShardedModel& model, double weight_decay, StatesAt states) : model_(model) {

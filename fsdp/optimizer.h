@@ -1,6 +1,6 @@
-// Optimizers on this rank's shards, by torch's fused kernels in place. They see flat slices only and never touch
-// padding. Weight decay applies to parameters with two or more extents only (not to biases and norms), as GPT-2 is
-// trained.
+// Optimizers on this rank's shards, in place, by torch's fused kernels. They see only flat slices and never touch
+// padding. Weight decay applies only to parameters with two or more extents (not to biases and norms), as in the
+// training of GPT-2.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,8 +15,8 @@
 
 namespace ghostshard::fsdp {
 
-// What a checkpoint keeps of an optimizer (fsdp/checkpoint.h): its rule's name, how many steps it has taken, and its
-// flat slices, laid out like the model's shards.
+// The state of an optimizer that a checkpoint keeps (fsdp/checkpoint.h): its rule's name, how many steps it has taken,
+// and its flat slices, laid out like the model's shards.
 class OptimizerState {
  public:
   struct Slices {
@@ -30,11 +30,11 @@ class OptimizerState {
   virtual std::vector<Slices> slices() = 0;
 };
 
-// Where an optimizer's own slices are, and its rule is computed.
+// Where an optimizer's own slices are, and where its rule is computed.
 //   kWithModel  on the model's device
-//   kHost       in host memory: a step brings gradient and weights there in pieces and weights back (12 bytes an
+//   kHost       in host memory: a step copies gradient and weights to the host in pieces and weights back (12 bytes an
 //               element, while the piece before is computed), and the device keeps no moments (8 bytes an element with
-//               AdamW). The same as kWithModel for a model that is on the CPU.
+//               AdamW). The same as kWithModel if the model is on the CPU.
 enum class StatesAt { kWithModel, kHost };
 
 class Optimizer : public OptimizerState {
@@ -53,7 +53,8 @@ struct SgdOptions {
 std::unique_ptr<Optimizer> make_sgd(ShardedModel& model, const SgdOptions& options,
                                     StatesAt states = StatesAt::kWithModel);
 
-// Decoupled weight decay (Loshchilov & Hutter, arXiv:1711.05101), torch.optim.AdamW's update rule and epsilon place.
+// Decoupled weight decay (Loshchilov & Hutter, arXiv:1711.05101), with the update rule of torch.optim.AdamW and epsilon
+// in its place there.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;

@@ -1,13 +1,14 @@
-// The parameters of a model, grouped as they are gathered and reduced: what they are called, how they are shaped, where
-// their elements lie and which rank owns which. Who stores them is another matter: fsdp/sharded_model.h is our own
-// engine; fsdp/foreign_model.h describes what somebody else shards (PyTorch's fully_shard) or does not shard at all.
+// The parameters of a model, grouped as they are gathered and reduced: their names, their shapes, where their elements
+// lie and which rank owns which. Two classes derive from it: fsdp/sharded_model.h stores the parameters itself;
+// fsdp/foreign_model.h describes parameters that somebody else shards (PyTorch's fully_shard) or does not shard at all.
 //
 // A *block* (a transformer layer, an embedding) is gathered and released as a whole. Its parameters form up to two flat
 // groups, trainable and frozen, each with a ShardPlan.
 //
 // On a mesh with a model axis a parameter may be cut (fsdp/model_split.h): then shape(), numel(), value() and the plan
-// are of this rank's part, and all ranks' parts have one shape. What is not cut is the same on every model rank, and
-// stays so as long as every rank computes the same bits from it: model peers must be machines of one kind.
+// are of this rank's part, and all ranks' parts have one shape. A parameter that is not cut is the same on every model
+// rank, and stays the same as long as every rank computes the same bits from it: model peers must be machines of one
+// kind.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -51,7 +52,7 @@ class Parameter {
   int64_t numel() const;
   const std::vector<int64_t>& whole_shape() const { return whole_shape_; }
   int64_t whole_numel() const;
-  // Its elements are dealt out over the model axis, rather than the same on every model rank.
+  // True if its elements are dealt out over the model axis, false if they are the same on every model rank.
   bool cut() const { return shape_ != whole_shape_; }
   const ModelSplit& split() const { return split_; }
   // Where the elements [first, first + count) of this rank's part lie in the whole parameter.
@@ -60,8 +61,8 @@ class Parameter {
   int64_t block() const { return block_; }
   const FlatGroup& group() const { return *group_; }
   int64_t offset() const { return offset_; }  // of the first element within the group's flat buffer
-  // [shape], whole, in the model's compute dtype. Throws std::logic_error naming the parameter if it is not there now
-  // (its block is not gathered).
+  // [shape], whole, in the model's compute dtype. Throws std::logic_error naming the parameter unless its block is
+  // gathered now.
   at::Tensor value() const;
 
  private:
@@ -77,7 +78,7 @@ class Parameter {
   const GroupedParameters* model_ = nullptr;
 };
 
-// One flat buffer's worth of parameters of one block, all trainable or all frozen.
+// The parameters of one block that share a flat buffer, all trainable or all frozen.
 class FlatGroup {
  public:
   int64_t index() const { return index_; }  // among all groups of the model
@@ -86,7 +87,7 @@ class FlatGroup {
   const ShardPlan& plan() const { return plan_; }                             // over the shard axis
   std::vector<OwnedRange> owned() const { return plan_.owned(shard_rank_); }  // by this rank; the same on all replicas
   const std::vector<const Parameter*>& parameters() const { return parameters_; }  // in the plan's order
-  // float32 [shard_size], this rank's master weights; undefined where somebody else stores them.
+  // float32 [shard_size], this rank's master weights; undefined if somebody else stores them.
   at::Tensor shard() const { return shard_; }
 
  private:
@@ -107,7 +108,7 @@ class GroupedParameters {
   GroupedParameters& operator=(const GroupedParameters&) = delete;
 
   Mesh& mesh() const { return mesh_; }
-  // Of weights, gradients, optimizer states and everything that is recorded and drawn for them: the mesh's.
+  // The mesh's: of weights, gradients, optimizer states and everything that is recorded and drawn for them.
   at::Device device() const { return mesh_.device(); }
   int64_t block_count() const { return static_cast<int64_t>(blocks_.size()); }
   int64_t parameter_count() const;                            // elements of whole parameters, trainable and frozen
@@ -119,7 +120,7 @@ class GroupedParameters {
 
  protected:
   using Planner = std::function<ShardPlan(const std::vector<const Parameter*>&, int64_t world_size)>;
-  // Throws std::invalid_argument for a name used twice, a shape without elements, a cut that does not come out even.
+  // Throws std::invalid_argument for a name used twice, a shape without elements, or a cut that leaves a remainder.
   GroupedParameters(Mesh& mesh, std::vector<BlockSpec> blocks, const Planner& plan);
   const std::vector<BlockSpec>& blocks() const { return blocks_; }
   void allocate_shards();

@@ -2,8 +2,10 @@
 
 #include <stdexcept>
 
+#include "fsdp/communication/communicator_mesh.h"
 #include "fsdp/communication/device_communicator.h"
 #include "fsdp/communication/gloo_communicator.h"
+#include "fsdp/communication/lone_communicator.h"
 
 namespace ghostshard::fsdp {
 namespace {
@@ -20,27 +22,19 @@ std::unique_ptr<Communicator> over(const char* name, const std::string& group, i
   return communicator;
 }
 
-class ProcessGroupMesh final : public Mesh {
+class ProcessGroupMesh final : public CommunicatorMesh {
  public:
-  ProcessGroupMesh(const MeshShape& mesh_shape, int64_t mesh_rank, const ProcessGroups& groups, at::Device on)
-      : Mesh(mesh_rank, mesh_shape, on),
-        control_(over("control", groups.control, mesh_rank, world_size(), at::kCPU)),
-        reduce_(over("reduce", groups.reduce, shard_rank(), mesh_shape.shard, on)),
-        replicate_(over("replicate", groups.replicate, replica(), mesh_shape.replicate, on)),
-        model_(over("model", groups.model, model_rank(), mesh_shape.model, on)) {}
+  ProcessGroupMesh(const MeshShape& shape, int64_t rank, const ProcessGroups& groups, at::Device on)
+      : CommunicatorMesh(rank, shape, on) {
+    control_ = over("control", groups.control, rank, world_size(), at::kCPU);
+    reduce_ = over("reduce", groups.reduce, shard_rank(), shape.shard, on);
+    replicate_ = over("replicate", groups.replicate, replica(), shape.replicate, on);
+    model_ = over("model", groups.model, model_rank(), shape.model, on);
+  }
 
   Communicator& gather() override {
     throw std::logic_error("this mesh does not gather weights: they belong to somebody else");
   }
-  Communicator& reduce() override { return *reduce_; }
-  Communicator& replicate() override { return *replicate_; }
-  Communicator& model() override { return *model_; }
-  Communicator& control() override { return *control_; }
-  void announce_failure(const std::string&) noexcept override {}
-  void watch_failures(std::function<void(const std::string&)>) override {}
-
- private:
-  std::unique_ptr<Communicator> control_, reduce_, replicate_, model_;
 };
 
 }  // namespace

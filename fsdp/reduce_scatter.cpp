@@ -34,8 +34,8 @@ void check_flat(const at::Tensor& tensor, int64_t elements, at::Device device, c
   }
 }
 
-// own[i] += slices[0][i], then slices[1][i], …: each element's order is fixed. In host memory in pieces that stay in
-// the cache, so that own is read and written once.
+// own[i] += slices[0][i], then slices[1][i], and so on: each element's order is fixed. Host memory is summed in pieces
+// that stay in the cache, so that own is read and written once.
 void add_in_order(at::Tensor own, const std::vector<at::Tensor>& slices) {
   if (!own.device().is_cpu()) {
     for (const at::Tensor& slice : slices) own.add_(slice);
@@ -55,7 +55,7 @@ void add_in_order(at::Tensor own, const std::vector<at::Tensor>& slices) {
   });
 }
 
-// [flat_size]: every rank's shard, one after the other. Zeros between the shards' ends travel too.
+// [flat_size]: every rank's shard, one after the other. Zeros after a short shard are sent too.
 at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer) {
   at::Tensor packed = mapped_zeros(plan.flat_size(), buffer.device());
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
@@ -180,7 +180,8 @@ void ReduceScatter::finish(const FlatGroup& group, at::Tensor own) {
 
 void ReduceScatter::forget() {
   if (!in_flight_.empty() && model_.mesh().shape().shard > 1) {
-    throw std::logic_error("reduce: a step failed while its sums travelled between ranks: they cannot go on together");
+    throw std::logic_error(
+        "reduce: a step failed while its messages were in flight between ranks, so the ranks cannot go on together");
   }
   in_flight_.clear();
 }

@@ -11,10 +11,10 @@
 
 namespace ghostshard::fsdp {
 
-// Memory-mapped and checked on opening: header length (at most 100 MB) and JSON, names used once, dtypes, shapes
-// against offsets, data without overlaps or gaps up to the end of the file. Throws std::invalid_argument: the path,
-// what must hold, what was found; also for a path that is no file; std::runtime_error with the system's reason if the
-// file cannot be read.
+// A file that is memory-mapped, and checked when it is opened: header length (at most 100 MB) and JSON, names used
+// once, dtypes, shapes against offsets, data without overlaps or gaps up to the end of the file. Throws
+// std::invalid_argument with the path, the rule and the value found, also for a path that is no file;
+// std::runtime_error with the system's reason if the file cannot be read.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -23,9 +23,9 @@ class SafetensorsFile {
 
   std::vector<std::string> names() const;  // in order of data offsets
   bool contains(const std::string& name) const;
-  // A view of the mapped memory, read-only by contract (writing to it ends the process); it keeps the mapping alive.
-  // A copy where the file did not align the data to its type. F32 F16 BF16 F64 I64 I32 I16 I8 U8 BOOL.
-  // Throws std::invalid_argument naming path and tensor if it is not there.
+  // A view of the mapped memory, read-only by contract (writing to it ends the process), which keeps the mapping alive;
+  // a copy if the file did not align the data to its type. F32 F16 BF16 F64 I64 I32 I16 I8 U8 BOOL. Throws
+  // std::invalid_argument naming path and tensor if it is not there.
   at::Tensor tensor(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const;
 
@@ -39,9 +39,9 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-// Writes to path + ".partial", fsyncs, renames: a crash leaves the old file or the new one. Contiguous CPU tensors, in
-// the order given. Throws std::invalid_argument for a tensor that cannot be written (dtype, layout, a name used twice),
-// std::runtime_error naming the path and the system's reason.
+// Writes contiguous CPU tensors in the order given, durably (fsdp/durable_file.h): a crash leaves the old file or the
+// new one. Throws std::invalid_argument for a tensor that cannot be written (dtype, layout, a name used twice),
+// std::runtime_error with the path and the system's reason.
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 

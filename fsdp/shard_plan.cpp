@@ -1,8 +1,9 @@
 // For a given shard size the planner puts every tensor at the first place where no shard boundary cuts a granule. A
-// tensor that ends earlier leaves every place to the tensors after it that one ending later would, so this greedy walk
-// is exact: it finds a layout if there is one for this order. What remains is to search the shard size. Being feasible
-// is not monotone in it (a tensor over three or more shards needs a size that is a multiple of its granule), so sizes
-// are tried upwards from the lower bound, but only those that are multiples of what the long tensors force.
+// tensor that ends earlier leaves the tensors after it every place that one ending later would leave them, so this
+// greedy walk is exact: it finds a layout if there is one for this order. The shard size remains to be searched.
+// Feasibility is not monotone in it (a tensor over three or more shards needs a size that is a multiple of its
+// granule), so sizes are tried upwards from the lower bound, but only multiples of the size that the long tensors
+// force.
 #include "fsdp/shard_plan.h"
 
 #include <algorithm>
@@ -41,12 +42,12 @@ bool fits(const Extent& tensor, int64_t offset, int64_t size) {
 // The first offset ≥ start where the tensor fits, or kNowhere if this shard size has none.
 int64_t first_fit(const Extent& tensor, int64_t start, int64_t size) {
   if (fits(tensor, start, size)) return start;
-  // Cut where the next boundary falls between two granules, …
+  // Either cut the tensor where the next boundary falls between two granules.
   const int64_t boundary = (start / size + 1) * size;
   const int64_t cut_here = start + (boundary - start) % tensor.granule;
   if (fits(tensor, cut_here, size)) return cut_here;
-  // … or begin with the next shard, or within it as far left as the boundary after that allows. Moving further right
-  // only makes the part after a boundary longer, and every later shard looks like this one.
+  // Or begin with the next shard, or within it as far left as the boundary after that allows. Moving further right only
+  // makes the part after a boundary longer, and every later shard looks like this one.
   if (fits(tensor, boundary, size)) return boundary;
   const int64_t cut_next = boundary + size % tensor.granule;
   return fits(tensor, cut_next, size) ? cut_next : kNowhere;
@@ -67,13 +68,13 @@ bool lay_out(const std::vector<Extent>& tensors, int64_t size, int64_t world_siz
   return true;
 }
 
-// Tensors longer than two shards always hold a whole shard, whose size must then be a multiple of their granule. As the
-// size grows fewer tensors are that long: the sizes worth trying, in rising order.
+// The sizes worth trying, in rising order. A tensor longer than two shards always holds a whole shard, whose size must
+// then be a multiple of its granule. As the size grows, fewer tensors are that long.
 class CandidateSizes {
  public:
   CandidateSizes(std::vector<Extent> tensors, int64_t alignment, int64_t lowest) : alignment_(alignment), at_(lowest) {
     std::sort(tensors.begin(), tensors.end(), [](const Extent& a, const Extent& b) { return a.numel > b.numel; });
-    // multiple_[k]: what a size must be a multiple of while the k longest tensors are longer than two shards
+    // multiple_[k]: divides every feasible size for which the k longest tensors are longer than two shards
     multiple_.push_back(alignment);
     for (const Extent& tensor : tensors) {
       numel_.push_back(tensor.numel);
@@ -100,7 +101,7 @@ class CandidateSizes {
   size_t forced_;
 };
 
-// About 20 ms of trying sizes one after the other; past it sizes are taken in growing strides.
+// About 20 ms of trying sizes one after the other; after that the planner takes growing strides.
 constexpr int64_t kExactSteps = 4'000'000;
 
 int64_t smallest_size(const std::vector<Extent>& tensors, int64_t world_size, int64_t alignment) {
@@ -135,7 +136,7 @@ void check_extents(const TensorSpec& spec) {
   }
 }
 
-// The elements of a rank where rows are dealt out as torch.chunk does.
+// The elements of a rank if rows are dealt out as torch.chunk does.
 OwnedRange rows_of(const TensorSpec& spec, int64_t world_size, int64_t rank) {
   const int64_t rows = spec.shape.empty() ? 1 : spec.shape.front();
   const int64_t row = rows == 0 ? 0 : spec.numel() / rows;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kMostPaddingForRows = 0.03;
 
-// Whole rows on a rank serve optimizers that look at rows; not worth more than a few per cent of padding.
+// Whole rows on a rank serve optimizers that look at rows. They are not worth more than a few per cent of padding.
 ShardPlan plan_group(const std::vector<const Parameter*>& parameters, int64_t world_size) {
   std::vector<TensorSpec> rows;
   for (const Parameter* parameter : parameters) {
@@ -86,7 +86,7 @@ at::Tensor ShardedModel::whole_parameter(const Parameter& parameter) {
 }
 
 at::Tensor ShardedModel::whole_part(const Parameter& parameter) {
-  // The block's own buffer where it is free: the block's other parameters then cost no further gather.
+  // Through the block's own buffer if it is free: the block's other parameters then cost no further gather.
   if (compute_dtype_ == at::kFloat && buffers_->available(parameter.block())) {
     const Lease lease(*this, parameter.block());
     return parameter.value().clone();

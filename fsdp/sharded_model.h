@@ -1,15 +1,18 @@
 // Parameters of a model in flat, sharded, preallocated memory (fully sharded data parallel, ZeRO stage 3).
 //
 // A *block* (a transformer layer, an embedding) is gathered and released as a whole. Its parameters lie in up to two
-// flat groups, trainable and frozen, each with a ShardPlan. Every rank keeps its float32 shard of each group; the
-// whole group exists only while the block is gathered, in a buffer allocated once: blocks with Residency::kRegather
-// share two buffers in turn (block index mod 2 among them), blocks with Residency::kKeep own one and are gathered once
-// per weight version. With one rank the shard itself is the gathered buffer and nothing is copied; the rules of
-// acquiring are the same, so that a program that runs on one rank runs on many. With a 16-bit compute dtype shards stay
-// float32; each is rounded once per weight version into a slice of that dtype, which is what travels (half the bytes)
-// and what Parameter::value() shows. Parameters are views of these buffers
-// and never move; autograd must save the Parameter, not its value(). All methods are called from one thread, in the
-// same order on every rank.
+// flat groups, trainable and frozen, each with a ShardPlan. Every rank keeps its float32 shard of each group. The whole
+// group exists only while the block is gathered, in a buffer allocated once: blocks with Residency::kRegather share two
+// buffers in turn (their index among such blocks, mod 2); a block with Residency::kKeep owns a buffer and is gathered
+// once per weight version.
+//
+// With one rank the shard itself is the gathered buffer and nothing is copied. The rules of acquiring are the same, so
+// that a program that runs on one rank runs on many. With a 16-bit compute dtype shards stay float32. Each shard is
+// rounded once per weight version into a slice of that dtype; ranks exchange these slices (half the bytes), and
+// Parameter::value() shows their values.
+//
+// Parameters are views of these buffers and never move; autograd must save the Parameter, not its value(). All methods
+// are called from one thread, in the same order on every rank.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -29,9 +32,9 @@ struct BlockPassage;
 
 class ShardedModel final : public GroupedParameters {
  public:
-  // Granules are whole rows (last extent) where that leaves padding under 3 %, else single elements.
-  // Throws std::invalid_argument for a name used twice, a shape without elements, a cut that does not come out even, or
-  // a compute dtype that is neither float32 nor bfloat16.
+  // Granules are whole rows (last extent) if that leaves padding under 3 %, else single elements. Throws
+  // std::invalid_argument for a name used twice, a shape without elements, a cut that leaves a remainder, or a compute
+  // dtype that is neither float32 nor bfloat16.
   ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype = at::kFloat);
   ~ShardedModel() override;
 
@@ -44,23 +47,24 @@ class ShardedModel final : public GroupedParameters {
   void acquire(int64_t block);
   // std::logic_error if the block is not leased.
   void release(int64_t block);
-  // Its buffer holds the block, whole and up to date.
+  // True if the block's buffer holds it, whole and up to date.
   bool gathered(int64_t block) const;
-  // Takes every lease back, after an exception that unwound past whoever held them. Leases that live on release
+  // Takes every lease back, after an exception that unwound past their holders. Leases that still live then release
   // nothing.
   void reset_leases();
-  // Waits for what prefetch() started, because shards must not change while they are being sent.
+  // Waits for the gathers that prefetch() started, because shards must not change while they are being sent.
   void wait_for_gathers();
-  // Gathers issued so far, one per group: for tests and benches.
+  // How many gathers were issued so far, one per group. For tests and benches.
   int64_t gathers() const;
 
-  // This rank's shards get their part of a whole tensor; every rank calls it with the same values. Shape must fit.
+  // Copies this rank's part of a whole tensor into its shards. Every rank calls it with the same values.
+  // std::invalid_argument unless the shape is the parameter's.
   void set_parameter(const Parameter& parameter, const at::Tensor& whole);
   // The whole tensor in float32 (the master weights), on every rank, as a copy in host memory. A collective: every rank
   // must call it for the same parameter.
   at::Tensor whole_parameter(const Parameter& parameter);
-  // After shards were changed: what is gathered is out of date. (set_parameter and optimizers call it, and call
-  // wait_for_gathers() before they change anything.)
+  // Call it after shards were changed: gathered blocks are then out of date. (set_parameter and optimizers call it, and
+  // call wait_for_gathers() before they change anything.)
   void weights_changed();
 
  private:
@@ -89,18 +93,20 @@ class Lease {
   uint64_t epoch_ = 0;
 };
 
-// body(x) with the block gathered, forward and backward: in backward the block is gathered again before body's
-// operations run and released after them. Prefetches the following block in forward (next_forward) and the preceding
-// one in backward (next_backward); -1 for none. A block without trainable parameters below which nothing needs a
-// gradient runs without recording. If grad mode is on and the block is trainable, body sees an input that requires
-// grad; an input of integers (token ids) cannot, and there body itself must anchor its operations in the graph. After
-// an exception in body or in backward no lease is left: what backward held goes when its graph does, or at once by
-// reset_leases(). In backward a block whose input needs no gradient is released at the end of the whole backward.
+// Returns body(x), with the block gathered in forward and in backward: backward gathers the block again before body's
+// operations run and releases it after them. Prefetches the following block in forward (next_forward) and the preceding
+// one in backward (next_backward); -1 for none.
 //
-// Activations::kRecompute (arXiv:1604.06174): forward keeps x and y alone, backward runs body once more, now recording,
-// and goes through it at once. Body must compute the same again (no coins) and is kept until then: what it captures by
-// reference must live as long. Backward runs once (std::logic_error). An input of integers is stored as ever. Gradients
-// are the same bits either way.
+// A block runs without recording if it has no trainable parameters and x needs no gradient. If grad mode is on and the
+// block is trainable, body sees an input that requires grad. An input of integers (token ids) cannot require grad; body
+// itself must then anchor its operations in the graph. After an exception in body or in backward no lease is left: a
+// lease of backward ends with its graph, or at once by reset_leases(). If the input of a block needs no gradient,
+// backward releases the block only when the whole backward ends.
+//
+// With Activations::kRecompute (arXiv:1604.06174) forward keeps only x and y; backward runs body once more, now
+// recording, and then goes through it at once. Body must compute the same again (no coins). It is kept until then, so
+// everything that it captures by reference must live as long. Backward can run once (std::logic_error). A block whose
+// input is integers stores its activations as with kStore. Gradients are the same bits either way.
 enum class Activations { kStore, kRecompute };
 at::Tensor run_block(ShardedModel& model, int64_t block, int64_t next_forward, int64_t next_backward,
                      const at::Tensor& x, const std::function<at::Tensor(const at::Tensor&)>& body,

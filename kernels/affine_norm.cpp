@@ -10,8 +10,8 @@
 namespace ghostshard::kernels {
 namespace {
 
-// Sums of a whole unit are formed in float64 and rounded once, so that `out` is as good as its dtype allows; the
-// norm is that of the rounded values.
+// The sum of a whole unit is formed in float64 and rounded once, so `out` is as good as its dtype allows. The norm is
+// that of the rounded values.
 template <typename Scalar, typename AddRow>
 void sum_units(const Segments& segments, int64_t columns, at::Tensor& out, bool accumulate, NormParts& parts,
                const AddRow& add_row) {
@@ -35,15 +35,6 @@ void sum_units(const Segments& segments, int64_t columns, at::Tensor& out, bool 
   }
 }
 
-void require_out(const char* op, const at::Tensor& g, const Segments& segments, const at::Tensor& out,
-                 const NormParts& parts) {
-  require_matrix(op, "out", out);
-  require(out.size(0) == segments.units() && out.size(1) == g.size(1) && out.scalar_type() == g.scalar_type(), op,
-          ": out must be [", segments.units(), ", ", g.size(1), "] of ", g.scalar_type(), "; got ", out.sizes(), " of ",
-          out.scalar_type());
-  require_parts(parts, segments.units());
-}
-
 }  // namespace
 
 void per_unit_row_sum(const at::Tensor& g, const Segments& segments, at::Tensor out, bool accumulate,
@@ -54,7 +45,8 @@ void per_unit_row_sum(const at::Tensor& g, const Segments& segments, at::Tensor 
   constexpr const char* op = "per_unit_row_sum";
   require_matrix(op, "g", g);
   require_rows(op, "g", g, segments);
-  require_out(op, g, segments, out, parts);
+  require_shape(op, "out", out, {segments.units(), g.size(1)}, g.scalar_type());
+  require_parts(parts, segments.units());
   AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), op, [&] {
     const int64_t columns = g.size(1);
     const scalar_t* rows = g.const_data_ptr<scalar_t>();
@@ -71,7 +63,8 @@ void per_unit_product_sum(const at::Tensor& g, const at::Tensor& x_hat, const Se
   constexpr const char* op = "per_unit_product_sum";
   require_row_pair(op, "g", g, "x_hat", x_hat, segments);
   require(g.size(1) == x_hat.size(1), op, ": g and x_hat must have one shape; got ", g.sizes(), " and ", x_hat.sizes());
-  require_out(op, g, segments, out, parts);
+  require_shape(op, "out", out, {segments.units(), g.size(1)}, g.scalar_type());
+  require_parts(parts, segments.units());
   AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), op, [&] {
     const int64_t columns = g.size(1);
     const scalar_t* rows = g.const_data_ptr<scalar_t>();

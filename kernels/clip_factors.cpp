@@ -1,8 +1,9 @@
 #include "kernels/clip_factors.h"
 
-#include "kernels/clip_factors/device.h"
 #include "kernels/clip_factors/formula.h"
+#include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
+#include "kernels/device/rounding.h"
 #include "kernels/host/checks.h"
 
 namespace ghostshard::kernels {
@@ -13,15 +14,13 @@ at::Tensor clip_factors(const at::Tensor& squared_norms, double limit) {
               squared_norms.scalar_type() == at::kDouble,
           op, ": squared norms must be a contiguous float64 vector");
   require(limit > 0 && device::is_finite(limit), op, ": the limit must be finite and > 0; got ", limit);
+  if (device::runs_on_device(squared_norms)) {
+    return on_device::clip_factors(squared_norms, limit);
+  }
   const int64_t units = squared_norms.size(0);
   at::Tensor factors = at::empty({units}, squared_norms.options().dtype(at::kFloat));
   const double* bounds = squared_norms.const_data_ptr<double>();
   float* out = factors.mutable_data_ptr<float>();
-  if (device::runs_on_device(squared_norms)) {
-    const c10::DeviceGuard guard(squared_norms.device());
-    device::clip_factors(bounds, units, limit, out, device::current_stream(squared_norms));
-    return factors;
-  }
   for (int64_t u = 0; u < units; ++u) out[u] = clip_factor(bounds[u], limit);
   return factors;
 }

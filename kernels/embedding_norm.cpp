@@ -129,9 +129,7 @@ void embedding_into_held(const at::Tensor& ids, const at::Tensor& e, const Segme
     return on_device::embedding_into_held(ids, e, segments, held, parts);
   }
   constexpr const char* op = "embedding_into_held";
-  require_dense_cpu(op, "held", held);
-  require(held.dim() == 3 && held.size(0) == segments.units(), op, ": held must be [", segments.units(),
-          ", table rows, columns]; got ", held.sizes());
+  require_held_table(op, held, segments, at::kCPU);
   require_lookup(op, ids, e, segments, held.size(1));
   require(held.size(2) == e.size(1) && held.scalar_type() == e.scalar_type(), op, ": held must have e's ", e.size(1),
           " columns and dtype ", e.scalar_type(), "; got ", held.sizes(), " of ", held.scalar_type());

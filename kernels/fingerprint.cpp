@@ -14,7 +14,7 @@ namespace {
 // Odd constants without structure: the fractional parts of the square roots of 2, 3, 5 and 7.
 constexpr uint64_t kFactors[4] = {0x6a09e667f3bcc909, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1};
 
-// Four independent chains, each step of which is a bijection of what is there and of what comes: a single changed word
+// Four independent chains. Each step is a bijection of the chain's state and of the word, so a single changed word
 // cannot vanish.
 class Mixer {
  public:

@@ -44,8 +44,8 @@ class ChaCha20 {
     require_ok(EVP_EncryptInit_ex(context_.get(), EVP_chacha20(), nullptr, key.data(), nullptr), "EVP_EncryptInit_ex");
   }
 
-  // Whole or part blocks from `block` on. The caller keeps the counter from coming round: OpenSSL would carry it into
-  // the nonce, which is another parameter's keystream.
+  // Whole or part blocks from `block` on. The caller must not let the counter wrap around: OpenSSL would carry it into
+  // the nonce, and that is another parameter's keystream.
   void keystream(const std::array<uint8_t, 12>& nonce, uint32_t block, std::span<uint8_t> out) {
     std::array<uint8_t, 16> iv;
     std::memcpy(iv.data(), &block, 4);
@@ -61,7 +61,7 @@ class ChaCha20 {
     }
   }
 
-  // Whole blocks of a stream with 64-bit block numbers, as the header lays them out.
+  // Whole blocks of a stream with 64-bit block numbers, in the layout of gaussian.h.
   void blocks(uint32_t stream, uint64_t first_block, std::span<uint8_t> out) {
     while (!out.empty()) {
       const uint64_t until_wrap = kCounterBlocks - first_block % kCounterBlocks;
@@ -81,7 +81,7 @@ class ChaCha20 {
 };
 
 // Elements first, first+1, … up to `size` of a stream, in chunks of whole blocks: visit(32-bit words of the chunk,
-// number of whole blocks, elements of its first block to leave out, elements wanted, where they go).
+// number of whole blocks, elements of its first block to leave out, elements wanted, elements done before).
 template <typename Visit>
 void for_each_chunk(const ChaChaKey& key, uint32_t stream, uint64_t first, uint64_t size, const Visit& visit) {
   if (size > 0 && first > std::numeric_limits<uint64_t>::max() - (size - 1)) {

@@ -1,4 +1,4 @@
-// Which devices this build has kernels for. What is linked decides.
+// Which devices this build has kernels for; the linked half decides (kernels/CMakeLists.txt).
 #pragma once
 
 #include <c10/core/DeviceType.h>

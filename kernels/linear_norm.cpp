@@ -10,12 +10,13 @@
 #include "kernels/host/unit_norms.h"
 #include "kernels/host/vectorised.h"
 #include "kernels/norm_parts/bound.h"
+#include "kernels/recording.h"
 
 namespace ghostshard::kernels {
 namespace {
 
-// A unit's gradient is formed in panels of rows, and the squares of each are summed at once, while it is in the
-// cache. Smaller panels would stay in a smaller cache, and lose more in the products (measured) than they gain.
+// A unit's gradient is formed in panels of rows, and a panel's squares are summed at once, while it is in the cache.
+// Smaller panels would stay in a smaller cache, but the products would lose more than that gains (measured).
 constexpr int64_t kPanelElements = int64_t{768} * 768;
 constexpr int64_t kLeastPanelRows = 256;
 int64_t panel_rows(int64_t inputs) {
@@ -41,11 +42,7 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
   constexpr const char* op = "per_unit_gradient";
   require_row_pair(op, "a", a, "g", g, segments);
   const int64_t units = segments.units(), inputs = a.size(1), outputs = g.size(1);
-  require_dense_cpu(op, "out", out);
-  require(out.dim() == 3 && out.size(0) == units && out.size(1) == outputs && out.size(2) == inputs &&
-              out.scalar_type() == a.scalar_type(),
-          op, ": out must be [", units, ", ", outputs, ", ", inputs, "] of ", a.scalar_type(), "; got ", out.sizes(),
-          " of ", out.scalar_type());
+  require_shape(op, "out", out, {units, outputs, inputs}, a.scalar_type());
   require_parts(parts, units);
   const int64_t panel = panel_rows(inputs);
   for (int64_t u = 0; u < units; ++u) {
@@ -96,12 +93,12 @@ BoundedSum unit_norm_by_panels(const UnitRows& a, const UnitRows& g, const UnitS
     at::mm_out(rows, g.x.narrow(1, top, rows.size(0)).t(), a.x);
     squared += sum_of_squares_of(rows);
   }
-  // What is squared here is as far from the exact gradient as the later sum will be.
+  // The gradient squared here is as far from the exact one as the later sum will be.
   const double distance = later.error * later.mass;
   return {squared, gamma_float64(outputs * inputs + 8) * squared + distance_of_squares(squared, distance)};
 }
 
-// Unit by unit, so that the rows are still in the cache when their products are formed.
+// Works unit by unit, so that a unit's rows are still in the cache when their products are formed.
 template <typename Choose>
 void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts,
                     const Choose& choose) {
@@ -122,7 +119,8 @@ void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& se
       value[u] += unit_mass;
       continue;
     }
-    // c·g rounds once, the product with a once for each row, and adding it to what is there already once more.
+    // c·g rounds once, the product with a once for each row, and the addition to the values already in the sum once
+    // more.
     const UnitSum later{.mass = unit_mass, .error = float_sum_error(a.scalar_type(), length + 2)};
     sum_error[u] = std::max(sum_error[u], later.error);
     const UnitNorm way = choose(length);
@@ -154,7 +152,7 @@ void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segm
     const Segments unit(std::vector<int64_t>{0, length});
     const MachineRates rates = usual_rates(at::kCPU, a.scalar_type());
     const auto seconds = [&](Recording way) { return recording_cost(way, shape, unit, rates).seconds; };
-    // Either has the later product to pay as well; what holding pays beyond it is about what the panels pay.
+    // Both ways also pay for the later product; the rest of holding's cost is about that of the panels.
     return seconds(Recording::kHold) < seconds(Recording::kReplay) ? &unit_norm_by_panels : &unit_norm_by_gram;
   });
 }

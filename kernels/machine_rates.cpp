@@ -18,7 +18,7 @@ namespace {
 class Timer {
  public:
   explicit Timer(at::Device device) : device_(device) {}
-  // The best of some runs, after one that does not count.
+  // The shortest of some runs, after one that does not count.
   double seconds(const std::function<void()>& work) const {
     constexpr int kRuns = 5;
     work();
@@ -30,7 +30,7 @@ class Timer {
       wait();
       best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
     }
-    return std::max(best, 1e-9);  // what a clock may not tell from nothing
+    return std::max(best, 1e-9);  // a clock may not tell less from nothing
   }
 
  private:
@@ -49,8 +49,8 @@ MachineRates usual_rates(at::DeviceType device, at::ScalarType rows) {
             .gram_flops = 90e9,
             .bytes = 10e9,
             .seconds_per_row_element = 0.25e-9,
-            // Error bounds grow with the rows, and from about here on units are recomputed in float64, the first rows
-            // having shown it, as whole products of half the speed.
+            // Error bounds grow with the rows. From about this length on, the first rows show that float32 will not do,
+            // and the unit is recomputed in float64, in whole products of half the speed.
             .narrow_from_rows = 1024,
             .narrow_slowdown = 4};
   }
@@ -85,14 +85,14 @@ MachineRates measured_rates(at::Device device, at::ScalarType rows, const Measur
     scaled_sum_held(held, factors, out);
   });
   const double gram = timer.seconds([&] { gram_norm(a, g, segments, parts); });
-  // Equal rows of alternating signs: nothing is left of what each brings, whatever the arithmetic.
+  // Equal rows of alternating signs: their contributions cancel completely, whatever the arithmetic.
   const at::Tensor signs =
       at::arange(segments.rows(), at::kLong).remainder(2).mul(2).sub(1).unsqueeze(1).to(device, rows);
   const at::Tensor same = at::ones_like(a), cancelling = at::ones_like(g).mul(signs);
   const double narrow = timer.seconds([&] { gram_norm(same, cancelling, segments, parts); });
   const double row = timer.seconds([&] { a.to(at::kFloat).square().sum(1); });
 
-  // Written by the products and read by the sum; what is not the product's time is theirs.
+  // The products write the held gradients and the sum reads them; the time beyond the product's is spent on that.
   const double held_bytes = 8 * elements(held);
   const double gram_flops = static_cast<double>(segments.sum_of_squared_lengths() * (layer.inputs + layer.outputs));
   MachineRates rates = usual_rates(device.type(), rows);

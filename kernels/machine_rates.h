@@ -1,5 +1,5 @@
-// How fast a machine does what norms and clipped sums are made of. It decides how layers record (linear_norm.h) and
-// nothing that is computed; only ratios count.
+// How fast a machine does the operations that norms and clipped sums consist of. The rates decide how layers record
+// (recording.h), but no computed value; only their ratios count.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,20 +9,20 @@
 namespace ghostshard::kernels {
 
 struct MachineRates {
-  double product_flops;            // in a second, of one large matrix product
-  double gram_flops;               // in a second, of the lower triangle of Gram matrices
-  double bytes;                    // moved in a second, beyond the caches
-  double seconds_per_row_element;  // row norms, and scaling one side for the sum
-  double narrow_from_rows;         // units of more rows mostly need better than their own arithmetic
-  double narrow_slowdown;          // and their Gram norm then takes so many times as long
+  double product_flops;            // a second, in one large matrix product
+  double gram_flops;               // a second, in the lower triangles of Gram matrices
+  double bytes;                    // moved a second, beyond the caches
+  double seconds_per_row_element;  // for row norms, and for scaling one side for the sum
+  double narrow_from_rows;         // units with more rows usually need better arithmetic than their own
+  double narrow_slowdown;          // the factor by which the Gram norm of such units takes longer
 };
 
-// What is known without measuring: on the CPU from bench/linear_norm_bench.cpp on one core of a Zen 4 server CPU; on
-// devices from data sheets of data-centre ones, about a third of what they promise. rows: the dtype of a and g.
+// Rates that need no measurement. CPU: from bench/linear_norm_bench.cpp on one core of a Zen 4 server CPU. Devices:
+// about a third of the rates in the data sheets of data-centre devices. rows: the dtype of a and g.
 MachineRates usual_rates(at::DeviceType device, at::ScalarType rows);
 
-// A layer to measure with. Units must be long enough for a Gram's triangle to pay, and fit with their gradients into
-// memory several times.
+// The layer to measure with. Its units must be long enough for a Gram matrix's triangle to pay, and memory must hold
+// them and their gradients several times.
 struct MeasuredLayer {
   int64_t units = 8;
   int64_t rows = 512;
@@ -30,7 +30,8 @@ struct MeasuredLayer {
   int64_t outputs = 1024;
 };
 
-// Timed on this device with rows of random numbers; below a second on a GPU. narrow_from_rows stays the usual one.
+// Measures the rates on this device with rows of random numbers; takes less than a second on a GPU. narrow_from_rows
+// stays the usual one.
 MachineRates measured_rates(at::Device device, at::ScalarType rows, const MeasuredLayer& layer = {});
 
 }  // namespace ghostshard::kernels

@@ -1,4 +1,4 @@
-// In the place of the CUDA kernels where the build has none: a CUDA tensor gets a sentence.
+// Linked instead of the CUDA kernels if the build has none: every function refuses with a sentence.
 #include <stdexcept>
 #include <string>
 
@@ -57,8 +57,8 @@ void add_lookups_to_held(const Lookup&, const LookupOrder&, void*, double*, cons
   refuse("add_lookups_to_held");
 }
 int64_t held_chunks(int64_t) { refuse("held_chunks"); }
-void add_cross_terms(const TiedWork&, const Parts&, Stream) { refuse("add_cross_terms"); }
-void replace_uncertain(const TiedWork&, const Parts&, const Parts&, const Parts&, Stream) {
+void add_cross_terms(const TiedPairWork&, const Parts&, Stream) { refuse("add_cross_terms"); }
+void replace_uncertain(const TiedPairWork&, const Parts&, const Parts&, const Parts&, Stream) {
   refuse("replace_uncertain");
 }
 void add_gram_norms_float64(const UnitRowsWork&, const UnitTiles&, double*, const Parts&, Stream) {

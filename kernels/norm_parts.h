@@ -1,4 +1,4 @@
-// What is known of one parameter's per-unit gradient norms while they are being gathered.
+// One parameter's per-unit gradient norms, and the bounds of their errors, while they are being gathered.
 //
 // A norm must never come out too small. Two things can make it so: the float32 sum that forms the norm, and the
 // float32 sum that later forms the unit's contribution (its computed value can be larger than the exact one when
@@ -21,7 +21,7 @@ double gamma_float64(int64_t terms);
 struct NormParts {
   at::Tensor value;        // float64 [U], on the rows' device: ‖G_u‖² as computed.
   at::Tensor value_error;  // float64 [U]: bound on |value − exact ‖G_u‖²|.
-  at::Tensor mass;       // float64 [U]: sum of |a_t|·|g_t| over the rows whose sum is formed later; 0 where G is held.
+  at::Tensor mass;         // float64 [U]: sum of |a_t|·|g_t| over the rows whose sum is formed later; 0 if G is held.
   at::Tensor sum_error;  // float64 [U]: gamma of that later sum: ‖computed G_u‖ ≤ ‖exact G_u‖ + sum_error·mass.
 
   static NormParts zeros(int64_t units, at::Device device = at::kCPU);

@@ -1,7 +1,4 @@
-// Which way a layer records; declared in linear_norm.h. Pure: shapes and memory in, a decision out.
-#include <cmath>
-
-#include "kernels/linear_norm.h"
+#include "kernels/recording.h"
 
 namespace ghostshard::kernels {
 namespace {
@@ -10,8 +7,8 @@ constexpr double kFloat32Bytes = 4;
 
 }  // namespace
 
-// What the numbers say: holding costs per element of the held matrices whatever the rows; Grams cost rows·(d + p) per
-// row, so that long units are held unless memory forbids and short ones are replayed.
+// Holding costs the same for each element of the held matrices, whatever the number of rows; Grams cost rows·(d + p)
+// for each row. So long units are held unless memory forbids it, and short ones are replayed.
 RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segments& segments,
                              const MachineRates& rates) {
   if (way == Recording::kTwoPass || way == Recording::kRecompute) {
@@ -24,7 +21,7 @@ RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segm
       cost.flops = hold.flops + product;
       cost.seconds = hold.seconds + product / rates.product_flops;
     }
-    // Forward and the inputs' gradient once more; or forward twice more.
+    // Two passes: forward and the inputs' gradient once more. Recomputing: forward twice more.
     const double again = 4 * static_cast<double>(segments.rows()) * static_cast<double>(shape.inputs * shape.outputs);
     cost.flops += again;
     cost.seconds += again / rates.product_flops;
@@ -38,7 +35,7 @@ RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segm
   const double product = 2 * rows * matrix;
   const double row_elements = rows * (inputs + outputs);
   if (way == Recording::kHold) {
-    // Written by the products and read by the sum; the norm reads it from the cache.
+    // The products write the held gradients and the sum reads them; the norm reads them from the cache.
     const double held_bytes = kFloat32Bytes * 2 * units * matrix;
     return {.flops = product + 4 * units * matrix,
             .bytes_moved = kFloat32Bytes * row_elements + held_bytes,
@@ -49,9 +46,9 @@ RecordingCost recording_cost(Recording way, const LinearShape& shape, const Segm
   const double gram = squared * (inputs + outputs);
   const double slowdown = squared > rates.narrow_from_rows * rows ? rates.narrow_slowdown : 1;
   return {.flops = gram + product,
-          // The rows are read by row norms, Grams and sum; both Grams are written and read again.
+          // Row norms, Grams and sum read the rows; both Grams are written and read again.
           .bytes_moved = kFloat32Bytes * (3 * row_elements + 4 * squared + matrix),
-          // Autograd holds the inputs until backward anyway, and that is when memory is shortest; g comes on top.
+          // Autograd holds the inputs until backward anyway, and memory is shortest then; g comes on top.
           .bytes_kept = segments.rows() * shape.outputs * 4,
           .seconds = product / rates.product_flops + slowdown * gram / rates.gram_flops +
                      row_elements * rates.seconds_per_row_element};

@@ -12,10 +12,10 @@
 namespace ghostshard::kernels {
 namespace {
 
-// Elements of out that stay in the first-level cache while the units' rows stream past.
+// Elements of out that stay in the first-level cache while all units' values for them are read.
 constexpr int64_t kBlock = 2048;
 
-// Below this many rows a run of its own costs more in reading and writing out than copying its rows together.
+// A run of fewer rows than this costs more for reading and writing out than for copying its rows together with others.
 constexpr int64_t kShortRun = 64;
 
 struct Run {
@@ -96,14 +96,7 @@ void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tens
     return on_device::scaled_sum_held(held, factors, out);
   }
   constexpr const char* op = "scaled_sum_held";
-  require_dense_cpu(op, "held", held);
-  require_dense_cpu(op, "out", out);
-  require(held.dim() >= 1 && held.sizes().slice(1) == out.sizes() && held.scalar_type() == out.scalar_type(), op,
-          ": held must be [units, shape of out] and of its dtype; got ", held.sizes(), " ", held.scalar_type(),
-          " for out ", out.sizes(), " ", out.scalar_type());
-  require(out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble, op,
-          ": out must be float32 (or float64 in tests); got ", out.scalar_type());
-  require_factors(op, factors, held.size(0));
+  require_held_sum(op, held, factors, out, at::kCPU);
   AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), op, [&] {
     sum_held<scalar_t>(held.const_data_ptr<scalar_t>(), factors.const_data_ptr<float>(), held.size(0), out.numel(),
                        out.mutable_data_ptr<scalar_t>());
@@ -117,10 +110,7 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
   }
   constexpr const char* op = "scaled_sum_rows";
   require_row_pair(op, "a", a, "g", g, segments);
-  require_matrix(op, "out", out);
-  require(out.size(0) == g.size(1) && out.size(1) == a.size(1) && out.scalar_type() == a.scalar_type(), op,
-          ": out must be [", g.size(1), ", ", a.size(1), "] of ", a.scalar_type(), "; got ", out.sizes(), " of ",
-          out.scalar_type());
+  require_shape(op, "out", out, {g.size(1), a.size(1)}, a.scalar_type());
   require_factors(op, factors, segments.units());
   const std::vector<Run> runs = runs_of_contributing_rows(segments, factors.const_data_ptr<float>());
   if (runs.empty() || out.numel() == 0) {
@@ -145,18 +135,6 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
   for (const Run& run : runs) {
     add(left.slice(0, run.begin, run.end), right.slice(0, run.begin, run.end));
   }
-}
-
-void raise_tied_sum_error(at::ScalarType type, const Segments& tokens, const Segments& lookups, NormParts& parts) {
-  const bool on_device = device::runs_on_device(parts.value);
-  std::vector<double> errors;
-  for (int64_t u = 0; u < tokens.units(); ++u) {
-    const int64_t rows = tokens.length(u);
-    const int64_t of_head = on_device ? on_device::roundings_of_scaled_sum(type, rows) : rows + 2;
-    const int64_t terms = of_head + lookups.length(u) + 2;
-    errors.push_back(type == at::kDouble ? gamma_float64(terms) : gamma_float32(terms));
-  }
-  parts.sum_error.copy_(at::maximum(parts.sum_error, at::tensor(errors, at::kDouble).to(parts.sum_error.device())));
 }
 
 }  // namespace ghostshard::kernels

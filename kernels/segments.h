@@ -12,10 +12,10 @@ namespace ghostshard::kernels {
 
 class Segments {
  public:
-  // offsets [U+1]: starts at 0, never decreases. U = 0 (an empty batch) and empty units are allowed.
-  // Throws std::invalid_argument naming the first offending position otherwise.
+  // offsets [U+1]: starts at 0, never decreases. U = 0 (an empty batch) and empty units are allowed. Otherwise throws
+  // std::invalid_argument naming the first offending position.
   explicit Segments(std::vector<int64_t> offsets);
-  // Of `units` units with `rows_each` rows each. Throws std::invalid_argument where either is negative.
+  // `units` units of `rows_each` rows each. Throws std::invalid_argument if either is negative.
   static Segments even(int64_t units, int64_t rows_each = 1);
 
   int64_t units() const { return static_cast<int64_t>(offsets_.size()) - 1; }
@@ -24,7 +24,7 @@ class Segments {
   int64_t end(int64_t unit) const { return offsets_[static_cast<size_t>(unit) + 1]; }
   int64_t length(int64_t unit) const { return end(unit) - begin(unit); }
   int64_t longest() const { return longest_; }
-  // Sum over units of length²: what a Gram norm costs.
+  // Sum over units of length², which the cost of a Gram norm is proportional to.
   int64_t sum_of_squared_lengths() const { return squared_; }
   const std::vector<int64_t>& offsets() const { return offsets_; }
 

@@ -173,36 +173,50 @@ struct Bound {
   std::string at;
 };
 
+// Prints a bound that was found at `at_name` = at.
+template <class Found>  // EpsilonBound or DeltaBound
+int print_bound(const Bound& o, const Run& run, const std::vector<std::string>& notes, const Found& bound,
+                const std::string& headline, const char* at_name, double at) {
+  if (o.accounting.json) {
+    json all = to_json(bound, run, notes);
+    all[at_name] = at;
+    std::cout << all.dump(2) << '\n';
+    return 0;
+  }
+  say(notes);
+  std::cout << headline << " at " << at_name << " = " << exact(at) << '\n';
+  print_how(bound, run);
+  return 0;
+}
+
+int run_epsilon(const Bound& o) {
+  std::vector<std::string> notes;
+  const Run run = o.run.read(o.accounting, notes);
+  const Delta delta = delta_of(o.at, run);
+  const EpsilonBound bound = run.account(o.accounting.accountant)->epsilon(delta);
+  return print_bound(o, run, notes, bound, "epsilon <= " + up(bound.upper, 4), "delta", delta.value());
+}
+
+int run_delta(const Bound& o) {
+  std::vector<std::string> notes;
+  const Run run = o.run.read(o.accounting, notes);
+  const Epsilon epsilon(parse_number("--epsilon", o.at));
+  const DeltaBound bound = run.account(o.accounting.accountant)->delta(epsilon);
+  return print_bound(o, run, notes, bound, "delta <= " + exact(bound.upper), "epsilon", epsilon.value());
+}
+
 }  // namespace
 
 void add_epsilon(CLI::App& program, Action& action) {
   auto o = std::make_shared<Bound>();
   CLI::App* command = program.add_subcommand("epsilon", "The privacy loss of a run at a delta: a certified bracket.");
   command->footer(
-      "The upper end is what to report. Example:\n"
+      "Report the upper end. Example:\n"
       "  ghostshard-account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5");
   o->run.add_to(*command);
-  command->add_option("-d,--delta", o->at, "the probability left out; the ledger's own where it states one")
-      ->group("At");
+  command->add_option("-d,--delta", o->at, "the probability left out; the ledger's own if not given")->group("At");
   o->accounting.add_to(*command);
-  command->callback([&action, o] {
-    action = [o] {
-      std::vector<std::string> notes;
-      const Run run = o->run.read(o->accounting, notes);
-      const Delta delta = delta_of(o->at, run);
-      const EpsilonBound bound = run.account(o->accounting.accountant)->epsilon(delta);
-      if (o->accounting.json) {
-        json all = to_json(bound, run, notes);
-        all["delta"] = delta.value();
-        std::cout << all.dump(2) << '\n';
-        return 0;
-      }
-      say(notes);
-      std::cout << "epsilon <= " << up(bound.upper, 4) << " at delta = " << exact(delta.value()) << '\n';
-      print_how(bound, run);
-      return 0;
-    };
-  });
+  on_chosen<Bound>(*command, action, o, run_epsilon);
 }
 
 void add_delta(CLI::App& program, Action& action) {
@@ -213,24 +227,7 @@ void add_delta(CLI::App& program, Action& action) {
   o->run.add_to(*command);
   command->add_option("-e,--epsilon", o->at, "the privacy loss")->required()->group("At");
   o->accounting.add_to(*command);
-  command->callback([&action, o] {
-    action = [o] {
-      std::vector<std::string> notes;
-      const Run run = o->run.read(o->accounting, notes);
-      const Epsilon epsilon(parse_number("--epsilon", o->at));
-      const DeltaBound bound = run.account(o->accounting.accountant)->delta(epsilon);
-      if (o->accounting.json) {
-        json all = to_json(bound, run, notes);
-        all["epsilon"] = epsilon.value();
-        std::cout << all.dump(2) << '\n';
-        return 0;
-      }
-      say(notes);
-      std::cout << "delta <= " << exact(bound.upper) << " at epsilon = " << exact(epsilon.value()) << '\n';
-      print_how(bound, run);
-      return 0;
-    };
-  });
+  on_chosen<Bound>(*command, action, o, run_delta);
 }
 
 void add_curve(CLI::App& program, Action& action) {
@@ -242,15 +239,15 @@ void add_curve(CLI::App& program, Action& action) {
       "  ghostshard-account curve --phase 0.01:1:10000 --deltas 1e-5,1e-6,1e-7\n"
       "  ghostshard-account curve --phase 0.01:1:10000 --over-steps --delta 1e-5 --points 10 --csv");
   o->run.add_to(*command);
-  command->add_option("--deltas", o->deltas, "comma-separated; without it a ladder from 1e-2 to 1e-15")->group("At");
+  command->add_option("--deltas", o->deltas, "comma-separated; 1e-2 to 1e-15 if not given")->group("At");
   command->add_option("--epsilons", o->epsilons, "comma-separated: delta at each")->group("At");
   command->add_flag("--over-steps", o->over_steps, "epsilon after a growing part of the steps, at --delta")
       ->group("At");
   command->add_option("-d,--delta", o->delta, "for --over-steps")->group("At");
-  command->add_option("--points", o->points, "for --over-steps: how many")->capture_default_str()->group("At");
+  command->add_option("--points", o->points, "number of points, for --over-steps")->capture_default_str()->group("At");
   o->accounting.add_to(*command);
   command->add_flag("--csv", o->csv, "comma-separated values in place of a table")->group("How");
-  command->callback([&action, o] { action = [o] { return run_curve(*o); }; });
+  on_chosen<Curve>(*command, action, o, run_curve);
 }
 
 }  // namespace ghostshard::accountant::cli

@@ -22,16 +22,10 @@ struct Target {
     command.add_option("-d,--delta", delta, "the budget's delta")->required()->group("Budget");
   }
   void add_rate(CLI::App& command) {
-    command
-        .add_option("-q,--sampling-rate", rate,
-                    "probability of each unit to be in a batch; may be a fraction: 256/60000")
-        ->required()
-        ->group("What runs");
+    command.add_option("-q,--sampling-rate", rate, kRateHelp)->required()->group("What runs");
   }
   void add_sigma(CLI::App& command) {
-    command.add_option("-s,--noise-multiplier", sigma, "standard deviation of the noise in units of the clip norm")
-        ->required()
-        ->group("What runs");
+    command.add_option("-s,--noise-multiplier", sigma, kNoiseHelp)->required()->group("What runs");
   }
   void add_steps(CLI::App& command) {
     command.add_option("-t,--steps", steps, "number of steps")->required()->group("What runs");
@@ -74,6 +68,23 @@ int print(const Target& target, const char* unknown, const std::string& headline
   return 0;
 }
 
+int run_noise(const Target& o) {
+  const NoiseMultiplier sigma = calibrate_noise(o.budget(), o.sampling_rate(), o.step_count());
+  return print(o, "noise_multiplier", "noise multiplier " + up(sigma.value(), 7), o.sampling_rate(), sigma,
+               o.step_count());
+}
+
+int run_steps(const Target& o) {
+  const int64_t steps = calibrate_steps(o.budget(), o.sampling_rate(), o.noise_multiplier());
+  return print(o, "steps", "steps " + std::to_string(steps), o.sampling_rate(), o.noise_multiplier(), steps);
+}
+
+int run_rate(const Target& o) {
+  const SamplingRate q = calibrate_sampling_rate(o.budget(), o.noise_multiplier(), o.step_count());
+  return print(o, "sampling_rate", "sampling rate " + down(q.value(), q.value() > 1e-3 ? 9 : 15), q,
+               o.noise_multiplier(), o.step_count());
+}
+
 }  // namespace
 
 void add_noise(CLI::App& program, Action& action) {
@@ -86,13 +97,7 @@ void add_noise(CLI::App& program, Action& action) {
   o->add_rate(*command);
   o->add_steps(*command);
   o->accounting.add_to(*command);
-  command->callback([&action, o] {
-    action = [o] {
-      const NoiseMultiplier sigma = calibrate_noise(o->budget(), o->sampling_rate(), o->step_count());
-      return print(*o, "noise_multiplier", "noise multiplier " + up(sigma.value(), 7), o->sampling_rate(), sigma,
-                   o->step_count());
-    };
-  });
+  on_chosen<Target>(*command, action, o, run_noise);
 }
 
 void add_steps(CLI::App& program, Action& action) {
@@ -105,12 +110,7 @@ void add_steps(CLI::App& program, Action& action) {
   o->add_rate(*command);
   o->add_sigma(*command);
   o->accounting.add_to(*command);
-  command->callback([&action, o] {
-    action = [o] {
-      const int64_t steps = calibrate_steps(o->budget(), o->sampling_rate(), o->noise_multiplier());
-      return print(*o, "steps", "steps " + std::to_string(steps), o->sampling_rate(), o->noise_multiplier(), steps);
-    };
-  });
+  on_chosen<Target>(*command, action, o, run_steps);
 }
 
 void add_rate(CLI::App& program, Action& action) {
@@ -123,13 +123,7 @@ void add_rate(CLI::App& program, Action& action) {
   o->add_sigma(*command);
   o->add_steps(*command);
   o->accounting.add_to(*command);
-  command->callback([&action, o] {
-    action = [o] {
-      const SamplingRate q = calibrate_sampling_rate(o->budget(), o->noise_multiplier(), o->step_count());
-      return print(*o, "sampling_rate", "sampling rate " + down(q.value(), q.value() > 1e-3 ? 9 : 15), q,
-                   o->noise_multiplier(), o->step_count());
-    };
-  });
+  on_chosen<Target>(*command, action, o, run_rate);
 }
 
 }  // namespace ghostshard::accountant::cli

@@ -33,14 +33,10 @@ struct ReportOptions {
 
 int run_report(const ReportOptions& o) {
   const LedgerContents ledger = open_ledger(o.ledger);
-  if (ledger.dropped_partial_line)
-    std::cerr << "note: the last line of " << o.ledger
-              << " is cut short, as by a crash: its release had not been permitted yet; the " << ledger.entries.size()
-              << " whole releases before it are counted\n";
-  const auto stated = ledger.header.find("delta");
-  if (o.delta.empty() && (stated == ledger.header.end() || !stated->is_number()))
-    throw std::invalid_argument("--delta must be given: the ledger states none");
-  const Delta delta(o.delta.empty() ? stated->get<double>() : parse_number("--delta", o.delta));
+  if (ledger.dropped_partial_line) std::cerr << "note: " << cut_short_note(o.ledger, ledger) << '\n';
+  const std::optional<double> stated = stated_delta(ledger);
+  if (o.delta.empty() && !stated) throw std::invalid_argument("--delta must be given: the ledger states none");
+  const Delta delta(o.delta.empty() ? *stated : parse_number("--delta", o.delta));
   const json facts = o.facts.empty() ? json::object() : read_json("--facts", o.facts);
   const json report = build_report(ledger, delta, facts, o.accountant);
   std::error_code failed;
@@ -115,29 +111,29 @@ void add_report(CLI::App& program, Action& action) {
   command->footer(
       "Example:\n  ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit");
   command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();
-  command->add_option("-d,--delta", o->delta, "default: the one that the ledger states");
+  command->add_option("-d,--delta", o->delta, "the ledger's own if not given");
   command->add_option("-o,--output", o->output, "the folder for privacy_report.json and privacy_report.html")
       ->required();
-  command->add_option("--facts", o->facts, "a JSON file with what the run knows and the ledger does not");
+  command->add_option("--facts", o->facts, "a JSON file with facts about the run that are not in the ledger");
   command->add_option("--accountant", o->accountant, "contour, prv or rdp: whose number is claimed")
       ->capture_default_str();
   command->add_flag("--json", o->json, "print the report in place of a summary");
-  command->callback([&action, o] { action = [o] { return run_report(*o); }; });
+  on_chosen<ReportOptions>(*command, action, o, run_report);
 }
 
 void add_verify(CLI::App& program, Action& action) {
   auto o = std::make_shared<VerifyOptions>();
   CLI::App* command = program.add_subcommand("verify", "Checks a ledger's hash chain and recomputes a report from it.");
   command->footer(
-      "Exit status 1 where something differs. A chain proves that no line was changed, moved, inserted or taken out "
+      "Exit status 1 if something differs. A chain proves that no line was changed, moved, inserted or taken out "
       "of\n"
       "the middle; only a head kept elsewhere proves that none is missing at the end. Example:\n"
       "  ghostshard-account verify --ledger ledger.jsonl --report privacy_report.json --head 6f1d…");
   command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();
   command->add_option("--report", o->report, "a privacy_report.json to recompute");
-  command->add_option("--head", o->head, "the ledger's head as a checkpoint or a published report has it");
+  command->add_option("--head", o->head, "the ledger's head, from a checkpoint or a published report");
   command->add_flag("--json", o->json, "print one JSON object");
-  command->callback([&action, o] { action = [o] { return run_verify(*o); }; });
+  on_chosen<VerifyOptions>(*command, action, o, run_verify);
 }
 
 }  // namespace ghostshard::accountant::cli

@@ -1,4 +1,4 @@
-// Numbers as a person types them. Everything throws std::invalid_argument naming the option, the rule and what came.
+// Numbers as a person types them. Parsing throws std::invalid_argument with the option, the rule and the text given.
 #pragma once
 
 #include <cstdint>
@@ -6,16 +6,15 @@
 
 namespace ghostshard::accountant::cli {
 
-// "1.1", "1e-5", or a fraction such as "256/60000". NaN and infinity are left to the checked types, which refuse them
-// by name.
+// "1.1", "1e-5", or a fraction such as "256/60000". NaN and infinity pass: the checked types refuse them by name.
 double parse_number(const std::string& option, const std::string& text);
 
 // A whole number >= 0: "1000", "1e5".
 int64_t parse_count(const std::string& option, const std::string& text);
 
-// Shortest text that reads back as the number: 1.0269848448.
+// The shortest text that reads back as the number: 1.0269848448.
 std::string exact(double value);
-// At least as large, or at most as large, as the number, with so many digits after the point.
+// The number rounded up, or down, to so many digits after the point.
 std::string up(double value, int digits);
 std::string down(double value, int digits);
 

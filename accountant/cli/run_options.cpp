@@ -53,7 +53,7 @@ std::pair<Event, int64_t> fixed_phase(const std::string& text) {
 void AccountingOptions::add_to(CLI::App& command) {
   command
       .add_option("--accountant", accountant,
-                  "contour (tightest), prv (an independent grid) or rdp (what older papers report)")
+                  "contour (tightest), prv (an independent grid) or rdp (as in older papers)")
       ->capture_default_str()
       ->group("How");
   command
@@ -64,12 +64,8 @@ void AccountingOptions::add_to(CLI::App& command) {
 }
 
 void RunOptions::add_to(CLI::App& command) {
-  command
-      .add_option("-q,--sampling-rate", rate_,
-                  "probability of each unit to be in a batch; may be a fraction: 256/60000")
-      ->group("What ran");
-  command.add_option("-s,--noise-multiplier", sigma_, "standard deviation of the noise in units of the clip norm")
-      ->group("What ran");
+  command.add_option("-q,--sampling-rate", rate_, kRateHelp)->group("What ran");
+  command.add_option("-s,--noise-multiplier", sigma_, kNoiseHelp)->group("What ran");
   command.add_option("-t,--steps", steps_, "number of steps")->group("What ran");
   command.add_option("--phase", phases_, "Q:SIGMA:STEPS, instead of the three above; may be given several times")
       ->group("What ran");
@@ -77,7 +73,7 @@ void RunOptions::add_to(CLI::App& command) {
       .add_option("--fixed-phase", fixed_phases_,
                   "BATCH:UNITS:SIGMA:STEPS: batches of one size, drawn without replacement")
       ->group("What ran");
-  command.add_option("--ledger", ledger_, "what a run wrote: its ledger.jsonl")->group("What ran");
+  command.add_option("--ledger", ledger_, "a run's ledger.jsonl")->group("What ran");
 }
 
 LedgerContents open_ledger(const std::string& path) {
@@ -85,6 +81,17 @@ LedgerContents open_ledger(const std::string& path) {
   if (!std::filesystem::is_regular_file(path, ignored))
     throw std::invalid_argument("--ledger must name a file, got " + path);
   return read_ledger(path);
+}
+
+std::string cut_short_note(const std::string& path, const LedgerContents& ledger) {
+  return "the last line of " + path + " is cut short, as by a crash: its release had not been permitted yet; the " +
+         std::to_string(ledger.entries.size()) + " whole releases before it are counted";
+}
+
+std::optional<double> stated_delta(const LedgerContents& ledger) {
+  const auto found = ledger.header.find("delta");
+  if (found == ledger.header.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
 }
 
 Adjacency adjacency_of(const AccountingOptions& accounting) {
@@ -112,17 +119,13 @@ Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::strin
   if (phases) return run;
 
   run.ledger = open_ledger(ledger_);
-  if (run.ledger->dropped_partial_line)
-    notes.push_back("the last line of " + ledger_ +
-                    " is cut short, as by a crash: its release had not been permitted yet; the " +
-                    std::to_string(run.ledger->entries.size()) + " whole releases before it are counted");
+  if (run.ledger->dropped_partial_line) notes.push_back(cut_short_note(ledger_, *run.ledger));
   const Adjacency stated = adjacency_from_string(run.ledger->header.at("adjacency").get<std::string>());
   if (!accounting.adjacency.empty() && stated != run.adjacency)
     throw std::invalid_argument("--adjacency must be that of the ledger (" + to_string(stated) + "), got " +
                                 accounting.adjacency);
   run.adjacency = stated;
-  if (const auto found = run.ledger->header.find("delta"); found != run.ledger->header.end() && found->is_number())
-    run.delta = found->get<double>();
+  run.delta = stated_delta(*run.ledger);
   for (const LedgerEntry& entry : run.ledger->entries) {
     if (run.phases.empty() || !(run.phases.back().first == entry.event)) run.phases.emplace_back(entry.event, 0);
     ++run.phases.back().second;

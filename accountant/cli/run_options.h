@@ -1,4 +1,4 @@
-// What ran, as the command line says it, and how it is to be accounted.
+// The options that say what ran and how it is to be accounted.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ struct AccountingOptions {
   void add_to(CLI::App& command);
 };
 
-// What the engine is charged with, in order.
+// The charges for the engine, in order.
 struct Run {
   std::vector<std::pair<Event, int64_t>> phases;
   Adjacency adjacency = Adjacency::kZeroOut;
-  std::optional<double> delta;  // that the ledger's header states
+  std::optional<double> delta;  // from the ledger's header, if it states one
   std::optional<LedgerContents> ledger;
 
   std::unique_ptr<Accountant> account(const std::string& accountant) const;
@@ -37,8 +37,8 @@ struct Run {
 class RunOptions {
  public:
   void add_to(CLI::App& command);
-  // Throws std::invalid_argument where none or several ways were used, or a number breaks its rule. A ledger whose
-  // last line is cut short is read as far as it is certain, and `notes` says so.
+  // Throws std::invalid_argument if none or several ways were used, or a number breaks its rule. If the last line of a
+  // ledger is cut short, the whole lines before it are read, and a note is added to `notes`.
   Run read(const AccountingOptions& accounting, std::vector<std::string>& notes) const;
 
  private:
@@ -46,9 +46,19 @@ class RunOptions {
   std::vector<std::string> phases_, fixed_phases_;
 };
 
-// read_ledger, with a file that is not there as the caller's mistake.
+// read_ledger, except that a missing file is the caller's mistake (std::invalid_argument).
 LedgerContents open_ledger(const std::string& path);
 
+// The note on a ledger whose last line is cut short.
+std::string cut_short_note(const std::string& path, const LedgerContents& ledger);
+
+// The delta in the ledger's header, if it states one.
+std::optional<double> stated_delta(const LedgerContents& ledger);
+
 Adjacency adjacency_of(const AccountingOptions& accounting);
+
+// Help texts of options that several subcommands have.
+inline constexpr const char* kRateHelp = "probability of each unit to be in a batch; may be a fraction: 256/60000";
+inline constexpr const char* kNoiseHelp = "standard deviation of the noise in units of the clip norm";
 
 }  // namespace ghostshard::accountant::cli

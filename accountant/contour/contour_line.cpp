@@ -5,6 +5,8 @@
 #include <limits>
 #include <numbers>
 
+#include "accountant/gaussian/chernoff.h"
+
 namespace ghostshard::accountant {
 namespace {
 
@@ -12,7 +14,6 @@ using Complex = std::complex<double>;
 constexpr double kPi = std::numbers::pi;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kLargestIntercept = 2e4;
 constexpr double kMostCancelling = 14;
 constexpr int64_t kMostMeshNodes = 100'000;  // of all moments; a kilobyte each
 constexpr int64_t kMostNodes = 2'000'000;
@@ -21,99 +22,13 @@ constexpr int64_t kPreciseCost = 40;  // of an evaluation in long double, in tho
 constexpr size_t kLeastPrecise = 80'000;
 constexpr size_t kLongSum = 1000;
 constexpr size_t kTurns = 64;
-constexpr double kMomentSlack = 1e-9;  // real_moment is good to 1e-13; a bound built on it takes this much more
 
 // |z| <= |re| + |im|, without a root; within its rounding.
 double modulus_at_most(std::complex<long double> z) {
   return std::abs(static_cast<double>(z.real())) + std::abs(static_cast<double>(z.imag()));
 }
 
-double log_kappa(double c) { return c * std::log(c / (1 + c)) - std::log1p(c); }
-
 }  // namespace
-
-RealMoment composed_moment(Direction direction, std::span<const ComposedRelease> phases, double c) {
-  RealMoment total{0, 0, 0};
-  for (const ComposedRelease& phase : phases) {
-    const RealMoment one = real_moment(direction, phase.release, c);
-    total.log_m += phase.count * one.log_m;
-    total.mean += phase.count * one.mean;
-    total.variance += phase.count * one.variance;
-  }
-  return total;
-}
-
-double chernoff_log_delta(Direction direction, std::span<const ComposedRelease> phases, double c, double epsilon) {
-  const double k = composed_moment(direction, phases, c).log_m;
-  return k - c * epsilon + log_kappa(c) + kMomentSlack * (1 + std::abs(k) + c * epsilon);
-}
-
-namespace {
-
-// Root in log c of a rising function of (c, moments at c), by bisection and secant steps.
-template <class Function>
-std::optional<double> rising_root(Direction direction, std::span<const ComposedRelease> phases, Function function) {
-  const auto at = [&](double c) { return function(c, composed_moment(direction, phases, c)); };
-  double low = 1;
-  double high = 1;
-  double at_low = at(1);
-  double at_high = at_low;
-  if (at_low < 0) {
-    while (at_high < 0) {
-      if (high > kLargestIntercept) return std::nullopt;
-      low = high;
-      at_low = at_high;
-      high *= 4;
-      at_high = at(high);
-    }
-  } else {
-    while (at_low >= 0) {
-      if (low < 1e-12) return low;
-      high = low;
-      at_high = at_low;
-      low /= 4;
-      at_low = at(low);
-    }
-  }
-  for (int i = 0; i < 12 && high > low * 1.02; ++i) {
-    double share = at_low / (at_low - at_high);  // secant in log c, kept away from the ends
-    if (!(share > 0.1 && share < 0.9) || i % 3 == 2) share = 0.5;
-    const double middle = low * std::pow(high / low, share);
-    const double value = at(middle);
-    (value < 0 ? low : high) = middle;
-    (value < 0 ? at_low : at_high) = value;
-  }
-  return std::sqrt(low * high);
-}
-
-}  // namespace
-
-std::optional<double> saddle_of_epsilon(Direction direction, std::span<const ComposedRelease> phases, double epsilon) {
-  return rising_root(direction, phases,
-                     [&](double c, const RealMoment& m) { return m.mean - 1 / c - 1 / (1 + c) - epsilon; });
-}
-
-std::optional<Saddle> saddle_of_delta(Direction direction, std::span<const ComposedRelease> phases, double log_delta) {
-  const auto epsilon_at = [](double c, const RealMoment& m) { return m.mean - 1 / c - 1 / (1 + c); };
-  const auto c = rising_root(direction, phases, [&](double at, const RealMoment& m) {
-    const double epsilon = epsilon_at(at, m);
-    const double width = 2 * kPi * (m.variance + 1 / (at * at) + 1 / ((1 + at) * (1 + at)));
-    return log_delta - (m.log_m - at * epsilon - std::log(at) - std::log1p(at) - 0.5 * std::log(width));
-  });
-  if (!c) return std::nullopt;
-  // Near a phase transition of K the approximation says little, Chernoff's bound still does: delta lies below it by a
-  // factor between e and e^15 in all but odd cases, and a Newton step leads from there.
-  double bound = kInfinity;
-  for (const double share : {0.8, 0.9, 0.97, 1.0, 1.1, 1.25})
-    bound = std::min(bound, (composed_moment(direction, phases, *c * share).log_m + log_kappa(*c * share) - log_delta) /
-                                (*c * share));
-  const double approximate = epsilon_at(*c, composed_moment(direction, phases, *c));
-  const double epsilon = std::clamp(approximate, std::min(bound, bound - 15 / *c), bound - 1 / *c);
-  if (epsilon >= 0) return Saddle{*c, epsilon};
-  const auto at_zero = saddle_of_epsilon(direction, phases, 0);
-  if (!at_zero) return std::nullopt;
-  return Saddle{*at_zero, 0};
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Beyond the last node
@@ -121,7 +36,7 @@ std::optional<Saddle> saddle_of_delta(Direction direction, std::span<const Compo
 namespace {
 
 // Sum over the nodes t_k >= t, a step apart, of an upper bound of |M(c+it_k)/M(c)|/t_k², by doublings of t. +infinity
-// where it exceeds `wanted`.
+// if it exceeds `wanted`.
 double rest_beyond(std::span<const LineMoment> lines, double t, double step, double wanted) {
   double sum = 0;
   for (int i = 0; i < 200; ++i) {
@@ -140,7 +55,7 @@ double rest_beyond(std::span<const LineMoment> lines, double t, double step, dou
 
 std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
                                       double epsilon, double log_delta, double intercept, double wanted_digits) {
-  // K on a geometric grid around the saddle point; it tells what each intercept costs.
+  // K on a geometric grid around the saddle point gives the cost of each intercept.
   std::vector<std::pair<double, double>> grid;  // (c, K(c))
   for (const double share : {0.3, 0.4,  0.5,  0.6,  0.7,  0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99,
                              1.0, 1.01, 1.03, 1.07, 1.15, 1.3,  1.5,  1.8,  2.2,  3.0,  4.0,  5.5}) {
@@ -160,8 +75,8 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
   if (intercept > 0) {
     choice.c = saddle * intercept;
   } else {
-    // The shortest period, where the integrand does not exceed the integral by much more than it must. Long double,
-    // which then is needed, costs some times as much.
+    // The shortest period among the intercepts where the integrand does not exceed the integral by much more than it
+    // must. If it does by more than kCancelling, long double is needed, which costs some times as much.
     const auto log_excess = [&](double c, double k) {
       return k - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
     };
@@ -186,6 +101,54 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
   return choice;
 }
 
+namespace {
+
+// The moments of all phases on a line.
+struct LineMoments {
+  std::vector<LineMoment> each;
+  double log_scale = 0;  // log M(c) of all executions
+  size_t nodes = 0;      // of all meshes
+};
+std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c) {
+  int64_t needed = 0;
+  for (const ComposedRelease& phase : phases) needed += LineMoment::nodes_needed(direction, phase, c);
+  if (needed > kMostMeshNodes) return std::nullopt;
+  LineMoments moments;
+  for (const ComposedRelease& phase : phases) {
+    const RealMoment real = real_moment(direction, phase.release, c);
+    moments.log_scale += phase.count * real.log_m;
+    moments.each.emplace_back(direction, phase, c, real.log_m, false);
+    moments.nodes += moments.each.back().nodes();
+  }
+  moments.nodes = std::max<size_t>(moments.nodes, 1);
+  return moments;
+}
+
+// How far the nodes must go for the rest beyond them to be at most `wanted`. Nothing if that is beyond `farthest`.
+struct LineEnd {
+  double t;
+  double rest;
+};
+std::optional<LineEnd> end_of_line(std::span<const LineMoment> lines, double step, double wanted, double farthest) {
+  LineEnd end{4 * step, 0};
+  double too_near = 0;
+  while (!((end.rest = rest_beyond(lines, end.t, step, wanted)) < kInfinity)) {
+    too_near = end.t;
+    end.t *= 2;
+    if (too_near > farthest) return std::nullopt;
+  }
+  for (int i = 0; i < 4 && end.t > too_near * 1.1 && end.t > 8 * step; ++i) {
+    const double middle = too_near == 0 ? end.t / 2 : std::sqrt(too_near * end.t);
+    const double rest = rest_beyond(lines, middle, step, wanted);
+    if (rest < kInfinity) end.rest = rest;
+    (rest < kInfinity ? end.t : too_near) = middle;
+  }
+  if (end.t > farthest) return std::nullopt;
+  return end;
+}
+
+}  // namespace
+
 std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
                                              double saddle, double epsilon, double log_delta, double intercept,
                                              int64_t budget, double wanted_digits) {
@@ -195,75 +158,60 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   const double c = line.c_ = choice->c;
   line.period_ = choice->period;
   line.chernoff_ = std::move(choice->beyond);
+  auto moments = moments_on_line(direction, phases, c);
+  if (!moments) return std::nullopt;
+  line.log_scale_ = moments->log_scale;
+  const size_t nodes = moments->nodes;
 
-  int64_t needed = 0;
-  for (const ComposedRelease& phase : phases) needed += LineMoment::nodes_needed(direction, phase, c);
-  if (needed > kMostMeshNodes) return std::nullopt;
-  std::vector<LineMoment> moments;
-  size_t nodes = 0;
-  for (const ComposedRelease& phase : phases) {
-    const RealMoment real = real_moment(direction, phase.release, c);
-    line.log_scale_ += phase.count * real.log_m;
-    moments.emplace_back(direction, phase, c, real.log_m, false);
-    nodes += moments.back().nodes();
-  }
-  nodes = std::max<size_t>(nodes, 1);
-
-  // How far the nodes must go for what lies beyond to be negligible.
-  const double step = 2 * kPi / line.period_;
+  const auto step = line.step<double>();
   const double wanted =
       std::exp(log_delta + c * epsilon - line.log_scale_ + std::log(line.period_ / 2) - wanted_digits);
   const double farthest = step * static_cast<double>(std::min(kMostNodes, budget / static_cast<int64_t>(nodes)));
-  double too_near = 0;
-  double end = 4 * step;
-  while (!((line.rest_ = rest_beyond(moments, end, step, wanted)) < kInfinity)) {
-    too_near = end;
-    end *= 2;
-    if (too_near > farthest) return std::nullopt;
-  }
-  for (int i = 0; i < 4 && end > too_near * 1.1 && end > 8 * step; ++i) {
-    const double middle = too_near == 0 ? end / 2 : std::sqrt(too_near * end);
-    const double rest = rest_beyond(moments, middle, step, wanted);
-    if (rest < kInfinity) line.rest_ = rest;
-    (rest < kInfinity ? end : too_near) = middle;
-  }
-  if (end > farthest) return std::nullopt;
+  const auto end = end_of_line(moments->each, step, wanted, farthest);
+  if (!end) return std::nullopt;
+  line.rest_ = end->rest;
 
-  const auto n = static_cast<size_t>(std::ceil(end / step));
-  line.integrand_.assign(n, 0);
-  line.error_.assign(n, 0);
+  const auto n = static_cast<size_t>(std::ceil(end->t / step));
   const double excess = line.log_scale_ - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
   line.precise_ =
       excess > kCancelling && n * nodes <= std::max(kLeastPrecise, static_cast<size_t>(budget / kPreciseCost));
   if (line.precise_)
     for (size_t i = 0; i < phases.size(); ++i)
-      moments[i] = LineMoment(direction, phases[i], c, real_moment(direction, phases[i].release, c).log_m, true);
-  const double unit = line.precise_ ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
+      moments->each[i] = LineMoment(direction, phases[i], c, real_moment(direction, phases[i].release, c).log_m, true);
+  line.take_integrand(moments->each, n);
+  return line;
+}
+
+void ContourLine::take_integrand(std::span<const LineMoment> moments, size_t n) {
+  integrand_.assign(n, 0);
+  error_.assign(n, 0);
   const auto add = [&](size_t k, const LineMoment::Value& value) {
-    line.integrand_[k] += value.log_power;
-    line.error_[k] += value.relative_error;
+    integrand_[k] += value.log_power;
+    error_[k] += value.relative_error;
   };
   for (const LineMoment& moment : moments)
-    if (line.precise_)
-      moment.sweep<long double>(line.step<long double>(), n, add);
+    if (precise_)
+      moment.sweep<long double>(step<long double>(), n, add);
     else
-      moment.sweep<double>(step, n, add);
+      moment.sweep<double>(step<double>(), n, add);
+  const double unit = precise_ ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
   for (size_t k = 0; k < n; ++k) {
-    const std::complex<long double> log_power = line.integrand_[k];
-    const double size = modulus_at_most(log_power);
-    if (line.precise_) {
-      const std::complex<long double> z(c, line.step<long double>() * static_cast<long double>(k));
-      line.integrand_[k] = std::exp(log_power) / (z * (z + 1.0L));
-    } else {
-      const double t = step * static_cast<double>(k);
-      const double re = c * (c + 1) - t * t;  // of z(z+1)
-      const double im = (2 * c + 1) * t;
-      const Complex power = std::exp(Complex(log_power)) / ((c * c + t * t) * ((c + 1) * (c + 1) + t * t));
-      line.integrand_[k] = Complex(power.real() * re + power.imag() * im, power.imag() * re - power.real() * im);
-    }
-    line.error_[k] = modulus_at_most(line.integrand_[k]) * (line.error_[k] + unit * (16 + size));
+    const double size = modulus_at_most(integrand_[k]);
+    integrand_[k] = over_z(integrand_[k], k);
+    error_[k] = modulus_at_most(integrand_[k]) * (error_[k] + unit * (16 + size));
   }
-  return line;
+}
+
+std::complex<long double> ContourLine::over_z(std::complex<long double> log_power, size_t k) const {
+  if (precise_) {
+    const std::complex<long double> z(c_, step<long double>() * static_cast<long double>(k));
+    return std::exp(log_power) / (z * (z + 1.0L));
+  }
+  const double t = step<double>() * static_cast<double>(k);
+  const double re = c_ * (c_ + 1) - t * t;  // of z(z+1)
+  const double im = (2 * c_ + 1) * t;
+  const Complex power = std::exp(Complex(log_power)) / ((c_ * c_ + t * t) * ((c_ + 1) * (c_ + 1) + t * t));
+  return Complex(power.real() * re + power.imag() * im, power.imag() * re - power.real() * im);
 }
 
 ContourLine::Value ContourLine::at(double epsilon) const {
@@ -300,7 +248,7 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
     const double weight = k == 0 ? 1 : 2;
     real_sum += weight * term_re;
     real_slope -= weight * (c_ * term_re - t * term_im);
-    // Added up from the last to the first: what k nodes have yet to join is rounded k times more.
+    // Added up from the last to the first: the sum that k nodes have yet to join is rounded k times more.
     const double modulus = std::abs(static_cast<double>(term_re)) + std::abs(static_cast<double>(term_im));
     error +=
         weight * (error_[k] + modulus * unit *

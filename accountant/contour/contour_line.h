@@ -5,10 +5,10 @@
 // e^(c·eps)·delta(eps) is the inverse Fourier transform of M(c+it)/((c+it)(c+1+it)), so by Poisson's summation formula
 // the trapezoid rule with step 2 pi/P is *exactly*
 //   sum over all k of e^(c·k·P)·delta(eps + k·P),
-// every term of which is >= 0: the rule never falls below the truth, and exceeds it by at most
+// every term of which is >= 0. So the rule never falls below the truth, and exceeds it by at most
 //   Σ_{k>=1} [e^(-(c'-c)kP)·κ(c')·e^(K(c')-c'·eps) + e^(-ckP)],  K = log M, any c' > c,
-// by Chernoff, delta(eps) <= κ(c)·e^(K(c)-c·eps), κ(c) = c^c/(1+c)^(1+c), and delta <= 1. What remains is the error of
-// each M(c+it) and the nodes beyond the last, both bounded by contour_moments.h.
+// by Chernoff (chernoff.h), delta(eps) <= κ(c)·e^(K(c)-c·eps), κ(c) = c^c/(1+c)^(1+c), and delta <= 1. The error of
+// each M(c+it) and the nodes beyond the last remain; contour_moments.h bounds both.
 #pragma once
 
 #include <complex>
@@ -23,24 +23,8 @@
 
 namespace ghostshard::accountant {
 
-// log M and derivatives of all phases together.
-RealMoment composed_moment(Direction direction, std::span<const ComposedRelease> phases, double c);
-
-// The point c > 0 where the integrand on the real axis has its minimum at this epsilon: K'(c) - 1/c - 1/(1+c) = eps.
-// Nothing where it lies beyond 1e5 (all but no loss can be that large).
-std::optional<double> saddle_of_epsilon(Direction direction, std::span<const ComposedRelease> phases, double epsilon);
-// The same for the epsilon >= 0 at which the saddle-point approximation of delta is this one.
-struct Saddle {
-  double c;
-  double epsilon;
-};
-std::optional<Saddle> saddle_of_delta(Direction direction, std::span<const ComposedRelease> phases, double log_delta);
-
-// log of Chernoff's bound on delta(eps) at this c, rounded up.
-double chernoff_log_delta(Direction direction, std::span<const ComposedRelease> phases, double c, double epsilon);
-
-// Where to integrate: the intercept c whose period P is the shortest for which the alias is e^-wanted_digits of delta.
-// intercept: c as a share of the saddle point; 0 to choose.
+// The line to integrate along: the intercept c whose period P is the shortest with an alias of e^-wanted_digits of
+// delta. intercept: c as a share of the saddle point; 0 to choose.
 struct LineChoice {
   double c = 0;
   double period = 0;
@@ -51,10 +35,9 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
 
 class ContourLine {
  public:
-  // A line good for epsilons near `epsilon`, where delta is about e^log_delta: the alias and what lies beyond the last
-  // node are e^-wanted_digits of that. intercept: c as a share of the saddle point; 0: the share with the
-  // shortest period, hence the fewest nodes. Nothing where more than `budget` evaluations of an integrand would be
-  // needed.
+  // A line for epsilons near `epsilon`, where delta is about e^log_delta: the alias and the nodes beyond the last are
+  // e^-wanted_digits of that. intercept: c as a share of the saddle point; 0: the share with the shortest period, hence
+  // the fewest nodes. Nothing if more than `budget` evaluations of an integrand would be needed.
   static std::optional<ContourLine> make(Direction direction, std::span<const ComposedRelease> phases, double saddle,
                                          double epsilon, double log_delta, double intercept, int64_t budget,
                                          double wanted_digits = 32);
@@ -72,6 +55,9 @@ class ContourLine {
 
  private:
   ContourLine() = default;
+  void take_integrand(std::span<const LineMoment> moments, size_t n);
+  // e^log_power/(z(z+1)) at node k.
+  std::complex<long double> over_z(std::complex<long double> log_power, size_t k) const;
   template <class Real>
   Value evaluate(double epsilon) const;
   template <class Real>
@@ -79,7 +65,7 @@ class ContourLine {
     return 2 * std::numbers::pi_v<Real> / static_cast<Real>(period_);
   }
   double c_ = 0, period_ = 0, log_scale_ = 0;
-  bool precise_ = false;  // the integrand is much larger than the integral: long double where roundings vary
+  bool precise_ = false;  // the integrand is much larger than the integral: it is kept in long double
   std::vector<std::complex<long double>> integrand_;  // M(c+it)/M(c)/(z(z+1)) at t = 0, 2 pi/P, …
   std::vector<double> error_;                         // of each, absolute
   double rest_ = 0;                                   // sum of the moduli beyond the last node

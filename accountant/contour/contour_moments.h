@@ -1,27 +1,27 @@
 // The moment generating function M(z) = E[e^(z·loss)] of one Poisson-sampled Gaussian's privacy loss, on the real axis
 // and on a vertical line, with an error bound that is proven and not estimated.
 //
-// With w(x) = 1 - q + q·e^u, u = (2x - 1)/(2 sigma²), x ~ N(0, sigma²), M(z) = E[w^p], p = 1 + z when a unit is
-// removed and p = -z when one is added. Since E[w - 1] = 0,
+// Let w(x) = 1 - q + q·e^u, u = (2x - 1)/(2 sigma²), x ~ N(0, sigma²). Then M(z) = E[w^p], with p = 1 + z if a unit is
+// removed and p = -z if one is added. Since E[w - 1] = 0,
 //   M(z) - 1 = E[e2(p·l) + p·d],  l = log w,  d = l - (w - 1),  e2(y) = e^y - 1 - y,
-// where nothing cancels: count·log M keeps its digits at count = 1e8 and q = 1e-7.
+// Nothing cancels in this form: count·log M keeps its digits at count = 1e8 and q = 1e-7.
 //
-// Quadrature. The trapezoid rule on the line Im x = y0, y0 > 0 for z in the upper half plane (mirrored where a unit is
-// added). For 0 <= Im x < pi·sigma², 0 <= arg w <= Im x/sigma²; |w(x + iy)| <= w(x) and >= w(x)·cos(y/(2 sigma²)). So
-// |w^p| <= w^(1+c)·e^(-t·arg w) <= w^(1+c), *whatever t is*: on the strip of half width d <= y0 around the line the
-// integrand is bounded by e^((y0+d)²/(2 sigma²)) times a real moment, and the rule's error by (Trefethen, Weideman
-// 2014, SIAM Review 56(3), Thm. 5.1)
-//   2·e^((y0+d)²/(2 sigma²))·(M(c)·S + 1 + 2q|p|)/(e^(2 pi d/h) - 1),   S = cos((y0+d)/(2 sigma²))^-c where added,
-//   else 1.
+// Quadrature. The trapezoid rule runs on the line Im x = y0, y0 > 0 for z in the upper half plane (mirrored if a unit
+// is added). For 0 <= Im x < pi·sigma², 0 <= arg w <= Im x/sigma², and |w(x + iy)| lies between w(x)·cos(y/(2 sigma²))
+// and w(x). So |w^p| <= w^(1+c)·e^(-t·arg w) <= w^(1+c), *whatever t is*. On the strip of half width d <= y0 around the
+// line the integrand is bounded by e^((y0+d)²/(2 sigma²)) times a real moment, and the rule's error by (Trefethen,
+// Weideman 2014, SIAM Review 56(3), Thm. 5.1)
+//   2·e^((y0+d)²/(2 sigma²))·(M(c)·S + 1 + 2q|p|)/(e^(2 pi d/h) - 1),
+// S = cos((y0+d)/(2 sigma²))^-c if a unit is added, else 1.
 // One mesh of some hundred points serves every t.
 //
-// The rest of the line. For any y, |M(c+it)| <= B_y(t) = ∫ |integrand at x + iy| dx, which falls with t since arg w >=
-// 0: one real integral bounds |M| for *all* larger t. Its integrand extends from x to x + iv with a modulus that is
+// The rest of the line. For any y, |M(c+it)| <= B_y(t) = ∫ |integrand at x + iy| dx. B_y falls with t since arg w >= 0:
+// one real integral bounds |M| for *all* larger t. Its integrand extends from x to x + iv with a modulus that is
 // bounded as above (arg w(x+iy) becomes [arg w(x+i(y+v)) + arg w(x+i(y-v))]/2 >= 0, arg being odd and rising in the
 // imaginary part), so the same mesh integrates it. For q = 1 the best y gives |M| exactly.
 //
-// Left-out nodes are summed into the error, and so are the tails beyond the first and last node, where the integrand
-// falls at least as fast as a Gaussian centred at 1 + c (remove) or -c (add), and the rounding of each term.
+// The error counts the nodes left out, the rounding of each term, and the tails beyond the first and the last node. In
+// the tails the integrand falls at least as fast as a Gaussian centred at 1 + c (remove) or -c (add).
 #pragma once
 
 #include <array>
@@ -30,41 +30,28 @@
 #include <functional>
 #include <vector>
 
-#include "accountant/gaussian/sampled_gaussian.h"
+#include "accountant/gaussian/composed_release.h"
+#include "accountant/gaussian/moment_strip.h"
 
 namespace ghostshard::accountant {
 
-// `count` executions of one release.
-struct ComposedRelease {
-  SampledGaussian release;
-  double count;
-};
-
-// Exponents of the power from here on are summed in logarithms.
-inline constexpr double kHeavy = 50;
-
-// On the real axis: log M and its first two derivatives, to about 1e-13 relative.
-struct RealMoment {
-  double log_m;
-  double mean;
-  double variance;
-};
-RealMoment real_moment(Direction direction, SampledGaussian release, double c);
+// A sum over nodes is kept in so many partial sums: roundings then do not add up over all nodes.
+inline constexpr size_t kLanes = 8;
 
 // M(c + it)^count for t >= 0, relative to M(c)^count.
 class LineMoment {
  public:
-  // How many nodes it would have, before it is made: with sigma² small, too many.
+  // The number of nodes it would have, before it is made. If sigma² is small there are too many.
   static int64_t nodes_needed(Direction direction, const ComposedRelease& composed, double c);
   // log_m: real_moment(…, c).log_m.
-  // precise: nodes and sums in long double, for at<long double>: where an integral over t cancels, roundings do not.
+  // precise: nodes and sums are in long double, for at<long double>. An integral over t that cancels needs them.
   LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m, bool precise);
 
   struct Value {
-    std::complex<long double> log_power;  // of the quotient; its real part is rounded up where the error is large
+    std::complex<long double> log_power;  // of the quotient; its real part is rounded up if the error is large
     double relative_error;                // |computed - true| <= relative_error·|e^log_power|
   };
-  template <class Real>  // double, or where precise long double
+  template <class Real>  // double, or long double if precise
   Value at(Real t) const;
 
   // at(k·step) for k = 0, …, n-1, one after the other: many times faster than one by one (contour_sweep.cpp).
@@ -72,7 +59,7 @@ class LineMoment {
   template <class Real>
   void sweep(Real step, size_t n, const Visitor& visit) const;
 
-  // Upper bound of log |M(c+it')/M(c)|^count for all t' >= t.
+  // An upper bound on log |M(c+it')/M(c)|^count for all t' >= t.
   double log_rest(double t) const;
   size_t nodes() const { return l_re_.size(); }
 
@@ -94,10 +81,22 @@ class LineMoment {
       return {l_re_[j], l_im_[j], d_re_[j], d_im_[j], w_re_[j], w_im_[j]};
     }
   }
+  struct Frame;
+  struct Sums;
+  void add_node(const Frame& frame, int64_t i, Sums& sums);
+  void add_precise_node(const Frame& frame, int64_t i);
+  // Adds the roundings of the last node to the errors of the forms that M is computed in.
+  void add_roundings(const Frame& frame, std::complex<double> d, double size_v, double tilted, double tilted_phase,
+                     Sums& sums);
+  void add_tails(const Frame& frame, Range nodes, Sums& sums) const;
   bool in_excess_form(double t) const;
+  template <class Real>
+  Value direct_at(Real t) const;
+  template <class Real>
+  Value excess_at(Real t) const;
   void sweep_direct(double step, size_t first, size_t n, const Visitor& visit) const;
   template <class Real>
-  void sweep_excess(Real step, size_t first, size_t n, const Visitor& visit) const;
+  class ExcessSweep;
   Value finish(std::complex<double> m, double error) const;
   template <class Real>
   Value finish_excess(Real re, Real im, double error) const;  // of M - 1

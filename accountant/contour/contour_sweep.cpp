@@ -1,5 +1,5 @@
-// M(c + it) at equidistant t, by multiplication from one to the next: exponentials and sines are taken once in
-// some steps. What a step damps below any use is left out from there on, and counted.
+// M(c + it) at equidistant t, by multiplication from one to the next: exponentials and sines are taken once in some
+// steps. Nodes that are damped below any use are left out from there on, and counted.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,12 +14,11 @@ using Complex = std::complex<double>;
 using LongComplex = std::complex<long double>;
 template <class Real>
 constexpr double kUnit = static_cast<double>(std::numeric_limits<Real>::epsilon());
-// Steps by multiplication before all are taken afresh: each adds the roundings of one product and of its factor. Fewer
-// where a sweep is short anyway.
+// Steps by multiplication before all are taken afresh: each adds the roundings of one product and of its factor. A
+// short sweep takes fewer.
 size_t turns_of(size_t nodes) { return nodes < 4000 ? 8 : 64; }
 constexpr size_t kShort = 128;
-constexpr size_t kLanes = 8;
-constexpr double kDamped = 1e-24;  // of the sum, divided by the count: what is left out
+constexpr double kDamped = 1e-24;  // of the sum, divided by the count: smaller nodes are left out
 
 // z_j(t) = z_j(t_0)·e^(i·sign·(t - t_0)·l_j) for some nodes, and their sum.
 template <class Real>
@@ -135,118 +134,166 @@ void LineMoment::sweep_direct(double step, size_t first, size_t n, const Visitor
 // turning, and 1 + p·l, which is linear in p, from two sums. Every constant of an error below is that of a rounding
 // counted out once (Higham 2002, §3) and doubled.
 template <class Real>
-void LineMoment::sweep_excess(Real step, size_t first, size_t n, const Visitor& visit) const {
+class LineMoment::ExcessSweep {
+ public:
+  // n: nodes of the whole line.
+  ExcessSweep(const LineMoment& moment, Real step, size_t n)
+      : moment_(moment),
+        step_(step),
+        turns_(turns_of(n)),
+        sign_(moment.direction_ == Direction::kRemove ? 1 : -1),
+        pr_(moment.direction_ == Direction::kRemove ? 1 + Real(moment.c_) : -Real(moment.c_)),
+        negligible_(kDamped / (moment.count_ * static_cast<double>(moment.l_re_.size()))) {
+    for (size_t j = 0; j < moment.l_re_.size(); ++j) add_entry(j);
+    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.modulus < b.modulus; });
+  }
+
+  void run(size_t first, size_t n, const Visitor& visit) {
+    for (size_t k = first; k < n;) {
+      // A panel: t grows by an eighth at most, or by one block.
+      const size_t end = std::min(n, std::max(k + k / 8, k + 64));
+      begin_panel(end);
+      for (size_t since = 0; k < end; ++k, ++since) {
+        const Real t = step_ * static_cast<Real>(k);
+        if (since % turns_ == 0) take_afresh(t);
+        visit(k, at(t));
+      }
+    }
+  }
+
+ private:
   using Number = std::complex<Real>;
-  constexpr double unit = kUnit<Real>;
-  const size_t size = l_re_.size();
-  const size_t turns = turns_of(n);
-  const Real sign = direction_ == Direction::kRemove ? 1 : -1;
-  const Real pr = direction_ == Direction::kRemove ? 1 + Real(c_) : -Real(c_);
-  const auto size_of_p = [&](Real t) { return std::hypot(static_cast<double>(pr), static_cast<double>(t)); };
+
   struct Entry {
     Number l, weight;
     double modulus, of_weight, of_loss;  // of l; relative roundings
     double log_weight, phase;
-    bool heavy;  // the power may be too large for a double where the weight is too small
+    bool heavy;  // the power may be too large for a double, and the weight too small
   };
-  std::vector<Entry> entries(size);
-  LongComplex sum_d = 0;
-  for (size_t j = 0; j < size; ++j) {
-    const auto [lr, li, dr, di, wr, wi] = node_as<Real>(j);
-    const bool heavy = sizeof(Real) == sizeof(double) && static_cast<double>(pr) * l_re_[j] > kHeavy;
-    entries[j] = {{lr, li},      {wr, wi},    std::hypot(l_re_[j], l_im_[j]) * (1 + 1e-15),
-                  of_weight_[j], of_loss_[j], log_w_[j],
-                  w_phase_[j],   heavy};
+  // Σ weight·(1 + p·l) over the entries that turn.
+  struct Linear {
+    LongComplex one = 0, l = 0;
+    double error_one = 0, error_l = 0;
+  };
+
+  double size_of_p(Real t) const { return std::hypot(static_cast<double>(pr_), static_cast<double>(t)); }
+
+  void add_entry(size_t j) {
+    const auto [lr, li, dr, di, wr, wi] = moment_.node_as<Real>(j);
+    const double l_re = moment_.l_re_[j];
+    const double l_im = moment_.l_im_[j];
+    const double log_weight = moment_.log_w_[j];
+    const double phase = moment_.w_phase_[j];
+    const bool heavy = sizeof(Real) == sizeof(double) && static_cast<double>(pr_) * l_re > kHeavy;
+    entries_.push_back({{lr, li},
+                        {wr, wi},
+                        std::hypot(l_re, l_im) * (1 + 1e-15),
+                        moment_.of_weight_[j],
+                        moment_.of_loss_[j],
+                        log_weight,
+                        phase,
+                        heavy});
     const LongComplex weight(wr, wi);
     if (heavy)
-      sum_d += weight * LongComplex(lr, li) -
-               (LongComplex(std::polar(std::exp(log_w_[j] + l_re_[j]), w_phase_[j] + l_im_[j])) - weight);
+      sum_d_ +=
+          weight * LongComplex(lr, li) - (LongComplex(std::polar(std::exp(log_weight + l_re), phase + l_im)) - weight);
     else
-      sum_d += weight * LongComplex(dr, di);
+      sum_d_ += weight * LongComplex(dr, di);
   }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.modulus < b.modulus; });
 
-  std::vector<Entry> large;
-  Turning<Real> nodes;
-  const double negligible = kDamped / (count_ * static_cast<double>(size));
-  for (size_t k = first; k < n;) {
-    // A panel: t grows by an eighth at most, or by one block.
-    const size_t panel_end = std::min(n, std::max(k + k / 8, k + 64));
-    const double largest_p = size_of_p(step * static_cast<Real>(panel_end));
-    const auto split = std::partition_point(entries.begin(), entries.end(),
+  void begin_panel(size_t end) {
+    const double largest_p = size_of_p(step_ * static_cast<Real>(end));
+    const auto split = std::partition_point(entries_.begin(), entries_.end(),
                                             [&](const Entry& entry) { return entry.modulus * largest_p < kSmall; });
-    SmallTerms<Real> small;
-    small.largest_p = largest_p;
-    for (auto entry = entries.begin(); entry != split; ++entry) {
-      const Real yr = entry->l.real() * Real(largest_p);
-      const Real yi = entry->l.imag() * Real(largest_p);
-      Real re = entry->weight.real();
-      Real im = entry->weight.imag();
-      for (size_t m = 1; m <= kTerms<Real>; ++m) {
-        const Real inverse = Real(1) / static_cast<Real>(m);
-        const Real next = (re * yr - im * yi) * inverse;
-        im = (re * yi + im * yr) * inverse;
-        re = next;
-        if (m >= 2) small.coefficients[m] += Number(re, im);
-      }
-      // |e2(y)| <= 0.83·|y|², |e2'(y)| <= 1.65·|y|; the rest is for y^k/k! and for adding up the polynomial.
-      small.error_per_p2 += static_cast<double>(std::abs(entry->weight)) * entry->modulus * entry->modulus *
-                            (entry->of_weight + 2 * entry->of_loss + 32 * unit);
-    }
+    small_ = {};
+    small_.largest_p = largest_p;
+    for (auto entry = entries_.begin(); entry != split; ++entry) add_small(*entry);
     // Adding these nodes one after the other.
-    small.error_per_p2 *= 1 + 0.01 * static_cast<double>(split - entries.begin());
-    large.assign(split, entries.end());
-    LongComplex sum_one = 0;
-    LongComplex sum_l = 0;
-    double error_one = 0;
-    double error_l = 0;
-    for (const Entry& entry : large) {
-      sum_one += LongComplex(entry.weight);
-      sum_l += LongComplex(entry.weight) * LongComplex(entry.l);
-      const double each = static_cast<double>(std::abs(entry.weight)) * (entry.of_weight + entry.of_loss + 6 * unit);
-      error_one += each;
-      error_l += each * entry.modulus;
+    small_.error_per_p2 *= 1 + 0.01 * static_cast<double>(split - entries_.begin());
+    large_.assign(split, entries_.end());
+    linear_ = {};
+    for (const Entry& entry : large_) {
+      linear_.one += LongComplex(entry.weight);
+      linear_.l += LongComplex(entry.weight) * LongComplex(entry.l);
+      const double each =
+          static_cast<double>(std::abs(entry.weight)) * (entry.of_weight + entry.of_loss + 6 * kUnit<Real>);
+      linear_.error_one += each;
+      linear_.error_l += each * entry.modulus;
     }
-    double left_out = 0;
-    double of_large = 0;
-    for (size_t since = 0; k < panel_end; ++k, ++since) {
-      const Real t = step * static_cast<Real>(k);
-      const Number p(pr, sign * t);
-      if (since % turns == 0) {
-        nodes.clear();
-        of_large = 0;
-        double moduli = 0;
-        const double block_p = size_of_p(t + step * static_cast<Real>(turns));
-        std::erase_if(large, [&](const Entry& entry) {
-          const Real yr = p.real() * entry.l.real() - p.imag() * entry.l.imag();
-          const Real yi = p.real() * entry.l.imag() + p.imag() * entry.l.real();
-          const double now = std::exp(entry.log_weight + static_cast<double>(yr));  // falls with t: arg w >= 0
-          if (now < negligible) {
-            left_out += now;
-            return true;
-          }
-          const Number turn = std::exp(Number(0, sign * step) * entry.l);
-          nodes.add(entry.heavy ? std::polar<Real>(now, Real(entry.phase) + yi)
-                                : entry.weight * std::polar<Real>(std::exp(yr), yi),
-                    turn);
-          const double of_logarithm = entry.heavy ? 2 * std::abs(entry.log_weight) + 2 * std::abs(entry.phase) : 0;
-          of_large +=
-              now * (entry.of_weight + block_p * entry.modulus * (entry.of_loss + 3 * unit) +
-                     unit * (8 + of_logarithm) + of_turning<Real>(turns, static_cast<double>(step), entry.modulus));
-          moduli += now;
-          return false;
-        });
-        of_large += nodes.adding() * moduli;
-      }
-      const LongComplex sum =
-          LongComplex(small.at(p)) + LongComplex(nodes.sum_and_turn()) - sum_one + LongComplex(p) * (sum_d - sum_l);
-      const double size_p = size_of_p(t);
-      const double error = excess_error_ + size_p * (excess_error_per_p_ + error_l) +
-                           size_p * size_p * small.error_per_p2 + of_large + error_one + left_out;
-      visit(k, finish_excess<Real>(static_cast<Real>(sum.real()), static_cast<Real>(sum.imag()), error));
-    }
+    left_out_ = 0;
   }
-}
+
+  void add_small(const Entry& entry) {
+    const Real yr = entry.l.real() * small_.largest_p;
+    const Real yi = entry.l.imag() * small_.largest_p;
+    Real re = entry.weight.real();
+    Real im = entry.weight.imag();
+    for (size_t m = 1; m <= kTerms<Real>; ++m) {
+      const Real inverse = Real(1) / static_cast<Real>(m);
+      const Real next = (re * yr - im * yi) * inverse;
+      im = (re * yi + im * yr) * inverse;
+      re = next;
+      if (m >= 2) small_.coefficients[m] += Number(re, im);
+    }
+    // |e2(y)| <= 0.83·|y|², |e2'(y)| <= 1.65·|y|; the rest is for y^k/k! and for adding up the polynomial.
+    small_.error_per_p2 += static_cast<double>(std::abs(entry.weight)) * entry.modulus * entry.modulus *
+                           (entry.of_weight + 2 * entry.of_loss + 32 * kUnit<Real>);
+  }
+
+  // The exponentials at t of all entries that turn. Those damped below any use are left out from here on.
+  void take_afresh(Real t) {
+    nodes_.clear();
+    of_large_ = 0;
+    double moduli = 0;
+    const Number p(pr_, sign_ * t);
+    const double block_p = size_of_p(t + step_ * static_cast<Real>(turns_));
+    std::erase_if(large_, [&](const Entry& entry) {
+      const Real yr = p.real() * entry.l.real() - p.imag() * entry.l.imag();
+      const Real yi = p.real() * entry.l.imag() + p.imag() * entry.l.real();
+      const double now = std::exp(entry.log_weight + static_cast<double>(yr));  // falls with t: arg w >= 0
+      if (now < negligible_) {
+        left_out_ += now;
+        return true;
+      }
+      const Number turn = std::exp(Number(0, sign_ * step_) * entry.l);
+      nodes_.add(entry.heavy ? std::polar<Real>(now, Real(entry.phase) + yi)
+                             : entry.weight * std::polar<Real>(std::exp(yr), yi),
+                 turn);
+      const double of_logarithm = entry.heavy ? 2 * std::abs(entry.log_weight) + 2 * std::abs(entry.phase) : 0;
+      of_large_ += now * (entry.of_weight +
+                          block_p * entry.modulus * (entry.of_loss + 3 * kUnit<Real>)+kUnit<Real> * (8 + of_logarithm) +
+                          of_turning<Real>(turns_, static_cast<double>(step_), entry.modulus));
+      moduli += now;
+      return false;
+    });
+    of_large_ += nodes_.adding() * moduli;
+  }
+
+  Value at(Real t) {
+    const Number p(pr_, sign_ * t);
+    const LongComplex sum = LongComplex(small_.at(p)) + LongComplex(nodes_.sum_and_turn()) - linear_.one +
+                            LongComplex(p) * (sum_d_ - linear_.l);
+    const double size_p = size_of_p(t);
+    const double error = moment_.excess_error_ + size_p * (moment_.excess_error_per_p_ + linear_.error_l) +
+                         size_p * size_p * small_.error_per_p2 + of_large_ + linear_.error_one + left_out_;
+    return moment_.finish_excess<Real>(static_cast<Real>(sum.real()), static_cast<Real>(sum.imag()), error);
+  }
+
+  const LineMoment& moment_;
+  Real step_;
+  size_t turns_;
+  Real sign_, pr_;  // p = pr + i·sign·t
+  double negligible_;
+  std::vector<Entry> entries_;  // by modulus
+  LongComplex sum_d_ = 0;
+  // Of the panel.
+  SmallTerms<Real> small_;
+  std::vector<Entry> large_;
+  Linear linear_;
+  Turning<Real> nodes_;
+  double left_out_ = 0;
+  double of_large_ = 0;  // roundings of the nodes that turn
+};
 
 template <class Real>
 void LineMoment::sweep(Real step, size_t n, const Visitor& visit) const {
@@ -256,7 +303,7 @@ void LineMoment::sweep(Real step, size_t n, const Visitor& visit) const {
   if (exact_ || (n < kShort && sizeof(Real) == sizeof(double)))
     for (size_t k = 0; k < end; ++k) visit(k, at<Real>(step * static_cast<Real>(k)));
   else
-    sweep_excess<Real>(step, 0, end, visit);
+    ExcessSweep<Real>(*this, step, end).run(0, end, visit);
   sweep_direct(static_cast<double>(step), end, n, visit);
 }
 

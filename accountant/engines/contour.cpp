@@ -9,9 +9,11 @@
 
 #include "accountant/contour/contour_line.h"
 #include "accountant/engines/rdp.h"
+#include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/direction_bound.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/grid/few_losses.h"
 #include "accountant/grid/grid.h"
 
 namespace ghostshard::accountant {
@@ -21,7 +23,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Evaluations of an integrand, about 4 ns each.
 constexpr int64_t kQuickBudget = 4'000'000;
 constexpr int64_t kTightBudget = 50'000'000;
-constexpr int64_t kLastBudget = 200'000'000;  // where the grid is no narrower than this
+constexpr int64_t kLastBudget = 200'000'000;  // if the grid is no narrower than kWideGrid
 constexpr double kWideGrid = 2e-5;
 // A line's bracket wider than this is cut by the grid's.
 constexpr double kTightWidth = 1e-6;
@@ -30,7 +32,7 @@ constexpr double kQuickWidth = 2e-3;       // relative
 constexpr double kAddedByMesh = 1e-6;
 constexpr double kAddedByQuickMesh = 1e-5;
 
-// Of delta, what a line leaves out: e^-32, or e^-20 where that would need too many nodes.
+// A line leaves out e^-32 of delta, or e^-20 if that would need too many nodes.
 constexpr double kAllDigits = 32;
 constexpr double kFewDigits = 20;
 constexpr size_t kLongLine = 10'000;
@@ -128,7 +130,7 @@ std::optional<Result> line_delta(Direction direction, const Phases& phases, doub
   const RealMoment moment = composed_moment(direction, phases, *c);
   const double width = 6.283 * (moment.variance + 1 / (*c * *c) + 1 / ((1 + *c) * (1 + *c)));
   double log_delta = moment.log_m - *c * epsilon - std::log(*c) - std::log1p(*c) - 0.5 * std::log(width);
-  // The saddle-point approximation may be far off near a phase transition: what the line says is then the better guess.
+  // The saddle-point approximation may be far off near a phase transition: then the line gives the better guess.
   for (int attempt = 0; attempt < 4; ++attempt) {
     auto line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kAllDigits);
     if (!line)
@@ -180,7 +182,7 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
   const auto remove = solve(Direction::kRemove);
   if (!remove) return renyi().epsilon(delta);
   EpsilonBound found;
-  // Where adding is certainly within what removing may be, the bracket of removing is one of the larger.
+  // If adding certainly lies within the bracket of removing, this bracket is one of the larger of both.
   if (adding_is_no_worse(phases, remove->upper, std::log(delta.value()))) {
     found = larger_of<EpsilonBound>(*remove, Result{0, -1, 0, ""});
   } else {

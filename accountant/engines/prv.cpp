@@ -7,12 +7,13 @@
 #include "accountant/engines/rdp.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/grid/few_losses.h"
 
 namespace ghostshard::accountant {
 namespace {
 
 constexpr double kNarrow = 2e-5;  // a bracket that need not be narrower
-constexpr double kCoarse = 0.01;  // relative; where rounding may hide delta, closed forms are better
+constexpr double kCoarse = 0.01;  // relative; if rounding may hide delta, closed forms are better
 
 // Gaussians of which none is sampled are one Gaussian (releases.h): nothing to discretise.
 bool unsampled(const std::vector<ComposedRelease>& phases) {
@@ -59,7 +60,7 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   if (remove && remove->upper - remove->lower > kCoarse * remove->upper)
     remove = inside_both(remove, few_losses_bound(phases, delta));
   if (!remove) return otherwise;
-  // Where adding is certainly within what removing may be, the bracket of removing is one of the larger.
+  // If adding certainly lies within the bracket of removing, this bracket is one of the larger of both.
   std::optional<DirectionBound> add(DirectionBound{0, -1, 0, ""});
   if (!adding_is_no_worse(phases, remove->upper, std::log(delta.value())))
     add = adding_beside(*remove, request,

@@ -1,10 +1,10 @@
-// The accountant by privacy loss distributions on a grid (grid.h): what Opacus' PRV accountant and Google's PLD
-// accountant compute, with the errors they leave out counted in. `upper` is what they report.
+// The accountant by privacy loss distributions on a grid (grid.h). It computes the same as Opacus' PRV accountant and
+// Google's PLD accountant, and counts the errors that they leave out. Compare `upper` with their numbers.
 //
-// Gaussians of which none is sampled have the closed form of one. Elsewhere brackets are some 1e-6 to 1e-4 wide, wider
-// for millions of steps with large epsilons: the contour accountant is tighter and faster. This one exists to check it
-// by other means, and for the few runs that it cannot integrate. kQuick, and where no finite bound is found: the Rényi
-// bound.
+// If no Gaussian is sampled, all together have the closed form of one. Otherwise brackets are some 1e-6 to 1e-4 wide,
+// and wider for millions of steps with large epsilons. The contour accountant is tighter and faster; this one checks it
+// by other means, and answers for the few runs that it cannot integrate. kQuick takes a small grid. If no finite bound
+// is found, the Rényi bound answers.
 #pragma once
 
 #include <functional>
@@ -28,9 +28,9 @@ class PrvAccountant final : public Accountant {
   DeltaBound bound_delta(Epsilon epsilon, Effort effort) const override;
 };
 
-// What adding a unit bounds beside what removing one does, for larger_of. Its upper end alone is half the work, and on
-// a small grid milliseconds: enough where it adds little or nothing to the bracket. `add`: grid_epsilon in that
-// direction.
+// The bound of adding a unit, beside that of removing one, for larger_of. Its upper end alone is half the work, and
+// takes milliseconds on a small grid; it is enough if it adds little or nothing to the bracket. `add`: grid_epsilon in
+// that direction.
 using GridSolver = std::function<std::optional<DirectionBound>(const GridRequest&)>;
 std::optional<DirectionBound> adding_beside(const DirectionBound& remove, const GridRequest& request,
                                             const GridSolver& add);

@@ -23,21 +23,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kPerDecade = 8;
 constexpr int kFirst = -6 * kPerDecade;
 constexpr int kLast = 6 * kPerDecade;
-constexpr int kStart = 1 * kPerDecade;  // alpha = 11: in the middle of what runs choose
+constexpr int kStart = 1 * kPerDecade;  // alpha = 11: in the middle of the orders that runs need
 constexpr int kGoldenSteps = 32;        // 0.618^32 of a quarter decade: c to 1e-7, epsilon to its square
 
 double order_at(double index) { return std::pow(10.0, index / kPerDecade); }
-
-int64_t checked_sum(int64_t a, int64_t b) {
-  if (b > std::numeric_limits<int64_t>::max() - a)
-    throw std::invalid_argument("count must keep the total below 2^63, got " + std::to_string(b));
-  return a + b;
-}
-
-int64_t checked_count(int64_t count) {
-  if (!(count >= 0)) throw std::invalid_argument("count must be >= 0, got " + std::to_string(count));
-  return count;
-}
 
 }  // namespace
 
@@ -69,32 +58,6 @@ double rdp_to_log_delta(double c, double k, Epsilon epsilon) {
   const double shift = c * std::log1p(-1 / (1 + c));
   const double gain = c * epsilon.value();
   return k + shift - order - gain + 4 * std::numeric_limits<double>::epsilon() * (k + std::abs(shift) + order + gain);
-}
-
-std::vector<double> opacus_orders() {
-  std::vector<double> orders;
-  for (int i = 1; i < 100; ++i) orders.push_back(1 + i / 10.0);
-  for (int i = 12; i < 64; ++i) orders.push_back(i);
-  return orders;
-}
-
-double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed, std::span<const double> orders,
-                             Delta delta) {
-  int64_t total = 0;
-  for (const auto& [event, count] : composed) total = checked_sum(total, checked_count(count));
-  double best = kInfinity;
-  for (const double alpha : orders) {
-    if (!(alpha > 1 && alpha < kInfinity)) {
-      std::ostringstream message;
-      message << "order must be finite and > 1, got " << alpha;
-      throw std::invalid_argument(message.str());
-    }
-    double k = 0;
-    for (const auto& [event, count] : composed)
-      if (count > 0) k += static_cast<double>(count) * rdp_log_moment(event, alpha - 1);
-    best = std::min(best, rdp_to_epsilon(alpha - 1, k, delta));
-  }
-  return total == 0 ? 0 : std::max(best, 0.0);
 }
 
 class RdpCurve {
@@ -181,7 +144,7 @@ std::string describe(const Minimum& best) {
   return detail.str();
 }
 
-// A part of what was released says no more than the whole: the sampled releases one by one, the unsampled Gaussians
+// A part of the releases reveals no more than the whole: the sampled releases one by one, the unsampled Gaussians
 // together (one Gaussian with 1/sigma² summed).
 std::vector<SampledGaussian> parts(const std::vector<Charge>& charges, Adjacency adjacency) {
   std::vector<SampledGaussian> parts;

@@ -1,14 +1,12 @@
-// What one direction alone gives, and how two directions become an answer.
+// The bound of one direction alone, and how the bounds of both become an answer.
 #pragma once
 
 #include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "accountant/accountant.h"
-#include "accountant/grid/few_losses.h"
 
 namespace ghostshard::accountant {
 
@@ -19,8 +17,8 @@ struct DirectionBound {
   std::string detail;
 };
 
-// Both are proven, so the truth lies in both: the narrower one, cut by the other. Nothing where they contradict each
-// other: one of the proofs is wrong, and neither is trusted.
+// Two proven brackets of the same number: the narrower one, cut by the other. Nothing if they contradict each other:
+// one of the proofs is wrong then, and neither is trusted.
 inline std::optional<DirectionBound> inside_both(const std::optional<DirectionBound>& a,
                                                  const std::optional<DirectionBound>& b) {
   if (!a || !b) return a ? a : b;
@@ -32,12 +30,7 @@ inline std::optional<DirectionBound> inside_both(const std::optional<DirectionBo
   return both;
 }
 
-inline DirectionBound few_losses_bound(const std::vector<ComposedRelease>& phases, Delta delta) {
-  const auto [lower, upper] = few_losses_epsilon(phases, delta);
-  return {lower, lower + (upper - lower) / 2, upper, "closed forms of few large losses"};
-}
-
-// The larger of the two, bound by bound; direction and detail are those of the larger estimate.
+// The larger of the two, end by end; direction and detail are those of the larger estimate.
 template <class Bound>  // EpsilonBound or DeltaBound
 Bound larger_of(const DirectionBound& remove, const DirectionBound& add) {
   const bool same = remove.estimate == add.estimate;
@@ -51,7 +44,7 @@ Bound larger_of(const DirectionBound& remove, const DirectionBound& add) {
   return bound;
 }
 
-// With the upper end of another sound bound where that is the lower one.
+// The bound found, with the upper end of another sound bound if that is lower.
 template <class Bound>  // EpsilonBound or DeltaBound
 Bound capped(Bound found, const Bound& otherwise) {
   if (otherwise.upper < found.upper) {

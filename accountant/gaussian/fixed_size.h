@@ -9,8 +9,8 @@
 
 namespace ghostshard::accountant {
 
-// log A at alpha = 1 + c, never below. For whole orders the theorem; between them log A is convex in alpha, so the
-// chord lies above it; log A = 0 at alpha = 1. Never above the unsampled Gaussian's.
+// log A at alpha = 1 + c, rounded up. Whole orders follow the theorem, with log A = 0 at alpha = 1. Between them log A
+// is convex in alpha, so the chord lies above it. The result is never above the unsampled Gaussian's.
 double fixed_size_log_moment(const FixedSizeGaussianEvent& event, double c);
 
 }  // namespace ghostshard::accountant

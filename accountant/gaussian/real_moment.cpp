@@ -1,4 +1,4 @@
-// M(c) and its derivatives on the real axis (contour_moments.h).
+// M(c) and its derivatives on the real axis (composed_release.h).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "accountant/contour/contour_moments.h"
-#include "accountant/contour/moment_strip.h"
+#include "accountant/gaussian/composed_release.h"
+#include "accountant/gaussian/moment_strip.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -52,11 +52,11 @@ double e2_small(double y) {
   return y * y * sum;
 }
 
-// Outcomes on the mesh of one release, with what of them does not depend on c: the logarithm, which costs the most, is
-// taken once for the hundred or so c at which a saddle point and a line are looked for.
+// Outcomes on the mesh of one release, with the values that do not depend on c. The logarithm, which costs the most, is
+// taken once for the hundred or so c that are tried for a saddle point and a line.
 struct Outcome {
   double log_weight, weight, l;
-  double weighted_d;  // weight·(l - (w - 1)), which may be a double where w - 1 is not
+  double weighted_d;  // weight·(l - (w - 1)), which may be a double even if w - 1 is not
 };
 struct Mesh {
   Direction direction;
@@ -98,13 +98,13 @@ void grow(Mesh& mesh, size_t size) {
     const Loss loss = real_loss(q, (2 * x - 1) / (2 * sigma * sigma));
     const double log_weight = log_h - z * z / 2;
     const double weight = std::exp(log_weight);
-    const bool far = loss.l > kHeavy;  // w itself may be too large for a double where the weight is too small
+    const bool far = loss.l > kHeavy;  // w itself may be too large for a double, and the weight too small
     mesh.outcomes.push_back({log_weight, weight, loss.l,
                              far ? weight * loss.l - (std::exp(log_weight + loss.l) - weight) : weight * loss.d});
   }
 }
 
-// The last ones used come first. Which mesh a c gets depends on c alone, and not on what was asked for before.
+// The last ones used come first. The mesh of a c depends on c alone, and not on earlier calls.
 Mesh& mesh_of(std::vector<Mesh>& kept, Direction direction, SampledGaussian release, double c) {
   const double most_c = most_served(direction, c);
   const auto found = std::find_if(kept.begin(), kept.end(), [&](const Mesh& mesh) {
@@ -118,6 +118,59 @@ Mesh& mesh_of(std::vector<Mesh>& kept, Direction direction, SampledGaussian rele
   if (kept.size() == kMostKept) kept.pop_back();
   kept.insert(kept.begin(), mesh_for(direction, release, most_c));
   return kept.front();
+}
+
+// By M - 1, if M is not large.
+RealMoment as_excess(std::span<const Outcome> outcomes, double p, double sign) {
+  double m = 0;
+  double m1 = 0;
+  double m2 = 0;
+  double sum_d = 0;
+  for (const auto& [log_weight, weight, l, weighted_d] : outcomes) {
+    const double y = p * l;
+    sum_d += weighted_d;
+    if (std::abs(y) < kSmall) {
+      const double e2 = e2_small(y);
+      m += weight * e2;
+      m1 += weight * (y + e2) * l;
+      m2 += weight * (1 + y + e2) * l * l;
+    } else if (y > kHeavy) {  // the power may be too large for a double, and the weight too small
+      if (log_weight + y < -kNothing) continue;
+      const double term = std::exp(log_weight + y);
+      m += term - weight * (1 + y);
+      m1 += (term - weight) * l;
+      m2 += term * l * l;
+    } else if (log_weight > -kNothing) {
+      const double growth = std::expm1(y);
+      m += weight * (growth - y);
+      m1 += weight * growth * l;
+      m2 += weight * (1 + growth) * l * l;
+    }
+  }
+  m += p * sum_d;
+  const double mean = sign * (m1 + sum_d) / (1 + m);
+  return {std::log1p(m), mean, m2 / (1 + m) - mean * mean};
+}
+
+// By M·e^-top, top the logarithm of the largest term.
+RealMoment relative_to(double top, std::span<const Outcome> outcomes, double p, double sign) {
+  double m = 0;
+  double m1 = 0;
+  double m2 = 0;
+  for (const Outcome& outcome : outcomes) {
+    const double exponent = outcome.log_weight + p * outcome.l - top;
+    if (exponent < -kNegligible) continue;
+    const double term = std::exp(exponent);
+    m += term;
+    m1 += term * outcome.l;
+  }
+  const double mean = m1 / m;
+  for (const Outcome& outcome : outcomes) {
+    const double exponent = outcome.log_weight + p * outcome.l - top;
+    if (exponent < -kNegligible) continue;
+    m2 += std::exp(exponent) * (outcome.l - mean) * (outcome.l - mean);
+  }
+  return {top + std::log(m), sign * mean, m2 / m};
 }
 
 }  // namespace
@@ -141,55 +194,7 @@ RealMoment real_moment(Direction direction, SampledGaussian release, double c) {
   double top = -std::numeric_limits<double>::infinity();
   for (const Outcome& outcome : outcomes) top = std::max(top, outcome.log_weight + p * outcome.l);
   const double sign = remove ? 1 : -1;  // d p/d z
-  RealMoment found{};
-  if (top < 3) {  // as M - 1
-    double m = 0;
-    double m1 = 0;
-    double m2 = 0;
-    double sum_d = 0;
-    for (const auto& [log_weight, weight, l, weighted_d] : outcomes) {
-      const double y = p * l;
-      sum_d += weighted_d;
-      if (std::abs(y) < kSmall) {
-        const double e2 = e2_small(y);
-        m += weight * e2;
-        m1 += weight * (y + e2) * l;
-        m2 += weight * (1 + y + e2) * l * l;
-      } else if (y > kHeavy) {  // the power may be too large for a double where the weight is too small
-        if (log_weight + y < -kNothing) continue;
-        const double term = std::exp(log_weight + y);
-        m += term - weight * (1 + y);
-        m1 += (term - weight) * l;
-        m2 += term * l * l;
-      } else if (log_weight > -kNothing) {
-        const double growth = std::expm1(y);
-        m += weight * (growth - y);
-        m1 += weight * growth * l;
-        m2 += weight * (1 + growth) * l * l;
-      }
-    }
-    m += p * sum_d;
-    const double mean = sign * (m1 + sum_d) / (1 + m);
-    found = {std::log1p(m), mean, m2 / (1 + m) - mean * mean};
-  } else {  // relative to e^top
-    double m = 0;
-    double m1 = 0;
-    double m2 = 0;
-    for (const Outcome& outcome : outcomes) {
-      const double exponent = outcome.log_weight + p * outcome.l - top;
-      if (exponent < -kNegligible) continue;
-      const double term = std::exp(exponent);
-      m += term;
-      m1 += term * outcome.l;
-    }
-    const double mean = m1 / m;
-    for (const Outcome& outcome : outcomes) {
-      const double exponent = outcome.log_weight + p * outcome.l - top;
-      if (exponent < -kNegligible) continue;
-      m2 += std::exp(exponent) * (outcome.l - mean) * (outcome.l - mean);
-    }
-    found = {top + std::log(m), sign * mean, m2 / m};
-  }
+  const RealMoment found = top < 3 ? as_excess(outcomes, p, sign) : relative_to(top, outcomes, p, sign);
   if (mesh.outcomes.size() > kMostOutcomes) kept.erase(kept.begin());
   return found;
 }

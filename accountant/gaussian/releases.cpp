@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/chernoff.h"
 
 namespace ghostshard::accountant {
 

@@ -33,7 +33,7 @@ double log_excess_by_series(double p, double pp, double t) {
 }
 
 // log((1+t)^p - 1 - p·t) with p = 1+c (remove) or -c (add), to a few roundings of the exponent p·log(1+t).
-// -infinity where t = 0.
+// -infinity if t = 0.
 double log_excess(Direction direction, double c, double q, double u) {
   const double t = q * std::expm1(u);
   const bool remove = direction == Direction::kRemove;
@@ -87,7 +87,7 @@ class Quadrature {
   Quadrature(Direction direction, SampledGaussian release, double c)
       : direction_(direction), q_(release.q), sigma_(release.sigma), c_(c) {}
 
-  // log(A - 1), error bound added; nothing where two meshes do not agree.
+  // log(A - 1), error bound added; nothing if two meshes do not agree.
   std::optional<double> log_excess_upper() {
     // The integrand contains Gaussians centred between 0 and (1+c)/sigma when a unit is removed; between
     // -c/sigma and, because of the subtracted linear term, 1/sigma when one is added.

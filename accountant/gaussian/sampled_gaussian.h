@@ -14,14 +14,14 @@ struct SampledGaussian {
   double sigma;
 };
 
-// The pair of distributions that dominates the event under this adjacency. Replace-one moves an unsampled sum by
-// twice the norm of a contribution: sigma is halved. Throws std::invalid_argument, naming `engine`, event and
-// adjacency, where this family of pairs has none: Poisson sampling under replace-one (its pair has three Gaussians),
-// fixed-size and truncated sampling (which Accountant reduces to Poisson sampling beforehand).
+// The pair of distributions that dominates the event under this adjacency. Replace-one moves an unsampled sum by twice
+// the norm of a contribution, so sigma is halved. Throws std::invalid_argument with `engine`, event and adjacency if no
+// pair of this family dominates the event: Poisson sampling under replace-one (its pair has three Gaussians),
+// fixed-size sampling, and truncated sampling (which Accountant reduces to Poisson sampling beforehand).
 SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const std::string& engine);
 
-// Below this sigma a release tells nearly all there is: epsilon is in the thousands from the first sampled one on, and
-// what quadratures and grids would need grows with 1/sigma² without end. Engines then answer with sampling's bound by
+// Below this sigma a release reveals nearly everything: one sampled release has an epsilon in the thousands, and the
+// work of quadratures and grids grows with 1/sigma² without end. Engines then answer with the bound of sampling by
 // convexity alone, which is sound and needs no quadrature.
 constexpr double kLeastResolvedSigma = 0.01;
 

@@ -10,7 +10,7 @@
 
 namespace ghostshard::accountant {
 
-// log of the standard normal's upper tail, wherever it may be too small for a double.
+// The logarithm of the standard normal's upper tail, even if the tail itself is too small for a double.
 double log_upper_tail(double z);
 
 struct Bracket {
@@ -18,14 +18,14 @@ struct Bracket {
   double upper;
 };
 
-// delta at an epsilon (any finite number: a composed part may have a negative share). The exact value lies inside;
-// width: the rounding of both terms.
+// delta at an epsilon, which may be any finite number: a part of a composition may have a negative share. The exact
+// value lies inside; the width is the rounding of both terms.
 Bracket single_release_delta(Direction direction, SampledGaussian release, double epsilon);
 
 // epsilon >= 0 at a delta, for one direction.
 Bracket single_release_epsilon(Direction direction, SampledGaussian release, Delta delta);
 
-// An epsilon that one execution certainly exceeds or equals at this delta, the larger of both directions.
+// A lower bound on the epsilon of one execution at this delta, the larger of both directions.
 double single_release_epsilon_lower(SampledGaussian release, Delta delta);
 
 }  // namespace ghostshard::accountant

@@ -1,6 +1,5 @@
-// How a run is cut into blocks, and which losses stay out of them (grid_blocks.h). But for how many draws there are in
-// all blocks, nothing here is part of a proof: any such plan gives bounds, and what they are off by is measured where
-// they are made.
+// How a run is cut into blocks, and which losses stay out of them (grid_blocks.h). Only the number of draws in all
+// blocks is part of a proof: any plan gives bounds, and their errors are measured when they are made.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -25,8 +24,8 @@ constexpr double kLargestExponent = 500;
 constexpr int kMostSplits = 14;
 constexpr size_t kMostTried = 4;
 constexpr double kBlockLoses = 8;
-constexpr double kRareDigits = 16;  // of delta: what more than K rare outcomes may take
-// In units of 1/standard deviation of a block: where its tails are looked at. Lumps need the smaller ones.
+constexpr double kRareDigits = 16;  // of delta: more than K rare outcomes take at most e^-this
+// The theta at which a block's tails are bounded, in units of 1/standard deviation. Lumps need the smaller ones.
 constexpr std::array<double, 14> kTailShares = {0.1, 0.16, 0.25, 0.4, 0.6, 1, 1.5, 2.2, 3.3, 5, 7, 9.8, 14, 22};
 
 // log E[e^(theta·loss)] of so many executions, tilted.
@@ -141,9 +140,8 @@ class Planner {
     return found;
   }
 
-  // What a plan with so many points adds to epsilon. The more private side loses some times what connecting dots adds:
-  // of a block what its grid moves down, of rare losses what the cells next to the split, where they are most, are off
-  // by.
+  // The epsilon that a plan with so many points adds. The more private side loses some times as much as connecting dots
+  // adds: for a block by moving down its grid, for rare losses by the cells next to the split, which hold the most.
   struct Costs {
     Sketches common, rare;
     double beside;  // draws of which more or fewer are told than there are
@@ -190,7 +188,7 @@ class Planner {
     std::vector<double> blocks = {1};
     for (const double share : {0.25, 0.5, 1.0, 2.0, 4.0, 8.0}) {
       blocks.push_back(std::round(share * std::sqrt(most_)));
-      // Near it, what leaves little of one phase: what is left over has a window too.
+      // Near it, the counts that leave little of one phase: the rest of a phase needs a window too.
       const double near = blocks.back();
       for (const ComposedRelease& phase : phases_)
         if (phase.count >= near) blocks.push_back(std::floor(phase.count / std::ceil(phase.count / near)));

@@ -98,4 +98,9 @@ Bracket few_losses_epsilon(const Phases& phases, Delta delta) {
   return {lower_end(phases, delta.value()), upper_end(phases, delta.value())};
 }
 
+DirectionBound few_losses_bound(const Phases& phases, Delta delta) {
+  const auto [lower, upper] = few_losses_epsilon(phases, delta);
+  return {lower, lower + (upper - lower) / 2, upper, "closed forms of few large losses"};
+}
+
 }  // namespace ghostshard::accountant

@@ -5,7 +5,7 @@
 #include <limits>
 #include <sstream>
 
-#include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/grid_blocks.h"
 #include "accountant/grid/grid_side.h"
@@ -31,7 +31,7 @@ constexpr size_t kEnoughPoints = size_t{1} << 18;
 constexpr double kLeastTolerance = 1e-9;
 constexpr double kDeltaTolerance = 1e-5;  // relative, of delta
 
-// Blocks where they need far fewer points, or add less than so few points as there may be without.
+// Blocks, if they need far fewer points, or add less to epsilon than the points allowed without them.
 std::optional<BlockPlan> blocks_for(const Sketches& sketches, const std::vector<ComposedRelease>& phases,
                                     const Shape& shape, double log_delta, double tolerance, size_t most) {
   auto plan = plan_blocks(sketches, phases, shape, log_delta, tolerance, most);
@@ -63,7 +63,7 @@ std::pair<double, double> bisect(double low, double high, Holds too_small) {
   return {low, high};
 }
 
-// The largest epsilon found at which delta certainly exceeds this one, 0 where there is none.
+// The largest epsilon found at which delta certainly exceeds this one, 0 if there is none.
 double lower_end(const Side& upper, const Side& lower, double c, Bracket within, Delta delta) {
   const auto holds = [&](double epsilon) {
     return lower.delta(epsilon) - alias(upper, lower, c, epsilon) >= delta.value();
@@ -77,125 +77,179 @@ double lower_end(const Side& upper, const Side& lower, double c, Bracket within,
   return 0;
 }
 
-}  // namespace
+// Looks for epsilon: first with a coarse mesh that says where it lies, then with finer ones until the bracket is as
+// narrow as was asked for, or the mesh does not decide any more.
+class EpsilonSearch {
+ public:
+  EpsilonSearch(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
+                const GridRequest& request)
+      : direction_(direction),
+        phases_(phases),
+        delta_(delta),
+        request_(request),
+        log_delta_(std::log(delta.value())),
+        sketches_(direction, phases, log_delta_),
+        guess_(guess_epsilon(sketches_, log_delta_)),
+        most_(request.size == GridSize::kSmall ? kSmallPoints : most_points(phases.size())),
+        margin_(15 / guess_.c),
+        finest_(most_),
+        allowed_(most_) {}
 
-std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
-                                           const GridRequest& request) {
-  const auto [size, added_by_mesh, upper_only] = request;
-  const double log_delta = std::log(delta.value());
-  const Sketches sketches(direction, phases, log_delta);
-  Guess guess = guess_epsilon(sketches, log_delta);
-  const size_t most = size == GridSize::kSmall ? kSmallPoints : most_points(phases.size());
-  double margin = 15 / guess.c;
-  bool blocks_failed = false;
-  bool located = false;  // by a coarse mesh, whatever the first guess was worth
-  double tolerance = 0;
-  size_t least = 0;
-  size_t finest = most;
-  size_t allowed = most;  // in the next attempt
-  int coarser = 0;
-  std::optional<DirectionBound> before;
-  for (int attempt = 0; attempt < 12; ++attempt) {
-    const double least_noticed = size == GridSize::kSmall ? kNoticed : 0;
-    const double of_epsilon = kRelativeTolerance * std::max(guess.epsilon, least_noticed);
-    const double wanted = std::min(added_by_mesh * std::max(1.0, guess.epsilon / 100), of_epsilon) + kLeastTolerance;
-    if (!located) tolerance = std::max(0.5 / guess.c, wanted);
-    const auto shape = shape_for(sketches, guess.c, std::max(0.0, guess.epsilon - margin), guess.epsilon, log_delta,
-                                 tolerance, allowed, least);
-    if (!shape) return std::nullopt;
-    const auto plan =
-        located && !blocks_failed ? blocks_for(sketches, phases, *shape, log_delta, tolerance, most) : std::nullopt;
-    const Shape& used = plan ? plan->coarse : *shape;
-    const auto side = [&](bool less_private) {
-      return Side(plan ? pieces_of_blocks(direction, phases, *plan, less_private)
-                       : pieces_of_phases(direction, phases, *shape, less_private),
-                  used, less_private);
-    };
-    const Side upper = side(true);
+  std::optional<DirectionBound> run() {
+    for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+      wanted_ = wanted();
+      if (!located_) tolerance_ = std::max(0.5 / guess_.c, wanted_);
+      const auto shape = shape_for(sketches_, guess_.c, std::max(0.0, guess_.epsilon - margin_), guess_.epsilon,
+                                   log_delta_, tolerance_, allowed_, least_);
+      if (!shape) return std::nullopt;
+      if (const auto found = attempt_on(*shape)) return found;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr int kMostAttempts = 12;
+
+  double least_noticed() const { return request_.size == GridSize::kSmall ? kNoticed : 0; }
+  // What the mesh may add to epsilon.
+  double wanted() const {
+    const double of_epsilon = kRelativeTolerance * std::max(guess_.epsilon, least_noticed());
+    return std::min(request_.added_by_mesh * std::max(1.0, guess_.epsilon / 100), of_epsilon) + kLeastTolerance;
+  }
+
+  Side side(const Shape& shape, const std::optional<BlockPlan>& plan, bool less_private) const {
+    return Side(plan ? pieces_of_blocks(direction_, phases_, *plan, less_private)
+                     : pieces_of_phases(direction_, phases_, shape, less_private),
+                plan ? plan->coarse : shape, less_private);
+  }
+
+  // The answer, or nothing if there is to be another attempt.
+  std::optional<DirectionBound> attempt_on(const Shape& shape) {
+    const auto plan = located_ && !blocks_failed_ ? blocks_for(sketches_, phases_, shape, log_delta_, tolerance_, most_)
+                                                  : std::nullopt;
+    const Shape& used = plan ? plan->coarse : shape;
+    const Side upper = side(shape, plan, true);
     const double h = used.grid.h;
     const double first = std::max(0.0, (static_cast<double>(used.start) + 2) * h);
     const double last = (static_cast<double>(used.start) + static_cast<double>(used.grid.n) - 4) * h;
-    const auto too_small = [&](double epsilon) { return !(upper.delta(epsilon) <= delta.value()); };
+    const auto too_small = [&](double epsilon) { return !(upper.delta(epsilon) <= delta_.value()); };
     if (plan && too_small(last)) {
-      blocks_failed = true;
-      continue;
+      blocks_failed_ = true;
+      return std::nullopt;
     }
     if (!(last > first) || too_small(last)) {  // it lies further to the right, or rounding hides it
-      guess.epsilon = std::max(2 * guess.epsilon, last);
-      guess.c = sketches.saddle_of(guess.epsilon);
-      continue;
+      guess_.epsilon = std::max(2 * guess_.epsilon, last);
+      guess_.c = sketches_.saddle_of(guess_.epsilon);
+      return std::nullopt;
     }
     DirectionBound bound{0, 0, 0, describe(used, plan)};
     if (!too_small(first)) {
       if (first == 0) return bound;
-      margin *= 4;  // further to the left
-      continue;
+      margin_ *= 4;  // further to the left
+      return std::nullopt;
     }
     bound.upper = bisect(first, last, too_small).second;
-    if (!located) {
-      located = true;
-      // Where the coarse mesh put it, less what that mesh may have added.
-      const double added = std::min((1 + shape->grid.c) * sketches.added_variance(h), bound.upper);
-      guess.epsilon = bound.upper - added / 2;
-      guess.c = sketches.saddle_of(guess.epsilon);
-      margin = 8 / guess.c + added + 4 * h;
-      tolerance =
-          std::min(kFirstTolerance, kRelativeTolerance * std::max(guess.epsilon, least_noticed)) + kLeastTolerance;
-      continue;
+    if (!located_) {
+      locate(bound.upper, shape, h);
+      return std::nullopt;
     }
-    double width = kInfinity;
-    if (upper_only) {
-      bound.estimate = bound.upper;
-      // A quarter of the mesh adds a sixteenth.
-      if (before) width = std::abs(before->upper - bound.upper) / 4;
-    } else {
-      bound.lower = lower_end(upper, side(false), used.grid.c, {first, bound.upper}, delta);
-      bound.estimate = bound.lower + (bound.upper - bound.lower) / 2;
-      width = bound.upper - bound.lower;
-    }
-    if (before) {
-      bound.lower = std::max(bound.lower, before->lower);
-      bound.upper = std::min(bound.upper, before->upper);
-      bound.estimate = upper_only ? bound.upper : bound.lower + (bound.upper - bound.lower) / 2;
-    }
-    // A finer mesh, as long as it is the mesh that decides and not rounding.
-    const bool helps = !before || upper_only || width < 0.6 * (before->upper - before->lower);
-    if (size == GridSize::kLarge && width < kNarrow) finest = std::min(finest, kEnoughPoints);
-    // One release may need more cells than there are points: an unsampled Gaussian whose window is a part of its range.
-    if (!plan && 4 * sketches.largest_range() / used.grid.h > kMostCells) finest = used.grid.n;
-    if (width > 4 * wanted && used.grid.n < finest && helps && coarser == 0) {
-      before = bound;
-      tolerance /= 15;  // twice the points, twice; also where few releases say what delta is, and the mesh adds little
-      least = 4 * used.grid.n;
-      allowed = std::min(finest, 8 * used.grid.n);  // rounding may decide from somewhere on
-      guess.epsilon = bound.upper;
-      margin = 8 / guess.c + width;
-      continue;
-    }
-    // A block's losses may be lumps on the coarse mesh.
-    const double without = sketches.added_by_mesh(shape->grid.h, shape->grid.c);
-    if (plan && width > kWide && without < width / 2 && !upper_only) {
-      before = bound;
-      blocks_failed = true;
-      continue;
-    }
-    // With rare large losses rounding may decide, and there is less of it on fewer points: two coarser grids.
-    const bool rounding_decides = upper.rounding_share(bound.upper) / used.grid.c > width / 8;
-    if (!plan && width > kWide && rounding_decides && used.grid.n >= kFewestRounded && coarser < 2) {
-      ++coarser;
-      before = bound;
-      allowed = used.grid.n / 4;
-      least = 0;
-      continue;
-    }
+    if (!request_.upper_only)
+      bound.lower = lower_end(upper, side(shape, plan, false), used.grid.c, {first, bound.upper}, delta_);
+    const double width = close(bound);
+    if (again(bound, width, shape, plan, upper)) return std::nullopt;
     return bound;
   }
-  return std::nullopt;
+
+  // The place that the coarse mesh gave, less the epsilon that this mesh may have added.
+  void locate(double upper, const Shape& shape, double h) {
+    located_ = true;
+    const double added = std::min((1 + shape.grid.c) * sketches_.added_variance(h), upper);
+    guess_.epsilon = upper - added / 2;
+    guess_.c = sketches_.saddle_of(guess_.epsilon);
+    margin_ = 8 / guess_.c + added + 4 * h;
+    tolerance_ =
+        std::min(kFirstTolerance, kRelativeTolerance * std::max(guess_.epsilon, least_noticed())) + kLeastTolerance;
+  }
+
+  // Cuts the bound by the attempt before, and returns how wide it was by itself. If only the upper end is sought, a
+  // quarter of the mesh adds a sixteenth: a quarter of what has changed is left.
+  double close(DirectionBound& bound) const {
+    double width = bound.upper - bound.lower;
+    if (request_.upper_only) width = before_ ? std::abs(before_->upper - bound.upper) / 4 : kInfinity;
+    if (before_) {
+      bound.lower = std::max(bound.lower, before_->lower);
+      bound.upper = std::min(bound.upper, before_->upper);
+    }
+    bound.estimate = request_.upper_only ? bound.upper : bound.lower + (bound.upper - bound.lower) / 2;
+    return width;
+  }
+
+  // Whether another attempt promises a narrower bracket; it is prepared then.
+  bool again(const DirectionBound& bound, double width, const Shape& shape, const std::optional<BlockPlan>& plan,
+             const Side& upper) {
+    const GridShape& grid = plan ? plan->coarse.grid : shape.grid;
+    // A finer mesh, as long as it is the mesh that decides and not rounding.
+    const bool helps = !before_ || request_.upper_only || width < 0.6 * (before_->upper - before_->lower);
+    if (request_.size == GridSize::kLarge && width < kNarrow) finest_ = std::min(finest_, kEnoughPoints);
+    // One release may need more cells than there are points: an unsampled Gaussian whose window is a part of its range.
+    if (!plan && 4 * sketches_.largest_range() / grid.h > kMostCells) finest_ = grid.n;
+    if (width > 4 * wanted_ && grid.n < finest_ && helps && coarser_ == 0) {
+      before_ = bound;
+      tolerance_ /= 15;  // twice the points, twice; even if few releases decide delta, and the mesh adds little
+      least_ = 4 * grid.n;
+      allowed_ = std::min(finest_, 8 * grid.n);  // rounding may decide from somewhere on
+      guess_.epsilon = bound.upper;
+      margin_ = 8 / guess_.c + width;
+      return true;
+    }
+    // A block's losses may be lumps on the coarse mesh.
+    const double without = sketches_.added_by_mesh(shape.grid.h, shape.grid.c);
+    if (plan && width > kWide && without < width / 2 && !request_.upper_only) {
+      before_ = bound;
+      blocks_failed_ = true;
+      return true;
+    }
+    // With rare large losses rounding may decide, and there is less of it on fewer points: two coarser grids.
+    const bool rounding_decides = upper.rounding_share(bound.upper) / grid.c > width / 8;
+    if (!plan && width > kWide && rounding_decides && grid.n >= kFewestRounded && coarser_ < 2) {
+      ++coarser_;
+      before_ = bound;
+      allowed_ = grid.n / 4;
+      least_ = 0;
+      return true;
+    }
+    return false;
+  }
+
+  Direction direction_;
+  const std::vector<ComposedRelease>& phases_;
+  Delta delta_;
+  GridRequest request_;
+  double log_delta_;
+  Sketches sketches_;
+  Guess guess_;
+  size_t most_;
+  double margin_;  // of the window, before the guess
+  double tolerance_ = 0, wanted_ = 0;
+  size_t least_ = 0;
+  size_t finest_;
+  size_t allowed_;  // in the next attempt
+  int coarser_ = 0;
+  bool blocks_failed_ = false;
+  bool located_ = false;  // by a coarse mesh, whatever the first guess was worth
+  std::optional<DirectionBound> before_;
+};
+
+}  // namespace
+
+std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
+                                           const GridRequest& request) {
+  return EpsilonSearch(direction, phases, delta, request).run();
 }
 
 std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<ComposedRelease>& phases,
                                          double epsilon, GridSize size) {
-  // What is rare is so beside delta: a first grid says what that is.
+  // Losses are rare in comparison with delta: a first grid gives its size.
   double log_delta =
       std::min(-1.0, chernoff_log_delta(direction, phases, saddle_of_epsilon(direction, phases, epsilon).value_or(1),
                                         epsilon)) -

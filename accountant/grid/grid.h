@@ -2,34 +2,34 @@
 //
 // Two runs bracket the truth: one with distributions that are certainly less private, one with distributions that are
 // certainly more private (pld_cells.h). Both are tilted by e^(c·loss) first, so that rounding is relative to the tail
-// that delta lives in and not to 1. Everything else is counted:
-//   * the transform is circular with period P = N·h: a loss that is k·P away from its place enters with factor e^(ckP).
-//   In the
-//     less private run it can only raise delta; in the more private one it is bounded by Chernoff and taken off;
-//   * losses beyond the window are bounded by Chernoff, those beyond the last cell are infinite;
-//   * rounding of the transforms (grid_side.h): each loses some u·log2 N of what went into it, and the power
-//     multiplies the first one's error by the count. With small rates that would hide delta, but for the heaviest cell
-//     not going in, and for rare losses going into a transform of their own (rare_cells.h).
+// that delta lives in and not to 1. All other errors are counted:
+//   * The transform is circular with period P = N·h. A loss that is k·P away from its place enters with factor e^(ckP).
+//     In the less private run it can only raise delta; in the more private one it is bounded by Chernoff and taken off.
+//   * Losses beyond the window are bounded by Chernoff; those beyond the last cell count as infinite.
+//   * The transforms round (grid_side.h). Each loses some u·log2 N of its input, and the power multiplies the error of
+//     the first by the count. With small rates that would hide delta. Therefore the heaviest cell is left out of the
+//     transforms, and rare losses go through a transform of their own (rare_cells.h).
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "accountant/contour/contour_moments.h"
+#include "accountant/gaussian/composed_release.h"
 #include "accountant/gaussian/direction_bound.h"
 
 namespace ghostshard::accountant {
 
-// kSmall: at most 2^15 grid points, for milliseconds. kLarge: at most 2^21. Both: many steps in blocks (grid_blocks.h).
+// kSmall: at most 2^15 grid points, in milliseconds. kLarge: at most 2^21. Both put many steps in blocks
+// (grid_blocks.h).
 enum class GridSize { kSmall, kLarge };
 
 struct GridRequest {
   GridSize size = GridSize::kLarge;
-  double added_by_mesh = 1e-5;  // to epsilon, more where that exceeds 100, if the size allows it
-  bool upper_only = false;      // the lower end is 0 then, and half the time is saved
+  double added_by_mesh = 1e-5;  // to epsilon, if the size allows it; more if epsilon exceeds 100
+  bool upper_only = false;      // then the lower end is 0, and half the time is saved
 };
 
-// estimate: the middle. Nothing where no finite bound is found.
+// The estimate is the middle. Nothing if no finite bound is found.
 std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vector<ComposedRelease>& phases, Delta delta,
                                            const GridRequest& request = {});
 std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<ComposedRelease>& phases,

@@ -42,6 +42,46 @@ Complex exp_less_one(Complex w) {
   return {std::expm1(w.real()) * std::cos(w.imag()) - 2 * half * half, std::exp(w.real()) * std::sin(w.imag())};
 }
 
+// Cells in a circle around the heaviest one, which lies at 0 and takes no part: those near it one by one, the others
+// for a transform.
+struct AroundHeaviest {
+  std::vector<double> far;
+  std::array<double, kNear + 1> above{};
+  std::array<double, kNear + 1> below{};
+  double sum = 0;  // of all of them
+  double error;    // of the transform, of roots, products and sums
+
+  // transform: the error of the transform, relative to each mass.
+  AroundHeaviest(const TiltedCells& cells, size_t heaviest, double transform)
+      : far(cells.mass.size(), 0), error(cells.rounding) {
+    const size_t n = cells.mass.size();
+    for (size_t j = 1; j < n; ++j) {
+      const double mass = cells.mass[(j + heaviest) & (n - 1)];  // none is negative
+      const size_t away = std::min(j, n - j);
+      sum += mass;
+      if (away > kNear) {
+        far[j] = mass;
+        error += transform * 1.01 * mass;
+      } else {
+        (j == away ? above : below)[away] = mass;
+        error += kRounding * (4 * static_cast<double>(away) + 1) * mass;
+      }
+    }
+  }
+
+  // What the near ones add to the spectrum at this root of unity: those below by Horner's rule, those above turn the
+  // other way.
+  Complex near(Complex root) const {
+    Complex upwards = 0;
+    Complex downwards = 0;
+    for (size_t j = kNear; j > 0; --j) {
+      upwards = times(upwards + below[j], root);
+      downwards = times(downwards + above[j], root);
+    }
+    return upwards + std::conj(downwards);
+  }
+};
+
 }  // namespace
 
 CircularPower::CircularPower(size_t n)
@@ -57,25 +97,10 @@ void CircularPower::add(const TiltedCells& cells, double count) {
   const auto heaviest =
       static_cast<size_t>(std::max_element(cells.mass.begin(), cells.mass.end()) - cells.mass.begin());
   const double a = cells.mass[heaviest];
-  std::vector<double> far(n, 0);  // with the heaviest at 0
-  std::array<double, kNear + 1> above{};
-  std::array<double, kNear + 1> below{};
-  double sum = 0;
-  double error = cells.rounding;
-  for (size_t j = 1; j < n; ++j) {
-    const double mass = cells.mass[(j + heaviest) & (n - 1)];  // none is negative
-    const size_t away = std::min(j, n - j);
-    sum += mass;
-    if (away > kNear) {
-      far[j] = mass;
-      error += transform_ * 1.01 * mass;
-    } else {
-      (j == away ? above : below)[away] = mass;
-      error += kRounding * (4 * static_cast<double>(away) + 1) * mass;  // of roots, products and sums, below
-    }
-  }
-  const bool split = sum < a / 2;
-  error += kRounding * (split ? 4 * sum : 4 * (a + sum));  // of log(1 + S/a), or of a + S
+  const AroundHeaviest around(cells, heaviest, transform_);
+  const bool split = around.sum < a / 2;
+  // And log(1 + S/a), or a + S.
+  const double error = around.error + kRounding * (split ? 4 * around.sum : 4 * (a + around.sum));
   relative_ += 1.01 * count * cells.relative;
   place_ += (static_cast<int64_t>(std::fmod(count, static_cast<double>(n))) * static_cast<int64_t>(heaviest)) &
             static_cast<int64_t>(n - 1);
@@ -85,17 +110,10 @@ void CircularPower::add(const TiltedCells& cells, double count) {
   else
     all_split_ = false;
   std::vector<Complex> spectrum;
-  fourier_.forward(far, spectrum);
+  fourier_.forward(around.far, spectrum);
   const RootsOfUnity roots(n);
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
-    const Complex root = roots.at(k);
-    Complex upwards = 0;  // the cells below, by Horner's rule; those above turn the other way
-    Complex downwards = 0;
-    for (size_t j = kNear; j > 0; --j) {
-      upwards = times(upwards + below[j], root);
-      downwards = times(downwards + above[j], root);
-    }
-    const Complex others = spectrum[k] + (upwards + std::conj(downwards));
+    const Complex others = spectrum[k] + around.near(roots.at(k));
     const Complex value = a + others;
     const double most = std::sqrt(std::norm(value)) * (1 + 2 * kRounding) + error;
     const double log_most = std::log(most);
@@ -134,7 +152,7 @@ CircularPower::Density CircularPower::density(double h, double c) && {
   double nothing = 0;
   for (size_t k = 0; k < log_spectrum_.size(); ++k) {
     Complex& value = log_spectrum_[k];
-    if (!apart && log_modulus_[k] < kNothing) {  // e^-700 at most, and so is what it is off by
+    if (!apart && log_modulus_[k] < kNothing) {  // e^-700 at most, and so is its error
       value = 0;
       nothing = 1e-280;  // all of them, in any of the sums below
       continue;

@@ -24,28 +24,28 @@ struct Piece {
 };
 
 // The circular convolution of cells on a grid of n points (a power of two), each to a power, and a bound in the 2-norm
-// on what rounding makes of it. What a transform is off by, in the 2-norm and value by value, is in real_transform.h.
-// The latter is what the power multiplies: by the count, and by |value|^(count - 1), which is nothing for all but few.
+// on its rounding. real_transform.h bounds the error of a transform in the 2-norm and value by value. The power
+// multiplies the error of a value by the count and by |value|^(count - 1), which is negligible for all but few values.
 //
-// With small rates one cell holds almost everything, |value| is near 1 everywhere, and delta far below 1: so the
-// heaviest cell a takes no part in the transforms. Of (a + S)^count = a^count·(1 + S/a)^count the power of a is a
-// factor common to all frequencies, whose rounding is relative to the result; S is transformed without it; and where
-// a^count is not negligible, ((1 + S/a)^count - 1) is transformed back and a^count put where it belongs.
+// With small rates one cell holds almost everything, |value| is near 1 everywhere, and delta far below 1. Therefore the
+// heaviest cell a takes no part in the transforms. In (a + S)^count = a^count·(1 + S/a)^count the power of a is a
+// factor common to all frequencies, whose rounding is relative to the result, and S is transformed without it. If
+// a^count is not negligible, ((1 + S/a)^count - 1) is transformed back and a^count is put in its place.
 class CircularPower {
  public:
   explicit CircularPower(size_t n);
   void add(const TiltedCells& cells, double count);
-  // Roundings beside those that are relative to all masses alike. `in_sum`: of a sum over the masses from some place on
-  // with the weights e^(-cs)·(1 - e^-s), s the distance to a place less than a step before it, as far as they come from
-  // the spectrum. The transform of these weights is at most (1 - e^-h)/(|1 - aw||1 - bw|) at the root of unity w, with
-  // a = e^(-ch) and b = e^(-(c+1)h): so it is the low frequencies that count. What a sum lacks of all weights beyond
-  // the window, relative to the first one, counts `in_cut` times.
+  // The masses, and their roundings. `in_sum` is the rounding, as far as it comes from the spectrum, of a sum over the
+  // masses from some place on with the weights e^(-cs)·(1 - e^-s), s the distance to a place less than a step before
+  // it. The transform of these weights is at most (1 - e^-h)/(|1 - aw||1 - bw|) at the root of unity w, with a =
+  // e^(-ch) and b = e^(-(c+1)h), so the low frequencies count most. The weights beyond the window, which a sum lacks,
+  // count `in_cut` times, relative to the first weight.
   struct Density {
     std::vector<double> mass;
-    double each;    // what one mass may be off by
-    double beside;  // 2-norm of what does not come from the spectrum
+    double each;    // the error that one mass may have
+    double beside;  // 2-norm of the errors that do not come from the spectrum
     double in_sum, in_cut;
-    double relative;
+    double relative;  // of all masses alike, besides
   };
   Density density(double h, double c) &&;
 
@@ -62,23 +62,23 @@ class CircularPower {
   std::vector<std::complex<double>> log_spectrum_;
 };
 
-// Cells of one phase, or of every phase, to be composed as often as it was executed.
+// The cells of one phase, or of every phase, to be composed as often as the phase was executed.
 Piece piece_of_phase(Direction direction, const ComposedRelease& phase, const Shape& shape, size_t index,
                      bool less_private);
 std::vector<Piece> pieces_of_phases(Direction direction, const std::vector<ComposedRelease>& phases, const Shape& shape,
                                     bool less_private);
 
-// What lies in the window, as suffix sums from which delta is read off.
+// The composed masses in the window as suffix sums, from which delta is read off.
 class Side {
  public:
   Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_private);
 
   // A bound on delta, from above or below.
   double delta(double epsilon) const;
-  // How much of it the transforms' rounding is, relative to it.
+  // The share of the transforms' rounding in it.
   double rounding_share(double epsilon) const;
 
-  // (c', log E[e^(c'·loss)]) without the infinite loss; and the logarithm of the total mass, or more.
+  // (c', log E[e^(c'·loss)]) without the infinite loss; and an upper bound on the logarithm of the total mass.
   const std::vector<std::pair<double, double>>& moments() const { return moments_; }
   double log_total() const { return log_total_; }
   double period() const { return period_; }
@@ -98,7 +98,8 @@ class Side {
   std::vector<std::pair<double, double>> moments_;
 };
 
-// What circular transforms may have added to the delta of the more private run: see contour_line.h, the alias.
+// An upper bound on what circular transforms added to the delta of the more private run: losses k periods away, k >= 1,
+// by Chernoff.
 double alias(const Side& upper, const Side& lower, double c, double epsilon);
 
 }  // namespace ghostshard::accountant

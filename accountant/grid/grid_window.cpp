@@ -13,7 +13,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMostCells = 4;  // beside the number of grid points
 constexpr double kMostExcess = 10;
-constexpr double kWantedDigits = 15;  // what lies outside the window is e^-15 of delta
+constexpr double kWantedDigits = 15;  // the losses outside the window hold e^-15 of delta
 constexpr double kRareDigits = 14;
 constexpr size_t kFewestPoints = size_t{1} << 12;
 
@@ -34,7 +34,7 @@ Sketch sketch(Direction direction, const ComposedRelease& phase, double log_rare
     const double middle = near + (far - near) / 2;
     (beyond(middle) > rare ? near : far) = middle;
   }
-  // To the other side: what is left out there is merged into the least loss, and needs the fewer digits.
+  // To the other side: outcomes left out there are merged into the least loss, and need fewer digits.
   const double other = 9 * sigma;
   const double center = q == 1 ? 1 : 0;  // of the outcomes, when a unit is removed; 1 less when one is added
   Sketch found{remove ? center - other : -far,
@@ -191,7 +191,7 @@ Guess guess_epsilon(const Sketches& sketches, double log_delta) {
 
 namespace {
 
-// Where the window must end, and how long it must be, for what lies outside to be negligible with this tilt.
+// Where the window must end, and how long it must be, so that losses outside are negligible with this tilt.
 struct Reach {
   double end = kInfinity, period = kInfinity;
 };
@@ -212,7 +212,7 @@ Reach reach_of(const Sketches& sketches, double c, double epsilon, double wanted
 std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double first, double epsilon, double log_delta,
                                double tolerance, size_t most_points, size_t least_points) {
   const double wanted = log_delta - kWantedDigits;
-  // The tilt with the shortest window, as long as what is tilted does not exceed delta by more digits than can be lost.
+  // The tilt with the shortest window, as long as the tilted sum does not exceed delta by more digits than can be lost.
   double c = saddle;
   double period = kInfinity;
   double least_excess = kInfinity;

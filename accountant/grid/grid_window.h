@@ -1,4 +1,4 @@
-// Where a grid has to look: at which losses, how far, with which mesh and tilt. Nothing here is part of a proof.
+// The losses that a grid has to look at, its length, mesh and tilt. Nothing here is part of a proof.
 #pragma once
 
 #include <cmath>
@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "accountant/contour/contour_moments.h"
+#include "accountant/gaussian/composed_release.h"
 #include "accountant/grid/pld_cells.h"
 
 namespace ghostshard::accountant {
 
-// A window of losses, and of each phase its tilt and the outcomes that are told apart.
+// A window of losses, and for each phase its tilt and the outcomes that are told apart.
 struct Shape {
   GridShape grid;
   int64_t start;  // the window holds losses start·h, …, (start + N - 1)·h
@@ -23,18 +23,18 @@ struct Shape {
 };
 
 // One release's losses at some hundred outcomes, without those so rare that they do not count at this delta. Without
-// them the moments stay moderate even where rare large losses would rule them: with a small rate and few steps the
-// best tilt is orders of magnitude larger than for the whole distribution, and the window as much shorter.
+// them the moments stay moderate even if rare large losses would rule them. With a small rate and few steps, the best
+// tilt is then orders of magnitude larger than for the whole distribution, and the window is as much shorter.
 struct Sketch {
   double low, high;  // outcomes
   double count;
-  double log_total = 0;  // of the probability of those that are here; the masses add up to 1
+  double log_total = 0;  // logarithm of the probability of these outcomes; the masses add up to 1
   std::vector<double> mass, loss;
 };
 
 class Sketches {
  public:
-  // log_delta: what counts as rare.
+  // log_delta decides which outcomes count as rare.
   Sketches(Direction direction, const std::vector<ComposedRelease>& phases, double log_delta);
 
   const std::vector<Sketch>& all() const { return all_; }
@@ -43,19 +43,18 @@ class Sketches {
   Sketches rare(const std::vector<double>& splits) const { return limited(splits, true); }
   RealMoment at(size_t phase, double c) const;  // of one execution
   RealMoment at(double c) const;                // of all
-  // The outcomes of this phase without those at the far end whose loss is below this.
+  // The outcomes of this phase, without those at the far end with a loss below this one.
   std::pair<double, double> outcomes_above(size_t phase, double loss) const;
-  // From about this loss, or the least, to the largest.
+  // The length from about this loss, or from the least one, to the largest.
   double range_above(size_t phase, double loss) const;
-  // From the least to the largest loss of one release.
+  // The largest distance between two losses of one release.
   double largest_range() const;
-  // By how much connecting dots with this mesh raises the variance of the sum: h²/6 per release. It keeps the totals of
-  // P and Q, so that log E[e^(cL)] grows by c(1 + c)/2 of it, and epsilon by (1 + c)/2.
-  // c: under this tilt.
+  // The variance that connecting dots with this mesh adds to the sum: h²/6 per release, under the tilt c. It keeps the
+  // totals of P and Q, so that log E[e^(cL)] grows by c(1 + c)/2 of it, and epsilon by (1 + c)/2.
   double added_variance(double h, double c = 0) const;
-  // By how much it raises epsilon, with the grid under this tilt.
+  // The epsilon that it adds, with the grid under this tilt.
   double added_by_mesh(double h, double c) const { return (1 + c) / 2 * added_variance(h); }
-  // How far a loss goes to the side where losses have no bound.
+  // The loss, with its sign such that large values lie on the side where losses have no bound.
   double unbounded(double loss) const { return direction_ == Direction::kRemove ? loss : -loss; }
 
   // The c at which rising(c, moment at c) becomes positive.
@@ -80,14 +79,14 @@ class Sketches {
   std::vector<Sketch> all_;
 };
 
-// The epsilon at which delta is about this, by the saddle-point approximation kept near Chernoff's bound.
+// The epsilon at which delta is about e^log_delta, by the saddle-point approximation kept near Chernoff's bound.
 struct Guess {
   double c, epsilon;
 };
 Guess guess_epsilon(const Sketches& sketches, double log_delta);
 
-// A window from `first` on in which delta at `epsilon`, about e^log_delta, can be read off. saddle: of that epsilon.
-// tolerance: of epsilon. Nothing where there is none, or one release alone has too many losses.
+// A window from `first` on in which delta at `epsilon`, about e^log_delta, can be read off. saddle: that of `epsilon`.
+// tolerance: of epsilon. Nothing if there is no such window, or one release alone has too many losses.
 std::optional<Shape> shape_for(const Sketches& sketches, double saddle, double first, double epsilon, double log_delta,
                                double tolerance, size_t most_points, size_t least_points = 0);
 

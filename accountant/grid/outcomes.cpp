@@ -17,7 +17,7 @@ constexpr double kLargeLoss = 100;
 
 double upper_tail(double z) { return 0.5 * std::erfc(z * 0.70710678118654752440); }
 
-// The outcome where log w(x) = loss; -infinity where no outcome has so small a loss.
+// The outcome where log w(x) = loss; -infinity if no outcome has so small a loss.
 double outcome(SampledGaussian release, double loss) {
   const auto [q, sigma] = release;
   if (q == 1) return sigma * sigma * loss + 0.5;
@@ -28,7 +28,7 @@ double outcome(SampledGaussian release, double loss) {
 // Probability of a <= N(0,1) < b and its rounding, that of a and b included: from the tails that are small there; of a
 // narrow cell, whose tails would cancel, from the series of the density about its middle, times the width: Hermite
 // polynomials He2, He4, and the next term, at most (width²·(z² + 5))³/322560, is below the rounding. All times
-// e^log_scale, which may be too large for a double where the probability is too small.
+// e^log_scale, which may be too large for a double, and the probability too small.
 Mass between(double a, double b, double log_scale = 0) {
   const double width = b - a;
   const double middle = (a + b) / 2;

@@ -1,5 +1,5 @@
-// The outcomes of one Poisson-sampled Gaussian by their privacy loss, which they are monotone in: where losses begin
-// and end, and how probable what lies between is under both neighbours, with every rounding.
+// The outcomes of one Poisson-sampled Gaussian by their privacy loss, in which they are monotone: where losses begin
+// and end, and the probability between two losses under both neighbours, with every rounding.
 #pragma once
 
 #include <utility>
@@ -32,9 +32,9 @@ class Outcomes {
   };
   struct Masses {
     Mass p;
-    Mass lifted_q;  // Q·e^loss: of the size of P, where Q alone may be too small for a double
+    Mass lifted_q;  // Q·e^loss: of the size of P, even if Q alone is too small for a double
   };
-  // loss: by which Q is lifted, that at the lower boundary or so.
+  // loss: Q is lifted by e^loss; about the loss at the lower boundary.
   Masses between(const Boundary& low, const Boundary& high, double loss) const;
 
   // Probability P of larger losses, rounded up.

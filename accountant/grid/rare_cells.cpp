@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "accountant/grid/misplaced.h"
 #include "accountant/grid/outcomes.h"
 #include "accountant/grid/regrid.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Of evening out: all cells, and those next to the split, where the density is the least smooth.
+// Rounds of evening out: for all cells, and for those next to the split, where the density is the least smooth.
 constexpr int kRounds = 3;
 constexpr int kRoundsNear = 60;
 constexpr size_t kNear = 64;
@@ -116,6 +117,75 @@ RareCells less_private_rare(Direction direction, SampledGaussian release, const 
   return found;
 }
 
+namespace {
+
+// Rare outcomes merged into one for each cell. Cell i should lie at i·h above the origin: its boundaries are moved
+// until it does, but for little.
+class MergedRare {
+ public:
+  struct Merged {
+    double mass = 0;
+    double excess = -kInfinity;  // of log(P/Q), in steps, rounded down
+  };
+
+  MergedRare(const Outcomes& outcomes, const GridShape& rare, double origin, Range range)
+      : outcomes_(outcomes),
+        rare_(rare),
+        origin_(origin),
+        begin_(range.begin),
+        merged_(static_cast<size_t>(range.end - range.begin)),
+        moved_(merged_.size() + 1, 0.0) {
+    const size_t count = merged_.size();
+    merge(count);
+    for (int round = 0; round < kRounds; ++round) even_out(count);
+    for (int round = 0; round < kRoundsNear; ++round) even_out(std::min(count, kNear));
+    merge(count);
+  }
+
+  const std::vector<Merged>& cells() const { return merged_; }
+  int64_t index(size_t j) const { return begin_ + static_cast<int64_t>(j); }
+  double loss(size_t j) const { return static_cast<double>(index(j)) * rare_.h; }  // above the origin
+
+ private:
+  void merge(size_t cells) {
+    Outcomes::Boundary low = lower_end(outcomes_, rare_);
+    for (size_t j = 0; j < cells; ++j) {
+      const double from_zero = loss(j) + origin_;
+      const Outcomes::Boundary high = boundary_at(outcomes_, rare_, from_zero + (0.5 + moved_[j + 1]) * rare_.h);
+      const auto [p, q] = outcomes_.between(low, high, from_zero);
+      low = high;
+      merged_[j].mass = std::max(0.0, p.value - p.error);
+      merged_[j].excess =
+          merged_[j].mass > 0 && q.value + q.error > 0
+              ? (std::log(merged_[j].mass / (q.value + q.error)) - 8 * kRounding * (1 + std::abs(from_zero))) / rare_.h
+              : -kInfinity;
+    }
+  }
+  void even_out(size_t cells) {
+    for (size_t j = 1; j < cells; ++j)
+      if (std::abs(merged_[j - 1].excess) < 1 && std::abs(merged_[j].excess) < 1)
+        moved_[j] = std::clamp(moved_[j] - (merged_[j - 1].excess + merged_[j].excess) / 2, -0.45, 0.45);
+    merge(cells);
+  }
+
+  const Outcomes& outcomes_;
+  const GridShape& rare_;
+  double origin_;
+  int64_t begin_;
+  std::vector<Merged> merged_;
+  std::vector<double> moved_;
+};
+
+// P(more than K of them, `mean` on average) <= e^(K+1-mean)·(mean/(K+1))^(K+1) if the mean is less than K + 1.
+double probability_of_more(double most, double mean, double count) {
+  const double more = most + 1;
+  if (most >= count) return 0;
+  if (!(mean < more)) return 1;
+  return std::min(1.0, std::exp((more - mean) + more * std::log(mean / more) + 1e-9 * (1 + more)));
+}
+
+}  // namespace
+
 RareCells more_private_rare(Direction direction, SampledGaussian release, const Split& split, const GridShape& grid) {
   const GridShape rare = rare_part(direction, split, grid);
   const Outcomes outcomes(direction, release);
@@ -123,78 +193,38 @@ RareCells more_private_rare(Direction direction, SampledGaussian release, const 
   const double h = grid.h;
   const double scale = std::exp(-common.most_log_p) * (1 - 4 * kRounding);
   const double origin = common.most_loss;
-  // Cell i is merged into one outcome, about i·h above the origin: its boundaries are moved until it is there.
-  const Range range = range_of(direction, release, rare, origin, -0.5);
-  const auto count = static_cast<size_t>(range.end - range.begin);
-  std::vector<double> moved(count + 1, 0.0);
-  struct Merged {
-    double mass = 0;
-    double excess = -kInfinity;  // of log(P/Q), in steps, rounded down
-  };
-  std::vector<Merged> merged(count);
-  const auto merge = [&](size_t cells) {
-    Outcomes::Boundary low = lower_end(outcomes, rare);
-    for (size_t j = 0; j < cells; ++j) {
-      const double loss = static_cast<double>(range.begin + static_cast<int64_t>(j)) * h + origin;
-      const Outcomes::Boundary high = boundary_at(outcomes, rare, loss + (0.5 + moved[j + 1]) * h);
-      const auto [p, q] = outcomes.between(low, high, loss);
-      low = high;
-      merged[j].mass = std::max(0.0, p.value - p.error);
-      merged[j].excess =
-          merged[j].mass > 0 && q.value + q.error > 0
-              ? (std::log(merged[j].mass / (q.value + q.error)) - 8 * kRounding * (1 + std::abs(loss))) / h
-              : -kInfinity;
-    }
-  };
-  const auto even_out = [&](size_t cells) {
-    for (size_t j = 1; j < cells; ++j)
-      if (std::abs(merged[j - 1].excess) < 1 && std::abs(merged[j].excess) < 1)
-        moved[j] = std::clamp(moved[j] - (merged[j - 1].excess + merged[j].excess) / 2, -0.45, 0.45);
-    merge(cells);
-  };
-  merge(count);
-  for (int round = 0; round < kRounds; ++round) even_out(count);
-  for (int round = 0; round < kRoundsNear; ++round) even_out(std::min(count, kNear));
-  merge(count);
+  const MergedRare merged(outcomes, rare, origin, range_of(direction, release, rare, origin, -0.5));
+  const auto& cells = merged.cells();
   // All rare ones are moved down until all but few cells lie where they are put; those fall one step more. K times that
   // is taken off the whole instead, so that the grid stays where it is.
   std::vector<Misplaced> misplaced;
   double expected = 0;
   const auto tilted = [&](size_t j) {
-    const double loss = static_cast<double>(range.begin + static_cast<int64_t>(j)) * h;
-    return scale * merged[j].mass * std::exp(std::min(grid.c * loss, kLargestExponent));
+    return scale * cells[j].mass * std::exp(std::min(grid.c * merged.loss(j), kLargestExponent));
   };
-  for (size_t j = 0; j < count; ++j) {
-    misplaced.push_back({merged[j].excess, grid.count * tilted(j)});
+  for (size_t j = 0; j < cells.size(); ++j) {
+    misplaced.push_back({cells[j].excess, grid.count * tilted(j)});
     expected += misplaced.back().weight;
   }
-  misplaced.push_back({0, std::max(0.0, split.most_rare - expected)});
+  const double most = split.most_rare;
+  misplaced.push_back({0, std::max(0.0, most - expected)});
   const double below = cheapest_power_of_half(2, 80, misplaced);
   std::vector<std::pair<int64_t, double>> placed = {{0, 1.0}};
   double relative = 0;
-  for (size_t j = 0; j < count; ++j) {
-    if (!(merged[j].excess >= -below - 1)) continue;  // what is left out is sound
-    const bool fits = merged[j].excess >= -below;
-    const int64_t i = range.begin + static_cast<int64_t>(j);
+  for (size_t j = 0; j < cells.size(); ++j) {
+    if (!(cells[j].excess >= -below - 1)) continue;  // leaving mass out is sound
+    const bool fits = cells[j].excess >= -below;
+    const int64_t i = merged.index(j);
     placed.emplace_back(fits ? i : i - 1, tilted(j) * (fits ? 1 : std::exp(-grid.c * h)));
     relative = std::max(relative, of_tilt(grid, static_cast<double>(i) * h));
   }
   RareCells found;
   found.cells = placed_on_grid(placed, 0, grid, 0);
   found.cells.relative = relative;
-  const double most = split.most_rare;
   found.once.log_factor = most * common.least_log_p;
   found.once.moved = most * (std::min(common.least_loss / h, common.least_loss / h * (1 + 4 * kRounding)) -
                              below * (1 + 4 * kRounding));
-  // P(more than K) <= e^(K+1-mean)·(mean/(K+1))^(K+1) where the mean is less.
-  const double mean = grid.count * common.rare * (1 + 1e-12);
-  const double more = most + 1;
-  if (most >= grid.count)
-    found.once.dropped = 0;
-  else if (mean < more)
-    found.once.dropped = std::min(1.0, std::exp((more - mean) + more * std::log(mean / more) + 1e-9 * (1 + more)));
-  else
-    found.once.dropped = 1;
+  found.once.dropped = probability_of_more(most, grid.count * common.rare * (1 + 1e-12), grid.count);
   return found;
 }
 

@@ -1,19 +1,17 @@
-// Rare large losses apart from the common ones. Of T executions let B be the measure of outcomes on one side of a split
-// (the common ones) and R that of the others: the composition is Σ_k C(T,k)·R^k·B^(T-k). Grids for both at once must be
-// as fine as common losses are and as long as rare ones, T times over. Apart, B^T goes on a short fine grid
-// (grid_blocks.h) and R on a long coarse one, which then is charged for the few rare outcomes only.
+// Rare large losses, kept apart from the common ones. Of T executions let B be the measure of the outcomes on one side
+// of a split (the common ones), and R that of the others. The composition is Σ_k C(T,k)·R^k·B^(T-k). A grid for both
+// must be as fine as common losses are and as long as rare ones, T times over. Apart, B^T goes on a short fine grid
+// (grid_blocks.h) and R on a long coarse one, which is then charged for the few rare outcomes only.
 //
-//   Less private: B^T·(1 + R/|B|)^T, |B| the probabilities of B under P and Q. An execution that turns out rare tells
-//   one
-//     more draw from B besides, from B/|B_P| under P and from B/|B_Q| under Q: whoever sees more distinguishes better
+//   Less private: B^T·(1 + R/|B|)^T, |B| the probabilities of B under P and Q. Each execution with a rare outcome shows
+//     one more draw from B besides: from B/|B_P| under P, from B/|B_Q| under Q. Whoever sees more distinguishes better
 //     (post-processing).
 //   More private: B^(T-K)·|B|^K·(1 + R/|B|)^T, less the probability of more than K rare outcomes (Chernoff, binomial).
-//   Up
-//     to K of them: of the T - k draws from B, all but T - K are forgotten. What more of them there are is part of the
-//     measure, and taken off as a whole.
+//     With k <= K rare outcomes, all but T - K of the T - k draws from B are forgotten. The part of the measure with
+//     k > K is taken off as a whole.
 //
-// R/|B| has the probabilities R_P/|B_P|, R_Q/|B_Q| and so the loss of R less log(|B_P|/|B_Q|); to its grid belongs an
-// atom of probability 1 and loss 0, exactly on it.
+// R/|B| has the probabilities R_P/|B_P| and R_Q/|B_Q|, hence the loss of R less log(|B_P|/|B_Q|). Its grid also holds
+// an atom of probability 1 and loss 0, exactly on a point.
 #pragma once
 
 #include <limits>
@@ -22,8 +20,8 @@
 
 namespace ghostshard::accountant {
 
-// Outcomes with losses of this size or more on the side where they have no bound: large ones where a unit is removed,
-// negative ones where one is added. Infinity: none.
+// Rare outcomes have losses of this size or more on the side where losses have no bound: large losses if a unit is
+// removed, negative ones if one is added. Infinity: there are none.
 struct Split {
   double loss = std::numeric_limits<double>::infinity();
   double most_rare = 0;  // K
@@ -32,8 +30,8 @@ struct Split {
 // The grid limited to the common ones.
 GridShape common_part(Direction direction, const Split& split, GridShape grid);
 
-// 1 + R/|B|, to be composed as often as the phase is executed. `once`: |B|^K, the rare ones' moving down, and what more
-// than K of them can do, whatever the count.
+// 1 + R/|B|, to be composed as often as the phase is executed. `once` counts once, whatever the count: |B|^K, the
+// moving down of the rare outcomes, and the probability of more than K of them.
 struct RareCells {
   TiltedCells cells;
   struct Once {

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "accountant/grid/misplaced.h"
+
 namespace ghostshard::accountant {
 namespace {
 
@@ -50,7 +52,6 @@ TiltedCells placed_on_grid(const std::vector<std::pair<int64_t, double>>& placed
   return cells;
 }
 
-// Each loss is split between its neighbours on the coarse grid so that P and Q keep their totals.
 TiltedCells connected_dots(const FineMasses& fine, const GridShape& grid) {
   const auto low = static_cast<int64_t>(std::floor(fine.first / grid.h)) - 1;
   const double last = fine.first + fine.h * static_cast<double>(fine.mass.size());
@@ -76,82 +77,128 @@ TiltedCells connected_dots(const FineMasses& fine, const GridShape& grid) {
   return cells;
 }
 
-// Neighbours are merged into one outcome of loss log(P/Q), for which the boundaries between them (which may cut through
-// a point: an outcome may be told apart at random) are moved until it lies on the coarse grid, but for little.
-TiltedCells merged_neighbours(const FineMasses& fine, const GridShape& grid) {
-  const size_t size = fine.mass.size();
-  const double ratio = grid.h / fine.h;
-  const auto mode = static_cast<size_t>(std::max_element(fine.mass.begin(), fine.mass.end()) - fine.mass.begin());
-  const double centre = fine.h * static_cast<double>(mode);  // beyond first
-  std::vector<double> p(size), q(size);
-  for (size_t j = 0; j < size; ++j) {
-    const double away = fine.h * static_cast<double>(j) - centre;
-    p[j] = fine.mass[j] * std::exp(-fine.c * away);
-    q[j] = p[j] * std::exp(-away);
-  }
-  const auto low = static_cast<int64_t>(std::floor(fine.first / grid.h));
-  const double last = fine.first + fine.h * static_cast<double>(size);
-  const auto count = static_cast<size_t>(static_cast<int64_t>(std::floor(last / grid.h)) - low + 2);
-  const auto level = [&](size_t i) {  // of the coarse grid, beyond the mode
-    return static_cast<double>(low + static_cast<int64_t>(i)) * grid.h - fine.first - centre;
-  };
-  // Point j takes the place from j to j + 1.
-  std::vector<double> even(count + 1), boundary(count + 1);
-  for (size_t i = 0; i <= count; ++i) {
-    const double middle = (static_cast<double>(low + static_cast<int64_t>(i)) - 0.5) * grid.h;
-    even[i] = std::clamp((middle - fine.first) / fine.h + 0.5, 0.0, static_cast<double>(size));
-  }
-  even.front() = 0;
-  even.back() = static_cast<double>(size);
-  boundary = even;
+namespace {
+
+// Neighbours on the fine grid merged into one outcome of loss log(P/Q) for each point of the coarse one. The boundaries
+// between them may cut through a point (an outcome may be told apart at random); they are moved until the outcome lies
+// on the coarse grid, but for little.
+class MergedNeighbours {
+ public:
   struct Group {
     double p = 0, q = 0;
     double excess = 0;  // of log(P/Q) over the level, in coarse steps
   };
-  std::vector<Group> groups(count);
-  const auto sum_up = [&] {
-    for (size_t i = 0; i < count; ++i) {
+
+  MergedNeighbours(const FineMasses& fine, const GridShape& grid)
+      : fine_(fine),
+        h_(grid.h),
+        ratio_(grid.h / fine.h),
+        low_(static_cast<int64_t>(std::floor(fine.first / grid.h))),
+        last_(fine.first + fine.h * static_cast<double>(fine.mass.size())) {
+    scale_from_mode();
+    groups_.resize(static_cast<size_t>(static_cast<int64_t>(std::floor(last_ / h_)) - low_ + 2));
+    cut_evenly();
+    for (int round = 0; round < kRounds; ++round) {
+      sum_up();
+      even_out();
+    }
+    sum_up();
+  }
+
+  const std::vector<Group>& groups() const { return groups_; }
+  int64_t place(size_t i) const { return low_ + static_cast<int64_t>(i); }  // of group i on the coarse grid
+  double level(size_t i) const {                                            // the loss there, beyond the mode
+    return static_cast<double>(place(i)) * h_ - fine_.first - centre_;
+  }
+
+ private:
+  // P and Q of each point relative to those of the heaviest.
+  void scale_from_mode() {
+    const size_t size = fine_.mass.size();
+    const auto mode = static_cast<size_t>(std::max_element(fine_.mass.begin(), fine_.mass.end()) - fine_.mass.begin());
+    centre_ = fine_.h * static_cast<double>(mode);
+    p_.resize(size);
+    q_.resize(size);
+    for (size_t j = 0; j < size; ++j) {
+      const double away = fine_.h * static_cast<double>(j) - centre_;
+      p_[j] = fine_.mass[j] * std::exp(-fine_.c * away);
+      q_[j] = p_[j] * std::exp(-away);
+    }
+  }
+
+  // Point j takes the place from j to j + 1.
+  void cut_evenly() {
+    const auto size = static_cast<double>(fine_.mass.size());
+    even_.resize(groups_.size() + 1);
+    for (size_t i = 0; i < even_.size(); ++i) {
+      const double middle = (static_cast<double>(place(i)) - 0.5) * h_;
+      even_[i] = std::clamp((middle - fine_.first) / fine_.h + 0.5, 0.0, size);
+    }
+    even_.front() = 0;
+    even_.back() = size;
+    boundary_ = even_;
+  }
+
+  void sum_up() {
+    const size_t size = fine_.mass.size();
+    for (size_t i = 0; i < groups_.size(); ++i) {
       Group group;
-      const double from = boundary[i];
-      const double to = boundary[i + 1];
+      const double from = boundary_[i];
+      const double to = boundary_[i + 1];
       for (auto j = static_cast<size_t>(from); j < size && static_cast<double>(j) < to; ++j) {
         const auto at = static_cast<double>(j);
         const double share = std::min(to, at + 1) - std::max(from, at);
-        group.p += share * p[j];
-        group.q += share * q[j];
+        group.p += share * p_[j];
+        group.q += share * q_[j];
       }
       const double away = level(i);
       // Relative roundings: of a group's sums, of exponents up to (c + 1)·away, of the loss itself.
-      const double rounding = kRounding * (2 * ratio + 40 + 8 * (fine.c + 1) * (std::abs(away) + grid.h)) +
-                              kRounding * 8 * (std::abs(fine.first) + std::abs(last));
-      group.excess = group.p > 0 && group.q > 0 ? (std::log(group.p / group.q) - away - rounding) / grid.h : -kInfinity;
-      groups[i] = group;
-    }
-  };
-  for (int round = 0; round < kRounds; ++round) {
-    sum_up();
-    for (size_t i = 1; i < count; ++i) {
-      const double both = groups[i - 1].excess + groups[i].excess;
-      if (std::abs(groups[i - 1].excess) < 1 && std::abs(groups[i].excess) < 1)
-        boundary[i] = std::clamp(boundary[i] - both / 2 * ratio, even[i] - 0.45 * ratio, even[i] + 0.45 * ratio);
-      boundary[i] = std::clamp(boundary[i], 0.0, static_cast<double>(size));
+      const double rounding = kRounding * (2 * ratio_ + 40 + 8 * (fine_.c + 1) * (std::abs(away) + h_)) +
+                              kRounding * 8 * (std::abs(fine_.first) + std::abs(last_));
+      group.excess = group.p > 0 && group.q > 0 ? (std::log(group.p / group.q) - away - rounding) / h_ : -kInfinity;
+      groups_[i] = group;
     }
   }
-  sum_up();
+
+  void even_out() {
+    for (size_t i = 1; i < groups_.size(); ++i) {
+      const double both = groups_[i - 1].excess + groups_[i].excess;
+      if (std::abs(groups_[i - 1].excess) < 1 && std::abs(groups_[i].excess) < 1)
+        boundary_[i] = std::clamp(boundary_[i] - both / 2 * ratio_, even_[i] - 0.45 * ratio_, even_[i] + 0.45 * ratio_);
+      boundary_[i] = std::clamp(boundary_[i], 0.0, static_cast<double>(fine_.mass.size()));
+    }
+  }
+
+  const FineMasses& fine_;
+  double h_, ratio_;
+  int64_t low_;
+  double last_;
+  double centre_ = 0;  // the heaviest point's loss, beyond first
+  std::vector<double> p_, q_;
+  std::vector<double> even_, boundary_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace
+
+TiltedCells merged_neighbours(const FineMasses& fine, const GridShape& grid) {
+  const MergedNeighbours merged(fine, grid);
+  const auto& groups = merged.groups();
   // How far the grid is moved down for all but few to lie above it; those go down a step.
-  std::vector<Misplaced> misplaced(count);
-  for (size_t i = 0; i < count; ++i)
-    misplaced[i] = {groups[i].excess, groups[i].p > 0 ? groups[i].p * std::exp(fine.c * level(i)) : 0.0};
+  std::vector<Misplaced> misplaced(groups.size());
+  for (size_t i = 0; i < groups.size(); ++i)
+    misplaced[i] = {groups[i].excess, groups[i].p > 0 ? groups[i].p * std::exp(fine.c * merged.level(i)) : 0.0};
   const double below = cheapest_power_of_half(0, 120, misplaced);
   std::vector<std::pair<int64_t, double>> placed;
-  for (size_t i = 0; i < count; ++i) {
-    if (!(groups[i].excess >= -below - 1)) continue;  // what is left out is sound
-    const bool fits = groups[i].excess >= -below;
-    const double away = level(i) - (below + (fits ? 0 : 1)) * grid.h;
-    placed.emplace_back(low + static_cast<int64_t>(i) - (fits ? 0 : 1), groups[i].p * std::exp(fine.c * away));
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (!(groups[i].excess >= -below - 1)) continue;  // leaving mass out is sound
+    const int fallen = groups[i].excess >= -below ? 0 : 1;
+    const double away = merged.level(i) - (below + fallen) * grid.h;
+    placed.emplace_back(merged.place(i) - fallen, groups[i].p * std::exp(fine.c * away));
   }
   TiltedCells cells = placed_on_grid(placed, -below, grid, fine.log_scale);
-  cells.relative = kRounding * (40 + 2 * ratio + 8 * fine.c * (std::abs(fine.first) + std::abs(last)));
+  const double last = fine.first + fine.h * static_cast<double>(fine.mass.size());
+  cells.relative = kRounding * (40 + 2 * (grid.h / fine.h) + 8 * fine.c * (std::abs(fine.first) + std::abs(last)));
   return cells;
 }
 

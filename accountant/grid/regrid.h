@@ -1,7 +1,7 @@
-// Masses on a fine grid put on a coarse one, so that the result is certainly less or certainly more private.
+// Masses on a fine grid are put on a coarse one, so that the result is certainly less or certainly more private.
 //
-// Exact arithmetic on given numbers: nothing is assumed of the masses but that none is negative, and every rounding is
-// counted, those of a loss (its size beside the coarse mesh) in the direction that keeps the bound.
+// This is exact arithmetic on given numbers. The masses may be any that are not negative. Every rounding is counted;
+// that of a loss (its size beside the coarse mesh) goes in the direction that keeps the bound.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct FineMasses {
   std::vector<double> mass;
 };
 
-// (k, mass of loss (k + shift)·h times e^(c·loss - log_scale)) on n places, moments and total measured from these
-// numbers.
+// Puts pairs (k, mass of loss (k + shift)·h times e^(c·loss - log_scale)) on n places. Moments and total are measured
+// from these numbers.
 TiltedCells placed_on_grid(const std::vector<std::pair<int64_t, double>>& placed, double shift, const GridShape& grid,
                            double log_scale);
 

@@ -1,5 +1,5 @@
-// Files that must be on the disk when a call returns (POSIX). Every failure is a std::runtime_error that
-// names the operation, the path and the system's reason.
+// Files that must be on the disk when a call returns (POSIX). Calls that a signal interrupts (EINTR) are repeated.
+// Every failure is a std::runtime_error with the operation, the path and the system's reason.
 #pragma once
 
 #include <filesystem>
@@ -27,14 +27,16 @@ class OwnedDescriptor {
 
 OwnedDescriptor open_file(const std::filesystem::path& path, int flags);  // creates with mode 0644
 void write_all(int descriptor, std::string_view bytes, const std::filesystem::path& path);
+// The whole content, from the beginning, wherever the descriptor stands.
 std::string read_all(int descriptor, const std::filesystem::path& path);
+// fsync. It is not repeated on EIO: after a failed fsync the kernel may have dropped the pages.
 void sync_file(int descriptor, const std::filesystem::path& path);
-// Makes the creation or renaming of path itself durable.
+// Makes the creation or renaming of `path` itself durable, by fsync of its folder.
 void sync_parent_directory(const std::filesystem::path& path);
 
-// The text of a JSON value that reads back as exactly this value. Throws std::invalid_argument if there is
-// none: NaN and infinity would silently become null, text that is not UTF-8 cannot be written. `what` names
-// it in the message.
+// The text of a JSON value that reads back as exactly this value. Throws std::invalid_argument if there is none: NaN
+// and infinity would silently become null, and text that is not UTF-8 cannot be written. `what` names the value in the
+// message.
 std::string exact_json_text(const nlohmann::json& json, const std::string& what, int indent = -1);
 
 }  // namespace ghostshard::accountant

@@ -12,8 +12,8 @@ using nlohmann::json;
 
 using Curve = std::vector<std::pair<double, double>>;  // epsilon (upper), delta
 
-// Two a decade from 1e-15 to 1e-1, a few above, and the one that is reported; with it two decades around it where it
-// lies outside.
+// Two a decade from 1e-15 to 1e-1, a few above, and the reported one; if that lies outside, two decades around it as
+// well.
 std::set<double> curve_deltas(Delta reported) {
   std::set<double> deltas = {reported.value(), 0.2, 0.5, 0.8};  // the large ones bound tests with a few false alarms
   for (int decade = -15; decade <= -1; ++decade) {
@@ -112,7 +112,7 @@ json group_guarantee(const json& privacy_curve, const json& units_per_person, De
     if (point.at("epsilon").at("upper").is_null()) continue;
     const double epsilon = point.at("epsilon").at("upper"), at = point.at("delta");
     const double group_delta = epsilon > 0 ? at * std::expm1(k * epsilon) / std::expm1(epsilon) : at * k;
-    if (!(group_delta <= delta.value())) continue;  // also where it overflows
+    if (!(group_delta <= delta.value())) continue;  // even if it overflows
     if (person.at("epsilon_upper").is_null() || k * epsilon < person.at("epsilon_upper").get<double>())
       person["epsilon_upper"] = k * epsilon;
   }

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// What each kind of event takes for granted about how a batch was drawn; empty where nothing depends on it.
+// The sampling that each kind of event assumes; empty if nothing depends on it.
 std::string sampler_of(const Event& event) {
   struct Name {
     const char* operator()(const GaussianEvent&) const { return ""; }
@@ -32,7 +32,7 @@ int64_t epoch_of(const LedgerContents& ledger, const LedgerEntry& entry) {
                        [&](const LedgerEpoch& epoch) { return epoch.sequence < entry.sequence; });
 }
 
-// Which key made the noise of which releases; more than one where a resumed run had lost its key.
+// The keys and the releases whose noise they made; more than one key if a resumed run had lost its key.
 json key_epochs(const LedgerContents& ledger) {
   json epochs = json::array({{{"epoch", 0}, {"run_id", from_header(ledger, "run_id")}}});
   for (const LedgerEpoch& epoch : ledger.epochs)

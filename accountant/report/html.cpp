@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include "accountant/report.h"
-#include "accountant/report/html_style.h"
 #include "accountant/report/parts.h"
+#include "accountant/report/style.h"
 #include "accountant/report/svg_plot.h"
 
 namespace ghostshard::accountant {
@@ -33,7 +33,7 @@ std::string words_of(std::string name) {  // "units_per_person" as "units per pe
   return name;
 }
 
-// A bound, rounded up so that what is read is true.
+// A bound, rounded up so that the text is true.
 std::string epsilon_text(const json& value) { return value.is_number() ? rounded_up(value.get<double>()) : "none"; }
 
 // The lower end, rounded down.

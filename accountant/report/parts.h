@@ -1,4 +1,4 @@
-// What build_report puts together; not for callers outside the report.
+// The parts that build_report puts together.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace ghostshard::accountant::report_parts {
 
 inline constexpr const char* kNotStated = "not stated by the run";
 
-// Whether a name is one of the sixteen sections, to which facts may speak.
+// Whether a name is one of the sixteen sections, which facts may add to.
 bool is_section(const std::string& name);
-// JSON knows no infinity; null where there is no bound.
+// JSON knows no infinity: null if there is no bound.
 nlohmann::json finite_or_null(double value);
 nlohmann::json to_json(const EpsilonBound& bound);
 
-// ---- what the ledger says (report_ledger.cpp)
+// ---- sections from the ledger (from_ledger.cpp)
 
 struct Spent {
   std::vector<std::pair<Event, int64_t>> events;     // distinct, in order of first appearance
@@ -32,7 +32,7 @@ struct Spent {
   std::set<int64_t> steps;
   std::map<int64_t, int64_t> releases_per_attempt;
   std::set<std::string> samplers;  // that the events assume: "poisson", "fixed-size", "truncated-poisson"
-  bool noise_repeated = false;     // two releases of one kind share key epoch, step and attempt, so their noise as well
+  bool noise_repeated = false;     // two releases of one kind share key epoch, step and attempt, hence their noise
 };
 
 double sampling_rate(const Event& event);  // 1 for an event without sampling
@@ -45,22 +45,23 @@ nlohmann::json mechanism(const LedgerContents& ledger, const Spent& spent);
 nlohmann::json sampler_section(const Spent& spent, const nlohmann::json& facts);
 nlohmann::json provenance(const LedgerContents& ledger);
 
-// ---- curves (report_curves.cpp); `reported` is the claim's bound at delta, which is not computed a second time
+// ---- curves (curves.cpp); `reported` is the claim's bound at delta, which is not computed a second time
 
 // Epsilon at deltas from 1e-1 down to 1e-15 and at the reported one, what they bound together, and mu-GDP.
 nlohmann::json privacy_curve(const Accountant& engine, Delta delta, const EpsilonBound& reported);
 // Epsilon at delta after each of up to some thirty prefixes of the ledger.
 nlohmann::json spending(const Spent& spent, const std::string& accountant, Adjacency adjacency, Delta delta,
                         const EpsilonBound& reported);
-// The same run under every engine: {"contour": {delta, epsilon, detail, direction, curve}, …}, without a curve where it
-// is the claim's; an engine that cannot bound the run is {"refused": why}.
+// The same run under every engine: {"contour": {delta, epsilon, detail, direction, curve}, …}. The claim's own engine
+// has no curve here; an engine that cannot bound the run is {"refused": why}.
 nlohmann::json accountants(const Spent& spent, Adjacency adjacency, Delta delta, const EpsilonBound& reported);
-// What the curve says of a person with k units (Dwork, Roth 2014, Thm. 2.2 iterated): (k·e, d·(e^(k·e) - 1)/(e^e - 1))
-// at a point (e, d); the smallest k·e whose delta is still at most the reported one, null where the curve ends before.
+// The guarantee of a person with k units (Dwork, Roth 2014, Thm. 2.2 iterated): a point (e, d) of the curve gives
+// (k·e, d·(e^(k·e) - 1)/(e^e - 1)). The smallest k·e whose delta is still at most the reported one; null if the curve
+// ends before.
 nlohmann::json group_guarantee(const nlohmann::json& privacy_curve, const nlohmann::json& units_per_person,
                                Delta delta);
 
-// ---- wording (report_wording.cpp)
+// ---- wording (wording.cpp)
 
 nlohmann::json adjacency_section(Adjacency adjacency);
 nlohmann::json not_promised(const std::string& unit, bool per_person, bool unnoised_shown);
@@ -68,7 +69,7 @@ nlohmann::json assumptions(const LedgerContents& ledger, const Spent& spent);
 // The claim, or why there is none, as one paragraph.
 std::string statement(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
                       const std::vector<std::string>& reasons, bool unnoised_shown);
-// What the claim means for somebody who is no expert, a list of sentences; empty where nothing is claimed.
+// The meaning of the claim for somebody who is no expert, as a list of sentences; empty if nothing is claimed.
 nlohmann::json plain_words(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
                            const nlohmann::json& membership_bounds);
 // 2.99981 as "2.9999": never less than the number.

@@ -49,7 +49,7 @@ struct Tick {
   std::string text;
 };
 
-// Which data are drawn where.
+// The mapping from data to the drawing.
 struct Frame {
   bool log_x;
   double x_low, x_high, y_high;

@@ -1,7 +1,7 @@
 // A line chart as one SVG element, for the HTML report: no script, no font, no colour of its own.
 //
-// Colours come from the page: lines have the classes line-0, line-1, … in order of the series, and the classes grid,
-// axis, tick, marker do the rest, so that light, dark and printed pages each look right.
+// Colours come from the page, so that light, dark and printed pages each look right: lines have the classes line-0,
+// line-1, … in order of the series, the rest has the classes grid, axis, tick and marker.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace ghostshard::accountant {
 
 struct PlotSeries {
   std::string name;                               // for the legend
-  std::vector<std::pair<double, double>> points;  // in order of x; not finite, or not drawable: a gap
+  std::vector<std::pair<double, double>> points;  // in order of x; one that is not finite or drawable leaves a gap
 };
 
 struct PlotMarker {
@@ -23,7 +23,7 @@ struct PlotMarker {
 };
 
 struct Plot {
-  std::string title;  // what a screen reader says
+  std::string title;  // read out by a screen reader
   std::string x_label;
   std::string y_label;
   bool log_x = false;    // x > 0

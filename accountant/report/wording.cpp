@@ -1,5 +1,6 @@
-// Wording matters here as much as arithmetic: a sentence in the report may say less than what is true, never more.
-// Numbers in sentences are rounded up.
+// Wording matters here as much as arithmetic: a sentence in the report may claim less than the truth, never more.
+// verify compares texts as well as numbers, so a change of wording makes earlier reports differ. Numbers in sentences
+// are rounded up.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -111,10 +112,10 @@ json not_promised(const std::string& unit, bool per_person, bool unnoised_shown)
   return list;
 }
 
-json assumptions(const LedgerContents& ledger, const Spent& spent) {
-  json list = json::array();
-  list.push_back(checked("The ledger's hash chain, schema and sequence numbers are intact.", true));
-  const json& header = ledger.header;
+namespace {
+
+// What the ledger's header announced and its entries can be checked against.
+void add_plan(json& list, const json& header, const Spent& spent) {
   // A run that sampled more, or added less noise, than its header announced is accounted correctly, by its
   // entries; the announcement was then not what happened, and the reader should know.
   if (header.contains("units") && header.contains("expected_batch") && header.at("units").is_number() &&
@@ -135,12 +136,10 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
   if (header.contains("planned_steps") && header.at("planned_steps").is_number_integer())
     list.push_back(checked("No more steps were executed than planned.",
                            static_cast<int64_t>(spent.steps.size()) <= header.at("planned_steps").get<int64_t>()));
-  list.push_back(
-      checked("No two releases of one kind have key epoch, step and attempt in common, on which their noise depends.",
-              !spent.noise_repeated));
-  list.push_back(
-      unchecked("The ledger is complete: every release was written to it, and no line was taken off its "
-                "end since. Compare its head, given under provenance, with a copy kept elsewhere."));
+}
+
+// What the ledger cannot show of how batches were drawn.
+void add_sampling(json& list, const Spent& spent) {
   if (spent.samplers.contains("poisson") || spent.samplers.contains("truncated-poisson"))
     list.push_back(
         unchecked("Each unit was included in each step independently, with exactly the charged "
@@ -158,6 +157,21 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
     list.push_back(
         unchecked("Each batch was drawn uniformly among all batches of exactly the charged size, independently in each "
                   "step, and which units were included stays secret."));
+}
+
+}  // namespace
+
+json assumptions(const LedgerContents& ledger, const Spent& spent) {
+  json list = json::array();
+  list.push_back(checked("The ledger's hash chain, schema and sequence numbers are intact.", true));
+  add_plan(list, ledger.header, spent);
+  list.push_back(
+      checked("No two releases of one kind have key epoch, step and attempt in common, on which their noise depends.",
+              !spent.noise_repeated));
+  list.push_back(
+      unchecked("The ledger is complete: every release was written to it, and no line was taken off its "
+                "end since. Compare its head, given under provenance, with a copy kept elsewhere."));
+  add_sampling(list, spent);
   list.push_back(
       unchecked("One unit's contribution to each sum had at most the stated L2 norm, cross terms of "
                 "shared parameters and rounding included."));

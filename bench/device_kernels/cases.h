@@ -1,4 +1,4 @@
-// The operations that are measured, at the shapes that a GPT-2 has.
+// The measured operations, at the shapes of GPT-2.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -16,7 +16,7 @@ struct Model {
   int64_t width, vocabulary;
 };
 
-// Units of `length` rows each, `units` of them.
+// `units` units of `length` rows each.
 struct Rows {
   int64_t units, length;
   int64_t count() const { return units * length; }
@@ -31,12 +31,12 @@ struct Setting {
 
   std::string suffix() const;  // "124M/T100/float32"
   at::TensorOptions options() const { return at::TensorOptions(device).dtype(dtype); }
-  // Between two ways of computing one thing. Large enough for what 16-bit products and sums of the peers lose, small
-  // enough to see that something else was computed.
+  // Between two ways of computing the same thing. Large enough for the rounding of the peers' 16-bit products and sums,
+  // small enough to show that something else was computed.
   double tolerance() const { return dtype == at::kFloat ? 1e-3 : 5e-2; }
 };
 
-// Matrices: norms by Gram matrices and in passing, held gradients with their sum, sums of rows.
+// Matrices: norms by Gram matrices and by passing_norm, held gradients with their sum, sums of rows.
 std::vector<Entry> linear_entries(const Setting& setting);
 // The token table: norm and sum.
 std::vector<Entry> lookup_entries(const Setting& setting);

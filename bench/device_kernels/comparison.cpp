@@ -13,7 +13,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Relative to the largest value; NaN or an extent that differs is never within a tolerance.
+// Relative to the largest value. NaN, or an extent that differs, is never within a tolerance.
 bool within(const at::Tensor& found, const at::Tensor& expected, double tolerance) {
   const at::Tensor x = found.cpu().to(at::kDouble), y = expected.cpu().to(at::kDouble);
   if (x.sizes() != y.sizes()) return false;
@@ -21,7 +21,7 @@ bool within(const at::Tensor& found, const at::Tensor& expected, double toleranc
   return (x - y).abs().max().item<double>() <= tolerance * y.abs().max().item<double>();
 }
 
-// The first call of each side, and whether all found what we did.
+// Calls each side once. Returns an error if a result differs from ours, else an empty text.
 std::string first_calls(const Comparison& comparison) {
   comparison.ours.call();
   for (const Side& peer : comparison.peers) {
@@ -46,7 +46,7 @@ void measure(benchmark::State& state, const Comparison& comparison, const Measur
   std::vector<double> ours;
   std::vector<std::vector<double>> peers(comparison.peers.size()), ratios(comparison.peers.size());
   for (auto _ : state) {
-    // In turn, so that a device that slows down does so for all.
+    // In turn, so that a device that slows down slows down for all sides.
     ours.push_back(with.clock->seconds(comparison.ours.call));
     state.SetIterationTime(ours.back());
     for (size_t p = 0; p < peers.size(); ++p) {

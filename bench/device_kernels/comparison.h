@@ -1,4 +1,4 @@
-// One operation of kernels/ beside what PyTorch would do in its place, on the same tensors.
+// One operation of kernels/ beside PyTorch's ways of doing the same, on the same tensors.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,22 +15,21 @@ namespace ghostshard::bench {
 struct Side {
   std::string name;
   std::function<void()> call;
-  // What the first call found, to see that all sides compute one thing; none where results must differ (noise).
+  // The result of the first call, to check that all sides compute the same thing; empty if results must differ (noise).
   std::function<at::Tensor()> result;
 };
 
 struct Comparison {
-  // The least that the operation's own way needs, for whoever does it: rates of the peers, which do more, are not
-  // given.
+  // The least that the operation's own way needs, for all sides. The peers do more, so their rates are not given.
   double flops = 0;
   double bytes = 0;
-  bool memory_bound = false;  // then its share of the copy's rate says how good it is
+  bool memory_bound = false;  // then its share of the copy's rate shows how good it is
   double tolerance = 0;       // between results, relative to the largest value
   Side ours;
   std::vector<Side> peers;
 };
 
-// Tensors are made when it is measured, and freed after it.
+// Its tensors are made for its measurement and freed after it.
 struct Entry {
   std::string name;
   std::function<Comparison()> make;
@@ -41,9 +40,9 @@ struct Measurement {
   double copy_bytes_per_second;
 };
 
-// For Google Benchmark: its time is ours. Counters: us (median), tflops, gb_per_s, flops, bytes; of_copy where memory
-// bounds it; for every peer <peer>_us and ours_over_<peer>, the median ratio of times: below 1 ours is the faster. An
-// error where a peer's result is not ours.
+// For Google Benchmark, whose time is that of our side. Counters: us (median), tflops, gb_per_s, flops, bytes; of_copy
+// if memory bounds the operation; for every peer <peer>_us and ours_over_<peer>, the median ratio of times: below 1
+// ours is the faster. An error if a peer's result differs from ours.
 void measure(benchmark::State& state, const Comparison& comparison, const Measurement& with);
 
 // A line for each comparison: its name, microseconds, rates, and all ratios.

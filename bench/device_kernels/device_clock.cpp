@@ -9,7 +9,7 @@
 namespace ghostshard::bench {
 namespace {
 
-// Ten times the cache of the largest devices, and long enough in the writing for a dozen launches to be queued.
+// Ten times the cache of the largest devices, and large enough that a dozen launches can be queued while it is written.
 constexpr int64_t kFlushedBytes = int64_t{512} << 20;
 constexpr int kCopies = 10;
 

@@ -1,6 +1,6 @@
-// The kernels on a device beside cuBLAS' and PyTorch's ways, at a GPT-2's shapes: microseconds, TFLOP/s, GB/s, the
-// ratio of times, and for what memory bounds the share of a copy's rate. Google Benchmark's own options are taken as
-// well.
+// The kernels on a device beside cuBLAS' and PyTorch's ways, at the shapes of GPT-2: microseconds, TFLOP/s, GB/s, the
+// ratio of times, and for operations that memory bounds the share of a copy's rate. It takes Google Benchmark's own
+// options too.
 //
 //   device_kernels --device cuda --benchmark_out=kernels.json
 //   device_kernels --device cpu --models 124M --lengths 100 --benchmark_filter=gram_norm/qkv

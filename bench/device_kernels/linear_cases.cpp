@@ -25,8 +25,8 @@ std::vector<Layer> layers_of(const Model& model) {
 
 double real(int64_t count) { return static_cast<double>(count); }
 
-// Rows of one layer and what its operations write. Factors are 1, so that the clipped sum is the plain gradient and the
-// two can be compared; no kernel treats 1 differently.
+// Rows of one layer and the results of its operations. Factors are 1, so that the clipped sum is the plain gradient and
+// the two can be compared; no kernel treats 1 differently.
 struct Tensors {
   Tensors(const Setting& setting, const Layer& layer)
       : segments(kernels::Segments::even(setting.rows.units, setting.rows.length)),
@@ -112,7 +112,8 @@ class Operation {
       kernels::per_unit_gradient(t->a, t->g, t->segments, t->held, /*accumulate=*/false, t->parts);
       kernels::scaled_sum_held(t->held, t->factors, t->out);
     });
-    // Formed; squared and added up for the norm; scaled and added to the sum. Written once and read once again.
+    // The gradients are formed, squared and added for the norm, then scaled and added to the sum. They are written once
+    // and read once.
     return {.flops = product_flops_ + 4 * real(held_values_),
             .bytes = rows_bytes_ + 2 * held_bytes() + out_bytes(),
             .tolerance = s_.tolerance(),
@@ -179,7 +180,7 @@ std::vector<Entry> linear_entries(const Setting& setting) {
     add("scaled_sum_rows", &Operation::rows_sum);
     if (!operation.can_hold()) continue;
     add("per_unit_gradient+scaled_sum_held", &Operation::hold_and_sum);
-    // Held gradients are float32 whatever the rows were.
+    // Held gradients are float32, whatever the rows' dtype.
     if (setting.dtype == at::kFloat) add("scaled_sum_held", &Operation::held_sum);
   }
   return entries;

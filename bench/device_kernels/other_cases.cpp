@@ -1,4 +1,5 @@
-// What is not a matrix: the token table, a normalisation's scale and shift, noise. Memory bounds all of them.
+// The operations that are not about matrices: the token table, a normalisation's scale and shift, noise. Memory bounds
+// all of them.
 #include <memory>
 
 #include "bench/device_kernels/cases.h"
@@ -19,7 +20,7 @@ struct Lookup {
         e(at::randn({s.rows.count(), s.model.width}, at::TensorOptions(s.device)).to(s.dtype)),
         factors(at::ones({s.rows.units}, at::TensorOptions(s.device).dtype(at::kFloat))),
         parts(kernels::NormParts::zeros(s.rows.units, s.device)) {
-    // Where each row's id is in a table of every unit's own.
+    // The place of each row's id if every unit had a table of its own.
     std::vector<int64_t> first;
     for (int64_t row = 0; row < s.rows.count(); ++row) first.push_back(row / s.rows.length * vocabulary);
     in_own_table = ids + at::tensor(first, at::kLong).to(s.device);

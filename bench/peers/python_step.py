@@ -50,7 +50,7 @@ class Plain:
 
 
 class Private:
-    """Both engines with Opacus' interface; Opacus adds up microbatches only where a BatchMemoryManager says so."""
+    """Both engines with Opacus' interface; Opacus adds up microbatches only under a BatchMemoryManager."""
 
     def __init__(self, model, engine, mode, **options):
         data = DataLoader(TensorDataset(torch.zeros(64, 1)), batch_size=8)
@@ -109,7 +109,7 @@ class Traffic:
 
         def counted(*args, **kwargs):
             tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-            self.sent[kind] += share * max(tensor.nbytes for tensor in tensors)  # of what goes in and out, the whole
+            self.sent[kind] += share * max(tensor.nbytes for tensor in tensors)  # the larger of input and output
             return original(*args, **kwargs)
 
         setattr(dist, function, counted)

@@ -1,7 +1,8 @@
-// Peak memory of one of several that take turns on a device.
+// The peak memory of one of several sides that take turns on a device.
 //
-// LibTorch's allocator of the device knows what all of them have together. Between begin() and end() only one works:
-// what stays of it is its own from then on, and the highest in between, less what the others have, is its peak.
+// LibTorch's allocator of the device counts the memory of all of them together. Between begin() and end() only one side
+// works: memory that stays allocated is its own from then on, and its peak is the highest in between, less the memory
+// of the others.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// What step_compare runs: a GPT-2, a batch, and where. Its command line.
+// The command line of step_compare: the GPT-2, the batch and the device that it runs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -32,7 +32,7 @@ struct Shape {
   int64_t tokens_of(int64_t ranks) const { return ranks * microbatches * texts * length; }
 };
 
-// std::invalid_argument for a device that is not written as one. Ends the program where CLI11 does: --help, mistakes.
+// std::invalid_argument for a text that names no device. Ends the program if CLI11 does: --help, mistakes.
 Shape parse_shape(int argc, char** argv);
 
 }  // namespace ghostshard::gpt2

@@ -1,4 +1,4 @@
-// The two sides of step_compare: one model each, which takes one step at a time and says how long that took.
+// The two sides of step_compare: each has one model, takes one step at a time and reports its time.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,10 @@
 
 namespace ghostshard::gpt2 {
 
-// Of random tokens, on the device.
+// A batch of random tokens, on the device.
 std::vector<TokenBatch> random_batches(const Shape& shape, const fsdp::Mesh& mesh);
 
-// One plan for both sides, which gather alike. Called by all ranks; on a device it is measured what steps cost there.
+// One plan for both sides, which gather alike. A collective; on a device the costs of a step are measured.
 PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape);
 
 class PrivateSide {

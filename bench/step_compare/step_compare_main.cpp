@@ -1,5 +1,5 @@
 // One training step with privacy beside the same step without, interleaved in one process: seconds, tokens a second,
-// their ratio, where the time goes, and on a device the memory of each. On the CPU peak memory needs a process each
+// their ratio, the time of each phase, and on a device the memory of each. On the CPU peak memory needs a process each
 // (--only). Run it alone or under `torchrun --no-python`.
 //
 //   step_compare --layers 12 --width 768 --vocab 50257 --length 100 --texts 8 --microbatches 4 --repeats 5
@@ -28,7 +28,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// One side: its model, what its steps took, and on a device how much of it.
+// One side: its model, the times of its steps, and on a device its memory.
 template <typename Side>
 class Measured {
  public:
@@ -78,7 +78,7 @@ double host_peak_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
-// One step on each command, as bench/step_peers.py asks for them in turn with other engines.
+// One step for each command: bench/step_peers.py interleaves them with other engines'.
 void serve(fsdp::Mesh& mesh, Sides& sides, const std::vector<gpt2::TokenBatch>& batches) {
   const std::vector<std::string> commands = {"quit", "private", "plain"};
   while (true) {

@@ -1,7 +1,7 @@
-// Time of one step by phase, where the step runs.
+// The time of one step by phase, on the device that the step runs on.
 //
-// On a device a step is queued long before it is done. The end of a phase is then an event in the queue, which nobody
-// waits for, and the host waits once, at the end of the step.
+// On a device a step is queued long before it is done. The end of a phase is then an event in the queue, without a
+// wait; the host waits once, at the end of the step.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,15 +18,15 @@ constexpr const char* kPhaseNames[kPhases] = {"forward", "backward", "clipped su
 
 class Stopwatch {
  public:
-  // Starts. The device has nothing to do at that time: whoever measured before has waited.
+  // Starts. The device is idle then: the measurement before has waited for it.
   explicit Stopwatch(at::Device device);
-  // The phase ends here; a phase may end more than once, and its times are added up.
+  // Ends a phase; a phase may end more than once, and its times are added up.
   void lap(int phase);
-  // The step ends here. Waits for the device.
+  // Ends the step. Waits for the device.
   void stop();
 
-  // After stop(). The wall time of the step, all that the device had to do included; and the processor time: on a
-  // machine that others use too, the steadier of the two.
+  // After stop(). The wall time of the step, the device's work included; and the processor time, which is the steadier
+  // of the two on a machine that others use too.
   double total() const { return total_; }
   double processor() const { return processor_; }
   std::array<double, kPhases> seconds() const { return seconds_; }

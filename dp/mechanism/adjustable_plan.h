@@ -1,11 +1,10 @@
 // The plan of a training loop whose noise multiplier and clip norm may change between logical batches, as Opacus'
-// schedulers change them. Like dp/mechanism/plan.h the one object from which clipper and mechanism come; what is fixed
-// is the sampling rate, the divisor and the kind of clipping. Each logical batch has the terms that stood when it
-// began: its clipping, its noise and its charge are of one pair (dp/mechanism/step_terms.h), whatever is set while it
-// is under way.
+// schedulers change them. Like DpPlan (dp/mechanism/plan.h) it is the one object from which clipper and mechanism come.
+// The sampling rate, the divisor and the kind of clipping are fixed. Each logical batch keeps the terms that stood when
+// it began: its clipping, its noise and its charge follow from one pair (dp/mechanism/step_terms.h), whatever is set
+// while it is under way.
 //
-// Sampling is the caller's: a caller who samples otherwise than with this rate, each unit on its own, has not what the
-// ledger says.
+// The caller samples. The ledger is right only if each unit is drawn with this rate, independently of the others.
 #pragma once
 
 #include <memory>
@@ -29,7 +28,7 @@ class AdjustablePlan {
   // From the next logical batch on. No noise multiplier: no noise, no privacy, and nothing for a ledger.
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
 
-  // key (and ledger, on rank 0; null elsewhere) must outlive what is made with them.
+  // key (and ledger, on rank 0; null elsewhere) must outlive the objects made with them.
   Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;
   GaussianMechanism mechanism(fsdp::GroupedParameters& model, const RunKey& key,
                               accountant::LedgerWriter* ledger) const;

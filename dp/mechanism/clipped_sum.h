@@ -1,7 +1,7 @@
 // A rank's clipped, un-noised contribution to one logical batch.
 //
-// Move-only and unreadable: a Clipper of the plan makes it and adds to it, the plan's GaussianMechanism alone opens
-// it, adding noise before anything leaves the rank. There is no accessor, on purpose; tests/compile_fail proves it.
+// Move-only and unreadable: a Clipper of the plan makes it and adds to it. The plan's GaussianMechanism alone reads it,
+// and adds noise before anything leaves the rank. There is no accessor, on purpose; tests/compile_fail proves it.
 #pragma once
 
 #include <memory>
@@ -28,10 +28,10 @@ class ClippedSum {
       : sums_(std::move(sums)), terms_(terms), plan_(plan) {}
 
   std::shared_ptr<fsdp::GradientBuffers> sums_;  // null once consumed
-  StepTerms terms_;                              // what bounds it, and what it is to be noised with and charged as
-  uint64_t plan_;                                // whose terms they are
+  StepTerms terms_;                              // its bound, its noise and its charge
+  uint64_t plan_;                                // the plan whose terms they are
   bool unfinished_ = false;                      // a microbatch is added in part
-  // Where parts are reduced with every microbatch: by whom, and as what step. Null otherwise.
+  // If parts are streamed: the mechanism that reduces them, and the step they are charged as. Null otherwise.
   GaussianMechanism* mechanism_ = nullptr;
   StepId step_;
   uint64_t serial_ = 0;  // of this sum alone

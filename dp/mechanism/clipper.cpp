@@ -142,8 +142,8 @@ void Clipper::add(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
   }
   if (two_pass_) throw std::logic_error("matrices of this plan are recorded in two passes: second_pass() comes first");
   const GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
-  sum.unfinished_ = true;  // what fails half-way must not be added again, nor released
-  // What is reduced with every microbatch comes first, group by group; then what is summed up here.
+  sum.unfinished_ = true;  // a sum that fails half-way must not be added to again, nor released
+  // Streamed groups come first, one by one; then those that are summed up here.
   if (sums_->any_streamed()) {
     sum.mechanism_->begin_streaming(sum);
     for (const fsdp::FlatGroup* group : streamed_groups()) {

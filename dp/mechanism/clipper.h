@@ -3,15 +3,18 @@
 // that is gathered together (a transformer block, an embedding), has a factor of its own, min(1, C/(√K·‖g_u of that
 // layer‖)). K is a public number.
 //
-// The bound each unit obeys: ‖c_u·g_u as added‖ ≤ C; per layer because the squares of K parts of at most C/√K add up to
-// at most C². Norms are upper bounds (kernels/norm_parts.h), factors are
-// rounded towards zero and shrunk by 2^-22 for the rounding of the product. A unit whose norm is not finite
-// contributes exactly zero (per layer: in that layer; kernels/clip_factors.h). Where layers are cut over the model
-// axis, the norm of a unit is all-reduced over it: each rank sends the bounds of what only it holds, model rank 0 also
-// those of what all of them hold. A sum of bounds is a bound (its float64 rounding, M·2^-53 for M ranks, is far inside
-// the 2^-22), and all ranks get the same bits, hence the same factors. What is left is the rounding of the float32 sum
-// over units: removing a unit also moves the rounding of every other addition, at worst by 2·gamma(n)·(sum of norms), n
-// additions; DpPlan::rounding_slack states it.
+// Each unit obeys the bound ‖c_u·g_u as added‖ ≤ C; per layer because the squares of K parts of at most C/√K add up to
+// at most C². Norms are upper bounds (kernels/norm_parts.h); factors are rounded towards zero and shrunk by 2^-22 for
+// the rounding of the product. A unit whose norm is not finite contributes exactly zero (per layer: in that layer;
+// kernels/clip_factors.h).
+//
+// If layers are cut over the model axis, the norm of a unit is all-reduced over it: each rank sends the bounds of the
+// parameters that only it holds, and model rank 0 also those of the parameters that all of them hold. A sum of bounds
+// is a bound (its float64 rounding, M·2^-53 for M ranks, is far inside the 2^-22), and all ranks get the same bits,
+// hence the same factors.
+//
+// One error is left, the rounding of the float32 sum over units: removing a unit also moves the rounding of every other
+// addition, at worst by 2·gamma(n)·(sum of norms) for n additions; DpPlan::rounding_slack states it.
 #pragma once
 
 #include <memory>
@@ -33,40 +36,39 @@ std::string to_string(Clipping clipping);
 struct ClipperOptions {
   RecordingChoice recording = RecordingChoice::kAutomatic;
   int64_t hold_memory_bytes = int64_t{1} << 30;  // for kAutomatic
-  // From a step plan (dp/planning/step_plan.h). By parameter id, for matrices; nothing or a shorter list: as
+  // From a step plan (dp/planning/step_plan.h), by parameter id, for matrices. Parameters without an entry: as
   // `recording` says.
   std::vector<std::optional<kernels::Recording>> planned_recording = {};
-  // By group index: contributions are reduced with every microbatch, their sum never stands whole on a rank.
+  // By group index: contributions are reduced with every microbatch; their sum never stands whole on a rank.
   std::vector<bool> streamed = {};
 };
 
 class Clipper {
  public:
-  // Starts a logical batch. The previous one must have been consumed (std::logic_error): buffers are allocated once.
-  // Only where nothing is reduced with every microbatch (std::logic_error).
+  // Starts a logical batch. std::logic_error unless the previous one was consumed (buffers are allocated once), and if
+  // any group is streamed.
   ClippedSum begin();
-  // The same for any plan: mechanism.release() of this sum must then be called with the same step. Where parts are
-  // reduced with every microbatch, the first add() writes the ledger and puts the noise in before anything leaves.
+  // The same for any plan: mechanism.release() of this sum must then be called with the same step. If groups are
+  // streamed, the first add() writes the ledger and adds the noise before anything leaves.
   ClippedSum begin(GaussianMechanism& mechanism, const StepId& step);
-  // From the next microbatch on, in the place of the options' planned_recording. Alike on all ranks.
+  // From the next microbatch on, in place of the options' planned_recording. The same on all ranks.
   void plan_recording(std::vector<std::optional<kernels::Recording>> planned);
   bool takes_two_passes() const { return two_pass_; }
   // The recorder for one microbatch of `units` units, for one backward pass. The previous one must have been added or
-  // dropped (std::logic_error): held gradients share one memory.
-  // planned: goes before the options' planned_recording, and must outlive the tape.
+  // dropped (std::logic_error): held gradients share one memory. planned: overrules the options' planned_recording, and
+  // must outlive the tape.
   std::shared_ptr<Tape> record(int64_t units);
   std::shared_ptr<Tape> record(int64_t units, std::span<const std::optional<kernels::Recording>> planned);
-  // After backward, where matrices are planned as Recording::kTwoPass (elsewhere false, and nothing happens): true, and
-  // the same microbatch must go forward and backward once more with the same tape before add(). What the first pass
-  // recorded is turned into factors, added and freed; so until that add() the sum is unfinished, and if the second pass
-  // fails it can never be released (its units could otherwise be added twice). Where the plan reduces with every
-  // microbatch a collective, and the second backward too: groups leave one after the other as their rows come, the last
-  // first.
+  // After backward. False if no matrix is planned as Recording::kTwoPass; then nothing happens. True: the same
+  // microbatch must go forward and backward once more with the same tape before add(). The first pass's records are
+  // turned into factors, added and freed; so until that add() the sum is unfinished, and if the second pass fails it
+  // can never be released (its units could otherwise be added twice). If groups are streamed, this call is a
+  // collective, and so is the second backward: groups leave one after the other as their rows come, the last first.
   bool second_pass(ClippedSum& sum, const std::shared_ptr<Tape>& tape);
-  // int64 [parameters]: the bytes that the tape has recorded, by parameter id; what several share counts once.
+  // int64 [parameters]: the bytes that the tape has recorded, by parameter id; memory that several share counts once.
   at::Tensor recorded_bytes(const Tape& tape, int64_t parameters) const;
   // After backward: turns the microbatch's norms into factors and adds its clipped gradients. Once per tape, and only
-  // the tape recorded last (std::logic_error). A collective where the plan reduces with every microbatch.
+  // the tape recorded last (std::logic_error). A collective if groups are streamed.
   void add(ClippedSum& sum, const std::shared_ptr<Tape>& tape);
 
  private:

@@ -26,8 +26,8 @@ GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKe
       ledger_(ledger),
       divisor_(divisor),
       plan_(plan),
-      reduction_(model),
-      slices_(std::make_shared<fsdp::ShardBuffers>(model)) {
+      slices_(std::make_shared<fsdp::ShardBuffers>(model)),
+      reduction_(model, [this](const fsdp::FlatGroup& group) { return noised_slice(group); }) {
   key.claim_for_mechanism();
 }
 
@@ -69,12 +69,20 @@ void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
   open_for_ = sum.serial_;
 }
 
+at::Tensor GaussianMechanism::noised_slice(const fsdp::FlatGroup& group) {
+  return started_[static_cast<size_t>(group.index())] ? slices_->shard(group) : start_slice(group);
+}
+
 at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
-  started_[static_cast<size_t>(group.index())] = true;
   const at::Tensor slice = slices_->shard(group).zero_();
   // Once in the whole mesh: the owners on replica 0. (On the model axis every rank owns other elements, or the same
   // ones of a parameter that all of them hold, and then draws the same noise.)
-  if (model_.mesh().replica() != 0 || noise_scale_ == 0) return slice;
+  if (model_.mesh().replica() == 0 && noise_scale_ != 0) add_own_noise(group, slice);
+  started_[static_cast<size_t>(group.index())] = true;
+  return slice;
+}
+
+void GaussianMechanism::add_own_noise(const fsdp::FlatGroup& group, const at::Tensor& slice) {
   for (const fsdp::OwnedRange& range : group.owned()) {
     const fsdp::Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
     for (const fsdp::ElementRun& run : parameter.whole_runs(range.first, range.count)) {
@@ -82,74 +90,66 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
                             range.shard_offset + (run.first - range.first), run.count);
     }
   }
-  return slice;
 }
 
 void GaussianMechanism::begin_streaming(ClippedSum& sum) {
   if (sum.plan_ != plan_) throw std::logic_error("a mechanism takes only clipped sums of its own plan");
   open(sum, sum.step_);
-  // What a microbatch left that failed halfway is no part of this one.
-  if (std::exchange(travelling_, nullptr) != nullptr) reduction_.forget();
+  // A microbatch that failed halfway is no part of this one.
+  if (!reduction_.idle()) reduction_.forget();
   for (const auto& group : model_.groups()) sum.sums_->close_streamed(*group);
 }
 
 void GaussianMechanism::stream(fsdp::GradientBuffers& sums, const fsdp::FlatGroup& group) {
   at::Tensor message = sums.open_streamed(group);
   sums.close_streamed(group);
-  reduction_.begin(group, std::move(message));
-  end_streaming();
-  travelling_ = &group;
+  reduction_.push(group, std::move(message));
 }
 
-void GaussianMechanism::end_streaming() {
-  if (travelling_ == nullptr) return;
-  const fsdp::FlatGroup& arriving = *std::exchange(travelling_, nullptr);
-  const bool started = started_[static_cast<size_t>(arriving.index())];
-  reduction_.finish(arriving, started ? slices_->shard(arriving) : start_slice(arriving));
+void GaussianMechanism::end_streaming() { reduction_.drain(); }
+
+void GaussianMechanism::check_releasable(const ClippedSum& sum, const StepId& step) const {
+  if (sum.sums_ == nullptr || sum.plan_ != plan_) {
+    throw std::logic_error("a mechanism releases only unconsumed clipped sums of its own plan");
+  }
+  if (sum.unfinished_) {
+    throw std::logic_error("a clipped sum is released whole: a microbatch is added in part");
+  }
+  if (sum.mechanism_ != nullptr &&
+      (sum.mechanism_ != this || sum.step_.step != step.step || sum.step_.attempt != step.attempt)) {
+    throw std::logic_error("a clipped sum is released by the mechanism and as the step that it was begun with");
+  }
+  if (!reduction_.idle()) {
+    throw std::logic_error("a clipped sum is released whole: a microbatch failed while it was added");
+  }
+}
+
+void GaussianMechanism::reduce_rest(const ClippedSum& sum) {
+  const auto divide = [&](const fsdp::FlatGroup* finished) {
+    if (finished != nullptr) slices_->shard(*finished).div_(divisor_);
+  };
+  std::vector<const fsdp::FlatGroup*> whole;
+  for (const auto& group : model_.groups()) {
+    if (!group->trainable()) continue;
+    if (started_[static_cast<size_t>(group->index())]) {
+      divide(group.get());
+    } else if (sum.sums_->streamed(*group)) {
+      // No microbatch came: nothing but noise, which the other replicas still have to hear of.
+      stream(*sum.sums_, *group);
+      divide(reduction_.drain());
+    } else {
+      whole.push_back(group.get());
+    }
+  }
+  for (const fsdp::FlatGroup* group : whole) divide(reduction_.push(*group, sum.sums_->flat(*group)));
+  divide(reduction_.drain());
 }
 
 PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step) {
   const ClippedSum opened = std::move(sum);
-  if (opened.sums_ == nullptr || opened.plan_ != plan_) {
-    throw std::logic_error("a mechanism releases only unconsumed clipped sums of its own plan");
-  }
-  if (opened.unfinished_) {
-    throw std::logic_error("a clipped sum is released whole: a microbatch is added in part");
-  }
-  if (opened.mechanism_ != nullptr &&
-      (opened.mechanism_ != this || opened.step_.step != step.step || opened.step_.attempt != step.attempt)) {
-    throw std::logic_error("a clipped sum is released by the mechanism and as the step that it was begun with");
-  }
-  if (travelling_ != nullptr) {
-    throw std::logic_error("a clipped sum is released whole: a microbatch failed while it was added");
-  }
+  check_releasable(opened, step);
   open(opened, step);
-  std::vector<const fsdp::FlatGroup*> groups;
-  for (const auto& group : model_.groups()) {
-    if (!group->trainable()) continue;
-    if (started_[static_cast<size_t>(group->index())]) {
-      slices_->shard(*group).div_(divisor_);
-      continue;
-    }
-    if (opened.sums_->streamed(*group)) {
-      // No microbatch came: nothing but noise, which the other replicas still have to hear of.
-      reduction_.begin(*group, opened.sums_->open_streamed(*group));
-      opened.sums_->close_streamed(*group);
-      const at::Tensor slice = start_slice(*group);
-      reduction_.finish(*group, slice);
-      slice.div_(divisor_);
-      continue;
-    }
-    groups.push_back(group.get());
-  }
-  // While one group's slices travel, the next one's are already on their way and this one's noise is drawn.
-  if (!groups.empty()) reduction_.begin(*groups[0], opened.sums_->flat(*groups[0]));
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (i + 1 < groups.size()) reduction_.begin(*groups[i + 1], opened.sums_->flat(*groups[i + 1]));
-    const at::Tensor slice = start_slice(*groups[i]);
-    reduction_.finish(*groups[i], slice);
-    slice.div_(divisor_);
-  }
+  reduce_rest(opened);
   open_for_.reset();
   noise_key_.fill(0);
   return PrivateGradient(slices_);

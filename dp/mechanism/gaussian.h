@@ -1,10 +1,15 @@
-// The Gaussian mechanism over ranks: the only door from a ClippedSum to anything readable.
+// The Gaussian mechanism over ranks: the only way from a ClippedSum to anything readable.
 //
-// release(): the ledger is written and durable on rank 0 and every rank knows it; then, group by group, each rank
-// starts its slice from the noise it owns and adds the ranks' contributions to it in rank order
-// (fsdp/reduce_scatter.h), so no sum without noise ever exists; then the fixed divisor. Noise is N(0, (sigma·C)²) per
-// element, a function of (key, run id, step, attempt, parameter, element of the whole parameter) alone: the same for
-// every number of ranks and every mesh. With a replicate axis replica 0 adds it, once.
+// release() works in this order:
+//   1. Rank 0 writes the step into the ledger, durably, and every rank learns that it did.
+//   2. Group by group, each rank starts its slice from the noise it owns and adds the ranks' contributions to it in
+//   rank
+//      order (fsdp/reduce_scatter.h), so that no sum without noise ever exists.
+//   3. The sum is divided by the fixed divisor.
+//
+// Noise is N(0, (sigma·C)²) per element. It is a function of (key, run id, step, attempt, parameter, element of the
+// whole parameter) alone: the same for every number of ranks and every mesh. With a replicate axis, replica 0 adds it,
+// once.
 #pragma once
 
 #include <memory>
@@ -17,6 +22,7 @@
 #include "dp/mechanism/private_gradient.h"
 #include "dp/mechanism/run_key.h"
 #include "fsdp/parameters.h"
+#include "fsdp/reduce_pipeline.h"
 
 namespace ghostshard::dp {
 
@@ -26,9 +32,9 @@ class GaussianMechanism {
   // ledger could not be written (then nothing was released); std::logic_error for a sum of another plan or a step
   // that does not come after the one released last.
   PrivateGradient release(ClippedSum&& sum, const StepId& step);
-  // Leaves the slices of the last release to whoever holds them; the next step gets new ones. For callers who show
-  // them to code that may keep them: what they see must not change into the next batch's sum under the same noise.
-  void give_away_slices() { slices_.reset(); }
+  // Leaves the slices of the last release to those who hold them; the next step gets new ones. For callers who show the
+  // slices to code that may keep them: they must not change into the next batch's sum under the same noise.
+  void detach_slices() { slices_.reset(); }
 
  private:
   friend class DpPlan;
@@ -36,15 +42,24 @@ class GaussianMechanism {
   friend class Clipper;
   GaussianMechanism(fsdp::GroupedParameters& model, const RunKey& key, accountant::LedgerWriter* ledger, double divisor,
                     uint64_t plan);
-  // Opens a step, unless this sum has: order, ledger, noise key. A sum that was given up leaves its step open for
-  // nobody: another sum under the same noise would let two batches share it.
+  // Begins a step unless `sum` already did: checks the order, writes the ledger, derives the noise key. An abandoned
+  // sum's step cannot be reused: two sums under one noise would reveal their difference.
   void open(const ClippedSum& sum, const StepId& step);
   void charge(const StepId& step, const StepTerms& terms);
-  // This rank's slice of the group, holding nothing but the noise it owns.
+  // std::logic_error unless release() may have this sum as that step.
+  void check_releasable(const ClippedSum& sum, const StepId& step) const;
+  // Reduces the groups that no microbatch has reduced; returns when every slice holds its noised sum over ranks,
+  // divided.
+  void reduce_rest(const ClippedSum& sum);
+  // Where the ranks' contributions to a group are added: this rank's slice, which holds at least the noise it owns.
+  at::Tensor noised_slice(const fsdp::FlatGroup& group);
+  // This rank's slice, cleared and holding nothing but the noise that this rank owns.
   at::Tensor start_slice(const fsdp::FlatGroup& group);
-  // One microbatch of the groups whose sum never stands whole. Slices were started with noise, so that no sum without
-  // it exists. Begin, each streamed group once its contribution stands in its buffer (none: it has none), end; in one
-  // order of groups on all ranks. While one travels the next may be filled. Collectives.
+  void add_own_noise(const fsdp::FlatGroup& group, const at::Tensor& slice);
+  // For one microbatch, the streamed groups (fsdp/reduce_scatter.h), whose sum never stands whole: begin; stream() for
+  // each group once its contribution stands in its buffer (a group without a contribution too); end. All ranks keep one
+  // order of groups. While one group is under way the next may be filled. Each group's first microbatch is added to
+  // noise. Collectives.
   void begin_streaming(ClippedSum& sum);
   void stream(fsdp::GradientBuffers& sums, const fsdp::FlatGroup& group);
   void end_streaming();
@@ -54,14 +69,16 @@ class GaussianMechanism {
   accountant::LedgerWriter* ledger_;  // rank 0 only
   double divisor_;
   uint64_t plan_;
-  fsdp::ReduceScatter reduction_;
   std::shared_ptr<fsdp::ShardBuffers> slices_;
   std::optional<StepId> last_;        // opened last
   std::optional<uint64_t> open_for_;  // the sum for which last_ is charged and not released yet
   float noise_scale_ = 0;             // sigma·C of that sum, rounded up
   kernels::ChaChaKey noise_key_{};
   std::vector<bool> started_;  // by group index: the slice holds noise, and maybe microbatches
-  const fsdp::FlatGroup* travelling_ = nullptr;
+  // Keeps point 2 above, which the privacy report states as the noise's placement "before the reduction": the pipeline
+  // asks noised_slice() for the slice before it adds any contribution of a group, and that slice holds the noise
+  // already.
+  fsdp::ReducePipeline reduction_;
 };
 
 }  // namespace ghostshard::dp

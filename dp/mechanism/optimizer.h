@@ -16,7 +16,7 @@ class PrivateOptimizer {
     const PrivateGradient consumed = std::move(gradient);
     optimizer_->step(consumed.slices(), learning_rate);
   }
-  // For checkpoints: what it holds follows from private gradients alone.
+  // For checkpoints: the state follows from private gradients alone.
   fsdp::OptimizerState& state() { return *optimizer_; }
 
  private:

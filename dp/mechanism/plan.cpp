@@ -83,7 +83,7 @@ DpPlan DpPlan::resume(const DpConfig& config, const accountant::LedgerContents& 
     }
   };
   for (const char* cause : {"units", "expected_batch", "planned_steps"})
-    compare(cause);  // before what follows from them
+    compare(cause);  // before the constants that follow from them
   for (const auto& constant : own.items()) compare(constant.key());
   for (const accountant::LedgerEntry& entry : ledger.entries) {
     if (!(entry.event == plan.event())) {

@@ -1,9 +1,9 @@
 // The one object from which sampler, clipper, mechanism, divisor and accounting event come.
 //
-// A DpPlan is made of public constants fixed before data is read: n, expected batch B, steps T, sigma (given, or
-// calibrated to a target epsilon), clip norm C, delta, adjacency, unit of privacy. There is no other way to make a
-// sampler, a clipper or a mechanism, so what is accounted is what runs. Constructors are private: "accounted one
-// sampler and ran another" cannot be written.
+// A DpPlan is made of public constants that are fixed before data is read: n, expected batch B, steps T, sigma (given,
+// or calibrated to a target epsilon), clip norm C, delta, adjacency, unit of privacy. There is no other way to make a
+// sampler, a clipper or a mechanism, so the run that is accounted is the run that happens. Constructors are private:
+// "accounted one sampler and ran another" cannot be written.
 //
 // Guarantee per logical step: the released value is (sum over sampled units of c_u·g_u + N(0,(sigma·C)²·I))/B, each
 // unit sampled independently with probability q = B/n, ‖c_u·g_u‖ ≤ C: a Poisson-sampled Gaussian with noise
@@ -46,9 +46,9 @@ class DpPlan {
   // Throws std::invalid_argument: the rule and the value; also when no noise reaches the target.
   static DpPlan make(const DpConfig& config);
 
-  // The plan of a run under way, for going on with it: sigma is the ledger's (another version of the library might
-  // calibrate another one), and every other constant must be the ledger's. Throws std::invalid_argument naming what
-  // differs, also where the ledger holds a release that this plan would not make.
+  // The plan of a run under way, to resume it. sigma is the ledger's (another version of the library might calibrate
+  // another one), and every other constant must be the ledger's. Throws std::invalid_argument naming the constant that
+  // differs, or the release in the ledger that this plan would not make.
   static DpPlan resume(const DpConfig& config, const accountant::LedgerContents& ledger);
 
   const DpConfig& config() const { return config_; }
@@ -61,14 +61,14 @@ class DpPlan {
   std::unique_ptr<accountant::Accountant> accountant() const;
   // Epsilon after `steps` of the plan's steps.
   accountant::EpsilonBound epsilon_after(int64_t steps) const;
-  // What the plan promises to stay within: the target, or what its steps spend where sigma was given.
-  // std::invalid_argument where that is not finite.
+  // The plan promises to stay within this epsilon: the target, or the epsilon of all its steps if sigma was given.
+  // std::invalid_argument if that is not finite.
   accountant::Epsilon promised_epsilon() const;
-  // How many of `steps` further steps keep epsilon within the limit after `releases` were charged: steps redone after a
-  // crash are charged again, so a resumed run may have to stop early to keep its promise.
+  // How many of `steps` further steps keep epsilon within the limit after `releases` were charged. Steps repeated after
+  // a crash are charged again, so a resumed run may have to stop early to keep its promise.
   int64_t steps_within(accountant::Epsilon limit, int64_t releases, int64_t steps) const;
 
-  // key (and ledger, on rank 0; null elsewhere) must outlive what is made with them.
+  // key (and ledger, on rank 0; null elsewhere) must outlive the objects made with them.
   PoissonSampler sampler(const RunKey& key, int64_t rank, int64_t world_size) const;
   Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;
   GaussianMechanism mechanism(fsdp::GroupedParameters& model, const RunKey& key,
@@ -77,8 +77,8 @@ class DpPlan {
   // The ledger's header: everything a third party needs to account for the run again.
   nlohmann::json ledger_header(const RunKey& key) const;
 
-  // By how much, relative to C, removing one unit can move a float32 sum beyond C: every addition that follows rounds
-  // anew. Worst case 2·gamma(n)·sum of norms/C ≤ 2·n·gamma(n) for n additions each bounded by C.
+  // The most by which removing one unit can move a float32 sum beyond C, relative to C: every addition that follows
+  // rounds anew. Worst case 2·gamma(n)·sum of norms/C ≤ 2·n·gamma(n) for n additions each bounded by C.
   static double rounding_slack(int64_t additions);
 
  private:

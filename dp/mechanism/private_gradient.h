@@ -1,5 +1,5 @@
-// What may be seen: the noised mean of a logical batch, this rank's slices. Everything computed from it is covered by
-// the guarantee; the ledger already holds its cost.
+// The value that a step releases: the noised mean of a logical batch, this rank's slices. The guarantee covers
+// everything that is computed from it; the ledger already holds its cost.
 #pragma once
 
 #include <memory>

@@ -44,7 +44,7 @@ Microbatches deal(std::vector<int64_t> batch, int64_t microbatch, std::span<cons
       return lengths[static_cast<size_t>(a)] > lengths[static_cast<size_t>(b)];
     });
   }
-  // Boustrophedon: ranks 0 … W−1, then W−1 … 0, so that no rank always gets the longer of a pair.
+  // Boustrophedon: ranks from 0 to W−1, then from W−1 to 0, so that no rank always gets the longer of a pair.
   std::vector<int64_t> mine;
   const auto total = static_cast<int64_t>(batch.size());
   for (int64_t i = 0; i < total; ++i) {

@@ -1,8 +1,8 @@
 // Poisson sampling, as it is accounted: every unit is in a logical batch independently with probability q.
 //
-// One 64-bit coin per unit from the step's coin key; a unit is in when its coin is below floor(q·2^64), so the true
-// probability is never above q. Every rank tosses all coins (the same key), hence knows the whole batch and how many
-// microbatches each rank will run without a word exchanged. Which units are in a batch, and how many, is secret.
+// The step's coin key gives one 64-bit coin per unit. A unit is in the batch if its coin is below floor(q·2^64), so the
+// true probability is never above q. Every rank tosses all coins (the same key), hence knows the whole batch, and the
+// number of microbatches on each rank, without communication. The units in a batch, and their number, are secret.
 #pragma once
 
 #include <cstdint>

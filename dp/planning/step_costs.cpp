@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "fsdp/agree.h"
-#include "fsdp/broadcast_text.h"
 
 namespace ghostshard::dp {
 namespace {

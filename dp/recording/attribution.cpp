@@ -3,7 +3,7 @@
 namespace ghostshard::dp {
 namespace {
 
-// Of two that share their gradient rows, the one that trains; each may be missing.
+// The one that trains, of two parameters that share their gradient rows; each may be missing.
 const fsdp::Parameter& trained(const fsdp::Parameter* one, const fsdp::Parameter* other) {
   return one != nullptr && (one->trainable() || other == nullptr) ? *one : *other;
 }

@@ -1,13 +1,13 @@
 // Does a unit's gradient reach the rows of other units?
 //
-// Per-unit norms rest on it: the factor of unit u is made from the rows that are called u's, so they must hold all that
-// u's loss does to a parameter, and nothing that another unit's loss does. A layer that mixes units (attention across
-// the batch or across packed texts, time where the batch should be, statistics of the batch) breaks this without any
-// error. So a backward of the losses of some units alone, the chosen ones, is watched: whatever the layers report for
-// the others must be zero.
+// Per-unit norms rest on the answer no: the factor of unit u is made from the rows that are attributed to u, so these
+// must hold all that u's loss does to a parameter, and nothing that another unit's loss does. A layer that mixes units
+// (attention across the batch or across packed texts, time in the place of the batch, statistics of the batch) breaks
+// this without any error. So a backward of the losses of some units alone, the chosen ones, is watched: all gradients
+// that layers report for the others must be zero.
 //
-// What this cannot see: rows that depend on another unit's *values* and pass no gradient on (detached statistics), and
-// a path that is closed for the batch at hand. Gradients that are not a number say nothing, because 0·infinity makes
+// The check cannot see rows that depend on another unit's *values* and pass no gradient on (detached statistics), nor a
+// path that is closed for the batch at hand. Gradients that are not a number prove nothing, because 0·infinity makes
 // them out of one unit's own infinities: a check that met them is undecided.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace ghostshard::dp {
 
 class Attribution final : public Recorder {
  public:
-  // chosen [U]: whose losses go backward.
+  // chosen [U]: the units whose losses go backward.
   explicit Attribution(std::vector<bool> chosen);
 
   void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) override;
@@ -34,10 +34,10 @@ class Attribution final : public Recorder {
                  const at::Tensor& g, const SegmentsPtr& segments) override;
 
   int64_t units() const { return static_cast<int64_t>(chosen_.size()); }
-  // The first parameter that a unit outside of the chosen ones has a gradient of; null: none. Later ones follow from
-  // it.
+  // The first parameter of which a unit outside the chosen ones has a gradient; null: there is none. Any later one
+  // follows from it.
   const fsdp::Parameter* reached() const { return reached_; }
-  // Some unit outside of the chosen ones has gradients that are not a number.
+  // Some unit outside the chosen ones has gradients that are not a number.
   bool undecided() const { return undecided_; }
 
  private:

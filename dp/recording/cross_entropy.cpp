@@ -14,6 +14,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
+// Probabilities below the smallest normal float32 are rounded, or 0.
+constexpr double kSmallestProbability = std::numeric_limits<float>::min();
+
 void check(const at::Tensor& logits, const at::Tensor& targets, int64_t ignore_index) {
   TORCH_CHECK_VALUE(logits.dim() == 2 && logits.is_floating_point(), "cross_entropy takes floating logits [N,C], got ",
                     logits.scalar_type(), " ", logits.sizes());
@@ -31,26 +34,13 @@ at::Tensor probabilities_of(const at::Tensor& logits) {
   return at::_softmax_out(out, wide ? logits : out.copy_(logits), 1, false);
 }
 
-// −log p; by the logits where p is not a normal number, or rounded to 0.
-at::Tensor losses_of(const at::Tensor& probabilities, const at::Tensor& logits, const at::Tensor& index) {
-  const at::Tensor picked = probabilities.gather(1, index);
-  at::Tensor losses = picked.log().neg_().squeeze(1);
-  const at::Tensor small = (picked.squeeze(1) < static_cast<double>(std::numeric_limits<float>::min())).nonzero();
-  if (small.size(0) > 0) {
-    const at::Tensor rows = small.squeeze(1);
-    const at::Tensor x = logits.index_select(0, rows).to(losses.scalar_type());
-    losses.index_copy_(0, rows, at::logsumexp(x, 1) - x.gather(1, index.index_select(0, rows)).squeeze(1));
-  }
-  return losses;
-}
-
 struct CrossEntropyFunction : Function<CrossEntropyFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits, const at::Tensor& targets,
                             int64_t ignore_index) {
     const at::Tensor ignored = targets == ignore_index;
     const at::Tensor index = targets.masked_fill(ignored, 0).unsqueeze(1);
     const at::Tensor probabilities = probabilities_of(logits);
-    const at::Tensor losses = losses_of(probabilities, logits, index).masked_fill_(ignored, 0);
+    const at::Tensor losses = losses_of(probabilities, index, logits).masked_fill_(ignored, 0);
     ctx->saved_data["dtype"] = logits.scalar_type();
     ctx->save_for_backward({probabilities, index, ignored});
     return losses;
@@ -72,10 +62,28 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, in
   return CrossEntropyFunction::apply(logits, targets, ignore_index);
 }
 
+at::Tensor losses_of(const at::Tensor& probabilities, const at::Tensor& index, const at::Tensor& logits) {
+  const at::Tensor picked = probabilities.gather(1, index).squeeze(1);
+  if (!logits.defined()) return picked.clamp_min(kSmallestProbability).log_().neg_();
+  at::Tensor losses = picked.log().neg_();
+  const at::Tensor rows = (picked < kSmallestProbability).nonzero().squeeze(1);
+  if (rows.size(0) > 0) {
+    const at::Tensor x = logits.index_select(0, rows).to(losses.scalar_type());
+    losses.index_copy_(0, rows, at::logsumexp(x, 1) - x.gather(1, index.index_select(0, rows)).squeeze(1));
+  }
+  return losses;
+}
+
 at::Tensor logit_gradients(const at::Tensor& probabilities, const at::Tensor& index, const at::Tensor& weights) {
   const bool kept = torch::autograd::get_current_graph_task_keep_graph();
-  const at::Tensor g = kept ? probabilities * weights : probabilities.mul_(weights);
-  return g.scatter_add_(1, index, weights.neg());
+  return subtract_targets(kept ? probabilities * weights : probabilities.mul_(weights), index, weights);
+}
+
+at::Tensor subtract_targets(const at::Tensor& weighed, const at::Tensor& index, const at::Tensor& weights,
+                            const at::Tensor& inside) {
+  const at::Tensor subtracted = weights.neg();
+  if (inside.defined()) subtracted.masked_fill_(inside.logical_not(), 0);
+  return weighed.scatter_add_(1, index, subtracted);
 }
 
 }  // namespace ghostshard::dp

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "dp/recording/cross_entropy.h"
 #include "fsdp/mapped_memory.h"
 
 namespace ghostshard::dp {
 namespace {
 
-constexpr int64_t kMultiple = 64;  // outputs; of what matrix products like
+constexpr int64_t kMultiple = 64;  // outputs: products of matrices are fastest at multiples of it
 
 }  // namespace
 
@@ -75,8 +76,7 @@ at::Tensor HeadTiles::gradients(const at::Tensor& rows, int64_t tile, at::Tensor
   const at::NoGradGuard no_grad;
   const at::Tensor g = logits(rows, tile, scratch).sub_(maximum_).exp_().mul_(weighed_);
   const auto [inside, places] = places_in(tile, targets_);
-  g.scatter_add_(1, places, weights_.neg().masked_fill_(inside.logical_not(), 0));
-  return g.to(rows.scalar_type());
+  return subtract_targets(g, places, weights_, inside).to(rows.scalar_type());
 }
 
 }  // namespace ghostshard::dp

@@ -1,12 +1,12 @@
 // A linear head under a softmax, by tiles of its outputs: logits [N,V] never stand whole in memory.
 //
-// Forward leaves two numbers a row, the logits' maximum and the sum of exp(logit − maximum), found in one walk over the
-// tiles (arXiv:1805.02867 section 3). A tile of logit gradients w·(softmax − onehot(target)) is computed from them
-// whenever it is asked for, by the same operations over the same shapes: its bits repeat as long as those of rows and
-// weight do, and whoever needs that compares fingerprints. Each asking costs the tile's logits again, 2·N·d FLOPs an
-// output.
+// Forward leaves two numbers for each row, the logits' maximum and the sum of exp(logit − maximum), found in one walk
+// over the tiles (arXiv:1805.02867 section 3). Each call of gradients() computes a tile of logit gradients
+// w·(softmax − onehot(target)) from them, by the same operations over the same shapes: its bits repeat as long as those
+// of rows and weight do. A caller that relies on that compares fingerprints. Each call computes the tile's logits
+// again, 2·N·d FLOPs for each output.
 //
-// float32 inside, whatever the rows' dtype; gradients are rounded to that dtype once, before anything is made of them.
+// All arithmetic is float32, whatever the rows' dtype; gradients are rounded to that dtype once, before they are used.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,35 +17,36 @@
 
 namespace ghostshard::dp {
 
-// Of one tile, float32.
+// The size of one tile, float32.
 inline constexpr int64_t kHeadTileBytes = int64_t{32} << 20;
 
 class HeadTiles {
  public:
-  // Heads that can be cut so: [V,d] without a bias.
+  // A head can be cut into tiles if it is stored [V,d] and has no bias.
   static bool can_cut(const LinearUse& head) { return head.bias == nullptr && !head.stored_transposed; }
-  // Outputs in a tile for `rows` rows, of V: at least 1; a multiple of 64 where that fits.
+  // Outputs in a tile for `rows` rows, of all V `outputs`: at least 1; a multiple of 64 if 64 fit into tile_bytes.
   static int64_t width_of(int64_t rows, int64_t outputs, int64_t tile_bytes = kHeadTileBytes);
 
   // rows [N,d] of the weight's dtype, targets int64 [N] in [0,V). The weight must be gathered here and in gradients().
   HeadTiles(const LinearUse& head, const at::Tensor& rows, const at::Tensor& targets,
             int64_t tile_bytes = kHeadTileBytes);
 
-  // −log softmax(logits)[target], float32 [N]; infinite where the target's probability is 0.
+  // −log softmax(logits)[target], float32 [N]; infinite if the target's probability is 0.
   at::Tensor losses() const;
-  // The same tiles under these gradients of the losses, float32 [N].
+  // The same tiles, with these gradients of the losses (float32 [N]) as the weights w.
   HeadTiles weighed(const at::Tensor& loss_gradients) const;
 
   const fsdp::Parameter& weight() const { return *head_.weight; }
   int64_t count() const;
   int64_t first(int64_t tile) const { return tile * width_; }
   int64_t outputs(int64_t tile) const;
-  // Rows `first(tile)` up to the next tile's of the weight: [outputs, d].
+  // The weight's rows of the tile's outputs: [outputs, d].
   at::Tensor weights(int64_t tile) const;
-  // Which of these ids, of any shape, are outputs of the tile, and their places in it (0 for the others).
+  // For ids of any shape: whether each is an output of the tile, and its place in it (0 for the others).
   std::pair<at::Tensor, at::Tensor> places_in(int64_t tile, const at::Tensor& ids) const;
-  // [N, outputs] in the rows' dtype, contiguous, of what was weighed. rows: those of the constructor. It may lie in
-  // `scratch`, which is made at the first call and belongs to one walk over the tiles.
+  // The tile's logit gradients [N, outputs] under the weights of weighed(), in the rows' dtype, contiguous. rows: those
+  // of the constructor. The result may lie in `scratch`, which the first call makes and which serves one walk over the
+  // tiles.
   at::Tensor gradients(const at::Tensor& rows, int64_t tile, at::Tensor& scratch) const;
 
  private:

@@ -2,13 +2,12 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/custom_class.h>
 
-#include <limits>
 #include <optional>
 
 #include "dp/recording/cross_entropy.h"
 #include "fsdp/mapped_memory.h"
+#include "fsdp/saved_object.h"
 
 namespace ghostshard::dp {
 namespace {
@@ -17,9 +16,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// What a layer's backward needs, beside its rows. Parameters are saved as handles: their values live in buffers that
-// other units reuse between forward and backward.
-struct Saved : torch::CustomClassHolder {
+// A layer's backward needs this beside its rows. Parameters are saved as handles: their values live in buffers that
+// other blocks reuse between forward and backward.
+struct Saved {
   LinearUse linear;
   LayerNormUse norm;
   const fsdp::Parameter* table = nullptr;
@@ -32,19 +31,23 @@ struct Saved : torch::CustomClassHolder {
   std::optional<HeadTiles> tiles;
 };
 
-void keep(AutogradContext* ctx, c10::intrusive_ptr<Saved> saved) {
-  ctx->saved_data["saved"] = c10::IValue::make_capsule(std::move(saved));
+// A new record, which the node keeps: forward fills in the rest.
+std::shared_ptr<Saved> save(AutogradContext* ctx, const SegmentsPtr& segments, const RecorderPtr& recorder) {
+  auto saved = std::make_shared<Saved>();
+  saved->segments = segments;
+  saved->recorder = recorder;
+  fsdp::save_object(ctx, saved);
+  return saved;
 }
 
 bool keeps_graph() { return torch::autograd::get_current_graph_task_keep_graph(); }
 
 // Taking the record out frees its tensors as soon as they are used; a backward that keeps its graph leaves it there.
-c10::intrusive_ptr<Saved> take(AutogradContext* ctx) {
-  auto entry = ctx->saved_data.find("saved");
-  TORCH_CHECK(entry != ctx->saved_data.end(), "a ghost layer's backward can run only once per forward");
-  auto capsule = entry->second.toCapsule();
-  if (!keeps_graph()) ctx->saved_data.erase(entry);
-  return c10::static_intrusive_pointer_cast<Saved>(capsule);
+std::shared_ptr<Saved> take(AutogradContext* ctx) {
+  auto saved = fsdp::saved_object<Saved>(ctx);
+  TORCH_CHECK(saved != nullptr, "a ghost layer's backward can run only once per forward");
+  if (!keeps_graph()) fsdp::forget_object(ctx);
+  return saved;
 }
 
 at::Tensor saved_rows(AutogradContext* ctx) { return ctx->get_saved_variables().at(0).detach(); }
@@ -75,25 +78,27 @@ at::Tensor input_gradient(const LinearUse& use, const at::Tensor& g) {
 
 bool report_linear(const LinearUse& use) { return trainable(use.weight) || trainable(use.bias); }
 
+// Reports the layer's rows and output gradients g, and gives the inputs' gradient, undefined if nobody asked for it.
+// rows: the inputs; not read if nothing is reported.
+at::Tensor linear_backward(AutogradContext* ctx, const Saved& saved, const at::Tensor& rows, const at::Tensor& g) {
+  at::Tensor dx;
+  if (ctx->needs_input_grad(0)) dx = input_gradient(saved.linear, g);
+  if (report_linear(saved.linear)) saved.recorder->linear(saved.linear, rows, g, saved.segments);
+  return dx;
+}
+
 struct LinearFunction : Function<LinearFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const LinearUse& use,
                             const SegmentsPtr& segments, const RecorderPtr& recorder) {
-    auto saved = c10::make_intrusive<Saved>();
-    saved->linear = use;
-    saved->segments = segments;
-    saved->recorder = recorder;
+    save(ctx, segments, recorder)->linear = use;
     if (report_linear(use)) ctx->save_for_backward({x});
-    keep(ctx, std::move(saved));
     return affine_output(use, x);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
     const at::Tensor g = grads[0].contiguous();
     const at::Tensor rows = report_linear(saved->linear) ? saved_rows(ctx) : at::Tensor();
-    at::Tensor dx;
-    if (ctx->needs_input_grad(0)) dx = input_gradient(saved->linear, g);
-    if (rows.defined()) saved->recorder->linear(saved->linear, rows, g, saved->segments);
-    return {dx, {}, {}, {}};
+    return {linear_backward(ctx, *saved, rows, g), {}, {}, {}};
   }
 };
 
@@ -102,13 +107,10 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*anchor*/, const fsdp::Parameter* table,
                             const at::Tensor& ids, const SegmentsPtr& segments, const RecorderPtr& recorder,
                             int64_t padding_id) {
-    auto saved = c10::make_intrusive<Saved>();
+    const auto saved = save(ctx, segments, recorder);
     saved->table = table;
     saved->ids = ids;
     saved->padding_id = padding_id;
-    saved->segments = segments;
-    saved->recorder = recorder;
-    keep(ctx, std::move(saved));
     recorder->looked_up(*table, ids, segments);
     return at::index_select(table->value(), 0, ids);
   }
@@ -121,7 +123,7 @@ struct EmbeddingFunction : Function<EmbeddingFunction> {
   }
 };
 
-// Normalisation in float32 whatever the dtype of x: [N,d] in that dtype, and float32 mean and inverse deviation.
+// Normalises in float32 whatever the dtype of x: [N,d] in that dtype, and float32 mean and inverse deviation.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> normalise(const at::Tensor& x, const LayerNormUse& use, double epsilon) {
   auto [y, mean, inverse_deviation] = at::native_layer_norm(exact_rows(x), {x.size(1)}, exact_rows(use.scale->value()),
                                                             exact_rows(use.shift->value()), epsilon);
@@ -139,14 +141,11 @@ struct LayerNormFunction : Function<LayerNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const LayerNormUse& use, double epsilon,
                             const SegmentsPtr& segments, const RecorderPtr& recorder) {
     auto [y, mean, inverse_deviation] = normalise(x, use, epsilon);
-    auto saved = c10::make_intrusive<Saved>();
+    const auto saved = save(ctx, segments, recorder);
     saved->norm = use;
-    saved->segments = segments;
-    saved->recorder = recorder;
-    ctx->save_for_backward({x});
     saved->mean = mean;
     saved->inverse_deviation = inverse_deviation;
-    keep(ctx, std::move(saved));
+    ctx->save_for_backward({x});
     return y;
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -171,12 +170,8 @@ struct LayerNormFunction : Function<LayerNormFunction> {
 struct AffineFunction : Function<AffineFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const LayerNormUse& use,
                             const SegmentsPtr& segments, const RecorderPtr& recorder) {
-    auto saved = c10::make_intrusive<Saved>();
-    saved->norm = use;
-    saved->segments = segments;
-    saved->recorder = recorder;
+    save(ctx, segments, recorder)->norm = use;
     if (trainable(use.scale)) ctx->save_for_backward({x});
-    keep(ctx, std::move(saved));
     return affine_values(use, x);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -193,32 +188,21 @@ struct AffineFunction : Function<AffineFunction> {
   }
 };
 
-// Probabilities below the smallest normal float would give −log 0.
-constexpr double kSmallestProbability = std::numeric_limits<float>::min();
-
 at::Tensor probabilities_in_place(const at::Tensor& computed) {
   at::Tensor logits = exact_rows(computed);
   at::_softmax_out(logits, logits, 1, false);
   return logits;
 }
 
-at::Tensor row_losses(const at::Tensor& probabilities, const at::Tensor& targets) {
-  return probabilities.gather(1, targets.unsqueeze(1)).squeeze(1).clamp_min_(kSmallestProbability).log_().neg_();
-}
-
 struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& h, const LinearUse& head, const at::Tensor& targets,
                             const SegmentsPtr& segments, const RecorderPtr& recorder) {
-    auto saved = c10::make_intrusive<Saved>();
+    const auto saved = save(ctx, segments, recorder);
     saved->linear = head;
-    saved->segments = segments;
-    saved->recorder = recorder;
-    ctx->save_for_backward({h});
     saved->ids = targets;
     saved->probabilities = probabilities_in_place(affine_output(head, h));
-    const at::Tensor losses = row_losses(saved->probabilities, targets);
-    keep(ctx, std::move(saved));
-    return losses;
+    ctx->save_for_backward({h});
+    return losses_of(saved->probabilities, targets.unsqueeze(1));
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
@@ -226,25 +210,18 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
     const at::Tensor logits = logit_gradients(saved->probabilities, saved->ids.unsqueeze(1), grads[0].unsqueeze(1));
     const at::Tensor g = kernels::aligned_rows(logits, rows.scalar_type());
     if (!keeps_graph()) saved->probabilities = at::Tensor();
-    at::Tensor dh;
-    if (ctx->needs_input_grad(0)) dh = input_gradient(saved->linear, g);
-    if (report_linear(saved->linear)) saved->recorder->linear(saved->linear, rows, g, saved->segments);
-    return {dh, {}, {}, {}, {}};
+    return {linear_backward(ctx, *saved, rows, g), {}, {}, {}, {}};
   }
 };
 
 struct TiledCrossEntropyFunction : Function<TiledCrossEntropyFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& h, const LinearUse& head, const at::Tensor& targets,
                             const SegmentsPtr& segments, const RecorderPtr& recorder, int64_t tile_bytes) {
-    auto saved = c10::make_intrusive<Saved>();
+    const auto saved = save(ctx, segments, recorder);
     saved->linear = head;
-    saved->segments = segments;
-    saved->recorder = recorder;
-    ctx->save_for_backward({h});
     saved->tiles.emplace(head, h, targets, tile_bytes);
-    const at::Tensor losses = saved->tiles->losses();
-    keep(ctx, std::move(saved));
-    return losses;
+    ctx->save_for_backward({h});
+    return saved->tiles->losses();
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = take(ctx);
@@ -269,7 +246,7 @@ struct TiledCrossEntropyFunction : Function<TiledCrossEntropyFunction> {
 
 bool recording(const RecorderPtr& recorder) { return recorder != nullptr && at::GradMode::is_enabled(); }
 
-// Backward must reach a layer with something to report even where all below it is frozen.
+// Backward must reach a layer with something to report even if all below it is frozen.
 at::Tensor reachable(const at::Tensor& x, bool reports) {
   return reports && !x.requires_grad() ? x.detach().set_requires_grad(true) : x;
 }
@@ -317,7 +294,7 @@ at::Tensor linear_cross_entropy(const LinearUse& head, const at::Tensor& h, cons
   check_linear(head, h);
   TORCH_CHECK_VALUE(targets.dim() == 1 && targets.size(0) == h.size(0), head.weight->name(), ": ", h.size(0),
                     " rows need as many targets, got ", targets.sizes());
-  if (!recording(recorder)) return row_losses(probabilities_in_place(affine_output(head, h)), targets);
+  if (!recording(recorder)) return losses_of(probabilities_in_place(affine_output(head, h)), targets.unsqueeze(1));
   const at::Tensor reached = reachable(h, report_linear(head));
   if (recorder->takes_tiles(*head.weight) && HeadTiles::can_cut(head)) {
     return TiledCrossEntropyFunction::apply(reached, head, targets, segments, recorder, tile_bytes);

@@ -5,7 +5,7 @@
 namespace ghostshard::dp {
 namespace {
 
-// Hands rows on with each unit's together.
+// Hands rows on with those of each unit together.
 class InOrder final : public Recorder {
  public:
   InOrder(RecorderPtr next, at::Tensor order) : next_(std::move(next)), order_(std::move(order)) {}
@@ -26,7 +26,7 @@ class InOrder final : public Recorder {
   }
 
  private:
-  // Some rows for each token move together.
+  // A token's rows (one, or one for each head) move together.
   at::Tensor rows(const at::Tensor& x) const {
     const at::NoGradGuard no_grad;
     return x.reshape({order_.size(0), -1}).index_select(0, order_).view(x.sizes());

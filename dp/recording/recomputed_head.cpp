@@ -5,6 +5,7 @@
 #include "kernels/fingerprint.h"
 #include "kernels/linear_norm.h"
 #include "kernels/scaled_sum.h"
+#include "kernels/tied_pair.h"
 
 namespace ghostshard::dp {
 
@@ -67,13 +68,13 @@ void RecomputedHead::add_cross_term_to(const at::Tensor& ids, const at::Tensor& 
     for (int64_t s = 0; s < lookups.length(u); ++s) places.push_back(s);
   }
   kernels::NormParts cross = kernels::NormParts::zeros(lookups.units(), a_.device());
-  kernels::tied_cross_term(at::tensor(places, at::kLong).to(a_.device()), e.to(at::kDouble), lookups,
-                           a_.to(at::kDouble), columns_.to(at::kDouble), *segments_, cross);
-  // What cancels leaves the additions' own roundings: of the tiles' squares, and of these two.
+  kernels::tied_pair_cross_term(at::tensor(places, at::kLong).to(a_.device()), e.to(at::kDouble), lookups,
+                                a_.to(at::kDouble), columns_.to(at::kDouble), *segments_, cross);
+  // If terms cancel, the additions' own roundings remain: those of the tiles' squares, and of these two.
   const double roundings = static_cast<double>(tiles_->count() + 4) * 0x1p-53;
   parts.value_error.add_(cross.value_error).add_(parts.value.add(cross.value.abs()), roundings);
   parts.value.add_(cross.value);
-  kernels::raise_tied_sum_error(kernel_type(a_), *segments_, lookups, parts);
+  kernels::raise_tied_pair_sum_error(kernel_type(a_), *segments_, lookups, parts);
   columns_.reset();
 }
 

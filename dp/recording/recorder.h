@@ -1,6 +1,6 @@
-// What a ghost layer reports in its backward pass instead of returning a weight gradient.
+// A ghost layer reports to a Recorder in its backward pass instead of returning a weight gradient.
 //
-// The layers of dp/recording/layers.h compute outputs and input gradients; everything that concerns their parameters
+// The layers of dp/recording/layers.h compute outputs and input gradients. Everything that concerns their parameters
 // goes through a Recorder: the Tape of a private step (dp/recording/tape.h), or the plain accumulator of a run without
 // privacy (dp/run/nonprivate.h). A Recorder must outlive the backward pass; layers hold it by shared_ptr.
 #pragma once
@@ -21,12 +21,12 @@ class HeadTiles;  // dp/recording/head_tiles.h
 
 using SegmentsPtr = std::shared_ptr<const kernels::Segments>;
 
-// One use of a matrix and, where there is one, its bias.
+// One use of a matrix and, if it has one, its bias.
 struct LinearUse {
-  const fsdp::Parameter* weight = nullptr;  // [p,d], or [d,p] where stored_transposed (Hugging Face Conv1D)
+  const fsdp::Parameter* weight = nullptr;  // [p,d]; if stored_transposed [d,p] (Hugging Face Conv1D)
   const fsdp::Parameter* bias = nullptr;    // [p] or none
   bool stored_transposed = false;
-  bool adds_bias = true;  // false: some other rank adds it to the output; its gradient is reported all the same
+  bool adds_bias = true;  // false: another rank adds it to the output; its gradient is reported all the same
 };
 
 struct LayerNormUse {
@@ -34,13 +34,13 @@ struct LayerNormUse {
   const fsdp::Parameter* shift = nullptr;  // likewise
 };
 
-// Rows come in the model's compute dtype. A 16-bit value is exact in float32, so norms and sums are formed from rows
-// converted to float32: they are of exactly the values that were recorded, and no clip factor ever multiplies a 16-bit
-// operand. (Rows of float64 are rounded once; norms and sums are then both of the rounded ones.)
+// Rows have the model's compute dtype. A 16-bit value is exact in float32, so norms and sums are formed from rows
+// converted to float32: they are those of exactly the recorded values, and no clip factor ever multiplies a 16-bit
+// operand. (Rows of float64 are rounded once; norms and sums are then both those of the rounded rows.)
 inline at::Tensor exact_rows(const at::Tensor& x) { return x.scalar_type() == at::kFloat ? x : x.to(at::kFloat); }
 
-// In what one call of a kernel takes rows: float32; but 16-bit rows of one format on a device as they are: tensor cores
-// form their products exactly and sum them in float32, from half the memory.
+// The type in which one call of a kernel takes these rows: float32. On a device 16-bit rows of one format stay as they
+// are: tensor cores form their products exactly and sum them in float32, and the rows take half the memory.
 template <typename... Tensors>
 at::ScalarType kernel_type(const at::Tensor& first, const Tensors&... others) {
   const bool narrow = first.scalar_type() == at::kBFloat16 || first.scalar_type() == at::kHalf;
@@ -58,8 +58,8 @@ inline std::array<at::Tensor, 2> matrix_rows(const at::Tensor& a_rows, const at:
   return {kernels::aligned_rows(a_rows, type), kernels::aligned_rows(g_rows, type)};
 }
 
-// Tensors handed over are read-only and may alias each other: two embeddings added up share their gradient rows.
-// Frozen parameters are never reported.
+// The tensors of a report are read-only and may alias each other: two embeddings that are added up share their gradient
+// rows. Frozen parameters are never reported.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -71,19 +71,19 @@ class Recorder {
   // x_hat [N,d] normalised inputs, g [N,d] output gradients.
   virtual void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                           const SegmentsPtr& segments) = 0;
-  // gradients [U, shape...]: each unit's own, formed by whoever calls.
+  // gradients [U, shape...]: each unit's own, formed by the caller.
   virtual void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) = 0;
 
-  // Whether a head's logit gradients may come by tiles instead of whole. Asked in forward.
+  // A head's logit gradients may come by tiles instead of whole. Layers ask in forward.
   virtual bool takes_tiles(const fsdp::Parameter& /*weight*/) const { return false; }
-  // The tiles of such a head, each once and in order; a [N,d] the head's inputs, g [N, outputs of the tile] valid
-  // during the call alone: tiles->gradients(a, tile, …) brings it again.
+  // The tiles of such a head, each once and in order. a [N,d]: the head's inputs. g [N, outputs of the tile] is valid
+  // during the call alone; tiles->gradients(a, tile, scratch) computes it again.
   virtual void head_tile(const LinearUse& use, const at::Tensor& /*a*/,
                          const std::shared_ptr<const HeadTiles>& /*tiles*/, int64_t /*tile*/, const at::Tensor& /*g*/,
                          const SegmentsPtr& /*segments*/) {
     throw std::logic_error("this recorder takes the rows of '" + use.weight->name() + "' whole");
   }
-  // In forward: backward will report an embedding of these ids. (A head by tiles has its other use ahead of it.)
+  // In forward: backward will report an embedding of these ids. A head by tiles needs to know before its own backward.
   virtual void looked_up(const fsdp::Parameter& /*table*/, const at::Tensor& /*ids*/, const SegmentsPtr& /*segments*/) {
   }
 };

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "fsdp/saved_object.h"
+
 namespace ghostshard::dp {
 namespace {
 
@@ -9,7 +11,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-// In float32 whatever came in: a sum of rounded parts would be coarser than the layer it replaces.
+// In float32 whatever the part's dtype: a sum of rounded parts would be coarser than the layer it replaces.
 at::Tensor summed(fsdp::Mesh& mesh, const at::Tensor& part) {
   at::Tensor sum =
       part.scalar_type() == at::kFloat ? part.clone(at::MemoryFormat::Contiguous) : part.to(at::kFloat).contiguous();
@@ -17,31 +19,24 @@ at::Tensor summed(fsdp::Mesh& mesh, const at::Tensor& part) {
   return sum.to(part.scalar_type());
 }
 
-// The mesh outlives the model, and the model the graph.
-fsdp::Mesh& mesh_of(AutogradContext* context) {
-  return *reinterpret_cast<fsdp::Mesh*>(context->saved_data.at("mesh").toInt());
-}
-
-// Every rank reads the same x; its gradient is the sum of what the ranks' columns say.
+// Every rank reads the same x; its gradient is the sum of the gradients from the ranks' columns.
 struct CopyToModel : Function<CopyToModel> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, int64_t mesh) {
-    context->saved_data["mesh"] = mesh;
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, fsdp::Mesh* mesh) {
+    fsdp::save_object(context, fsdp::borrowed(*mesh));  // it outlives the model, and the model the graph
     return x;
   }
   static variable_list backward(AutogradContext* context, variable_list grad) {
-    return {summed(mesh_of(context), grad[0]), at::Tensor()};
+    return {summed(*fsdp::saved_object<fsdp::Mesh>(context), grad[0]), at::Tensor()};
   }
 };
 
-// Every rank adds its part; each part's gradient is that of the sum.
+// Every rank adds its part; the gradient of each part is that of the sum.
 struct SumOverModel : Function<SumOverModel> {
-  static at::Tensor forward(AutogradContext* /*context*/, const at::Tensor& part, int64_t mesh) {
-    return summed(*reinterpret_cast<fsdp::Mesh*>(mesh), part);
+  static at::Tensor forward(AutogradContext* /*context*/, const at::Tensor& part, fsdp::Mesh* mesh) {
+    return summed(*mesh, part);
   }
   static variable_list backward(AutogradContext* /*context*/, variable_list grad) { return {grad[0], at::Tensor()}; }
 };
-
-int64_t handle(fsdp::Mesh& mesh) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(&mesh)); }
 
 }  // namespace
 
@@ -55,7 +50,7 @@ LinearSplit row_split(bool stored_transposed) { return {.weight = {.extent = sto
 at::Tensor column_split_linear(fsdp::Mesh& mesh, const LinearUse& use, const at::Tensor& x, const SegmentsPtr& segments,
                                const RecorderPtr& recorder) {
   const bool alone = mesh.shape().model == 1 || !at::GradMode::is_enabled() || !x.requires_grad();
-  return linear(use, alone ? x : CopyToModel::apply(x, handle(mesh)), segments, recorder);
+  return linear(use, alone ? x : CopyToModel::apply(x, &mesh), segments, recorder);
 }
 
 at::Tensor row_split_linear(fsdp::Mesh& mesh, const LinearUse& use, const at::Tensor& x, const SegmentsPtr& segments,
@@ -63,7 +58,7 @@ at::Tensor row_split_linear(fsdp::Mesh& mesh, const LinearUse& use, const at::Te
   if (mesh.shape().model == 1) return linear(use, x, segments, recorder);
   LinearUse own = use;
   own.adds_bias = mesh.model_rank() == 0;
-  return SumOverModel::apply(linear(own, x, segments, recorder), handle(mesh));
+  return SumOverModel::apply(linear(own, x, segments, recorder), &mesh);
 }
 
 }  // namespace ghostshard::dp

@@ -38,22 +38,18 @@ PlainAccumulator::PlainAccumulator(fsdp::GroupedParameters& model, double diviso
       divisor_(divisor),
       sums_(model),
       recorder_(std::make_shared<PlainRecorder>(sums_)),
-      reduction_(model),
-      slices_(model) {}
+      slices_(model),
+      reduction_(model, [this](const fsdp::FlatGroup& group) { return slices_.shard(group).zero_(); }) {}
 
 const fsdp::ShardBuffers& PlainAccumulator::reduce() {
-  const fsdp::FlatGroup* pending = nullptr;
-  const auto finish = [&](const fsdp::FlatGroup& group) {
-    reduction_.finish(group, slices_.shard(group).zero_());
-    slices_.shard(group).div_(divisor_);
+  const auto divide = [&](const fsdp::FlatGroup* finished) {
+    if (finished != nullptr) slices_.shard(*finished).div_(divisor_);
   };
+  reduction_.forget();  // of a step that failed
   for (const auto& group : model_.groups()) {
-    if (!group->trainable()) continue;
-    reduction_.begin(*group, sums_.flat(*group));
-    if (pending != nullptr) finish(*pending);
-    pending = group.get();
+    if (group->trainable()) divide(reduction_.push(*group, sums_.flat(*group)));
   }
-  if (pending != nullptr) finish(*pending);
+  divide(reduction_.drain());
   return slices_;
 }
 

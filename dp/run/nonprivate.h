@@ -1,16 +1,17 @@
 // The same training step without clipping and without noise, to compare with and to warm up on public data.
-// Nothing here carries a guarantee; none of it can reach a PrivateOptimizer.
+// Nothing here carries a guarantee, and nothing here can reach a PrivateOptimizer.
 #pragma once
 
 #include <memory>
 
 #include "dp/mechanism/sampler.h"
 #include "dp/recording/recorder.h"
+#include "fsdp/reduce_pipeline.h"
 #include "fsdp/reduce_scatter.h"
 
 namespace ghostshard::dp {
 
-// Adds weight gradients as backward reports them: g ᵀa straight into the buffer.
+// Adds weight gradients as backward reports them: gᵀa straight into the buffer.
 class PlainRecorder final : public Recorder {
  public:
   explicit PlainRecorder(fsdp::GradientBuffers& sums) : sums_(sums) {}
@@ -31,7 +32,7 @@ class PlainAccumulator {
   PlainAccumulator(fsdp::GroupedParameters& model, double divisor);
   void begin() { sums_.zero(); }
   RecorderPtr recorder() { return recorder_; }
-  // Sum over ranks divided by the divisor, this rank's slices; valid until the next call. A collective.
+  // This rank's slices of the sum over ranks, divided by the divisor; valid until the next call. A collective.
   const fsdp::ShardBuffers& reduce();
 
  private:
@@ -39,8 +40,8 @@ class PlainAccumulator {
   double divisor_;
   fsdp::GradientBuffers sums_;
   std::shared_ptr<PlainRecorder> recorder_;
-  fsdp::ReduceScatter reduction_;
   fsdp::ShardBuffers slices_;
+  fsdp::ReducePipeline reduction_;
 };
 
 // The same Poisson sampling, so that a run without privacy sees the same kind of batches. 1 ≤ expected_batch ≤ units

@@ -1,13 +1,13 @@
-// Going on with a run that ended before its last step: what its ledger proves, and which attempt each step is on.
+// Resuming a run that ended before its last step: its ledger's proof, and the attempt that each step is on.
 //
-// A checkpoint keeps a LedgerMark. On resuming, the ledger must hold the very line the mark was taken at, so that it is
-// the same run's and nothing was cut off or rewritten before that line. Releases after it were made by steps whose
-// result is lost: each such step is done again as a new attempt, with new coins and new noise (both follow from the
+// A checkpoint keeps a LedgerMark. On resuming, the ledger must hold the very line at which the mark was taken: then it
+// is the same run's, and nothing before that line was cut off or rewritten. Releases after it were made by steps whose
+// results are lost. Each such step is repeated as a new attempt, with new coins and new noise (both follow from the
 // attempt, dp/mechanism/run_key.h), and charged again: the guarantee counts every release that may have happened
 // (DESIGN, section 5, 4), and no two releases share noise (5, 3).
 //
-// What cannot be seen from a folder alone: that *everything* in it, ledger and checkpoints, was put back to an earlier
-// state. Whoever restores a backup of a run must compare the ledger's head with one kept elsewhere.
+// A folder alone cannot show that *everything* in it, ledger and checkpoints, was put back to an earlier state. Whoever
+// restores a backup of a run must compare the ledger's head with one kept elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace ghostshard::dp {
 
-// Where a ledger stood.
+// A position in a ledger.
 struct LedgerMark {
   std::string header_hash;
   std::string head;
@@ -30,9 +30,9 @@ struct LedgerMark {
 };
 LedgerMark mark_of(const accountant::LedgerWriter& ledger);
 nlohmann::json to_json(const LedgerMark& mark);
-LedgerMark ledger_mark_from_json(const nlohmann::json& json);  // std::invalid_argument naming what must hold
+LedgerMark ledger_mark_from_json(const nlohmann::json& json);  // std::invalid_argument naming the rule
 
-// Which attempt a step would be: 0 for a step never charged, else one more than the last one charged.
+// The attempt that a step would be: 0 for a step never charged, otherwise one more than the last one charged.
 class Attempts {
  public:
   Attempts() = default;  // of a new run
@@ -46,13 +46,13 @@ class Attempts {
   static Attempts from_json(const nlohmann::json& json);
 
  private:
-  std::map<int64_t, int64_t> next_;  // steps that were charged
+  std::map<int64_t, int64_t> next_;  // for steps that were charged
 };
 
-// The attempts of a run that goes on after `step` steps from a checkpoint with this mark; without a mark, from the
-// start (step 0). Throws std::invalid_argument saying what cannot be proven: the ledger is another run's; it does not
-// hold the mark (it is behind the checkpoint, or was cut or rewritten); it lacks a release of a step that the
-// checkpoint has done.
+// The attempts of a run that resumes after `step` steps from a checkpoint with this mark; without a mark, from the
+// start (step 0). Throws std::invalid_argument if the ledger proves too little: it is another run's; it does not hold
+// the mark (it is behind the checkpoint, or was cut or rewritten); it lacks a release of a step that the checkpoint has
+// done.
 Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::optional<LedgerMark>& mark, int64_t step);
 
 }  // namespace ghostshard::dp

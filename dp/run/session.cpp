@@ -20,10 +20,10 @@ at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).con
 
 }  // namespace
 
-Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::BlockSpec> units, const SessionOptions& options,
+Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::BlockSpec> blocks, const SessionOptions& options,
                  RunKey key, StepId first)
     : mesh_(std::move(mesh)),
-      model_(*mesh_, std::move(units)),
+      model_(*mesh_, std::move(blocks)),
       key_(std::move(key)),
       options_(options),
       plan_(options.plan),
@@ -92,7 +92,7 @@ const fsdp::Parameter* Session::valued(int64_t id, const std::optional<at::Tenso
   if (id < 0) return nullptr;
   const fsdp::Parameter& found = parameter(id);
   TORCH_CHECK_VALUE(value.has_value(), "parameter '", found.name(), "' needs a value");
-  const bool fits = value->numel() == found.numel();  // declared flatter than it is, where it has many extents
+  const bool fits = value->numel() == found.numel();  // one with many extents is declared flatter than it is
   model_.set_value(found, fits ? value->detach().view(found.shape()) : *value);
   return &found;
 }
@@ -126,8 +126,8 @@ PackedRows::Use Session::rows(const std::string& layer, const at::Tensor& x, int
   return {segments_.back(), tape_};
 }
 
-// A matrix used more than once is held, which adds up exactly; except by one head and one embedding, whose rows meet on
-// the tape. Neither can wait for a second pass.
+// A matrix used more than once is held, which adds up exactly. One head and one embedding are the exception: their rows
+// meet on the tape. Neither can wait for a second pass.
 void Session::count(int64_t id, int32_t Uses::*kind) {
   const uint32_t counted = parameter(id).id();
   if (recomputing()) return;
@@ -223,7 +223,7 @@ void Session::open_sum() {
   if (!sum_) sum_ = clipper_->begin(*mechanism_, step_);
 }
 
-// Here and below kernels are launched on the caller's thread, whose current device may be another.
+// From here on kernels are launched on the caller's thread, whose current device may be another.
 bool Session::second_pass() {
   const c10::DeviceGuard here(device());
   open_sum();
@@ -264,7 +264,7 @@ void Session::plan_recording() {
   int64_t left = recorded_[0].sum().item<int64_t>();
   for (const int64_t id : largest_first) {
     if (left <= *options_.memory_budget_bytes) break;
-    if (noted[1][id] == 0 || noted[2][id] != 0) continue;  // not one that can wait
+    if (noted[1][id] == 0 || noted[2][id] != 0) continue;  // it cannot wait for a second pass
     plan_of_all_[static_cast<size_t>(id)] = kernels::Recording::kTwoPass;
     left -= noted[0][id];
   }
@@ -273,8 +273,9 @@ void Session::plan_recording() {
   recorded_.zero_();
 }
 
-// Where the caller's activations differ between them (collectives of another order, dropout of other coins), so do the
-// sums of what the ranks of the model axis hold whole. Two of them under one noise would show their difference.
+// The ranks of the model axis hold some parameters whole. If the caller's activations differ between them (collectives
+// of another order, dropout of other coins), so do their sums for these, and two sums under one noise would reveal
+// their difference. So all take model rank 0's.
 void Session::agree_on_whole(const std::vector<at::Tensor>& owned) {
   if (mesh_->shape().model == 1) return;
   std::vector<at::Tensor> whole;
@@ -316,7 +317,7 @@ std::vector<at::Tensor> Session::release() {
       }
     }
   }
-  mechanism_->give_away_slices();
+  mechanism_->detach_slices();
   agree_on_whole(owned);
   if (options_.memory_budget_bytes) plan_recording();
   step_ = attempts_.of(step_.step + 1);

@@ -1,12 +1,12 @@
-// Private steps on a model that belongs to somebody else: what a training loop in another language drives.
+// Private steps on a model that the caller owns, for a training loop in another language.
 //
-// The owner computes forward and backward; where a layer has trainable parameters it calls the functions below instead
+// The owner computes forward and backward. For a layer with trainable parameters it calls the functions below instead
 // of its own, so that no weight gradient enters autograd. After each backward clip() turns the microbatch into its
 // clipped sum, which leaves the rank at once, on top of the noise: ledger and noise come with the first microbatch of a
 // logical batch, and no sum without noise is ever assembled (dp/mechanism/gaussian.h). release() ends the logical
 // batch.
 //
-// Every rank makes the same calls of clip() and release() in the same order, with any number of units, also none.
+// Every rank makes the same calls of clip() and release() in the same order, with any number of units, even none.
 // One thread at a time; backward may run on others.
 #pragma once
 
@@ -32,43 +32,43 @@ struct SessionOptions {
   // True: each microbatch's sum is reduced into the owned rows. False: summed whole in float32 on every rank and
   // reduced by release(); less traffic, more memory.
   bool streamed = true;
-  // What a microbatch may record until it is clipped, on any rank. None: per-unit gradients up to 1 GiB, and whatever
-  // rows it takes. Where a logical batch took more than this, the largest matrices are recorded in two passes from the
+  // A microbatch may record this much until it is clipped, on any rank. None: per-unit gradients up to 1 GiB, and rows
+  // without a limit. If a logical batch took more than this, the largest matrices are recorded in two passes from the
   // next one on; with 0 bytes all of them, from the beginning.
   std::optional<int64_t> memory_budget_bytes = {};
 };
 
 class Session {
  public:
-  // The parameters' ids are their places in `units`, counted through. first: the step and attempt to begin with, where
-  // an earlier session has come so far (its next()). A collective: every rank takes rank 0's key.
-  Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::BlockSpec> units, const SessionOptions& options,
+  // The parameters' ids are their places in `blocks`, counted through. first: the step and attempt to begin with, if an
+  // earlier session has come so far (its next()). A collective: every rank takes rank 0's key.
+  Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::BlockSpec> blocks, const SessionOptions& options,
           RunKey key, StepId first = {});
 
   const RunKey& key() const { return key_; }
   // On rank 0; before the first clip() (std::logic_error).
   void attach_ledger(accountant::LedgerWriter ledger);
 
-  // What a ledger says of the steps to come (dp/run/resume.h): a step that it has charged before is the attempt after
-  // that. The same on every rank.
+  // A ledger's attempts for the steps to come (dp/run/resume.h): a step that it has charged before gets the attempt
+  // after that. The same on every rank.
   void set_attempts(Attempts attempts) { attempts_ = std::move(attempts); }
 
   // For the next logical batch (dp/mechanism/adjustable_plan.h).
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
 
-  // From the next logical batch on noise follows from rank 0's bytes: for callers whose noise comes from a generator of
-  // theirs. Every call must bring other bytes. Not within a logical batch (std::logic_error). A collective.
+  // From the next logical batch on noise follows from rank 0's bytes, for callers whose noise comes from their own
+  // generator. Every call must bring other bytes. Not within a logical batch (std::logic_error). A collective.
   void renew_noise_key(const std::array<uint8_t, 32>& bytes);
 
-  // A forward over this many units begins, each the same number of consecutive rows of every layer. Forwards that
-  // follow before a backward belong to the same microbatch if they have as many units; otherwise what was recorded is
+  // A forward over this many units begins, each the same number of consecutive rows of every layer. Further forwards
+  // before a backward belong to the same microbatch if they have as many units; otherwise the earlier ones' records are
   // given up.
   void begin_microbatch(int64_t units);
   // The same over texts laid end to end (dp/recording/packed_rows.h): layers' inputs are [tokens' extents..., d] then.
   void begin_microbatch(const std::shared_ptr<const PackedRows>& packed);
-  at::Device device() const { return model_.device(); }  // of the model: of all that layers are given
+  at::Device device() const { return model_.device(); }  // of the model, and of all tensors that layers are given
   int64_t units() const;                                 // of the microbatch that was begun; -1: none
-  // What the functions below record on; for instantiated().
+  // The functions below record on this tape; for instantiated().
   std::shared_ptr<Tape> tape() const { return tape_; }
 
   // Layers with trainable parameters, by parameter id (-1: none such), on x [units, ..., d] with the values that the
@@ -87,28 +87,28 @@ class Session {
   void count_use(int64_t parameter);
 
   // Before backward: the backwards until end_attribution_check(), which keep their graph, are of the losses of the
-  // chosen [units] alone and are only watched (dp/recording/attribution.h). Says which parameter a unit outside of them
-  // had a gradient of (its id, -1: none) and whether the check was undecided.
+  // chosen [units] alone and are only watched (dp/recording/attribution.h). end_attribution_check() returns the id of a
+  // parameter of which a unit outside of them had a gradient (-1: none), and whether the check was undecided.
   void begin_attribution_check(const std::vector<bool>& chosen);
   std::pair<int64_t, bool> end_attribution_check();
 
   // After backward. True: the same backward must be run once more before clip(), over the graph of the same forward
-  // (dp/mechanism/clipper.h); it brings the very rows again, and sums leave while it goes on. The same answer on all
-  // ranks, known beforehand by takes_two_passes(). Opens the logical batch if there is none. A collective.
+  // (dp/mechanism/clipper.h); it brings the same rows again, and sums leave while it goes on. The same answer on all
+  // ranks, known beforehand by takes_two_passes(). Begins the logical batch if there is none. A collective.
   bool second_pass();
   bool takes_two_passes() const { return clipper_->takes_two_passes(); }
-  // After backward. Opens the logical batch if there is none. A collective.
+  // After backward. Begins the logical batch if there is none. A collective.
   void clip();
-  // Gives up the microbatch: nothing of it was or will be added.
+  // Gives up the microbatch: no part of it was or will be added.
   void give_up_microbatch();
-  // Ends the logical batch: by parameter id, the noised sum of what this rank owns, divided by the divisor (float32
-  // [rows, ...]; undefined for frozen parameters). std::logic_error without a clip() before. A collective.
+  // Ends the logical batch: by parameter id, the noised sum over the rows that this rank owns, divided by the divisor
+  // (float32 [rows, ...]; undefined for frozen parameters). std::logic_error without a clip() before. A collective.
   std::vector<at::Tensor> release();
-  // Drops the logical batch. What it was charged stays charged; the next one has new noise.
+  // Drops the logical batch. Its charge stays; the next one has new noise.
   void abandon();
 
   bool open() const { return sum_.has_value(); }
-  // What the next logical batch is charged as.
+  // The next logical batch is charged as this step.
   StepId next() const { return step_; }
   int64_t bytes_sent() const;  // by this rank, of gradients
 
@@ -120,7 +120,7 @@ class Session {
   void open_sum();
   void agree_on_whole(const std::vector<at::Tensor>& owned);
   void note_records();
-  // By what this logical batch has recorded on any rank. A collective.
+  // From the most that any rank has recorded in this logical batch. A collective.
   void plan_recording();
   // A layer called now runs again within backward (activation checkpointing): no further use of its parameters.
   bool recomputing() const { return tape_ != nullptr && tape_->began_recording(); }
@@ -135,11 +135,11 @@ class Session {
   std::unique_ptr<GaussianMechanism> mechanism_;  // made with the first clip(): only then is the ledger known
   std::optional<ClippedSum> sum_;
   std::shared_ptr<Tape> tape_;
-  std::shared_ptr<const PackedRows> packed_;  // or none: as many rows for each unit
+  std::shared_ptr<const PackedRows> packed_;  // none: every unit has as many rows
   StepId step_;
   std::shared_ptr<Attribution> watcher_;
   Attempts attempts_;
-  std::vector<SegmentsPtr> segments_;  // of this microbatch, by what layers have asked for
+  std::vector<SegmentsPtr> segments_;  // of this microbatch, one for each number of rows that a layer has had
   struct Uses {
     int32_t linear = 0, other = 0;
   };
@@ -147,8 +147,8 @@ class Session {
   std::vector<Uses> uses_;                                      // by parameter id, in this microbatch
   std::vector<std::optional<kernels::Recording>> plan_of_all_;  // by parameter id, for every microbatch
   std::vector<std::optional<kernels::Recording>> planned_;      // for this one
-  // int64 [3,parameters], the most of any microbatch of this logical batch: bytes recorded; used by one linear layer
-  // alone (1 or 0); used otherwise.
+  // int64 [3,parameters], the maximum over this logical batch's microbatches: bytes recorded; 1 if used by one linear
+  // layer alone; 1 if used otherwise.
   at::Tensor recorded_;
 };
 

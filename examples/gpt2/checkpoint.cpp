@@ -5,7 +5,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "accountant/report.h"
+#include "fsdp/durable_file.h"
 #include "fsdp/safetensors.h"
 
 namespace ghostshard::gpt2 {
@@ -145,12 +145,12 @@ void save_folder(Gpt2& model, const nlohmann::json& original_config, const std::
       }
     }
   }
-  accountant::write_json_file(path / "config.json", config_to_json(model.config(), original_config));
+  fsdp::write_durably(path / "config.json", config_to_json(model.config(), original_config).dump(2) + '\n');
   nlohmann::json generation = {{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     if (original_config.contains(key)) generation[key] = original_config[key];
   }
-  accountant::write_json_file(path / "generation_config.json", generation);
+  fsdp::write_durably(path / "generation_config.json", generation.dump(2) + '\n');
   // Last, so that a folder with weights is a whole folder.
   fsdp::write_safetensors(path / "model.safetensors", tensors, {{"format", "pt"}});
 }

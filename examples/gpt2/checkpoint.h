@@ -12,7 +12,7 @@
 
 namespace ghostshard::gpt2 {
 
-// What stands beside the weights: config.json as read, and where it came from.
+// A model's folder without its weights: config.json as read, and its path.
 struct Folder {
   std::filesystem::path path;
   Config config;
@@ -23,9 +23,9 @@ struct Folder {
 Folder open_folder(const std::filesystem::path& path);
 
 // Fills the model's shards from the folder's safetensors; names with or without the "transformer." prefix. With
-// untied heads and no lm_head.weight in the folder (a tied checkpoint), the head starts as a copy of wte. Adapters are
-// not in a folder and stay as they are.
-// std::invalid_argument naming file and tensor: missing, wrong shape, wrong dtype, unknown tensors. A collective.
+// an untied head and no lm_head.weight in the folder (a tied checkpoint), the head starts as a copy of wte. A folder
+// has no adapters: they stay as they are. std::invalid_argument naming file and tensor: missing, wrong shape, wrong
+// dtype, unknown tensors. A collective.
 void load_weights(Gpt2& model, const Folder& folder);
 
 // Writes config.json, generation_config.json, model.safetensors (adapters merged into their weights) and copies of the

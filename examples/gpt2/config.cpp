@@ -87,7 +87,7 @@ nlohmann::json config_to_json(const Config& config, const nlohmann::json& origin
   json["initializer_range"] = config.initializer_range;
   json["activation_function"] = config.activation;
   json["tie_word_embeddings"] = config.tie_word_embeddings;
-  // The name of this key in newer and older transformers: what is saved is float32, whatever was read.
+  // The names of this key in newer and older transformers: saved weights are float32, whatever was read.
   json["dtype"] = "float32";
   json.erase("torch_dtype");
   return json;

@@ -1,4 +1,4 @@
-// Hugging Face's config.json of a GPT-2, as far as it changes what is computed.
+// Hugging Face's config.json of a GPT-2: the settings that change the computation.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,13 @@ struct Config {
   int64_t head_size() const { return n_embd / n_head; }
 };
 
-// Throws std::invalid_argument naming the key, what must hold and what was found; a setting that would compute
-// something else than this model does (scaled attention by layer, cross attention, …) is refused, never ignored.
+// Throws std::invalid_argument naming the key, the rule and the value. A setting under which the model would compute
+// otherwise than this one (scaled attention by layer, cross attention and others) is refused, never ignored.
 Config config_from_json(const nlohmann::json& json);
 Config read_config(const std::filesystem::path& config_json);
 
-// A config.json that transformers' GPT2LMHeadModel loads. `original` (may be empty) keeps keys we do not interpret.
+// A config.json that transformers' GPT2LMHeadModel loads. Keys of `original` (may be empty) that this program does not
+// interpret are kept.
 nlohmann::json config_to_json(const Config& config, const nlohmann::json& original);
 
 }  // namespace ghostshard::gpt2

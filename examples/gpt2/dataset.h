@@ -1,9 +1,8 @@
 // Tokenized texts, grouped into privacy units, and batches of them as rows without padding.
 //
-// The file is what `python -m ghostshard.data prepare` writes: tokens int32 [N], offsets int64 [S+1] of the texts,
-// loss_mask uint8 [N] (1 where a token is to be predicted), and, where a unit is more than a text (all texts of a
-// user), unit_offsets int64 [U+1]: unit u is the texts unit_offsets[u] … unit_offsets[u+1]−1. Without it each text is a
-// unit.
+// `python -m ghostshard.texts prepare` writes the file: tokens int32 [N], offsets int64 [S+1] of the texts,
+// loss_mask uint8 [N] (1 for a token that must be predicted), and, if a unit is more than a text (all texts of a user),
+// unit_offsets int64 [U+1]: unit u is the texts unit_offsets[u] to unit_offsets[u+1]−1. Without it each text is a unit.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,23 +18,23 @@
 
 namespace ghostshard::gpt2 {
 
-// A microbatch as rows: a text's tokens x_0 … x_{L−1} give L−1 rows (x_0 … x_{L−2}), row t predicting x_{t+1}. A
+// A microbatch as rows: a text's L tokens x_0 to x_{L−1} give L−1 rows, x_0 to x_{L−2}, and row t predicts x_{t+1}. A
 // unit's texts follow each other.
 struct TokenBatch {
   at::Tensor ids;             // int64 [N]
   at::Tensor positions;       // int64 [N], from 0 in each text
   dp::SegmentsPtr segments;   // the rows of each unit
-  dp::SegmentsPtr documents;  // the rows of each text: what attention may look at; null where a unit is a text
+  dp::SegmentsPtr documents;  // the rows of each text, which attention keeps apart; null if a unit is a text
   // The rows that have a loss, a subset of the N in order.
-  at::Tensor loss_rows;  // int64 [M]; undefined where every row has one
+  at::Tensor loss_rows;  // int64 [M]; undefined if every row has one
   at::Tensor targets;    // int64 [M]
-  // float32 [M]: 1/(rows with loss in the unit), so that a unit's loss is the mean over all its tokens, of all its
-  // texts: every unit weighs the same, however much it wrote.
+  // float32 [M]: 1/(rows with a loss in the unit), so that a unit's loss is the mean over the tokens of all its texts.
+  // Every unit weighs the same, however long its texts are.
   at::Tensor loss_weights;
   dp::SegmentsPtr loss_segments;
 
   int64_t units() const { return segments->units(); }
-  // The same with its tensors on the device; itself where they are. Does not wait for the device.
+  // The same batch with its tensors on the device; itself if they are there. Does not wait for the device.
   TokenBatch on(at::Device device) const;
 };
 
@@ -47,10 +46,10 @@ class Dataset {
 
   int64_t units() const { return static_cast<int64_t>(unit_offsets_.size()) - 1; }
   int64_t texts() const { return static_cast<int64_t>(offsets_.size()) - 1; }
-  // "text", "user", or what else the file's metadata calls its units.
+  // "text", "user", or another name that the file's metadata gives its units.
   std::string unit_of_privacy() const;
   int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
-  int64_t loss_tokens() const;  // tokens to be predicted, over all units
+  int64_t loss_tokens() const;  // tokens that must be predicted, over all units
   // Rows each unit takes (the tokens of its texts but their last).
   const std::vector<int64_t>& row_counts() const { return row_counts_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }

@@ -8,7 +8,7 @@ namespace ghostshard::gpt2 {
 
 struct Evaluation {
   double loss = 0;            // mean over tokens
-  double standard_error = 0;  // of that mean, texts being what was drawn
+  double standard_error = 0;  // of that mean, over draws of texts
 };
 
 // A collective: each rank takes its share, every rank gets the result.

@@ -9,12 +9,9 @@ namespace ghostshard::gpt2 {
 
 enum class Ending { kDone, kStopped };
 
-// Reads and checks everything a user can get wrong (fsdp::AgreedFailure on every rank, nothing written), then trains,
-// writes the output folder and prints a summary on rank 0. A collective over the mesh. Where a signal to any rank asked
-// to stop: kStopped, after the step that was under way, with a checkpoint of it.
+// Reads and checks everything that a user can get wrong (fsdp::AgreedFailure on every rank, nothing written), then
+// trains, writes the output folder and prints a summary on rank 0. A collective over the mesh. If a signal to any rank
+// asked to stop: kStopped, after the step that was under way, with a checkpoint of it.
 Ending finetune(const Options& options, fsdp::Mesh& mesh, StopSignal& stop);
-
-// --generate and --generate-tokens: one process.
-void generate_text(const Options& options);
 
 }  // namespace ghostshard::gpt2

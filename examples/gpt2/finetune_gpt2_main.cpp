@@ -1,5 +1,5 @@
-// Exit codes: 0 done; 2 a user's mistake, said in one sentence, nothing overwritten; 3 stopped by SIGTERM or Ctrl-C
-// with a checkpoint, to go on with --resume; 128 + the signal's number where it ended the program at once; 1 anything
+// Exit codes: 0 done; 2 a user's mistake, named in one sentence, nothing overwritten; 3 stopped by SIGTERM or Ctrl-C
+// with a checkpoint, to go on with --resume; 128 + the signal's number if it ended the program at once; 1 anything
 // else.
 #include <unistd.h>
 
@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "examples/gpt2/finetune.h"
+#include "examples/gpt2/generate.h"
 #include "fsdp/agree.h"
 #include "fsdp/host_memory.h"
 
@@ -87,7 +88,7 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
 int main(int argc, char** argv) {
   fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
-  std::optional<gpt2::StopSignal> stop;  // lives on while a failure is told to the other ranks
+  std::optional<gpt2::StopSignal> stop;  // outlives the announcement of a failure to the other ranks
   try {
     const auto options = gpt2::parse_options(argc, argv);
     if (!options) return 0;

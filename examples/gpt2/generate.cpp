@@ -3,7 +3,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <charconv>
+#include <iostream>
 #include <stdexcept>
+
+#include "examples/gpt2/checkpoint.h"
 
 namespace ghostshard::gpt2 {
 
@@ -51,6 +54,25 @@ std::vector<int64_t> parse_token_ids(const std::string& text, int64_t vocab_size
   }
   if (ids.empty()) throw std::invalid_argument("token ids must hold at least one number, got ''");
   return ids;
+}
+
+void generate_text(const Options& o) {
+  const Folder folder = open_folder(o.model);
+  const auto prompt = parse_token_ids(*o.generate_tokens, folder.config.vocab_size);
+  const auto mesh = fsdp::Mesh::single();
+  Gpt2 model(*mesh, folder.config, {});
+  load_weights(model, folder);
+  GenerationOptions how{
+      .max_new_tokens = o.max_new_tokens, .temperature = o.temperature, .top_k = o.top_k, .seed = o.seed};
+  const auto& eos = folder.original_config.value("eos_token_id", nlohmann::json());
+  if (eos.is_number_integer()) how.end_token = eos.get<int64_t>();
+  std::cout << "tokens: ";
+  const char* separator = "";
+  for (const int64_t id : generate(model, prompt, how)) {
+    std::cout << separator << id;
+    separator = ",";
+  }
+  std::cout << '\n';
 }
 
 }  // namespace ghostshard::gpt2

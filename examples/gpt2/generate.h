@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "examples/gpt2/model.h"
+#include "examples/gpt2/options.h"
 
 namespace ghostshard::gpt2 {
 
@@ -23,5 +24,8 @@ std::vector<int64_t> generate(Gpt2& model, std::span<const int64_t> prompt, cons
 
 // "464,3290" → {464, 3290}; std::invalid_argument for anything else or a token outside [0, vocab_size).
 std::vector<int64_t> parse_token_ids(const std::string& text, int64_t vocab_size);
+
+// --generate-tokens in one process: prints "tokens: " and the new ids.
+void generate_text(const Options& options);
 
 }  // namespace ghostshard::gpt2

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "accountant/report.h"
 #include "examples/gpt2/model.h"
+#include "fsdp/durable_file.h"
 #include "fsdp/safetensors.h"
 
 namespace ghostshard::gpt2 {
@@ -94,7 +94,7 @@ at::Tensor adapted_linear(const AdaptedLinear& use, const at::Tensor& x, const d
                           const dp::RecorderPtr& recorder) {
   const at::Tensor y = dp::linear(use.base, x, segments, recorder);
   if (use.down.weight == nullptr) return y;
-  // Scaled between the two, where the rows are narrow.
+  // Scaled between the two, because the rows are narrow there.
   const at::Tensor narrow = dp::linear(use.down, x, segments, recorder) * use.scale;
   return y + dp::linear(use.up, narrow, segments, recorder);
 }
@@ -156,7 +156,7 @@ void save_adapters(Gpt2& model, const std::string& base_model, const std::filesy
       {"use_dora", false},
       {"modules_to_save", nullptr},
   };
-  accountant::write_json_file(path / "adapter_config.json", config);
+  fsdp::write_durably(path / "adapter_config.json", config.dump(2) + '\n');
   fsdp::write_safetensors(path / "adapter_model.safetensors", tensors, {{"format", "pt"}});
 }
 

@@ -172,7 +172,7 @@ at::Tensor Gpt2::hidden(const TokenBatch& batch, const dp::RecorderPtr& recorder
 at::Tensor Gpt2::row_losses(const TokenBatch& from_anywhere, const dp::RecorderPtr& recorder) {
   const TokenBatch batch = from_anywhere.on(model_->device());
   at::Tensor x = hidden(batch, recorder);
-  // The final norm and the head are needed only where there is a loss.
+  // Only rows with a loss need the final norm and the head.
   if (batch.loss_rows.defined()) x = x.index_select(0, batch.loss_rows);
   const at::Tensor normed = dp::layer_norm(ln_f_, x, config_.layer_norm_epsilon, batch.loss_segments, recorder);
   return dp::linear_cross_entropy(head_, normed, batch.targets, batch.loss_segments, recorder,

@@ -1,10 +1,10 @@
 // GPT-2 (Radford et al. 2019) over GhostShard's layers, in Hugging Face's parameter names and layouts.
 //
-// Units: the embeddings (wte, wpe; kept gathered, as the tied head reads wte again), one per block (gathered again for
-// backward), the end (ln_f and, untied, lm_head; kept gathered). No dropout: clipping and noise regularise enough, and
-// a unit's gradient stays a function of the unit alone.
+// Its blocks, each gathered as a whole: the embeddings (wte, wpe; kept gathered, as the tied head reads wte again),
+// each transformer layer (gathered again for backward), the end (ln_f and, untied, lm_head; kept gathered). No dropout:
+// clipping and noise regularise enough, and a unit's gradient stays a function of the unit alone.
 //
-// On a mesh with a model axis of M ranks each block is cut as in Megatron-LM (arXiv:1909.08053): a rank holds n_head/M
+// On a mesh with a model axis of M ranks each layer is cut as in Megatron-LM (arXiv:1909.08053): a rank holds n_head/M
 // heads and n_inner/M inner columns; embeddings, norms and the biases of the projections are whole on every rank.
 #pragma once
 
@@ -26,10 +26,10 @@ namespace ghostshard::gpt2 {
 struct ModelOptions {
   LoraOptions lora;
   bool activation_checkpointing = false;  // blocks keep their input alone and run forward again in backward
-  // Of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax, losses,
-  // per-unit norms and sums are float32 either way.
+  // The type of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax,
+  // losses, per-unit norms and sums are float32 either way.
   at::ScalarType compute_dtype = at::kFloat;
-  int64_t head_tile_bytes = dp::kHeadTileBytes;  // where a plan has the head recomputed
+  int64_t head_tile_bytes = dp::kHeadTileBytes;  // if a plan has the head recomputed
   // By block, from a step plan. Empty: embeddings and end stay gathered, transformer layers are gathered again.
   std::vector<fsdp::Residency> residency;
 };
@@ -42,7 +42,7 @@ class Gpt2 {
  public:
   // freeze: glob patterns over parameter names ("transformer.wte.*"); one that matches nothing, or patterns that
   // leave nothing to train, are std::invalid_argument. So are n_head and n_inner that the model axis does not divide,
-  // and adapters or bfloat16 on a mesh with model ranks. With adapters only these are trained.
+  // and adapters or bfloat16 on a mesh with model ranks. With adapters nothing else is trained.
   Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze,
        const ModelOptions& options = {});
 
@@ -50,13 +50,13 @@ class Gpt2 {
   const LoraOptions& lora() const { return options_.lora; }
   fsdp::ShardedModel& parameters() { return *model_; }
 
-  // The blocks that stay gathered while a step lives. Take before forward, drop after backward.
+  // Leases on the blocks that stay gathered during a step. Take them before forward, drop them after backward.
   std::vector<fsdp::Lease> resident();
 
-  // Batches come from anywhere, and their results are on the model's device.
+  // Batches may be on any device; results are on the model's.
   // −log p(target) of every loss row, float32 [M], differentiable; recorder null: no gradients.
   at::Tensor row_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder);
-  // Sum over units of each unit's mean loss: what backward starts from.
+  // Sum over units of each unit's mean loss; backward starts from it.
   at::Tensor summed_unit_losses(const TokenBatch& batch, const dp::RecorderPtr& recorder);
   // Logits of all rows, [N,V], without gradients.
   at::Tensor logits(const TokenBatch& batch);
@@ -83,7 +83,7 @@ class Gpt2 {
 };
 
 // Fresh weights as GPT-2 was initialised: N(0, initializer_range²), residual projections divided by sqrt(2·n_layer),
-// biases 0, scales 1; adapters as initialize_adapters() says. The same for every number of ranks. A collective.
+// biases 0, scales 1; adapters as by initialize_adapters(). The same for every number of ranks. A collective.
 void initialize(Gpt2& model, uint64_t seed);
 
 }  // namespace ghostshard::gpt2

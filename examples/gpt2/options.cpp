@@ -53,8 +53,8 @@ void check_generation(const Options& o) {
 void check_training(const Options& o) {
   must(o.model.empty() != o.model_config.empty(),
        "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
-  must(!o.data.empty(), "--data FILE is needed: what to train on, as written by `python -m ghostshard.data prepare`");
-  must(!o.output.empty(), "--output DIR is needed: where report, metrics, ledger and model go");
+  must(!o.data.empty(), "--data FILE is needed: the texts to train on, as written by `python -m ghostshard.texts prepare`");
+  must(!o.output.empty(), "--output DIR is needed: the folder for report, metrics, ledger and model");
   must(o.expected_batch >= 1, "--expected-batch must be >= 1, got " + std::to_string(o.expected_batch));
   must(o.microbatch >= 1, "--microbatch must be >= 1, got " + std::to_string(o.microbatch));
   must(o.steps.has_value() != o.epochs.has_value(), "give one of --steps and --epochs");
@@ -105,6 +105,145 @@ fsdp::MeshShape mesh_of(const std::string& text) {
   }
 }
 
+CLI::Option_group* add_what_to_train(CLI::App& app, Options& o) {
+  auto* group = app.add_option_group("What to train");
+  group->add_option("--model", o.model, "Hugging Face folder with config.json and model.safetensors");
+  group->add_option("--model-config", o.model_config, "A config.json: start from fresh weights (see --seed)");
+  group->add_option("--data", o.data, "Texts to train on, written by `python -m ghostshard.texts prepare`");
+  group->add_option("--eval-data", o.eval_data, "Texts you declare public; their loss is shown and written");
+  group->add_option("--output", o.output, "New folder for report, metrics, ledger, checkpoints and model");
+  group->add_flag("--untied", o.untied, "Train the head apart from the token embedding (starts as its copy)");
+  group->add_option("--freeze", o.freeze,
+                    "Keep parameters fixed: glob over their names, e.g. 'transformer.w*'; repeatable");
+  group->add_option("--lora-rank", o.lora_rank, "Train low-rank adapters of this rank and nothing else (0: none)")
+      ->check(kWholeNumber)
+      ->capture_default_str();
+  group->add_option("--lora-alpha", o.lora_alpha, "Adapters count alpha/rank times (default: the rank)");
+  group
+      ->add_option("--lora-targets", o.lora_targets,
+                   "Projections that get adapters: globs over attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj")
+      ->delimiter(',')
+      ->capture_default_str();
+  return group;
+}
+
+CLI::Option_group* add_budget(CLI::App& app, Options& o) {
+  auto* group = app.add_option_group("The privacy budget");
+  group->add_option("--target-epsilon", o.target_epsilon, "Spend at most this epsilon: the noise follows from it");
+  group->add_option("--noise-multiplier", o.noise_multiplier,
+                    "Or give sigma: noise per coordinate is sigma x clip norm");
+  group->add_option("--delta", o.delta, "Default: min(1e-6, n^-1.1) for n texts");
+  group->add_option("--clip-norm", o.clip_norm, "Largest L2 norm of one text's gradient")->capture_default_str();
+  group
+      ->add_option("--clipping", o.clipping,
+                   "flat: the norm over all weights; per-layer: each of K layers at clip norm/sqrt(K)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"flat", "per-layer"}));
+  group->add_option("--expected-batch", o.expected_batch, "Mean texts per step; each is drawn with probability this/n");
+  group->add_option("--steps", o.steps, "Optimizer steps")->check(kWholeNumber);
+  group->add_option("--epochs", o.epochs, "Or expected passes over the data");
+  group->add_option("--noise-key-file", o.noise_key_file,
+                    "32 secret bytes, mode 0600 (default: drawn by the system, never stored)");
+  group->add_option("--public-note", o.public_note,
+                    "Public data that the starting weights have seen; goes into the report");
+  group->add_flag("--allow-nonprivate-metrics", o.allow_nonprivate_metrics,
+                  "Write losses and batch sizes of the private data: NOT covered by the guarantee");
+  group->add_flag("--non-private", o.non_private, "The same loop without clipping and noise, to compare; no guarantee");
+  return group;
+}
+
+void add_memory(CLI::Option_group* group, Options& o) {
+  group->add_option("--microbatch", o.microbatch, "Texts at a time on each rank")->capture_default_str();
+  group->add_flag("--activation-checkpointing", o.activation_checkpointing,
+                  "Keep only each block's input and compute the block again in backward: less memory, more time");
+  group->add_option("--memory-budget", o.memory_budget_mib,
+                    "MiB a rank may take for weights, optimizer, sums and one microbatch, beside the program itself "
+                    "(default: 1.05 times the same step without privacy)");
+  group->add_flag("--explain-plan", o.explain_plan,
+                  "Print what each block keeps, records and sends, and why, before the first step");
+  group
+      ->add_option("--compute-dtype", o.compute_dtype,
+                   "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+}
+
+void add_optimizer(CLI::Option_group* group, Options& o) {
+  group->add_option("--optimizer", o.optimizer, "adamw or sgd")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"adamw", "sgd"}));
+  group->add_flag(
+      "--offload-optimizer", o.offload_optimizer,
+      "With --device cuda: keep the optimizer's moments in host memory and update the weights there; 8 bytes "
+      "a parameter less on the device with adamw, for 12 that are copied each step");
+  group->add_option("--learning-rate", o.learning_rate, "The highest, see --lr-schedule")->capture_default_str();
+  group->add_option("--lr-schedule", o.lr_schedule, "constant, linear or cosine: how the rate falls after the warm-up")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"constant", "linear", "cosine"}));
+  group->add_option("--warmup-steps", o.warmup_steps, "Steps over which the rate climbs to its highest")
+      ->check(kWholeNumber)
+      ->capture_default_str();
+  group->add_option("--min-learning-rate", o.min_learning_rate, "The rate at the end of a falling schedule")->capture_default_str();
+  group->add_option("--weight-decay", o.weight_decay, "Decoupled, on matrices")->capture_default_str();
+  group->add_option("--momentum", o.momentum, "For sgd")->capture_default_str();
+  group->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")
+      ->check(kWholeNumber)
+      ->capture_default_str();
+  group->add_option("--eval-every", o.eval_every, "Steps between losses on --eval-data (0: about ten in a run)")
+      ->capture_default_str();
+}
+
+void add_ranks(CLI::Option_group* group, Options& o, std::string& mesh, std::string& device) {
+  group->add_option("--mesh", mesh,
+                    "REPLICATExSHARDxMODEL ranks, e.g. 1x2x2 (default: all on the shard axis); MODEL cuts every layer");
+  group
+      ->add_option("--device", device,
+                   "cpu; cuda: each rank the device of its LOCAL_RANK; or cuda:N. For training alone")
+      ->capture_default_str();
+  group->add_option("--timeout", o.timeout_seconds, "Seconds after which a silent rank ends the run")
+      ->capture_default_str();
+}
+
+CLI::Option_group* add_resuming(CLI::App& app, Options& o) {
+  auto* group = app.add_option_group("Stopping and resuming (SIGTERM and Ctrl-C end in a checkpoint, exit code 3)");
+  group
+      ->add_option("--checkpoint-every", o.checkpoint_every,
+                   "Steps between checkpoints (0: only when stopped; default: 100, with --non-private 0)")
+      ->check(kWholeNumber);
+  group->add_option("--keep-checkpoints", o.keep_checkpoints, "How many of the newest to keep")
+      ->check(kWholeNumber)
+      ->capture_default_str();
+  group->add_flag("--resume", o.resume, "Go on with the run in --output: the same flags, and its key file if any");
+  group->add_option("--epsilon-limit", o.epsilon_limit,
+                    "With --resume: let steps that are repeated push epsilon beyond the target, up to this");
+  return group;
+}
+
+CLI::Option_group* add_generation(CLI::App& app, Options& o) {
+  auto* group = app.add_option_group("Generating text");
+  group->add_option("--generate", o.generate, "Continue this prompt with --model and stop");
+  group->add_option("--tokenizer", o.tokenizer, "For --generate: a folder, or gpt2 (default: beside --model)");
+  group->add_option("--generate-tokens", o.generate_tokens,
+                    "The same with token ids: \"464,3290\" (an empty text: its end token)");
+  group->add_option("--max-new-tokens", o.max_new_tokens, "")->capture_default_str();
+  group->add_option("--temperature", o.temperature, "0: always the likeliest token")->capture_default_str();
+  group->add_option("--top-k", o.top_k, "Choose among the k likeliest (0: all)")->capture_default_str();
+  return group;
+}
+
+// Every option's value as text, defaults too.
+std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group*>& groups) {
+  std::map<std::string, std::string> values;
+  for (const auto* group : groups) {
+    for (const auto* option : group->get_options()) {
+      std::string& value = values[option->get_single_name()];
+      if (option->count() == 0) value = option->get_default_str();
+      for (const std::string& word : option->results()) value += (value.empty() ? "" : "\n") + word;
+    }
+  }
+  return values;
+}
+
 }  // namespace
 
 at::Device device_of(const std::string& text) {
@@ -122,7 +261,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   std::string mesh, device = "cpu";
   CLI::App app{
       "Fine-tunes GPT-2 with differential privacy, on one process or, under `torchrun --no-python`, on several.\n"
-      "Each text of --data (or each user, as it was prepared) is one privacy unit. What is written to --output is "
+      "Each text of --data (or each user, as it was prepared) is one privacy unit. The files in --output are "
       "covered by the guarantee in\n"
       "privacy_report.json; losses and batch sizes of the private data are never shown unless you allow it.\n\n"
       "  torchrun --nproc-per-node 2 --no-python ghostshard-finetune-gpt2 --model gpt2-folder --data "
@@ -133,110 +272,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.set_config("--config", "", "Read any of these flags from a TOML or INI file, without the dashes");
   app.set_version_flag("--version", "ghostshard-finetune-gpt2 0.1.0");
 
-  auto* what = app.add_option_group("What to train");
-  what->add_option("--model", o.model, "Hugging Face folder with config.json and model.safetensors");
-  what->add_option("--model-config", o.model_config, "A config.json: start from fresh weights (see --seed)");
-  what->add_option("--data", o.data, "Texts to train on, written by `python -m ghostshard.data prepare`");
-  what->add_option("--eval-data", o.eval_data, "Texts you declare public; their loss is shown and written");
-  what->add_option("--output", o.output, "New folder for report, metrics, ledger, checkpoints and model");
-  what->add_flag("--untied", o.untied, "Train the head apart from the token embedding (starts as its copy)");
-  what->add_option("--freeze", o.freeze,
-                   "Keep parameters fixed: glob over their names, e.g. 'transformer.w*'; repeatable");
-  what->add_option("--lora-rank", o.lora_rank, "Train low-rank adapters of this rank and nothing else (0: none)")
-      ->check(kWholeNumber)
-      ->capture_default_str();
-  what->add_option("--lora-alpha", o.lora_alpha, "Adapters count alpha/rank times (default: the rank)");
-  what->add_option("--lora-targets", o.lora_targets,
-                   "Which projections get one: globs over attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj")
-      ->delimiter(',')
-      ->capture_default_str();
-
-  auto* budget = app.add_option_group("The privacy budget");
-  budget->add_option("--target-epsilon", o.target_epsilon, "Spend at most this epsilon: the noise follows from it");
-  budget->add_option("--noise-multiplier", o.noise_multiplier,
-                     "Or give sigma: noise per coordinate is sigma x clip norm");
-  budget->add_option("--delta", o.delta, "Default: min(1e-6, n^-1.1) for n texts");
-  budget->add_option("--clip-norm", o.clip_norm, "Largest L2 norm of one text's gradient")->capture_default_str();
-  budget
-      ->add_option("--clipping", o.clipping,
-                   "flat: the norm over all weights; per-layer: each of K layers at clip norm/sqrt(K)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"flat", "per-layer"}));
-  budget->add_option("--expected-batch", o.expected_batch,
-                     "Mean texts per step; each is drawn with probability this/n");
-  budget->add_option("--steps", o.steps, "Optimizer steps")->check(kWholeNumber);
-  budget->add_option("--epochs", o.epochs, "Or expected passes over the data");
-  budget->add_option("--noise-key-file", o.noise_key_file,
-                     "32 secret bytes, mode 0600 (default: drawn by the system, never stored)");
-  budget->add_option("--public-note", o.public_note,
-                     "What public data the starting weights have seen; goes into the report");
-  budget->add_flag("--allow-nonprivate-metrics", o.allow_nonprivate_metrics,
-                   "Write losses and batch sizes of the private data: NOT covered by the guarantee");
-  budget->add_flag("--non-private", o.non_private,
-                   "The same loop without clipping and noise, to compare; no guarantee");
-
   auto* how = app.add_option_group("How to train");
-  how->add_option("--microbatch", o.microbatch, "Texts at a time on each rank")->capture_default_str();
-  how->add_flag("--activation-checkpointing", o.activation_checkpointing,
-                "Keep only each block's input and compute the block again in backward: less memory, more time");
-  how->add_option("--memory-budget", o.memory_budget_mib,
-                  "MiB a rank may take for weights, optimizer, sums and one microbatch, beside the program itself "
-                  "(default: 1.05 times the same step without privacy)");
-  how->add_flag("--explain-plan", o.explain_plan,
-                "Print what each unit keeps, records and sends, and why, before the first step");
-  how->add_option("--compute-dtype", o.compute_dtype,
-                  "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
-  how->add_option("--optimizer", o.optimizer, "adamw or sgd")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"adamw", "sgd"}));
-  how->add_flag("--offload-optimizer", o.offload_optimizer,
-                "With --device cuda: keep the optimizer's moments in host memory and update the weights there; 8 bytes "
-                "a parameter less on the device with adamw, for 12 that travel each step");
-  how->add_option("--learning-rate", o.learning_rate, "The highest, see --lr-schedule")->capture_default_str();
-  how->add_option("--lr-schedule", o.lr_schedule, "constant, linear or cosine: how the rate falls after the warm-up")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"constant", "linear", "cosine"}));
-  how->add_option("--warmup-steps", o.warmup_steps, "Steps over which the rate climbs to its highest")
-      ->check(kWholeNumber)
-      ->capture_default_str();
-  how->add_option("--min-learning-rate", o.min_learning_rate, "Where a falling rate ends")->capture_default_str();
-  how->add_option("--weight-decay", o.weight_decay, "Decoupled, on matrices")->capture_default_str();
-  how->add_option("--momentum", o.momentum, "For sgd")->capture_default_str();
-  how->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")
-      ->check(kWholeNumber)
-      ->capture_default_str();
-  how->add_option("--eval-every", o.eval_every, "Steps between losses on --eval-data (0: about ten in a run)")
-      ->capture_default_str();
-  how->add_option("--mesh", mesh,
-                  "REPLICATExSHARDxMODEL ranks, e.g. 1x2x2 (default: all on the shard axis); MODEL cuts every layer");
-  how->add_option("--device", device,
-                  "cpu; cuda: each rank the device of its LOCAL_RANK; or cuda:N. For training alone")
-      ->capture_default_str();
-  how->add_option("--timeout", o.timeout_seconds, "Seconds after which a silent rank ends the run")
-      ->capture_default_str();
-
-  auto* resuming = app.add_option_group("Stopping and going on (SIGTERM and Ctrl-C end in a checkpoint, exit code 3)");
-  resuming
-      ->add_option("--checkpoint-every", o.checkpoint_every,
-                   "Steps between checkpoints (0: only when stopped; default: 100, with --non-private 0)")
-      ->check(kWholeNumber);
-  resuming->add_option("--keep-checkpoints", o.keep_checkpoints, "How many of the newest to keep")
-      ->check(kWholeNumber)
-      ->capture_default_str();
-  resuming->add_flag("--resume", o.resume, "Go on with the run in --output: the same flags, and its key file if any");
-  resuming->add_option("--epsilon-limit", o.epsilon_limit,
-                       "With --resume: let steps that are redone push epsilon beyond the target, up to this");
-
-  auto* generation = app.add_option_group("Generating text");
-  generation->add_option("--generate", o.generate, "Continue this prompt with --model and stop");
-  generation->add_option("--tokenizer", o.tokenizer, "For --generate: a folder, or gpt2 (default: beside --model)");
-  generation->add_option("--generate-tokens", o.generate_tokens,
-                         "The same with token ids: \"464,3290\" (an empty text: its end token)");
-  generation->add_option("--max-new-tokens", o.max_new_tokens, "")->capture_default_str();
-  generation->add_option("--temperature", o.temperature, "0: always the likeliest token")->capture_default_str();
-  generation->add_option("--top-k", o.top_k, "Choose among the k likeliest (0: all)")->capture_default_str();
+  const std::vector<CLI::Option_group*> groups = {add_what_to_train(app, o), add_budget(app, o), how,
+                                                  add_resuming(app, o), add_generation(app, o)};
+  add_memory(how, o);
+  add_optimizer(how, o);
+  add_ranks(how, o, mesh, device);
 
   try {
     app.parse(argc, argv);
@@ -248,13 +289,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   }
   if (!mesh.empty()) o.mesh = mesh_of(mesh);
   o.device = device_of(device);
-  for (const auto* group : {what, budget, how, resuming, generation}) {
-    for (const auto* option : group->get_options()) {
-      std::string& value = o.given[option->get_single_name()];
-      if (option->count() == 0) value = option->get_default_str();
-      for (const std::string& word : option->results()) value += (value.empty() ? "" : "\n") + word;
-    }
-  }
+  o.given = values_of(groups);
   o.generating() ? check_generation(o) : check_training(o);
   return o;
 }

@@ -58,7 +58,7 @@ struct Options {
   std::optional<fsdp::MeshShape> mesh;  // default: all ranks on the shard axis
   at::Device device = at::kCPU;         // CUDA without an index: each rank its own (fsdp/mesh.h)
 
-  // Checkpoints and going on from them.
+  // Checkpoints and resuming.
   std::optional<int64_t> checkpoint_every;  // 0: only when stopped by a signal; default: see checkpointing.cpp
   int64_t keep_checkpoints = 2;
   bool resume = false;
@@ -72,7 +72,7 @@ struct Options {
   double temperature = 0.8;
   int64_t top_k = 40;
 
-  // Every option of the command line by name with its value as text (defaults too): what a resumed run is compared by.
+  // Every option of the command line by name with its value as text (defaults too). A resumed run is compared by these.
   std::map<std::string, std::string> given;
 
   bool generating() const { return generate || generate_tokens; }
@@ -81,8 +81,8 @@ struct Options {
 // cpu, cuda or cuda:N; std::invalid_argument with a sentence for anything else.
 at::Device device_of(const std::string& text);
 
-// Throws std::invalid_argument with one sentence for anything wrong. Returns nothing if --help or --version was asked
-// for and answered.
+// Throws std::invalid_argument with one sentence for any mistake. Returns nothing if --help or --version was asked for
+// and answered.
 std::optional<Options> parse_options(int argc, const char* const* argv);
 
 }  // namespace ghostshard::gpt2

@@ -8,7 +8,7 @@
 
 namespace ghostshard::gpt2 {
 
-// What may be shown at any time: nothing of it depends on the private data but through released gradients.
+// May be shown at any time: it depends on the private data through released gradients alone.
 struct StepFacts {
   int64_t step = 0;  // steps done
   std::optional<double> epsilon;
@@ -17,7 +17,7 @@ struct StepFacts {
 
 class Progress {
  public:
-  // first: steps done before, whose time is not counted.
+  // first: steps done before; their time is not counted.
   Progress(int64_t steps, bool enabled, int64_t first = 0);
   void show(const StepFacts& facts);
   // Ends the bar's line.

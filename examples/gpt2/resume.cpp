@@ -7,12 +7,12 @@
 #include <set>
 #include <stdexcept>
 
-#include "accountant/ledger/durable_file.h"
+#include "fsdp/durable_file.h"
 
 namespace ghostshard::gpt2 {
 namespace {
 
-// May change where a run goes on: places, pace, what is shown; and numbers that the plan compares exactly.
+// May differ in a resumed run: places, pace, progress; and the numbers that the plan itself compares exactly.
 constexpr std::array kFreeToChange = {"config",
                                       "help",
                                       "version",
@@ -58,7 +58,7 @@ struct MetricsText {
   int64_t step;
 };
 
-// Whole lines that parse; a last line cut short is nobody's.
+// Whole lines that parse; a last line that was cut short is dropped.
 std::vector<MetricsText> metrics_lines(const std::filesystem::path& path) {
   std::vector<MetricsText> lines;
   std::ifstream stream(path);
@@ -129,7 +129,7 @@ Resumption find_run(const Options& o) {
   for (const auto& entry : r.ledger.entries) charged.insert(entry.step);
   r.steps_charged = static_cast<int64_t>(charged.size());
   r.attempts = dp::Attempts(r.ledger, 0);
-  // Older checkpoints are witnesses as well: one that the ledger does not know tells of a ledger put back.
+  // Older checkpoints are witnesses as well: if the ledger does not know one of them, it was put back.
   for (const auto& checkpoint : checkpoints) {
     const auto mark = dp::ledger_mark_from_json(checkpoint.about.value("ledger", nlohmann::json()));
     try {
@@ -141,7 +141,7 @@ Resumption find_run(const Options& o) {
   // So is the file of metrics: a step is shown only after its release was in the ledger.
   for (const auto& line : metrics_lines(output / "metrics.jsonl")) {
     if (line.step > 0 && !charged.contains(line.step - 1)) {
-      refuse("metrics.jsonl tells of " + std::to_string(line.step) +
+      refuse("metrics.jsonl has " + std::to_string(line.step) +
              " steps, but the ledger does not hold the last one's "
              "release: it was cut or rewritten, so what was spent cannot be proven");
     }
@@ -246,13 +246,7 @@ KeptMetrics prepare_folder(const std::filesystem::path& output, int64_t step) {
       if (!kept.first_eval_loss) kept.first_eval_loss = kept.last_eval_loss;
     }
   }
-  const auto partial = output / "metrics.jsonl.partial";
-  {
-    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-    out << text << std::flush;
-    if (!out) throw std::runtime_error(partial.string() + " could not be written (is the disk full?)");
-  }
-  std::filesystem::rename(partial, path);
+  fsdp::write_durably(path, text);
   std::filesystem::remove(output / "privacy_report.json");
   std::filesystem::remove(output / "model" / "model.safetensors");
   return kept;

@@ -1,4 +1,4 @@
-// What a run leaves behind: metrics.jsonl while it goes, ledger.jsonl, privacy_report.json and model/ in the end.
+// The folder of a run: metrics.jsonl and ledger.jsonl while it goes, privacy_report.json and model/ at the end.
 #pragma once
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace ghostshard::gpt2 {
 // A name that does not exist yet, or an empty folder. std::invalid_argument otherwise: a run never overwrites another.
 void check_output_is_new(const std::filesystem::path& output);
 
-// One line of metrics.jsonl. Of private data it says nothing but what released gradients already tell.
+// One line of metrics.jsonl. It depends on private data through released gradients alone, but for the last two fields.
 struct MetricsLine {
   int64_t step = 0;
   double seconds = 0;                       // since the first step began
@@ -26,10 +26,10 @@ struct MetricsLine {
   std::optional<int64_t> private_batch;       // likewise
 };
 
-// Appends whole lines. std::runtime_error naming the file when it cannot.
+// Appends whole lines. std::runtime_error naming the file if it cannot.
 class MetricsFile {
  public:
-  // A new file, or one that is there (append).
+  // append: to the file that is there; otherwise a new one.
   MetricsFile(const std::filesystem::path& path, bool append);
   void write(const MetricsLine& line);
 
@@ -38,7 +38,7 @@ class MetricsFile {
   std::ofstream stream_;
 };
 
-// What the run knows and the ledger does not, as accountant::build_report takes it.
+// The facts that the run knows and the ledger does not, as accountant::build_report takes them.
 nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, const dp::RunKey& key, int64_t world_size,
                             int64_t trainable_parameters);
 

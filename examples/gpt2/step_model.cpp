@@ -3,6 +3,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "fsdp/durable_file.h"
+
 namespace ghostshard::gpt2 {
 namespace {
 
@@ -28,9 +30,9 @@ std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::ve
   const auto value_bytes = static_cast<double>(options.compute_dtype == at::kFloat ? 4 : 2);
   const double d = static_cast<double>(config.n_embd), inner = static_cast<double>(config.n_inner);
   const double ranks = static_cast<double>(model_ranks);
-  // What a block's operations save for backward: both norms' inputs and outputs, the second sum; queries, keys, values
-  // and the mixed rows; before and after the activation. And what its backward needs at once: gradients of the widest
-  // rows, twice, and of the stream.
+  // A transformer layer's operations save for backward: both norms' inputs and outputs, the second sum; queries, keys,
+  // values and the mixed rows; the rows before and after the activation. Its backward needs at once: gradients of the
+  // widest rows, twice, and of the residual stream.
   const double layer_bytes = value_bytes * (5 * d + (4 * d + 2 * inner) / ranks);
   const double working = value_bytes * (2 * inner / ranks + d);
   std::vector<dp::PlannedBlock> blocks;
@@ -78,7 +80,7 @@ dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder
 
 void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const dp::StepCosts& costs) {
   if (mesh.rank() != 0 || mesh.device().is_cpu()) return;
-  std::ofstream(folder / kCostsName) << costs.to_json() << "\n";
+  fsdp::write_durably(folder / kCostsName, costs.to_json() + '\n');
 }
 
 std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan) {

@@ -1,4 +1,5 @@
-// GPT-2's sizes as dp/planning/step_plan.h plans with them, and a plan as the model and the clipper take it.
+// GPT-2's sizes in the form that dp/planning/step_plan.h plans with, and a plan in the form that the model and the
+// clipper take.
 #pragma once
 
 #include <filesystem>
@@ -10,19 +11,20 @@
 
 namespace ghostshard::gpt2 {
 
-// Units in order of forward, of one rank of a mesh with this many model ranks. specs: as the model is built from them.
+// One rank's blocks in the order of forward, on a mesh with this many model ranks. specs: those that the model is built
+// from.
 std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::vector<fsdp::BlockSpec>& specs,
                                              const ModelOptions& options, int64_t model_ranks);
 
-// A plan together with what it was made for.
+// A plan together with the blocks and the shape that it was made for.
 struct PlannedStep {
   std::vector<dp::PlannedBlock> blocks;
   dp::StepShape shape;
   dp::StepPlan plan;
 };
 
-// What steps of a run cost on its device: as its folder has them, or measured, on all ranks together. The first rank
-// keeps them in the folder once that is there, so that a run which goes on plans as it did.
+// The costs of a run's steps on its device: those that its folder holds, or measured. A collective. Rank 0 keeps them
+// in the folder once that is there, so that a resumed run plans as it did before.
 dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows);
 void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const dp::StepCosts& costs);
 

@@ -14,14 +14,14 @@ namespace ghostshard::gpt2 {
 
 class StopSignal {
  public:
-  // Must come before any other thread is started. say(text) is called from the waiting thread; says_request: also that
-  // the run will stop, which one rank should say, not all.
+  // Construct it before any other thread is started. say(text) is called from the waiting thread. says_request:
+  // announce that the run will stop; one rank should do so, not all.
   StopSignal(std::function<void(const std::string&)> say, bool says_request);
   ~StopSignal();
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  // Until then a signal ends the process at once, with exit code 128 + its number: there is nothing to save yet.
+  // Before this call a signal ends the process at once, with exit code 128 + its number: there is nothing to save yet.
   void begin_graceful() { graceful_ = true; }
   bool requested() const { return requested_; }
 

@@ -6,11 +6,11 @@ namespace ghostshard::gpt2 {
 namespace {
 
 struct ListedDevice {
-  const char* name;  // what the driver calls it begins so
+  const char* name;  // the driver's name of the device begins with it
   double float32, half;
 };
 
-// From NVIDIA's data sheets; where these give rates with sparsity, half of them. The longer of two names comes first.
+// From NVIDIA's data sheets; half of a rate that is given with sparsity. The longer of two names comes first.
 constexpr ListedDevice kListed[] = {
     {"NVIDIA H200 NVL", 60, 835.5},  {"NVIDIA H200", 67, 989.5},      {"NVIDIA H100 NVL", 60, 835.5},
     {"NVIDIA H100 PCIe", 51, 756.5}, {"NVIDIA H100 80GB", 67, 989.5}, {"NVIDIA A100", 19.5, 312},

@@ -1,5 +1,4 @@
-// What a training step's seconds say about a device: tokens a second, and the share of its arithmetic that the model
-// itself needs.
+// The speed of a training step: tokens a second, and the share of the device's arithmetic that the model itself needs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,13 +11,13 @@
 
 namespace ghostshard::gpt2 {
 
-// Parameters of the matrices that every row is multiplied with: a block's four and the head. Tables that are only
-// looked up, biases and scales do no products.
+// Parameters of the matrices that every row is multiplied with: four in each block, and the head. Tables that are only
+// looked up, biases and scales form no products.
 int64_t multiplied_parameters(const Config& config);
 
 // Floating-point operations of forward and backward without privacy: 6 for each multiplied parameter, and
-// 12·width·length a layer for attention, whose masked half is counted too (PaLM, arXiv:2204.02311, appendix B). What
-// norms, clipped sums and recomputation take beyond them is not counted: a private step that takes longer has a lower
+// 12·width·length a layer for attention, whose masked half is counted too (PaLM, arXiv:2204.02311, appendix B). The
+// operations of norms, clipped sums and recomputation are not counted: a private step that takes longer has a lower
 // share.
 double model_flops_per_token(const Config& config, int64_t length);
 
@@ -29,7 +28,7 @@ std::optional<double> listed_peak_tflops(const std::string& device_name, at::Sca
 struct Throughput {
   double tokens_per_second;
   double model_tflops;        // of one rank's device
-  std::optional<double> mfu;  // model_tflops over the peak, where that is known
+  std::optional<double> mfu;  // model_tflops over the peak, if that is known
 };
 
 struct MeasuredStep {

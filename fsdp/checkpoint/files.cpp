@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <system_error>
 #include <vector>
@@ -19,19 +20,38 @@ namespace {
   throw std::runtime_error(path.string() + " " + what + ": " + std::generic_category().message(errno));
 }
 
-class Descriptor {
+class FileToRead {
  public:
-  Descriptor(const std::filesystem::path& path, int flags) : value_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (value_ < 0) fail(path, (flags & O_CREAT) != 0 ? "cannot be created" : "cannot be opened");
+  explicit FileToRead(const std::filesystem::path& path)
+      : path_(path), value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (value_ < 0) fail(path_, "cannot be opened");
   }
-  ~Descriptor() { ::close(value_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return value_; }
+  ~FileToRead() { ::close(value_); }
+  FileToRead(const FileToRead&) = delete;
+  FileToRead& operator=(const FileToRead&) = delete;
+
+  // The number of bytes read into the buffer; 0 at the end of the file.
+  size_t read(std::span<unsigned char> buffer) const {
+    ssize_t got = -1;
+    do got = ::read(value_, buffer.data(), buffer.size());
+    while (got < 0 && errno == EINTR);
+    if (got < 0) fail(path_, "cannot be read");
+    return static_cast<size_t>(got);
+  }
 
  private:
+  const std::filesystem::path& path_;
   int value_;
 };
+
+std::string hexadecimal(std::span<const unsigned char> bytes) {
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -48,44 +68,21 @@ std::string rank_file_name(int64_t rank, int64_t world_size) {
   return name;
 }
 
-void write_durably(const std::filesystem::path& path, const std::string& text) {
-  const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t written = ::write(file.get(), text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(path, "cannot be written");
-    done += static_cast<size_t>(written);
-  }
-  if (::fsync(file.get()) != 0) fail(path, "cannot be synchronised");
-}
-
-void sync_folder(const std::filesystem::path& path) {
-  const Descriptor folder(path, O_RDONLY | O_DIRECTORY);
-  if (::fsync(folder.get()) != 0) fail(path, "cannot be synchronised");
-}
-
 std::string sha256_of_file(const std::filesystem::path& path) {
-  const Descriptor file(path, O_RDONLY);
+  const FileToRead file(path);
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   bool fine = context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1;
   std::vector<unsigned char> buffer(1 << 20);
   while (fine) {
-    const ssize_t got = ::read(file.get(), buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(path, "cannot be read");
+    const size_t got = file.read(buffer);
     if (got == 0) break;
-    fine = EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(got)) == 1;
+    fine = EVP_DigestUpdate(context.get(), buffer.data(), got) == 1;
   }
   std::array<unsigned char, 32> digest{};
   if (!fine || EVP_DigestFinal_ex(context.get(), digest.data(), nullptr) != 1) {
     throw std::runtime_error("SHA-256 of " + path.string() + " failed");
   }
-  std::string text;
-  for (const unsigned char byte : digest) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
+  return hexadecimal(digest);
 }
 
 }  // namespace ghostshard::fsdp

@@ -1,4 +1,4 @@
-// What stands in the ranks' files of a checkpoint, out of and into a model's and an optimizer's slices.
+// The ranks' files of a checkpoint: from a model's and an optimizer's slices, and back.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -10,6 +10,7 @@
 #include "fsdp/agree.h"
 #include "fsdp/checkpoint.h"
 #include "fsdp/checkpoint/files.h"
+#include "fsdp/durable_file.h"
 #include "fsdp/safetensors.h"
 
 namespace ghostshard::fsdp {
@@ -17,8 +18,8 @@ namespace {
 
 constexpr const char* kWeight = "weight";
 
-// Elements [first, first + size) of a whole parameter, as this rank holds them: of its weights or of an optimizer's
-// slices. The only place that knows how a layout cuts parameters.
+// Elements [first, first + size) of a whole parameter that this rank holds: of its weights or of an optimizer's slices.
+// Only pieces_of() knows how a layout cuts parameters.
 struct Piece {
   std::string kind;  // kWeight or the slices' name
   const Parameter* parameter;
@@ -26,8 +27,8 @@ struct Piece {
   at::Tensor values;  // float32, flat, a view
 };
 
-// Whose pieces: all that a rank holds, or what it alone writes. Replicas hold the same, and so do model ranks where a
-// parameter is not cut: the first of them writes.
+// Which pieces: all that a rank holds, or those that it writes. Replicas hold the same elements, and so do model ranks
+// if the parameter is not cut; the first of them writes.
 enum class Whose { kHeld, kWritten };
 
 std::vector<Piece> pieces_of(ShardedModel& model, OptimizerState& optimizer, Whose whose) {
@@ -94,6 +95,41 @@ std::vector<Checkpoint::File> exchange_files(Mesh& mesh, const Checkpoint::File&
   return files;
 }
 
+// The manifest's list of files. Throws std::runtime_error unless this rank sees every file as it was written.
+nlohmann::json listed(const std::vector<Checkpoint::File>& files, const std::filesystem::path& folder) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Checkpoint::File& file : files) {
+    std::error_code unseen;
+    const auto bytes = std::filesystem::file_size(folder / file.name, unseen);
+    if (unseen || static_cast<int64_t>(bytes) != file.bytes) {
+      throw std::runtime_error("rank 0 does not see " + (folder / file.name).string() +
+                               " as it was written: checkpoints need a folder that all ranks share");
+    }
+    list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  }
+  return list;
+}
+
+// Puts a folder in the place of another, if there is one. If the process dies between the renames, both are left under
+// names that nobody takes for a checkpoint.
+void replace_folder(const std::filesystem::path& partial, const std::filesystem::path& final_path) {
+  const std::filesystem::path replaced = with_suffix(final_path, ".partial-replaced");
+  std::filesystem::remove_all(replaced);
+  if (std::filesystem::exists(final_path)) rename_durably(final_path, replaced);
+  rename_durably(partial, final_path);
+  std::filesystem::remove_all(replaced);
+}
+
+// This rank's file of the checkpoint.
+Checkpoint::File write_own_file(ShardedModel& model, OptimizerState& optimizer, const std::filesystem::path& folder) {
+  const Mesh& mesh = model.mesh();
+  const std::string name = rank_file_name(mesh.rank(), mesh.world_size());
+  write_safetensors(folder / name, named(pieces_of(model, optimizer, Whose::kWritten)), {{"format", "pt"}});
+  return {.name = name,
+          .bytes = static_cast<int64_t>(std::filesystem::file_size(folder / name)),
+          .sha256 = sha256_of_file(folder / name)};
+}
+
 }  // namespace
 
 void write_checkpoint(ShardedModel& model, OptimizerState& optimizer, const std::filesystem::path& folder, int64_t step,
@@ -109,42 +145,22 @@ void write_checkpoint(ShardedModel& model, OptimizerState& optimizer, const std:
       std::filesystem::remove_all(partial);
       std::filesystem::create_directories(partial);
     });
-    Checkpoint::File own{.name = rank_file_name(mesh.rank(), mesh.world_size()), .bytes = 0, .sha256 = ""};
-    agree(mesh, [&] {
-      write_safetensors(partial / own.name, named(pieces_of(model, optimizer, Whose::kWritten)), {{"format", "pt"}});
-      own.bytes = static_cast<int64_t>(std::filesystem::file_size(partial / own.name));
-      own.sha256 = sha256_of_file(partial / own.name);
-    });
+    Checkpoint::File own;
+    agree(mesh, [&] { own = write_own_file(model, optimizer, partial); });
     const auto files = exchange_files(mesh, own);
     agree(mesh, [&] {
       if (!first_rank) return;
-      nlohmann::json listed = nlohmann::json::array();
-      for (const Checkpoint::File& file : files) {
-        std::error_code unseen;
-        const auto bytes = std::filesystem::file_size(partial / file.name, unseen);
-        if (unseen || static_cast<int64_t>(bytes) != file.bytes) {
-          throw std::runtime_error("rank 0 does not see " + (partial / file.name).string() +
-                                   " as it was written: checkpoints need a folder that all ranks share");
-        }
-        listed.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
-      }
       const nlohmann::json manifest = {
           {"schema", kCheckpointSchema},
           {"step", step},
           {"world_size", mesh.world_size()},
           {"optimizer", {{"rule", optimizer.rule()}, {"steps", optimizer.steps()}}},
           {"parameters", shapes_of(model)},
-          {"files", listed},
+          {"files", listed(files, partial)},
           {"about", about},
       };
       write_durably(partial / kManifestName, manifest.dump(2) + '\n');
-      sync_folder(partial);
-      const std::filesystem::path replaced = with_suffix(final_path, ".partial-replaced");
-      std::filesystem::remove_all(replaced);
-      if (std::filesystem::exists(final_path)) std::filesystem::rename(final_path, replaced);
-      std::filesystem::rename(partial, final_path);
-      sync_folder(folder);
-      std::filesystem::remove_all(replaced);
+      replace_folder(partial, final_path);
     });
   } catch (const AgreedFailure&) {
     std::error_code ignored;

@@ -1,5 +1,4 @@
-// What every communicator asks of its arguments: std::invalid_argument naming call, argument, rule and value. Internal
-// to this folder.
+// Checks of a communicator's arguments. They throw std::invalid_argument naming call, argument, rule and value.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -51,7 +50,7 @@ inline void check_root(int64_t root, int64_t size) {
   }
 }
 
-// Raw bytes: a buffer that is refilled with what it held before must not look modified to autograd.
+// Copies raw bytes: a buffer that is refilled with the values it held before must not look modified to autograd.
 inline void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
   if (to.data_ptr() == from.data_ptr()) return;
   if (to.device().is_cpu()) {

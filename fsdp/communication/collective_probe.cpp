@@ -4,7 +4,7 @@
 
 namespace ghostshard::fsdp {
 
-void self_test(Communicator& communicator, at::Device device, const std::string& name) {
+void probe_collectives(Communicator& communicator, at::Device device, const std::string& name) {
   const int64_t rank = communicator.rank(), size = communicator.size();
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
     const auto values = [&](int64_t first, int64_t count) { return at::arange(first, first + count, type).to(device); };

@@ -1,4 +1,4 @@
-// Every collective once, as a communicator begins. Internal to this folder.
+// Tries every collective once, when a communicator begins.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace ghostshard::fsdp {
 
-// In each type, on values whose results differ by rank and place. A collective over the communicator; throws
-// std::runtime_error naming call and communicator where the values are wrong.
-void self_test(Communicator& communicator, at::Device device, const std::string& name);
+// For each type a communicator takes, on values whose results differ by rank and place. A collective over the
+// communicator. Throws std::runtime_error naming call and communicator if a result is wrong.
+void probe_collectives(Communicator& communicator, at::Device device, const std::string& name);
 
 }  // namespace ghostshard::fsdp

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "fsdp/communication/gloo_communicator.h"
+#include "fsdp/communication/reason.h"
 
 namespace ghostshard::fsdp {
 namespace {
@@ -21,7 +21,7 @@ CollectiveWatch::~CollectiveWatch() {
 
 void CollectiveWatch::add(std::string what, std::function<bool()> done) {
   const std::lock_guard lock(mutex_);
-  // Where nobody watches, this is what keeps the list short. A failure is left to the watch.
+  // This keeps the list short even if nobody watches. A failure is left to the watch.
   try {
     while (!open_.empty() && open_.front().done()) open_.pop_front();
   } catch (...) {  // NOLINT(bugprone-empty-catch)

@@ -1,5 +1,5 @@
-// Ends the silence of collectives that are queued on a device: nobody waits for them on the host, so nobody would
-// notice that a peer never came. Internal to this folder.
+// Reports collectives on a device that do not complete. They are queued: nothing waits for them on the host, so nothing
+// else would notice that a peer never came.
 #pragma once
 
 #include <chrono>
@@ -19,11 +19,11 @@ class CollectiveWatch {
   CollectiveWatch(const CollectiveWatch&) = delete;
   CollectiveWatch& operator=(const CollectiveWatch&) = delete;
 
-  // what: of the message. done: true once the collective is complete, an exception where it has failed; called on the
-  // watching thread.
+  // what: begins the message. done: returns true once the collective is complete and throws if it has failed; called on
+  // the watching thread, and in add().
   void add(std::string what, std::function<bool()> done);
   // on_silence runs on the watching thread, at most once, for the first collective that has failed or is not complete
-  // when the time-out has passed since it was added. Before this is called nothing is lost, only nothing is said.
+  // when the time-out has passed since it was added. Until start(), collectives are recorded but not reported.
   void start(std::function<void(const std::string&)> on_silence);
   int64_t open() const;  // collectives that are not known to be complete
 
@@ -34,7 +34,8 @@ class CollectiveWatch {
     std::chrono::steady_clock::time_point deadline;
   };
   void run(const std::function<void(const std::string&)>& on_silence);
-  // Takes what is complete out; the sentence about what is not and should be, or nothing.
+  // Removes complete collectives. Returns the message about the first one that has failed or is late, else an empty
+  // one.
   std::string look();
 
   const std::chrono::milliseconds timeout_;

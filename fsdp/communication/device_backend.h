@@ -1,5 +1,5 @@
-// The c10d backend of a device. What is linked decides: NCCL for CUDA devices (device/nccl_backend.cpp), or a sentence
-// that says there is none (device/absent.cpp). Internal to this folder.
+// The c10d backend of a device. The linked source decides: NCCL for CUDA devices (nccl_backend.cpp), or an error that
+// names the missing backend (no_backend.cpp).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,11 +11,12 @@
 
 namespace ghostshard::fsdp {
 
-// Makes the device the current one of this thread, and LibTorch's operations on it those whose results repeat; for a
-// program's beginning. An index is given. std::invalid_argument where this build or this machine does not have it.
+// Makes the device the current one of this thread, and has LibTorch use operations whose results repeat. For a
+// program's beginning. The device must have an index. std::invalid_argument if this build or this machine does not have
+// it.
 void take_device(at::Device device);
 
-// What its driver calls a device that is not the CPU.
+// The driver's name of a device that is not the CPU.
 std::string drivers_name(at::Device device);
 
 struct BackendEndpoint {
@@ -23,7 +24,7 @@ struct BackendEndpoint {
   int64_t rank = 0;
   int64_t size = 1;
   std::chrono::milliseconds timeout{};
-  bool high_priority = false;  // of its stream: what others wait for
+  bool high_priority = false;  // of its stream: other work waits for these collectives
 };
 
 c10::intrusive_ptr<c10d::Backend> make_device_backend(const BackendEndpoint& endpoint, at::Device device);

@@ -10,7 +10,7 @@ namespace ghostshard::fsdp {
 namespace {
 constexpr auto kPollInterval = std::chrono::milliseconds(500);
 constexpr auto kAnnouncementLimit = std::chrono::seconds(5);
-constexpr const char* kKey = "failure";  // no object: a thread left behind may read it while the process ends
+constexpr const char* kKey = "failure";  // not a std::string: a thread left behind may read it while the process ends
 }  // namespace
 
 FailureChannel::~FailureChannel() {
@@ -25,12 +25,12 @@ FailureChannel::~FailureChannel() {
 void FailureChannel::announce(const std::string& message) noexcept {
   try {
     // A store whose server is there but silent (a stopped process) keeps a caller waiting for ever, whatever its
-    // time-out: so a thread of its own asks, and is left behind where it gets no answer.
+    // time-out. So a thread of its own asks, and is left behind if it gets no answer.
     const auto done = std::make_shared<std::promise<void>>();
     auto answered = done->get_future();
     std::thread([store = store_, done, text = "rank " + std::to_string(rank_) + ": " + message] {
       try {
-        // Sets the key only where it is not there yet: the first message of the run wins.
+        // Sets the key only if it is not there yet: the first message of the run wins.
         store->compareSet(kKey, std::string(), text);
       } catch (...) {  // NOLINT(bugprone-empty-catch)
         // The store is gone, and with it the rank or agent that served it; the others notice by their connections.
@@ -39,7 +39,7 @@ void FailureChannel::announce(const std::string& message) noexcept {
     }).detach();
     answered.wait_for(kAnnouncementLimit);
   } catch (...) {  // NOLINT(bugprone-empty-catch)
-    // No thread to be had: the others notice by their connections.
+    // No thread could be started: the others notice by their connections.
   }
 }
 

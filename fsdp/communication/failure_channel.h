@@ -1,4 +1,4 @@
-// One key in the run's store that says who gave up first, and why. Internal to this folder.
+// One key in the run's store that says which rank gave up first, and why.
 #pragma once
 
 #include <condition_variable>
@@ -12,11 +12,11 @@ namespace ghostshard::fsdp {
 
 class FailureChannel {
  public:
-  // store: a connection of its own, so that a rank waiting in another call can still speak and listen.
+  // store: a connection of its own, so that a rank that waits in another call can still announce and watch.
   FailureChannel(c10::intrusive_ptr<c10d::Store> store, int64_t rank) : store_(std::move(store)), rank_(rank) {}
   ~FailureChannel();
 
-  // Returns after five seconds at the latest; the process must then end without destroying this object's store.
+  // Returns after five seconds at the latest. The process must then end without destroying this object's store.
   void announce(const std::string& message) noexcept;
   // on_failure runs on the polling thread, at most once, and never for this rank's own announcement.
   void watch(std::function<void(const std::string&)> on_failure);

@@ -1,4 +1,4 @@
-// A Communicator on torch's own Gloo. Internal to this folder.
+// A Communicator on torch's own Gloo.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ struct GlooEndpoint {
   int64_t rank = 0;
   int64_t size = 1;
   bool loopback = false;      // all ranks run on this host
-  std::string local_address;  // of this host as the others reach it; empty: Gloo goes by the host's name
+  std::string local_address;  // of this host as the others reach it; if empty, Gloo looks up the host's name
   std::chrono::milliseconds timeout{};
 };
 
@@ -24,15 +24,9 @@ struct GlooEndpoint {
 // inside torch, so a layout that drifted must show here and not in a sum. Throws std::runtime_error.
 std::unique_ptr<Communicator> make_gloo_communicator(const GlooEndpoint& endpoint);
 
-// On a Gloo group that torch.distributed made, by the name it is registered under; the same self-test. Every rank of
-// the group calls it. The group must carry nothing else from then on. Throws std::invalid_argument for a name that is
-// not registered or a group without Gloo for the CPU.
+// On a Gloo group that torch.distributed made; `group` is the name it is registered under. Tries each collective once
+// too. Every rank of the group calls it, and from then on the group must carry nothing else. Throws
+// std::invalid_argument for a name that is not registered or a group without Gloo for the CPU.
 std::unique_ptr<Communicator> adopt_gloo_communicator(const std::string& name, const std::string& group);
-
-// One rank: copies, no process group.
-std::unique_ptr<Communicator> make_lone_communicator(at::Device device = at::kCPU);
-
-// What an exception says, without the stack trace that c10::Error carries.
-std::string reason_of(const std::exception& error);
 
 }  // namespace ghostshard::fsdp

@@ -1,4 +1,4 @@
-// The one file that sees NCCL's headers. Linked in the preset cuda; absent.cpp is linked elsewhere.
+// The one file that sees NCCL's headers. Linked in the preset cuda; no_backend.cpp is linked otherwise.
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -28,7 +28,7 @@ void take_device(at::Device device) {
   }
   c10::cuda::set_device(device.index());
   // A second forward and backward must bring the first one's bits (two passes, recomputed blocks), and a run with its
-  // key repeats itself. cuBLAS reads its variable when it starts; a value of the user's stays.
+  // key repeats itself. cuBLAS reads its variable when it starts; a value that the user has set stays.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);  // NOLINT(concurrency-mt-unsafe): before threads
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
 }
@@ -40,8 +40,8 @@ std::string drivers_name(at::Device device) {
 }
 
 c10::intrusive_ptr<c10d::Backend> make_device_backend(const BackendEndpoint& endpoint, at::Device device) {
-  // The collective watch speaks first (fsdp/communication/collective_watch.h). c10d's own watchdog ends the process
-  // without a word to the other ranks, and stands behind it.
+  // The collective watch reports first (fsdp/communication/collective_watch.h). c10d's own watchdog, which ends the
+  // process without telling the other ranks, has a longer time-out.
   constexpr auto kBehindTheWatch = std::chrono::seconds(60);
   auto options = c10d::ProcessGroupNCCL::Options::create(endpoint.high_priority);
   options->timeout = endpoint.timeout + kBehindTheWatch;

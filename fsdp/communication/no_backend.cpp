@@ -1,4 +1,4 @@
-// In the place of NCCL where the build has none: any device but the CPU gets a sentence.
+// In the place of NCCL if the build has none: every device but the CPU is refused.
 #include <stdexcept>
 #include <string>
 

@@ -1,4 +1,5 @@
-// Which parts of a range of addresses are free: places in [0, capacity), the lowest first.
+// Which parts of a range of addresses are free. A place is [first, first + size) within [0, capacity); the lowest free
+// one is taken first.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,7 @@ class Places {
  public:
   explicit Places(int64_t capacity) : free_{{0, capacity}} {}
 
-  // The lowest free place of `size` > 0; -1 where there is none.
+  // The first address of the lowest free place of `size` > 0; -1 if there is none.
   int64_t take(int64_t size) {
     const auto found =
         std::find_if(free_.begin(), free_.end(), [&](const auto& place) { return place.second >= size; });
@@ -24,7 +25,7 @@ class Places {
     return first;
   }
 
-  // Gives back what take() gave, of the same size; joined with its neighbours.
+  // Gives a place back, with the size it was taken with, and joins it with its neighbours.
   void give_back(int64_t first, int64_t size) {
     auto next = free_.lower_bound(first);
     if (next != free_.end() && next->first == first + size) {
@@ -41,7 +42,7 @@ class Places {
     free_.emplace(first, size);
   }
 
-  const std::map<int64_t, int64_t>& free() const { return free_; }  // first -> size, apart from each other
+  const std::map<int64_t, int64_t>& free() const { return free_; }  // first -> size; no two touch
 
  private:
   std::map<int64_t, int64_t> free_;

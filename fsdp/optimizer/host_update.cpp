@@ -46,7 +46,8 @@ void HostUpdate::apply(const UpdateSlices& slices, const UpdateRule& rule) {
   const c10::impl::VirtualGuardImpl backend(device_.type());
   const std::vector<Piece> pieces = pieces_of(slices.weights, piece_);
   c10::Event here[2] = {c10::Event(device_.type()), c10::Event(device_.type())};
-  // Into staging whose weights, two pieces ago, go back on the same stream: that copy is done before this one begins.
+  // Into staging whose weights, two pieces ago, are copied back on the same stream: that copy ends before this one
+  // begins.
   const auto fetch = [&](size_t i) {
     const Staging& to = staging(static_cast<int64_t>(i));
     to.weights.narrow(0, 0, pieces[i].count).copy_(pieces[i].of(slices.weights), /*non_blocking=*/true);

@@ -1,7 +1,7 @@
 // An optimizer's rule for slices on a device, computed in host memory (arXiv:2101.06840 puts the optimizer there too).
-// Piece by piece: gradient and weights come to the host, the rule updates the weights and the optimizer's own slices,
-// which live there, and the weights go back. The next piece comes while this one is computed; staging is two pieces of
-// page-locked memory, taken once.
+// Gradient and weights are copied to the host piece by piece, the rule updates the weights and the optimizer's own
+// slices, which live there, and the weights are copied back. The next piece is copied while this one is computed;
+// staging is two pieces of page-locked memory, allocated once.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@
 
 namespace ghostshard::fsdp {
 
-// Slices that one update works on, with as many of each of the optimizer's own. All float32.
+// The slices of one update, and as many of each of the optimizer's own states. All float32.
 struct UpdateSlices {
   std::vector<at::Tensor> weights, gradients;
   std::vector<std::vector<at::Tensor>> states;

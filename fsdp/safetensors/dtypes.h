@@ -1,4 +1,4 @@
-// The dtype names of the safetensors format that map onto torch's. Internal to this folder.
+// The dtype names of the safetensors format that map onto torch's.
 #pragma once
 
 #include <ATen/ATen.h>

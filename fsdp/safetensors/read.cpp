@@ -86,7 +86,7 @@ Entry parse_entry(const std::filesystem::path& path, const std::string& name, co
   }
   if (empty) bytes = 0;
   if (bytes != entry.end - entry.begin) {
-    reject(path, tensor + "data_offsets must span what shape and dtype need", value.dump());
+    reject(path, tensor + "data_offsets must span the bytes that shape and dtype need", value.dump());
   }
   return entry;
 }

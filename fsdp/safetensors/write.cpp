@@ -1,11 +1,7 @@
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <system_error>
 
+#include "fsdp/durable_file.h"
 #include "fsdp/safetensors.h"
 #include "fsdp/safetensors/dtypes.h"
 
@@ -16,7 +12,7 @@ std::string header_text(const std::vector<NamedTensor>& tensors, const std::map<
   const auto reject = [](const NamedTensor& tensor, const std::string& rule) {
     throw std::invalid_argument("write_safetensors: tensor '" + tensor.name + "' " + rule);
   };
-  // In the order given: what lies in a file should not depend on how names sort.
+  // In the order given: the layout of a file should not depend on how names sort.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
@@ -41,65 +37,17 @@ std::string header_text(const std::vector<NamedTensor>& tensors, const std::map<
   return text;
 }
 
-// Writes all bytes, fsyncs, and removes the file again unless keep() was reached.
-class PartialFile {
- public:
-  explicit PartialFile(std::filesystem::path path)
-      : path_(std::move(path)), file_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-    if (file_ < 0) fail("cannot be created");
-  }
-  ~PartialFile() {
-    if (file_ >= 0) {
-      close(file_);
-      unlink(path_.c_str());
-    }
-  }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
-
-  void write_all(const void* bytes, size_t count) {
-    const char* from = static_cast<const char*>(bytes);
-    while (count > 0) {
-      const ssize_t written = write(file_, from, count);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("cannot be written");
-      from += written;
-      count -= static_cast<size_t>(written);
-    }
-  }
-
-  void rename_to(const std::filesystem::path& path) {
-    if (fsync(file_) != 0) fail("cannot be synchronised");
-    if (rename(path_.c_str(), path.c_str()) != 0) fail("cannot be renamed");
-    close(std::exchange(file_, -1));
-    // The rename itself is durable once the folder is.
-    const std::filesystem::path parent = path.parent_path().empty() ? "." : path.parent_path();
-    const int folder = open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder >= 0) {
-      fsync(folder);
-      close(folder);
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const char* what) const {
-    throw std::runtime_error(path_.string() + " " + what + ": " + std::generic_category().message(errno));
-  }
-  std::filesystem::path path_;
-  int file_;
-};
-
 }  // namespace
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   const std::string header = header_text(tensors, metadata);
-  PartialFile file(path.string() + ".partial");
+  DurableFile file(path);
   const uint64_t header_bytes = header.size();
-  file.write_all(&header_bytes, sizeof(header_bytes));
-  file.write_all(header.data(), header.size());
-  for (const NamedTensor& named : tensors) file.write_all(named.tensor.const_data_ptr(), named.tensor.nbytes());
-  file.rename_to(path);
+  file.write(&header_bytes, sizeof(header_bytes));
+  file.write(header.data(), header.size());
+  for (const NamedTensor& named : tensors) file.write(named.tensor.const_data_ptr(), named.tensor.nbytes());
+  file.commit();
 }
 
 }  // namespace ghostshard::fsdp

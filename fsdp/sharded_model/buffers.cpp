@@ -15,8 +15,8 @@ BlockBuffers::BlockBuffers(Mesh& mesh, const std::vector<BlockSpec>& specs,
       rounded_(groups.size()),
       rounded_version_(groups.size(), -1) {
   const auto options = at::dtype(compute_dtype_).device(mesh.device());
-  // Slots 0 and 1 are shared; a block to keep gets one more of its own. The place of a block is fixed for good: what an
-  // operation remembers as a view of its weights is right again once the block is gathered again.
+  // Slots 0 and 1 are shared; a block to keep gets one more of its own. The place of a block is fixed for good: a view
+  // of its weights that an operation saved is right again once the block is gathered again.
   size_t shared = 0;
   for (size_t u = 0; u < specs.size(); ++u) {
     blocks_[u].name = specs[u].name;
@@ -96,7 +96,7 @@ at::Tensor BlockBuffers::outgoing(const FlatGroup& group) {
   const auto index = static_cast<size_t>(group.index());
   if (compute_dtype_ == at::kFloat) return group.shard();
   if (rounded_version_[index] != version_) {
-    // variable_data: values that come back the same must not look modified to autograd.
+    // variable_data: values that are the same again must not look modified to autograd.
     rounded_[index].variable_data().copy_(group.shard());
     rounded_version_[index] = version_;
   }

@@ -1,11 +1,12 @@
 // A block's forward stands between two identities in the autograd graph, entry and exit. Backward meets the exit first,
-// which gathers the block again, then body's operations, then the entry, which lets it go. Where activations are
-// recomputed, one node stands for all three and runs body's graph, made anew, as a backward within the backward.
+// which gathers the block again, then body's operations, then the entry, which releases the block. If activations are
+// recomputed, one node stands for all three: it makes body's graph anew and runs it as a backward within the backward.
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include "fsdp/backward_pass.h"
+#include "fsdp/saved_object.h"
 #include "fsdp/sharded_model.h"
 #include "fsdp/sharded_model/buffers.h"
 
@@ -13,10 +14,12 @@ namespace ghostshard::fsdp {
 
 // What entry and exit of one run share. It lives in the graph: if backward ends by an exception, the lease goes when
 // the graph does.
-struct BlockPassage : torch::CustomClassHolder {
+struct BlockPassage {
   BlockPassage(const ShardedModel& model, int64_t block_index, int64_t next)
       : buffers(model.buffers_), block(block_index), next_backward(next) {}
-  ~BlockPassage() override { leave(); }
+  BlockPassage(const BlockPassage&) = delete;
+  BlockPassage& operator=(const BlockPassage&) = delete;
+  ~BlockPassage() { leave(); }
 
   void enter() {
     if (held) return;
@@ -45,19 +48,15 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using PassagePtr = c10::intrusive_ptr<BlockPassage>;
-
-PassagePtr passage_of(AutogradContext* context) {
-  return c10::static_intrusive_pointer_cast<BlockPassage>(context->saved_data.at("passage").toCapsule());
-}
+using PassagePtr = std::shared_ptr<BlockPassage>;
 
 struct BlockExit : torch::autograd::Function<BlockExit> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& y, const PassagePtr& passage) {
-    context->saved_data["passage"] = c10::IValue::make_capsule(passage);
+    save_object(context, passage);
     return y;
   }
   static variable_list backward(AutogradContext* context, variable_list grad) {
-    const PassagePtr passage = passage_of(context);
+    const auto passage = saved_object<BlockPassage>(context);
     passage->enter();
     // In case the entry is never reached: an input of integers, an output that does not depend on the input.
     torch::autograd::Engine::get_default_engine().queue_callback([passage] { passage->leave(); });
@@ -68,18 +67,18 @@ struct BlockExit : torch::autograd::Function<BlockExit> {
 struct BlockEntry : torch::autograd::Function<BlockEntry> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const PassagePtr& passage,
                             bool gradient_wanted) {
-    context->saved_data["passage"] = c10::IValue::make_capsule(passage);
+    save_object(context, passage);
     context->saved_data["gradient_wanted"] = gradient_wanted;
     return x;
   }
   static variable_list backward(AutogradContext* context, variable_list grad) {
-    passage_of(context)->leave();
+    saved_object<BlockPassage>(context)->leave();
     const bool wanted = context->saved_data.at("gradient_wanted").toBool();
     return {wanted ? grad[0] : at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
-struct Recomputation : torch::CustomClassHolder {
+struct Recomputation {
   PassagePtr passage;
   std::function<at::Tensor(const at::Tensor&)> body;
   at::Tensor input;
@@ -87,18 +86,17 @@ struct Recomputation : torch::CustomClassHolder {
 
 struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
   // Runs without grad mode, so body records nothing.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const c10::intrusive_ptr<Recomputation>& again, bool gradient_wanted) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const std::shared_ptr<Recomputation>& again,
+                            bool gradient_wanted) {
     again->input = x.detach();
-    context->saved_data["again"] = c10::IValue::make_capsule(again);
+    save_object(context, again);
     context->saved_data["gradient_wanted"] = gradient_wanted;
     return again->body(again->input);
   }
   static variable_list backward(AutogradContext* context, variable_list grad) {
-    const auto found = context->saved_data.find("again");
-    if (found == context->saved_data.end()) throw std::logic_error("a recomputed block's backward runs once");
-    const auto again = c10::static_intrusive_pointer_cast<Recomputation>(found->second.toCapsule());
-    context->saved_data.erase(found);  // frees body and input when this call ends, whatever becomes of the graph
+    const auto again = saved_object<Recomputation>(context);
+    if (again == nullptr) throw std::logic_error("a recomputed block's backward runs once");
+    forget_object(context);  // frees body and input when this call ends, whatever becomes of the graph
     again->passage->enter();
     const at::Tensor input = again->input.detach().requires_grad_();
     {
@@ -125,13 +123,13 @@ at::Tensor run_block(ShardedModel& model, int64_t block, int64_t next_forward, i
     const at::NoGradGuard no_grad;
     return body(x);
   }
-  const auto passage = c10::make_intrusive<BlockPassage>(model, block, next_backward);
+  const auto passage = std::make_shared<BlockPassage>(model, block, next_backward);
   at::Tensor input = x;
   if (torch::autograd::isDifferentiableType(x.scalar_type())) {
     // body's operations are recorded because of this input; the gradient itself stops at the entry if nobody wants it.
     const at::Tensor source = x.requires_grad() ? x : x.detach().requires_grad_();
     if (activations == Activations::kRecompute) {
-      const auto again = c10::make_intrusive<Recomputation>();
+      const auto again = std::make_shared<Recomputation>();
       again->passage = passage;
       again->body = body;
       return RecomputedBlock::apply(source, again, x.requires_grad());

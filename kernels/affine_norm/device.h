@@ -1,4 +1,4 @@
-// The device's half of affine_norm.h: pointers in, launches out. Internal; as in linear_norm_device.h.
+// The device's half of affine_norm.h: pointers in, launches out. Rules as in kernels/linear_norm/device.h.
 #pragma once
 
 #include "kernels/device/types.h"
@@ -14,7 +14,7 @@ struct RowSums {
   Parts parts;
 };
 
-// out[u] (+)= the sum of unit u's rows; parts.value and value_error become those of what is then there.
+// out[u] (+)= the sum of unit u's rows. Sets parts.value and value_error to those of the values then in out.
 void sum_rows_of_units(const RowSums& work, Stream stream);
 
 }  // namespace ghostshard::kernels::device

@@ -11,11 +11,7 @@ namespace {
 void sum_rows(const char* op, const device::Matrix& g, const at::Tensor& g_tensor, const void* factors,
               const Segments& segments, at::Tensor& out, bool accumulate, const NormParts& parts) {
   const at::Device device = g_tensor.device();
-  require_dense(op, "out", out, device);
-  const at::ScalarType type = sum_type(g_tensor.scalar_type());
-  require(out.dim() == 2 && out.size(0) == segments.units() && out.size(1) == g.columns && out.scalar_type() == type,
-          op, ": out must be [", segments.units(), ", ", g.columns, "] of ", type, "; got ", out.sizes(), " of ",
-          out.scalar_type());
+  require_shape(op, "out", out, {segments.units(), g.columns}, sum_type(g_tensor.scalar_type()), device);
   require_parts(parts, segments.units(), device);
   const c10::DeviceGuard guard(device);
   const at::Tensor offsets = uploaded(segments.offsets(), g_tensor);

@@ -1,4 +1,4 @@
-// The formula of clip_factors.h for one unit; the same text on host and device. Internal.
+// The formula of clip_factors.h for one unit; host and device compile the same text.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace ghostshard::kernels {
 GHOSTSHARD_HOST_DEVICE float clip_factor(double squared_norm, double limit) {
   constexpr double kShrink = 1.0 - 0x1p-22;
   const double norm = sqrt(squared_norm);
-  if (!device::is_finite(norm)) return 0.0F;  // not-a-number and infinity both
+  if (!device::is_finite(norm)) return 0.0F;  // neither not-a-number nor infinity
   const double exact = kShrink * (norm > limit ? limit / norm : 1.0);
   const auto rounded = static_cast<float>(exact);
   if (static_cast<double>(rounded) <= exact) return rounded;

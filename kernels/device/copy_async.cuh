@@ -1,5 +1,5 @@
-// Copies from global to shared memory that nobody waits for where they are asked for (sm_80; PTX ISA, "cp.async").
-// What a thread has asked for is there, for this thread, after it has waited; for others after a barrier more.
+// Asynchronous copies from global to shared memory (sm_80; PTX ISA, "cp.async"). A thread sees the copies it started
+// after it has waited for them; other threads see them after a barrier that follows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,9 +8,9 @@
 
 namespace ghostshard::kernels::device {
 
-// Writes kBytes: the first `present` of them from there, zeros after them. Both addresses are multiples of kBytes, also
-// where nothing is present. The widest copy goes past L1, where nothing of a tile is read twice, and has the rest of
-// its 128 bytes brought to L2: the next step's.
+// Writes kBytes: the first `present` bytes from `global`, then zeros. Both addresses must be multiples of kBytes, even
+// if `present` is 0. The widest copy bypasses L1, because no part of a tile is read twice, and brings the rest of its
+// 128 bytes, which the next step needs, to L2.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(void* shared, const void* global, int present) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == kWidest);
@@ -24,10 +24,10 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, int
   }
 }
 
-// What this thread has asked for since the last call becomes one group, also where it is nothing.
+// The copies that this thread started since the last call become one group, even if there are none.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until of this thread's groups no more than the last kPending are under way.
+// Waits until all groups of this thread but the last kPending are complete.
 template <int kPending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

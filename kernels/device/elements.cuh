@@ -1,4 +1,4 @@
-// The 16-bit formats as their bits, and how all formats become float.
+// The 16-bit formats as bits, and the conversion of every format to float.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ GHOSTSHARD_HOST_DEVICE double to_float(double x) { return x; }
 GHOSTSHARD_HOST_DEVICE float to_float(BFloat16 x) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
 }
-// The exponent is moved by a multiplication, which is exact and takes care of the numbers below the smallest normal.
+// A multiplication moves the exponent: it is exact, also for numbers below the smallest normal one.
 GHOSTSHARD_HOST_DEVICE float to_float(Float16 x) {
   const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
@@ -29,13 +29,14 @@ GHOSTSHARD_HOST_DEVICE float to_float(Float16 x) {
   return __builtin_bit_cast(float, (finite ? scaled : magnitude | 0x7f800000u) | sign);
 }
 
-// Between rows of a device::Matrix. Of wider elements the compiler knows it, which saves registers.
+// The distance between rows of a device::Matrix, in elements. For wider elements it is the number of columns, so the
+// compiler needs no register for it.
 template <typename Element>
 GHOSTSHARD_HOST_DEVICE int64_t row_stride(int64_t columns, int64_t stride) {
   return sizeof(Element) == 2 ? stride : columns;
 }
 
-// visit(a value of the element's type): a run-time format becomes a compile-time one.
+// Calls visit(a value of the element's type): a format known at run time becomes one known at compile time.
 template <typename Visit>
 void visit_element(ElementType element, const Visit& visit) {
   switch (element) {

@@ -1,14 +1,15 @@
-// What the two compilers of device code, nvcc and the host's in the emulation, write differently.
+// The words that differ between the two compilers of device code: nvcc, and the host's compiler in the emulation.
 #pragma once
 
-// A mark for the small functions that the host and the device compile from one text, so that one test is for both.
+// Marks small functions that host and device compile from the same text, so that one test covers both.
 #ifdef __CUDACC__
 #define GHOSTSHARD_HOST_DEVICE __host__ __device__ __forceinline__
 #else
 #define GHOSTSHARD_HOST_DEVICE inline __attribute__((always_inline))
 #endif
 
-// Before a loop: how many of its rounds may be written out. More takes registers that are better used elsewhere.
+// Stands before a loop and says how many of its rounds may be unrolled. More would take registers that are better used
+// elsewhere.
 #define GHOSTSHARD_PRAGMA(text) _Pragma(#text)
 #ifdef __CUDACC__
 #define GHOSTSHARD_UNROLL(rounds) GHOSTSHARD_PRAGMA(unroll(rounds))

@@ -1,4 +1,4 @@
-// Launching and its errors: every launch names its stream, and none goes unchecked.
+// Launches of kernels and their errors: every launch names its stream, and every launch is checked.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,15 +19,16 @@ inline void check(cudaError_t error, const char* what) {
   }
 }
 
-// A one-dimensional grid over `work` blocks of work. A device may take fewer blocks than that: every kernel here loops
-// from blockIdx.x in steps of gridDim.x, in 64 bits.
+// A one-dimensional grid for `work` blocks of work. A device may take fewer blocks: every kernel here loops from
+// blockIdx.x in steps of gridDim.x, in 64 bits.
 struct Grid {
   int64_t work;
   int threads;
   size_t shared_bytes = 0;
 };
 
-// Does nothing where there is no work. Does not wait: what fails while the kernel runs is reported by a later call.
+// Does nothing if there is no work. Does not wait: a later call reports a failure of the running kernel. Throws
+// std::runtime_error if the launch fails.
 template <typename... P>
 void launch(const char* name, void (*kernel)(P...), const Grid& grid, Stream stream,
             const std::type_identity_t<P>&... arguments) {
@@ -45,7 +46,7 @@ void launch(const char* name, void (*kernel)(P...), const Grid& grid, Stream str
   check(cudaLaunchKernelEx(&config, kernel, arguments...), name);
 }
 
-// For work that is one element to a thread.
+// The blocks of work if each thread takes one element.
 inline int64_t blocks_of(int64_t elements, int threads) { return (elements + threads - 1) / threads; }
 
 }  // namespace ghostshard::kernels::device

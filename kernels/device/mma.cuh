@@ -12,7 +12,7 @@
 
 namespace ghostshard::kernels::device {
 
-// c += x·y by the 32 threads of a warp together.
+// c += x·y. The 32 threads of a warp call it together.
 __device__ __forceinline__ void multiply_add_16x8x16(BFloat16 /*format*/, float (&c)[4], const uint32_t (&x)[4],
                                                      const uint32_t (&y)[2]) {
   asm volatile(

@@ -1,9 +1,11 @@
-// The operations of this folder for tensors on a device: checked and laid out here, computed by what kernels/device
-// links. Same contracts as the headers named; rows may be bfloat16 or float16 too, with sums in float32. Internal.
+// The operations for tensors on a device. The on_device.cpp of each operation checks the tensors and lays out the work;
+// the linked device half computes it. The contracts are those of the named headers; rows may be bfloat16 or float16
+// too, with sums in float32.
 #pragma once
 
 #include <ATen/ATen.h>
 
+#include "kernels/gaussian.h"
 #include "kernels/norm_parts.h"
 #include "kernels/segments.h"
 
@@ -14,15 +16,13 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
                        bool accumulate, const NormParts& parts);
 void gram_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts);
 void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const NormParts& parts);
-void tied_cross_term(const at::Tensor& ids, const at::Tensor& e, const Segments& embedding_segments,
-                     const at::Tensor& h, const at::Tensor& b, const Segments& head_segments, const NormParts& parts);
 
 // kernels/scaled_sum.h
 void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tensor out);
 void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& factors,
                      at::Tensor out);
 
-// Roundings on the way of one product to scaled_sum_rows' result, of a unit of so many rows of this type.
+// Roundings on the way of one product to scaled_sum_rows' result, for a unit of this many rows of this dtype.
 int64_t roundings_of_scaled_sum(at::ScalarType type, int64_t rows);
 
 // kernels/affine_norm.h
@@ -39,10 +39,20 @@ void embedding_scaled_sum(const at::Tensor& ids, const at::Tensor& e, const Segm
 void embedding_into_held(const at::Tensor& ids, const at::Tensor& e, const Segments& segments, at::Tensor held,
                          const NormParts& parts);
 
-// kernels/fingerprint.h: the bytes alone. Waits for the device.
+// kernels/tied_pair.h
+void tied_pair_cross_term(const at::Tensor& ids, const at::Tensor& e, const Segments& embedding_segments,
+                          const at::Tensor& h, const at::Tensor& b, const Segments& head_segments,
+                          const NormParts& parts);
+
+// kernels/fingerprint.h: from the tensors' bytes alone. Waits for the device.
 uint64_t sum_of_bits(const at::Tensor& a, const at::Tensor& g);
 
 // kernels/norm_parts.h
 at::Tensor norm_upper_bound_sq(const NormParts& parts);
+
+// kernels/clip_factors.h, kernels/gaussian_tensor.h: the caller has checked the tensors.
+at::Tensor clip_factors(const at::Tensor& squared_norms, double limit);
+void add_gaussian(const ChaChaKey& key, uint32_t parameter, uint64_t first, float scale, const at::Tensor& out,
+                  int64_t offset, int64_t elements);
 
 }  // namespace ghostshard::kernels::on_device

@@ -1,5 +1,5 @@
-// The operands of a tile's product: where they are in global memory, and how a step's part of one lies in shared
-// memory.
+// The operands of a tile's product: their place in global memory, and the layout of one step's part of an operand in
+// shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@
 
 namespace ghostshard::kernels::device {
 
-// X(m,k), with m below `extent`; entries beyond are zero.
+// The operand X(m,k), for m below `extent`; entries beyond are zero.
 template <typename ElementType, bool kContiguous>
 struct OperandView {
   using Element = ElementType;
@@ -21,18 +21,18 @@ struct OperandView {
   int64_t stride;  // between rows of the matrix
   int64_t extent;
 };
-// Row m of a matrix, its columns summed over.
+// X(m,·) is row m of a matrix; the product sums over columns.
 template <typename Element>
 using RowsView = OperandView<Element, true>;
-// Column m, rows summed over.
+// X(m,·) is column m; the product sums over rows.
 template <typename Element>
 using ColumnsView = OperandView<Element, false>;
 
 // kTile rows of X by kDepth, in lines that are contiguous in global memory: rows of X, or steps of the depth.
 //
-// Pieces of 16 bytes change places within their line by line / kSwizzle, so that what a warp reads at a time lies in
-// different banks, of which 8 pieces fill all: the same piece of lines that are kSwizzle apart, or of neighbouring
-// lines so short that kSwizzle of them fill the banks.
+// Pieces of 16 bytes change places within their line, by line / kSwizzle, so that the pieces a warp reads at a time lie
+// in different banks; 8 pieces fill all banks. A warp reads the same piece of lines that are kSwizzle apart, or of
+// neighbouring lines that are so short that kSwizzle of them fill the banks.
 template <typename View, int kDepth, int kSwizzle>
 struct Panel {
   using Element = typename View::Element;
@@ -47,9 +47,10 @@ struct Panel {
     return line * kLine + piece * kPiece + element % kPiece;
   }
 
-  // Asks for the depth from `begin` on by all kThreads threads of a block; zeros where the view or the depth end. There
-  // after a wait and a barrier. The widest copies need every line to begin at a multiple of 16 bytes; narrower ones do
-  // for the others, and single elements of 16 bits, which no asynchronous copy can move, where nothing else is left.
+  // Starts to copy the depth from `begin` on; beyond the ends of view and depth come zeros. Called by all kThreads
+  // threads of a block; the panel is complete after a wait and a barrier. The widest copies need every line to begin at
+  // a multiple of 16 bytes. Other lines take narrower copies; if even these do not fit, single elements of 16 bits are
+  // moved by plain loads and stores, because no asynchronous copy can move them.
   template <int kThreads>
   static __device__ void fill(Element* panel, const View& view, int64_t begin, int64_t depth) {
     constexpr int kWord = sizeof(Element) < 4 ? 4 : static_cast<int>(sizeof(Element));
@@ -70,7 +71,7 @@ struct Panel {
     const int lines = at_most(kLines, kDepthIsContiguous ? view.extent : depth - begin);
     const int line_end = at_most(kLine, kDepthIsContiguous ? depth - begin : view.extent);
     const Element* first = view.first + (kDepthIsContiguous ? begin : begin * view.stride);
-    // Where a thread waits for what it loads, it waits for several at a time, if the tile leaves registers for that.
+    // A thread that waits for its loads waits for several at a time, if the tile leaves registers for that.
     GHOSTSHARD_UNROLL(kBytes < 4 && kThreads <= 128 ? 4 : 1)
     for (int i = static_cast<int>(threadIdx.x); i < kLines * kAcross; i += kThreads) {
       const int line = i / kAcross, element = i % kAcross * kEach;

@@ -1,4 +1,4 @@
-// Linked beside the CUDA kernels; kernels/no_device.cpp is linked where there are none.
+// Linked beside the CUDA kernels; a build without them links kernels/no_device.cpp instead.
 #include "kernels/device/placement.h"
 #include "kernels/has_kernels.h"
 

@@ -1,5 +1,5 @@
-// Which tensors' operations are the device's, and on which stream. What is linked decides: with or without the CUDA
-// kernels, CUDA tensors; in the programs that test device code on the CPU, all.
+// Which tensors' operations run as device code, and on which stream. The linked half decides: CUDA tensors, with or
+// without the CUDA kernels; in programs that test device code on the CPU, tensors of the emulated device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -10,7 +10,7 @@ namespace ghostshard::kernels::device {
 
 bool runs_on_device(const at::Tensor& x);
 
-// The stream that LibTorch's own operations on this tensor would go to now.
+// The stream that LibTorch's own operations on this tensor would use now.
 Stream current_stream(const at::Tensor& x);
 
 }  // namespace ghostshard::kernels::device

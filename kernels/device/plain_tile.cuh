@@ -1,4 +1,4 @@
-// A tile of a product by plain arithmetic: float32 rows, and float64 sums of any rows.
+// A tile of a product by plain arithmetic: for float32 rows, and for float64 sums of any rows.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,9 +16,9 @@ namespace ghostshard::kernels::device {
 template <typename Element, typename SumType>
 struct PlainTile {
   using Sum = SumType;
-  // Entries of a thread. 4 × 8 do 1.3 operations for a byte read out of shared memory (4 × 4: 1; 8 × 8: 2, but a Gram
-  // kernel's three sets of 64 sums would not fit into registers, nor would 4 × 8 in float64). Lanes share rows and
-  // columns: for 128 multiply-adds, 32 cycles, a warp reads 1280 different bytes, 10 cycles.
+  // Entries of a thread. 4 × 8 entries do 1.3 operations for each byte read from shared memory (4 × 4: 1; 8 × 8: 2, but
+  // a Gram kernel's three sets of 64 sums would not fit into registers, nor would 4 × 8 in float64). Lanes share rows
+  // and columns: for 128 multiply-adds, 32 cycles, a warp reads 1280 different bytes, 10 cycles.
   static constexpr int kDown = 4;
   static constexpr int kAcross = sizeof(Sum) == 4 ? 8 : 4;
   static constexpr int kEntries = kDown * kAcross;
@@ -26,13 +26,13 @@ struct PlainTile {
   static constexpr int kThreadsDown = kTile / kDown;
   static constexpr int kThreads = kThreadsAcross * kThreadsDown;
   static constexpr int kVector = kWidest / static_cast<int>(sizeof(Sum));  // rows, columns or depth read at a time
-  static constexpr int kBlocks = sizeof(Sum) == 4 ? 3 : 2;  // that registers must leave room for on a multiprocessor
+  static constexpr int kBlocks = sizeof(Sum) == 4 ? 3 : 2;  // for which registers must leave room on a multiprocessor
   static constexpr int kDepth = 128 / static_cast<int>(sizeof(Element));
   static_assert(kChunk % kDepth == 0 && kDown % kVector == 0 && kAcross % kVector == 0);
 
   using Storage = ProductRing<Element, kDepth, 2>;
 
-  // Neighbouring threads have neighbouring vectors of rows and columns; a thread's own vectors are far apart.
+  // Neighbouring threads have neighbouring vectors of rows and columns; one thread's vectors are far apart.
   static __device__ int row(int entry) {
     return place(static_cast<int>(threadIdx.x) / kThreadsAcross, kThreadsDown, entry / kAcross);
   }
@@ -40,7 +40,7 @@ struct PlainTile {
     return place(static_cast<int>(threadIdx.x) % kThreadsAcross, kThreadsAcross, entry % kAcross);
   }
 
-  // By all threads of the block. The storage may be used again at once.
+  // Called by all threads of the block. The storage may be used again at once.
   template <typename View>
   static __device__ void product(Storage& storage, const View& x, const View& y, int64_t depth, Sum (&sums)[kEntries]) {
     Sum part[kEntries] = {};

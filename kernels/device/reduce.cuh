@@ -1,4 +1,4 @@
-// Sums over a block whose order does not depend on how the block is scheduled.
+// Sums over a block, in an order that does not depend on how the block is scheduled.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,11 +21,11 @@ __device__ __forceinline__ double warp_sum(double x) {
   return x;
 }
 
-// By all threads of the block; thread 0 gets the sum. The scratch may be used again at once.
+// Called by all threads of the block; thread 0 gets the sum. The scratch may be used again at once.
 template <int kThreads>
 __device__ double block_sum(BlockSum<kThreads>& scratch, double x) {
   x = warp_sum(x);
-  __syncthreads();  // what was summed before has been read
+  __syncthreads();  // the last sum has been read
   if (threadIdx.x % kWarp == 0) {
     scratch.of_warp[threadIdx.x / kWarp] = x;
   }

@@ -16,7 +16,7 @@ namespace ghostshard::kernels::device {
 
 constexpr int kRowNormThreads = 256;
 
-// norms[t] = |x_t|, rounded up; one warp to a row.
+// norms[t] = |x_t|, rounded up; one warp for each row.
 template <typename Element>
 __global__ void row_norms(const Element* x, int64_t rows, int64_t columns, int64_t stride, double* norms) {
   constexpr int kRows = kRowNormThreads / kWarp;

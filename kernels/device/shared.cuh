@@ -1,4 +1,4 @@
-// A block's shared memory, as one struct that the launch gives the size of. One struct for each kernel.
+// A block's shared memory as one struct, one for each kernel; the launch gives its size.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// The one operation that is a library's: CUB's radix sort, stable and independent of how blocks are scheduled.
+// The one operation that comes from a library: CUB's radix sort, stable and independent of how blocks are scheduled.
 #include <cub/device/device_radix_sort.cuh>
 
 #include <bit>

@@ -21,13 +21,14 @@ struct TensorCoreTile {
   static constexpr int kDown = 2;             // fragments of 16 rows
   static constexpr int kAcross = 4;           // fragments of 8 columns
   static constexpr int kEntries = kDown * kAcross * 4;
-  static constexpr int kBlocks = 3;  // that registers must leave room for on a multiprocessor
+  static constexpr int kBlocks = 3;  // for which registers must leave room on a multiprocessor
   static constexpr int kDepth = 32;
   static constexpr int kFragmentDepth = 16;
   static_assert(kChunk % kDepth == 0);
 
-  // A warp's 32 × 32 entries do 16 operations for a byte read out of shared memory, which is what tensor cores of sm_80
-  // need to be kept busy. Three steps ahead, in what a block may have without being asked for more.
+  // A warp's 32 × 32 entries do 16 operations for each byte read from shared memory, enough to keep the tensor cores of
+  // sm_80 busy. Four stages copy three steps ahead and fit into the shared memory that a block has without asking for
+  // more.
   using Storage = ProductRing<Format, kDepth, 4>;
 
   static __device__ int row(int entry) {
@@ -37,10 +38,10 @@ struct TensorCoreTile {
     return 32 * (warp() % 2) + 8 * (entry / 4 % kAcross) + 2 * (lane() % 4) + entry % 2;
   }
 
-  // By all threads of the block. The storage may be used again at once.
+  // Called by all threads of the block. The storage may be used again at once.
   template <typename View>
   static __device__ void product(Storage& storage, const View& x, const View& y, int64_t depth, Sum (&sums)[kEntries]) {
-    // Eight lines are read at a time, and two of 64 bytes fill the banks once.
+    // Eight lines are read at a time, and two lines of 64 bytes fill the banks once.
     constexpr int kSwizzle = View::kDepthIsContiguous ? 2 : 1;
     float part[kDown][kAcross][4] = {};
     for (Sum& sum : sums) sum = 0;
@@ -63,7 +64,7 @@ struct TensorCoreTile {
   static __device__ int warp() { return static_cast<int>(threadIdx.x) / kWarp; }
   static __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-  // 16 of the depth, from `depth` on.
+  // Multiplies 16 steps of the depth, from `depth` on.
   template <typename OfPanel>
   static __device__ void multiply_add(const Format* x, const Format* y, int depth, float (&part)[kDown][kAcross][4]) {
     uint32_t right[kAcross / 2][4];
@@ -79,8 +80,9 @@ struct TensorCoreTile {
     }
   }
 
-  // Rows from `top` on, 16 of the depth: matrices of the upper and the lower 8 rows, then the same 8 deeper. That is
-  // what mma takes of x; of y, whose columns are these rows, two fragments: one of the even matrices, one of the odd.
+  // Loads 16 rows from `top` on, 16 steps of the depth: matrices of the upper and the lower 8 rows, then the same 8
+  // steps deeper. For x that is the fragment that mma takes. For y, whose columns are these rows, it is two fragments:
+  // one of the even matrices, one of the odd.
   template <typename OfPanel>
   static __device__ void load(uint32_t (&out)[4], const Format* panel, int top, int depth) {
     const int of_matrix = lane() % 8, lower = 8 * (lane() / 8 % 2), deeper = 8 * (lane() / 16);

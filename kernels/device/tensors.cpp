@@ -57,7 +57,8 @@ DeviceRowPair device_row_pair(const char* op, const at::Tensor& a, const at::Ten
 at::ScalarType sum_type(at::ScalarType rows) { return rows == at::kDouble ? at::kDouble : at::kFloat; }
 
 at::Tensor uploaded(const std::vector<int64_t>& values, const at::Tensor& like) {
-  // From memory that is not pinned: the values have been taken when this returns, and nobody waits for the device.
+  // The values' memory is not pinned, so they have been taken when this returns, and the host does not wait for the
+  // device.
   return at::tensor(values, at::kLong).to(like.device(), at::kLong, /*non_blocking=*/true);
 }
 

@@ -1,5 +1,5 @@
-// Which tile of which unit a block works on. Pure, and the same text on both sides, so that sizes no machine has the
-// memory for are tested on the host.
+// Which tile of which unit a block works on. Pure; host and device compile the same text, so tests on the host cover
+// sizes for which no machine has the memory.
 #pragma once
 
 #include <cmath>
@@ -44,7 +44,7 @@ GHOSTSHARD_HOST_DEVICE TileIndex rectangle_index(int64_t index, int64_t columns)
   return {index / across, index % across};
 }
 
-// The unit whose tiles include this one; units without tiles are passed over.
+// The unit that this tile belongs to; units without tiles are skipped.
 GHOSTSHARD_HOST_DEVICE int64_t unit_of_tile(const UnitTiles& tiles, int64_t units, int64_t tile) {
   int64_t low = 0, high = units;  // first[low] <= tile < first[high]
   while (high - low > 1) {

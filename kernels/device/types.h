@@ -1,5 +1,5 @@
-// What crosses the line between the operations (LibTorch, no CUDA) and the device code (CUDA, no LibTorch): pointers,
-// extents and a stream. All pointers are to device memory; nobody owns anything here.
+// The types that pass between the operations (LibTorch, no CUDA) and the device code (CUDA, no LibTorch): pointers,
+// extents and a stream. All pointers are to device memory, and none of them owns it.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@ struct CUstream_st;
 
 namespace ghostshard::kernels::device {
 
-// What CUDA's headers call cudaStream_t.
+// CUDA's headers call this type cudaStream_t.
 using Stream = CUstream_st*;
 
 enum class ElementType { kFloat32, kFloat64, kBFloat16, kFloat16 };
 
-// Rows of contiguous elements, this far apart: by the columns, but for 16-bit elements, whose rows may be longer than
-// what there is of them.
+// Rows of contiguous elements, `stride` elements apart. The stride is the number of columns; for 16-bit elements it may
+// be larger.
 struct Matrix {
   const void* data;
   int64_t rows;
@@ -29,7 +29,8 @@ struct Units {
   int64_t count;
 };
 
-// The tiles that a kernel works on, unit after unit: first[u] up to first[u+1] are unit u's; first [count+1].
+// The tiles that a kernel works on, unit after unit: tiles first[u] up to first[u+1] (exclusive) are unit u's; first
+// has one entry more than there are units, and count is the number of tiles.
 struct UnitTiles {
   const int64_t* first;
   int64_t count;

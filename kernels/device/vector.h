@@ -15,7 +15,7 @@ struct alignas(sizeof(T) * kCount) Vector {
   T value[kCount];
 };
 
-// Of kCount elements from here on, whose address is a multiple of their size.
+// The kCount elements from `first` on; their address must be a multiple of their size.
 template <int kCount, typename T>
 GHOSTSHARD_HOST_DEVICE const Vector<T, kCount>& vector_at(const T* first) {
   return *reinterpret_cast<const Vector<T, kCount>*>(first);
@@ -30,7 +30,7 @@ GHOSTSHARD_HOST_DEVICE bool is_aligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % kBytes == 0;
 }
 
-// Whether every line begins at a multiple of this many bytes, where lines follow each other `stride` elements apart.
+// Whether every line begins at a multiple of this many bytes, if lines are `stride` elements apart.
 template <int kBytes, typename T>
 GHOSTSHARD_HOST_DEVICE bool lines_are_aligned(const T* first, int64_t stride) {
   return is_aligned<kBytes>(first) && stride % (kBytes / static_cast<int>(sizeof(T))) == 0;

@@ -1,8 +1,8 @@
-// The device's half of embedding_norm.h: pointers in, launches out. Internal; as in linear_norm_device.h.
+// The device's half of embedding_norm.h: pointers in, launches out. Rules as in kernels/linear_norm/device.h.
 //
-// Rows are sorted by what their sums are kept apart by, in their order where that is equal; the rows of one sum then
-// stand together, and one block adds them up in that order. What has an id out of range comes last: it is added to
-// nothing, and its unit's norm is infinite.
+// Rows are sorted by a key, one for each sum; rows of equal keys keep their order. The rows of one sum then stand
+// together, and one block adds them in that order. Rows whose id is out of range come last: they are added to nothing,
+// and their units' norms are infinite.
 #pragma once
 
 #include "kernels/device/types.h"
@@ -16,7 +16,7 @@ struct Lookup {
   int64_t table_rows;
 };
 
-// Workspace: keys and rows as they come and sorted, [N] each, and what the sort itself asks for.
+// Workspace: keys and row numbers, unsorted and sorted, [N] each, and the scratch that the sort itself asks for.
 struct LookupOrder {
   int64_t* keys;
   int64_t* rows;
@@ -46,8 +46,8 @@ void add_lookup_norms(const Lookup& lookup, const LookupOrder& order, const Look
 // float64 rows. A unit whose factor is 0 is not read.
 void add_scaled_lookups(const Lookup& lookup, const LookupOrder& order, const float* factors, void* out, Stream stream);
 
-// held[u][ids[s]] += e_s for every row s of every unit u, in row order; held [U,V,d] of the type of `out` above.
-// parts.value and value_error become those of what is then there. partials: workspace [U, held_chunks()].
+// held[u][ids[s]] += e_s for every row s of every unit u, in row order; held [U,V,d] has the type of `out` above. Sets
+// parts.value and value_error to those of the values then in held. partials: workspace [U, held_chunks()].
 void add_lookups_to_held(const Lookup& lookup, const LookupOrder& order, void* held, double* partials,
                          const Parts& parts, Stream stream);
 int64_t held_chunks(int64_t elements_of_a_unit);

@@ -1,4 +1,4 @@
-// Table lookups on the device, after their rows are sorted: a run is the rows of one key, and the block of its first
+// Table lookups on the device, after their rows are sorted. A run is the rows of one key; the block of the run's first
 // position adds it up. Never one-hot, and no atomic additions.
 #pragma once
 
@@ -18,19 +18,20 @@ namespace ghostshard::kernels::device {
 
 constexpr int kLookupThreads = 128;
 
-// Rows are to units what tiles are.
+// Rows belong to units as tiles do.
 __device__ __forceinline__ int64_t unit_of_row(const Units& units, int64_t row) {
   return unit_of_tile({.first = units.offsets, .count = 0}, units.count, row);
 }
 
-// What rows are sorted by: a place of the table, or one of each unit's. A unit has one place more than the table, the
-// last: there is what has an id out of range, which is added to nothing and makes its unit's norm infinite.
+// The keys that rows are sorted by: places of the table, or of one table for each unit. There is one place more than
+// the table has rows, the last: it is for rows whose id is out of range, which are added to nothing and make their
+// unit's norm infinite.
 struct Places {
   int64_t table_rows;
   GHOSTSHARD_HOST_DEVICE int64_t of_unit() const { return table_rows + 1; }
   GHOSTSHARD_HOST_DEVICE int64_t of_id(int64_t id) const { return id >= 0 && id < table_rows ? id : table_rows; }
   GHOSTSHARD_HOST_DEVICE bool in_table(int64_t key) const { return key % of_unit() != table_rows; }
-  // Among the table rows of all units.
+  // The row among the table rows of all units.
   GHOSTSHARD_HOST_DEVICE int64_t row(int64_t key) const { return key / of_unit() * table_rows + key % of_unit(); }
 };
 
@@ -59,8 +60,8 @@ struct RunSquares {
   Places places;
   const int64_t* keys;  // sorted
   const int64_t* rows;
-  double* squares;   // [N] of the run that begins here, infinite without a place in the table; 0 elsewhere
-  int64_t* lengths;  // [N] likewise
+  double* squares;   // [N]: of the run that begins here, infinite if it has no place in the table; 0 if none begins
+  int64_t* lengths;  // [N]: of the run that begins here; 0 if none begins
 };
 
 template <typename Element>
@@ -95,7 +96,7 @@ struct LookupFinish {
   Parts parts;
 };
 
-// One block to a unit. Sorting by unit first has left its positions where its rows are.
+// One block for each unit. Rows are sorted by unit first, so a unit's sorted positions are those of its rows.
 inline __global__ void lookup_finish(LookupFinish p) {
   auto& scratch = block_shared<BlockSum<kLookupThreads>>();
   for (int64_t unit = blockIdx.x; unit < p.units.count; unit += gridDim.x) {
@@ -120,7 +121,7 @@ inline __global__ void lookup_finish(LookupFinish p) {
     p.parts.value_error[unit] +=
         sum_error * (2 * sqrt(value) + 3 * sum_error) + gamma_of(p.columns + end - begin + 8, 0x1p-53) * value;
     p.parts.mass[unit] += mass;
-    // One rounding for c·e, one for every addition to the same table row.
+    // One rounding for c·e, one for each addition to the same table row.
     p.parts.sum_error[unit] = fmax(p.parts.sum_error[unit], gamma_of(longest + 2, p.roundoff));
   }
 }
@@ -156,7 +157,7 @@ __global__ void scaled_runs(ScaledRuns<Element, Sum> p) {
   }
 }
 
-// Elements of a unit whose squares one block adds up.
+// One block adds up the squares of this many elements of a unit.
 constexpr int64_t kHeldChunk = int64_t{1} << 14;
 
 // partials [units, chunks]
@@ -189,14 +190,14 @@ struct HeldFinish {
   Parts parts;
 };
 
-// One thread to a unit; chunks in their order.
+// One thread for each unit, which adds the chunks in their order.
 inline __global__ void held_finish(HeldFinish p) {
   const int64_t chunks = ceil_div(p.elements, kHeldChunk);
   for (int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; unit < p.units.count;
        unit += static_cast<int64_t>(gridDim.x) * blockDim.x) {
     double squares = 0;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) squares += p.partials[unit * chunks + chunk];
-    // Of a unit's positions the last has the id that is out of range, if any.
+    // If an id of the unit is out of range, the last of its positions has one.
     const int64_t begin = p.units.offsets[unit], end = p.units.offsets[unit + 1];
     if (end > begin && !p.places.in_table(p.keys[end - 1])) squares = HUGE_VAL;
     p.parts.value[unit] = squares;

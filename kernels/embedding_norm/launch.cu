@@ -1,4 +1,4 @@
-// Table lookups: host side of the kernels in embedding_norm_kernels.cuh.
+// Table lookups: the launches of the kernels in kernels.cuh.
 #include "kernels/embedding_norm/kernels.cuh"
 
 #include <type_traits>
@@ -10,7 +10,7 @@
 namespace ghostshard::kernels::device {
 namespace {
 
-// Sorted by unit and id, or by id alone.
+// Sorts by unit and id, or by id alone.
 void sort_lookup(const Lookup& lookup, const LookupOrder& order, bool by_unit, Stream stream) {
   launch("lookup_keys", lookup_keys, {.work = blocks_of(lookup.e.rows, kLookupThreads), .threads = kLookupThreads},
          stream,

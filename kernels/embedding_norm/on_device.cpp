@@ -2,8 +2,8 @@
 #include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/device/tensors.h"
+#include "kernels/embedding_norm/workspace.h"
 #include "kernels/host/checks.h"
-#include "kernels/linear_norm/workspace.h"
 
 namespace ghostshard::kernels::on_device {
 
@@ -36,9 +36,7 @@ void embedding_into_held(const at::Tensor& ids, const at::Tensor& e, const Segme
                          const NormParts& parts) {
   constexpr const char* op = "embedding_into_held";
   const c10::OptionalDeviceGuard guard(e.defined() ? std::make_optional(e.device()) : std::nullopt);
-  require_dense(op, "held", held, e.device());
-  require(held.dim() == 3 && held.size(0) == segments.units(), op, ": held must be [", segments.units(),
-          ", table rows, columns]; got ", held.sizes());
+  require_held_table(op, held, segments, e.device());
   const CheckedLookup rows(op, ids, e, segments, held.size(1));
   require(held.size(2) == e.size(1) && held.scalar_type() == sum_type(e.scalar_type()), op, ": held must have e's ",
           e.size(1), " columns and be of ", sum_type(e.scalar_type()), "; got ", held.sizes(), " of ",

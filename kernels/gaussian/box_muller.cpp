@@ -1,4 +1,4 @@
-// The arithmetic is box_muller_pair.h's; this file is compiled without contraction.
+// The arithmetic is in box_muller_pair.h; this file is compiled without contraction (kernels/CMakeLists.txt).
 #include "kernels/gaussian/box_muller.h"
 
 #include "kernels/gaussian/box_muller_pair.h"

@@ -1,4 +1,4 @@
-// Keystream to standard normals, the arithmetic half of gaussian.h. Internal.
+// Keystream to standard normals, the arithmetic half of gaussian.h.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Box–Muller in float32 whose bits are the same on every machine: additions, multiplications, square roots and
-// conversions only, each correctly rounded by IEEE 754, none fused. The same text on host and device; whatever includes
-// it must be compiled without contraction (-ffp-contract=off, -fmad=false). Internal.
+// conversions only, each correctly rounded by IEEE 754, none fused. Host and device compile the same text; every file
+// that includes it must be compiled without contraction (-ffp-contract=off, -fmad=false).
 #pragma once
 
 #include <cmath>
@@ -26,8 +26,8 @@ GHOSTSHARD_HOST_DEVICE float log1p_reduced(float f) {
   return f + (p * f * f2 - 0.5f * f2);
 }
 
-// −ln of the uniform number (bits + 1/2)·2^-64, with relative precision at both ends. From the upper half its
-// complement is used, as ln(1 − v): a number close to 1 is known by its distance from 1.
+// −ln of the uniform number (bits + 1/2)·2^-64, with relative precision at both ends. In the upper half the complement
+// v is used, as ln(1 − v): a number close to 1 is represented by its distance from 1.
 GHOSTSHARD_HOST_DEVICE float negative_log_uniform(uint32_t high, uint32_t low) {
   const uint32_t upper = 0u - (high >> 31);                // all ones in the upper half
   const auto v_high = static_cast<int32_t>(high ^ upper);  // below 2^31: a signed conversion does
@@ -40,7 +40,7 @@ GHOSTSHARD_HOST_DEVICE float negative_log_uniform(uint32_t high, uint32_t low) {
   const int32_t exponent = (bits - kSqrtHalf) >> 23;
   const float mantissa = __builtin_bit_cast(float, bits - static_cast<int32_t>(static_cast<uint32_t>(exponent) << 23));
 
-  // Upper half: 1 − v, or twice that where 1 − v is below sqrt(1/2); both differences from 1 are exact.
+  // Upper half: 1 − v, or twice that if 1 − v is below sqrt(1/2); both differences from 1 are exact.
   constexpr float kOneLessSqrtHalf = 0.29289323f;
   const bool doubled = v > kOneLessSqrtHalf;
   const float upper_f = doubled ? 1.0f - (v + v) : -v;

@@ -1,5 +1,5 @@
-// One block of the ChaCha20 keystream (RFC 8439 section 2.3) in 32-bit words: the device's way to the bytes that the
-// host has from OpenSSL. The same text on both sides.
+// One block of the ChaCha20 keystream (RFC 8439 section 2.3) in 32-bit words: on a device, the bytes that OpenSSL gives
+// on the host. Host and device compile the same text.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ GHOSTSHARD_HOST_DEVICE void quarter_round(uint32_t& a, uint32_t& b, uint32_t& c,
   b = rotate_left(b ^ c, 7);
 }
 
-// Block `block` of a stream, as kernels/gaussian.h lays streams out: the counter is the low half of the block's number,
-// the nonce the stream followed by the high half as 64 bits.
+// Block `block` of a stream, in the layout of kernels/gaussian.h: the counter is the low half of the block's number,
+// the nonce is the stream followed by the high half as 64 bits.
 GHOSTSHARD_HOST_DEVICE void chacha20_block(const ChaChaKeyWords& key, uint32_t stream, uint64_t block,
                                            uint32_t (&out)[16]) {
   const uint32_t start[16] = {0x61707865u,

@@ -1,4 +1,4 @@
-// The device's half of gaussian.h: pointers in, launches out. Internal; as in linear_norm_device.h.
+// The device's half of gaussian.h: pointers in, launches out. Rules as in kernels/linear_norm/device.h.
 #pragma once
 
 #include "kernels/device/types.h"
@@ -6,7 +6,7 @@
 
 namespace ghostshard::kernels::device {
 
-// out[i] += scale·z(key, parameter, first + i) for i < count, to the bit what the host adds. first + count ≤ 2^64.
+// out[i] += scale·z(key, parameter, first + i) for i < count, with the same bits as on the host. first + count ≤ 2^64.
 void add_gaussian(const ChaChaKeyWords& key, uint32_t parameter, uint64_t first, float scale, float* out,
                   uint64_t count, Stream stream);
 

@@ -1,5 +1,5 @@
 // Noise on the device: keystream, normals and addition in one pass over the buffer. Compiled without contraction, so
-// that it gives the host's bits.
+// the bits are the host's.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,7 +24,7 @@ struct GaussianRange {
   uint64_t count;
 };
 
-// Of a whole block, at a multiple of 16 bytes.
+// For a whole block whose elements begin at a multiple of 16 bytes.
 __device__ __forceinline__ void add_vectors(float* out, float scale, const float (&normals)[kBlockElements]) {
   constexpr int kWide = kWidest / static_cast<int>(sizeof(float));
   for (int first = 0; first < static_cast<int>(kBlockElements); first += kWide) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ void add_vectors(float* out, float scale, const float
   }
 }
 
-// One thread to a block of keystream: 64 bytes in registers, eight elements.
+// One thread computes one block of keystream: 64 bytes in registers, eight elements.
 inline __global__ void __launch_bounds__(kGaussianThreads) gaussian(GaussianRange p) {
   const uint64_t first_block = p.first / kBlockElements;
   const uint64_t blocks = (p.first + (p.count - 1)) / kBlockElements - first_block + 1;
@@ -49,7 +49,8 @@ inline __global__ void __launch_bounds__(kGaussianThreads) gaussian(GaussianRang
       normals[2 * pair] = z.cosine;
       normals[2 * pair + 1] = z.sine;
     }
-    // Of out[0]; below 0, that is, beyond count, for elements of the first block that were not asked for.
+    // The block's first element, counted from out[0]. It wraps below 0, and is then beyond count, if the first block
+    // begins with elements that were not asked for.
     const uint64_t at = (first_block + i) * kBlockElements - p.first;
     if (at < p.count && p.count - at >= kBlockElements && is_aligned<kWidest>(p.out + at)) {
       add_vectors(p.out + at, p.scale, normals);

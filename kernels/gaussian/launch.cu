@@ -1,4 +1,4 @@
-// Noise: host side of the kernel in gaussian_kernels.cuh.
+// Noise: the launch of the kernel in kernels.cuh.
 #include "kernels/gaussian/kernels.cuh"
 
 #include "kernels/device/launch.cuh"

@@ -1,4 +1,4 @@
-// Checks shared by the operations of this folder. Internal: callers see only the std::invalid_argument.
+// Checks that the operations share. Each throws std::invalid_argument with the rule and the value.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@
 
 namespace ghostshard::kernels {
 
-// Throws std::invalid_argument with the text's parts joined. The text is only built on failure.
+// Throws std::invalid_argument with the text's parts joined. The text is built only on failure.
 template <typename... Text>
 void require(bool holds, const Text&... text) {
   if (!holds) {
@@ -23,6 +23,13 @@ inline void require_dense(const char* op, const char* name, const at::Tensor& x,
   require(x.defined(), op, ": ", name, " must be a tensor; got an undefined one");
   require(x.device() == device && x.is_contiguous(), op, ": ", name, " must be contiguous and on ", device,
           "; got strides ", x.strides(), " on ", x.device());
+}
+// A contiguous tensor of exactly this shape and dtype on `device`.
+inline void require_shape(const char* op, const char* name, const at::Tensor& x, at::IntArrayRef shape,
+                          at::ScalarType type, at::Device device = at::kCPU) {
+  require_dense(op, name, x, device);
+  require(x.sizes() == shape && x.scalar_type() == type, op, ": ", name, " must be ", shape, " of ", type, "; got ",
+          x.sizes(), " of ", x.scalar_type());
 }
 inline void require_dense_cpu(const char* op, const char* name, const at::Tensor& x) {
   require_dense(op, name, x, at::kCPU);
@@ -59,6 +66,30 @@ inline void require_factors(const char* op, const at::Tensor& factors, int64_t u
           factors.sizes());
 }
 
+// The arguments of scaled_sum_held.
+inline void require_held_sum(const char* op, const at::Tensor& held, const at::Tensor& factors, const at::Tensor& out,
+                             at::Device device) {
+  require_dense(op, "held", held, device);
+  require_dense(op, "out", out, device);
+  require(held.dim() >= 1 && held.sizes().slice(1) == out.sizes() && held.scalar_type() == out.scalar_type(), op,
+          ": held must be [units, shape of out] and of its dtype; got ", held.sizes(), " ", held.scalar_type(),
+          " for out ", out.sizes(), " ", out.scalar_type());
+  require(out.scalar_type() == at::kFloat || out.scalar_type() == at::kDouble, op,
+          ": out must be float32 (or float64 in tests); got ", out.scalar_type());
+  require_factors(op, factors, held.size(0), device);
+}
+
+// The embedding's e and the head's h, two uses of one table by the same units.
+inline void require_one_table(const char* op, const at::Tensor& e, const Segments& embedding_segments,
+                              const at::Tensor& h, const Segments& head_segments) {
+  require(e.dim() == 2 && e.size(1) == h.size(1) && e.scalar_type() == h.scalar_type(), op,
+          ": e and h must have the columns of one table and one dtype; got ", e.sizes(), " ", e.scalar_type(), " and ",
+          h.sizes(), " ", h.scalar_type());
+  require(embedding_segments.units() == head_segments.units(), op,
+          ": embedding and head must have the same units; got ", embedding_segments.units(), " and ",
+          head_segments.units());
+}
+
 inline void require_parts(const NormParts& parts, int64_t units, at::Device device = at::kCPU) {
   for (const at::Tensor* part : {&parts.value, &parts.value_error, &parts.mass, &parts.sum_error}) {
     require_dense("NormParts", "every part", *part, device);
@@ -66,6 +97,13 @@ inline void require_parts(const NormParts& parts, int64_t units, at::Device devi
             "NormParts: every part must be float64 of one per unit, ", units, "; got ", part->scalar_type(),
             " of shape ", part->sizes());
   }
+}
+
+// Held gradients [U, table rows, columns].
+inline void require_held_table(const char* op, const at::Tensor& held, const Segments& segments, at::Device device) {
+  require_dense(op, "held", held, device);
+  require(held.dim() == 3 && held.size(0) == segments.units(), op, ": held must be [", segments.units(),
+          ", table rows, columns]; got ", held.sizes());
 }
 
 // Ids int64 [N].
@@ -76,7 +114,7 @@ inline void require_id_rows(const char* op, const at::Tensor& ids, const Segment
           ids.sizes());
 }
 
-// And every one in [0, table_rows).
+// The same, and every id is in [0, table_rows).
 inline void require_ids(const char* op, const at::Tensor& ids, const Segments& segments, int64_t table_rows) {
   require_id_rows(op, ids, segments, at::kCPU);
   const int64_t* id = ids.const_data_ptr<int64_t>();

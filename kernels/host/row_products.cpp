@@ -35,7 +35,8 @@ struct MaskOf<Float16> {
   using Type = int __attribute__((vector_size(64)));
 };
 
-// Lanes of u followed by those of v, by number. Clang has no such builtin for numbers that it must fold first.
+// Picks lanes by number from those of u followed by those of v. Clang has no such builtin for numbers that it must fold
+// first.
 template <typename Vector, typename Mask>
 [[gnu::always_inline]] inline Vector pick(const Vector& u, const Vector& v, const Mask& numbers) {
 #if defined(__clang__)
@@ -61,7 +62,7 @@ template <int kHalf, typename Vector>
   u = pick(u, v, low) + pick(u, v, high);
 }
 
-// kCount vectors, one for each entry, into kCount/lanes vectors of entries in order; log2(lanes) roundings.
+// Turns kCount vectors, one for each entry, into kCount/lanes vectors of entries in order; log2(lanes) roundings.
 template <int kHalf, int kCount, typename Vector>
 [[gnu::always_inline]] inline void sum_lanes(Vector* acc) {
   if constexpr (kHalf >= 1) {
@@ -74,7 +75,7 @@ template <int kHalf, int kCount, typename Vector>
   }
 }
 
-// kX rows times kY rows over `columns`, into sums[kX·kY]. Inlined into one function per processor level.
+// Writes kX rows times kY rows over `columns` to sums[kX·kY]. Inlined into one function for each processor level.
 template <typename Vector, int kX, int kY>
 [[gnu::always_inline]] inline void tile(const float* const* x, const float* const* y, int64_t columns, float* sums) {
   constexpr int64_t lanes = kLanesOf<Vector>;
@@ -143,7 +144,7 @@ template <typename Vector, int kX, int kY>
   }
 }
 
-// Tiles as large as the registers of the level hold.
+// The tiles are as large as the level's registers allow.
 #ifdef GHOSTSHARD_LEVELS
 __attribute__((target("arch=x86-64-v4"))) void level_4(const Call& call) { all_tiles<Float16, 4, 4>(call); }
 __attribute__((target("arch=x86-64-v3"))) void level_3(const Call& call) { all_tiles<Float8, 4, 2>(call); }

@@ -1,4 +1,4 @@
-// Inner products of rows, the arithmetic of a Gram norm. Internal.
+// Inner products of rows, the arithmetic of a Gram norm.
 //
 // A library's matrix product would form both triangles of a symmetric matrix and sum each entry in one long chain.
 // Here each entry is summed in kLanes independent chains that are then added pairwise: the error bound is that of
@@ -13,8 +13,8 @@ namespace ghostshard::kernels {
 // gamma_float32(row_product_terms(columns))·|x_s|·|y_t|, underflow apart. Depends on the processor.
 int64_t row_product_terms(int64_t columns);
 
-// out[s·out_stride + t] = x_s·y_t for s < x_rows, t < y_rows, where t ≤ s + diagonal; entries right of that may be
-// written or left as they are. x and y have `columns` contiguous values a row, rows `stride` apart.
+// out[s·out_stride + t] = x_s·y_t for s < x_rows, t < y_rows, if t ≤ s + diagonal; entries right of that may be written
+// or left as they are. Each row of x and y has `columns` contiguous values; rows are `stride` values apart.
 void row_products(const float* x, int64_t x_rows, const float* y, int64_t y_rows, int64_t columns, int64_t stride,
                   int64_t diagonal, float* out, int64_t out_stride);
 

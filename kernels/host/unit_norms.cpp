@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kTileRows = 128;
 constexpr int64_t kTileColumns = 512;
 
-// Columns at a time in float64: bounds the copies only.
+// Columns copied to float64 at a time; only bounds the copies.
 constexpr int64_t kFloat64Columns = 4096;
 
 template <typename Scalar>
@@ -118,15 +118,15 @@ BoundedSum gram_product_sum_in(const UnitRows& a, const UnitRows& g) {
   const double a_error = a_products.relative_error(), g_error = g_products.relative_error();
   RowProductSums total;
   for (int64_t top = 0; top < rows; top += kTileRows) {
-    // Relative to the norm the error grows about as the rows do. Where the first rows say that float32 will not be
-    // certain enough, the rest is not worth computing; a wrong guess costs time only.
+    // Relative to the norm, the error grows about as the number of rows. If the first rows show that float32 will not
+    // be certain enough, the rest is not computed; a wrong guess only costs time.
     const double growth = static_cast<double>(rows) / static_cast<double>(kTileRows);
     if (std::is_same_v<Scalar, float> && top == kTileRows &&
-        (g_error * total.x_weighted + a_error * total.y_weighted) * growth > 2 * kRecomputeRatio * total.product) {
+        (g_error * total.x_weighted + a_error * total.y_weighted) * growth > 2 * kCertainRatio * total.product) {
       return {.value = total.product, .error = std::numeric_limits<double>::infinity()};
     }
     const Range tile_rows{top, std::min(top + kTileRows, rows)};
-    // Both Grams are symmetric: what lies left of the diagonal counts twice, what lies right of it not at all.
+    // Both Grams are symmetric: entries left of the diagonal count twice, entries right of it not at all.
     for (int64_t left = 0; left < tile_rows.end; left += kTileColumns) {
       const Range columns{left, std::min(left + kTileColumns, tile_rows.end)};
       const int64_t diagonal = top - left;
@@ -139,7 +139,7 @@ BoundedSum gram_product_sum_in(const UnitRows& a, const UnitRows& g) {
         const Scalar* g_row = g_tile + s * width;
         const int64_t twice = std::clamp<int64_t>(s + diagonal, 0, width);
         const int64_t once = std::clamp<int64_t>(width - twice, 0, 1);  // the diagonal's own entry
-        // An entry of a's Gram errs in proportion to a's norms, and enters times g's Gram; and the other way round.
+        // An entry of a's Gram errs in proportion to a's norms and is multiplied by g's entry; and the other way round.
         add_row_products(a_row, g_row, g_norms.data() + left, a_norms.data() + left, twice, 2.0, row);
         add_row_products(a_row + twice, g_row + twice, g_norms.data() + left + twice, a_norms.data() + left + twice,
                          once, 1.0, row);
@@ -183,7 +183,7 @@ BoundedSum gathered_product_sum_in(const at::Tensor& ids, const UnitRows& e, con
     for (int64_t left = 0; left < h_rows; left += kTileColumns) {
       const Range columns{left, std::min(left + kTileColumns, h_rows)};
       const int64_t width = columns.length();
-      // Row by row of b, which is the long way between two neighbours.
+      // Row by row of b, because its rows are far apart in memory.
       for (int64_t t = 0; t < width; ++t) {
         const Value* row = logits + (left + t) * table_rows;
         for (int64_t s = 0; s < tile_rows.length(); ++s) {

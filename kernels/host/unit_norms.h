@@ -1,5 +1,4 @@
-// The norm of one unit, by one way, in one arithmetic. Internal: what gram_norm, embedding_norm and the tied pair
-// share.
+// The norm of one unit, by one way, in one arithmetic: shared by gram_norm, embedding_norm and the tied pair.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,16 +7,15 @@
 #include <span>
 #include <vector>
 
+#include "kernels/norm_parts/bound.h"
+
 namespace ghostshard::kernels {
 
 struct BoundedSum {
   double value = 0;
   double error = 0;  // bound on |value − exact|
 };
-
-// A unit is recomputed in float64 where the error exceeds this part of the value. Not-a-number counts as exceeding.
-constexpr double kRecomputeRatio = 1e-3;
-inline bool certain_enough(const BoundedSum& sum) { return sum.error <= kRecomputeRatio * sum.value; }
+inline bool certain_enough(const BoundedSum& sum) { return certain_enough(sum.value, sum.error); }
 
 // Euclidean norms of the rows of x [N,d], rounded up.
 std::vector<double> row_norms_rounded_up(const at::Tensor& x);

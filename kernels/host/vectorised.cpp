@@ -6,8 +6,8 @@
 namespace ghostshard::kernels {
 namespace {
 
-// Sums need the order of their additions spelt out to be vectorised: vector types of 64 bytes, which the compiler
-// splits where registers are narrower.
+// The compiler vectorises a sum only if the order of its additions is spelt out: by vector types of 64 bytes, which it
+// splits if registers are narrower.
 using Float8 = float __attribute__((vector_size(32)));
 using Float16 = float __attribute__((vector_size(64)));
 using Int16 = int32_t __attribute__((vector_size(64)));

@@ -1,12 +1,12 @@
-// The inner loops of this folder that the compiler vectorises, built for several x86-64 levels and chosen at load.
+// The inner loops that the compiler vectorises, built for several x86-64 levels; the loader chooses one.
 //
-// Internal. Sums are formed in float64 from float32 values (the product of two float32 is exact there), so that what
-// they add to an error bound is gamma_float64 of their length and not worth a thought.
+// Sums are formed in float64 from float32 values (the product of two float32 is exact there), so they add only
+// gamma_float64 of their length to an error bound.
 #pragma once
 
 #include <cstdint>
 
-// One copy of the function per level; the loader picks. Sanitizers do not get along with the resolvers.
+// One copy of the function for each level; the loader picks one. Sanitizers do not work with such functions' resolvers.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(GHOSTSHARD_SANITIZED)
 #define GHOSTSHARD_VECTORISED __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #else
@@ -27,11 +27,11 @@ void add_product_to(double* out, const double* x, const double* y, int64_t n);
 // out[j] += c·x[j] in the dtype of out.
 void add_scaled_to(float* out, float c, const float* x, int64_t n);
 void add_scaled_to(double* out, double c, const double* x, int64_t n);
-// The same for four rows at once, added in their order: a quarter of the traffic of out.
+// The same for four rows at once, added in their order: out is read and written a quarter as often.
 void add_four_scaled_to(float* out, const float c[4], const float* const x[4], int64_t n);
 void add_four_scaled_to(double* out, const double c[4], const double* const x[4], int64_t n);
 
-// What one row of a pair of Gram tiles x, y adds: the sum of products, and the two sums that bound its error.
+// The sums that one row of a pair of Gram tiles x, y adds: the sum of products, and the two sums that bound its error.
 struct RowProductSums {
   double product = 0;     // sum of x[t]·y[t]
   double x_weighted = 0;  // sum of |x[t]|·x_weight[t], not too small by more than float32 underflow

@@ -1,7 +1,9 @@
-// Norms of layers that are affine in a matrix, on the device. The mathematics of the bounds is that of unit_norms.cpp.
+// Norms of layers that are affine in a matrix, on the device. The mathematics of the bounds is that of
+// kernels/host/unit_norms.cpp.
 //
-// A block works on one tile at a time and writes the tile's sums to a place of their own; a second kernel adds them up
-// unit by unit. So nothing depends on the order in which blocks run, and no Gram matrix and no gradient is ever whole.
+// A block works on one tile at a time and writes the tile's sums to a place of its own; a second kernel adds them unit
+// by unit. So the results do not depend on the order in which blocks run, and no Gram matrix and no gradient is ever
+// whole in memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,6 +13,7 @@
 
 #include "kernels/device/reduce.cuh"
 #include "kernels/device/rounding.h"
+#include "kernels/device/row_pair.cuh"
 #include "kernels/device/shared.cuh"
 #include "kernels/device/tile_product.cuh"
 #include "kernels/device/tiles.h"
@@ -20,7 +23,6 @@
 namespace ghostshard::kernels::device {
 
 constexpr int kFinishThreads = 128;
-constexpr double kCertainRatio = 1e-3;  // kRecomputeRatio of unit_norms.h
 
 template <typename Tile>
 struct TileShared {
@@ -28,10 +30,28 @@ struct TileShared {
   BlockSum<Tile::kThreads> sum;
 };
 
+template <int kSums>
+struct TileSums {
+  double sum[kSums];
+};
+
+// The totals of the kSums sums that a kernel wrote for each of the tiles from `begin` to `end` (exclusive). Called by
+// all threads of the block; thread 0 gets the totals.
+template <int kSums>
+__device__ TileSums<kSums> sums_of_tiles(BlockSum<kFinishThreads>& scratch, const double* partials, int64_t begin,
+                                         int64_t end) {
+  TileSums<kSums> total = {};
+  for (int64_t tile = begin + threadIdx.x; tile < end; tile += kFinishThreads) {
+    for (int i = 0; i < kSums; ++i) total.sum[i] += partials[kSums * tile + i];
+  }
+  for (double& sum : total.sum) sum = block_sum(scratch, sum);
+  return total;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Rows and units
 
-// unit_sums [3,U] and which units have a norm to be found; one block to a unit.
+// Finds unit_sums [3,U] and the units whose norm has to be found; one block for each unit.
 inline __global__ void sum_units(Units units, const double* a_norms, const double* g_norms, double* unit_sums,
                                  bool* wanted) {
   auto& scratch = block_shared<BlockSum<kFinishThreads>>();
@@ -64,7 +84,7 @@ struct UnitMasses {
   Parts parts;
 };
 
-// One thread to a unit.
+// One thread for each unit.
 inline __global__ void add_unit_masses(UnitMasses p) {
   for (int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; unit < p.units.count;
        unit += static_cast<int64_t>(gridDim.x) * blockDim.x) {
@@ -73,7 +93,8 @@ inline __global__ void add_unit_masses(UnitMasses p) {
     if (!is_finite(mass)) {
       p.parts.value[unit] += mass;
     }
-    // c·g rounds once, the product with a once for each row, and adding it to what is there already once more.
+    // c·g rounds once, the product with a once for each row, and the addition to the values already in the sum once
+    // more.
     const int64_t terms = sum_terms(p.element, p.units.offsets[unit + 1] - p.units.offsets[unit]) + 2;
     p.parts.sum_error[unit] = fmax(p.parts.sum_error[unit], gamma_of(terms, p.roundoff));
   }
@@ -84,11 +105,7 @@ inline __global__ void add_unit_masses(UnitMasses p) {
 
 template <typename Element>
 struct GramTiles {
-  const Element* a;
-  const Element* g;
-  int64_t inputs, outputs;
-  int64_t a_stride, g_stride;
-  Units units;
+  RowPair<Element> rows;
   UnitTiles tiles;
   const double* a_norms;
   const double* g_norms;
@@ -96,33 +113,36 @@ struct GramTiles {
   double* partials;  // [tiles,3]
 };
 
-// Two products' sums are kept at a time. In float64 they leave registers for one block only, whose eight warps of 16
-// independent sums each keep float64 units busy.
+// Registers hold the sums of two products at a time. In float64 that leaves room for one block only; its eight warps of
+// 16 independent sums each keep the float64 units busy.
 template <typename Tile>
 constexpr int kGramBlocks = sizeof(typename Tile::Sum) == 8 ? 1 : Tile::kBlocks;
 
-// The tile of both Gram matrices at once. Both are symmetric: what lies left of the diagonal counts twice.
+// The same tile of both Gram matrices at once. Both are symmetric: entries left of the diagonal count twice.
 template <typename Element, typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(GramTiles<Element> p) {
   using Sum = typename Tile::Sum;
   auto& shared = block_shared<TileShared<Tile>>();
   for (int64_t tile = blockIdx.x; tile < p.tiles.count; tile += gridDim.x) {
-    const int64_t unit = unit_of_tile(p.tiles, p.units.count, tile);
+    const Units& units = p.rows.units;
+    const int64_t unit = unit_of_tile(p.tiles, units.count, tile);
     if (!p.wanted[unit]) {
       continue;
     }
     const TileIndex index = triangle_index(tile - p.tiles.first[unit]);
-    const int64_t end = p.units.offsets[unit + 1];
-    const int64_t top = p.units.offsets[unit] + index.row * kTile;
-    const int64_t left = p.units.offsets[unit] + index.column * kTile;
+    const int64_t end = units.offsets[unit + 1];
+    const int64_t top = units.offsets[unit] + index.row * kTile;
+    const int64_t left = units.offsets[unit] + index.column * kTile;
     const auto rows_from = [&](const Element* x, int64_t stride, int64_t first) {
       return RowsView<Element>{x + first * stride, stride, end - first};
     };
     Sum a_sums[Tile::kEntries], g_sums[Tile::kEntries];
-    const int64_t a_stride = row_stride<Element>(p.inputs, p.a_stride);
-    const int64_t g_stride = row_stride<Element>(p.outputs, p.g_stride);
-    Tile::product(shared.tile, rows_from(p.a, a_stride, top), rows_from(p.a, a_stride, left), p.inputs, a_sums);
-    Tile::product(shared.tile, rows_from(p.g, g_stride, top), rows_from(p.g, g_stride, left), p.outputs, g_sums);
+    const int64_t a_stride = p.rows.stride_of_a(), g_stride = p.rows.stride_of_g();
+    const Element *const a_rows = p.rows.a, *const g_rows = p.rows.g;
+    Tile::product(shared.tile, rows_from(a_rows, a_stride, top), rows_from(a_rows, a_stride, left), p.rows.inputs,
+                  a_sums);
+    Tile::product(shared.tile, rows_from(g_rows, g_stride, top), rows_from(g_rows, g_stride, left), p.rows.outputs,
+                  g_sums);
 
     double product = 0, a_weighted = 0, g_weighted = 0;
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
@@ -132,7 +152,8 @@ __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(
       }
       const double times = s == t ? 1 : 2;
       const double a = a_sums[entry], g = g_sums[entry];
-      // An entry of a's Gram errs in proportion to a's norms, and enters times g's Gram; and the other way round.
+      // An entry of a's Gram matrix errs in proportion to a's norms and is multiplied by g's entry; and the other way
+      // round.
       product += times * a * g;
       a_weighted += times * fabs(a) * (p.g_norms[s] * p.g_norms[t]);
       g_weighted += times * fabs(g) * (p.a_norms[s] * p.a_norms[t]);
@@ -148,12 +169,12 @@ __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) gram_tiles(
   }
 }
 
-// What one arithmetic is off by: |computed − exact| of an entry ≤ error·|x_s|·|x_t| + underflow.
+// The errors of one arithmetic: |computed − exact| of an entry ≤ error·|x_s|·|x_t| + underflow.
 struct GramArithmetic {
   double a_error, g_error;
   double a_underflow, g_underflow;
   double tiny;      // the smallest normal number
-  bool accept_all;  // nothing better follows
+  bool accept_all;  // no better arithmetic follows
 };
 
 struct GramFinish {
@@ -166,7 +187,7 @@ struct GramFinish {
   GramArithmetic arithmetic;
 };
 
-// Adds up the tiles of each wanted unit; takes what is certain enough. One block to a unit.
+// Adds up the tiles of each wanted unit and takes the norms that are certain enough. One block for each unit.
 inline __global__ void gram_finish(GramFinish p) {
   auto& scratch = block_shared<BlockSum<kFinishThreads>>();
   for (int64_t unit = blockIdx.x; unit < p.units.count; unit += gridDim.x) {
@@ -174,11 +195,7 @@ inline __global__ void gram_finish(GramFinish p) {
     if (begin == end || !p.wanted[unit]) {
       continue;
     }
-    double sums[3] = {};
-    for (int64_t tile = begin + threadIdx.x; tile < end; tile += kFinishThreads) {
-      for (int i = 0; i < 3; ++i) sums[i] += p.partials[3 * tile + i];
-    }
-    for (double& sum : sums) sum = block_sum(scratch, sum);
+    const auto [product, a_weighted, g_weighted] = sums_of_tiles<3>(scratch, p.partials, begin, end).sum;
     if (threadIdx.x != 0) {
       continue;
     }
@@ -194,11 +211,11 @@ inline __global__ void gram_finish(GramFinish p) {
     const double sums_error =
         gamma_of(length * length + 16, 0x1p-53) * (1 + by.a_error) * (1 + by.g_error) * mass * mass;
     const double error =
-        (by.g_error * sums[1] + by.a_error * sums[2] + by.a_error * by.g_error * mass * mass + sums_error) *
+        (by.g_error * a_weighted + by.a_error * g_weighted + by.a_error * by.g_error * mass * mass + sums_error) *
             (1 + gamma_of(length * length + 32, 0x1p-53)) +
         underflow;
-    if (by.accept_all || error <= kCertainRatio * sums[0]) {
-      p.parts.value[unit] += sums[0];
+    if (by.accept_all || certain_enough(product, error)) {
+      p.parts.value[unit] += product;
       p.parts.value_error[unit] += error;
       p.wanted[unit] = false;
     }
@@ -210,11 +227,7 @@ inline __global__ void gram_finish(GramFinish p) {
 
 template <typename Element, typename Held>
 struct GradientTiles {
-  const Element* a;
-  const Element* g;
-  int64_t inputs, outputs;
-  int64_t a_stride, g_stride;
-  Units units;
+  RowPair<Element> rows;
   UnitTiles tiles;
   const bool* wanted;  // null: all
   Held* held;          // [U,p,d]; null: not kept
@@ -226,29 +239,26 @@ template <typename Element, typename Tile, typename Held>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) gradient_tiles(GradientTiles<Element, Held> p) {
   auto& shared = block_shared<TileShared<Tile>>();
   for (int64_t tile = blockIdx.x; tile < p.tiles.count; tile += gridDim.x) {
-    const int64_t unit = unit_of_tile(p.tiles, p.units.count, tile);
+    const RowPair<Element>& rows = p.rows;
+    const int64_t unit = unit_of_tile(p.tiles, rows.units.count, tile);
     if (p.wanted != nullptr && !p.wanted[unit]) {
       continue;
     }
-    const TileIndex index = rectangle_index(tile - p.tiles.first[unit], p.inputs);
+    const TileIndex index = rectangle_index(tile - p.tiles.first[unit], rows.inputs);
     const int64_t top = index.row * kTile, left = index.column * kTile;
-    const int64_t begin = p.units.offsets[unit], length = p.units.offsets[unit + 1] - begin;
-    const int64_t a_stride = row_stride<Element>(p.inputs, p.a_stride);
-    const int64_t g_stride = row_stride<Element>(p.outputs, p.g_stride);
-    const ColumnsView<Element> g{p.g + begin * g_stride + top, g_stride, p.outputs - top};
-    const ColumnsView<Element> a{p.a + begin * a_stride + left, a_stride, p.inputs - left};
+    const int64_t begin = rows.units.offsets[unit], length = rows.units.offsets[unit + 1] - begin;
     typename Tile::Sum sums[Tile::kEntries];
-    Tile::product(shared.tile, g, a, length, sums);
+    Tile::product(shared.tile, rows.columns_of_g(begin, top), rows.columns_of_a(begin, left), length, sums);
 
     double squares = 0;
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
       const int64_t i = top + Tile::row(entry), j = left + Tile::column(entry);
-      if (i >= p.outputs || j >= p.inputs) {
+      if (i >= rows.outputs || j >= rows.inputs) {
         continue;
       }
       auto value = static_cast<Held>(sums[entry]);
       if (p.held != nullptr) {
-        Held& to = p.held[(unit * p.outputs + i) * p.inputs + j];
+        Held& to = p.held[(unit * rows.outputs + i) * rows.inputs + j];
         if (p.accumulate) value = to + value;
         to = value;
       }
@@ -267,7 +277,7 @@ struct GradientFinish {
   const double* partials;
   double relative_error;  // of the squares' sum
   Parts parts;
-  // Of gradients that are not kept; null for those that are: their norm is of exactly the values that are there.
+  // For gradients that are not kept; null for those that are kept, whose norm is of exactly the values in memory.
   bool* wanted;
   const double* masses;
   ElementType element;
@@ -281,9 +291,7 @@ inline __global__ void gradient_finish(GradientFinish p) {
     if (p.wanted != nullptr && (begin == end || !p.wanted[unit])) {
       continue;
     }
-    double squares = 0;
-    for (int64_t tile = begin + threadIdx.x; tile < end; tile += kFinishThreads) squares += p.partials[tile];
-    squares = block_sum(scratch, squares);
+    const double squares = sums_of_tiles<1>(scratch, p.partials, begin, end).sum[0];
     if (threadIdx.x != 0) {
       continue;
     }
@@ -293,7 +301,7 @@ inline __global__ void gradient_finish(GradientFinish p) {
       p.parts.value_error[unit] = error;
       continue;
     }
-    // What was squared is as far from the exact gradient as the sum that will be formed later.
+    // The gradient squared here is as far from the exact one as the sum that will be formed later.
     const int64_t terms = sum_terms(p.element, p.units.offsets[unit + 1] - p.units.offsets[unit]) + 2;
     const double distance = gamma_of(terms, p.roundoff) * p.masses[unit];
     p.parts.value[unit] += squares;

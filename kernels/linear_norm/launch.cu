@@ -1,4 +1,4 @@
-// Norms of layers that are affine in a matrix: host side of the kernels in linear_norm_kernels.cuh.
+// Norms of layers that are affine in a matrix: the launches of the kernels in kernels.cuh.
 #include <cstdint>
 #include <type_traits>
 
@@ -17,13 +17,7 @@ template <typename Element, typename Tile>
 void launch_gram_tiles(const UnitRowsWork& work, const UnitTiles& tiles, double* partials, Stream stream) {
   launch("gram_tiles", gram_tiles<Element, Tile>,
          {.work = tiles.count, .threads = Tile::kThreads, .shared_bytes = sizeof(TileShared<Tile>)}, stream,
-         {.a = static_cast<const Element*>(work.a.data),
-          .g = static_cast<const Element*>(work.g.data),
-          .inputs = work.a.columns,
-          .outputs = work.g.columns,
-          .a_stride = work.a.stride,
-          .g_stride = work.g.stride,
-          .units = work.units,
+         {.rows = row_pair<Element>(work.a, work.g, work.units),
           .tiles = tiles,
           .a_norms = work.a_norms,
           .g_norms = work.g_norms,
@@ -80,13 +74,7 @@ void launch_gradient_tiles(const GradientWork& work, Held* held, bool accumulate
   using Tile = TileFor<Element>;
   launch("gradient_tiles", gradient_tiles<Element, Tile, Held>,
          {.work = work.tiles.count, .threads = Tile::kThreads, .shared_bytes = sizeof(TileShared<Tile>)}, stream,
-         {.a = static_cast<const Element*>(work.a.data),
-          .g = static_cast<const Element*>(work.g.data),
-          .inputs = work.a.columns,
-          .outputs = work.g.columns,
-          .a_stride = work.a.stride,
-          .g_stride = work.g.stride,
-          .units = work.units,
+         {.rows = row_pair<Element>(work.a, work.g, work.units),
           .tiles = work.tiles,
           .wanted = wanted,
           .held = held,
@@ -94,7 +82,7 @@ void launch_gradient_tiles(const GradientWork& work, Held* held, bool accumulate
           .partials = work.partials});
 }
 
-// rows: null where the gradients are kept.
+// rows: null if the gradients are kept.
 void launch_gradient_finish(const GradientWork& work, const UnitRowsWork* rows, const Parts& parts, Stream stream) {
   launch("gradient_finish", gradient_finish,
          {.work = work.units.count, .threads = kFinishThreads, .shared_bytes = sizeof(BlockSum<kFinishThreads>)},

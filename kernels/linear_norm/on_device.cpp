@@ -6,7 +6,6 @@
 #include "kernels/linear_norm/device.h"
 #include "kernels/linear_norm/tile_plan.h"
 #include "kernels/linear_norm/workspace.h"
-#include "kernels/norm_parts/device.h"
 
 namespace ghostshard::kernels::on_device {
 namespace {
@@ -25,9 +24,9 @@ device::GradientWork gradient_work(const DeviceRowPair& rows, const device::Unit
           .partials = tiles.partials.mutable_data_ptr<double>()};
 }
 
-// first: the Gram tiles of units whose Gram matrices are tried in the rows' own arithmetic. last: how the norms of all
-// others are found, and of those that were not certain enough. Which ones these are is known to the device alone:
-// blocks of the others end at once.
+// first: the tiles of the units whose Gram matrices are tried in the rows' own arithmetic. last: the tiles by which the
+// norms of all other units are found, and those of units that were not certain enough. Only the device knows which
+// units those are: blocks of the others end at once.
 void add_row_norms(const DeviceRowPair& rows, const at::Tensor& like, const Segments& segments,
                    const std::vector<int64_t>& first, const PassingTiles& last, const NormParts& parts) {
   const RowsWorkspace space(rows, like, segments);
@@ -48,7 +47,8 @@ void add_row_norms(const DeviceRowPair& rows, const at::Tensor& like, const Segm
   by_gram(last.gram, &device::add_gram_norms_float64);
 }
 
-// Where the rows' own arithmetic is not certain enough: Gram matrices in float64, or the gradient where it is sooner.
+// For units that the rows' own arithmetic leaves uncertain: Gram matrices in float64, or the gradient if that is
+// sooner.
 PassingTiles last_of(const at::Tensor& a, const LinearShape& shape, const Segments& segments) {
   const bool narrow = a.scalar_type() == at::kBFloat16 || a.scalar_type() == at::kHalf;
   return passing_tiles_before(shape, segments, narrow ? kFloat64OverTensorCores : kFloat64OverFloat32);
@@ -61,11 +61,7 @@ void per_unit_gradient(const at::Tensor& a, const at::Tensor& g, const Segments&
   constexpr const char* op = "per_unit_gradient";
   const DeviceRowPair rows = device_row_pair(op, a, g, segments);
   const int64_t units = segments.units(), inputs = a.size(1), outputs = g.size(1);
-  require_dense(op, "out", out, a.device());
-  require(out.dim() == 3 && out.size(0) == units && out.size(1) == outputs && out.size(2) == inputs &&
-              out.scalar_type() == sum_type(a.scalar_type()),
-          op, ": out must be [", units, ", ", outputs, ", ", inputs, "] of ", sum_type(a.scalar_type()), "; got ",
-          out.sizes(), " of ", out.scalar_type());
+  require_shape(op, "out", out, {units, outputs, inputs}, sum_type(a.scalar_type()), a.device());
   require_device_parts(a, segments, parts);
   const c10::DeviceGuard guard(a.device());
   const at::Tensor offsets = uploaded(segments.offsets(), a);
@@ -91,16 +87,6 @@ void passing_norm(const at::Tensor& a, const at::Tensor& g, const Segments& segm
   const PassingTiles sooner = passing_tiles_before(shape_of(a, g), segments, 1);
   const bool exact = a.scalar_type() == at::kDouble;
   add_row_norms(rows, a, segments, sooner.gram, exact ? sooner : last_of(a, shape_of(a, g), segments), parts);
-}
-
-at::Tensor norm_upper_bound_sq(const NormParts& parts) {
-  const int64_t units = parts.value.numel();
-  require_parts(parts, units, parts.value.device());
-  const c10::DeviceGuard guard(parts.value.device());
-  at::Tensor bounds = at::empty_like(parts.value);
-  device::norm_upper_bounds(device_parts(parts), units, bounds.mutable_data_ptr<double>(),
-                            device::current_stream(parts.value));
-  return bounds;
 }
 
 }  // namespace ghostshard::kernels::on_device

@@ -19,8 +19,9 @@ std::vector<int64_t> tiles_before(const Segments& segments, const TilesOf& tiles
   return before;
 }
 
-// Both ways keep the same units busy for a step, and the Gram's sums over a tile's entries are few beside its steps.
-// Where they are equal the gradient is preferred: its rows are read along, and there is nothing to recompute.
+// A step of either way keeps the same arithmetic units busy, and the Gram matrices' sums over a tile's entries are few
+// compared with its steps. If both ways take equally long, the gradient is preferred: its rows are read contiguously,
+// and nothing has to be recomputed.
 bool gradient_is_sooner(const LinearShape& shape, int64_t rows, int64_t gram_step) {
   return rows > 0 && gradient_steps(shape, rows) <= gram_step * gram_steps(shape, rows);
 }

@@ -1,4 +1,4 @@
-// The device's half of scaled_sum.h: pointers in, launches out. Internal; as in linear_norm_device.h.
+// The device's half of scaled_sum.h: pointers in, launches out. Rules as in kernels/linear_norm/device.h.
 #pragma once
 
 #include "kernels/device/types.h"

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/device/row_pair.cuh"
 #include "kernels/device/shared.cuh"
 #include "kernels/device/tile_product.cuh"
 #include "kernels/device/tiles.h"
@@ -15,7 +16,7 @@ namespace ghostshard::kernels::device {
 
 constexpr int kHeldThreads = 256;
 
-// kCount elements to a thread: as many as one access takes, where all of them are at multiples of its size, or one.
+// Each thread sums kCount elements: as many as one access takes, if all of them are at multiples of its size, or one.
 template <typename Scalar, int kCount>
 __global__ void __launch_bounds__(kHeldThreads, 4)
     scaled_held(const Scalar* held, const float* factors, int64_t units, int64_t vectors, Scalar* out) {
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(kHeldThreads, 4)
     Vector<Scalar, kCount> sums = to;
     for (int64_t u = 0; u < units; ++u) {
       const float c = factors[u];
-      if (c != 0) {  // otherwise the values are not read: they may be infinite
+      if (c != 0) {  // a value is not read for factor 0: it may be infinite
         const Vector<Scalar, kCount> values = vector_at<kCount>(held + (u * vectors + i) * kCount);
         for (int j = 0; j < kCount; ++j) sums.value[j] += static_cast<Scalar>(c) * values.value[j];
       }
@@ -36,11 +37,7 @@ __global__ void __launch_bounds__(kHeldThreads, 4)
 
 template <typename Element, typename Sum>
 struct ScaledProducts {
-  const Element* a;
-  const Element* g;
-  int64_t inputs, outputs;
-  int64_t a_stride, g_stride;
-  Units units;
+  RowPair<Element> rows;
   const float* factors;
   Sum* out;  // [p,d]
 };
@@ -50,29 +47,26 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     scaled_products(ScaledProducts<Element, typename Tile::Sum> p) {
   using Sum = typename Tile::Sum;
   auto& storage = block_shared<typename Tile::Storage>();
-  const int64_t tiles = rectangle_tiles(p.outputs, p.inputs);
+  const RowPair<Element>& rows = p.rows;
+  const int64_t tiles = rectangle_tiles(rows.outputs, rows.inputs);
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const TileIndex index = rectangle_index(tile, p.inputs);
+    const TileIndex index = rectangle_index(tile, rows.inputs);
     const int64_t top = index.row * kTile, left = index.column * kTile;
     Sum total[Tile::kEntries] = {};
-    for (int64_t unit = 0; unit < p.units.count; ++unit) {
+    for (int64_t unit = 0; unit < rows.units.count; ++unit) {
       const float c = p.factors[unit];
-      const int64_t begin = p.units.offsets[unit], length = p.units.offsets[unit + 1] - begin;
+      const int64_t begin = rows.units.offsets[unit], length = rows.units.offsets[unit + 1] - begin;
       if (c == 0 || length == 0) {
         continue;
       }
-      const int64_t a_stride = row_stride<Element>(p.inputs, p.a_stride);
-      const int64_t g_stride = row_stride<Element>(p.outputs, p.g_stride);
-      const ColumnsView<Element> g{p.g + begin * g_stride + top, g_stride, p.outputs - top};
-      const ColumnsView<Element> a{p.a + begin * a_stride + left, a_stride, p.inputs - left};
       Sum sums[Tile::kEntries];
-      Tile::product(storage, g, a, length, sums);
+      Tile::product(storage, rows.columns_of_g(begin, top), rows.columns_of_a(begin, left), length, sums);
       for (int entry = 0; entry < Tile::kEntries; ++entry) total[entry] += static_cast<Sum>(c) * sums[entry];
     }
     for (int entry = 0; entry < Tile::kEntries; ++entry) {
       const int64_t i = top + Tile::row(entry), j = left + Tile::column(entry);
-      if (i < p.outputs && j < p.inputs) {
-        p.out[i * p.inputs + j] += total[entry];
+      if (i < rows.outputs && j < rows.inputs) {
+        p.out[i * rows.inputs + j] += total[entry];
       }
     }
   }

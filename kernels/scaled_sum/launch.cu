@@ -1,4 +1,4 @@
-// The clipped sum: host side of the kernels in scaled_sum_kernels.cuh.
+// The clipped sum: the launches of the kernels in kernels.cuh.
 #include "kernels/scaled_sum/kernels.cuh"
 
 #include "kernels/device/launch.cuh"
@@ -45,15 +45,7 @@ void add_scaled_products(const Matrix& a, const Matrix& g, const Units& units, c
             .threads = Tile::kThreads,
             .shared_bytes = sizeof(typename Tile::Storage)},
            stream,
-           {.a = static_cast<const Type*>(a.data),
-            .g = static_cast<const Type*>(g.data),
-            .inputs = a.columns,
-            .outputs = g.columns,
-            .a_stride = a.stride,
-            .g_stride = g.stride,
-            .units = units,
-            .factors = factors,
-            .out = static_cast<typename Tile::Sum*>(out)});
+           {.rows = row_pair<Type>(a, g, units), .factors = factors, .out = static_cast<typename Tile::Sum*>(out)});
   });
 }
 

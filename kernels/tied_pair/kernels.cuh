@@ -1,5 +1,5 @@
 // The cross term of a table used as embedding and as head, on the device: the sum over a unit's lookups s and tokens t
-// of b_t[x_s]·⟨e_s,h_t⟩, tile by tile, in float64. (It costs T²·d where the head's own Gram costs T²·V.)
+// of b_t[x_s]·⟨e_s,h_t⟩, tile by tile, in float64. (It costs T²·d; the head's own Gram matrix costs T²·V.)
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,7 +23,7 @@ struct CrossTiles {
   UnitTiles tiles;
   const double* e_norms;
   const double* h_norms;
-  double* partials;  // [tiles,3]: the term, the same of absolute values and norms, the sum of |b_t[x_s]|
+  double* partials;  // [tiles,3]: the term, the same from absolute values and norms, the sum of |b_t[x_s]|
 };
 
 template <typename Element, typename Tile>
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(Tile::kThreads, kGramBlocks<Tile>) cross_tiles
         continue;
       }
       const int64_t id = p.ids[s];
-      // Negative ones become large. The norm of a lookup beyond the table is infinite in any case.
+      // A negative id becomes large. The norm of a lookup beyond the table is infinite in any case.
       const bool in_table = static_cast<uint64_t>(id) < static_cast<uint64_t>(p.table_rows);
       const double m = in_table ? static_cast<double>(to_float(p.b[t * b_stride + id])) : HUGE_VAL;
       sums[0] += m * inner[entry];
@@ -76,40 +76,37 @@ struct CrossFinish {
   Parts parts;
 };
 
-// One block to a unit.
+// One block for each unit.
 inline __global__ void cross_finish(CrossFinish p) {
   auto& scratch = block_shared<BlockSum<kFinishThreads>>();
   for (int64_t unit = blockIdx.x; unit < p.tokens.count; unit += gridDim.x) {
     const int64_t begin = p.tiles.first[unit], end = p.tiles.first[unit + 1];
-    double sums[3] = {};
-    for (int64_t tile = begin + threadIdx.x; tile < end; tile += kFinishThreads) {
-      for (int i = 0; i < 3; ++i) sums[i] += p.partials[3 * tile + i];
-    }
-    for (double& sum : sums) sum = block_sum(scratch, sum);
+    const TileSums<3> sums = sums_of_tiles<3>(scratch, p.partials, begin, end);
     if (threadIdx.x != 0) {
       continue;
     }
+    const double term = sums.sum[0], magnitude = sums.sum[1], logits = sums.sum[2];
     const int64_t rows = p.lookups.offsets[unit + 1] - p.lookups.offsets[unit];
     const int64_t tokens = p.tokens.offsets[unit + 1] - p.tokens.offsets[unit];
     // The rows of both uses are summed into one buffer: one sum of all these terms.
     const double roundoff = p.element == ElementType::kFloat64 ? 0x1p-53 : 0x1p-24;
     const double sum_error = gamma_of(sum_terms(p.element, tokens) + rows + 4, roundoff);
     p.parts.sum_error[unit] = fmax(p.parts.sum_error[unit], sum_error);
-    // An inner product errs by gamma of its length times its norms, enters times |b|, and the sum by gamma of its own.
+    // An inner product errs by gamma of its length times its rows' norms and is multiplied by |b|; the sum errs by
+    // gamma of its own length.
     const double inner_error = gamma_of(sum_terms(ElementType::kFloat64, p.columns), 0x1p-53);
     const double summing = gamma_of(rows * tokens + 32, 0x1p-53) * (1 + inner_error);
-    const double underflow =
-        0x1p-1021 * (static_cast<double>(p.columns) * sums[2] + static_cast<double>(rows * tokens));
-    const double error = (inner_error + summing) * sums[1] * (1 + gamma_of(rows * tokens + 64, 0x1p-53)) + underflow;
+    const double underflow = 0x1p-1021 * (static_cast<double>(p.columns) * logits + static_cast<double>(rows * tokens));
+    const double error = (inner_error + summing) * magnitude * (1 + gamma_of(rows * tokens + 64, 0x1p-53)) + underflow;
     const double value = p.parts.value[unit], value_error = p.parts.value_error[unit];
-    p.cross_sums[unit] = 2 * sums[0];
+    p.cross_sums[unit] = 2 * term;
     p.cross_sums[p.tokens.count + unit] = 2 * error;
     const bool known = is_finite(value) && is_finite(value_error);
-    const double total = value + 2 * sums[0];
+    const double total = value + 2 * term;
     // Three roundings of the addition.
-    const double total_error = (value_error + 2 * error) * (1 + 0x1p-50) + 0x1p-51 * (fabs(value) + fabs(2 * sums[0]));
+    const double total_error = (value_error + 2 * error) * (1 + 0x1p-50) + 0x1p-51 * (fabs(value) + fabs(2 * term));
     const bool uncertain =
-        known && end > begin && p.element != ElementType::kFloat64 && !(total_error <= kCertainRatio * total);
+        known && end > begin && p.element != ElementType::kFloat64 && !certain_enough(total, total_error);
     p.uncertain[unit] = uncertain;
     p.wanted[unit] = p.wanted[unit] && uncertain;
     if (known && end > begin) {
@@ -119,7 +116,7 @@ inline __global__ void cross_finish(CrossFinish p) {
   }
 }
 
-// One thread to a unit.
+// One thread for each unit.
 inline __global__ void take_certain(int64_t units, const bool* uncertain, const double* cross_sums, Parts lookups,
                                     Parts grams, Parts parts) {
   for (int64_t unit = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; unit < units;

@@ -1,4 +1,4 @@
-// The tied pair: host side of the kernels in tied_cross_term_kernels.cuh.
+// The tied pair: the launches of the kernels in kernels.cuh.
 #include "kernels/tied_pair/kernels.cuh"
 
 #include "kernels/device/launch.cuh"
@@ -7,7 +7,7 @@
 
 namespace ghostshard::kernels::device {
 
-void add_cross_terms(const TiedWork& work, const Parts& parts, Stream stream) {
+void add_cross_terms(const TiedPairWork& work, const Parts& parts, Stream stream) {
   visit_element(work.lookup.e.element, [&](auto zero) {
     using Type = decltype(zero);
     using Tile = PlainTile<Type, double>;
@@ -44,7 +44,7 @@ void add_cross_terms(const TiedWork& work, const Parts& parts, Stream stream) {
           .parts = parts});
 }
 
-void replace_uncertain(const TiedWork& work, const Parts& lookups, const Parts& grams, const Parts& parts,
+void replace_uncertain(const TiedPairWork& work, const Parts& lookups, const Parts& grams, const Parts& parts,
                        Stream stream) {
   const int64_t units = work.head.units.count;
   launch("take_certain", take_certain, {.work = blocks_of(units, kFinishThreads), .threads = kFinishThreads}, stream,

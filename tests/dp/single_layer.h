@@ -19,10 +19,20 @@ inline dp::DpPlan plan_without_noise(int64_t units, double clip_norm) {
                            .noise_multiplier = accountant::NoiseMultiplier(1e-30)});
 }
 
+// Rows whose contributions to a unit's gradient cancel.
+struct CancellingCase {
+  const char* name;
+  dp::RecordingChoice way;
+  double magnitude;  // of the rows
+  double residue;    // the part that is left after they cancel, relative
+  at::ScalarType dtype = at::kFloat;
+};
+inline void PrintTo(const CancellingCase& c, std::ostream* out) { *out << c.name; }
+
 struct SingleLinear {
   SingleLinear(fsdp::Mesh& mesh, int64_t inputs, int64_t outputs, at::ScalarType dtype = at::kFloat)
       : model(mesh,
-              {{.name = "unit",
+              {{.name = "block",
                 .parameters = {{"weight", {outputs, inputs}}, {"bias", {outputs}}},
                 .residency = fsdp::Residency::kKeep}},
               dtype) {

@@ -9,7 +9,7 @@
 namespace ghostshard::tests {
 namespace {
 
-TEST(Agree, LetsEveryRankGoOnWhereAllAreFine) {
+TEST(Agree, LetsEveryRankGoOnIfAllAreFine) {
   std::atomic<int> went_on{0};
   run_ranks(3, [&](fsdp::Mesh& mesh) {
     fsdp::agree(mesh, [] {});
@@ -19,7 +19,7 @@ TEST(Agree, LetsEveryRankGoOnWhereAllAreFine) {
 }
 
 TEST(Agree, GivesEveryRankTheFirstFailuresMessageAndKind) {
-  std::atomic<int> told{0};
+  std::atomic<int> failed{0};
   run_ranks(3, [&](fsdp::Mesh& mesh) {
     try {
       fsdp::agree(mesh, [&] {
@@ -29,10 +29,10 @@ TEST(Agree, GivesEveryRankTheFirstFailuresMessageAndKind) {
     } catch (const fsdp::AgreedFailure& failure) {
       EXPECT_TRUE(failure.callers_mistake());
       EXPECT_EQ(std::string(failure.what()), mesh.rank() == 1 ? "the file must exist" : "rank 1: the file must exist");
-      ++told;
+      ++failed;
     }
   });
-  EXPECT_EQ(told, 3);
+  EXPECT_EQ(failed, 3);
 }
 
 TEST(Agree, KeepsAFailureApartFromAMistakeAndCutsLongMessages) {
@@ -47,6 +47,15 @@ TEST(Agree, KeepsAFailureApartFromAMistakeAndCutsLongMessages) {
       EXPECT_GE(std::string(failure.what()).size(), 1000U);
     }
   });
+}
+
+TEST(BroadcastText, GivesEveryRankTheTextOfRank0) {
+  const std::vector<std::string> texts{"", "1234567", "12345678", std::string(9999, 'x')};
+  for (const std::string& text : texts) {
+    run_ranks(3, [&](fsdp::Mesh& mesh) {
+      EXPECT_EQ(fsdp::broadcast_text(mesh, mesh.rank() == 0 ? text : "another's"), text);
+    });
+  }
 }
 
 }  // namespace

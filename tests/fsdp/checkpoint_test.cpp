@@ -9,7 +9,6 @@
 #include <mutex>
 
 #include "fsdp/agree.h"
-#include "fsdp/broadcast_text.h"
 #include "fsdp/safetensors.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -139,7 +138,7 @@ TEST_P(Layouts, GoOnToTheBitWhereTheCheckpointWasTaken) {
     load_checkpoint(model, *optimizer, found[0]);
     EXPECT_EQ(optimizer->steps(), 3);
     take_steps(model, *optimizer, 3, 5);
-    // The rules act on each element alone, so that another layout changes no bit.
+    // The rules act on each element alone, so another layout changes no bit.
     expect_same(undisturbed, whole(model));
   });
 }
@@ -155,10 +154,10 @@ INSTANTIATE_TEST_SUITE_P(Of, Layouts,
                            return c.param.rule + "_from_" + c.param.written_by + "_to_" + c.param.loaded_by;
                          });
 
-// A mesh with replicas and parts writes every element once; any other mesh reads it.
+// A mesh with replicas and cut parameters writes every element once, and any other mesh reads it.
 class Meshes : public Checkpoints, public testing::WithParamInterface<std::pair<const char*, const char*>> {};
 
-std::vector<BlockSpec> units_with_cut_parameters() {
+std::vector<BlockSpec> blocks_with_cut_parameters() {
   return {{"a",
            {{"a.columns", {6, 8}, true, {.extent = 1, .sections = 2}},
             {"a.rows", {8, 5}, true, {.extent = 0}},
@@ -170,7 +169,7 @@ TEST_P(Meshes, ReadWhatAnotherOneWrote) {
   Weights written;
   std::mutex mutex;
   run_mesh(MeshShape::parse(GetParam().first), [&](Mesh& mesh) {
-    ShardedModel model(mesh, units_with_cut_parameters());
+    ShardedModel model(mesh, blocks_with_cut_parameters());
     for (const auto& parameter : model.parameters()) {
       int64_t count = 1;
       for (const int64_t extent : parameter->whole_shape()) count *= extent;
@@ -178,7 +177,7 @@ TEST_P(Meshes, ReadWhatAnotherOneWrote) {
                           (at::arange(count, at::kFloat) + 100.0 * parameter->id()).view(parameter->whole_shape()));
     }
     const auto optimizer = make("adamw", model);
-    // A moment that says which element it is of.
+    // The moment of each element is its weight.
     for (const auto& group : model.groups()) optimizer->slices()[0].buffers->shard(*group).copy_(group->shard());
     optimizer->set_steps(7);
     write_checkpoint(model, *optimizer, folder_, 7, {});
@@ -187,13 +186,13 @@ TEST_P(Meshes, ReadWhatAnotherOneWrote) {
     written = mine;
   });
   run_mesh(MeshShape::parse(GetParam().second), [&](Mesh& mesh) {
-    ShardedModel model(mesh, units_with_cut_parameters());
+    ShardedModel model(mesh, blocks_with_cut_parameters());
     const auto optimizer = make("adamw", model);
     load_checkpoint(model, *optimizer, list_checkpoints(folder_).at(0));
     expect_same(written, whole(model));
     for (const auto& group : model.groups()) {
       const at::Tensor moment = optimizer->slices()[0].buffers->shard(*group);
-      EXPECT_TRUE(at::equal(moment, group->shard())) << "the moments are not their weights' any more";
+      EXPECT_TRUE(at::equal(moment, group->shard())) << "a moment is not that of its weight any more";
     }
     EXPECT_EQ(optimizer->steps(), 7);
   });
@@ -278,7 +277,7 @@ TEST_F(Checkpoints, OtherOptionsOfTheOptimizerAreRefused) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// A disk that fills up: the limit holds for each file, the signal ignored makes the write fail.
+// A disk that fills up: the limit holds for each file, and a write fails because the signal is ignored.
 
 TEST_F(Checkpoints, AFullDiskIsEveryRanksFailureAndLeavesTheOlderOneAlone) {
   five_steps("adamw", 2);
@@ -286,7 +285,7 @@ TEST_F(Checkpoints, AFullDiskIsEveryRanksFailureAndLeavesTheOlderOneAlone) {
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
   const rlimit limit{1000, before.rlim_max};
-  std::atomic<int> told{0};
+  std::atomic<int> failed{0};
   run_ranks(2, [&](Mesh& mesh) {
     ShardedModel model(mesh, some_blocks());
     const auto optimizer = make("adamw", model);
@@ -299,34 +298,27 @@ TEST_F(Checkpoints, AFullDiskIsEveryRanksFailureAndLeavesTheOlderOneAlone) {
     } catch (const AgreedFailure& failure) {
       EXPECT_THAT(failure.what(), HasSubstr("File too large"));
       EXPECT_FALSE(failure.callers_mistake());
-      ++told;
+      ++failed;
     }
     mesh.control().barrier();
   });
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(told, 2);
+  EXPECT_EQ(failed, 2);
   ASSERT_EQ(list_checkpoints(folder_).size(), 1U);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "a partial folder was left";
 }
 
 TEST_F(Checkpoints, AFileInPlaceOfTheFolderIsEveryRanksFailure) {
   std::ofstream(folder_ / "file") << "x";
-  std::atomic<int> told{0};
+  std::atomic<int> failed{0};
   run_ranks(2, [&](Mesh& mesh) {
     ShardedModel model(mesh, some_blocks());
     const auto optimizer = make("sgd", model);
     EXPECT_THROW(write_checkpoint(model, *optimizer, folder_ / "file", 1, {}), AgreedFailure);
-    ++told;
+    ++failed;
   });
-  EXPECT_EQ(told, 2);
-}
-
-TEST(BroadcastText, GivesEveryRankTheTextOfRank0) {
-  const std::vector<std::string> texts{"", "1234567", "12345678", std::string(9999, 'x')};
-  for (const std::string& text : texts) {
-    run_ranks(3, [&](Mesh& mesh) { EXPECT_EQ(broadcast_text(mesh, mesh.rank() == 0 ? text : "another's"), text); });
-  }
+  EXPECT_EQ(failed, 2);
 }
 
 }  // namespace

@@ -39,12 +39,12 @@ TEST_P(ComputeDtype, values_are_the_master_weights_rounded_once) {
         EXPECT_EQ(parameter->value().scalar_type(), at::kBFloat16);
         EXPECT_TRUE(at::equal(parameter->value(), master.to(at::kBFloat16))) << parameter->name();
       }
-      fill(model);  // other weights: what was rounded is out of date
+      fill(model);  // other weights: the rounded ones are out of date
     }
   });
 }
 
-TEST_P(ComputeDtype, half_the_bytes_travel) {
+TEST_P(ComputeDtype, half_the_bytes_are_sent) {
   run_ranks(GetParam(), [](Mesh& mesh) {
     const auto bytes_of = [&](at::ScalarType type) {
       ShardedModel model(mesh, blocks(), type);

@@ -42,7 +42,7 @@ const Point kPoints[] = {
 
 class SchedulePoint : public ::testing::TestWithParam<Point> {};
 
-TEST_P(SchedulePoint, IsWhereTheFormulaSays) {
+TEST_P(SchedulePoint, FollowsTheFormula) {
   const Point& p = GetParam();
   p.schedule.check();
   // A handful of float64 operations on values of order 1.

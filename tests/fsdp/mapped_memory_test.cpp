@@ -37,7 +37,7 @@ TEST(Places, are_taken_lowest_first_and_joined_again) {
   EXPECT_EQ(places.free(), (std::map<int64_t, int64_t>{{0, 10}}));
 }
 
-// Against a table of who has which place.
+// Against a table of the places that are in use.
 TEST(Places, agree_with_a_table_of_owners) {
   constexpr int64_t kCapacity = 64;
   std::mt19937 random(1);

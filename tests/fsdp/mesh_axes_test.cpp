@@ -1,4 +1,4 @@
-// Where ranks stand on the axes replicate × shard × model, and who hears whom along each.
+// Where ranks stand on the axes replicate × shard × model, and which ranks each communicator joins.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -36,7 +36,7 @@ TEST_P(MeshAxes, place_every_rank_once_with_model_innermost) {
   EXPECT_EQ(static_cast<int64_t>(places.size()), shape.ranks());
 }
 
-// Each rank says its number; who hears what shows which ranks a communicator joins, and in what order.
+// Each rank sends its number. The numbers received show which ranks a communicator joins, in their order.
 TEST_P(MeshAxes, join_the_ranks_that_differ_on_one_axis_alone) {
   run_mesh(MeshShape::parse(GetParam()), [](Mesh& mesh) {
     const MeshShape& s = mesh.shape();

@@ -92,9 +92,9 @@ TEST_P(Collectives, sums_and_maxima_and_broadcasts) {
     at::Tensor most = at::full({n}, 10 * mesh.rank(), at::kLong);
     mesh.control().all_reduce_max(most);
     EXPECT_TRUE(most.eq(10 * (w - 1)).all().item<bool>());
-    at::Tensor said = at::full({n}, mesh.rank(), at::kLong);
-    mesh.control().broadcast(said, w - 1);
-    EXPECT_TRUE(said.eq(w - 1).all().item<bool>());
+    at::Tensor sent = at::full({n}, mesh.rank(), at::kLong);
+    mesh.control().broadcast(sent, w - 1);
+    EXPECT_TRUE(sent.eq(w - 1).all().item<bool>());
     mesh.control().barrier();
   });
 }
@@ -211,7 +211,7 @@ TEST(Mesh, ranks_that_never_come_are_a_time_out) {
   EXPECT_THROW(Mesh::connect("127.0.0.1", store.port(), 0, 2, false, std::chrono::seconds(1)), std::runtime_error);
 }
 
-// What torchrun sets, set here for the length of one test.
+// Sets the variables that torchrun sets, for the length of one test.
 class Environment {
  public:
   explicit Environment(std::vector<std::pair<std::string, std::string>> variables) : variables_(std::move(variables)) {

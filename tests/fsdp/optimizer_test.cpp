@@ -94,7 +94,7 @@ TEST_P(Optimizers, follow_the_slow_twin) {
     for (int64_t step = 0; step < kSteps; ++step) {
       for (const auto& group : model.groups()) {
         if (!group->trainable()) continue;
-        // Garbage where nothing may look: padding.
+        // Garbage in the padding, which nothing may read.
         gradient.shard(*group).fill_(std::numeric_limits<float>::quiet_NaN());
         for (const OwnedRange& range : group->owned()) {
           const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
@@ -116,8 +116,8 @@ TEST_P(Optimizers, follow_the_slow_twin) {
         const double weight = start[i].item<float>();
         const double expected =
             parameter->trainable() ? param.rule(weight, of_element, parameter->shape().size() >= 2) : weight;
-        // Each step rounds a handful of numbers of size about 1 in float32 (block 2^-24): eight roundings a step, on
-        // moments that were rounded in the steps before.
+        // Each step rounds a handful of numbers of size about 1 in float32 (unit roundoff 2^-24): eight roundings a
+        // step, on moments that were rounded in the steps before.
         ASSERT_NEAR(found[i].item<float>(), expected, 8 * kSteps * std::pow(2.0, -24)) << parameter->name() << " " << i;
       }
     }

@@ -82,7 +82,7 @@ TEST_P(ReplicatedReduceScatters, count_starting_values_once_and_end_with_the_sam
       const int64_t size = group->plan().shard_size();
       const int64_t sent = mesh.replicate().bytes_sent();
       gradients.flat(*group).copy_(message_of(*group, mesh.data_rank()));
-      // What other replicas start from must not matter, not even if it is not finite.
+      // The starting values of other replicas must not matter, even if they are not finite.
       own.shard(*group).fill_(mesh.replica() == 0 ? 0.125 : std::numeric_limits<double>::quiet_NaN());
       reduce.begin(*group, gradients.flat(*group));
       reduce.finish(*group, own.shard(*group));
@@ -137,7 +137,7 @@ TEST(ReduceScatter, buffers_know_their_groups) {
   EXPECT_EQ(gradients.flat(d.group()).abs().sum().item<float>(), 0);
 }
 
-TEST(ReduceScatter, groups_in_turn_have_a_buffer_only_in_their_turn) {
+TEST(ReduceScatter, streamed_groups_have_a_buffer_only_while_they_are_open) {
   const auto mesh = Mesh::single();
   const ShardedModel model(*mesh, some_blocks());
   const FlatGroup &a = *model.groups()[0], &b = *model.groups()[2];
@@ -151,7 +151,7 @@ TEST(ReduceScatter, groups_in_turn_have_a_buffer_only_in_their_turn) {
   gradients.close_streamed(a);
   EXPECT_THROW(gradients.flat(a), std::invalid_argument) << "closed again";
   EXPECT_EQ(message.use_count(), 1) << "nobody else keeps the memory";
-  EXPECT_EQ(gradients.open_streamed(a).abs().sum().item<float>(), 0) << "a new turn begins with zeros";
+  EXPECT_EQ(gradients.open_streamed(a).abs().sum().item<float>(), 0) << "opened again it begins with zeros";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Shard plans of real models on many ranks: sound, as small as the rules allow, and quickly made.
+// Shard plans of real models on many ranks are sound, as small as the rules allow, and quickly made.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Shapes = std::vector<std::vector<int64_t>>;
 
-// One granule, in Hugging Face's layouts: matrices of GPT-2 are stored [inputs, outputs].
+// One transformer block or layer, in Hugging Face's layouts: matrices of GPT-2 are stored [inputs, outputs].
 const Shapes kGpt2XlBlock = {{1600}, {1600}, {1600, 4800}, {4800}, {1600, 1600}, {1600},
                              {1600}, {1600}, {1600, 6400}, {6400}, {6400, 1600}, {1600}};
 const Shapes kGpt2XlEmbeddings = {{50257, 1600}, {1024, 1600}};
@@ -70,7 +70,7 @@ int64_t smallest_conceivable(const std::vector<TensorSpec>& specs, int64_t ranks
   }
 }
 
-// What a plan promises, range by range.
+// Checks the promises of a plan, range by range.
 void expect_sound(const ShardPlan& plan) {
   const auto tensors = plan.specs().size();
   std::vector<int64_t> next(tensors, 0);

@@ -44,7 +44,7 @@ int64_t smallest_size_by_trying(const PlanCase& plan) {
   }
 }
 
-// All that a plan promises, element by element.
+// Checks all promises of a plan, element by element.
 void expect_sound(const ShardPlan& plan, int64_t alignment) {
   EXPECT_EQ(plan.shard_size() % alignment, 0);
   const auto tensors = static_cast<int64_t>(plan.specs().size());
@@ -120,21 +120,21 @@ TEST_P(RandomShardPlans, are_sound_and_smallest) {
 
 TEST(ShardPlan, of_a_gpt2_block_by_rows_wastes_little) {
   const int64_t d = 768;
-  const std::vector<TensorSpec> granule = {{"ln_1.weight", {d}, 1},
-                                           {"ln_1.bias", {d}, 1},
-                                           {"attn.weight", {d, 3 * d}, 3 * d},
-                                           {"attn.bias", {3 * d}, 1},
-                                           {"proj.weight", {d, d}, d},
-                                           {"proj.bias", {d}, 1},
-                                           {"ln_2.weight", {d}, 1},
-                                           {"ln_2.bias", {d}, 1},
-                                           {"fc.weight", {d, 4 * d}, 4 * d},
-                                           {"fc.bias", {4 * d}, 1},
-                                           {"fc_proj.weight", {4 * d, d}, d},
-                                           {"fc_proj.bias", {d}, 1}};
+  const std::vector<TensorSpec> block = {{"ln_1.weight", {d}, 1},
+                                         {"ln_1.bias", {d}, 1},
+                                         {"attn.weight", {d, 3 * d}, 3 * d},
+                                         {"attn.bias", {3 * d}, 1},
+                                         {"proj.weight", {d, d}, d},
+                                         {"proj.bias", {d}, 1},
+                                         {"ln_2.weight", {d}, 1},
+                                         {"ln_2.bias", {d}, 1},
+                                         {"fc.weight", {d, 4 * d}, 4 * d},
+                                         {"fc.bias", {4 * d}, 1},
+                                         {"fc_proj.weight", {4 * d, d}, d},
+                                         {"fc_proj.bias", {d}, 1}};
   // (On 64 ranks the three row lengths force shards of a multiple of 9216 elements and 8 % of padding.)
   for (const int64_t ranks : {2, 3, 4, 8}) {
-    const ShardPlan plan = ShardPlan::make(granule, ranks);
+    const ShardPlan plan = ShardPlan::make(block, ranks);
     expect_sound(plan, 16);
     EXPECT_LT(static_cast<double>(plan.padding()), 0.03 * static_cast<double>(plan.flat_size())) << ranks << " ranks";
   }
@@ -148,8 +148,8 @@ struct WrongPlan {
 };
 class WrongPlans : public testing::TestWithParam<WrongPlan> {};
 INSTANTIATE_TEST_SUITE_P(, WrongPlans,
-                         testing::Values(WrongPlan{"block_that_does_not_divide", {"w", {3, 5}, 4}, 2, 16, "got 4"},
-                                         WrongPlan{"block_of_nothing", {"w", {3}, 0}, 2, 16, "got 0"},
+                         testing::Values(WrongPlan{"granule_that_does_not_divide", {"w", {3, 5}, 4}, 2, 16, "got 4"},
+                                         WrongPlan{"granule_of_nothing", {"w", {3}, 0}, 2, 16, "got 0"},
                                          WrongPlan{"negative_extent", {"w", {-3}, 1}, 2, 16, "got -3"},
                                          WrongPlan{"no_ranks", {"w", {3}, 1}, 0, 16, "got 0"},
                                          WrongPlan{"no_alignment", {"w", {3}, 1}, 2, 0, "got 0"}),

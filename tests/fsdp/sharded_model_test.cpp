@@ -182,11 +182,11 @@ TEST_P(ShardedModels, leases_end_with_their_objects_and_can_be_reset) {
     lost.reset();
     EXPECT_THROW(model.acquire(3), std::logic_error) << "the lease moved and lives";
     model.reset_leases();
-    model.acquire(3);  // the old lease no longer counts …
+    model.acquire(3);  // the old lease no longer counts
     model.release(3);
     const Lease other(model, 0);
     { const Lease gone(std::move(moved)); }
-    EXPECT_THROW(model.acquire(3), std::logic_error) << "… and its end must not release another's";
+    EXPECT_THROW(model.acquire(3), std::logic_error) << "the end of an old lease must not release another's";
     expect_block_holds(model, 0);
   });
 }
@@ -215,7 +215,7 @@ TEST(ShardedModel, addresses_do_not_move) {
   });
 }
 
-// What autograd saved of a weight must be accepted again once the block is back in its buffer.
+// A view of a weight that autograd saved must be accepted again once the block is back in its buffer.
 TEST(ShardedModel, gathering_leaves_version_counters_alone) {
   run_ranks(2, [](Mesh& mesh) {
     ShardedModel model(mesh, some_blocks());

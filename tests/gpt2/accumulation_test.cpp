@@ -1,4 +1,4 @@
-// A logical batch is one batch, however it is cut: M microbatches release what one does, with noise once.
+// A logical batch is one batch, however it is cut: M microbatches give the same release as one, with noise once.
 #include <gtest/gtest.h>
 
 #include "dp/run/nonprivate.h"
@@ -93,10 +93,10 @@ TEST_P(Accumulation, GivesWhatOneMicrobatchGives) {
 INSTANTIATE_TEST_SUITE_P(Gpt2, Accumulation, ::testing::ValuesIn(kCases),
                          [](const auto& param) { return std::string(param.param.name); });
 
-// What the bound on a unit's influence rests on: its gradient is a function of the unit alone, whoever shares its
-// microbatch. In bfloat16, where a rounding is large, to the bit. In float32 the matrix products choose the order of
-// their sums by the number of rows, within the tolerance of the oracle (clipped_sum_test.cpp). The companions here have
-// no loss, so that they add exactly nothing of their own.
+// The bound on a unit's influence rests on this: its gradient is a function of the unit alone, whichever units share
+// its microbatch. In bfloat16, whose roundings are large, to the bit. In float32 the matrix products choose the order
+// of their sums by the number of rows, within the tolerance of the oracle (clipped_sum_test.cpp). The companions here
+// have no loss, so that they add exactly nothing of their own.
 class Company : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(Company, DoesNotChangeAUnitsContribution) {

@@ -237,7 +237,7 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
   // Forward and backward chain about 80 float32 operations here, each a sum of at most 96 products with a rounding of
   // about sqrt(96)·2^-24 = 6e-7; in quadrature sqrt(80)·6e-7 = 5e-6, and twice that for luck.
   // In bfloat16 each of these 80 rounds its result, at 2^-9 (sums are float32): sqrt(80)·2^-9 = 0.017, and twice that.
-  // A replayed matrix's norm is an upper bound: up to gamma(rows)·(sum of |a||g|)/‖G‖ above, which shows where a unit
+  // A replayed matrix's norm is an upper bound: up to gamma(rows)·(sum of |a||g|)/‖G‖ above, which shows if a unit
   // has many rows. Users here have up to 60, of about ten times the mass of their sum: 60·2^-24·10 = 4e-5.
   ASSERT_GT(total.squared_norm, 0.0);
   double tolerance = c.texts_per_unit.empty() ? 1e-5 : 4e-5;

@@ -7,14 +7,12 @@
 #include "dp/run/nonprivate.h"
 #include "tests/gpt2/small_world.h"
 #include "tests/support/ranks.h"
-#include "tests/support/recording_communicator.h"
+#include "tests/support/recording_mesh.h"
 
 namespace ghostshard::tests {
 namespace {
 
 using fsdp::MeshShape;
-using fsdp::RecordedCall;
-using fsdp::RecordingMesh;
 
 constexpr int64_t kMicrobatch = 2;
 
@@ -24,7 +22,7 @@ gpt2::Config config_of(int64_t layers) {
   return config;
 }
 
-// What one rank brings to a step: a model, its data, and a step in either mode.
+// One rank's side of a step: a model, its data, and a step in either mode.
 class Runner {
  public:
   Runner(fsdp::Mesh& mesh, const gpt2::Config& config, const std::filesystem::path& texts)
@@ -89,8 +87,8 @@ INSTANTIATE_TEST_SUITE_P(Gpt2, Recorded,
                                            "1x1024x1", "16x32x2"),
                          [](const auto& param) { return "mesh_" + std::string(param.param); });
 
-// What must not differ between ranks. Sizes along the model axis follow the rows of a rank's own texts, and the root
-// of a broadcast sends more.
+// The part of the calls that must not differ between ranks. Sizes along the model axis follow the rows of a rank's own
+// texts, and the root of a broadcast sends more.
 std::vector<RecordedCall> comparable(std::vector<RecordedCall> calls, bool rows_too) {
   for (RecordedCall& call : calls) {
     call.bytes_sent = 0;
@@ -154,7 +152,7 @@ TEST_P(Recorded, BytesOfAStepAreThoseOfTheFormulaAndOfAStepWithoutPrivacy) {
     EXPECT_LE(mesh.bytes_sent("gather") + mesh.bytes_sent("reduce"),
               4 * (shape_.shard - 1) * (2 * microbatches + 1) * whole);
 
-    // Two sums of activations in a block's forward, two in its backward; what privacy adds is a double per text.
+    // Two sums of activations in a block's forward, two in its backward; privacy adds a double per text.
     int64_t activations = 0, norms = 0;
     for (const auto& units : batches) {
       activations += blocks * 4 * all_reduce_bytes(runner.rows_of(units) * config_.n_embd, shape_.model, 4);

@@ -54,7 +54,7 @@ Weights train(const RunSpec& run) {
     const Weights mine = train_rank(mesh, run, path);
     const std::lock_guard lock(results);
     if (weights.empty()) weights = mine;
-    // Replicas, and model ranks as to what they all hold, must not drift apart by a bit.
+    // Replicas must not drift apart by a bit, nor model ranks in the parameters that they all hold.
     for (const auto& [name, value] : mine) {
       EXPECT_TRUE(at::equal(value, weights.at(name))) << name << " on rank " << mesh.rank();
     }
@@ -82,7 +82,7 @@ class Ranks : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(Ranks, ThreeSgdStepsGiveTheWeightsOfOneRankUpToSumRounding) {
-  // Noise and batches are bit-equal; what differs is the order in which clipped gradients are added: per step an error
+  // Noise and batches are bit-equal; only the order in which clipped gradients are added differs: per step an error
   // of at most lr/B·(terms)·2^-24·(sum of norms ≤ terms·C + noise) ≈ 0.05/5·12·6e-8·15 = 1e-7 in absolute size against
   // weights of norm about 20, and the next steps' gradients move by no more than that times the loss's curvature
   // (~1e2).

@@ -17,7 +17,7 @@ using Gradients = std::map<std::string, at::Tensor>;  // float64, by Hugging Fac
 
 struct Text {
   std::vector<int64_t> tokens;
-  std::vector<uint8_t> mask;  // 1 where the token is to be predicted
+  std::vector<uint8_t> mask;  // 1 for a token that must be predicted
 };
 
 using Unit = std::vector<Text>;  // one privacy unit

@@ -49,7 +49,7 @@ inline std::vector<Text> awkward_texts(const gpt2::Config& c) {
   return texts;
 }
 
-// Each text a unit; or as many texts in turn as texts_per_unit says.
+// Each text a unit; or units of as many texts, one after the other, as texts_per_unit says.
 inline std::vector<Unit> units_of(const std::vector<Text>& texts, const std::vector<int64_t>& texts_per_unit) {
   std::vector<Unit> units;
   if (texts_per_unit.empty()) {
@@ -108,7 +108,7 @@ inline std::map<std::string, at::Tensor> whole_weights(gpt2::Gpt2& model) {
   return weights;
 }
 
-// Noise so small that adding it changes no float32 sum of ordinary size: what is released is the clipped mean itself.
+// Each text a unit; or units of as many texts, one after the other, as texts_per_unit says.
 inline const accountant::NoiseMultiplier kNoNoise{1e-30};
 
 // Runs backward over a rank's microbatches and hands the sum over.
@@ -127,7 +127,8 @@ inline dp::ClippedSum clipped_batch(gpt2::Gpt2& model, dp::Clipper& clipper, con
   return sum;
 }
 
-// This rank's slices against whole expected gradients: squared distance and squared norm over what the rank owns.
+// This rank's slices against whole expected gradients: squared distance and squared norm over the elements that the
+// rank owns.
 struct Distance {
   double squared_difference = 0;
   double squared_norm = 0;

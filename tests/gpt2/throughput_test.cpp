@@ -1,4 +1,4 @@
-// What seconds are turned into, against counts made another way.
+// Throughput from seconds, against counts made another way.
 #include "examples/gpt2/throughput.h"
 
 #include <gtest/gtest.h>
@@ -20,8 +20,8 @@ Config sized(int64_t layers, int64_t width, bool tied) {
 // From the model's own list of parameters: matrices, but for tables that are only looked up.
 int64_t counted(const Config& config) {
   int64_t elements = 0;
-  for (const auto& unit : block_specs(config, {}, {})) {
-    for (const auto& parameter : unit.parameters) {
+  for (const auto& block : block_specs(config, {}, {})) {
+    for (const auto& parameter : block.parameters) {
       const bool looked_up = parameter.name == "transformer.wpe.weight" ||
                              (parameter.name == "transformer.wte.weight" && !config.tie_word_embeddings);
       if (parameter.shape.size() == 2 && !looked_up) elements += parameter.shape[0] * parameter.shape[1];

@@ -56,7 +56,7 @@ class Trajectory : public ::testing::TestWithParam<Case> {
     return whole_weights(model);
   }
 
-  // sigma·C·N(0,1) of one step, as the mechanism draws it: what it releases of an empty batch.
+  // sigma·C·N(0,1) of one step, as the mechanism draws it: the release of an empty batch.
   static Gradients noise(dp::Clipper& clipper, dp::GaussianMechanism& mechanism, fsdp::ShardedModel& parameters,
                          int64_t step) {
     const auto gradient = mechanism.release(clipper.begin(), {step});
@@ -134,8 +134,8 @@ TEST_P(Trajectory, EqualsTheSlowReferenceUnderTheSameNoise) {
     size += expected.at(name).pow(2).sum().item<double>();
   }
   // A step's clipped sum errs by 1e-5 of itself (clipped_sum_test.cpp), so one step moves the weights by at most
-  // lr·1e-5·(n·C/B = 6) wrongly; Adam's step, by its normalisation, by about lr·1e-5·sqrt(elements ~ 2e4) where noise
-  // is of the gradient's size. Twenty such steps, and ten times that for how one step's error turns the next gradients.
+  // lr·1e-5·(n·C/B = 6) wrongly; Adam's step, by its normalisation, by about lr·1e-5·sqrt(elements ~ 2e4) if noise
+  // is of the gradient's size. Twenty such steps, and ten times that because one step's error turns the next gradients.
   const double per_step = c.learning_rate * 1e-5 * (c.adamw ? 140 : 6);
   EXPECT_LT(std::sqrt(difference), 10 * kSteps * per_step) << "of weights of norm " << std::sqrt(size);
   EXPECT_GT(std::sqrt(moved), 1000 * std::sqrt(difference)) << "the noise must matter, or nothing was compared";

@@ -58,7 +58,7 @@ TEST(Fingerprint, TakesNoRowsAndRefusesGaps) {
   EXPECT_ANY_THROW(of(at::randn({4, 8}).t(), at::randn({8, 4}), kSegments));
 }
 
-// More than one block's share, rows that begin within a word, and an end that is no whole word.
+// More rows than one block's share, rows that begin within a word, and an end that is no whole word.
 TEST(Fingerprint, SeesEveryPlaceOfLargeAndCrookedRows) {
   const at::Tensor a = at::randn({3, 20001}).to(at::kBFloat16), g = at::randn({3, 5});
   const Segments segments({0, 3});

@@ -1,4 +1,4 @@
-// The slow twins: per-unit gradients written out in float64, and the rows the tests feed to both.
+// The slow twins: per-unit gradients written out in float64, and the rows that the tests give to both.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -81,7 +81,7 @@ inline at::Tensor linear_gradient(const at::Tensor& a, const at::Tensor& g, cons
   return unit_rows(g, segments, unit).t().mm(unit_rows(a, segments, unit));
 }
 
-// The same of the absolute values: what the rounding errors of a sum are proportional to.
+// The same from absolute values: the rounding errors of a sum are proportional to it.
 inline at::Tensor linear_magnitude(const at::Tensor& a, const at::Tensor& g, const Segments& segments, int64_t unit) {
   return linear_gradient(a.abs(), g.abs(), segments, unit);
 }
@@ -101,14 +101,14 @@ inline double squared_norm(const at::Tensor& x) { return x.cpu().to(at::kDouble)
 
 inline double at_unit(const at::Tensor& x, int64_t unit) { return x[unit].item<double>(); }
 
-// Factors that single out one unit.
+// Factors that select one unit.
 inline at::Tensor only(int64_t unit, int64_t units) {
   at::Tensor factors = at::zeros({units}, at::kFloat);
   factors[unit] = 1.0f;
   return factors;
 }
 
-// Bitwise, so that −0, NaN and rounding all count.
+// Compares bits, so −0, NaN and rounding all count.
 inline bool same_bits(const at::Tensor& x_there, const at::Tensor& y_there) {
   const at::Tensor x = x_there.cpu(), y = y_there.cpu();
   return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&

@@ -13,7 +13,6 @@ namespace ghostshard::kernels {
 namespace {
 
 using backend::there;
-using backend::zero_parts;
 using oracle::at_unit;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -142,19 +141,6 @@ TEST(ScaledSum, RefusesShapesThatDoNotFit) {
   EXPECT_THROW(scaled_sum_held(held, factors, zeros({12})), std::invalid_argument);
   EXPECT_THROW(scaled_sum_held(held, zeros({1}), zeros({3, 4})), std::invalid_argument);
   EXPECT_THROW(scaled_sum_held(held.transpose(1, 2), factors, zeros({4, 3})), std::invalid_argument);
-}
-
-// A lookup and a head that share a table are summed into one buffer: a product passes as many roundings as there are
-// rows of both.
-TEST(TiedSumError, CoversTheRowsOfBothUses) {
-  const Segments tokens = oracle::segments_of({3, 0, 200}), lookups = oracle::segments_of({40, 7, 1});
-  NormParts parts = zero_parts(3);
-  parts.sum_error.narrow(0, 1, 1).fill_(0.5);
-  raise_tied_sum_error(at::kFloat, tokens, lookups, parts);
-  EXPECT_GE(at_unit(parts.sum_error, 0), gamma_float32(3 + 40));
-  EXPECT_EQ(at_unit(parts.sum_error, 1), 0.5) << "it is only ever raised";
-  EXPECT_GE(at_unit(parts.sum_error, 2), gamma_float32(128 + 1));
-  EXPECT_LE(at_unit(parts.sum_error, 2), gamma_float32(200 + 1 + 5));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which rows reach the kernels of a device as they were recorded.
+// Rows that reach the kernels of a device as they were recorded, without a conversion.
 #include <gtest/gtest.h>
 
 #include "dp/recording/recorder.h"

@@ -1,4 +1,4 @@
-// What step_compare says of steps on a device: their time, and the memory of two that take turns.
+// The figures of step_compare for steps on a device: their time, and the memory of two sides that take turns.
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -55,7 +55,7 @@ class World {
                              .clip_norm = accountant::ClipNorm(3.0),
                              .noise_multiplier = accountant::NoiseMultiplier(noise_multiplier)});
   }
-  // What is released, in host memory.
+  // The release, in host memory.
   Whole slices(const fsdp::ShardBuffers& buffers) {
     Whole whole;
     for (const auto& group : model.parameters().groups()) {

@@ -2,13 +2,17 @@
 
 import json
 import math
+import sys
+from pathlib import Path
 
 import pytest
 
-from ghostshard.data.packed import read_packed
-from ghostshard.data.vocabulary import load_vocabulary
-from ghostshard import demo as demo_module
-from ghostshard.demo import _up, flags, main
+from ghostshard.texts.packed import read_packed
+from ghostshard.texts.vocabulary import load_vocabulary
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "gpt2" / "demo"))
+import demo as demo_module  # noqa: E402
+from demo import _up, flags, main  # noqa: E402
 
 FLAGS = {
     "values": ({"steps": 3, "learning-rate": 0.001}, ["--steps", "3", "--learning-rate", "0.001"]),

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ghostshard import binary as binary_module
-from ghostshard.data.vocabulary import train_vocabulary
-from ghostshard.generate import main
+from ghostshard.texts import binary as binary_module
+from ghostshard.texts.vocabulary import train_vocabulary
+from ghostshard.texts.generate import main
 
 # Writes its arguments down, then answers like the C++ program.
 ANSWERS = 'printf "%s\\n" "$@" > "${0%/*}/arguments"\n'

@@ -10,7 +10,7 @@ STEP = {**PRIVATE, "--steps": "4", "--optimizer": "sgd", "--learning-rate": "0.1
         "--noise-multiplier": "1e-4", "--eval-data": "public.safetensors"}  # fmt: skip
 
 
-def test_explain_plan_tells_of_every_unit(program):
+def test_explain_plan_has_a_line_for_every_block(program):
     done = program.run(arguments(PRIVATE, explain_plan="", eval_data="public.safetensors"))
     assert done.code == 0, done.err
     table = done.err[done.err.index("Plan of one logical batch"):].splitlines()

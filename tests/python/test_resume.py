@@ -260,7 +260,7 @@ def test_lost_steps_are_new_attempts_charged_again_and_the_run_ends_within_its_p
     program = ended(10, charged=14)
     done = program.run(resumed(KEYED))
     assert done.code == 0, done.err
-    assert "4 step(s) after it were charged and their results are lost" in done.err
+    assert "4 step(s) after it were charged, but their results are lost" in done.err
     assert "the run will end after step 16 of 20" in done.err
     run = program.folder / "run"
     again = [(10, 1), (11, 1), (12, 1), (13, 1), (14, 0), (15, 0)]
@@ -378,7 +378,7 @@ REFUSED = {
                       "previous must be the SHA-256"),
     "ledger_of_another_run": (other_ledger, {}, "another run's than the checkpoint's"),
     "ledger_gone": (lambda work: (work / "run" / "ledger.jsonl").unlink(), {}, "no ledger.jsonl"),
-    "metrics_know_more": (cut_without_witness, {}, "metrics.jsonl tells of 6 steps, but the ledger"),
+    "metrics_know_more": (cut_without_witness, {}, "metrics.jsonl has 6 steps, but the ledger"),
     "checkpoint_damaged": (damage, {}, "is damaged"),
     "checkpoint_without_manifest": (lambda work: (work / "run/checkpoints/step-000000000010/checkpoint.json").unlink(), {},
                                     "the manifest must be there"),

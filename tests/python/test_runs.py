@@ -18,7 +18,7 @@ from program import (
 )  # fmt: skip
 from safetensors.numpy import load_file, save_file
 
-from ghostshard.generate import Sampling, generate
+from ghostshard.texts.generate import Sampling, generate
 
 TARGET = 3.0
 STEPS = 20
@@ -271,7 +271,7 @@ def test_allowed_private_metrics_are_written_and_the_report_says_they_are_not_co
 
 
 def test_a_file_declared_private_is_refused_as_public_one(program):
-    """`ghostshard.data prepare` writes down what a file was declared to be."""
+    """`ghostshard.texts prepare` writes down what a file was declared to be."""
     columns = load_file(program.folder / "public.safetensors")
     save_file(columns, program.folder / "public.safetensors", metadata={"declared": "private"})
     done = program.run(arguments(PRIVATE, eval_data="public.safetensors"))
@@ -377,7 +377,7 @@ def speaking_model(binary, run_module, tmp_path_factory):
         f"tokenizer {prepared} --vocab-size 264 --output start",
         f"prepare {prepared} --tokenizer start --max-length 24 --output texts.safetensors --begin-with-end-of-text",
     ):
-        done = run_module("ghostshard.data", *command.split(), cwd=folder)
+        done = run_module("ghostshard.texts", *command.split(), cwd=folder)
         assert done.code == 0, done.err
     size = json.loads((folder / "start" / "vocab.json").read_text())
     write_model(folder / "start", {"vocab_size": len(size), "n_positions": 32, "bos_token_id": 263, "eos_token_id": 263})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ghostshard.data.split import split_indices
+from ghostshard.texts.split import split_indices
 from ghostshard.errors import UserError
 
 

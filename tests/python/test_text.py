@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ghostshard.data.text import FORMATS, TextUnit, read_units, to_jsonl
+from ghostshard.texts.text import FORMATS, TextUnit, read_units, to_jsonl
 from ghostshard.errors import UserError
 
 READS = {

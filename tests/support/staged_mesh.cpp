@@ -78,15 +78,13 @@ class StagedCommunicator final : public Communicator {
 }  // namespace
 
 StagedMesh::StagedMesh(std::unique_ptr<fsdp::Mesh> below, at::Device device)
-    : Mesh(below->rank(), below->shape(), device), below_(std::move(below)) {
+    : CommunicatorMesh(below->rank(), below->shape(), device), below_(std::move(below)) {
   const auto over = [&](Communicator& channel) { return std::make_unique<StagedCommunicator>(channel, device); };
   gather_ = over(below_->gather());
   reduce_ = over(below_->reduce());
   replicate_ = over(below_->replicate());
   model_ = over(below_->model());
 }
-
-StagedMesh::~StagedMesh() = default;
 
 std::unique_ptr<fsdp::Mesh> staged_for_this_thread(std::unique_ptr<fsdp::Mesh> below, at::Device device) {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);

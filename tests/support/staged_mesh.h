@@ -4,19 +4,14 @@
 
 #include <memory>
 
-#include "fsdp/mesh.h"
+#include "fsdp/communication/communicator_mesh.h"
 
 namespace ghostshard::tests {
 
-class StagedMesh final : public fsdp::Mesh {
+class StagedMesh final : public fsdp::CommunicatorMesh {
  public:
   StagedMesh(std::unique_ptr<fsdp::Mesh> below, at::Device device);
-  ~StagedMesh() override;
 
-  fsdp::Communicator& gather() override { return *gather_; }
-  fsdp::Communicator& reduce() override { return *reduce_; }
-  fsdp::Communicator& replicate() override { return *replicate_; }
-  fsdp::Communicator& model() override { return *model_; }
   fsdp::Communicator& control() override { return below_->control(); }
   void announce_failure(const std::string& message) noexcept override { below_->announce_failure(message); }
   void watch_failures(std::function<void(const std::string&)> on_failure) override {
@@ -25,7 +20,6 @@ class StagedMesh final : public fsdp::Mesh {
 
  private:
   std::unique_ptr<fsdp::Mesh> below_;
-  std::unique_ptr<fsdp::Communicator> gather_, reduce_, replicate_, model_;
 };
 
 // For a rank that is a thread, called on that thread: stages its mesh and runs its backward passes on the thread

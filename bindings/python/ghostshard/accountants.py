@@ -9,8 +9,8 @@ Importing this module registers "contour" with Opacus, so that opacus.PrivacyEng
 register(replace=True) puts ours in the place of Opacus' "prv" and "rdp" as well.
 
 get_epsilon answers with the certified upper end of a bracket: the true epsilon of the steps in `history` is never
-larger. epsilon_bound gives the whole bracket. What counts as neighbours is what Opacus means: one example added or
-removed, each drawn by Poisson sampling. For any other sampler the numbers say nothing.
+larger. epsilon_bound gives the whole bracket. Neighbours are Opacus' neighbours: one example added or removed, each drawn
+by Poisson sampling. For any other sampler the numbers say nothing.
 """
 
 import math
@@ -36,7 +36,7 @@ History = Sequence[tuple[float, float, int]]
 
 
 class PrivacyBound(NamedTuple):
-    """lower <= true value <= upper; `upper` is what to report. Of epsilon at a delta, or of delta at an epsilon."""
+    """lower <= true value <= upper, for epsilon at a delta or for delta at an epsilon. Report `upper`."""
 
     lower: float
     estimate: float
@@ -56,7 +56,7 @@ class CurvePoint(NamedTuple):
 
 
 class _Accountant(IAccountant):
-    """What the three have in common; the C++ engine is named by mechanism()."""
+    """The common part of the three; mechanism() names the C++ engine."""
 
     def __init__(self) -> None:
         self.history: list[tuple[float, float, int]] = []
@@ -70,7 +70,7 @@ class _Accountant(IAccountant):
             self.history.append((sigma, q, 1))
 
     def get_epsilon(self, delta: float, **kwargs: Any) -> float:
-        """The upper bound at delta; 0 before the first step, infinity where a step had no noise."""
+        """The upper bound at delta; 0 before the first step, infinity if a step had no noise."""
         return self.epsilon_bound(delta, **kwargs).upper
 
     def epsilon_bound(self, delta: float) -> PrivacyBound:
@@ -90,7 +90,7 @@ class _Accountant(IAccountant):
         return len(self.history)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As Opacus'. A history that cannot be accounted is a ValueError, and the old one stays."""
+        """As Opacus' method. A history that cannot be accounted is a ValueError, and the old history stays."""
         before = self.history
         super().load_state_dict(state_dict)
         try:
@@ -112,7 +112,7 @@ class ContourAccountant(_Accountant):
 
 
 class PRVAccountant(_Accountant):
-    """What Opacus' PRV accountant means, the upper end of a grid's bracket, soundly also at tiny deltas."""
+    """Opacus' PRV accountant as it is meant: the upper end of a grid's bracket, sound even at tiny deltas."""
 
     def get_epsilon(
         self, delta: float, *, eps_error: float | None = None, delta_error: float | None = None, **kwargs: Any
@@ -139,7 +139,7 @@ class RDPAccountant(_Accountant):
     def get_privacy_spent(
         self, *, delta: float, alphas: Iterable[float] | None = None
     ) -> tuple[float, float]:
-        """Epsilon and the order that gave it, over Opacus' default orders where none are given. (0, 0) before a step."""
+        """Epsilon and the order that gave it, over Opacus' default orders if none are given. (0, 0) before the first step."""
         if not self.history:
             return 0.0, 0.0
         history = _checked(self.history)
@@ -164,7 +164,7 @@ def register(*, replace: bool = False) -> None:
 
 
 def default_delta(units: int) -> float:
-    """min(1e-6, n^-1.1) for n units: what the C++ plan takes where no delta is given (dp/mechanism/plan.h)."""
+    """min(1e-6, n^-1.1) for n units, the C++ plan's default too (dp/mechanism/plan.h)."""
     return min(1e-6, units**-1.1)
 
 
@@ -182,8 +182,8 @@ def get_noise_multiplier(
     """The least noise multiplier that keeps a run within (target_epsilon, target_delta), at most 1e-6 above it.
 
     Exactly one of epochs and steps; epochs count as ceil(epochs / sample_rate) steps. On the private side: with the
-    answer, get_epsilon is at most the target. epsilon_tolerance and what else Opacus' function takes are not needed.
-    ValueError where no noise reaches the target.
+    answer, get_epsilon is at most the target. epsilon_tolerance and further arguments of Opacus' function are not needed.
+    ValueError if no noise reaches the target.
     """
     if (steps is None) == (epochs is None):
         raise ValueError("exactly one of epochs and steps must be given")
@@ -192,7 +192,7 @@ def get_noise_multiplier(
         exact = float(epochs) / q
         if not (0 < exact < 2**53):
             raise ValueError(f"epochs must be > 0 and finite, got {epochs}")
-        # 90 / 0.04 is meant to be 2250 also where the division says 2250.0000000000005.
+        # 90 / 0.04 is meant to be 2250, even if the division gives 2250.0000000000005.
         steps = round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.ceil(exact)
     _known(accountant)
     return _native.noise_multiplier(
@@ -209,7 +209,7 @@ def privacy_curve(
 ) -> list[CurvePoint]:
     """Epsilon at each delta, for an accountant (ours or Opacus') or a history [(noise_multiplier, sample_rate, steps)].
 
-    accountant: "contour", "prv" or "rdp"; default: that of `run` where it is ours, else "contour".
+    accountant: "contour", "prv" or "rdp"; default: that of `run` if it is ours, else "contour".
     """
     history = run.history if isinstance(run, IAccountant) else run
     if accountant is None:

@@ -1,15 +1,15 @@
-"""What a checkpoint carries of a run's privacy, and checkpoints of sharded models (torch.distributed.checkpoint).
+"""The privacy part of a run's checkpoint, and checkpoints of sharded models (torch.distributed.checkpoint).
 
-A run may be resumed from any checkpoint, any number of times, on any number of ranks; what must stay true is that every
-release ever made is counted and that no two of them share noise or coins. So:
+A run may be resumed from any checkpoint, any number of times, on any number of ranks. Two things must stay true: every
+release ever made is counted, and no two of them share noise or coins. So:
 
-* Charges are kept by the process that made them. Loading a checkpoint takes, for each process, the larger count, and adds
-  up over processes (a grow-only counter): nothing that this process has spent is forgotten, and nothing counts twice.
-* Where a ledger was kept, it must hold the line at which the checkpoint was taken (dp/run/resume.h). It alone knows the steps
-  that were taken afterwards and lost; they stay charged.
+* Charges are kept by the process that made them. Loading a checkpoint takes the larger count for each process and adds up
+  over processes (a grow-only counter): nothing that this process has spent is forgotten, and nothing counts twice.
+* If the run kept a ledger, it must hold the line at which the checkpoint was taken (dp/run/resume.h). The ledger alone knows
+  the steps that were taken afterwards and lost; they stay charged.
 * Noise and coins after loading are new: another key, another run id, and steps charged before come again as new attempts.
 
-Without a ledger nothing can be known about steps taken after the checkpoint by a process that is gone.
+Without a ledger, steps that a process took after the checkpoint before it died cannot be known.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def history_of(charges: Charges) -> list[tuple[float, float, int]]:
 
 @dataclass
 class Branch:
-    """What one process has charged, and the hash of the header of the ledger where that stands as well, if any."""
+    """One process's charges, and the hash of the header of the ledger that holds them as well, if any."""
 
     charges: Charges
     ledger: str | None = None
@@ -78,7 +78,7 @@ class Spending:
 
     own: str = field(default_factory=lambda: secrets.token_hex(16))
     others: dict[str, Branch] = field(default_factory=dict)
-    base: Charges = field(default_factory=Counter)  # what of the accountant's history is not this process's
+    base: Charges = field(default_factory=Counter)  # the part of the accountant's history that is not this process's
 
     def own_branch(self, history: Any, ledger: str | None) -> Branch:
         return Branch(charges_of(history) - self.base, ledger)
@@ -90,8 +90,8 @@ class Spending:
     def merge(
         self, loaded: dict[str, Branch], counted: Charges, history: Any, ledger: tuple[str, str, Charges] | None
     ) -> Charges:
-        """Takes up what a checkpoint knows (its branches, and the sum that its accountant had) and what the ledger says
-        (path, header's hash, charges); returns what is counted now."""
+        """Takes over a checkpoint's charges (its branches, and the sum that its accountant had) and the ledger's (path, header's
+        hash, charges); returns all charges that count from now on."""
         own = self.own_branch(history, ledger[1] if ledger else None)
         for name, branch in loaded.items():
             if name == self.own:
@@ -118,11 +118,11 @@ class Spending:
         return total
 
 
-# What the ranks must agree on ----------------------------------------------------------------------------------------
+# Agreement of ranks --------------------------------------------------------------------------------------------------
 
 
 def on_rank_0(ranks: Any, work: Callable[[], Any]) -> Any:
-    """work() of rank 0, on every rank; where it raises, every rank raises the same. A collective."""
+    """The result of work() on rank 0, on every rank. If it raises there, every rank raises the same. A collective."""
     group = ranks.control
     if group is None:
         return work()
@@ -146,7 +146,7 @@ def mark_of_ledger(path: str) -> dict:
 
 
 def parse(text: Any) -> dict:
-    """ValueError where this is not what `PrivacyEngine.state_dict` gave."""
+    """The state that PrivacyEngine.state_dict() wrote. ValueError for any other text."""
     try:
         state = json.loads(text)
         if state["schema"] != SCHEMA:
@@ -161,13 +161,14 @@ def parse(text: Any) -> dict:
     return state
 
 
-# What a header and the run that goes on must have in common: with another of these the ledger's numbers would be of
-# something that did not happen.
+# Facts that a ledger's header and the run that goes on must have in common: if one differs, the ledger's numbers would
+# describe a run that did not happen.
 _SAME = ("adjacency", "unit_of_privacy", "units", "clipping", "facts")
 
 
 def read_ledger(path: str, mark: dict | None, step: int, header: dict) -> dict:
-    """The ledger that a run goes on with. ValueError: what cannot be proven, or does not fit."""
+    """The ledger that a run goes on with: header's hash, charges, attempts of later steps. ValueError for a ledger that cannot be
+    verified, or that is another run's."""
     found, header_hash, history, attempts = load("engine").resume_ledger(path, json.dumps(mark) if mark else "", step)
     written = json.loads(found)
     for name in _SAME:
@@ -192,7 +193,7 @@ def compare_terms(before: dict, now: dict) -> None:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """No rank has it whole: by FSDP2, or by a tensor-parallel axis alone."""
+    """No rank holds the whole model: it is under FSDP2, or cut over a tensor-parallel axis alone."""
     return isinstance(module, FSDPModule) or any(isinstance(p, DTensor) for p in module.parameters())
 
 
@@ -221,7 +222,7 @@ def _weights(module: nn.Module, optimizer: Any) -> dict:
 
 
 def save_folder(path: Any, ranks: Any, module: nn.Module, optimizer: Any, parts: dict) -> None:
-    """A new folder with model, optimizer and `parts`. ValueError where the folder holds anything. A collective."""
+    """Writes model, optimizer and `parts` into a new folder. ValueError if the folder holds anything. A collective."""
 
     def check() -> None:
         folder = Path(path)
@@ -247,7 +248,7 @@ def _read(what: dict, path: Any, ranks: Any) -> dict:
 
 
 def load_parts(path: Any, ranks: Any, names: list[str]) -> dict:
-    """Those parts of these names that are there, which are objects. A collective."""
+    """The parts of these names that the folder has; each is an object, not a tensor. A collective."""
 
     def present() -> list[str]:
         if not (Path(path) / _METADATA).is_file():

@@ -1,4 +1,4 @@
-"""How a command says what went wrong: one sentence; exit code 2 for a mistake of the user, 1 for anything else."""
+"""Errors of commands: one sentence; exit code 2 for a mistake of the user, 1 for anything else."""
 
 import argparse
 import math
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 
 class UserError(ValueError):
-    """A mistake of the caller. The text says what must hold and what came."""
+    """A mistake of the caller. The message names the rule and the value that broke it."""
 
 
 class Failure(RuntimeError):
-    """A program that was started failed; nothing the caller typed is wrong."""
+    """A program that a command started has failed; the caller's arguments are not wrong."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -39,7 +39,7 @@ def _make_parent(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a place beside `path` to write to; moves it to `path` (a file or a folder) if the block succeeds."""
+    """Gives a path beside `path` to write to, and moves it to `path` (a file or a folder) if the `with` body succeeds."""
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     _remove(partial)
     try:

@@ -1,4 +1,4 @@
-"""FSDP2 for models that are to train privately: one unit per block, as for training without privacy."""
+"""FSDP2 for models that are to train privately, transformer block by transformer block, as for training without privacy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["FSDP2Wrapper"]
 def FSDP2Wrapper(model: nn.Module, **kwargs: Any) -> nn.Module:
     """Shards `model` in place with `fully_shard` and returns it.
 
-    Each element of the outermost ModuleLists and Sequentials (transformer blocks) becomes a unit; what is left, such as
-    embeddings and head, is the root's, so that weights tied between them stay one parameter. Weights shared between
-    blocks keep those blocks with the root.
+    Each element of the outermost ModuleLists and Sequentials (transformer blocks) becomes a block, which is gathered together.
+    The rest, such as embeddings and head, is the root's block, so that weights tied between them stay one parameter. Elements
+    that share weights stay with the root.
 
     Keyword arguments go to `fully_shard` (mesh, reshard_after_forward, mp_policy, offload_policy, ignored_params, …),
-    for every unit. `opacus_high_precision_layers`: classes (one, or several) whose modules become units of their own
+    for every block. `opacus_high_precision_layers`: classes (one, or several) whose modules become blocks of their own
     that compute in the default dtype. The optimizer must be built afterwards.
     """
     high_precision = _classes(kwargs.pop("opacus_high_precision_layers", ()))
@@ -58,7 +58,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _shares(model: nn.Module, block: nn.Module) -> bool:
-    """Some parameter of the block is used outside of it too: FSDP2 would make two parameters of it."""
+    """Some parameter of the block is used outside of the block too: FSDP2 would make two parameters of it."""
     inside = {id(module) for module in block.modules()}
     own = {id(parameter) for parameter in block.parameters()}
     return any(

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/single_release.h"
 
 namespace ghostshard::accountant {

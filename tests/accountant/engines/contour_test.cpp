@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/single_release.h"
 #include "bench/accountant_rows.h"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/grid.h"
 #include "accountant/grid/grid_blocks.h"

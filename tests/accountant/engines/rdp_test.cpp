@@ -12,6 +12,7 @@
 
 #include "accountant/gaussian/sampled_gaussian.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/rdp_at_orders.h"
 #include "bench/accountant_rows.h"
 
 namespace ghostshard::accountant {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "accountant/contour/contour_moments.h"
+#include "accountant/gaussian/composed_release.h"
 
 namespace ghostshard::accountant {
 namespace {

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "accountant/contour/contour_line.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/grid_blocks.h"
 #include "accountant/grid/grid_side.h"

@@ -25,10 +25,10 @@ const std::vector<fsdp::BlockSpec> kUnits = {
                     {"by_rows", {8, 5}, true, {.extent = 0}},
                     {"r", {9}}}}};
 
-// What is released for an empty batch: noise alone, by parameter, times the divisor.
-// empty_microbatches: how many are reduced one by one before the release, where each: with every microbatch.
+// The release of an empty batch: noise alone, by parameter, times the divisor. streamed: gradients are reduced with
+// every microbatch. empty_microbatches: how many of them come before the release.
 std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, uint8_t key_byte,
-                                                 const std::vector<dp::StepId>& steps, bool each = false,
+                                                 const std::vector<dp::StepId>& steps, bool streamed = false,
                                                  int64_t empty_microbatches = 0) {
   std::mutex results;
   std::map<std::string, at::Tensor> whole;
@@ -40,7 +40,7 @@ std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, u
                                         .clip_norm = accountant::ClipNorm(kClip),
                                         .noise_multiplier = accountant::NoiseMultiplier(kSigma)});
     const auto key = key_of(key_byte);
-    auto clipper = plan.clipper(model, {.streamed = std::vector<bool>(each ? model.groups().size() : 0, true)});
+    auto clipper = plan.clipper(model, {.streamed = std::vector<bool>(streamed ? model.groups().size() : 0, true)});
     auto mechanism = plan.mechanism(model, key, nullptr);
     for (const auto& step : steps) {
       auto sum = clipper.begin(mechanism, step);
@@ -94,9 +94,9 @@ TEST_P(NoiseOnMesh, IsThatOfOneRankBitForBit) {
 TEST_P(NoiseOnMesh, GoesInOnceWhereEveryMicrobatchIsReduced) {
   const auto one = released_noise({}, 5, {{0}});
   for (const int64_t microbatches : {0, 1, 3}) {
-    const auto each = released_noise(fsdp::MeshShape::parse(GetParam()), 5, {{0}}, /*each=*/true, microbatches);
+    const auto streamed = released_noise(fsdp::MeshShape::parse(GetParam()), 5, {{0}}, /*streamed=*/true, microbatches);
     for (const auto& [name, value] : one) {
-      EXPECT_TRUE(at::equal(value, each.at(name))) << name << " after " << microbatches << " microbatches";
+      EXPECT_TRUE(at::equal(value, streamed.at(name))) << name << " after " << microbatches << " microbatches";
     }
   }
 }

@@ -1,4 +1,4 @@
-// Poisson sampling is what is accounted, so what runs must be just that.
+// Poisson sampling is accounted, so the sampler that runs must be exactly that.
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -1,4 +1,4 @@
-// DESIGN 5.2: taking one unit out moves the un-noised sum by at most C(1+slack), also where tokens cancel.
+// DESIGN 5.2: taking one unit out moves the un-noised sum by at most C(1+slack), even if tokens cancel.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -13,17 +13,8 @@ constexpr int64_t kOutputs = 40;
 constexpr int64_t kUnits = 5;
 constexpr int64_t kTokens = 32;
 
-struct Case {
-  const char* name;
-  dp::RecordingChoice way;
-  double magnitude;  // of the rows
-  double residue;    // what is left after tokens cancel, relative
-  at::ScalarType dtype = at::kFloat;
-};
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-
 using Choice = dp::RecordingChoice;
-const Case kCases[] = {
+const CancellingCase kCases[] = {
     {"ordinary_hold", Choice::kHold, 1.0, 1.0},
     {"ordinary_replay", Choice::kReplay, 1.0, 1.0},
     {"cancelling_to_1e3_hold", Choice::kHold, 1.0, 1e-3},
@@ -48,11 +39,11 @@ const Case kCases[] = {
     {"bfloat16_huge_and_cancelling_exactly_hold", Choice::kHold, 1e6, 0.0, at::kBFloat16},
 };
 
-class Sensitivity : public ::testing::TestWithParam<Case> {};
+class Sensitivity : public ::testing::TestWithParam<CancellingCase> {};
 
-// Unit 2 is the adversary: its tokens come in pairs with equal inputs and opposite output gradients but for a residue,
-// which lies in the gradients where they are 16-bit: factors that multiplied these would round the two apart.
-std::pair<at::Tensor, at::Tensor> rows(const Case& c) {
+// Unit 2 is the adversary: its tokens come in pairs with equal inputs and opposite output gradients but for a residue.
+// In 16 bits the residue lies in the gradients: factors that multiplied these would round the two apart.
+std::pair<at::Tensor, at::Tensor> rows(const CancellingCase& c) {
   at::manual_seed(11);
   at::Tensor a = at::randn({kUnits * kTokens, kInputs});
   at::Tensor g = at::randn({kUnits * kTokens, kOutputs});
@@ -71,7 +62,7 @@ std::pair<at::Tensor, at::Tensor> rows(const Case& c) {
 }
 
 TEST_P(Sensitivity, OneUnitMovesTheSumByAtMostTheClipNorm) {
-  const Case& c = GetParam();
+  const CancellingCase& c = GetParam();
   const double clip_norm = 1.0;
   const auto mesh = lone_mesh();
   SingleLinear layer(*mesh, kInputs, kOutputs, c.dtype);

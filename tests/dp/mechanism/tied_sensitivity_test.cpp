@@ -1,5 +1,6 @@
 // DESIGN 5.2 for a table that is embedding and head at once: taking one unit out moves the un-noised sum by at most
-// C(1+slack), also where what the two uses contribute cancels, in float32 and in bfloat16.
+// C(1+slack), even if the two uses' contributions cancel, in float32 and in bfloat16. (A case's residue is
+// relative to the embedding's part.)
 #include <gtest/gtest.h>
 
 #include "tests/dp/single_layer.h"
@@ -12,26 +13,17 @@ constexpr int64_t kWidth = 40;
 constexpr int64_t kUnits = 5;
 constexpr int64_t kTokens = 16;
 
-struct Case {
-  const char* name;
-  at::ScalarType dtype;
-  dp::RecordingChoice way;
-  double magnitude;
-  double residue;  // what is left of the embedding's part after the head's part is added, relative
-};
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-
 using Choice = dp::RecordingChoice;
-const Case kCases[] = {
-    {"float32_ordinary_replay", at::kFloat, Choice::kReplay, 1.0, 1.0},
-    {"float32_cancelling_replay", at::kFloat, Choice::kReplay, 1.0, 1e-5},
-    {"float32_cancelling_exactly_replay", at::kFloat, Choice::kReplay, 1e4, 0.0},
-    {"bfloat16_ordinary_hold", at::kBFloat16, Choice::kHold, 1.0, 1.0},
-    {"bfloat16_ordinary_replay", at::kBFloat16, Choice::kReplay, 1.0, 1.0},
-    {"bfloat16_cancelling_hold", at::kBFloat16, Choice::kHold, 1e3, 0x1p-7},
-    {"bfloat16_cancelling_replay", at::kBFloat16, Choice::kReplay, 1e3, 0x1p-7},
-    {"bfloat16_cancelling_exactly_hold", at::kBFloat16, Choice::kHold, 1e4, 0.0},
-    {"bfloat16_cancelling_exactly_replay", at::kBFloat16, Choice::kReplay, 1e4, 0.0},
+const CancellingCase kCases[] = {
+    {"float32_ordinary_replay", Choice::kReplay, 1.0, 1.0, at::kFloat},
+    {"float32_cancelling_replay", Choice::kReplay, 1.0, 1e-5, at::kFloat},
+    {"float32_cancelling_exactly_replay", Choice::kReplay, 1e4, 0.0, at::kFloat},
+    {"bfloat16_ordinary_hold", Choice::kHold, 1.0, 1.0, at::kBFloat16},
+    {"bfloat16_ordinary_replay", Choice::kReplay, 1.0, 1.0, at::kBFloat16},
+    {"bfloat16_cancelling_hold", Choice::kHold, 1e3, 0x1p-7, at::kBFloat16},
+    {"bfloat16_cancelling_replay", Choice::kReplay, 1e3, 0x1p-7, at::kBFloat16},
+    {"bfloat16_cancelling_exactly_hold", Choice::kHold, 1e4, 0.0, at::kBFloat16},
+    {"bfloat16_cancelling_exactly_replay", Choice::kReplay, 1e4, 0.0, at::kBFloat16},
 };
 
 struct Rows {
@@ -40,7 +32,7 @@ struct Rows {
 };
 
 // The last unit is the adversary: the head's part is minus the embedding's but for a residue.
-Rows make_rows(const Case& c) {
+Rows make_rows(const CancellingCase& c) {
   at::manual_seed(5);
   Rows r;
   const int64_t n = kUnits * kTokens;
@@ -60,7 +52,7 @@ Rows make_rows(const Case& c) {
 }
 
 // The clipped sum over the first `units` units, one microbatch, as released.
-at::Tensor released(const Case& c, const Rows& r, int64_t units) {
+at::Tensor released(const CancellingCase& c, const Rows& r, int64_t units) {
   const auto mesh = lone_mesh();
   fsdp::ShardedModel model(*mesh, {{"unit", {{"table", {kVocabulary, kWidth}}}, fsdp::Residency::kKeep}}, c.dtype);
   const auto plan = plan_without_noise(kUnits, 1.0);
@@ -88,10 +80,10 @@ at::Tensor released(const Case& c, const Rows& r, int64_t units) {
   return gradient.slices().shard(group).narrow(0, 0, kVocabulary * kWidth).cpu().to(at::kDouble) * plan.divisor();
 }
 
-class TiedSensitivity : public ::testing::TestWithParam<Case> {};
+class TiedSensitivity : public ::testing::TestWithParam<CancellingCase> {};
 
 TEST_P(TiedSensitivity, OneUnitMovesTheSumByAtMostTheClipNorm) {
-  const Case& c = GetParam();
+  const CancellingCase& c = GetParam();
   const Rows rows = make_rows(c);
   const at::Tensor whole = released(c, rows, kUnits);
   const at::Tensor less = released(c, rows, kUnits - 1);
@@ -100,11 +92,11 @@ TEST_P(TiedSensitivity, OneUnitMovesTheSumByAtMostTheClipNorm) {
   EXPECT_LE((whole - less).norm().item<double>(), 1.0 + slack);
 }
 
-class TiedSum : public ::testing::TestWithParam<Case> {};
+class TiedSum : public ::testing::TestWithParam<CancellingCase> {};
 
 TEST_P(TiedSum, IsThatOfTheRecordedRows) {
-  // In float64 from the rows as they are in their dtype: what is left is float32 rounding.
-  const Case& c = GetParam();
+  // In float64 from the rows in their dtype: the difference is float32 rounding alone.
+  const CancellingCase& c = GetParam();
   const Rows rows = make_rows(c);
   at::Tensor expected = at::zeros({kVocabulary, kWidth}, at::kDouble);
   for (int64_t u = 0; u < kUnits; ++u) {
@@ -126,10 +118,10 @@ TEST_P(TiedSum, IsThatOfTheRecordedRows) {
 const auto name_of = [](const auto& param) { return std::string(param.param.name); };
 INSTANTIATE_TEST_SUITE_P(Tied, TiedSensitivity, ::testing::ValuesIn(kCases), name_of);
 
-std::vector<Case> ordinary_cases() {  // what cancels has no digits to compare
-  std::vector<Case> cases;
+std::vector<CancellingCase> ordinary_cases() {  // a sum that cancels has no digits to compare
+  std::vector<CancellingCase> cases;
   std::copy_if(std::begin(kCases), std::end(kCases), std::back_inserter(cases),
-               [](const Case& c) { return c.residue == 1.0; });
+               [](const CancellingCase& c) { return c.residue == 1.0; });
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Tied, TiedSum, ::testing::ValuesIn(ordinary_cases()), name_of);

@@ -1,4 +1,4 @@
-// What a step's pieces cost on a machine: written down and read again, measured, the same on all ranks.
+// The costs of a step's pieces on a machine: written down and read again, measured, the same on all ranks.
 #include "dp/planning/step_costs.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The plan of a logical batch: pure arithmetic, by hand where it is small.
+// The plan of a logical batch: pure arithmetic, checked by hand if it is small.
 #include "dp/planning/step_plan.h"
 
 #include <gmock/gmock.h>
@@ -15,18 +15,18 @@ constexpr int64_t kWidth = 512;
 
 // Embeddings, four blocks of one wide matrix each, an end.
 std::vector<dp::PlannedBlock> model() {
-  std::vector<dp::PlannedBlock> units = {
+  std::vector<dp::PlannedBlock> blocks = {
       {.name = "embeddings", .parameters = 8192 * kWidth, .trainable = 8192 * kWidth, .always_gathered = true}};
   for (int b = 0; b < 4; ++b) {
-    units.push_back({.name = "block" + std::to_string(b),
-                     .parameters = 12 * kWidth * kWidth,
-                     .trainable = 12 * kWidth * kWidth,
-                     .matrices = {{"m" + std::to_string(b), {.inputs = kWidth, .outputs = 12 * kWidth}}},
-                     .activation_bytes = 17 * kWidth * 4.0,
-                     .working_bytes = 9 * kWidth * 4.0});
+    blocks.push_back({.name = "block" + std::to_string(b),
+                      .parameters = 12 * kWidth * kWidth,
+                      .trainable = 12 * kWidth * kWidth,
+                      .matrices = {{"m" + std::to_string(b), {.inputs = kWidth, .outputs = 12 * kWidth}}},
+                      .activation_bytes = 17 * kWidth * 4.0,
+                      .working_bytes = 9 * kWidth * 4.0});
   }
-  units.push_back({.name = "end", .parameters = kWidth, .trainable = kWidth, .always_gathered = true});
-  return units;
+  blocks.push_back({.name = "end", .parameters = kWidth, .trainable = kWidth, .always_gathered = true});
+  return blocks;
 }
 
 const dp::StepShape kShort{.units = 8, .rows_per_unit = 100, .microbatches = 4, .shard_ranks = 2};
@@ -42,7 +42,7 @@ TEST(StepPlan, HoldsLongUnitsAndReplaysShortOnes) {
 
 TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce) {
   double bytes = 0;
-  for (const auto& unit : model()) bytes += 4.0 * static_cast<double>(unit.parameters);
+  for (const auto& block : model()) bytes += 4.0 * static_cast<double>(block.parameters);
   const auto rich = dp::plan_step(model(), kShort, kPlenty);
   for (const auto& choice : rich.blocks) {
     EXPECT_EQ(choice.residency, Residency::kKeep);
@@ -61,11 +61,11 @@ TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce
   }
   double expected = 0;
   for (size_t u = 0; u < model().size(); ++u) {
-    const double unit = 4.0 * static_cast<double>(model()[u].parameters);
+    const double block = 4.0 * static_cast<double>(model()[u].parameters);
     const bool kept = model()[u].always_gathered;
     EXPECT_EQ(least.blocks[u].residency, kept ? Residency::kKeep : Residency::kRegather) << u;
     const double reduced = least.blocks[u].gradients == GradientFlow::kStreamed ? 4 : 1;
-    expected += 0.5 * unit * ((kept ? 1 : 8) + reduced);
+    expected += 0.5 * block * ((kept ? 1 : 8) + reduced);
   }
   EXPECT_DOUBLE_EQ(least.traffic_bytes, expected);
   EXPECT_EQ(least.blocks[1].gradients, GradientFlow::kStreamed);
@@ -98,14 +98,14 @@ TEST(StepPlan, DefaultBudgetIsFivePercentOverTheStepWithoutPrivacy) {
   }
 }
 
-// Activation checkpointing: what backward frees no longer makes room for records.
+// Activation checkpointing: backward frees too little to make room for records.
 std::vector<dp::PlannedBlock> checkpointed_model() {
-  auto units = model();
+  auto blocks = model();
   for (size_t b = 1; b <= 4; ++b) {
-    units[b].activation_bytes = kWidth * 4.0;
-    units[b].working_bytes = 26 * kWidth * 4.0;
+    blocks[b].activation_bytes = kWidth * 4.0;
+    blocks[b].working_bytes = 26 * kWidth * 4.0;
   }
-  return units;
+  return blocks;
 }
 
 TEST(StepPlan, TakesTwoPassesOnlyWhereNothingElseFits) {
@@ -127,30 +127,30 @@ TEST(StepPlan, TakesTwoPassesOnlyWhereNothingElseFits) {
 }
 
 TEST(StepPlan, ATiedHeadIsNeverRecordedInTwoPasses) {
-  auto units = checkpointed_model();
-  units.back().matrices = {{"tied", {.inputs = kWidth, .outputs = 8192}, /*used_twice=*/true}};
+  auto blocks = checkpointed_model();
+  blocks.back().matrices = {{"tied", {.inputs = kWidth, .outputs = 8192}, /*used_twice=*/true}};
   dp::StepShape shape = kShort;
   shape.shard_ranks = 1;
   shape.units = 64;
-  dp::StepPlan plan = dp::plan_step(units, shape, kPlenty);
-  while (!plan.two_pass()) plan = dp::plan_step(units, shape, plan.peak_bytes() - 1);
+  dp::StepPlan plan = dp::plan_step(blocks, shape, kPlenty);
+  while (!plan.two_pass()) plan = dp::plan_step(blocks, shape, plan.peak_bytes() - 1);
   EXPECT_NE(plan.blocks.back().recording.at(0), Recording::kTwoPass);
 }
 
 TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
-  auto units = model();
+  auto blocks = model();
   constexpr int64_t kOutputs = 50304;
-  units.back().matrices = {
+  blocks.back().matrices = {
       {.parameter = "head", .shape = {.inputs = kWidth, .outputs = kOutputs}, .used_twice = true, .head = true}};
-  units.back().activation_bytes = 4.0 * kOutputs;
+  blocks.back().activation_bytes = 4.0 * kOutputs;
   const dp::StepShape shape{.units = 8, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 1};
-  const auto rich = dp::plan_step(units, shape, kPlenty);
+  const auto rich = dp::plan_step(blocks, shape, kPlenty);
   EXPECT_NE(rich.blocks.back().recording.at(0), Recording::kRecompute);
-  EXPECT_NE(dp::plan_step(units, shape, std::nullopt).units.back().recording.at(0), Recording::kRecompute)
+  EXPECT_NE(dp::plan_step(blocks, shape, std::nullopt).blocks.back().recording.at(0), Recording::kRecompute)
       << "nobody asked for slower steps";
   auto plan = rich;
   while (plan.blocks.back().recording.at(0) != Recording::kRecompute) {
-    plan = dp::plan_step(units, shape, plan.peak_bytes() - 1);
+    plan = dp::plan_step(blocks, shape, plan.peak_bytes() - 1);
   }
   EXPECT_FALSE(plan.two_pass()) << "only the head is computed again";
   // The logits were most of the step, and 2048 of 50304 outputs are left of them (32 MiB over 4096 rows).
@@ -159,18 +159,18 @@ TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
   EXPECT_GT(plan.step_bytes, rich.step_bytes - logits);
   // Two products of the three that a head costs come again, for each microbatch.
   EXPECT_GT(plan.extra_flops - rich.extra_flops, 4 * 4.0 * 4096 * kWidth * kOutputs * 0.99);
-  EXPECT_THAT(dp::explain(plan, units, shape, plan.peak_bytes()), testing::HasSubstr("recompute"));
+  EXPECT_THAT(dp::explain(plan, blocks, shape, plan.peak_bytes()), testing::HasSubstr("recompute"));
 }
 
 TEST(StepPlan, WithoutABudgetTheLeastIsTakenWhereTheDefaultIsOutOfReach) {
-  auto units = model();
-  units.back().matrices = {{"tied", {.inputs = kWidth, .outputs = 8192}, /*used_twice=*/true}};
+  auto blocks = model();
+  blocks.back().matrices = {{"tied", {.inputs = kWidth, .outputs = 8192}, /*used_twice=*/true}};
   const dp::StepShape shape{.units = 64, .rows_per_unit = 100, .microbatches = 1, .shard_ranks = 1};
-  const double plain = dp::plain_peak_bytes(units, shape);
-  const auto least = dp::plan_step(units, shape, std::nullopt);
+  const double plain = dp::plain_peak_bytes(blocks, shape);
+  const auto least = dp::plan_step(blocks, shape, std::nullopt);
   ASSERT_GT(least.peak_bytes(), 1.05 * plain) << "the head's rows alone are beyond it";
-  EXPECT_THROW(dp::plan_step(units, shape, 1.05 * plain), std::invalid_argument);
-  EXPECT_NE(dp::explain(least, units, shape, std::nullopt).find("out of reach"), std::string::npos);
+  EXPECT_THROW(dp::plan_step(blocks, shape, 1.05 * plain), std::invalid_argument);
+  EXPECT_NE(dp::explain(least, blocks, shape, std::nullopt).find("out of reach"), std::string::npos);
 }
 
 TEST(StepPlan, OneRankGathersAndSendsNothing) {
@@ -192,7 +192,7 @@ TEST(StepPlan, WithoutPrivacyNothingIsRecordedNorReducedEach) {
 TEST(StepPlan, ExplainsEveryUnit) {
   const auto plan = dp::plan_step(model(), kLong, std::nullopt);
   const std::string text = dp::explain(plan, model(), kLong, std::nullopt);
-  for (const auto& unit : model()) EXPECT_NE(text.find(unit.name), std::string::npos) << text;
+  for (const auto& block : model()) EXPECT_NE(text.find(block.name), std::string::npos) << text;
   EXPECT_NE(text.find("default budget"), std::string::npos) << text;
 }
 

@@ -27,7 +27,8 @@ class CrossEntropy : public testing::TestWithParam<Case> {
     targets_ = at::randint(c.classes, {c.rows}, at::kLong);
     if (c.rows > 2) targets_[1] = kIgnored;
   }
-  // Of a loss, in absolute terms: x - max is rounded once, exp and log err by an ulp or two, the sum by gamma(classes).
+  // The absolute tolerance of a loss: x - max is rounded once, exp and log err by an ulp or two, the sum by
+  // gamma(classes).
   double tolerance() const {
     // For float64 the truth is as far off.
     const double unit = GetParam().dtype == at::kDouble ? 0x1p-52 : 0x1p-24;
@@ -60,7 +61,7 @@ TEST_P(CrossEntropy, and_its_gradient_are_those_of_float64) {
   (losses * weights).sum().backward();
   (expected * weights).sum().backward();
   EXPECT_EQ(x.grad().scalar_type(), GetParam().dtype);
-  // A gradient is at most 1, and errs by what its probability does; narrow ones are rounded once more.
+  // A gradient is at most 1, and errs as much as its probability; narrow ones are rounded once more.
   const double rounding = x.dtype() == at::kBFloat16 ? 0x1p-8 : x.dtype() == at::kHalf ? 0x1p-11 : 0;
   EXPECT_TRUE(at::allclose(x.grad().to(at::kDouble), exact.grad(), rounding, tolerance() + rounding * 0x1p-14))
       << (x.grad() - exact.grad()).abs().max();

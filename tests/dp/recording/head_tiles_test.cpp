@@ -1,5 +1,5 @@
-// A head by tiles of its outputs: losses, inputs' gradients and clipped sums beside float64, where the table is an
-// embedding too, and what is refused.
+// A head by tiles of its outputs: losses, inputs' gradients and clipped sums beside float64, also for a table that is
+// an embedding too; and the refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 
 #include "kernels/embedding_norm.h"
 #include "kernels/linear_norm.h"
+#include "kernels/tied_pair.h"
 #include "tests/dp/single_layer.h"
 
 namespace ghostshard::tests {
@@ -23,11 +24,11 @@ dp::SegmentsPtr segments_of(const std::vector<int64_t>& lengths) {
   return std::make_shared<kernels::Segments>(offsets);
 }
 
-// A table [V,d] that is a head and, where `ids` are, an embedding whose rows are weighed with e.
+// A table [V,d] that is a head and, if there are `ids`, an embedding whose rows are weighed with e.
 struct Head {
   explicit Head(at::ScalarType dtype = at::kFloat, double scale = 0.5, int64_t last_rows = 3)
       : mesh(lone_mesh()),
-        model(*mesh, {{"unit", {{"table", {kVocabulary, kWidth}}}, fsdp::Residency::kKeep}}, dtype),
+        model(*mesh, {{"block", {{"table", {kVocabulary, kWidth}}}, fsdp::Residency::kKeep}}, dtype),
         segments(segments_of({4, 0, 1, 7, last_rows})) {
     at::manual_seed(3);
     const int64_t n = segments->rows();
@@ -71,7 +72,7 @@ struct Head {
                .view_as(table) *
            plan.divisor();
   }
-  // Of unit u, in float64; in bfloat16 of the logit gradients as they are rounded.
+  // The gradient of unit u, in float64; in bfloat16 from the rounded logit gradients.
   at::Tensor gradient_of(int64_t u) {
     const auto rows = [&](const at::Tensor& x) {
       return x.narrow(0, segments->begin(u), segments->length(u)).to(at::kDouble);
@@ -153,8 +154,8 @@ TEST_P(TiledHead, clips_as_float64_does) {
     for (const double clip_norm : {1e-3, 3.0, 1e6}) {
       Head head;
       head.tied = tied;
-      // Sums of at most 15 + 16 products of what errs by about 20·2^-24, and the norm's bound: 2·gamma(10) times the
-      // mass, which is at most ten times the norm here.
+      // Sums of at most 15 + 16 products of numbers that err by about 20·2^-24, and the norm's bound: 2·gamma(10) times
+      // the mass, which is at most ten times the norm here.
       EXPECT_LT(relative(head.released(Recording::kRecompute, clip_norm, GetParam()), head.expected(clip_norm)), 2e-5)
           << (tied ? "tied " : "untied ") << clip_norm;
     }
@@ -181,11 +182,11 @@ TEST_P(TiledHead, gives_a_unit_whose_logits_are_not_finite_no_part) {
   EXPECT_LT(relative(found, expected), 2e-5) << "(the unit looks nothing up)";
 }
 
-// Of few rows, and of so many that the norm is taken from the gradient itself, formed in float32.
+// With few rows, and with so many that the norm is taken from the gradient itself, formed in float32.
 TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_both_uses_cancel) {
   for (const auto& [rows, residue] : {std::pair{3, 1.0}, {3, 1e-4}, {3, 0.0}, {80, 1e-3}, {80, 1e-4}, {80, 0.0}}) {
     Head head(at::kFloat, 0.5, rows);
-    // The last unit's lookups are minus what its loss does to those rows, but for the residue.
+    // The last unit's lookups cancel its loss's gradient of those rows, but for the residue.
     const int64_t u = head.segments->units() - 1;
     head.weights.narrow(0, head.segments->begin(u), rows).mul_(1e3);
     head.tied = false;
@@ -200,7 +201,7 @@ TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_both_uses
       const at::Tensor g = head.gradient_of(other);
       less += g * std::min(1.0, 1.0 / std::max(g.norm().item<double>(), 1e-300));
     }
-    // The others are within 2e-5 of four units' bound of what float64 says.
+    // The others are within 2e-5 of four units' bound of the float64 result.
     const int64_t additions = 2 * head.segments->rows() + 13 + kVocabulary;
     EXPECT_LE((whole - less).norm().item<double>(), 1.0 + 8e-5 + dp::DpPlan::rounding_slack(additions))
         << rows << " rows, residue " << residue;
@@ -223,7 +224,7 @@ TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_its_rows_
   }
 }
 
-// What is known of the norms beside what the kernels find of rows that stand whole.
+// The norms of a head by tiles beside those that the kernels find of rows that stand whole.
 TEST(TiledHeads, have_the_parts_of_whole_rows) {
   for (const int64_t tile_bytes : {15 * 4 * 5, 1 << 20}) {
     Head head;
@@ -245,12 +246,12 @@ TEST(TiledHeads, have_the_parts_of_whole_rows) {
     auto expected = kernels::NormParts::zeros(units, test_device());
     recorded.add_norm_to(found);
     kernels::passing_norm(h, g, *head.segments, expected);
-    // Smaller than of whole rows (Minkowski), and the same where one tile is the whole.
+    // Smaller than that of whole rows (Minkowski), and the same if one tile is the whole.
     EXPECT_TRUE(found.mass.le(expected.mass * (1 + 1e-12)).all().item<bool>());
     EXPECT_TRUE(found.mass.ge(expected.mass * (tiles->count() == 1 ? 1 - 1e-12 : 0.3)).all().item<bool>());
     for (auto* parts : {&found, &expected}) kernels::embedding_norm(ids, e, *head.lookups, kVocabulary, *parts);
     recorded.add_cross_term_to(ids, e, found);
-    kernels::tied_cross_term(ids, e, *head.lookups, h, g, *head.segments, expected);
+    kernels::tied_pair_cross_term(ids, e, *head.lookups, h, g, *head.segments, expected);
     EXPECT_TRUE((found.value - expected.value).abs().le(found.value_error + expected.value_error).all().item<bool>());
     EXPECT_TRUE(found.sum_error.ge(expected.sum_error).all().item<bool>()) << "each unit's rows of both uses";
     EXPECT_TRUE(found.value_error.le(1e-3 * found.value).all().item<bool>());

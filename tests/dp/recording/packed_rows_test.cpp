@@ -57,8 +57,8 @@ TEST(PackedRows, look_position_ids_up_for_every_batch_row) {
   EXPECT_EQ(rows.for_all_rows(at::zeros({1, 6}, at::kLong)).sizes(), at::IntArrayRef({1, 6}));
 }
 
-// Embedding, normalisation, a use of one matrix and a transposed head, over whatever rows: what is released is the sum
-// of each unit's clipped gradients.
+// Embedding, normalisation, a use of one matrix and a transposed head, over any rows: the release is the sum of each
+// unit's clipped gradients.
 constexpr int64_t kWords = 7, kWidth = 4;
 
 std::vector<at::Tensor> released(const std::vector<int64_t>& ids, const std::shared_ptr<const PackedRows>& rows,

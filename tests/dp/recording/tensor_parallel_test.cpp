@@ -34,12 +34,12 @@ std::map<std::string, at::Tensor> weights() {
 }
 
 struct Pair {
-  explicit Pair(fsdp::Mesh& mesh) : model(mesh, {unit()}) {
+  explicit Pair(fsdp::Mesh& mesh) : model(mesh, {block()}) {
     for (const auto& [name, value] : weights()) model.set_parameter(model.parameter(name), value);
     in = {.weight = &model.parameter("in.weight"), .bias = &model.parameter("in.bias"), .stored_transposed = true};
     out = {.weight = &model.parameter("out.weight"), .bias = &model.parameter("out.bias"), .stored_transposed = true};
   }
-  static fsdp::BlockSpec unit() {
+  static fsdp::BlockSpec block() {
     const auto first = dp::column_split(true), second = dp::row_split(true);
     return {.name = "pair",
             .parameters = {{"in.weight", {kWidth, kInner}, true, first.weight},

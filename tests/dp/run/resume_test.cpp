@@ -1,4 +1,4 @@
-// What a ledger proves about a run that goes on, and what it does not.
+// A ledger's proof for a run that is resumed, and the limits of that proof.
 #include "dp/run/resume.h"
 
 #include <gmock/gmock.h>

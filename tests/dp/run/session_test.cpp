@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "fsdp/saved_object.h"
 #include "tests/support/keys.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -17,14 +18,13 @@ namespace {
 using tests::key_of;
 using tests::run_mesh;
 
-std::shared_ptr<fsdp::Mesh> borrowed(fsdp::Mesh& mesh) { return {std::shared_ptr<void>(), &mesh}; }
 
 // A model of each kind of layer that the session has, with weights of its own: table, norm, two uses of one matrix, a
 // head stored the other way round, a scale that somebody else instantiates.
 constexpr int64_t kVocabulary = 11, kWidth = 6, kLength = 5, kClasses = 3;
 enum Id : int64_t { kTable, kScale, kShift, kMatrix, kBias, kHead, kGain, kCount };
 
-std::vector<fsdp::BlockSpec> some_units() {
+std::vector<fsdp::BlockSpec> some_blocks() {
   return {{"body",
            {{"table", {kVocabulary, kWidth}},
             {"scale", {kWidth}},
@@ -36,8 +36,8 @@ std::vector<fsdp::BlockSpec> some_units() {
 
 std::vector<at::Tensor> some_weights(at::ScalarType dtype) {
   std::vector<at::Tensor> weights;
-  for (const auto& unit : some_units()) {
-    for (const auto& parameter : unit.parameters) {
+  for (const auto& block : some_blocks()) {
+    for (const auto& parameter : block.parameters) {
       const at::Tensor index = at::arange(c10::multiply_integers(parameter.shape), at::kDouble);
       weights.push_back(
           (index * 0.7 + static_cast<double>(weights.size())).sin().mul(0.8).view(parameter.shape).to(dtype));
@@ -46,7 +46,7 @@ std::vector<at::Tensor> some_weights(at::ScalarType dtype) {
   return weights;
 }
 
-// One row for each of the units first, first + 1, …
+// One row for each of `units` units, from `first` on.
 at::Tensor ids_of(int64_t first, int64_t units) {
   const at::Tensor unit = at::arange(first, first + units, at::kLong).unsqueeze(1);
   return (unit * 3 + at::arange(kLength, at::kLong) * 7).remainder(kVocabulary);
@@ -77,14 +77,14 @@ struct GainFunction : torch::autograd::Function<GainFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const at::Tensor& gain,
                             Session* session) {
     ctx->save_for_backward({x, gain});
-    ctx->saved_data["session"] = reinterpret_cast<int64_t>(session);
+    fsdp::save_object(ctx, fsdp::borrowed(*session));
     session->count_use(kGain);
     return x * gain;
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    auto* session = reinterpret_cast<Session*>(ctx->saved_data["session"].toInt());
+    const auto session = fsdp::saved_object<Session>(ctx);
     session->instantiated(session->tape(), kGain, (saved[0] * grads[0]).sum(1));
     return {grads[0] * saved[1], {}, {}};
   }
@@ -103,7 +103,7 @@ void forward_and_backward(Session& session, const std::vector<at::Tensor>& w, in
   session.clip();
 }
 
-// What every rank owns, put together: each parameter's rows in order of shard ranks, of replica 0.
+// The rows that all ranks own, put together: each parameter's in the order of shard ranks, of replica 0.
 class Collected {
  public:
   void add(const fsdp::Mesh& mesh, const std::vector<at::Tensor>& owned) {
@@ -152,7 +152,7 @@ constexpr double kClipNorm = 1.5;
 std::vector<at::Tensor> released(const SessionCase& how, double noise_multiplier) {
   Collected all;
   run_mesh(fsdp::MeshShape::parse(how.mesh), [&](fsdp::Mesh& mesh) {
-    Session session(borrowed(mesh), some_units(),
+    Session session(fsdp::borrowed(mesh), some_blocks(),
                     {.streamed = how.streamed, .memory_budget_bytes = how.memory_budget_bytes}, key_of(7));
     session.set_terms(
         accountant::ClipNorm(kClipNorm),
@@ -182,7 +182,7 @@ TEST_P(Sessions, release_what_a_loop_over_units_gives) {
 }
 
 TEST_P(Sessions, draw_the_same_noise_on_every_mesh) {
-  // Against one rank's: what is left after the sums are taken off is the noise, up to rounding.
+  // Against one rank's: without the sums only the noise is left, up to rounding.
   const double sigma = 3.0;
   const auto noise = [&](const SessionCase& how) {
     auto with = released(how, sigma);
@@ -208,7 +208,7 @@ TEST(Session, plans_two_passes_where_a_step_recorded_more_than_its_budget) {
   run_mesh(fsdp::MeshShape::parse("1x2x1"), [&](fsdp::Mesh& mesh) {
     const auto weights = some_weights(at::kFloat);
     const auto steps = [&](std::optional<int64_t> budget) {
-      Session session(borrowed(mesh), some_units(), {.memory_budget_bytes = budget}, key_of(7));
+      Session session(fsdp::borrowed(mesh), some_blocks(), {.memory_budget_bytes = budget}, key_of(7));
       session.set_terms(accountant::ClipNorm(kClipNorm), std::nullopt);
       std::vector<std::vector<at::Tensor>> released;
       std::vector<bool> two_passes;
@@ -236,7 +236,7 @@ TEST(Session, plans_two_passes_where_a_step_recorded_more_than_its_budget) {
 
 class OneRank : public testing::Test {
  protected:
-  OneRank() : session_(fsdp::Mesh::single(), some_units(), {}, key_of(1)) {
+  OneRank() : session_(fsdp::Mesh::single(), some_blocks(), {}, key_of(1)) {
     session_.set_terms(accountant::ClipNorm(kClipNorm), accountant::NoiseMultiplier(1.0));
   }
   void microbatch(int64_t first = 0, int64_t units = 2) { forward_and_backward(session_, weights_, first, units); }
@@ -267,7 +267,7 @@ TEST_F(OneRank, keeps_what_it_released_from_changing_under_the_next_batch) {
 TEST_F(OneRank, draws_new_noise_after_a_batch_was_dropped) {
   microbatch();
   const auto kept = session_.release();
-  Session other(fsdp::Mesh::single(), some_units(), {}, key_of(1));
+  Session other(fsdp::Mesh::single(), some_blocks(), {}, key_of(1));
   other.set_terms(accountant::ClipNorm(kClipNorm), accountant::NoiseMultiplier(1.0));
   forward_and_backward(other, weights_, 0, 2);
   other.abandon();
@@ -279,7 +279,7 @@ TEST_F(OneRank, draws_new_noise_after_a_batch_was_dropped) {
 TEST_F(OneRank, gives_up_what_a_failed_backward_recorded) {
   microbatch(0);
   const auto alone = session_.release();
-  Session other(fsdp::Mesh::single(), some_units(), {}, key_of(1));
+  Session other(fsdp::Mesh::single(), some_blocks(), {}, key_of(1));
   other.set_terms(accountant::ClipNorm(kClipNorm), accountant::NoiseMultiplier(1.0));
   other.begin_microbatch(2);
   const at::Tensor x = other.embedding(kTable, ids_of(3, 2), weights_[kTable], -1);
@@ -295,7 +295,7 @@ TEST_F(OneRank, holds_one_pair_of_terms_for_a_batch) {
   session_.set_terms(accountant::ClipNorm(1000 * kClipNorm), accountant::NoiseMultiplier(1.0));
   microbatch(5);
   const auto first = session_.release();
-  Session other(fsdp::Mesh::single(), some_units(), {}, key_of(1));
+  Session other(fsdp::Mesh::single(), some_blocks(), {}, key_of(1));
   other.set_terms(accountant::ClipNorm(kClipNorm), accountant::NoiseMultiplier(1.0));
   forward_and_backward(other, weights_, 0, 2);
   forward_and_backward(other, weights_, 5, 2);
@@ -335,7 +335,7 @@ TEST_F(OneRank, says_which_layer_lost_track_of_units) {
   }
 }
 
-// What a watched backward of some units' losses finds. A mixing model hands each unit its neighbour's rows.
+// The findings of a watched backward of some units' losses. A mixing model hands each unit its neighbour's rows.
 std::pair<int64_t, bool> watched(Session& session, const std::vector<at::Tensor>& w, const std::vector<bool>& chosen,
                                  bool mixes, std::optional<double> bad = std::nullopt) {
   const auto units = static_cast<int64_t>(chosen.size());
@@ -366,7 +366,7 @@ TEST_F(OneRank, watches_backwards_without_recording_them) {
   EXPECT_EQ(watched(session_, weights_, {true, false, true}, false), std::pair(int64_t{-1}, false));
   session_.clip();
   const auto after = session_.release();
-  Session other(fsdp::Mesh::single(), some_units(), {}, key_of(1));
+  Session other(fsdp::Mesh::single(), some_blocks(), {}, key_of(1));
   other.set_terms(accountant::ClipNorm(kClipNorm), accountant::NoiseMultiplier(1.0));
   other.begin_microbatch(3);
   at::Tensor x = other.embedding(kTable, ids_of(0, 3), weights_[kTable], -1);
@@ -401,7 +401,7 @@ TEST_F(OneRank, watches_only_before_it_records) {
 TEST(SessionLedger, is_written_before_anything_leaves_and_refuses_steps_without_noise) {
   const tests::TemporaryFolder folder;
   const auto path = folder.path() / "ledger.jsonl";
-  Session session(fsdp::Mesh::single(), some_units(), {.plan = {.sampling_rate = accountant::SamplingRate(0.25)}},
+  Session session(fsdp::Mesh::single(), some_blocks(), {.plan = {.sampling_rate = accountant::SamplingRate(0.25)}},
                   key_of(1));
   session.attach_ledger(accountant::LedgerWriter::create(path, {{"adjacency", "zero-out"}}));
   const auto weights = some_weights(at::kFloat);

@@ -1,5 +1,5 @@
 // The part of CUDA that the kernels use, executed on the CPU. Programs that test device code without a device find this
-// header in the place of CUDA's own. Names and meanings are CUDA's; executor.h has the rest.
+// file instead of CUDA's own header. Names and meanings are CUDA's; the execution is in executor.h.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// Of the thread that is running.
+// Of the running thread.
 extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-// A launch may have few blocks, so that kernels have to loop over more work than blocks.
+// A device that takes few blocks, so that kernels have to loop.
 constexpr int kEmulatedMostBlocks = 5;
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
   *value = kEmulatedMostBlocks;
@@ -82,8 +82,7 @@ struct cudaLaunchConfig_t {
   cudaStream_t stream = nullptr;
 };
 
-// Runs before it returns. A block may have 48 KiB of shared memory unless the host allows more, which the kernels never
-// ask for.
+// Runs at once. A block may have 48 KiB unless a kernel asks for more.
 template <typename... Expected, typename... Actual>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Expected...),
                                const Actual&... arguments) {

@@ -54,7 +54,7 @@ class Executor {
  private:
   void run_block(unsigned block);
   void run_thread();
-  // Runs threads that can, in a new order; whether any of them could.
+  // Runs the threads that are ready, in a new order. Returns whether there were any.
   bool run_ready_threads();
   bool run_ready_threads_of(std::vector<int>& threads);
   void release_barrier();
@@ -135,8 +135,8 @@ void Executor::run_block(unsigned block) {
   }
 }
 
-// Either all threads go on to where they next meet others, or one warp after the other runs as far as it can without
-// the rest of the block: what one warp writes early and what another reads late are different faults.
+// Either all threads continue until they next meet others, or one warp after the other runs as far as it can without
+// the rest of the block: a warp that writes too early and a warp that reads too late are different faults.
 bool Executor::run_ready_threads() {
   if (random_() % 2 == 0) {
     return run_ready_threads_of(order_);

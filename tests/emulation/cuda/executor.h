@@ -1,10 +1,10 @@
-// Runs a kernel's blocks and threads on one CPU thread, in orders that a device may choose and a test would not.
+// Runs a kernel's blocks and threads on one CPU thread, in orders that a device may choose.
 //
-// Each thread of a block is a fiber that runs until it meets a barrier or a collective of its warp. The schedule's seed
-// decides the order of the blocks and, anew after every barrier, that of the threads. A kernel that lacks a barrier, or
-// whose result depends on the order of blocks, therefore gives other bits under another seed. A block's shared memory
-// has exactly the bytes of the launch and begins as NaN: a value that nobody wrote shows, and AddressSanitizer finds an
-// access outside. The same holds for device memory, which the host cannot touch unless a kernel runs
+// Each thread of a block is a fiber that runs until it meets a barrier or a collective of its warp. The order of the
+// blocks, and after every barrier that of the threads, is drawn from the schedule's seed: a kernel that lacks a
+// barrier, or whose result depends on the order of blocks, gives other bits under another seed. A block's shared memory
+// has exactly the bytes of the launch and is filled with NaN, so reads of unwritten memory show. AddressSanitizer finds
+// accesses beyond it, as it does for device memory, which the host cannot touch while no kernel runs
 // (tests/emulation/device/memory.h).
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace ghostshard::emulation {
 
-// The kernel's behaviour is undefined on a device: threads wait for others that never come, or lanes of a warp are at
-// different collectives.
+// The kernel does something that no device defines: threads wait for others that never come, or lanes meet at different
+// collectives.
 class Fault : public std::logic_error {
  public:
   using std::logic_error::logic_error;
@@ -28,32 +28,32 @@ struct Shape {
   size_t shared_bytes;
 };
 
-// Sets the seed of the next launch; each later launch has the next number. Without a call the first launch of the
-// program has 0.
+// Sets the seed of the next launch; each later launch has the next number. Without a call seeds are 0, 1, 2, … from the
+// start of the program.
 void set_schedule(uint64_t seed);
 
-// Throws Fault. Not re-entrant. Threads of the host take turns.
+// Throws Fault. Not re-entrant; threads of the host take turns.
 void run(const Shape& shape, const std::function<void()>& thread);
 
 // For code inside a thread of a block.
 void* shared_memory(size_t bytes);  // throws Fault if the launch gave fewer
 void block_barrier();
-// All lanes of the warp meet. The last to arrive calls all(arguments of lanes 0 to 31), then all continue. `what` names
-// the operation and must be the same for all lanes.
+// All lanes of the warp meet; the last lane calls all(arguments of lanes 0…31), then all continue. `what` names the
+// operation and must be the same for all lanes.
 constexpr int kLanes = 32;
 void warp_collective(const char* what, void* argument, void (*all)(void* const (&arguments)[kLanes]));
 int lane();
 
-// A copy that a thread requests without waiting for it. Until the thread waits, `to` holds garbage (0xff, NaN in every
-// format). The wait reads `present` bytes at `from` and fills up to `bytes` with zeros. A thread that ends before it
-// has waited for its copies is a Fault.
+// An asynchronous copy of a thread. Until the thread waits for it, `to` holds garbage (0xff, NaN in every format); only
+// then is `from` read: `present` bytes, then zeros up to `bytes`. A thread that ends without having waited for its
+// copies is a Fault.
 struct Copy {
   void* to;
   const void* from;
   int present, bytes;
 };
 void copy_later(const Copy& copy);
-void commit_copies();  // makes one group of the copies since the last call
+void commit_copies();  // makes the copies since the last call a group
 void wait_for_copies(int pending);
 
 }  // namespace ghostshard::emulation

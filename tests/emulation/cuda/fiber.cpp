@@ -45,12 +45,12 @@ Fiber::Fiber() : stack_(new std::byte[kStackBytes]), tsan_fiber_(tsan_create()) 
 
 Fiber::~Fiber() { tsan_destroy(tsan_fiber_); }
 
-// makecontext passes ints only, so the pointer comes in halves.
+// makecontext passes only ints, so the pointer comes in halves.
 void Fiber::enter(unsigned high, unsigned low) {
   auto* self = reinterpret_cast<Fiber*>((static_cast<uintptr_t>(high) << 32) | low);
   arrived(nullptr, &self->outer_stack_, &self->outer_stack_size_);
   self->body_(self->argument_);
-  // Left for good: null instead of a place to keep this stack's state in.
+  // The fiber does not come back: null instead of a place for this stack's state.
   leaving(nullptr, self->outer_stack_, self->outer_stack_size_);
   tsan_switch(self->tsan_outside_);
   setcontext(&self->outside_);

@@ -1,4 +1,4 @@
-// A function that can stop in the middle and continue later: one thread of a block.
+// A function that can be suspended and resumed: one thread of a block.
 #pragma once
 
 #include <ucontext.h>
@@ -15,11 +15,11 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Forgets the body that it was in. The first resume() after it calls body(argument), which must not throw.
+  // Drops an unfinished body; the next resume() calls body(argument). body must not throw.
   void start(void (*body)(void*), void* argument);
-  // Called outside the fiber: runs it until it suspends or its body returns.
+  // From outside: runs until the fiber suspends or its body returns.
   void resume();
-  // Called inside the fiber: returns to the caller of resume().
+  // From inside: returns to the caller of resume().
   void suspend();
 
  private:
@@ -30,7 +30,7 @@ class Fiber {
   ucontext_t outside_{};
   void (*body_)(void*) = nullptr;
   void* argument_ = nullptr;
-  // For the sanitizers, which must know of every change of stacks.
+  // The state that sanitizers need at each change of stacks.
   void* fake_stack_ = nullptr;
   const void* outer_stack_ = nullptr;
   size_t outer_stack_size_ = 0;

@@ -1,5 +1,5 @@
-// In the place of kernels/device/sort.cu, whose library is not emulated. Asks for scratch and fills it, so that a
-// caller that gives too little is found under AddressSanitizer; refuses keys that CUB would cut the upper bits of.
+// Replaces kernels/device/sort.cu, whose library is not emulated. It asks for scratch and fills it, so that
+// AddressSanitizer finds a caller that gives too little; it refuses keys whose upper bits CUB would ignore.
 #include <algorithm>
 #include <cstring>
 #include <numeric>

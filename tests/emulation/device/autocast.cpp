@@ -1,5 +1,5 @@
-// torch.autocast on the device: the operations that PyTorch's own devices compute in 16 bits there, and those in
-// float32.
+// torch.autocast on the device: the operations that PyTorch's own devices compute in 16 bits under it, and those that
+// they compute in float32.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>

@@ -1,4 +1,4 @@
-// What LibTorch asks of a device before it computes anything: memory, streams, a name.
+// The parts of a device that LibTorch needs before it computes anything: memory, streams, a name.
 #include "tests/emulation/device/device.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -43,14 +43,14 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex) override { reset_device_bytes_peak(); }
 };
 
-// One device with one stream, on which everything is done at once.
+// One device with one stream, which does everything at once.
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
   c10::Device exchangeDevice(c10::Device) const override { return device(); }
   c10::Device getDevice() const override { return device(); }
   c10::Stream getStream(c10::Device) const noexcept override { return stream(); }
   c10::Stream getDefaultStream(c10::Device) const override { return stream(); }
   c10::Stream exchangeStream(c10::Stream) const noexcept override { return stream(); }
-  // An event is the time at which it was recorded, and what was asked for before it.
+  // An event is the time at which it was recorded, and the copies that were queued before it.
   void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {
     if (*event == nullptr) *event = new Recorded;
     *static_cast<Recorded*>(*event) = {Clock::now(), copies_so_far()};
@@ -93,7 +93,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Device getDeviceFromPtr(void*) const override { return device(); }
   at::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   bool isPinnedPtr(const void* memory) const override { return is_pinned(memory); }
-  // What is cut off is freed: whoever reads it after that finds NaN.
+  // The old memory is freed: a later read of it finds NaN.
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     auto* impl = storage.unsafeGetStorageImpl();
     c10::DataPtr resized = impl->allocator()->allocate(bytes);
@@ -102,7 +102,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     impl->set_data_ptr(std::move(resized));
     impl->set_nbytes(bytes);
   }
-  // Random numbers are the host's too.
+  // Random numbers come from the host's generator.
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     static const at::Generator generator = at::detail::createCPUGenerator();
     return generator;

@@ -25,11 +25,11 @@
 namespace ghostshard::emulation {
 namespace {
 
-constexpr size_t kArena = size_t{2} << 30;  // of addresses; pages come when they are written
+constexpr size_t kArena = size_t{2} << 30;  // of addresses; a page is allocated when it is first written
 constexpr size_t kAlignment = 512;          // as CUDA's allocators align
 constexpr size_t kGap = 64;                 // after every allocation, for AddressSanitizer
 
-// The book is kept in the host's own memory.
+// The list of allocations is in the host's own memory.
 class Arena {
  public:
   Arena() {
@@ -148,7 +148,7 @@ Arena& arena() {
   return *instance;
 }
 
-// Returning repeats the access, which ends the program as ever.
+// Returning repeats the access, which then ends the program as usual.
 void say_and_end(int /*signal*/, siginfo_t* about, void* /*context*/) {
   constexpr char kSentence[] = "emulated device: the host touched memory of the device\n";
   if (arena().holds(about->si_addr)) {

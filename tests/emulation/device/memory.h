@@ -1,9 +1,9 @@
 // Memory of the emulated device, at addresses that the host may not touch.
 //
-// The same pages are mapped twice. Tensors hold addresses of the first mapping, which can be read and written only
-// while a kernel runs: host code that follows a device pointer ends in a segmentation fault instead of a right result.
-// Copies between host and device use the second mapping. Memory is filled with NaN (all bits set) when it is allocated
-// and again when it is freed.
+// The same pages are mapped twice. At the addresses of tensors they are readable and writable only while a kernel runs,
+// so host code that follows a device pointer ends in a segmentation fault instead of a right result. Copies between
+// host and device use the second addresses. Allocated memory starts as NaN (all bits set), and freed memory is set to
+// NaN again.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@ namespace ghostshard::emulation {
 void* allocate_device_bytes(size_t bytes);
 void free_device_bytes(void* device_address) noexcept;
 size_t device_bytes_in_use();
-// The most bytes in use at one time since the last reset.
+// The most bytes in use since the last reset.
 size_t device_bytes_peak();
 void reset_device_bytes_peak();
 bool is_device_address(const void* address);
 
-// The host's address of the memory at this device address, readable and writable at all times.
+// The address at which the host can read and write the memory at this device address.
 void* host_view(const void* device_address);
 
-// Makes the device's addresses usable while it lives, for a launch. Threads take turns. One thread may hold several.
+// While an object lives, the device's addresses can be used: for launches. Threads take turns; objects may nest.
 class OpenDeviceMemory {
  public:
   OpenDeviceMemory();

@@ -1,5 +1,5 @@
-// LibTorch's operations on the emulated device: a few that only concern memory, and for all others the CPU's, over
-// copies of the arguments.
+// LibTorch's operations on the emulated device: a few that only concern memory; all others are the CPU's, on copies of
+// the arguments.
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -29,11 +29,11 @@ namespace ghostshard::emulation {
 namespace {
 
 std::atomic<int64_t> waits{0};
-thread_local int within_fallback = 0;  // its copies are the emulation's and nobody waits for them
+thread_local int within_fallback = 0;  // its copies belong to the emulation and are no waits
 
 bool is_there(const at::Tensor& x) { return x.device().type() == c10::DeviceType::PrivateUse1; }
 
-// The same values where the host can reach them.
+// The same values at addresses that the host can reach.
 at::Tensor seen_by_host(const at::Tensor& x) {
   if (!is_there(x)) return x;
   return at::from_blob(host_view(x.const_data_ptr()), x.sizes(), x.strides(), x.options().device(at::kCPU));
@@ -91,7 +91,7 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef size, c10::
   return at::native::_reshape_alias(self, C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride));
 }
 
-// What torch.save and torch.load look at storages through.
+// torch.save and torch.load look at storages through these.
 at::Tensor& set(at::Tensor& self, at::Storage source, c10::SymInt offset, c10::SymIntArrayRef size,
                 c10::SymIntArrayRef stride) {
   auto* impl = self.unsafeGetTensorImpl();
@@ -115,13 +115,13 @@ at::Scalar item(const at::Tensor& self) {
   return seen_by_host(self).item();
 }
 
-// Attention by plain operations, as every device has.
+// Attention by plain operations, which every device has.
 int64_t plain_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                         double, bool, std::optional<double>, bool) {
   return 0;
 }
 
-// Convolutions have no form that the fallback below could pass on.
+// Convolutions have no form that the fallback below could forward.
 at::Tensor brought_back(const at::Tensor& on_host) {
   if (!on_host.defined()) return on_host;
   at::Tensor there = at::empty(on_host.sizes(), on_host.options().device(device()));

@@ -12,7 +12,7 @@
 namespace ghostshard::emulation {
 namespace {
 
-std::mutex guard;  // of all that follows
+std::mutex guard;  // of everything below
 
 std::map<const char*, size_t, std::greater<>>& ranges() {
   static auto& of_the_program = *new std::map<const char*, size_t, std::greater<>>;
@@ -53,7 +53,7 @@ c10::Allocator* pinned_allocator() {
 bool is_pinned(const void* memory) {
   const std::lock_guard lock(guard);
   const auto* at = static_cast<const char*>(memory);
-  const auto found = ranges().lower_bound(at);  // the last that begins at or before it
+  const auto found = ranges().lower_bound(at);  // the last range that begins at or before it
   return found != ranges().end() && at < found->first + found->second;
 }
 
@@ -70,7 +70,7 @@ int64_t copies_so_far() {
 
 void finish_copies(int64_t count) {
   for (;;) {
-    LateCopy next;  // let go without the lock: what frees it takes the lock
+    LateCopy next;  // released without the lock, because free_pinned takes it
     {
       const std::lock_guard lock(guard);
       if (arrived >= count || late.empty()) return;

@@ -1,4 +1,4 @@
-// In the place of kernels/device/placement.cpp: tensors of the emulated device are its own, all others the CPU's.
+// Replaces kernels/device/placement.cpp: operations on tensors of the emulated device run on it, all others on the CPU.
 #include "kernels/device/placement.h"
 #include "kernels/has_kernels.h"
 

@@ -1,5 +1,5 @@
-// The host's side of collectives that are queued on a device, over a backend between threads: what is sent to whom,
-// sums in rank order, and a peer that never comes.
+// The host's side of collectives that are queued on a device, over a backend between threads: which rank is sent which
+// slice, sums in rank order, and a peer that never comes.
 #include "fsdp/communication/device_communicator.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(, DeviceCommunicatorOf, testing::Values(2, 3, 8),
 
 TEST_P(DeviceCommunicatorOf, SumsInRankOrderBitForBit) {
   const int64_t size = GetParam();
-  // Magnitudes that another order rounds otherwise; 7 elements, which no number of ranks here divides.
+  // Magnitudes that round otherwise in another order; 7 elements, which no number of ranks here divides.
   const auto of_rank = [&](int64_t rank) {
     return at::arange(1, 8, at::kFloat).mul(rank % 2 == 0 ? 1.1e7 : 1.3e-1).add(static_cast<double>(rank));
   };
@@ -83,8 +83,8 @@ TEST_P(DeviceCommunicatorOf, ExchangesInOneGroupAndLeavesTheOwnSliceAlone) {
   });
 }
 
-// A gather that was begun while another collective still travels; both keep their tensors until they are waited for.
-TEST(DeviceCommunicator, KeepsTensorsOfWorkThatTravels) {
+// Two collectives in flight at once; both keep their tensors until they are waited for.
+TEST(DeviceCommunicator, KeepsTensorsOfWorkInFlight) {
   run(2, [](Rank& rank) {
     const int64_t own = rank.communicator->rank();
     at::Tensor out = at::zeros({4}), into = at::zeros({4});
@@ -127,7 +127,7 @@ TEST(CollectiveWatch, PassesAFailureOnAndForgetsWhatIsComplete) {
   watch.add("first", [] { return true; });
   watch.add("second", [] { return false; });
   watch.add("third", []() -> bool { throw std::runtime_error("connection lost"); });
-  EXPECT_EQ(watch.open(), 2) << "what is complete goes with the next";
+  EXPECT_EQ(watch.open(), 2) << "the next add() removes complete ones";
   auto sentence = said.get_future();
   watch.start([&](const std::string& text) { said.set_value(text); });
   ASSERT_EQ(sentence.wait_for(std::chrono::seconds(10)), std::future_status::ready);

@@ -1,5 +1,5 @@
-// A c10d backend between threads of one process that behaves as one whose work is queued on a device: a call returns at
-// once, what it receives is there when its work is waited for, and works of one rank are done in the order of the
+// A c10d backend between threads of one process that behaves like one whose work is queued on a device: a call returns
+// at once, received data are there after waiting for its work, and the works of one rank are done in the order of the
 // calls.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace ghostshard::tests {
 
-// Where messages wait for who takes them, each in its sender's order.
+// Where messages wait for their receivers, in the order of each sender.
 class Mailboxes {
  public:
   void put(int from, int to, const at::Tensor& message) {
@@ -24,7 +24,7 @@ class Mailboxes {
     boxes_[{from, to}].push_back(message.clone());
     arrived_.notify_all();
   }
-  // False where nothing comes in time.
+  // False if nothing comes in time.
   bool take(int from, int to, at::Tensor into, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     auto& box = boxes_[{from, to}];

@@ -1,110 +1,13 @@
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
-#include "fsdp/backward_pass.h"
-#include "fsdp/sharded_model.h"
+#include "tests/fsdp/sharded_model/layer_stack.h"
 #include "tests/support/ranks.h"
 
 namespace ghostshard::fsdp {
 namespace {
 using tests::run_ranks;
-
-constexpr int64_t kWidth = 6;
-
-// y = tanh(x·W): saves y and the parameter, reads the weights again in backward, and adds the weights' gradient to a
-// buffer outside of autograd, as an engine with flat gradient buffers does.
-struct TanhLinear : torch::autograd::Function<TanhLinear> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Parameter* weight,
-                            at::Tensor gradient, bool fail_backward) {
-    const at::Tensor y = x.matmul(weight->value()).tanh();
-    context->save_for_backward({x, y});
-    context->saved_data["weight"] = reinterpret_cast<int64_t>(weight);
-    context->saved_data["gradient"] = gradient;
-    context->saved_data["fail"] = fail_backward;
-    return y;
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list grad) {
-    if (context->saved_data["fail"].toBool()) throw std::runtime_error("backward broke");
-    const auto* weight = reinterpret_cast<const Parameter*>(context->saved_data["weight"].toInt());
-    const auto saved = context->get_saved_variables();
-    const at::Tensor inner = grad[0] * (1 - saved[1] * saved[1]);
-    if (weight->trainable()) context->saved_data["gradient"].toTensor().add_(saved[0].t().matmul(inner));
-    return {inner.matmul(weight->value().t()), {}, {}, {}};
-  }
-};
-
-// A stack of such layers, each a block; with embedding a table of token rows below them, kept gathered.
-struct Stack {
-  Stack(Mesh& mesh, std::vector<bool> trainable_layers, bool with_embedding = false)
-      : trainable(std::move(trainable_layers)),
-        model(mesh, specs(trainable, with_embedding)),
-        embedding(with_embedding) {
-    const at::Generator generator = at::detail::createCPUGenerator(3);
-    for (const auto& parameter : model.parameters()) {
-      model.set_parameter(*parameter, at::randn(parameter->shape(), generator));
-      whole.push_back(model.whole_parameter(*parameter));
-      gradients.push_back(at::zeros(parameter->shape()));
-    }
-    model.weights_changed();
-  }
-
-  static std::vector<BlockSpec> specs(const std::vector<bool>& trainable, bool with_embedding) {
-    std::vector<BlockSpec> blocks;
-    if (with_embedding) blocks.push_back({"table", {{"table.w", {11, kWidth}}}, Residency::kKeep});
-    for (size_t i = 0; i < trainable.size(); ++i) {
-      blocks.push_back({"layer" + std::to_string(i), {{"w" + std::to_string(i), {kWidth, kWidth}, trainable[i]}}});
-    }
-    return blocks;
-  }
-
-  int64_t first_layer() const { return embedding ? 1 : 0; }
-
-  at::Tensor forward(at::Tensor x, int64_t fail_forward = -1, int64_t fail_backward = -1) {
-    const int64_t blocks = model.block_count();
-    for (int64_t u = first_layer(); u < blocks; ++u) {
-      const Parameter& weight = *model.parameters()[static_cast<size_t>(u)];
-      const auto body = [this, u, &weight, fail_forward, fail_backward](const at::Tensor& in) {
-        ++bodies_run;
-        if (u == fail_forward) throw std::runtime_error("forward broke");
-        return TanhLinear::apply(in, &weight, gradients[static_cast<size_t>(u)], u == fail_backward);
-      };
-      const int64_t following = u + 1 < blocks ? u + 1 : -1;
-      x = run_block(model, u, following, u > first_layer() ? u - 1 : -1, x, body, activations);
-    }
-    return x;
-  }
-
-  // By plain autograd on whole weights.
-  std::vector<at::Tensor> expected_gradients(const at::Tensor& x) const {
-    std::vector<at::Tensor> weights;
-    at::Tensor h = x.detach();
-    for (size_t i = 0; i < whole.size(); ++i) {
-      weights.push_back(whole[i].detach().clone().requires_grad_());
-      h = h.matmul(weights.back()).tanh();
-    }
-    std::vector<at::Tensor> inputs = weights;
-    return torch::autograd::grad({h.sum()}, inputs);
-  }
-
-  void expect_no_leases() {
-    // Every buffer can be had by every block.
-    for (int64_t u = 0; u < model.block_count(); ++u) {
-      EXPECT_NO_THROW(const Lease lease(model, u)) << "block " << u;
-    }
-  }
-
-  Activations activations = Activations::kStore;
-  int bodies_run = 0;
-  std::vector<bool> trainable;
-  ShardedModel model;
-  bool embedding;
-  std::vector<at::Tensor> whole, gradients;
-};
-
-at::Tensor input() { return at::linspace(-1, 1, 4 * kWidth).view({4, kWidth}); }
 
 class RunBlock : public testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(ranks, RunBlock, testing::Values(1, 2, 3));
@@ -330,91 +233,6 @@ TEST_P(RunBlock, ordinary_operations_on_values_are_right_too) {
     for (const at::Tensor& weight : stack.whole) p = p.matmul(weight).tanh();
     p.sum().backward();
     EXPECT_TRUE(at::allclose(x.grad(), plain.grad(), 1e-5, 1e-6));
-  });
-}
-
-TEST_P(RunBlock, recomputed_activations_give_the_same_bits) {
-  run_ranks(GetParam(), [](Mesh& mesh) {
-    Stack stored(mesh, {true, false, true, true});
-    Stack recomputed(mesh, {true, false, true, true});
-    recomputed.activations = Activations::kRecompute;
-    const at::Tensor x = input().requires_grad_();
-    const at::Tensor again = input().requires_grad_();
-    stored.forward(x).sum().backward();
-    const at::Tensor y = recomputed.forward(again);
-    EXPECT_EQ(recomputed.bodies_run, 4);
-    y.sum().backward();
-    EXPECT_EQ(recomputed.bodies_run, 8) << "each body once more";
-    EXPECT_TRUE(at::equal(x.grad(), again.grad()));
-    for (size_t i = 0; i < stored.gradients.size(); ++i) {
-      EXPECT_TRUE(at::equal(stored.gradients[i], recomputed.gradients[i])) << "layer " << i;
-    }
-    recomputed.expect_no_leases();
-  });
-}
-
-TEST_P(RunBlock, recomputation_keeps_nothing_of_a_body) {
-  run_ranks(GetParam(), [](Mesh& mesh) {
-    Stack stack(mesh, {true, true});
-    const at::Tensor x = input();
-    c10::weak_intrusive_ptr<c10::TensorImpl> inside(x.getIntrusivePtr());
-    const auto body = [&](const at::Tensor& in) {
-      const at::Tensor middle = in * 3;
-      inside = c10::weak_intrusive_ptr<c10::TensorImpl>(middle.getIntrusivePtr());
-      const at::Tensor y = TanhLinear::apply(middle, stack.model.parameters()[0].get(), stack.gradients[0], false);
-      return y * middle;  // saves middle
-    };
-    const at::Tensor stored = run_block(stack.model, 0, -1, -1, x, body);
-    EXPECT_FALSE(inside.expired()) << "the test must see what autograd keeps";
-    const at::Tensor y = run_block(stack.model, 0, -1, -1, x, body, Activations::kRecompute);
-    EXPECT_TRUE(inside.expired());
-    EXPECT_TRUE(y.requires_grad());
-  });
-}
-
-TEST_P(RunBlock, an_exception_in_recomputation_leaves_no_lease) {
-  run_ranks(GetParam(), [](Mesh& mesh) {
-    Stack stack(mesh, {true, true, true, true});
-    stack.activations = Activations::kRecompute;
-    const at::Tensor loss = stack.forward(input(), -1, 2).sum();
-    EXPECT_THROW(loss.backward(), std::runtime_error);
-    EXPECT_EQ(current_backward_pass(), -1);
-    stack.expect_no_leases();
-  });
-}
-
-TEST_P(RunBlock, a_recomputed_block_goes_backward_once) {
-  run_ranks(GetParam(), [](Mesh& mesh) {
-    Stack stack(mesh, {true, true});
-    stack.activations = Activations::kRecompute;
-    const at::Tensor loss = stack.forward(input()).sum();
-    loss.backward({}, /*retain_graph=*/true);
-    EXPECT_THROW(loss.backward(), std::logic_error);
-    stack.expect_no_leases();
-  });
-}
-
-TEST_P(RunBlock, recomputation_belongs_to_the_backward_it_happens_in) {
-  run_ranks(GetParam(), [](Mesh& mesh) {
-    Stack stack(mesh, {true, true, true});
-    std::vector<int> passes;
-    at::Tensor x = input();
-    for (int64_t u = 0; u < 3; ++u) {
-      const auto body = [&stack, &passes, u](const at::Tensor& in) {
-        const at::Tensor y = TanhLinear::apply(in, stack.model.parameters()[static_cast<size_t>(u)].get(),
-                                               stack.gradients[static_cast<size_t>(u)], false);
-        if (y.requires_grad())
-          y.register_hook([&passes](const at::Tensor&) { passes.push_back(current_backward_pass()); });
-        return y;
-      };
-      x = run_block(stack.model, u, -1, u - 1, x, body, u == 1 ? Activations::kStore : Activations::kRecompute);
-    }
-    x.sum().backward();
-    ASSERT_EQ(passes.size(), 3U);
-    EXPECT_GE(passes[0], 0);
-    EXPECT_EQ(passes[0], passes[1]);
-    EXPECT_EQ(passes[0], passes[2]);
-    EXPECT_EQ(current_backward_pass(), -1);
   });
 }
 

@@ -1,4 +1,4 @@
-// Copies that nobody waits for, and matrices out of shared memory: the emulation finds what it is there to find.
+// Asynchronous copies, and matrices from shared memory: the emulation finds the faults it is made to find.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ struct Pieces {
   alignas(kWidest) float of[kPieces][4];
 };
 
-// Piece after piece of the input is asked for, each in a group of its own; one is read after a wait for all but some.
+// Copies the input piece by piece, each in a group of its own, and reads one piece after a wait for all but some
+// groups.
 template <int kPending>
 void reads_the_second_of_four(const float* in, float* out) {
   auto& shared = block_shared<Pieces>();
@@ -121,7 +122,7 @@ template <typename View>
 void expect_panel(const PanelCase& c) {
   using Element = typename View::Element;
   constexpr int64_t kBytes = sizeof(Element);
-  // Exactly what the view names lies between numbers that would show.
+  // The view's elements lie between other numbers that would show in the result.
   std::vector<Element> memory(static_cast<size_t>(80 * c.stride + 32));
   const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory.data()) % kWidest) / kBytes;
   Element* const first = memory.data() + (kWidest / kBytes - misaligned) % (kWidest / kBytes) + c.shift;

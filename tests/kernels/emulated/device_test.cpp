@@ -1,5 +1,5 @@
-// The emulated device refuses what a real one would not survive: host code that follows a device pointer, operations
-// over two devices' tensors; and it counts what makes the host wait.
+// The emulated device refuses uses that a real one would not survive: host code that follows a device pointer,
+// operations on tensors of two devices. It counts how often the host waits.
 #include "tests/emulation/device/device.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The emulation finds what it is there to find: each kernel here has one fault, or none.
+// The emulation finds the faults it is made to find: each kernel here has one fault, or none.
 #include "tests/emulation/cuda/executor.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ struct Row {
   int value[kThreads];
 };
 
-// Every thread hands a number to its neighbour.
+// Every thread passes a number to its neighbour.
 template <bool kBarrier>
 void pass_on(int* out) {
   auto& shared = block_shared<Row>();
@@ -48,7 +48,7 @@ void pass_on_twice(int* out) {
   }
 }
 
-// Warps hand a number to the first thread, twice; it reads the first while others may be at the second already.
+// Warps pass a number to the first thread, twice; it reads the first number while others may already write the second.
 template <bool kBarrier>
 void warps_report_twice(int* out) {
   auto& shared = block_shared<Row>();

@@ -1,4 +1,4 @@
-// Which tile is whose, at sizes that no machine has the memory for; and which way is taken.
+// Which unit a tile belongs to, at sizes for which no machine has the memory; and which way is taken.
 #include "kernels/linear_norm/tile_plan.h"
 
 #include <gmock/gmock.h>

@@ -1,11 +1,12 @@
-// Ids that a table does not have, which nobody waits for a device to find: the unit gets no finite norm, so that its
-// factor is 0, nothing is added anywhere, and every other unit is what it would be without.
+// Ids that a table does not have. The host does not wait for a device to find them: the unit gets an infinite norm, so
+// its factor is 0, its row is added to nothing, and every other unit has the values that it would have without them.
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "kernels/embedding_norm.h"
 #include "kernels/linear_norm.h"
+#include "kernels/tied_pair.h"
 #include "tests/kernels/backend.h"
 #include "tests/kernels/oracle.h"
 
@@ -23,7 +24,7 @@ class IdOutOfRange : public testing::TestWithParam<int64_t> {
  protected:
   const Segments segments = oracle::segments_of({3, 2, 2});
   const at::Tensor e = at::arange(7 * kWidth, at::kFloat).view({7, kWidth}) + 1;
-  // The bad id is the second unit's. Its neighbours have the first and the last of the table.
+  // The second unit has the bad id. Its neighbours have the first and the last id of the table.
   const at::Tensor bad = at::tensor(std::vector<int64_t>{6, 0, 6, 3, GetParam(), 0, 2}, at::kLong);
   const at::Tensor good = at::tensor(std::vector<int64_t>{6, 0, 6, 3, 3, 0, 2}, at::kLong);
 
@@ -67,11 +68,11 @@ TEST_P(IdOutOfRange, MeetsNothingOfTheHead) {
   for (const auto& [ids, parts] : {std::pair{bad, &found}, {good, &otherwise}}) {
     embedding_norm(there(ids), there(e), segments, kTable, *parts);
     gram_norm(h, b, segments, *parts);
-    tied_cross_term(there(ids), there(e), segments, h, b, segments, *parts);
+    tied_pair_cross_term(there(ids), there(e), segments, h, b, segments, *parts);
   }
   expect_only_the_second_unbounded(found, otherwise);
   NormParts alone = zero_parts(3);
-  tied_cross_term(there(bad), there(e), segments, h, b, segments, alone);
+  tied_pair_cross_term(there(bad), there(e), segments, h, b, segments, alone);
   EXPECT_EQ(at_unit(norm_upper_bound_sq(alone), 1), kInf) << "also without the lookups' own norm";
 }
 

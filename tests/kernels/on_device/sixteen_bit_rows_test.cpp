@@ -1,7 +1,5 @@
-// Rows of 16 bits, which the device takes and the CPU reference does not: tensor-core tiles against the float64 oracle.
-// Rounded to 16 bits once, the values are what they are: whatever is off by more than float32 sums is a fault.
-#include <gtest/gtest.h>
-
+// Rows of 16 bits, which the device takes and the CPU reference does not: tensor-core tiles compared with the float64
+// oracle of the same 16-bit values. An error larger than that of float32 sums is a fault.
 #include <cmath>
 #include <limits>
 
@@ -9,42 +7,29 @@
 #include "kernels/device/rounding.h"
 #include "kernels/linear_norm.h"
 #include "kernels/scaled_sum.h"
-#include "tests/kernels/backend.h"
-#include "tests/kernels/oracle.h"
+#include "tests/kernels/linear_case.h"
 
 namespace ghostshard::kernels {
 namespace {
 
-using backend::there;
-using backend::zero_parts;
-using oracle::at_unit;
-using oracle::Tokens;
-
-struct RowsCase {
-  const char* name;
-  std::vector<int64_t> lengths;
-  int64_t inputs, outputs;
-  Tokens tokens = Tokens::kIndependent;
-};
-
 const auto kCases =
     testing::Combine(testing::Values(at::kBFloat16, at::kHalf),
-                     testing::Values(RowsCase{"Ragged", {3, 17, 1, 8}, 16, 5},                                 //
-                                     RowsCase{"EmptyUnits", {0, 4, 0, 0, 2, 0}, 6, 3},                         //
-                                     RowsCase{"NoUnits", {}, 4, 4},                                            //
-                                     RowsCase{"OneColumn", {6, 3}, 1, 1},                                      //
-                                     RowsCase{"OddColumns", {5, 9}, 129, 67},                                  //
-                                     RowsCase{"ExactlyATile", {64}, 64, 64},                                   //
-                                     RowsCase{"OneMoreThanATile", {65, 2}, 65, 33},                            //
-                                     RowsCase{"SeveralTiles", {150, 129}, 24, 72},                             //
-                                     RowsCase{"SeveralChunks", {20}, 300, 130},                                //
-                                     RowsCase{"SharedDirection", {40, 70}, 96, 32, Tokens::kSharedDirection},  //
-                                     RowsCase{"CancelExactly", {2, 40}, 64, 30, Tokens::kCancelExactly},       //
-                                     RowsCase{"ZeroGradients", {4, 7}, 32, 32, Tokens::kZeroGradient}));
+                     testing::Values(LinearCase{"Ragged", {3, 17, 1, 8}, 16, 5},                                 //
+                                     LinearCase{"EmptyUnits", {0, 4, 0, 0, 2, 0}, 6, 3},                         //
+                                     LinearCase{"NoUnits", {}, 4, 4},                                            //
+                                     LinearCase{"OneColumn", {6, 3}, 1, 1},                                      //
+                                     LinearCase{"OddColumns", {5, 9}, 129, 67},                                  //
+                                     LinearCase{"ExactlyATile", {64}, 64, 64},                                   //
+                                     LinearCase{"OneMoreThanATile", {65, 2}, 65, 33},                            //
+                                     LinearCase{"SeveralTiles", {150, 129}, 24, 72},                             //
+                                     LinearCase{"SeveralChunks", {20}, 300, 130},                                //
+                                     LinearCase{"SharedDirection", {40, 70}, 96, 32, Tokens::kSharedDirection},  //
+                                     LinearCase{"CancelExactly", {2, 40}, 64, 30, Tokens::kCancelExactly},       //
+                                     LinearCase{"ZeroGradients", {4, 7}, 32, 32, Tokens::kZeroGradient}));
 
-class SixteenBitRows : public testing::TestWithParam<std::tuple<at::ScalarType, RowsCase>> {
+class SixteenBitRows : public testing::TestWithParam<std::tuple<at::ScalarType, LinearCase>> {
  protected:
-  const RowsCase& c = std::get<1>(GetParam());
+  const LinearCase& c = std::get<1>(GetParam());
   const Segments segments = oracle::segments_of(c.lengths);
   const at::ScalarType type = std::get<0>(GetParam());
   const oracle::Rows wide = oracle::rows_like(c.tokens, segments.rows(), c.inputs, c.outputs);
@@ -57,15 +42,11 @@ class SixteenBitRows : public testing::TestWithParam<std::tuple<at::ScalarType, 
   at::Tensor gradient(int64_t unit) const { return oracle::linear_gradient(rows.a, rows.g, segments, unit); }
   at::Tensor magnitude(int64_t unit) const { return oracle::linear_magnitude(rows.a, rows.g, segments, unit); }
 
-  // Of one unit alone.
+  // The contribution of one unit alone.
   at::Tensor contribution(int64_t unit) const {
     at::Tensor out = there(at::zeros({c.outputs, c.inputs}));
     scaled_sum_rows(a, g, segments, there(oracle::only(unit, segments.units())), out);
     return out.cpu().to(at::kDouble);
-  }
-  static void expect_within(const at::Tensor& x, const at::Tensor& expected, const at::Tensor& allowed) {
-    const at::Tensor excess = (x - expected).abs() - allowed - 1e-15 * expected.abs();
-    EXPECT_TRUE(excess.numel() == 0 || excess.max().item<double>() <= 0) << excess.max();
   }
 };
 
@@ -104,7 +85,7 @@ TEST_P(SixteenBitRows, HeldGradientsAreFloat32SumsAndTheNormIsThatOfTheirValues)
 }
 
 TEST_P(SixteenBitRows, FactorsScaleTheSumsAndNotTheRows) {
-  // Factors that 8 bits cannot hold: c·g rounded to the rows' type would be off by 2^-9, 100 times what is allowed.
+  // Factors that 8 bits cannot hold: c·g rounded to the rows' type would be off by 2^-9, 100 times the allowed error.
   const at::Tensor factors = at::linspace(0.3001, 0.9003, segments.units(), at::kFloat);
   at::Tensor out = there(at::zeros({c.outputs, c.inputs}));
   scaled_sum_rows(a, g, segments, there(factors), out);
@@ -135,7 +116,7 @@ TEST(SixteenBitRowsAlone, ANonFiniteRowMakesItsUnitsBoundInfiniteAndNoOther) {
   }
 }
 
-// Rows that begin at multiples of 16 bytes, with something between them that must not be read: the same bits.
+// Rows that begin at multiples of 16 bytes, with values between them that must not be read, give the same bits.
 TEST(SixteenBitRowsAlone, ThatLieApartAreTheSameRows) {
   const Segments segments = oracle::segments_of({70, 0, 3});
   for (const auto& [inputs, outputs] : {std::pair<int64_t, int64_t>{33, 131}, {1, 9}, {8, 65}}) {
@@ -166,7 +147,7 @@ TEST(SixteenBitRowsAlone, ThatLieApartAreTheSameRows) {
   }
 }
 
-// What the engine makes of rows of an odd number of columns.
+// The engine's form of rows with an odd number of columns.
 TEST(SixteenBitRowsAlone, AreAlignedOnADevice) {
   const at::Tensor x = at::randn({5, 9});
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
@@ -183,7 +164,7 @@ TEST(SixteenBitRowsAlone, AreAlignedOnADevice) {
   EXPECT_TRUE(aligned_rows(wide, at::kFloat).is_same(wide));
 }
 
-// Sums of the first tile that overflow float32 in the Grams are found otherwise.
+// Norms whose Gram sums overflow float32 in the first tile are found another way.
 TEST(SixteenBitRowsAlone, LargeRowsAreNotLost) {
   const Segments segments = oracle::segments_of({6});
   oracle::Rows rows = oracle::rows_like(Tokens::kIndependent, 6, 40, 24);

@@ -1,19 +1,12 @@
-// Units whose Gram norm is not certain in the rows' own arithmetic: from the gradient itself where that is sooner than
-// Gram matrices in float64, with an error that says how far the gradient as formed may be from the exact one.
-#include <gtest/gtest.h>
-
+// Units whose Gram norm is not certain in the rows' own arithmetic: their norm comes from the gradient itself if that
+// is sooner than Gram matrices in float64, with an error that covers the distance of the computed gradient from the
+// exact one.
 #include "kernels/linear_norm.h"
 #include "kernels/norm_parts/bound.h"
-#include "tests/kernels/backend.h"
-#include "tests/kernels/oracle.h"
+#include "tests/kernels/linear_case.h"
 
 namespace ghostshard::kernels {
 namespace {
-
-using backend::there;
-using backend::zero_parts;
-using oracle::at_unit;
-using oracle::Tokens;
 
 struct Case {
   const char* name;

@@ -1,4 +1,4 @@
-// What a device holds is the same at step 300 as at step 3: between steps, and where a step needs most.
+// A device holds as much memory at step 300 as at step 3: between steps, and at a step's peak.
 #include <gtest/gtest.h>
 
 #include "tests/emulation/device/memory.h"
@@ -36,7 +36,7 @@ TEST_P(SteadyMemory, TakesAsMuchInTheLastStepAsInTheThird) {
     gpt2::Gpt2 model(mesh, config, {});
     randomize(model, 3);
     const gpt2::Dataset data(texts, config.vocab_size, config.n_positions);
-    // The whole batch in every step: what is sampled would show in memory.
+    // The whole data in every step: a sampled batch's size would show in memory.
     const auto plan = dp::DpPlan::make({.units = data.units(),
                                         .expected_batch = data.units(),
                                         .steps = 300,
@@ -55,7 +55,7 @@ TEST_P(SteadyMemory, TakesAsMuchInTheLastStepAsInTheThird) {
       auto sum = clipped_batch(model, clipper, data, batches, mechanism, {step});
       optimizer.step(mechanism.release(std::move(sum), {step}), 1e-3);
       mesh.control().barrier();
-      // Ranks share the device; how their peaks meet is up to the threads.
+      // Ranks share the device; the threads decide how their peaks meet.
       const size_t peak = mesh.world_size() > 1 ? 0 : emulation::device_bytes_peak();
       const Use now{peak, emulation::device_bytes_in_use()};
       mesh.control().barrier();

@@ -1,4 +1,4 @@
-"""Which device the tests of this folder run on: the emulated one, or with GHOSTSHARD_TEST_DEVICE=cuda a GPU.
+"""The device that the tests of this folder run on: the emulated one, or with GHOSTSHARD_TEST_DEVICE=cuda a GPU.
 
     make test-gpu
     GHOSTSHARD_TEST_DEVICE=cuda GHOSTSHARD_MODULES=build/cuda/python .venv/bin/python -m pytest tests/python/device

@@ -116,7 +116,7 @@ def groups(mesh) -> dict[str, list]:
 
 
 def refusals(mesh) -> dict[str, list[str]]:
-    """The sentence of every rank, where one rank's model, or all of them, cannot be followed."""
+    """The sentence of every rank, if one rank's model, or all of them, are on a device without kernels."""
 
     def without_values(model: nn.Module) -> nn.Module:
         return wrapped(model.to("meta" if dist.get_rank() == dist.get_world_size() - 1 else DEVICE), mesh)

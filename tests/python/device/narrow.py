@@ -21,7 +21,7 @@ def autocast(device: str) -> torch.autocast:
 
 
 def summed(name: str, device: str) -> dict[str, torch.Tensor]:
-    """What a batch's gradients add up to, none of them clipped."""
+    """The sum of a batch's gradients, none of them clipped."""
     torch.manual_seed(7)
     case = BY_NAME[name]
     model, batch = case.build().to(device), case.batches()[0]
@@ -47,7 +47,7 @@ def length(private: Private) -> float:
 
 
 def lengths() -> dict[str, list[float]]:
-    """Of what single examples move, all of them clipped, in clip norms."""
+    """The contributions of single examples, all of them clipped, in clip norms."""
     found = {}
     for name in NAMES:
         torch.manual_seed(7)
@@ -64,7 +64,7 @@ def lengths() -> dict[str, list[float]]:
 
 
 def tokens_that_cancel(*, tied: bool) -> float:
-    """Gradients whose rounding is larger than what is left of them."""
+    """Gradients that cancel, so that their rounding is larger than the rest."""
     torch.manual_seed(7)
     private = Private(Language(tied=tied).to(DEVICE), CLIP_NORM)
     ids = torch.full((1, 8), 3, device=DEVICE)

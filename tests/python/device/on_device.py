@@ -1,9 +1,9 @@
 """The device of these tests (device_under_test.py), made ready. For scripts of their own process.
 
-What a device's maker gives PyTorch beside its operations is here for the emulated one (tests/emulation/device): the
+A device's maker gives PyTorch more than operations. For the emulated device (tests/emulation/device) the rest is here: the
 module torch.emulated with streams and events (everything is done at once, so they do nothing), generators, and the
-backend of torch.distributed ("staged", staged_backend.h), which is all that a default group has that is made with it,
-as with NCCL.
+backend of torch.distributed ("staged", staged_backend.h). A default group that is made with this backend has no other, as with
+NCCL.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def tossed(shape: torch.Size) -> torch.Tensor:
 
 
 class Cuda:
-    """What tests see of a GPU."""
+    """The part of a GPU that tests see."""
 
     @staticmethod
     def bytes_in_use() -> int:
@@ -74,7 +74,7 @@ def take_cuda() -> type[Cuda]:
 
 
 def register_device() -> Any:
-    """Returns what tests see of the device: the module emulated (emulated_module.cpp), or Cuda."""
+    """Returns the part of the device that tests see: the module emulated (emulated_module.cpp), or Cuda."""
     if DEVICE == "cuda":
         return take_cuda()
     emulated = _module("emulated")
@@ -112,7 +112,7 @@ def take_engine() -> Any:
 
 def there(value: Any) -> Any:
     """The same on the device: tensors, and tuples, lists and dicts of them."""
-    from ghostshard.ghost.nested import mapped
+    from ghostshard.ghost.tensor_trees import mapped
 
     return mapped(lambda tensor: tensor.to(DEVICE), value)
 

@@ -37,7 +37,7 @@ WAYS: dict[str, dict] = {
 
 
 def sums(case: Case, way: str) -> dict[str, float]:
-    """How far what a step without noise releases is from the oracle's, and from what the CPU gives."""
+    """The distance of a release without noise from the oracle's, and from the CPU's."""
     torch.manual_seed(7)
     model, batches = case.build(), case.batches()
     given = batches

@@ -1,4 +1,4 @@
-"""Scenarios of one_rank_main.py in which a model is refused, or must not be: each gives the sentence, or "" where none came."""
+"""Scenarios of one_rank_main.py in which a model is refused, or must not be: each gives the sentence, or "" if none came."""
 
 from __future__ import annotations
 

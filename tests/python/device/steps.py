@@ -41,8 +41,8 @@ def noise() -> dict[str, bool]:
 
 
 def trajectory() -> dict[str, float]:
-    """Weights after six steps of SGD with noise, two microbatches each, from one seed: where the CPU and the device come to, and
-    how far a weight that is off by `moved` at the beginning leads the CPU away."""
+    """Weights after six steps of SGD with noise, two microbatches each, from one seed: the end points of the CPU and of the
+    device, and the distance on the CPU if a weight is off by `moved` at the beginning."""
     lr, moved = 0.02, 1e-3
 
     def weights(device: str, offset: float = 0.0) -> dict[str, torch.Tensor]:
@@ -96,7 +96,7 @@ def packed_texts(texts_of_each: tuple[int, ...], *, apart: bool = False) -> floa
 
 
 def memory(seen: Any) -> list[int]:
-    """Bytes of the device in use after each step, without what it released."""
+    """Bytes of the device in use after each step, without those of its release."""
     torch.manual_seed(7)
     private = Private(LANGUAGE.build().to(DEVICE), 0.5, noise_multiplier=1.0)
     used = []

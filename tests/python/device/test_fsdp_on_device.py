@@ -30,7 +30,7 @@ OTHERS = {"1": ["noise"], "2": ["noise", "groups", "refusals", "checkpoint"], "2
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """results(mesh): what all scenarios of that mesh found, started once."""
+    """results(mesh): the findings of all scenarios of that mesh, started once."""
 
     @functools.cache
     def run(mesh: str) -> dict:

@@ -1,4 +1,4 @@
-"""Mode "ghost" where models are on a device (device_under_test.py): the emulated one, or a GPU, by the kernels that nvcc
+"""Mode "ghost" with models on a device (device_under_test.py): the emulated one, or a GPU, by the kernels that nvcc
 compiles.
 
 One start of a script for all scenarios, in a process of its own: PyTorch takes one device of this kind, and one engine.
@@ -88,7 +88,7 @@ def test_packed_texts_are_units(results, name):
 
 
 def test_memory_of_a_step_goes_back(results):
-    """The session keeps slices of what it owns and nothing of a microbatch: no step takes more than the one before."""
+    """The session keeps the slices that it owns and nothing of a microbatch: no step takes more than the one before."""
     first, *later = results["memory"]
     assert later == [first] * len(later)
 
@@ -96,7 +96,7 @@ def test_memory_of_a_step_goes_back(results):
 @only_emulated
 def test_the_host_waits_for_targets_alone(results):
     """docs/cuda.md: twice for the criterion, whether targets are in range and whether a probability is too small for its
-    logarithm. The first microbatch also looks whether examples meet. The model's own forward waits too."""
+    logarithm. The first microbatch also checks whether examples meet. The model's own forward waits too."""
     first, *later = results["waits"]["steps"]
     assert later == [results["waits"]["own"] + 2] * len(later)
     assert first > later[0]

@@ -1,4 +1,4 @@
-"""Scenario of one_rank_main.py: a run as users write it, on the device, with a ledger, and gone on with from a checkpoint."""
+"""Scenario of one_rank_main.py: a run as users write it, on the device, with a ledger, and continued from a checkpoint."""
 
 from __future__ import annotations
 

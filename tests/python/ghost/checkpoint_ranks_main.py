@@ -1,4 +1,4 @@
-"""One process group's part of a run that is saved, killed and gone on with: see test_checkpoints.py.
+"""One process group's part of a run that is saved, killed and continued: see test_checkpoints.py.
 
     torchrun --nproc_per_node 2 checkpoint_ranks_main.py folder save|load|stateful|torn
 """
@@ -52,7 +52,7 @@ class Run:
         self.criterion(self.module(x), y).backward()
 
     def noise(self) -> list[float]:
-        """A step of no examples: what it releases is noise."""
+        """A step of no examples: it releases noise alone."""
         self.backward()
         self.optimizer.step()
         return self.model[0].weight.grad.full_tensor().flatten().tolist()

@@ -105,7 +105,7 @@ class MinusTheMean(nn.Module):
 
 
 def leaks() -> list:
-    """What each rank lives through with a model that mixes examples: one rank alone can see it."""
+    """Each rank's errors with a model that mixes examples, which one rank alone can see."""
     found = []
     for sizes in ([(1, 1), (5, 0)], [(0, 1), (5, 1)]):  # (rank 0, rank 1), one microbatch after another
         model = FSDP2Wrapper(nn.Sequential(nn.Linear(6, 8), MinusTheMean(), nn.Linear(8, 3)))
@@ -125,7 +125,7 @@ def leaks() -> list:
 
 
 def kinds() -> list:
-    """Rank 0's first batch is packed, rank 1's is not: what each says, and after it how a step goes where both are."""
+    """Rank 0's first batch is packed, rank 1's is not: each rank's error, and then a step in which both are packed."""
     private = Private(FSDP2Wrapper(nn.Sequential(nn.Linear(6, 3))), 1.0)
     x, y = torch.randn(4, 6), torch.zeros(4, dtype=torch.long)
     packed = {"cu_seqlens": [0, 1, 2, 3, 4]}

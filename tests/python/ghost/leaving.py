@@ -1,4 +1,4 @@
-"""How a script on several ranks ends."""
+"""The end of a script on several ranks."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def leave() -> None:
 
 
 def report_and_leave(results: str, found: object) -> None:
-    """What rank 0 found goes into the file `results`, as JSON."""
+    """Writes rank 0's findings into the file `results`, as JSON."""
     if dist.get_rank() == 0:
         with open(results, "w") as file:
             json.dump(found, file)

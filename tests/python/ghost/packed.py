@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ghostshard import pack_texts
+
 LENGTHS = [3, 7, 1, 5, 2, 6]  # a text of one token predicts nothing
 User = list[list[int]]  # one unit: its texts
 
@@ -20,7 +22,7 @@ def some_users(*texts_of_each: int, lengths=LENGTHS, vocabulary: int = 50) -> li
 
 
 def clipped_sum(model: nn.Module, users: list[User], clip_norm: float) -> dict[str, torch.Tensor]:
-    """Each text alone and unpacked, in float64; a user's loss is the mean over what all their texts predict."""
+    """Each text alone and unpacked, in float64; a user's loss is the mean over the predictions of all their texts."""
 
     def loss(twin, batch):
         total, tokens = torch.zeros((), dtype=torch.float64), 0
@@ -51,3 +53,11 @@ def in_rows(rows: list[list[User]], width: int) -> dict[str, torch.Tensor]:
     ids = made["segment_ids"]
     made["attention_mask"] = (ids[:, :, None] == ids[:, None, :]).tril().unsqueeze(1)
     return made
+
+
+def texts_of(users):
+    return [text for [text] in users]
+
+
+def one_row(users):
+    return pack_texts(texts_of(users))

@@ -1,4 +1,4 @@
-"""A private model under test, without data loader or accountant: what a step releases, by parameter name."""
+"""A private model under test, without data loader or accountant: the release of a step, by parameter name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ghostshard.ghost.loss import PrivateLoss
-from ghostshard.ghost.module import GhostModule
+from ghostshard.ghost.wrappers import GhostModule
 from ghostshard.ghost.optimizer import GhostOptimizer
 
 Loss = Callable[[nn.Module, tuple[torch.Tensor, ...]], torch.Tensor]

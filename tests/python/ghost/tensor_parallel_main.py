@@ -67,7 +67,7 @@ def head(**layouts) -> ColwiseParallel:
 
 
 def megatron(model: nn.Module, axis: DeviceMesh) -> None:
-    """arXiv:1909.08053: words cut by id, what lies between blocks whole."""
+    """arXiv:1909.08053: words cut by id, layers between blocks whole."""
     by_ids = RowwiseParallel(input_layouts=Replicate())
     parallelize_module(
         model, axis,
@@ -110,7 +110,7 @@ def llama_of_transformers(model: nn.Module, axis: DeviceMesh) -> None:
 
 
 def shard(model: nn.Module, mesh: DeviceMesh, **options) -> nn.Module:
-    """Over the axes of data, where there are any."""
+    """Over the axes of data, if there are any."""
     names = mesh.mesh_dim_names[:-1]
     return FSDP2Wrapper(model, mesh=mesh[names if len(names) > 1 else names[0]], **options) if names else model
 
@@ -177,7 +177,7 @@ def noise(mesh: DeviceMesh) -> list[float]:
 
 
 def whole_parameters_stay_alike(mesh: DeviceMesh) -> float:
-    """Ranks of the axis drop out different places, so that their sums differ; what is released must not."""
+    """Ranks of the axis drop out different places, so that their sums differ; releases must not."""
     torch.manual_seed(11)
     model = Stack(dropout=0.3)
     megatron(model, mesh["tensor"])
@@ -227,7 +227,7 @@ def epoch(module, optimizer, loader) -> list[list[int]]:
 
 
 def coins(mesh: DeviceMesh) -> list:
-    """What each rank's loader draws: (data rank, units of each step). Nobody's generator is seeded alike."""
+    """The draws of each rank's loader: (data rank, units of each step). No two ranks' generators are seeded alike."""
     _, module, optimizer, _, loader = made_private(mesh, seed=dist.get_rank())
     drawn = epoch(module, optimizer, loader)
     every: list = [None] * dist.get_world_size()
@@ -236,7 +236,7 @@ def coins(mesh: DeviceMesh) -> list:
 
 
 def checkpoint_and_back(mesh: DeviceMesh) -> dict:
-    """Weights, moments and what was spent come back into another model of the same mesh, which goes on."""
+    """Weights, moments and charges come back into another model of the same mesh, which goes on."""
     folder = [f"{sys.argv[1]}.checkpoint"]
     first, module, optimizer, _, loader = made_private(mesh, seed=1)
     epoch(module, optimizer, loader)

@@ -1,4 +1,4 @@
-"""torch.autocast in bfloat16: outputs are the model's own, and what is clipped is what autocast computes with."""
+"""torch.autocast in bfloat16: outputs are the model's own, and autocast's own values are clipped."""
 
 import copy
 
@@ -66,7 +66,7 @@ def test_no_example_exceeds_the_clip_norm(name):
 
 
 def test_tokens_that_cancel_stay_within_the_clip_norm():
-    """Fault P6: gradients of tokens that cancel, where rounding is larger than what is left."""
+    """Fault P6: gradients of tokens that cancel, so that rounding is larger than the rest."""
     torch.manual_seed(7)
     private = Private(Language(tied=False), 1e-3)
     ids = torch.full((1, 8), 3)

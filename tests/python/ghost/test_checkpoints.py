@@ -1,4 +1,4 @@
-"""Runs that are saved, killed, gone on with and gone on with again: everything stays charged, no noise comes twice."""
+"""Runs that are saved, killed, continued and continued again: everything stays charged, no noise comes twice."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from test_ghost_ranks import HERE, run_ranks
+from launch import HERE, run_ranks
 from torch import nn
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.utils.data import DataLoader, TensorDataset
@@ -178,7 +178,7 @@ def test_a_generator_of_the_same_seed_repeats_neither_noise_nor_coins_of_the_run
     run.save(tmp_path / "at0")
     noise, coins = run.steps(1), drawn(run)
     again = Run(seed=3)
-    assert torch.equal(again.steps(1), noise) and drawn(again) == coins  # what a generator is for
+    assert torch.equal(again.steps(1), noise) and drawn(again) == coins  # the purpose of a generator
     futures = [Run(seed=3) for _ in range(2)]
     for future in futures:
         future.load(tmp_path / "at0")

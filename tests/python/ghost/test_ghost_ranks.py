@@ -1,38 +1,15 @@
-"""The same on several ranks: FSDP2 over two, replicas of it over four. One start of torchrun for all scenarios of a mesh."""
+"""Sums, noise and bytes on several ranks: FSDP2 over two, replicas of it over four. One start of torchrun for all scenarios of a mesh."""
 
 import json
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-MESHES = {"2": 2, "2x2": 4}
-TIME_LIMIT = 280
+from launch import HERE, SUM_TOLERANCE, results_on_mesh, run_alone
 
 
-def run_ranks(script: Path, ranks: int, *arguments: str) -> str:
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), str(script), *arguments,
-    ]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONFAULTHANDLER": "1"}
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT)
-    except subprocess.TimeoutExpired as error:
-        pytest.fail(f"{script.name} on {ranks} ranks took over {TIME_LIMIT} s; it had said:\n{error.stderr}"[-4000:])
-    said = "\n".join(line for line in done.stderr.splitlines() if "Extension modules:" not in line)
-    assert done.returncode == 0, said if len(said) < 8000 else f"{said[:4000]}\n…\n{said[-4000:]}"
-    return done.stdout
-
-
-@pytest.fixture(scope="module", params=list(MESHES))
+@pytest.fixture(scope="module", params=["2", "2x2"])
 def results(request, tmp_path_factory) -> dict:
-    file = tmp_path_factory.mktemp("ranks") / "results.json"
-    run_ranks(HERE / "ranks_main.py", MESHES[request.param], str(file), request.param)
-    return json.loads(file.read_text()) | {"mesh": request.param}
+    return results_on_mesh("ranks_main.py", request.param, tmp_path_factory.mktemp("ranks"))
 
 
 SUMS = [
@@ -44,8 +21,7 @@ SUMS = [
 
 @pytest.mark.parametrize("scenario", SUMS)
 def test_released_sum_is_the_oracles(results, scenario):
-    # A few hundred float32 operations between an input and a sum, each within 2^-24 of its terms.
-    assert results[scenario] < 2e-5
+    assert results[scenario] < SUM_TOLERANCE
 
 
 def test_noise_is_there_once_and_does_not_repeat_over_slices(results):
@@ -61,7 +37,7 @@ def test_noise_is_there_once_and_does_not_repeat_over_slices(results):
 
 def test_bfloat16_never_exceeds_the_clip_norm(results):
     found = results["bfloat16"]
-    # Upper bounds on norms may only make contributions smaller: by the bound's own width, 1e-3 where sums cancel.
+    # Upper bounds on norms may only make contributions smaller: by the bound's own width, 1e-3 if sums cancel.
     assert 0.999 < found["least"] <= found["most"] <= 1
 
 
@@ -90,9 +66,3 @@ def test_every_mesh_draws_the_noise_of_one_rank(results, tmp_path):
     )
     alone = json.loads(run_alone(script))
     assert max(abs(a - b) for a, b in zip(alone, results["noise"], strict=True)) < 1e-5
-
-
-def run_alone(script: Path) -> str:
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout

@@ -1,4 +1,4 @@
-"""What could only be under-counted is refused, by name, and nothing of it is kept."""
+"""A use of a parameter that could only be under-counted is refused, by name, and nothing of it is kept."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a step releases without noise is the sum that a loop over examples in float64 gives."""
+"""Without noise a step releases the sum that a loop over examples in float64 gives."""
 
 import copy
 

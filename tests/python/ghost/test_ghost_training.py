@@ -1,4 +1,4 @@
-"""Whole loops on two ranks: ranks keep in step whatever they draw, and end together."""
+"""Whole loops on two ranks: ranks keep in step with any draws, and end together."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from test_ghost_ranks import HERE, run_ranks
+from launch import HERE, run_ranks
 
 SCRIPT = HERE / "engine_ranks_main.py"
 EPOCHS, STEPS = 5, 4
@@ -24,7 +24,7 @@ def test_ranks_take_the_same_steps(scenario, tmp_path):
     assert len(first["seen"]) == len(second["seen"])
     mine, other = sum(first["seen"], []), sum(second["seen"], [])
     assert not set(mine) & set(other)
-    assert any(not batch for batch in first["seen"])  # the scenario met what it is about
+    assert any(not batch for batch in first["seen"])  # the scenario had an empty batch
     if scenario == "memory_manager":
         assert max(map(len, first["seen"] + second["seen"])) == 1
 

@@ -1,4 +1,4 @@
-"""What a private step keeps of the machine's memory, and when it gives it back."""
+"""The memory that a private step keeps, and when it gives it back."""
 
 import pytest
 import torch

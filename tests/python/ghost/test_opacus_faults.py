@@ -16,6 +16,6 @@ _SPEC.loader.exec_module(faults)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("scenario", faults.SCENARIOS, ids=lambda scenario: scenario.name.replace(" ", "_"))
 def test_released_sum_is_the_oracles(scenario):
-    # Norms are upper bounds: where tokens cancel they are wider by up to 1e-3 of a squared norm before float64 takes over;
+    # Norms are upper bounds: if tokens cancel they are wider by up to 1e-3 of a squared norm before float64 takes over;
     # these models stay far below. Twice the worst that rounding alone gives in test_ghost_sums.py.
     assert scenario.run(ghostshard.PrivacyEngine) < 4e-5

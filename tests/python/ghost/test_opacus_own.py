@@ -1,6 +1,6 @@
 """Opacus' own tests of its engine (opacus/tests/privacy_engine_test.py), run with ours in grad_sample_mode="ghost".
 
-Only what must differ is replaced: make_private gives four values in ghost modes, and its criterion is what training uses.
+Only necessary differences are replaced: make_private gives four values in ghost modes, and training uses its criterion.
 Asked in other words: test_flat_clipping reads p.summed_grad, a sum without noise, which does not exist here (of p.grad instead);
 test_noise_level goes backward from a plain tensor (from the criterion instead). torchvision's models are small stand-ins.
 Left out, and why:
@@ -26,7 +26,7 @@ from ghostshard import PrivacyEngine
 
 
 class WithBatchNorm(nn.Module):
-    """What a ResNet is to a validator: convolution, batch norm, classifier."""
+    """A ResNet as a validator sees it: convolution, batch norm, classifier."""
 
     def __init__(self):
         super().__init__()

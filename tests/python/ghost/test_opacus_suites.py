@@ -1,7 +1,7 @@
 """Opacus' own test files (opacus/tests of the wheel), run with ours in the place of its classes. test_opacus_own.py has its
 privacy_engine_test; this file has the rest. Hypothesis draws few examples of each (the suites' own default is 100).
 
-What is put in: our accountants and get_noise_multiplier; PoissonBatchSampler for both uniform samplers; GhostDataLoader for
+Replacements: our accountants and get_noise_multiplier; PoissonBatchSampler for both uniform samplers; GhostDataLoader for
 DPDataLoader; PrivacyEngine in mode "ghost"; GhostModule, GhostOptimizer and PrivateCriterion for the module, optimizer and
 loss of fast gradient clipping; PrivateLoss for its tensor; and for compute_opacus_grad_sample per-example gradients as our
 engine has them: the step without noise in which one example alone has a loss. Their oracle, examples one by one, stays theirs.
@@ -15,7 +15,7 @@ Tests left out, and why:
                             (below: with their data, their claims)
   dpdataloader: test_collate_classes, test_collate_tensor, test_empty_first_batch_with_dp_dataloader
                             rest on which batches one seed of Opacus' sampler leaves empty, and on its log lines; ours knows
-                            an empty batch's structure from the first (test_data_loading.py)
+                            an empty batch's structure from the first (tests/python/loaders)
   dpdataloader: CollateFnWithEmptyTest      a class of Opacus' that ours extends, called directly
   randomness: tests in which torch.manual_seed decides coins or noise (test_global_seed and its like): here only a generator
                             does; the rest of OptimizerRandomnessTest and PrivacyEngineSecureModeTest goes backward from a
@@ -48,14 +48,14 @@ from torch import nn
 from torch.nn import functional
 
 from ghostshard import PrivacyEngine, accountants
-from ghostshard.data_loading import GhostDataLoader, PoissonBatchSampler
+from ghostshard.loaders import GhostDataLoader, PoissonBatchSampler
 from ghostshard.ghost.loss import PrivateCriterion, PrivateLoss
-from ghostshard.ghost.module import GhostModule
+from ghostshard.ghost.wrappers import GhostModule
 from ghostshard.ghost.optimizer import GhostOptimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
-# Decorated tests take what the profile says while they are imported; elsewhere in this run nothing changes.
+# Decorated tests take the profile's settings while they are imported; elsewhere in this run nothing changes.
 _BEFORE = settings.default
 settings.register_profile("few", max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 settings.load_profile("few")

@@ -1,4 +1,4 @@
-"""The interface: what a user of Opacus writes, with one import changed."""
+"""The interface: an Opacus user's program, with one import changed."""
 
 import json
 import warnings
@@ -121,7 +121,7 @@ def test_generator_decides_the_noise_and_no_seed_of_torch_does():
 
 
 def test_schedulers_move_clip_norm_and_noise_together():
-    """Fault P2: a clip scheduler must move what clips, not only the noise."""
+    """Fault P2: a clip scheduler must move the clip norm, not only the noise."""
     _, _, (module, optimizer, criterion, _) = private(noise_multiplier=0.0, loss_reduction="sum",
                                                       criterion=nn.CrossEntropyLoss(reduction="sum"), max_grad_norm=1e-2)
     scheduler = ExponentialGradClip(optimizer, gamma=0.5)

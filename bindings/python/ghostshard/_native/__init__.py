@@ -1,6 +1,6 @@
-"""Where the compiled modules are: inside an installed wheel here; in a source tree in build/release/python.
+"""Finds the compiled modules: in this package if it was installed as a wheel; in build/release/python of a source tree.
 
-GHOSTSHARD_MODULES names another folder, e.g. that of another build. It comes first.
+GHOSTSHARD_MODULES names another folder, for example another build's. It comes first.
 """
 
 import importlib
@@ -17,12 +17,12 @@ def _folders() -> list[str]:
     return [*([named] if named else []), *map(str, built)]
 
 
-# In a tree the build is newer than what an earlier installation may have left in the package.
+# In a tree the build is newer than modules that an earlier installation may have left in the package.
 __path__ = [*_folders(), *__path__]
 
 
 def load(name: str) -> ModuleType:
-    """The module ghostshard._native.`name`. ImportError with what to do where it was not built."""
+    """The module ghostshard._native.`name`. ImportError if it was not built; the message says how to build it."""
     try:
         return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:

@@ -1,27 +1,5 @@
-"""From text to the file that training reads.
+"""The old name of ghostshard.texts."""
 
-Three steps, each a sub-command of `python -m ghostshard.data`, in the order that leaks nothing: `split` declares a
-part of the units public without looking at them, `tokenizer` learns a vocabulary from the public part alone,
-`prepare` turns units into tokens.
-"""
+from ghostshard.renamed import alias
 
-from ghostshard.data.packed import PackedData, encode_units, read_packed, write_packed
-from ghostshard.data.split import Split, split_indices
-from ghostshard.data.text import FORMATS, TextUnit, read_units
-from ghostshard.data.vocabulary import Vocabulary, gpt2_vocabulary, load_vocabulary, train_vocabulary
-
-__all__ = [
-    "FORMATS",
-    "PackedData",
-    "Split",
-    "TextUnit",
-    "Vocabulary",
-    "encode_units",
-    "gpt2_vocabulary",
-    "load_vocabulary",
-    "read_packed",
-    "read_units",
-    "split_indices",
-    "train_vocabulary",
-    "write_packed",
-]
+alias(__name__, "ghostshard.texts", "packed", "split", "text", "vocabulary")

@@ -1,18 +1,5 @@
-"""Poisson-sampled data loaders and memory management for one or many ranks, with the interfaces of Opacus' own.
+"""The old name of ghostshard.loaders."""
 
-    from ghostshard.data_loading import BatchMemoryManager, GhostDataLoader
-    loader = GhostDataLoader.from_data_loader(DataLoader(data, batch_size=256), rank=rank, world_size=world_size)
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=32, optimizer=optimizer) as physical:
-        for batch in physical: ...
+from ghostshard.renamed import alias
 
-The accountant assumes that every unit is in every batch independently with probability q. So it is here, and every rank
-takes the same number of steps, logical and physical: a rank that draws nothing takes part with an empty batch.
-
-Importing this module makes Opacus' own BatchMemoryManager split our loaders, and only ours, in the same way.
-"""
-
-from .batch_memory import AgreedSplittingSampler, BatchMemoryManager
-from .loader import GhostDataLoader
-from .poisson import PoissonBatchSampler
-
-__all__ = ["AgreedSplittingSampler", "BatchMemoryManager", "GhostDataLoader", "PoissonBatchSampler"]
+alias(__name__, "ghostshard.loaders", "batch_memory", "empty_batch", "loader", "poisson")

@@ -1,5 +1,5 @@
-"""Layers under torch.autocast: what it rounds is rounded before it is recorded, so that norms are of the values that
-outputs and gradients come from."""
+"""Layers under torch.autocast: values that it rounds are rounded before they are recorded, so that norms are of the values
+that outputs and gradients come from."""
 
 from __future__ import annotations
 

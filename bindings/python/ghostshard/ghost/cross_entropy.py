@@ -15,7 +15,7 @@ from .. import _native
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: int = -100) -> torch.Tensor:
-    """What functional.cross_entropy(reduction="none") gives, in float32 where logits are narrower.
+    """The result of functional.cross_entropy(reduction="none"), in float32 if logits are narrower.
 
     logits [N, C] or [N, C, ...], targets [N] or [N, ...] of class indices. Any other form goes to PyTorch.
     """
@@ -36,7 +36,7 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, *, ignore_index: 
 
 
 def is_plain(criterion: Any) -> bool:
-    """nn.CrossEntropyLoss itself, whose value cross_entropy() gives: no class weights, no smoothing, nothing hooked."""
+    """The criterion is nn.CrossEntropyLoss itself, and cross_entropy() gives its value: no class weights, no smoothing, no hooks."""
     return (
         type(criterion) is nn.CrossEntropyLoss
         and criterion.weight is None

@@ -1,13 +1,12 @@
-"""A model whose trainable layers record instead of accumulating gradients; see dp/run/session.h for what happens below.
+"""A model whose trainable layers record instead of accumulating gradients. The C++ side is dp/run/session.h.
 
-One forward and one backward per microbatch. `backward()` clips each unit's gradient over all layers and reduces the sum
-onto the noise at once; `release()` ends the logical batch and puts the noised mean into `.grad`. No gradient without
-noise ever reaches Python, an optimizer or another rank's memory as a whole.
+A microbatch is one forward and one backward. `backward()` clips each unit's gradient over all layers and reduces the sum
+onto the noise at once; `release()` ends the logical batch and puts the noised mean into `.grad`. No gradient without noise
+ever reaches Python or an optimizer, nor another rank's memory as a whole.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Callable
@@ -16,18 +15,17 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from .. import _native
-from . import convolutions, inputs, rules  # noqa: F401 (convolutions register themselves)
-from .attribution import AttributionCheck
-from .guard import Guard, warn_of_uncovered
-from .layout import Layout, own_parameters, read_layout
-from .loss import PrivateLoss, loss_of_transformers
+from .batch import Inputs
+from .checks.gradients import AttributionCheck
+from .checks.values import Repeat
+from .device import computed_on
+from .layout import Layout, read_layout
+from .loss import check_losses
 from .packing import Packing
-from .place import computed_on, device_of
+from .patching import PatchedModel
 from .ranks import Ranks, ranks_of
-from .repeat import Repeat
 
 
 class GhostEngine:
@@ -35,12 +33,12 @@ class GhostEngine:
 
     Args:
         model: plain, in DistributedDataParallel, or sharded by `fully_shard` (FSDP2).
-        batch_first: where the units stand in layer inputs: the first dimension, or the second.
+        batch_first: units are the first dimension of layer inputs; False: the second.
         memory_budget: bytes that a microbatch may record until it is clipped (dp/run/session.h). None: per-unit gradients up
-            to 1 GiB and whatever rows it takes. Where a step took more, later ones go backward twice.
+            to 1 GiB, and as many rows as the model has. If a step took more, later ones go backward twice.
         accumulate: sum a logical batch's microbatches on the rank (float32, whole) and reduce once, instead of reducing
             each: less traffic, more memory.
-        attribution_check: watch the first backwards for gradients that reach other units' rows (ghost/attribution.py).
+        attribution_check: watch the first backwards for gradients that reach other units' rows (checks/gradients.py).
     """
 
     def __init__(
@@ -68,31 +66,25 @@ class GhostEngine:
         self.fsdp = isinstance(model, FSDPModule)
         self.layout: Layout = read_layout(model, fsdp=self.fsdp)
         self.ranks: Ranks = ranks_of(model, self.layout, fsdp=self.fsdp)
-        # The Hugging Face model in it (a PEFT model holds one), if any.
-        self._transformer = next((module for module in model.modules() if hasattr(module, "loss_type")), None)
         self._session: Any = None
         self._attribution: AttributionCheck | None = None
         self._trainable: tuple[bool, ...] = ()
-        self._constants: tuple[float, float] = (1.0, 1.0)  # sampling rate, divisor
+        self.sampling_rate = self._divisor = 1.0
         self._terms: Callable[[], tuple[float, float]] | None = None
         self._generator: torch.Generator | None = None
         self._next = (0, 0)  # step and attempt that the next logical batch is charged as
         self._attempts: list[tuple[int, int]] = []  # of later steps that the ledger has charged before
-        self._run_id = ""  # sets a resumed run's noise apart, where the key comes from a generator
+        self._run_id = ""  # sets a resumed run's noise apart, if the key comes from a generator
         self._stopped: str | None = None
         self._ledger: tuple[str, str] | None = None
         self._ledger_open = False
         self._in_forward = False
-        self._inputs: inputs.Inputs | None = None  # of the last forward
-        self._begun: inputs.Inputs | None = None  # of the last that began a microbatch; None: a layer called on its own
-        self._repeating = False
+        self._inputs: Inputs | None = None  # of the last forward
+        self._begun: Inputs | None = None  # of the last that began a microbatch; None: a layer called on its own
         self._enabled = True
-        self._handles: list = []
-        self._patched: list[nn.Module] = []
-        self._guard = Guard(gathers=self.fsdp)
-        self._patch()
+        self._patches = PatchedModel(self, model, fsdp=self.fsdp)
 
-    # What the privacy engine sets -----------------------------------------------------------------------------------
+    # The privacy engine's settings ----------------------------------------------------------------------------------
 
     def set_constants(
         self,
@@ -103,13 +95,13 @@ class GhostEngine:
         generator: torch.Generator | None,
     ) -> None:
         """terms() gives (clip norm, noise multiplier) whenever a logical batch begins."""
-        self._constants = (sampling_rate, divisor)
+        self.sampling_rate, self._divisor = sampling_rate, divisor
         self._terms = terms
         self._generator = generator
         self._drop_session()
 
     def attach_ledger(self, path: str, header: dict) -> None:
-        """Write-ahead: every release is on disk before its gradient is seen. Rank 0 writes."""
+        """Write-ahead: every release is on disk before its gradient is seen. Rank 0 writes. ValueError for a second ledger."""
         if self._ledger is not None:
             raise ValueError(f"a ledger is attached already: {self._ledger[0]}")
         self._ledger = (path, json.dumps(header))
@@ -127,27 +119,23 @@ class GhostEngine:
 
     @property
     def ledger_is_open(self) -> bool:
-        """Its file is there, begun or gone on with by this run."""
+        """This run has begun the ledger's file, or has gone on with it."""
         return self._ledger_open
 
     @property
     def terms(self) -> tuple[float, float]:
-        """Clip norm and noise multiplier, as they stand."""
+        """Clip norm and noise multiplier, as they are now."""
         assert self._terms is not None
         return self._terms()
 
-    @property
-    def sampling_rate(self) -> float:
-        return self._constants[0]
-
     def let_go_of_ledger(self) -> None:
-        """So that it can be read, and locked anew by whoever goes on with it."""
+        """Closes the ledger, so that it can be read, and locked anew by the next session or process."""
         _ = self.next_step  # not within a logical batch
         self._drop_session()
 
     def resume(self, step: int, attempts: list[tuple[int, int]], *, ledger_open: bool) -> None:
-        """Goes on at `step` under a new key. attempts: steps from there on that the ledger has charged, and the first
-        attempt each may be now."""
+        """Goes on at `step` under a new key. attempts: the steps from there on that the ledger has charged, each with the
+        first attempt it may be now."""
         _ = self.next_step  # not within a logical batch
         self._drop_session()
         self._attempts = attempts
@@ -156,14 +144,14 @@ class GhostEngine:
         self._ledger_open = ledger_open
 
     def stop(self, reason: str | None) -> None:
-        """No step is taken from here on, with this sentence (None: go on)."""
+        """Refuses every step from now on with this sentence; None: go on."""
         self._stopped = reason
 
     # Forward --------------------------------------------------------------------------------------------------------
 
     @property
     def recording(self) -> bool:
-        """A trainable layer called now is part of a private step."""
+        """A trainable layer that is called now is part of a private step."""
         return self._enabled and torch.is_grad_enabled()
 
     @property
@@ -175,11 +163,20 @@ class GhostEngine:
         """How the last forward's batch was packed."""
         return None if self._inputs is None else self._inputs.packing
 
-    def begin(self, units: int) -> None:
-        self._prepare_session()
-        self._session.begin_microbatch(units)
+    def begin_forward(self, given: Inputs) -> None:
+        """The model's forward begins on `given`; it is a microbatch if the engine is recording."""
+        self._inputs = given
+        if self._enabled and self._session is not None:
+            # The last backward's messages left it. They take it again when this forward's activations have gone.
+            _native.load("engine").give_back_idle_memory()
+        if self.recording:
+            self._begin(given)
+            self._in_forward = True
 
-    def _begin(self, given: inputs.Inputs) -> None:
+    def end_forward(self) -> None:
+        self._in_forward = False
+
+    def _begin(self, given: Inputs) -> None:
         self._prepare_session()
         if given.packing is None or given.units == 0:
             self._session.begin_microbatch(max(given.units, 1))  # a placeholder stands for none
@@ -188,12 +185,13 @@ class GhostEngine:
         self._begun = given
 
     def units_of(self, x: torch.Tensor) -> int:
-        """How many units this forward is over; a layer called on its own says so by its input."""
+        """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
         packed = self._begun is not None and self._begun.packing is not None
         begun = self._session is not None and self._session.units >= 0
         if not begun or not (self._in_forward or packed):
             self._inputs = self._begun = None
-            self.begin(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
+            self._prepare_session()
+            self._session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self._session.units
 
     def _prepare_session(self) -> None:
@@ -209,13 +207,12 @@ class GhostEngine:
                 "logical batch"
             )
         if not stays:
-            self._follow()
+            self.ranks.follow(self.layout)
         if self._terms is None:
             raise RuntimeError("the model belongs to no optimizer yet: make_private() gives it one")
         self._drop_session()
         if not any(trainable):
             raise ValueError("the model has no trainable parameter")
-        rate, divisor = self._constants
         key = None if self._generator is None else bytes(32)  # renewed with every logical batch
         self._session = _native.load("engine").Session(
             blocks=self.layout.specs(),
@@ -223,8 +220,8 @@ class GhostEngine:
             rank=self.ranks.rank,
             groups=list(self.ranks.groups),
             device=self.ranks.device,
-            sampling_rate=rate,
-            divisor=divisor,
+            sampling_rate=self.sampling_rate,
+            divisor=self._divisor,
             per_layer=self.clipping == "per_layer",
             streamed=not self.accumulate,
             memory_budget=self.memory_budget,
@@ -243,16 +240,6 @@ class GhostEngine:
                 self._session.attach_ledger(path, header, self._ledger_open)
             self._ledger_open = True
 
-    def _follow(self) -> None:
-        """The model was moved since it was made private."""
-        before, now = self.ranks.device, device_of(self.layout)
-        if self.ranks.control is not None:
-            raise ValueError(
-                f"on several ranks a model is moved to its device before make_private(), this one was on {before} then and is "
-                f"on {now}"
-            )
-        self.ranks.device = now
-
     def _drop_session(self) -> None:
         if self._session is not None:
             self._session.abandon()
@@ -263,28 +250,23 @@ class GhostEngine:
     # Backward and step ----------------------------------------------------------------------------------------------
 
     def backward(self, loss_per_unit: torch.Tensor) -> None:
-        """The backward of a microbatch: [units] losses, one backward of their sum, then clipping and reduction."""
+        """The backward of a microbatch, from [units] losses: one backward of their sum, then clipping and reduction.
+
+        After an error nothing of the microbatch is kept.
+        """
         session = self._session
         if session is None or session.units < 0:
             raise RuntimeError("backward() needs a forward of the private model with gradients enabled before it")
         given, self._begun = self._begun, None
-        if isinstance(loss_per_unit, DTensor):
+        try:
+            check_losses(loss_per_unit, session.units if given is None else given.units)
+        except ValueError:
             session.give_up_microbatch()
-            raise ValueError(
-                "losses must be plain tensors, whole on every rank of the tensor-parallel axis: give the last layer "
-                "ColwiseParallel(output_layouts=Replicate())"
-            )
-        units = session.units if given is None else given.units
-        if loss_per_unit.dim() != 1 or loss_per_unit.shape[0] != units:
-            session.give_up_microbatch()
-            raise ValueError(
-                f"a private step needs one loss for each of the {units} units of the batch, got shape "
-                f"{tuple(loss_per_unit.shape)}"
-            )
+            raise
         self._in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
             if self._attribution is not None:
-                again = None if given is None else Repeat(self._again, given, self.ranks.device)
+                again = None if given is None else Repeat(self._patches.again, given, self.ranks.device)
                 self._attribution(session, loss_per_unit, again)
             self._open(session)
             loss = loss_per_unit.sum()
@@ -314,7 +296,7 @@ class GhostEngine:
             self._begun_with = (clip_norm, noise_multiplier)
 
     def release(self) -> None:
-        """Ends the logical batch; the noised mean goes into `.grad` of every trainable parameter."""
+        """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter."""
         session = self._session
         if session is None or not session.open:
             raise RuntimeError("step() needs a backward() since the last step: nothing can be released twice")
@@ -329,7 +311,7 @@ class GhostEngine:
                 entry.set_gradient(own)
 
     def abandon(self) -> None:
-        """Drops the logical batch. If a backward was part of it, it stays charged."""
+        """Drops the logical batch. It stays charged if a backward was part of it."""
         if self._session is not None:
             self._session.abandon()
 
@@ -338,97 +320,24 @@ class GhostEngine:
         """Gradient bytes this rank has sent."""
         return 0 if self._session is None else self._session.bytes_sent
 
-    # Patching -------------------------------------------------------------------------------------------------------
+    # The patched model ----------------------------------------------------------------------------------------------
 
     def enable(self, enabled: bool = True) -> None:
-        self._enabled = self._guard.enabled = enabled
-
-    def _patch(self) -> None:
-        model = self.model
-        self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
-        self._handles.append(model.register_forward_hook(self._after_forward, always_call=True))
-        covered: set[int] = set()
-        for name, module in model.named_modules():
-            if id(module) in covered or not list(own_parameters(module)):
-                continue
-            rule = rules.rule_for(module)
-            if rule is None:
-                if not rules.instantiable(module):
-                    warn_of_uncovered(name, module)
-                    continue
-                rule = rules.per_example  # with all its children
-                covered.update(id(each) for each in module.modules())
-            module.forward = rules.PatchedForward(self, name, module, rule)
-            self._patched.append(module)
-        # A block's parameters are plain tensors once FSDP2's own hook, which comes first, has gathered them.
-        for number, block in enumerate(self.layout.blocks):
-            slots = [
-                (slot, entry) for entry in self.layout.parameters if entry.block == number for slot in entry.slots
-            ]
-            module = model.get_submodule("" if block == "model" else block) if self.fsdp else model
-            self._handles.append(module.register_forward_pre_hook(functools.partial(self._guard, slots)))
-        for module in model.modules():
-            if isinstance(module, nn.parallel.DistributedDataParallel):
-                module.require_backward_grad_sync = False  # there is no gradient for its reducer to wait for
-
-    def __deepcopy__(self, memo: dict) -> GhostEngine:
-        """A copied model is not private: its hooks come to an engine that does nothing."""
-        idle = object.__new__(GhostEngine)
-        idle._enabled = False
-        idle._inputs = None
-        idle._transformer = None
-        idle._repeating = False
-        idle.batch_first = True
-        return idle
-
-    def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
-        if self._repeating:
-            return None
-        given = self._inputs = inputs.read(
-            module, self._transformer, args, kwargs, batch_first=self.batch_first, recording=self.recording
-        )
-        if self._enabled and self._session is not None:
-            # What the last backward's messages took. They come again when this forward's activations have gone.
-            _native.load("engine").give_back_idle_memory()
-        if self.recording:
-            self._begin(given)
-            self._in_forward = True
-        return given.args, given.kwargs
-
-    def _again(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's forward within a backward, beside what was recorded."""
-        self._repeating = True
-        try:
-            return self.model(*args, **kwargs)
-        finally:
-            self._repeating = False
-
-    def _after_forward(self, _module: nn.Module, _args: Any, output: Any) -> Any:
-        if self._repeating:
-            return output
-        self._in_forward = False
-        if output is None:
-            return None
-        given = self._inputs
-        output = given.output_of_units(output)
-        if given.labels is None:
-            return output
-        if not hasattr(output, "logits"):
-            raise ValueError("labels with return_dict=False: the model's loss needs its output by name")
-        losses = loss_of_transformers(self._transformer, output, given.labels, self.loss_reduction, given.packing)
-        output["loss"] = PrivateLoss(self, losses, self.loss_reduction)
-        return output
+        self._enabled = enabled
+        self._patches.enable(enabled)
 
     def detach(self) -> None:
         """Leaves the model as it was."""
         self._drop_session()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._guard.remove()
-        for module in self._patched:
-            del module.forward
-        self._patched.clear()
+        self._patches.detach()
+
+    def __deepcopy__(self, memo: dict) -> GhostEngine:
+        """A copied model is not private: its engine does nothing."""
+        idle = object.__new__(GhostEngine)
+        idle._enabled = False
+        idle._inputs = None
+        idle.batch_first = True
+        return idle
 
 
 def _bytes_of(generator: torch.Generator) -> bytes:

@@ -35,19 +35,20 @@ class ParameterEntry:
 
     @property
     def shape(self) -> list[int]:
-        """The whole, as the engine knows it: a scalar is a vector of one element, a kernel [p, c, ...] a matrix of p rows."""
+        """The whole parameter's shape in the engine: a scalar is a vector of one element, a kernel [p, c, ...] a matrix of p
+        rows."""
         shape = list(self.parameter.shape) or [1]
         return shape if len(shape) <= 2 else [shape[0], math.prod(shape[1:])]
 
     def set_gradient(self, own: torch.Tensor) -> None:
-        """own: the rows that this rank owns, as the engine knows them."""
+        """Puts the gradient into `.grad`. own: the rows that this rank owns, in the engine's shape."""
         parameter = self.parameter
         if not isinstance(parameter, DTensor):
             parameter.grad = own.view(parameter.shape).to(parameter.dtype)
             return
         local = parameter.detach().to_local()
         rows = own.view(-1, *local.shape[1:])
-        if local.device != own.device:  # fully_shard offloads: from_local() would put them on the mesh's device again
+        if local.device != own.device:  # fully_shard offloads: from_local() would put rows on the mesh's device again
             gradient = torch.empty_like(parameter, requires_grad=False)
             gradient.to_local().copy_(rows)
             parameter.grad = gradient
@@ -66,14 +67,14 @@ class Layout:
     by_slot: dict[tuple[int, str], int]  # (id of module, attribute) -> parameter
 
     def index(self, module: nn.Module, attribute: str) -> int:
-        """The parameter's number, -1 where the module has none of that name."""
+        """The parameter's number; -1 if the module has none of that name."""
         return self.by_slot.get((id(module), attribute), -1)
 
     def trainable(self) -> tuple[bool, ...]:
         return tuple(entry.parameter.requires_grad for entry in self.parameters)
 
     def specs(self) -> list[tuple[str, list[tuple[str, list[int], bool, int]]]]:
-        """As the engine takes them: block, and (name, shape, trainable, cut) of its parameters."""
+        """The engine's `blocks`: each block's name, and (name, shape, trainable, cut) of its parameters."""
         blocks: list[tuple[str, list]] = [(name, []) for name in self.blocks]
         for entry in self.parameters:
             blocks[entry.block][1].append((entry.name, entry.shape, entry.parameter.requires_grad, entry.cut))
@@ -95,7 +96,8 @@ def original_class(module: nn.Module) -> type:
 
 
 def read_layout(model: nn.Module, *, fsdp: bool) -> Layout:
-    """Numbers the parameters block by block, so that a block's stand together. Call it while nothing is gathered."""
+    """Numbers the parameters block by block, so that a block's parameters stand together. Call it while nothing is gathered.
+    ValueError for a model without parameters."""
     blocks: list[str] = []
     members: list[list[ParameterEntry]] = []
     known: dict[int, ParameterEntry] = {}

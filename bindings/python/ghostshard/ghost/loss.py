@@ -1,22 +1,21 @@
 """Per-example losses, and the object whose `backward()` runs a private step's one backward.
 
-Each unit's loss must be that unit's alone. A mean over the tokens of a batch is not (its divisor counts everybody's
-tokens), so criterions run with reduction "none" and are reduced here, unit by unit.
+Each unit's loss must be that unit's alone. A mean over the tokens of a batch is not, because its divisor counts everybody's
+tokens. So criterions run with reduction "none" and are reduced here, unit by unit.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
+from torch.distributed.tensor import DTensor
 
+from .batch import loss_kind
 from .cross_entropy import cross_entropy, is_plain
-from .layout import original_class
 from .packing import Packing, shifted
-
-if TYPE_CHECKING:
-    from .engine import GhostEngine
+from .recording import RecordingEngine
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -26,10 +25,23 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(f"loss_reduction must be 'mean' or 'sum', got {reduction!r}")
 
 
-class PrivateLoss(DPTensorFastGradientClipping):
-    """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (engine.GhostEngine.backward)."""
+def check_losses(losses: torch.Tensor, units: int) -> None:
+    """ValueError unless these are plain tensors, one loss for each unit."""
+    if isinstance(losses, DTensor):
+        raise ValueError(
+            "losses must be plain tensors, whole on every rank of the tensor-parallel axis: give the last layer "
+            "ColwiseParallel(output_layouts=Replicate())"
+        )
+    if losses.dim() != 1 or losses.shape[0] != units:
+        raise ValueError(
+            f"a private step needs one loss for each of the {units} units of the batch, got shape {tuple(losses.shape)}"
+        )
 
-    def __init__(self, engine: GhostEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
+
+class PrivateLoss(DPTensorFastGradientClipping):
+    """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (GhostEngine.backward in engine.py)."""
+
+    def __init__(self, engine: RecordingEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
         super().__init__(engine, None, loss_per_sample, loss_reduction)
         self.engine = engine
 
@@ -79,10 +91,10 @@ class PrivateLoss(DPTensorFastGradientClipping):
 class PrivateCriterion(DPLossFastGradientClipping):
     """Opacus' criterion wrapper: runs the criterion with reduction "none" and gives a PrivateLoss.
 
-    shape: extents [B, T, ...] of the logits before they were flattened, where the criterion's losses are [B·T].
+    shape: extents [B, T, ...] of the logits before they were flattened, for a criterion whose losses are [B·T].
     """
 
-    def __init__(self, engine: GhostEngine, optimizer: Any, criterion: Any, loss_reduction: str = "mean"):
+    def __init__(self, engine: RecordingEngine, optimizer: Any, criterion: Any, loss_reduction: str = "mean"):
         check_reduction(loss_reduction)
         own = getattr(criterion, "reduction", loss_reduction)
         if own != loss_reduction:
@@ -131,7 +143,7 @@ class PrivateCriterion(DPLossFastGradientClipping):
 
 
 def reduce_units(losses: torch.Tensor, valid: torch.Tensor | None, reduction: str) -> torch.Tensor:
-    """losses [units, ...] -> [units]: sum or mean over what follows the first extent, over valid places alone."""
+    """losses [units, ...] -> [units]: sum or mean over all other extents, over valid places alone."""
     if losses.dim() == 1:
         return losses
     units = losses.shape[0]
@@ -149,8 +161,8 @@ def token_losses(
 ) -> torch.Tensor:
     """Cross-entropy of each unit's own tokens, [units]: logits [units, T, V], labels [units, T], -100 ignored.
 
-    shift: logits at t are for the label at t + 1 (a causal language model). packing: whose the tokens are, where units
-    are not rows; the labels are then those of segments (Packing.labels_of_segments).
+    shift: logits at t are for the label at t + 1 (a causal language model). packing: whose the tokens are, if units are not
+    rows; the labels are then those of segments (Packing.labels_of_segments).
     """
     labels = labels.to(logits.device)
     if shift:
@@ -161,18 +173,10 @@ def token_losses(
     return packing.reduce(losses, labels != -100, reduction)
 
 
-def loss_kind(model: Any) -> str | None:
-    """What Transformers calls the loss of one of its models."""
-    kind = getattr(model, "loss_type", None)
-    if kind is None and original_class(model).__name__.endswith("LMHeadModel"):
-        return "ForCausalLM"  # older names, which it treats so as well
-    return kind
-
-
 def loss_of_transformers(
     model: Any, output: Any, labels: torch.Tensor, reduction: str, packing: Packing | None = None
 ) -> torch.Tensor:
-    """What a Hugging Face model calls its loss, unit by unit. ValueError for kinds of which we know no such form."""
+    """A Hugging Face model's own loss, for each unit. ValueError for kinds without a known form for each unit."""
     kind = loss_kind(model)
     logits = output.logits
     if kind in ("ForCausalLM", "ForMaskedLM", "ForTokenClassification"):

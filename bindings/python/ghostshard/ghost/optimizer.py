@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class GhostOptimizer(DPOptimizerFastGradientClipping):
     """Clip norm and noise multiplier are read when a logical batch begins (schedulers may change them in between).
 
-    `p.grad_sample` and `p.summed_grad` stay None: what is not noised cannot be read.
+    `p.grad_sample` and `p.summed_grad` stay None: a gradient without noise cannot be read.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         self.engine = engine
 
     def terms(self) -> tuple[float, float]:
-        """Clip norm and noise multiplier, as they stand."""
+        """Clip norm and noise multiplier, as they are now."""
         return float(self.max_grad_norm), float(self.noise_multiplier)
 
     @property
@@ -58,8 +58,8 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         raise ValueError("per-sample gradients are never formed whole in grad_sample_mode 'ghost' and 'ghost_fsdp'")
 
     def reset_skip_queue(self) -> None:
-        """Forgets steps that a BatchMemoryManager announced and that will not come, and drops their half of a batch: its
-        examples may be drawn again, and must not count twice."""
+        """Forgets steps that a BatchMemoryManager announced and that will not come, and drops their unfinished logical batch,
+        because its examples may be drawn again and must not count twice."""
         self._step_skip_queue.clear()
         if self._is_last_step_skipped:
             self._is_last_step_skipped = False

@@ -1,23 +1,23 @@
-"""Several texts laid end to end in one batch: which rows are whose, from what the caller says beside the tokens.
+"""Several texts laid end to end in one batch: which rows are whose, by keywords that the caller gives beside the tokens.
 
     model(input_ids=[B,T] or [1,N], ..., segment_ids=[B,T])            a segment is a run of one id within a row
     model(input_ids=[B,T] or [1,N], ..., cu_seqlens=[S+1])             segment s: rows cu_seqlens[s] to cu_seqlens[s+1]
     model(..., segment_ids or cu_seqlens, user_ids=[S])                segments of one user are one unit
 
-Without user_ids each segment is a privacy unit. What is accepted:
+Without user_ids each segment is a privacy unit. The keywords are:
 
 * segment_ids: integers of the tokens' own extents. Within a row they never decrease; the same id in another row is
-  another segment. Negative: padding. Padding belongs to the segment before it, where a row begins with it to the row's
-  first segment, and a row of nothing else to the last segment before it (or the batch's first): every row is some
-  unit's, so whatever gradient there is counts.
-* cu_seqlens: integers from 0 to the number of rows of the flattened batch, increasing; so segments have rows and all
-  rows have a segment.
+  another segment. Negative ids are padding. Padding belongs to the segment before it; at the beginning of a row it belongs
+  to the row's first segment; a row of padding alone belongs to the last segment before it (or to the batch's first). So
+  every row is some unit's, and every gradient counts.
+* cu_seqlens: integers from 0 to the number of rows of the flattened batch, increasing. So every segment has rows and every
+  row has a segment.
 * user_ids: one integer for each segment, in their order. A user's segments need not stand together.
 
-Everything else is a ValueError. That texts see nothing of each other is the model's business: an attention mask that
-separates them and position ids that start anew (pack_texts makes both); ghost/attribution.py refuses a model that leaks.
+Everything else is a ValueError. The model must keep texts apart, by an attention mask that separates them and by position
+ids that start anew (pack_texts makes both); checks/gradients.py refuses a model that leaks.
 
-What is said here is read in host memory: on a device the host waits once for each keyword that is there.
+The keywords are read in host memory: for tensors on a device the host waits once for each keyword.
 """
 
 from __future__ import annotations
@@ -53,21 +53,23 @@ class Packing:
         return self.unit_of_segment[self.segment_of_row]
 
     def described(self) -> tuple[list[int], list[int], torch.Tensor | None, bool]:
-        """As the engine takes it: extents, offsets, the order that brings a unit's rows together, one row for each unit."""
+        """The arguments of the session's begin_packed(): extents, offsets, the order that brings a unit's rows together (None: they
+        are together), and whether each unit is one segment."""
         owners = self.unit_of_row
         ends = torch.bincount(owners, minlength=self.units).cumsum(0).tolist()
         order = torch.argsort(owners, stable=True) if bool((owners.diff() < 0).any()) else None
         return list(self.extents), [0, *ends], order, self.units == self.segments
 
     def labels_of_segments(self, labels: torch.Tensor, *, causal: bool) -> torch.Tensor:
-        """Labels [extents] without those of padding and, where the token before predicts them, of first tokens."""
+        """Labels [extents] without those of padding; causal (the token before predicts them): without first tokens' too."""
         if tuple(labels.shape) != self.extents:
             raise ValueError(f"labels of a packed batch have its tokens' extents {self.extents}, got {tuple(labels.shape)}")
         hidden = self.padding | self.first if causal else self.padding
         return labels.masked_fill(_there(hidden, labels).view(self.extents), -100)
 
     def reduce(self, losses: torch.Tensor, valid: torch.Tensor | None, reduction: str) -> torch.Tensor:
-        """Losses of tokens -> [units]: sum or mean over a unit's valid places; padding is none. [units] stay as they are."""
+        """Losses of tokens -> [units]: sum or mean over a unit's valid places, without padding. Losses [units] stay as they
+        are. ValueError for other extents."""
         shape = tuple(losses.shape)
         if not any(shape[: len(of)] == of for of in (self.extents, (self.rows,), (1, self.rows))):
             if shape == (self.units,):
@@ -94,7 +96,7 @@ def _there(described: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def taken(module: nn.Module, kwargs: dict) -> tuple[dict, dict]:
-    """What was said about packing, and the keywords that go on to the model: those that its own forward names do too."""
+    """The keywords of packing, and the keywords that go on to the model; one that its own forward names is among both."""
     if not any(name in kwargs for name in KEYWORDS):
         return {}, kwargs
     if isinstance(module, (nn.parallel.DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel)):
@@ -102,12 +104,13 @@ def taken(module: nn.Module, kwargs: dict) -> tuple[dict, dict]:
     own = inspect.signature(module.forward).parameters
     said = {name: kwargs[name] for name in KEYWORDS if kwargs.get(name) is not None}
     if said.keys() == {"user_ids"} and "user_ids" in own:
-        said = {}  # of users it knows by itself, and nothing is packed
+        said = {}  # the model itself knows about users, and nothing is packed
     return said, {name: value for name, value in kwargs.items() if name not in KEYWORDS or name in own}
 
 
 def read(said: dict, tokens: torch.Tensor) -> Packing | None:
-    """None where nothing was said. tokens: ids [N] or [B,T], or embeddings with one extent more."""
+    """The packing by these keywords; None without any. tokens: ids [N] or [B,T], or embeddings with one extent more. ValueError
+    for keywords that do not fit the tokens."""
     if not said:
         return None
     if "segment_ids" in said and "cu_seqlens" in said:
@@ -132,7 +135,7 @@ def _integers(name: str, value: Any) -> torch.Tensor:
 
 
 def _by_ids(given: Any, extents: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(segment of each row, is it padding, does a segment begin here), each [N]."""
+    """(segment of each row, whether it is padding, whether a segment begins at it), each [N]."""
     given = _integers("segment_ids", given)
     if tuple(given.shape) != extents:
         raise ValueError(f"segment_ids must have the extents of the tokens, {extents}, got {tuple(given.shape)}")
@@ -154,7 +157,7 @@ def _by_ids(given: Any, extents: tuple[int, ...]) -> tuple[torch.Tensor, torch.T
     if not bool(first.any()):
         raise ValueError(f"a batch of {ids.numel()} rows must have a segment, but all segment_ids are negative (padding)")
     number = first.flatten().cumsum(0).view(ids.shape) - 1
-    # A row that begins with padding: its first segment's, which is the next number, if the row has a segment at all.
+    # Padding at the beginning of a row belongs to the row's first segment, the next number, if the row has a segment at all.
     begins = (highest < 0) & first.any(1, keepdim=True)
     number = (number + begins).clamp(min=0)
     return number.flatten(), padding.flatten(), first.flatten()
@@ -192,7 +195,7 @@ def _owners(given: Any, segments: int) -> tuple[torch.Tensor, int]:
     return torch.tensor(owners, dtype=torch.int64), len(numbers)
 
 
-# For those who make such batches ------------------------------------------------------------------------------------
+# Making packed batches ----------------------------------------------------------------------------------------------
 
 
 def pack_texts(
@@ -200,12 +203,12 @@ def pack_texts(
 ) -> dict[str, torch.Tensor]:
     """A collate_fn: lays tokenised texts end to end in one row, for a causal model that takes a mask of four extents.
 
-    texts: each a sequence of token ids; with users=True each a user's sequence of such texts, because a data set whose
-    unit is the user has users for items. Texts and users without tokens are refused; none at all is the empty batch.
+    texts: each is a sequence of token ids. With users=True each is a user's sequence of such texts, because a data set whose
+    unit is the user has users for items. A text or a user without tokens is a ValueError; no texts at all are the empty batch.
 
-    Returns input_ids, labels, position_ids and segment_ids [1,N], attention_mask [1,1,N,N], with users user_ids [S]. A
-    token sees itself and what comes before it in its own text. mask_dtype: torch.bool (true: sees), or a floating dtype for attention that
-    adds its mask (0: sees; Hugging Face's "eager").
+    Returns input_ids, labels, position_ids and segment_ids [1,N], attention_mask [1,1,N,N], and with users user_ids [S]. A
+    token sees itself and the tokens before it in its own text. mask_dtype: torch.bool (true: sees), or a floating dtype for
+    attention that adds its mask (0: sees; Hugging Face's "eager").
     """
     owned = [(owner, text) for owner, unit in enumerate(texts) for text in (unit if users else [unit])]
     tokens = [_integers("a text's tokens", text) for _, text in owned]
@@ -229,12 +232,12 @@ def pack_texts(
 
 
 def next_token_labels(labels: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor:
-    """What each place is to predict, [B,T]: the label after it in its own segment, or -100, for a criterion that takes
-    logits [B,T,V] as they are."""
+    """The target of each place, [B,T]: the label after it in its own segment, or -100. For a criterion that takes logits
+    [B,T,V] as they are."""
     packing = read({"segment_ids": segment_ids}, labels)
     return shifted(packing.labels_of_segments(labels, causal=True))
 
 
 def shifted(labels: torch.Tensor) -> torch.Tensor:
-    """Each place gets the label after it, the last of a row -100: so logits need not be cut, which would copy them."""
+    """Each place gets the label after it, the last of a row gets -100. So logits need not be cut, which would copy them."""
     return torch.cat([labels[..., 1:], torch.full_like(labels[..., :1], -100)], -1)

@@ -17,23 +17,33 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from .layout import Layout, ParameterEntry
-from .place import backend_for, device_of, device_of_all
+from .device import backend_for, device_of, device_of_all
 
 TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass
 class Ranks:
-    """The engine's mesh, and the groups it reduces over: (reduce, replicate, model, control), "" where not needed."""
+    """The engine's mesh, and the groups it reduces over: (reduce, replicate, model, control), "" for one that is not needed."""
 
     device: torch.device  # of this rank
     shape: tuple[int, int, int] = (1, 1, 1)  # replicate, shard, model
     rank: int = 0
     groups: tuple[str, str, str, str] = ("", "", "", "")
     control: Any = None  # the group of all ranks; None for one alone
-    data: Any = None  # of those that hold other data and the same parts of cut parameters
-    twins: Any = None  # of those that hold the same data, for drawing it alike
+    data: Any = None  # the group of ranks that hold other data and the same parts of cut parameters
+    twins: Any = None  # the group of ranks that hold the same data, for drawing it alike
     kept: tuple = ()  # other groups, kept alive
+
+    def follow(self, layout: Layout) -> None:
+        """Takes the device that the model was moved to since it was made private. ValueError if it has several ranks."""
+        before, now = self.device, device_of(layout)
+        if self.control is not None:
+            raise ValueError(
+                f"on several ranks a model is moved to its device before make_private(), this one was on {before} then and is "
+                f"on {now}"
+            )
+        self.device = now
 
     @property
     def model_ranks(self) -> int:
@@ -53,8 +63,8 @@ class Ranks:
 
 
 def ranks_of(model: nn.Module, layout: Layout, *, fsdp: bool) -> Ranks:
-    """Also says in the layout which parameters are cut, and where. A collective where there are several ranks. ValueError
-    on all of them for a model that is not on one device that this build knows (ghost/place.py)."""
+    """The ranks of a model. Notes in the layout which parameters are cut, and along which dimension. A collective if there are
+    several ranks. ValueError on all of them for a model that is not on one device that this build knows (device.py)."""
     _refuse_cut_without_dtensors(model)
     replicated = not fsdp and is_replicated(model)
     if fsdp or any(isinstance(entry.parameter, DTensor) for entry in layout.parameters):
@@ -88,7 +98,7 @@ def _refuse_cut_without_dtensors(model: nn.Module) -> None:
 
 
 def _mesh_of(layout: Layout, *, fsdp: bool) -> torch.Tensor:
-    """[replicate, shard, model] of global ranks."""
+    """Global ranks, [replicate, shard, model]."""
     meshes: dict[Any, tuple[str, torch.Tensor]] = {}
     for entry in layout.parameters:
         if not isinstance(entry.parameter, DTensor):
@@ -122,8 +132,8 @@ def _mesh_of(layout: Layout, *, fsdp: bool) -> torch.Tensor:
 
 
 def _read_placements(entry: ParameterEntry, *, fsdp: bool) -> int:
-    """Sets entry.cut; returns how many axes of its mesh are of data: fully_shard's come first, one (sharded) or two
-    (replicated × sharded); then at most one, tensor parallel."""
+    """Sets entry.cut; returns how many axes of its mesh are data axes. fully_shard's axes come first, one (sharded) or two
+    (replicated × sharded); then comes at most one tensor-parallel axis."""
     placements = entry.parameter.placements
     rows = [placement.is_shard(0) or _is_strided(placement) for placement in placements]
     data_axes = 0
@@ -160,7 +170,7 @@ def _check_cut(entry: ParameterEntry, ranks: int) -> None:
 def _connect(mesh: torch.Tensor, layout: Layout) -> Ranks:
     """mesh [replicate, shard, model] of global ranks."""
     replica, shard, part = (mesh == dist.get_rank()).nonzero()[0].tolist()
-    # Whatever the default group moves: what ranks agree on is in host memory.
+    # Gloo, whatever backend the default group has: values that ranks agree on are in host memory.
     control = _group(mesh, "control")
     device = device_of(layout) if control is None else device_of_all(layout, control)
     backend = "gloo" if control is None else backend_for(device, mesh.numel())
@@ -181,7 +191,7 @@ def _connect(mesh: torch.Tensor, layout: Layout) -> Ranks:
 
 
 def _group(ranks: torch.Tensor, purpose: str, backend: str = "gloo") -> Any:
-    """A group of these ranks for one purpose, made by them alone. None for a single rank."""
+    """A group of these ranks for one purpose, made by these ranks alone. None for a single rank."""
     if ranks.numel() == 1:
         return None
     members = ranks.flatten().tolist()

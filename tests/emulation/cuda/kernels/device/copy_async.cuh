@@ -1,4 +1,4 @@
-// In the place of kernels/device/copy_async.cuh: copies happen as late as they may. The destination holds NaN from the
+// Replaces kernels/device/copy_async.cuh: every copy is made as late as it may be. Its destination holds NaN from the
 // call until the wait that guarantees the copy.
 #pragma once
 

@@ -1,5 +1,5 @@
-// In the place of kernels/device/load_matrices.cuh: the instruction on the CPU, by the whole warp. It refuses rows in
-// the same banks, which a device reads one after the other: no result would show that.
+// Replaces kernels/device/load_matrices.cuh: the instruction on the CPU, by the whole warp. It refuses rows that a
+// device would read one after the other, because no result would show that.
 #pragma once
 
 #include <cstdint>

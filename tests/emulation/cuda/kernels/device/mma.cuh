@@ -1,6 +1,6 @@
-// In the place of kernels/device/mma.cuh: the instruction on the CPU, with the same fragment layouts, by the whole
-// warp. It is a little less exact than tensor cores were observed to be: the accumulator and the 16 products are
-// aligned to the largest of them and cut to 24 bits there, and so is their sum (kernels/device/rounding.h).
+// Replaces kernels/device/mma.cuh: the instruction on the CPU, with the same fragment layouts, by the whole warp. It is
+// slightly less exact than tensor cores have been observed to be: the accumulator and the 16 products are aligned to
+// the largest of them and truncated to 24 bits there, and so is their sum (kernels/device/rounding.h).
 #pragma once
 
 #include <cmath>

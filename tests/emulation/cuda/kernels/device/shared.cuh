@@ -1,4 +1,4 @@
-// In the place of kernels/device/shared.cuh: the block's shared memory comes from the executor.
+// Replaces kernels/device/shared.cuh: the executor gives the block its shared memory.
 #pragma once
 
 #include "tests/emulation/cuda/executor.h"

@@ -1,0 +1,228 @@
+// The nodes of a moment's trapezoid rule (contour_moments.h), and the errors by roundings and left-out nodes.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "accountant/contour/contour_moments.h"
+#include "accountant/gaussian/moment_strip.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+using Complex = std::complex<double>;
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
+
+// log(1 - q + q·e^u) on the real axis, to some roundings; for bounds and for the real tilted measure. The grid has its
+// own (outcomes.h): the two engines share no arithmetic.
+double log_w(double q, double u) { return u > 300 ? std::log(q) + u : std::log1p(q * std::expm1(u)); }
+
+// One node of the shifted line, in double or long double.
+template <class Real>
+struct Node {
+  std::complex<Real> l, d, weight;
+  double size_v;
+};
+template <class Real>
+Node<Real> line_node(double rate, double noise, double shift, bool remove, Real x, Real log_h) {
+  const Real q = rate;
+  const Real sigma = noise;
+  const Real theta = (remove ? 1 : -1) * shift / (sigma * sigma);
+  const Real u = (2 * x - 1) / (2 * sigma * sigma);
+  const Real cos_theta = std::cos(theta);
+  const Real sin_theta = std::sin(theta);
+  Node<Real> node;
+  if (u > 300) {
+    node.l = {std::log(q) + u, theta};
+    node.d = node.l - q * std::exp(std::min(u, Real(700))) * std::complex<Real>(cos_theta, sin_theta);
+    node.size_v = 1e300;
+  } else {
+    const Real half_sin = std::sin(theta / 2);
+    const Real growth = std::exp(u);
+    const std::complex<Real> v =
+        q * std::complex<Real>(std::expm1(u) * cos_theta - 2 * half_sin * half_sin, growth * sin_theta);
+    node.size_v = static_cast<double>(std::abs(v));
+    if (node.size_v < 0.2) {  // log(1+v) - v by its series
+      std::complex<Real> sum = 0;
+      for (int k = sizeof(Real) > 8 ? 32 : 24; k >= 2; --k) sum = v * (Real((k % 2) != 0 ? 1 : -1) / k + sum);
+      node.d = v * sum;
+      node.l = v + node.d;
+    } else {
+      node.l = std::log(std::complex<Real>((1 - q) + q * growth * cos_theta, q * growth * sin_theta));
+      node.d = node.l - v;
+    }
+  }
+  const Real z = x / sigma;
+  const Real phase = -z * (remove ? shift : -shift) / sigma;
+  node.weight = std::exp(log_h - z * z / 2) * std::complex<Real>(std::cos(phase), std::sin(phase));
+  return node;
+}
+
+struct Mesh {
+  double half, precision, h, low, high;
+  int64_t nodes;
+};
+Mesh mesh_of(Direction direction, const ComposedRelease& composed, double c, bool precise) {
+  const auto [q, sigma] = composed.release;
+  Mesh mesh;
+  mesh.precision = kPrecision + (precise ? 10 : 0) + std::log(std::max(1.0, composed.count));
+  mesh.half = best_strip(direction, sigma, c, true, mesh.precision);
+  mesh.h = mesh_step(direction, sigma, c, mesh.half, mesh.half, mesh.precision);
+  const auto [low, high] = outcomes_that_count(direction, q, sigma, c);
+  mesh.low = low;
+  mesh.high = high;
+  mesh.nodes = static_cast<int64_t>((high - low) / mesh.h) + 2;
+  return mesh;
+}
+
+}  // namespace
+
+int64_t LineMoment::nodes_needed(Direction direction, const ComposedRelease& composed, double c) {
+  return composed.release.q == 1 ? 0 : mesh_of(direction, composed, c, false).nodes;
+}
+
+// What all nodes have in common.
+struct LineMoment::Frame {
+  bool remove, precise;
+  double low, h;
+  double p0, shift, lift, log_h, spread;
+  double unit;  // of roundings
+};
+
+// Sums over all nodes.
+struct LineMoment::Sums {
+  double dropped_power = 0, dropped_one = 0, dropped_v = 0;  // of those left out
+  double tilted = 0, squares = 0, d = 0;                     // of the others
+};
+
+LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m, bool precise)
+    : direction_(direction),
+      q_(composed.release.q),
+      sigma_(composed.release.sigma),
+      count_(composed.count),
+      c_(c),
+      log_m_(log_m) {
+  if (q_ == 1) {
+    exact_ = true;
+    return;
+  }
+  const bool remove = direction == Direction::kRemove;
+  const auto [shift, precision, h, low, high, nodes] = mesh_of(direction, composed, c, precise);
+  const double lift = shift * shift / (2 * sigma_ * sigma_);
+  const Frame frame{
+      .remove = remove,
+      .precise = precise,
+      .low = low,
+      .h = h,
+      .p0 = remove ? 1 + c : -c,
+      .shift = shift,
+      .lift = lift,
+      .log_h = std::log(h / (sigma_ * kSqrtTwoPi)) + lift,
+      .spread = direction == Direction::kAdd ? -c * std::log(std::cos(shift / (2 * sigma_ * sigma_))) : 0,
+      .unit = precise ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding,
+  };
+  use_excess_ = log_m < 1.5;
+  widest_shift_ = shift;
+  Sums sums;
+  for (int64_t i = 0; i < nodes; ++i) add_node(frame, i, sums);
+  // Adding n terms in eight lanes: at most n/8 + 8 roundings of the sum of moduli.
+  const double adding = frame.unit / 2 * (static_cast<double>(l_re_.size()) / kLanes + kLanes);
+  direct_error_ += adding * kRounding / frame.unit * sums.tilted;
+  excess_error_per_p2_ += adding * sums.squares;
+  excess_error_per_p_ += adding * sums.d;
+  sum_tilted_ = sums.tilted;
+  add_tails(frame, {low, high}, sums);
+  // The rule itself: e^-precision, to the left of the exponent that chose h. Twice for the rounding of the bound.
+  const double rule = 4 * std::exp(-precision);
+  direct_error_ += sums.dropped_power + rule;
+  bound_error_ = sums.dropped_power + rule;
+  const double m = std::exp(std::min(log_m, 1.5));
+  excess_error_ += sums.dropped_power * m + sums.dropped_one + rule * (m + 1);
+  excess_error_per_p_ += sums.dropped_v + rule * 2 * q_;
+}
+
+void LineMoment::add_node(const Frame& frame, int64_t i, Sums& sums) {
+  const double x = frame.low + frame.h * static_cast<double>(i);
+  const double z = x / sigma_;
+  const double log_weight = frame.log_h - z * z / 2;
+  const double u = (2 * x - 1) / (2 * sigma_ * sigma_);
+  // Cheap upper bounds decide first.
+  const double real_l = log_w(q_, u);
+  const double log_power = log_weight + frame.p0 * real_l + frame.spread - log_m_;
+  const double log_v = log_weight + (u > 0 ? std::log(q_) + u : 0.0);
+  if (log_power < -kNegligible && log_v < -kNegligible) {
+    sums.dropped_power += std::exp(log_power);
+    sums.dropped_one += std::exp(log_weight);
+    sums.dropped_v += 2 * std::exp(log_v);
+    return;
+  }
+  const Node<double> node = line_node<double>(q_, sigma_, frame.shift, frame.remove, x, frame.log_h);
+  l_re_.push_back(node.l.real());
+  l_im_.push_back(node.l.imag());
+  d_re_.push_back(node.d.real());
+  d_im_.push_back(node.d.imag());
+  w_re_.push_back(node.weight.real());
+  w_im_.push_back(node.weight.imag());
+  if (frame.precise) add_precise_node(frame, i);
+  const double phase = -z * (frame.remove ? frame.shift : -frame.shift) / sigma_;
+  const double tilted = std::exp(log_weight + frame.p0 * node.l.real() - log_m_);
+  const double tilted_phase = phase + frame.p0 * node.l.imag();
+  tilted_re_.push_back(tilted * std::cos(tilted_phase));
+  tilted_im_.push_back(tilted * std::sin(tilted_phase));
+  log_w_.push_back(log_weight);
+  w_phase_.push_back(phase);
+  u_.push_back(u);
+  mass_.push_back(std::exp(log_weight - frame.lift + frame.p0 * real_l - log_m_));
+  // Roundings: of the weight by the size of its exponent, of l by that of u.
+  of_weight_.push_back(frame.unit * (6 + z * z / 2 + std::abs(phase) + std::abs(frame.log_h)));
+  of_loss_.push_back(frame.unit * (6 + 2 * std::abs(u)));
+  add_roundings(frame, node.d, node.size_v, tilted, tilted_phase, sums);
+}
+
+void LineMoment::add_precise_node(const Frame& frame, int64_t i) {
+  const long double x =
+      static_cast<long double>(frame.low) + static_cast<long double>(frame.h) * static_cast<long double>(i);
+  const long double log_h =
+      std::log(static_cast<long double>(frame.h) / sigma_) - 0.918938533204672741780329736405617640L +
+      static_cast<long double>(frame.shift) * frame.shift / (2 * static_cast<long double>(sigma_) * sigma_);
+  const Node<long double> node = line_node<long double>(q_, sigma_, frame.shift, frame.remove, x, log_h);
+  precise_nodes_.push_back({node.l, node.d, node.weight});
+}
+
+void LineMoment::add_roundings(const Frame& frame, Complex d, double size_v, double tilted, double tilted_phase,
+                               Sums& sums) {
+  const Complex l(l_re_.back(), l_im_.back());
+  const double log_weight = log_w_.back();
+  const double of_weight = of_weight_.back();
+  const double of_loss = of_loss_.back();
+  const double size = std::abs(l);
+  const double power = frame.p0 * l.real();
+  // The direct form is in double whatever `precise` says.
+  const double in_double = kRounding / frame.unit;
+  direct_error_ +=
+      tilted * (in_double * of_weight + kRounding * (2 + std::abs(power) + std::abs(tilted_phase) + std::abs(log_m_)) +
+                in_double * std::abs(frame.p0) * size * of_loss);
+  direct_error_per_p_ += tilted * size * (in_double * of_loss + 2 * kRounding);
+  const double squares = std::exp(log_weight + std::max(0.0, power)) * size * size;
+  excess_error_per_p2_ += squares * (of_weight + 1.5 * of_loss + 12 * frame.unit);
+  const double weight_d = std::exp(log_weight + std::log(std::abs(d) + 1e-300));
+  const double weight_v = std::exp(log_weight + std::log(std::abs(d - l) + 1e-300));
+  excess_error_per_p_ += weight_d * (of_weight + 2 * of_loss) + (size_v < 0.2 ? 0 : 2 * frame.unit * weight_v);
+  sums.tilted += tilted;
+  sums.squares += squares;
+  sums.d += weight_d;
+}
+
+// Beyond the nodes: at most the integrand at the end times sigma/kTail, on both sides.
+void LineMoment::add_tails(const Frame& frame, Range nodes, Sums& sums) const {
+  for (const double x : {nodes.low, nodes.high}) {
+    const double u = (2 * x - 1) / (2 * sigma_ * sigma_);
+    const double real_l = log_w(q_, u);
+    const double log_end = -x * x / (2 * sigma_ * sigma_) + frame.lift - std::log(kTail * kSqrtTwoPi);
+    const double power = !frame.remove && x == nodes.low ? largest_lift(q_, c_) : frame.p0 * real_l;
+    sums.dropped_power += std::exp(log_end + power + frame.spread - log_m_);
+    sums.dropped_one += std::exp(log_end);
+    sums.dropped_v += 2 * std::exp(log_end + (u > 0 ? std::log(q_) + u : 0.0));
+  }
+}
+
+}  // namespace ghostshard::accountant

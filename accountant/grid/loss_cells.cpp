@@ -1,0 +1,52 @@
+#include "accountant/grid/loss_cells.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kModerate = 64 * kRounding;  // roundings of a mass up to this are counted relative to it
+
+}  // namespace
+
+double Cells::upper_end(int64_t i) const {
+  const auto index = static_cast<size_t>(i + 1 - begin);
+  const double place = (static_cast<double>(i + 1) + at + (index < moved.size() ? moved[index] : 0.0)) * h;
+  return std::clamp(place, from, to);
+}
+
+Outcomes::Boundary Cells::boundary(const Outcomes& outcomes, int64_t i) const {
+  if (i > begin) return outcomes.at(upper_end(i - 1));
+  // What lies below the least loss looked at is counted in the first cell, which can only raise its loss.
+  return from > -kInfinity ? outcomes.at(from) : outcomes.below_all();
+}
+
+Cells cells_of(Direction direction, SampledGaussian release, const GridShape& shape, double at) {
+  auto [least, most] = losses_of(direction, release, shape.low, shape.high);
+  least = std::max(least, shape.from);
+  most = std::max(least, std::min(most, shape.to));
+  return {static_cast<int64_t>(std::floor(least / shape.h - at)),
+          static_cast<int64_t>(std::floor(most / shape.h - at)) + 1,
+          shape.h,
+          shape.from,
+          shape.to,
+          at,
+          {}};
+}
+
+double tilt_rounding(const GridShape& shape, double loss) {
+  return kRounding * (8 + 2 * (shape.c * loss + std::abs(shape.log_scale)));
+}
+
+void note_rounding(TiltedCells& cells, double relative, double mass) {
+  if (relative <= kModerate)
+    cells.relative = std::max(cells.relative, relative);
+  else
+    cells.rounding += relative * mass;
+}
+
+}  // namespace ghostshard::accountant

@@ -1,0 +1,53 @@
+// The cells of losses that both distributions of pld_cells.h are made from: which there are, where they begin and end,
+// and how much of their roundings is counted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "accountant/grid/outcomes.h"
+#include "accountant/grid/pld_cells.h"
+
+namespace ghostshard::accountant {
+
+// Cell i holds the losses from (i + at)·h + moved[i - begin]·h to the next boundary, but none before `from` and none
+// from `to` on.
+struct Cells {
+  int64_t begin, end;
+  double h, from, to;
+  double at = 0;
+  std::vector<double> moved;
+
+  double loss_of(int64_t i) const { return (static_cast<double>(i) + at) * h; }  // lower end, before it is moved
+  double upper_end(int64_t i) const;                                             // of cell i, a loss
+  Outcomes::Boundary boundary(const Outcomes& outcomes, int64_t i) const;        // below cell i
+};
+
+// Even cells for all outcomes that the grid looks at.
+Cells cells_of(Direction direction, SampledGaussian release, const GridShape& shape, double at);
+
+// Calls visit(i, P, Q·e^loss) for each cell, with loss = cells.loss_of(i) and the roundings of both masses. Returns the
+// probability P of the outcomes beyond the last cell.
+template <class Visitor>
+double for_each_cell(const Outcomes& outcomes, const Cells& cells, const Visitor& visit) {
+  Outcomes::Boundary low = cells.boundary(outcomes, cells.begin);
+  for (int64_t i = cells.begin; i < cells.end; ++i) {
+    const Outcomes::Boundary high = cells.boundary(outcomes, i + 1);
+    const auto [p, lifted_q] = outcomes.between(low, high, cells.loss_of(i));
+    visit(i, p, lifted_q);
+    low = high;
+  }
+  return cells.upper_end(cells.end - 1) < cells.to ? outcomes.beyond(low) : 0;
+}
+
+// The place of cell i on a circular grid of n points, n a power of two.
+inline size_t wrapped(int64_t i, size_t n) { return static_cast<size_t>(i) & (n - 1); }
+
+// Relative rounding of e^(c·loss - log_scale) and of the few products it is in.
+double tilt_rounding(const GridShape& shape, double loss);
+
+// Counts this relative rounding of a mass: with the mass if it is large, and for all masses alike if it is moderate.
+void note_rounding(TiltedCells& cells, double relative, double mass);
+
+}  // namespace ghostshard::accountant

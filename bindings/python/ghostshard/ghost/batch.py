@@ -1,0 +1,74 @@
+"""The arguments of a model's forward, as a private step needs them: whose rows, how many units, labels apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import packing as packed
+from .layout import original_class
+from .tensor_trees import filled, first_tensor, without_rows
+
+
+@dataclass
+class Inputs:
+    args: tuple  # as the model takes them
+    kwargs: dict
+    examples: torch.Tensor | None = None  # the tensor among them that counts the units
+    dim: int = 0  # its dimension of the units
+    packing: packed.Packing | None = None
+    labels: torch.Tensor | None = None  # taken out of kwargs, for a loss of each unit's own
+    empty_dim: int | None = None  # the dimension that had extent 0; the arguments are placeholders of extent 1
+
+    @property
+    def units(self) -> int:
+        if self.empty_dim is not None:
+            return 0
+        return self.examples.shape[self.dim] if self.packing is None else self.packing.units
+
+    def output_of_units(self, output: Any) -> Any:
+        """The model's output, without the rows of a placeholder."""
+        return output if self.empty_dim is None else without_rows(output, self.empty_dim)
+
+
+def read(model: nn.Module, transformer: Any, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> Inputs:
+    """Reads a forward's arguments. transformer: the Hugging Face model in `model`, which would form a loss of labels by itself;
+    None: there is none.
+
+    If nothing records, the model gets its own arguments, except that keywords of packing are taken out, and that labels
+    predict within texts alone. ValueError for packing that does not fit the tokens, and for a private step without a tensor.
+    """
+    said, kwargs = packed.taken(model, kwargs)
+    examples = first_tensor(args, kwargs)
+    if examples is None and (said or recording):
+        raise ValueError("the model's forward needs a tensor that shows how many examples the batch has")
+    if said and not batch_first:
+        raise ValueError("packed texts need batch_first=True: their rows are taken in the order [B,T]")
+    packing = packed.read(said, examples)
+    labels = None if transformer is None else kwargs.get("labels")
+    if labels is not None and packing is not None:
+        labels = packing.labels_of_segments(labels, causal=loss_kind(transformer) == "ForCausalLM")
+        kwargs = {**kwargs, "labels": labels}
+    if not recording:
+        return Inputs(args, kwargs, packing=packing)
+    if labels is not None:
+        # Its own loss would be a mean over the tokens of all examples: ours is formed from the logits, example by example.
+        kwargs = {name: value for name, value in kwargs.items() if name != "labels"}
+    found = Inputs(args, kwargs, examples, 0 if batch_first or examples.dim() < 2 else 1, packing, labels)
+    if found.units == 0:
+        # Many models cannot reshape an empty batch. One example of zeros takes its place, and its output is not handed on,
+        # so that all its gradients are zeros.
+        found.empty_dim = found.dim if examples.shape[found.dim] == 0 else 1
+        found.args, found.kwargs = filled(args), filled(kwargs)
+    return found
+
+
+def loss_kind(model: Any) -> str | None:
+    """The name that Transformers gives to the loss of one of its models."""
+    kind = getattr(model, "loss_type", None)
+    if kind is None and original_class(model).__name__.endswith("LMHeadModel"):
+        return "ForCausalLM"  # Transformers treats these older names in the same way
+    return kind

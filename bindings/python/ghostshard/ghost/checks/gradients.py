@@ -1,0 +1,123 @@
+"""Checks that no unit's gradient reaches other units' rows, before per-unit norms are trusted.
+
+The rows of unit u must hold the effect of u's loss on a layer's parameters and nothing else: u's factor bounds exactly the
+rows whose norm was taken. A layer that mixes units breaks that without any error. So at a session's first microbatch
+of two units or more, the losses of a random half of them go backward alone, then those of the other half. All rows of
+units whose losses stayed behind must have gradients of exactly zero (dp/recording/attribution.h). Both halves are needed: with
+two units a leak from the later to the earlier shows in one of the two only.
+
+Gradients that are not a number decide nothing, since a unit that is not finite makes them out of zeros (0·inf): the
+check is then made again at the next microbatch. Effects of another unit's *values* without a gradient between them (frozen
+layers that mix, detached statistics) are looked for in forward, with other inputs (values.py).
+
+A session checks once for packed batches and once for others, because each may go another way through the model. On several
+ranks all check at the same microbatch, even those with no units or one, because backward communicates; and all learn of one
+rank's finding. They can agree on the microbatch only if their batches are all packed or none is.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .values import Repeat
+
+
+class AttributionCheck:
+    """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number."""
+
+    def __init__(self, control: Any, names: list[str]):
+        self._control = control
+        self._names = names
+        self._settled: set[bool] = set()  # kinds of batches: packed or not
+
+    def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None) -> None:
+        """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
+        were reached.
+
+        repeat: of the model's forward; None if its layers were called one by one.
+        """
+        units = len(losses)
+        packed = repeat is not None and repeat.inputs.packing is not None
+        if self._control is not None and self._settled:
+            if units and packed not in self._settled:
+                raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
+            return
+        if packed in self._settled:
+            return
+        # One seed for all: ranks that hold parts of the same units must choose the same half.
+        due, any_packed, any_plain, seed = self._highest(
+            [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62)]
+        )
+        if any_packed and any_plain:
+            raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
+        if not due:
+            return
+        half = set(random.Random(seed).sample(range(units), units // 2))
+        reached, undecided, output = -1, False, False
+        for chosen in ([u in half for u in range(units)], [u not in half for u in range(units)]):
+            found, unclear = self._watched(session, losses, chosen if units > 1 else [True] * units)
+            reached, undecided = max(reached, found), undecided or unclear
+        if repeat is not None:
+            output = repeat.reaches_others(torch.tensor([u in half for u in range(units)], dtype=torch.bool))
+        reached, undecided, output = self._highest([reached, undecided, output])
+        if reached >= 0:
+            raise RuntimeError(
+                f"parameter {self._names[reached]!r}: an example's gradient must not depend on other examples, but here "
+                "the loss of some reached the rows of others. Some layer mixes examples: attention across the batch or "
+                "across packed texts, statistics of the batch, batch and time in each other's place. Nothing of this "
+                "backward was kept"
+            )
+        if output:
+            raise RuntimeError(
+                "an example's output must not depend on other examples, or its gradient does too, but here outputs "
+                "changed with the inputs of others. Some layer mixes examples, frozen or without a gradient. Nothing "
+                "of this backward was kept"
+            )
+        if not undecided:
+            self._settled.add(bool(any_packed))
+
+    def _watched(self, session: Any, losses: torch.Tensor, chosen: list[bool]) -> tuple[int, bool]:
+        # A rank without units has one unit of zeros in their place, which has no loss.
+        session.begin_attribution_check(chosen or [True] * session.units)
+        with _leaves_untouched(losses):
+            losses.backward(torch.tensor(chosen, dtype=losses.dtype, device=losses.device), retain_graph=True)
+        return session.end_attribution_check()
+
+    def _highest(self, mine: list[int]) -> list[int]:
+        if self._control is None:
+            return mine
+        of_all = torch.tensor([int(each) for each in mine])
+        dist.all_reduce(of_all, dist.ReduceOp.MAX, group=self._control)
+        return of_all.tolist()
+
+
+def _name(packed: bool) -> str:
+    return "packed" if packed else "not"
+
+
+@contextmanager
+def _leaves_untouched(losses: torch.Tensor) -> Iterator[None]:
+    """Gradients of the caller's own leaves, such as inputs, stay what they were."""
+    seen, waiting, leaves = set(), [losses.grad_fn], []
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(getattr(node, "variable", None), torch.Tensor):
+            leaves.append((node.variable, node.variable.grad))
+        waiting.extend(following for following, _ in node.next_functions)
+    for leaf, _ in leaves:
+        leaf.grad = None
+    try:
+        yield
+    finally:
+        for leaf, gradient in leaves:
+            leaf.grad = gradient

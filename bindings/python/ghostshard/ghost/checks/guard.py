@@ -1,0 +1,76 @@
+"""Stops a backward in which autograd itself would form a trainable parameter's gradient, which would have no noise."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ..layout import ParameterEntry, Slot, own_parameters
+
+
+class Guard:
+    """Called before a block's forward, when its parameters are whole. The guard of a copied model guards nothing.
+
+    gathers: fully_shard gathers parameters, so that a DTensor may be a part that nobody computes with.
+    """
+
+    def __init__(self, *, gathers: bool) -> None:
+        self.enabled = True
+        self._gathers = gathers
+        self._guarded: dict[int, torch.Tensor] = {}
+        self._handles: list = []
+
+    def __call__(self, slots: list[tuple[Slot, ParameterEntry]], *_: Any) -> None:
+        if not self.enabled:
+            return
+        for slot, entry in slots:
+            parameter = getattr(slot.module, slot.attribute)
+            if isinstance(parameter, DTensor) and not self._whole_here(parameter, entry):
+                continue
+            wanted = entry.parameter.requires_grad
+            if parameter.requires_grad != wanted:
+                parameter.requires_grad_(wanted)
+            if wanted and id(parameter) not in self._guarded:
+                self._guarded[id(parameter)] = parameter
+                self._handles.append(parameter.register_hook(self._refusal(entry.name)))
+
+    def _whole_here(self, parameter: DTensor, entry: ParameterEntry) -> bool:
+        """A parameter that a tensor-parallel axis cuts stays a DTensor once it is gathered, but on that axis alone."""
+        return not self._gathers or parameter.device_mesh != entry.parameter.device_mesh
+
+    def _refusal(self, name: str) -> Callable[[torch.Tensor], None]:
+        def refuse(_: torch.Tensor) -> None:
+            if self.enabled:
+                raise RuntimeError(
+                    f"parameter {name!r} was used outside of its own layer's forward, so it has no per-example "
+                    "gradient; nothing of this backward was kept"
+                )
+
+        return refuse
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._guarded.clear()
+
+    def __deepcopy__(self, memo: dict) -> Guard:
+        idle = Guard(gathers=False)
+        idle.enabled = False
+        return idle
+
+
+def warn_of_uncovered(name: str, module: nn.Module) -> None:
+    """Warns of parameters without a rule. They stay with autograd; the guard stops a step that would give them a gradient."""
+    own = [f"{name}.{own}" if name else own for own, parameter in own_parameters(module) if parameter.requires_grad]
+    if own:
+        warnings.warn(
+            f"no rule gives per-example gradients of {', '.join(own)} ({type(module).__name__}): freeze them, or "
+            "register a rule (ghostshard.register_rule); a backward that reaches them stops with an error",
+            stacklevel=5,
+        )

@@ -1,0 +1,56 @@
+"""The engine as rules, losses and hooks see it; engine.py has it whole.
+
+They name this protocol instead of the engine, because the engine imports them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from .batch import Inputs
+from .layout import Layout
+from .packing import Packing
+from .ranks import Ranks
+
+
+class RecordingEngine(Protocol):
+    """A model is private under it: its layers record, and its losses go backward through it."""
+
+    layout: Layout
+    ranks: Ranks
+    batch_first: bool
+    loss_reduction: str
+
+    @property
+    def recording(self) -> bool:
+        """A trainable layer that is called now is part of a private step."""
+        ...
+
+    @property
+    def session(self) -> Any:
+        """The compiled session that layers report to (_native/engine.pyi); None before the first forward."""
+        ...
+
+    @property
+    def packing(self) -> Packing | None:
+        """How the last forward's batch was packed."""
+        ...
+
+    def units_of(self, x: torch.Tensor) -> int:
+        """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
+        ...
+
+    def begin_forward(self, given: Inputs) -> None:
+        """The model's forward begins on `given`; it is a microbatch if the engine is recording."""
+        ...
+
+    def end_forward(self) -> None: ...
+
+    def backward(self, loss_per_unit: torch.Tensor) -> None:
+        """The backward of a microbatch, from [units] losses."""
+        ...
+
+
+__all__ = ["RecordingEngine"]

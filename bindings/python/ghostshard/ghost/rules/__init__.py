@@ -1,0 +1,15 @@
+"""Layers whose trainable parameters are recorded instead of getting a gradient.
+
+layer            a layer as its rule sees it, and which rule a layer has
+layers           linear layers, embeddings, norms
+convolutions     convolutions, as linear layers on patches
+any_layer        layers without a rule of their own, by torch.func
+tensor_parallel  layers whose weights are cut over ranks
+"""
+
+from . import convolutions  # noqa: F401 (registers itself, as layers does)
+from .any_layer import instantiable, per_example
+from .layer import Layer, Rule, register_rule, rule_for
+from .layers import affine
+
+__all__ = ["Layer", "Rule", "affine", "instantiable", "per_example", "register_rule", "rule_for"]

@@ -1,0 +1,139 @@
+"""A layer as its rule sees it, and which rule a layer has.
+
+A rule takes the place of a layer's forward. It must give what the layer gives, keep every parameter out of autograd and
+report each use to the session (dp/run/session.h), which forms norms and sums in backward. A rule reads parameters from
+the module at each call: under FSDP2 they are whole only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ..layout import original_class, own_parameters
+from ..recording import RecordingEngine
+
+Rule = Callable[..., Any]  # rule(layer, *args, **kwargs) of the layer's forward
+
+
+class Layer:
+    """A rule's first argument: the module, its own forward, and the engine it reports to.
+
+    Args:
+        name: of the module within the model.
+        with_children: the layer answers for its children's parameters too.
+    """
+
+    def __init__(self, engine: RecordingEngine, name: str, module: nn.Module, *, with_children: bool):
+        self.engine = engine
+        self.name = name
+        self.module = module
+        self.original: Callable[..., Any] = module.forward
+        self.by_rows: bool | None = None  # how a convolution is recorded, once known
+        self.numbers: dict[str, int] = {}  # of parameters, by name within the module
+        for name, _ in module.named_parameters() if with_children else own_parameters(module):
+            path, _, attribute = name.rpartition(".")
+            self.numbers[name] = engine.layout.index(module.get_submodule(path), attribute)
+
+    @property
+    def session(self) -> Any:
+        return self.engine.session
+
+    def number(self, attribute: str) -> int:
+        """The parameter's number in the engine; -1 if the layer has none of that name."""
+        return self.numbers.get(attribute, -1)
+
+    def value(self, attribute: str) -> Any:
+        """The values that the layer computes with on this rank: the parameter, gathered; under tensor parallelism this
+        rank's part; None if the layer has none of that name."""
+        value = local(getattr(self.module, attribute, None))
+        summed_up = attribute == "bias" and isinstance(self.module, nn.Linear) and self.cut("weight") == 1
+        if value is not None and summed_up and self.engine.ranks.model_rank > 0:
+            return torch.zeros_like(value)  # the ranks' outputs are summed: the first adds the bias, all record it
+        return value
+
+    def cut(self, attribute: str) -> int:
+        """The parameter's dimension that is cut over the tensor-parallel axis; -1: none."""
+        number = self.number(attribute)
+        return -1 if number < 0 else self.engine.layout.parameters[number].cut
+
+    def padding_id(self) -> int:
+        """An embedding's padding_idx, as a row of the table on this rank; -1: none."""
+        padding = self.module.padding_idx
+        if padding is None or self.cut("weight") != 0:
+            return -1 if padding is None else padding
+        rows = self.value("weight").shape[0]
+        padding -= rows * self.engine.ranks.model_rank
+        return padding if 0 <= padding < rows else -1
+
+    def trainable(self) -> bool:
+        entries = self.engine.layout.parameters
+        return any(entries[number].parameter.requires_grad for number in self.numbers.values())
+
+    def wanted(self, tape: Any) -> set[str]:
+        """The parameters of which a backward must give per-unit gradients: the trainable ones. In a second pass there are
+        none, because theirs are added already."""
+        entries = self.engine.layout.parameters
+        if tape.in_second_pass:
+            return set()
+        return {name for name, number in self.numbers.items() if entries[number].parameter.requires_grad}
+
+    def units_first(self, x: torch.Tensor) -> torch.Tensor:
+        """x with the units in its first dimension; begins a microbatch if the layer is called on its own."""
+        self.engine.units_of(x)
+        return x if self.engine.batch_first or x.dim() < 2 else x.transpose(0, 1)
+
+    def units_at(self, dims: int) -> int:
+        """The dimension of the units in a tensor of so many dimensions, as the layer itself takes it."""
+        return 0 if self.engine.batch_first or dims < 2 else 1
+
+    def as_given(self, y: torch.Tensor) -> torch.Tensor:
+        """The reverse of units_first()."""
+        return y if self.engine.batch_first or y.dim() < 2 else y.transpose(0, 1)
+
+    def refuse_packed(self, reason: str = "places of several examples would meet in it") -> None:
+        """ValueError if the batch is packed, for a layer that takes one example to a row."""
+        if self.engine.packing is not None:
+            raise ValueError(
+                f"{self.name} ({original_class(self.module).__name__}) needs a batch with one example to a row, this one is "
+                f"packed: {reason}"
+            )
+
+
+def local(value: Any) -> Any:
+    return value.detach().to_local() if isinstance(value, DTensor) else value
+
+
+_RULES: dict[type, Rule] = {}
+_BY_NAME: dict[str, Rule] = {}
+
+
+def register_rule(*layers: type | str) -> Callable[[Rule], Rule]:
+    """Registers a rule for module classes, or for classes of these names (of packages that need not be installed).
+
+    rule(layer, *args, **kwargs) is called in place of the layer's forward while a private step records; it must report
+    every trainable parameter of the layer to `layer.session`.
+    """
+
+    def register(rule: Rule) -> Rule:
+        for layer in layers:
+            if isinstance(layer, str):
+                _BY_NAME[layer] = rule
+            else:
+                _RULES[layer] = rule
+        return rule
+
+    return register
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """By the module's exact class, as it was before FSDP2 swapped in one of its own."""
+    kind = original_class(module)
+    return _RULES.get(kind) or _BY_NAME.get(kind.__name__)
+
+
+__all__ = ["Layer", "Rule", "local", "register_rule", "rule_for"]

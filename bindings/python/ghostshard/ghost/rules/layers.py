@@ -1,0 +1,111 @@
+"""The rules of affine layers: linear layers, embeddings and the scales and shifts of norms."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ..autocast import in_lower_precision, without_autocast
+from .layer import Layer, register_rule
+
+
+@register_rule(nn.Linear, nn.modules.linear.NonDynamicallyQuantizableLinear)
+def linear(layer: Layer, input: torch.Tensor) -> torch.Tensor:
+    return _linear(layer, input, stored_transposed=False)
+
+
+@register_rule("Conv1D")  # transformers.pytorch_utils: y = x W + b
+def conv1d_of_transformers(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+    return _linear(layer, x, stored_transposed=True)
+
+
+def _linear(layer: Layer, x: torch.Tensor, *, stored_transposed: bool) -> torch.Tensor:
+    x, weight, bias = in_lower_precision(layer.units_first(x), layer.value("weight"), layer.value("bias"))
+    with without_autocast(x):
+        y = layer.session.linear(layer.number("weight"), layer.number("bias"), stored_transposed, x, weight, bias)
+    return layer.as_given(y)
+
+
+@register_rule(nn.Embedding)
+def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    if module.max_norm is not None or module.scale_grad_by_freq:
+        raise ValueError(
+            f"{layer.name}: max_norm rewrites rows in forward and scale_grad_by_freq divides by counts over the whole "
+            "batch; both let one example change another's gradient, so they have no per-example rule"
+        )
+    ids = layer.units_first(input)
+    return layer.as_given(
+        layer.session.embedding(layer.number("weight"), ids, layer.value("weight"), layer.padding_id())
+    )
+
+
+@register_rule(nn.LayerNorm)
+def layer_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    x = layer.units_first(input)
+    dims = len(module.normalized_shape)
+    if dims == 1 and module.bias is not None:
+        y = layer.session.layer_norm(
+            layer.number("weight"), layer.number("bias"), x, module.eps, layer.value("weight"), layer.value("bias")
+        )
+        return layer.as_given(y)
+    normalised = functional.layer_norm(x, module.normalized_shape, eps=module.eps)
+    return layer.as_given(affine(layer, normalised, dims))
+
+
+def affine(layer: Layer, normalised: torch.Tensor, dims: int = 1) -> torch.Tensor:
+    """normalised ∘ weight + bias over the last `dims` dimensions; the module may lack either parameter."""
+    y = layer.session.affine(
+        layer.number("weight"), layer.number("bias"), normalised.flatten(-dims), layer.value("weight"), layer.value("bias")
+    )
+    return y.view(normalised.shape)
+
+
+@register_rule(nn.RMSNorm)
+def rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    x = layer.units_first(x)
+    dims = len(module.normalized_shape)
+    normalised = functional.rms_norm(x, module.normalized_shape, eps=module.eps)
+    return layer.as_given(affine(layer, normalised, dims))
+
+
+@register_rule("LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm")
+def llama_rms_norm(layer: Layer, hidden_states: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    x = layer.units_first(hidden_states)
+    wide = x.to(torch.float32)
+    normalised = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)
+    return layer.as_given(affine(layer, normalised.to(x.dtype)))
+
+
+@register_rule("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm")
+def gemma_rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
+    """x̂ ∘ (1 + weight), in float32: the weight's gradient is that of a scale 1 + weight."""
+    module = layer.module
+    x = layer.units_first(x)
+    wide = x.float()
+    normalised = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.eps)
+    y = layer.session.affine(layer.number("weight"), -1, normalised, 1.0 + layer.value("weight").detach().float(), None)
+    return layer.as_given(y.type_as(x))
+
+
+@register_rule("GemmaTextScaledWordEmbedding", "Gemma2TextScaledWordEmbedding", "Gemma3TextScaledWordEmbedding")
+def scaled_embedding(layer: Layer, input_ids: torch.Tensor) -> torch.Tensor:
+    return embedding(layer, input_ids) * layer.module.embed_scale.to(layer.module.weight.dtype)
+
+
+@register_rule(nn.GroupNorm)
+def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
+    module = layer.module
+    layer.refuse_packed()
+    layer.engine.units_of(input)  # the layer itself takes them first, even if the rest of the model has them second
+    normalised = functional.group_norm(input, module.num_groups, eps=module.eps)
+    if input.dim() > 2:  # channels last, so that a row is one place's channels
+        return affine(layer, normalised.movedim(1, -1)).movedim(-1, 1)
+    return affine(layer, normalised)
+
+
+__all__ = ["affine"]

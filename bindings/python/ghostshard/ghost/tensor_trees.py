@@ -1,0 +1,64 @@
+"""Tensors in a model's arguments and outputs: nested tuples, lists and dicts of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+# Names under which models take a batch's content, the usual ones first.
+_BATCH_NAMES = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
+
+
+def first_tensor(args: tuple, kwargs: dict) -> torch.Tensor | None:
+    for value in (*(kwargs[name] for name in _BATCH_NAMES if name in kwargs), *args, *kwargs.values()):
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            return value
+        if isinstance(value, (list, tuple)):
+            found = first_tensor(tuple(value), {})
+            if found is not None:
+                return found
+        if isinstance(value, dict):
+            found = first_tensor((), value)
+            if found is not None:
+                return found
+    return None
+
+
+def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """The value, with function(tensor) in the place of every tensor in it."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):  # Hugging Face outputs are dicts, too
+        changed = copy.copy(value)
+        for name, each in value.items():
+            changed[name] = mapped(function, each)
+        return changed
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(function, each) for each in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(function, each) for each in value)
+    return value
+
+
+def filled(value: Any) -> Any:
+    """Extents of 0 become 1, filled with zeros. Masks are filled with True, because attention without anything to look at gives
+    no number."""
+
+    def fill(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel() > 0:
+            return tensor
+        return tensor.new_full([extent or 1 for extent in tensor.shape], tensor.dtype == torch.bool)
+
+    return mapped(fill, value)
+
+
+def without_rows(value: Any, dim: int) -> Any:
+    """The value, with extent 0 at dim in every tensor that has extent 1 there."""
+
+    def empty(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.narrow(dim, 0, 0) if tensor.dim() > dim and tensor.shape[dim] == 1 else tensor
+
+    return mapped(empty, value)

@@ -1,0 +1,51 @@
+"""make_private's results for the model: a wrapper, or a handle beside it (wrap_model=False)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opacus.grad_sample import AbstractGradSampleHooks, AbstractGradSampleModule
+from torch import nn
+
+from .engine import GhostEngine
+from .loss import check_reduction
+
+
+class GhostHooks(AbstractGradSampleHooks):
+    """Private steps on a model that stays the user's own; `cleanup()` gives it back as it was."""
+
+    engine: GhostEngine
+
+    def __init__(
+        self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean", **engine_options: Any
+    ):
+        check_reduction(loss_reduction)
+        super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
+        self.engine = GhostEngine(m, batch_first=batch_first, loss_reduction=loss_reduction, **engine_options)
+
+    def enable_hooks(self) -> None:
+        self.engine.enable()
+
+    def disable_hooks(self) -> None:
+        self.engine.enable(False)
+
+    def remove_hooks(self) -> None:
+        self.engine.detach()
+
+
+class GhostModule(AbstractGradSampleModule):
+    """A wrapper around the model: calls go through, and keys of its state_dict begin with `_module.` as Opacus' do."""
+
+    def __init__(
+        self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean", **engine_options: Any
+    ):
+        check_reduction(loss_reduction)
+        super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
+        self.engine = GhostEngine(m, batch_first=batch_first, loss_reduction=loss_reduction, **engine_options)
+
+    enable_hooks = GhostHooks.enable_hooks
+    disable_hooks = GhostHooks.disable_hooks
+    remove_hooks = GhostHooks.remove_hooks
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        nn.Module.zero_grad(self, set_to_none)

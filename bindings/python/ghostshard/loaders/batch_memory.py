@@ -1,0 +1,156 @@
+"""Logical batches in physical pieces, as many on every rank.
+
+Importing this makes Opacus' own BatchMemoryManager split our loaders, and only ours, in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from opacus.utils import batch_memory_manager as _opacus_manager
+from torch.utils.data import DataLoader, Sampler
+
+from .loader import settings_of
+from .poisson import Epoch, PoissonBatchSampler
+
+
+class AgreedSplittingSampler(Sampler[list[int]]):
+    """Splits each logical batch into as many physical ones on every rank: as many as the fullest rank needs.
+
+    Pieces are even; some are empty if a rank drew fewer examples than there are pieces. All ranks must construct it, and
+    begin to iterate, together: they agree on the numbers for the whole epoch when an iteration begins.
+    """
+
+    def __init__(
+        self,
+        *,
+        sampler: PoissonBatchSampler,
+        max_batch_size: int,
+        optimizer,
+        process_group: dist.ProcessGroup | None = None,
+    ):
+        if max_batch_size < 1:
+            raise ValueError(f"the largest physical batch must be >= 1, got {max_batch_size}")
+        self.sampler = sampler
+        self.max_batch_size = max_batch_size
+        self.optimizer = optimizer
+        self._group = sampler.own_group(process_group)
+        self._length: int | None = None
+
+    def __iter__(self) -> Iterator[list[int]]:
+        _forget_unfinished(self.optimizer)
+        epoch = self.sampler.draw_epoch()
+        pieces = self._agree(np.maximum(1, -(-epoch.sizes() // self.max_batch_size)))
+        self._length = int(pieces.sum())
+        return self._split(epoch, pieces)
+
+    def _split(self, epoch: Epoch, pieces: np.ndarray) -> Iterator[list[int]]:
+        for batch, count in zip(epoch.batches(), pieces.tolist(), strict=True):
+            for i, part in enumerate(np.array_split(batch, count)):
+                self.optimizer.signal_skip_step(do_skip=i + 1 < count)
+                yield part.tolist()
+
+    def _agree(self, pieces: np.ndarray) -> np.ndarray:
+        if self._group is None:
+            return pieces
+        # Lengths first: an all-reduce of different lengths ends in a message that nobody could understand.
+        lengths = torch.tensor([len(pieces), -len(pieces)])
+        dist.all_reduce(lengths, op=dist.ReduceOp.MAX, group=self._group)
+        if lengths[0] != -lengths[1]:
+            raise ValueError(
+                f"the ranks' loaders have from {-int(lengths[1])} to {int(lengths[0])} steps: they must be alike"
+            )
+        agreed = torch.from_numpy(pieces.astype(np.int64))
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=self._group)
+        return agreed.numpy()
+
+    def __len__(self) -> int:
+        """Physical batches of the latest epoch begun; before one, about how many there will be."""
+        if self._length is not None:
+            return self._length
+        expected = self.sampler.sample_rate * self.sampler.num_samples / self.sampler.world_size
+        return self.sampler.steps * max(1, math.ceil(expected / self.max_batch_size))
+
+
+class BatchMemoryManager(_opacus_manager.BatchMemoryManager):
+    """Opacus' manager for our loaders: ranks agree, and leaving early leaves nothing behind for later steps.
+
+    Any other loader is split as Opacus does it. process_group: default the loader's.
+    """
+
+    def __init__(
+        self,
+        *,
+        data_loader: DataLoader,
+        max_physical_batch_size: int,
+        optimizer,
+        process_group: dist.ProcessGroup | None = None,
+    ):
+        super().__init__(
+            data_loader=data_loader, max_physical_batch_size=max_physical_batch_size, optimizer=optimizer
+        )
+        self.process_group = process_group
+
+    def __enter__(self) -> DataLoader:
+        return _wrap_data_loader(
+            data_loader=self.data_loader, max_batch_size=self.max_physical_batch_size, optimizer=self.optimizer,
+            process_group=self.process_group,
+        )  # fmt: skip
+
+    def __exit__(self, kind, value, traceback) -> None:
+        _forget_unfinished(self.optimizer)
+
+
+def _forget_unfinished(optimizer) -> None:
+    """Drops the flags of batches that were fetched and never stepped, and the sum of a half-done logical batch.
+
+    Otherwise later steps would be skipped, and the next one could hold a unit twice: once from each logical batch.
+    """
+    reset = getattr(optimizer, "reset_skip_queue", None)
+    if reset is not None:
+        reset()
+        return
+    half_done = optimizer._is_last_step_skipped
+    optimizer._step_skip_queue.clear()
+    optimizer._is_last_step_skipped = False
+    if half_done:
+        optimizer.zero_grad()  # Gives up the sum, now that the last step does not count as skipped.
+
+
+_opacus_wrap = _opacus_manager.wrap_data_loader
+_opacus_exit = _opacus_manager.BatchMemoryManager.__exit__
+
+
+def _wrap_data_loader(
+    *, data_loader: DataLoader, max_batch_size: int, optimizer, process_group: dist.ProcessGroup | None = None
+) -> DataLoader:
+    if not isinstance(data_loader.batch_sampler, PoissonBatchSampler):
+        return _opacus_wrap(data_loader=data_loader, max_batch_size=max_batch_size, optimizer=optimizer)
+    splitter = AgreedSplittingSampler(
+        sampler=data_loader.batch_sampler, max_batch_size=max_batch_size, optimizer=optimizer,
+        process_group=process_group,
+    )  # fmt: skip
+    # Never in_order=False: pieces of one logical batch would be added to another.
+    return DataLoader(
+        data_loader.dataset, batch_sampler=splitter, collate_fn=data_loader.collate_fn,
+        generator=data_loader.generator, **settings_of(data_loader),
+    )  # fmt: skip
+
+
+def _exit(self, kind, value, traceback):
+    if isinstance(self.data_loader.batch_sampler, PoissonBatchSampler):
+        _forget_unfinished(self.optimizer)
+    return _opacus_exit(self, kind, value, traceback)
+
+
+# Opacus' BatchMemoryManager looks up both when used, so this reaches code that imported the class before us as well.
+# Loaders that PoissonBatchSampler does not draw are split by Opacus' own functions, as before.
+_opacus_manager.wrap_data_loader = _wrap_data_loader
+_opacus_manager.BatchMemoryManager.__exit__ = _exit
+
+
+__all__ = ["AgreedSplittingSampler", "BatchMemoryManager"]

@@ -1,0 +1,146 @@
+"""A DataLoader whose batches are Poisson samples, and its making from one that shuffles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from opacus.data_loader import CollateFnWithEmpty, DPDataLoader
+from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
+from torch.utils.data import (
+    BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate,
+)  # fmt: skip
+
+from .empty_batch import CollateOrEmpty
+from .poisson import PoissonBatchSampler
+
+_ITERABLE = "an IterableDataset cannot be Poisson-sampled: its units have no index to draw them by"
+
+
+class GhostDataLoader(DPDataLoader):
+    """A DataLoader whose batches PoissonBatchSampler draws; everything else is the DataLoader's.
+
+    An empty batch has the structure of a full one with 0 rows, even the first. drop_last means nothing here.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        sample_rate: float,
+        steps: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        generator: torch.Generator | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        twins: dist.ProcessGroup | None = None,
+        collate_fn=None,
+        drop_last: bool = False,
+        batch_first: bool = True,
+        rand_on_empty: bool = False,
+        **kwargs,
+    ):
+        if isinstance(collate_fn, CollateFnWithEmpty):
+            rand_on_empty = rand_on_empty or collate_fn.rand_on_empty
+            collate_fn = collate_fn.wrapped_collator_fn
+        if rand_on_empty:
+            raise ValueError(
+                "rand_on_empty puts a random example in the place of an empty batch: adding one unit then replaces "
+                "that example and moves the sum by up to 2 · max_grad_norm, twice what the noise is for. Leave it False"
+            )
+        if isinstance(dataset, IterableDataset):
+            raise ValueError(_ITERABLE)
+        self.sample_rate = sample_rate
+        self.distributed = world_size > 1
+        # Not DPDataLoader's constructor: it makes Opacus' sampler, and needs examples that can be iterated over.
+        DataLoader.__init__(
+            self,
+            dataset,
+            batch_sampler=PoissonBatchSampler(
+                num_samples=len(dataset), sample_rate=sample_rate, steps=steps, rank=rank, world_size=world_size,
+                generator=generator, process_group=process_group, twins=twins,
+            ),
+            collate_fn=CollateOrEmpty(default_collate if collate_fn is None else collate_fn, dataset, batch_first),
+            generator=generator,
+            **kwargs,
+        )  # fmt: skip
+
+    @classmethod
+    def from_data_loader(
+        cls,
+        data_loader: DataLoader,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        generator: torch.Generator | None = None,
+        batch_first: bool = True,
+        rand_on_empty: bool = False,
+        process_group: dist.ProcessGroup | None = None,
+        twins: dist.ProcessGroup | None = None,
+    ) -> GhostDataLoader:
+        """The Poisson-sampled counterpart: sample_rate 1 / len(data_loader), len(data_loader) steps an epoch.
+
+        On several ranks data_loader has either the batch size of all ranks together and no DistributedSampler, or the
+        batch size of one rank and a DistributedSampler over world_size ranks: its length, and so q, is the same.
+        A loader that is Poisson-sampled already keeps its sample_rate. generator defaults to data_loader's. batch_first
+        is Opacus' argument and has no effect: batches themselves show which dimension counts the rows.
+
+        ValueError for samplers that set probabilities or counts of units: only q sets them here.
+        """
+        if isinstance(data_loader.dataset, IterableDataset):
+            raise ValueError(_ITERABLE)
+        drawn_by = data_loader.batch_sampler
+        if isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler):
+            sample_rate, steps = drawn_by.sample_rate, None
+            if isinstance(drawn_by, PoissonBatchSampler):
+                steps, process_group = drawn_by.steps, process_group or drawn_by.process_group
+                twins = twins or drawn_by.twins
+        else:
+            _check_sampler(data_loader, world_size)
+            if len(data_loader) == 0:
+                raise ValueError("the data loader has no batches: no units, or fewer than a batch with drop_last")
+            sample_rate, steps = 1 / len(data_loader), len(data_loader)
+        return cls(
+            data_loader.dataset, sample_rate=sample_rate, steps=steps, rank=rank, world_size=world_size,
+            generator=data_loader.generator if generator is None else generator, process_group=process_group,
+            twins=twins, collate_fn=data_loader.collate_fn, batch_first=batch_first, rand_on_empty=rand_on_empty,
+            in_order=data_loader.in_order, **settings_of(data_loader),
+        )  # fmt: skip
+
+
+def _check_sampler(loader: DataLoader, world_size: int) -> None:
+    if loader.batch_sampler is None:
+        raise ValueError("batch_size=None leaves the batches to the data set; Poisson sampling needs a batch_size")
+    if type(loader.batch_sampler) is not BatchSampler:
+        raise ValueError(
+            f"a batch_sampler of its own ({type(loader.batch_sampler).__name__}) cannot be kept: Poisson sampling "
+            "draws every unit independently. Pass batch_size and shuffle instead"
+        )
+    sampler: Any = loader.sampler
+    name = type(sampler).__name__
+    if type(sampler) is DistributedSampler:
+        if sampler.num_replicas != world_size:
+            raise ValueError(
+                f"the DistributedSampler is for {sampler.num_replicas} ranks, the training for {world_size}: "
+                "the loader's length would give a wrong sample rate"
+            )
+    elif type(sampler) not in (SequentialSampler, RandomSampler):
+        raise ValueError(
+            f"{name} cannot be kept: Poisson sampling draws every unit with the same probability, and epsilon holds "
+            "for that only. Pass shuffle=True; choose units with torch.utils.data.Subset"
+        )
+    elif type(sampler) is RandomSampler and (sampler.replacement or sampler.num_samples != len(loader.dataset)):
+        raise ValueError(
+            "a RandomSampler with replacement or num_samples cannot be kept: the loader's length would give another "
+            "sample rate than the batch size. Pass shuffle=True"
+        )
+
+
+def settings_of(loader: DataLoader) -> dict[str, Any]:
+    names = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
+             "persistent_workers", "pin_memory_device")  # fmt: skip
+    return {name: getattr(loader, name) for name in names}
+
+
+__all__ = ["GhostDataLoader", "settings_of"]

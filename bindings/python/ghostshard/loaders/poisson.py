@@ -1,0 +1,170 @@
+"""Batches as the accountant assumes them: every unit with probability q, independently, in the same number of steps on every
+rank."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+
+class PoissonBatchSampler(UniformWithReplacementSampler):
+    """The indices of rank's part of each batch: every unit with probability sample_rate, independently of all others.
+
+    Rank r of W owns the units r, r + W, r + 2W, …, so that no unit can be drawn twice and nothing is communicated. An
+    epoch has exactly `steps` batches on every rank; a batch may be []. num_samples counts the units of all ranks.
+
+    Each iteration draws a new 256-bit key: from the operating system, or with `generator` from it, reproducibly.
+    SHA-256 of the key, the rank and the epoch of set_epoch seeds this rank's coins. So they are independent of the other
+    ranks' coins, even if all ranks hold a generator of the same seed. (A torch.Generator has 64 bits of seed at most, and one
+    never seeded has a seed known to everybody: for a run that is to be private, leave it out.)
+
+    process_group: the group of these ranks, default all; used only if ranks must agree on physical batches.
+    twins: ranks that must draw the same, because they hold parts of the same layers (tensor parallelism): the first of
+    them draws the key. A Gloo group that nothing else uses at the same time; drawing is a collective over it then.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_samples: int,
+        sample_rate: float,
+        steps: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        generator: torch.Generator | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        twins: dist.ProcessGroup | None = None,
+    ):
+        if not 0 < sample_rate <= 1:
+            raise ValueError(f"sample_rate must be > 0 and <= 1, got {sample_rate}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be >= 0 and < world_size ({world_size}), got {rank}")
+        if steps is None:
+            # int(1 / q) would say 92 for q = 1/93. Down for other q, so that epochs · steps stay within epochs / q.
+            exact = 1 / sample_rate
+            steps = round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.floor(exact)
+        if steps < 0:
+            raise ValueError(f"steps must be >= 0, got {steps}")
+        super().__init__(num_samples=num_samples, sample_rate=sample_rate, generator=generator, steps=steps)
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        self.process_group = process_group
+        self.twins = twins
+        self._own_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
+        self._set_apart = b""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch = self.draw_epoch()  # Here, not at the first batch: the order of draws from a shared generator is fixed.
+        return (batch.tolist() for batch in epoch.batches())
+
+    def set_epoch(self, epoch: int) -> None:
+        """For callers that expect it, and for generators that are seeded alike before every epoch."""
+        self.epoch = epoch
+
+    def draw_anew(self) -> None:
+        """From the next epoch on the same generator gives other coins than ever before. For a resumed run, whose steps must not
+        repeat the coins of earlier ones."""
+        self._set_apart = secrets.token_bytes(32)
+
+    def draw_epoch(self) -> Epoch:
+        if self.generator is None:
+            entropy = secrets.token_bytes(32)
+        else:
+            words = torch.empty(4, dtype=torch.int64, device=self.generator.device).random_(generator=self.generator)
+            entropy = words.cpu().numpy().tobytes()
+        place = f"ghostshard Poisson coins, epoch {self.epoch}, rank {self.rank} of {self.world_size}"
+        key = hashlib.sha256(entropy + place.encode() + self._set_apart).digest()
+        if self.twins is not None:
+            first = [key]
+            dist.broadcast_object_list(first, group=self.twins, group_src=0)
+            key = first[0]
+        return Epoch(
+            key,
+            range(self.rank, self.num_samples, self.world_size),
+            self.sample_rate,
+            self.steps,
+        )
+
+    def own_group(self, process_group: dist.ProcessGroup | None = None) -> dist.ProcessGroup | None:
+        """A gloo group that nothing else uses; all ranks make it at the first call. None for a single rank.
+
+        Its own, because a loader's iterator may run between any two collectives of the training loop.
+        """
+        if self.world_size == 1:
+            return None
+        if not dist.is_initialized():
+            raise RuntimeError(
+                f"{self.world_size} ranks must agree on their physical batches: call "
+                "torch.distributed.init_process_group first"
+            )
+        parent = process_group or self.process_group
+        if parent not in self._own_groups:
+            ranks = dist.get_process_group_ranks(parent or dist.group.WORLD)
+            if len(ranks) != self.world_size:
+                raise ValueError(f"the data is shared by {self.world_size} ranks, but the group has {len(ranks)}")
+            self._own_groups[parent] = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        return self._own_groups[parent]
+
+
+class Epoch:
+    """One rank's batches of one epoch. They follow from the key, so sizes() can be known first without keeping them."""
+
+    _MOST_DRAWN_AT_ONCE = 1 << 16
+
+    def __init__(self, key: bytes, units: range, sample_rate: float, steps: int):
+        self._key, self._units, self._sample_rate, self._steps = key, units, sample_rate, steps
+
+    def sizes(self) -> np.ndarray:
+        return np.fromiter((len(batch) for batch in self.batches()), dtype=np.int64, count=self._steps)
+
+    def batches(self) -> Iterator[np.ndarray]:
+        # The coins of all steps in a row: coin s·n + u is unit u's in step s. Drawing the gaps between heads costs one
+        # random word per drawn unit instead of one per coin.
+        here = len(self._units)
+        heads, drawn = np.empty(0, dtype=np.int64), self._heads(here * self._steps)
+        for step in range(self._steps):
+            end = (step + 1) * here
+            parts = [heads]
+            while not (len(parts[-1]) and parts[-1][-1] >= end):
+                parts.append(next(drawn))
+            heads = np.concatenate(parts) if len(parts) > 1 else heads
+            cut = np.searchsorted(heads, end)
+            batch, heads = heads[:cut] - step * here, heads[cut:]
+            yield self._units.start + batch * self._units.step
+
+    def _heads(self, coins: int) -> Iterator[np.ndarray]:
+        """The places of the heads, in pieces, without end: the last piece asked for reaches beyond `coins`."""
+        expected = math.ceil(1.1 * len(self._units) * self._sample_rate)
+        count = min(max(expected, 64), self._MOST_DRAWN_AT_ONCE, max(1, 2**62 // (coins + 1)))
+        last, piece = -1, 0
+        while True:
+            stream = hashlib.shake_256(self._key + piece.to_bytes(8, "little")).digest(8 * count)
+            gaps = _geometric(np.frombuffer(stream, dtype="<u8"), self._sample_rate, most=coins)
+            heads = last + np.cumsum(gaps + 1)
+            yield heads
+            last, piece = int(heads[-1]), piece + 1
+
+
+def _geometric(words: np.ndarray, q: float, *, most: int) -> np.ndarray:
+    """How many tails before each head of probability q, at most `most`: floor(log(1 − u) / log(1 − q)), u = word/2^64.
+
+    Within a few roundings of double precision. Opacus compares 24-bit numbers with q, up to 2^-24 too often.
+    """
+    # Near u = 0 log1p keeps the digits; near u = 1 they are in the integer 2^64 − word, which unsigned negation gives.
+    low = words < 2**63
+    near = np.where(low, words, np.negative(words)) * 2.0**-64
+    with np.errstate(divide="ignore"):
+        exponential = -np.where(low, np.log1p(-near), np.log(near))
+    rate = math.inf if q == 1 else -math.log1p(-q)
+    return np.minimum(np.floor(exponential / rate), most).astype(np.int64)
+
+
+__all__ = ["Epoch", "PoissonBatchSampler"]

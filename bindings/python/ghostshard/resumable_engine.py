@@ -1,0 +1,242 @@
+"""A PrivacyEngine's checkpoints: how the charges, the step and the ledger of a run are saved and loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import warnings
+from typing import Any
+
+import opacus
+from torch import nn
+
+from . import checkpoint
+from .loaders import PoissonBatchSampler
+
+__all__ = ["ResumableEngine", "plain_optimizer"]
+
+_PRIVACY = "ghostshard_privacy_state"  # in a checkpoint of one file
+
+
+class ResumableEngine(opacus.PrivacyEngine):
+    """The part of PrivacyEngine that saves and loads; checkpoint.py says what must stay true."""
+
+    def __init__(self, *, accountant: str):
+        super().__init__(accountant=accountant)
+        self._ghost: Any = None  # the GhostEngine, from make_private() on
+        self._loader: Any = None
+        self._ledger: str | None = None
+        self._header: dict = {}  # of the ledger
+        self._spending = checkpoint.Spending()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The privacy part of a checkpoint, which every checkpoint of this run needs beside weights: all charges and the
+        processes that made them, the step, and the ledger's last line. With load_state_dict() the engine is a `Stateful` of
+        torch.distributed.checkpoint:
+
+            dcp.save({"model": …, "optimizer": …, "privacy": engine}, checkpoint_id=folder)
+
+        RuntimeError within a logical batch. A collective: every rank calls it, as dcp.save and dcp.load do.
+        """
+        return {"state": self._state(lambda read: checkpoint.on_rank_0(self._engine().ranks, read))}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on with the run of the checkpoint, under a new key and with new coins. Steps that this engine has charged since
+        then stay charged. If that run kept a ledger, attach_ledger() must have named it: it is verified, and it also holds the
+        steps that were taken after the checkpoint; the larger count wins, with a warning.
+
+        ValueError names the missing part; the engine then takes no step until a load succeeds. A collective.
+        """
+        engine = self._engine()
+        engine.stop("no checkpoint could be loaded last time, so what was spent is not known: load one, or build a new engine")
+        self._load_state(checkpoint.parse(state_dict.get("state")))
+        engine.stop(None)
+
+    def save_checkpoint(
+        self,
+        *,
+        path: Any,
+        module: nn.Module,
+        optimizer: Any = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        checkpoint_dict: dict[str, Any] | None = None,
+        module_state_dict_kwargs: dict[str, Any] | None = None,
+        torch_save_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """As Opacus' method, into one file, with state_dict() in it. A model under FSDP2 or tensor parallelism is saved into a
+        folder of torch.distributed.checkpoint, which any number of ranks can load; the call is then a collective, and the
+        folder must be new. RuntimeError within a logical batch.
+        """
+        inner = getattr(module, "_module", module)
+        if not checkpoint.is_sharded(inner):
+            if self._ghost is not None:
+                # Read without the other ranks: Opacus' users call this on rank 0 alone.
+                checkpoint_dict = (checkpoint_dict or {}) | {_PRIVACY: self._state(lambda read: read())}
+            super().save_checkpoint(
+                path=path, module=module, optimizer=optimizer, noise_scheduler=noise_scheduler,
+                grad_clip_scheduler=grad_clip_scheduler, checkpoint_dict=checkpoint_dict,
+                module_state_dict_kwargs=module_state_dict_kwargs, torch_save_kwargs=torch_save_kwargs,
+            )  # fmt: skip
+            return
+        if module_state_dict_kwargs or torch_save_kwargs:
+            raise ValueError("a sharded checkpoint takes neither module_state_dict_kwargs nor torch_save_kwargs")
+        parts: dict[str, Any] = {"privacy": self.state_dict()}
+        for name, scheduler in (("noise_scheduler", noise_scheduler), ("grad_clip_scheduler", grad_clip_scheduler)):
+            if scheduler is not None:
+                parts[name] = pickle.dumps(scheduler.state_dict())
+        if checkpoint_dict:
+            parts["checkpoint_dict"] = pickle.dumps(checkpoint_dict)
+        checkpoint.save_folder(path, self._engine().ranks, inner, plain_optimizer(optimizer), parts)
+
+    def load_checkpoint(
+        self,
+        *,
+        path: Any,
+        module: nn.Module,
+        optimizer: Any = None,
+        noise_scheduler: Any = None,
+        grad_clip_scheduler: Any = None,
+        module_load_dict_kwargs: dict[str, Any] | None = None,
+        torch_load_kwargs: dict[str, Any] | None = None,
+    ) -> dict:
+        """As Opacus' method, and from a folder of save_checkpoint() (or of dcp.save with "model", "optimizer" and "privacy"),
+        on any number of ranks. The run goes on as after load_state_dict(). Every rank calls it, after make_private()."""
+        schedulers = {"noise_scheduler": noise_scheduler, "grad_clip_scheduler": grad_clip_scheduler}
+        if not checkpoint.is_folder(path):
+            if checkpoint.is_sharded(getattr(module, "_module", module)):
+                raise ValueError(f"a sharded model is loaded from a folder of save_checkpoint(), got {path}")
+            return self._load_file(
+                path=path, module=module, optimizer=optimizer, module_load_dict_kwargs=module_load_dict_kwargs,
+                torch_load_kwargs=torch_load_kwargs, **schedulers,
+            )  # fmt: skip
+        if module_load_dict_kwargs or torch_load_kwargs:
+            raise ValueError("a sharded checkpoint takes neither module_load_dict_kwargs nor torch_load_kwargs")
+        engine = self._engine()
+        parts = checkpoint.load_parts(path, engine.ranks, ["privacy.state", *schedulers, "checkpoint_dict"])
+        if "privacy.state" not in parts:
+            raise ValueError(f"the checkpoint {path} has no privacy state, so what its run has spent cannot be known")
+        self.load_state_dict({"state": parts["privacy.state"]})
+        engine.stop("the weights of the last checkpoint could not be loaded whole: load one, or build the model anew")
+        checkpoint.load_weights(path, engine.ranks, getattr(module, "_module", module), plain_optimizer(optimizer))
+        engine.stop(None)
+        for name, scheduler in schedulers.items():
+            if scheduler is not None and name in parts:
+                scheduler.load_state_dict(pickle.loads(parts[name]))
+        return pickle.loads(parts["checkpoint_dict"]) if "checkpoint_dict" in parts else {}
+
+    def _load_file(self, **arguments: Any) -> dict:
+        if self._ghost is None:
+            return super().load_checkpoint(**arguments)
+        engine, history = self._engine(), self.accountant.history
+        _ = engine.next_step  # not within a logical batch
+        engine.stop("the last checkpoint could not be loaded whole: load one, or build model and engine anew")
+        loaded = super().load_checkpoint(**arguments)
+        if _PRIVACY in loaded:
+            self.accountant.history = history
+            self._load_state(checkpoint.parse(loaded[_PRIVACY]))
+        elif self._ledger is not None and len(self.accountant) > 0:
+            raise ValueError(
+                "this checkpoint says nothing of a ledger, and a ledger holds a run from its first step: load it into an "
+                "engine without one"
+            )
+        else:
+            engine.resume(engine.next_step[0], [], ledger_open=engine.ledger_is_open)
+        engine.stop(None)
+        return loaded
+
+    def _engine(self) -> Any:
+        if self._ghost is None:
+            raise ValueError("privacy state belongs to a run: call make_private() in mode 'ghost' or 'ghost_fsdp' first")
+        return self._ghost
+
+    def _state(self, read: Any) -> str:
+        engine = self._engine()
+        step, attempt = engine.next_step
+        mark = None
+        if engine.ledger_is_open:
+            path = os.path.abspath(self._ledger or "")
+            mark = read(lambda: checkpoint.mark_of_ledger(path)) | {"path": path}
+        return json.dumps(
+            {
+                "schema": checkpoint.SCHEMA,
+                "accountant": {"mechanism": self.accountant.mechanism(), "history": self.accountant.history},
+                "branches": self._spending.branches(self.accountant.history, mark and mark["header_hash"]),
+                "ledger": mark,
+                "step": step,
+                "attempt": attempt,
+                "terms": self._terms(),
+            }
+        )
+
+    def _terms(self) -> dict[str, float]:
+        engine = self._engine()
+        clip_norm, noise_multiplier = engine.terms
+        return {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "sampling_rate": engine.sampling_rate}
+
+    def _load_state(self, state: dict) -> None:
+        engine = self._engine()
+        _ = engine.next_step  # not within a logical batch
+        self._check_fits(state)
+        ledger, attempts, open_now = None, [], engine.ledger_is_open
+        if self._ledger is not None:
+            found = self._verified_ledger(state)
+            open_now = found is not None
+            if found is not None:
+                ledger = (self._ledger, found["hash"], checkpoint.charges_of(found["history"]))
+                attempts = [tuple(pair) for pair in found["attempts"]]
+        else:
+            warnings.warn(
+                "no ledger: steps that were taken after this checkpoint by a run that is gone are not known and not counted "
+                "(attach_ledger keeps them)",
+                stacklevel=4,
+            )
+        checkpoint.compare_terms(state["terms"], self._terms())
+        total = self._spending.merge(state["branches"], state["counted"], self.accountant.history, ledger)
+        self.accountant.history = checkpoint.history_of(total)
+        engine.resume(state["step"], attempts, ledger_open=open_now)
+        sampler = getattr(self._loader, "batch_sampler", None)
+        if isinstance(sampler, PoissonBatchSampler):
+            sampler.draw_anew()
+
+    def _check_fits(self, state: dict) -> None:
+        """ValueError for a checkpoint of another accountant, or of a run with a ledger if this one has none, or the reverse."""
+        mark = state["ledger"]
+        if state["accountant"]["mechanism"] != self.accountant.mechanism():
+            raise ValueError(
+                f"the checkpoint is of accountant {state['accountant']['mechanism']!r}, the engine has "
+                f"{self.accountant.mechanism()!r}: build it with the same one"
+            )
+        if mark is not None and self._ledger is None:
+            raise ValueError(
+                f"the checkpoint's run keeps a ledger ({mark['path']}): name it with attach_ledger() before make_private(), "
+                "so that it goes on"
+            )
+        if mark is None and self._ledger is not None and state["counted"]:
+            raise ValueError(
+                f"the checkpoint's run kept no ledger, so {self._ledger} would lack its {state['counted'].total()} steps: a "
+                "ledger holds a run from its first step"
+            )
+
+    def _verified_ledger(self, state: dict) -> dict | None:
+        """The ledger as rank 0 reads it (checkpoint.read_ledger), on every rank; None before the first step. A collective."""
+        engine, path, mark = self._engine(), self._ledger or "", state["ledger"]
+
+        def verify() -> dict | None:
+            if not os.path.exists(path):
+                if mark is None:
+                    return None  # saved before the first step
+                raise ValueError(
+                    f"the ledger {path} is not there, but the checkpoint's run had charged {mark['releases']} steps in one "
+                    f"({mark['path']})"
+                )
+            return checkpoint.read_ledger(path, mark, state["step"], self._header)
+
+        engine.let_go_of_ledger()
+        return checkpoint.on_rank_0(engine.ranks, verify)
+
+
+def plain_optimizer(optimizer: Any) -> Any:
+    """The optimizer inside one of Opacus', or itself."""
+    return optimizer.original_optimizer if isinstance(optimizer, opacus.optimizers.DPOptimizer) else optimizer

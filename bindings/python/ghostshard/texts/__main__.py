@@ -1,0 +1,135 @@
+"""python -m ghostshard.texts {split,tokenizer,prepare}: see each one's --help."""
+
+import json
+import sys
+from pathlib import Path
+
+from ghostshard.texts.packed import encode_units, write_packed
+from ghostshard.texts.split import split_indices
+from ghostshard.texts.text import FORMATS, TextData, read_units, to_jsonl
+from ghostshard.texts.vocabulary import VOCABULARY_FILES, gpt2_vocabulary, load_vocabulary, train_vocabulary
+from ghostshard.errors import UserError, parser, run, whole_number
+from ghostshard.files import replacing, require_writable_file, require_writable_folder
+
+SPLIT_FILES = {"public-train.jsonl", "public-eval.jsonl", "private.jsonl", "split.json"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return run(_main, arguments)
+
+
+def _main(arguments: list[str]) -> None:
+    commands = parser("python -m ghostshard.texts", "From text to the file that training reads.")
+    sub = commands.add_subparsers(dest="command", required=True, metavar="split|tokenizer|prepare")
+
+    prepare = sub.add_parser("prepare", allow_abbrev=False, help="turn texts into tokens, one privacy unit per text or per user")
+    _add_input(prepare)
+    users = prepare.add_mutually_exclusive_group()
+    users.add_argument("--user-field", metavar="NAME",
+                       help="jsonl: this field names a text's user, and all texts of a user are one privacy unit")
+    users.add_argument("--users-file", type=Path, metavar="PATH", help="text: the same, by a file that names a user on each line")
+    prepare.add_argument("--max-texts-per-user", type=whole_number(at_least=1), metavar="N",
+                         help="keep a user's first N texts")
+    prepare.add_argument("--max-tokens-per-user", type=whole_number(at_least=1), metavar="N",
+                         help="and of these the texts that fit into N tokens together, but always one")
+    prepare.add_argument("--tokenizer", required=True, metavar="DIR|gpt2",
+                         help="a folder with a tokenizer as Hugging Face writes it, or GPT-2's vocabulary")
+    prepare.add_argument("--max-length", required=True, type=whole_number(at_least=2), metavar="N",
+                         help="cut a text after N tokens")
+    prepare.add_argument("--begin-with-end-of-text", action="store_true",
+                         help="put the end-of-text token in front of each text as well")
+    prepare.add_argument("--declare", choices=("private", "public"), default="private",
+                         help="whether the file declares its texts private or public (default: private)")
+    _add_output(prepare, "the safetensors file to write")
+    prepare.set_defaults(run=_prepare)
+
+    split = sub.add_parser("split", allow_abbrev=False, help="declare a part of the units public, by a seeded order that sees no text")
+    _add_input(split)
+    split.add_argument("--public-units", required=True, type=whole_number(at_least=0), metavar="N",
+                       help="how many become public-train.jsonl")
+    split.add_argument("--eval-units", required=True, type=whole_number(at_least=0), metavar="N",
+                       help="how many become public-eval.jsonl")
+    split.add_argument("--seed", default=0, type=whole_number(at_least=0), metavar="N")
+    _add_output(split, "the folder to write: public-train.jsonl, public-eval.jsonl, private.jsonl, split.json")
+    split.set_defaults(run=_split)
+
+    tokenizer = sub.add_parser("tokenizer", allow_abbrev=False, help="learn a byte-level BPE vocabulary from public texts")
+    _add_input(tokenizer, required=False)
+    tokenizer.add_argument("--gpt2", action="store_true", help="write GPT-2's vocabulary; reads no input")
+    tokenizer.add_argument("--vocab-size", type=whole_number(at_least=257), metavar="N")
+    _add_output(tokenizer, "the folder to write, as transformers' AutoTokenizer loads it")
+    tokenizer.set_defaults(run=_tokenizer)
+
+    options = commands.parse_args(arguments)
+    options.run(options)
+
+
+def _add_input(command, required: bool = True) -> None:
+    command.add_argument("--format", required=required, choices=tuple(FORMATS),
+                         help="fortunes: texts between lines of %%, a file or a folder; e2e: CSV with mr and ref; "
+                         "text: one per line; jsonl: {text} or {prompt, completion}")
+    command.add_argument("--input", required=required, type=Path, metavar="PATH")
+
+
+def _add_output(command, help: str) -> None:
+    command.add_argument("--output", required=True, type=Path, metavar="PATH", help=help)
+    command.add_argument("--force", action="store_true", help="overwrite the output")
+
+
+def _dropped(texts: TextData) -> str:
+    return f"; {texts.dropped_empty} without text left out" if texts.dropped_empty else ""
+
+
+def _prepare(options) -> None:
+    require_writable_file(options.output, force=options.force)
+    vocabulary = load_vocabulary(options.tokenizer)
+    texts = read_units(options.format, options.input, user_field=options.user_field, users_file=options.users_file)
+    data = encode_units(texts.units, vocabulary, max_length=options.max_length,
+                        begin_with_end_of_text=options.begin_with_end_of_text,
+                        max_texts_per_user=options.max_texts_per_user, max_tokens_per_user=options.max_tokens_per_user)
+    data.metadata.update(format=options.format, declared=options.declare, dropped_empty=str(texts.dropped_empty))
+    write_packed(options.output, data)
+    facts = data.metadata
+    of_users = f" (users, {facts['texts']} texts)" if facts["unit"] == "user" else ""
+    print(f"{options.output}: {facts['units']} units{of_users}, {facts['tokens']} tokens, vocabulary {facts['vocab_size']}, "
+          f"{facts['truncated']} cut to {options.max_length} tokens"
+          + (f"; {facts['dropped_no_loss']} with nothing to predict left out" if facts["dropped_no_loss"] != "0" else "")
+          + (f"; {facts['dropped_over_cap']} texts over the cap of their user left out"
+             if facts.get("dropped_over_cap", "0") != "0" else "")
+          + _dropped(texts))
+
+
+def _split(options) -> None:
+    require_writable_folder(options.output, force=options.force, holds=SPLIT_FILES)
+    texts = read_units(options.format, options.input)
+    split = split_indices(len(texts.units), public_units=options.public_units, eval_units=options.eval_units,
+                          seed=options.seed)
+    parts = {"public-train": split.public_train, "public-eval": split.public_eval, "private": split.private}
+    with replacing(options.output) as folder:
+        folder.mkdir()
+        for name, indices in parts.items():
+            (folder / f"{name}.jsonl").write_text(to_jsonl(texts.units[i] for i in indices), encoding="utf-8", newline="\n")
+        facts = {"format": options.format, "seed": options.seed, "units": len(texts.units),
+                 "dropped_empty": texts.dropped_empty, **{name: len(indices) for name, indices in parts.items()}}
+        (folder / "split.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    print(f"{options.output}: " + ", ".join(f"{len(indices)} {name}" for name, indices in parts.items()) + _dropped(texts))
+
+
+def _tokenizer(options) -> None:
+    require_writable_folder(options.output, force=options.force, holds=VOCABULARY_FILES)
+    if options.gpt2:
+        if options.input is not None or options.vocab_size is not None:
+            raise UserError("--gpt2 writes a fixed vocabulary; it goes with neither --input nor --vocab-size")
+        vocabulary = gpt2_vocabulary()
+    else:
+        if options.input is None or options.format is None or options.vocab_size is None:
+            raise UserError("tokenizer needs --format, --input and --vocab-size, or --gpt2")
+        texts = read_units(options.format, options.input)
+        vocabulary = train_vocabulary((unit.prompt + unit.text for unit in texts.units), size=options.vocab_size)
+    with replacing(options.output) as folder:
+        vocabulary.save(folder)
+    print(f"{options.output}: {vocabulary.size} tokens")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Readers: a file or folder in, privacy units out, in an order that depends on the files alone.
+
+One record is one unit; if records name the user they come from, all records of a user are one unit. A record without text
+is dropped and counted: a unit of nothing has no gradient, and n should not count it.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ghostshard.errors import UserError
+
+
+@dataclass(frozen=True)
+class TextUnit:
+    """One text. The loss is on `text`; `prompt` comes before it and is only read. Without `user` the text is a privacy unit of
+    its own."""
+
+    text: str
+    prompt: str = ""
+    user: str | None = None
+
+
+@dataclass(frozen=True)
+class TextData:
+    units: list[TextUnit]
+    dropped_empty: int
+
+
+# Between an E2E meaning representation and its sentence.
+E2E_ARROW = " → "
+
+# Files beside the texts in a folder of fortunes: index files, and links to the same texts under another name.
+_NOT_FORTUNES = (".dat", ".u8")
+
+
+def read_units(format: str, path: Path, *, user_field: str | None = None, users_file: Path | None = None) -> TextData:
+    """Reads `path` as one of FORMATS. UserError: a missing path, not UTF-8, wrong columns or keys, no text at all.
+
+    A text's user is in the field `user_field` of its record (jsonl), or on the same line of `users_file` (text).
+    """
+    if format not in FORMATS:
+        raise UserError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if user_field is not None and format != "jsonl":
+        raise UserError(f"--user-field is for --format jsonl, whose records have fields, not for {format}")
+    if users_file is not None and format != "text":
+        raise UserError(f"--users-file is for --format text, line by line, not for {format}")
+    if not path.exists():
+        raise UserError(f"the input {path} does not exist")
+    if path.is_dir() and format != "fortunes":
+        raise UserError(f"the input of format {format} must be a file, {path} is a folder")
+    units, dropped = [], 0
+    try:
+        if user_field is not None:
+            records = _jsonl(path, user_field)
+        elif users_file is not None:
+            records = _text_of_users(path, users_file)
+        else:
+            records = FORMATS[format](path)
+        for unit in records:
+            if unit.text.strip():
+                units.append(unit)
+            else:
+                dropped += 1
+    except OSError as error:
+        raise UserError(f"the input {error.filename or path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"the input {path} must be UTF-8 text, its byte {error.start} is not") from error
+    if not units:
+        raise UserError(f"the input {path} must hold at least one text, found none")
+    return TextData(units, dropped)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"the input {path} must be UTF-8 text, its byte {error.start} is not") from error
+
+
+def _lines(path: Path) -> Iterator[str]:
+    # Not splitlines(): it would also cut at form feeds and Unicode's line separators inside a text.
+    lines = _read_text(path).replace("\r\n", "\n").split("\n")
+    return iter(lines[:-1] if lines[-1] == "" else lines)
+
+
+def _text(path: Path) -> Iterator[TextUnit]:
+    for line in _lines(path):
+        yield TextUnit(line.strip())
+
+
+def _text_of_users(path: Path, users_file: Path) -> Iterator[TextUnit]:
+    if not users_file.is_file():
+        raise UserError(f"the users file {users_file} must be a file with one line for each line of {path}")
+    texts, users = list(_lines(path)), [line.strip() for line in _lines(users_file)]
+    if len(texts) != len(users):
+        raise UserError(f"{users_file} must have one line for each of the {len(texts)} lines of {path}, has {len(users)}")
+    for index, (text, user) in enumerate(zip(texts, users, strict=True), start=1):
+        if not user:
+            raise UserError(f"line {index} of {users_file} must name a user, it is empty")
+        yield TextUnit(text.strip(), user=user)
+
+
+def _fortune_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    files = [
+        file
+        for file in path.iterdir()
+        if file.is_file() and file.suffix not in _NOT_FORTUNES and not file.name.startswith(".")
+    ]
+    return sorted(files, key=lambda file: file.name)  # sub-folders (off/) are left alone
+
+
+def _fortunes(path: Path) -> Iterator[TextUnit]:
+    for file in _fortune_files(path):
+        records = re.split(r"(?m)^%[ \t]*\r?$", _read_text(file))
+        if not records[-1].strip():
+            records.pop()  # what follows the last separator is no record
+        for record in records:
+            # Terminals of old printed x, backspace, x for a bold x and _, backspace, x for an underlined one.
+            yield TextUnit(re.sub(r"[^\n]\x08", "", record).strip())
+
+
+def _e2e(path: Path) -> Iterator[TextUnit]:
+    rows = csv.DictReader(io.StringIO(_read_text(path), newline=""), strict=True)
+    try:
+        columns = rows.fieldnames or []
+        if not {"mr", "ref"} <= set(columns):
+            raise UserError(f"the input {path} must have the columns mr and ref, has {', '.join(columns) or 'none'}")
+        for row in rows:
+            if row["mr"] is None or row["ref"] is None or None in row:
+                raise UserError(f"line {rows.line_num} of {path} must have {len(columns)} columns")
+            yield TextUnit(row["ref"].strip(), row["mr"].strip() + E2E_ARROW)
+    except csv.Error as error:
+        raise UserError(f"line {rows.line_num} of {path} is not valid CSV: {error}") from error
+
+
+def _user(record: dict, field: str, place: str) -> str:
+    """A number and the same number as text are one user: splitting somebody in two would halve their protection."""
+    user = record.get(field)
+    if isinstance(user, bool) or not isinstance(user, (str, int)) or not str(user).strip():
+        found = json.dumps(user) if field in record else "no such field"
+        raise UserError(f"{place} must name its user in {field!r}, as text or whole number, got {found}")
+    return str(user).strip()
+
+
+def _jsonl(path: Path, user_field: str | None = None) -> Iterator[TextUnit]:
+    for index, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise UserError(f"line {index} of {path} is not valid JSON: {error}") from error
+        if isinstance(record, dict):
+            strings = {key: value for key, value in record.items() if isinstance(value, str)}
+            if any(re.search("[\ud800-\udfff]", value) for value in strings.values()):
+                raise UserError(f"line {index} of {path} must hold whole characters, it escapes half of a surrogate pair")
+            user = None if user_field is None else _user(record, user_field, f"line {index} of {path}")
+            if "text" in strings and "completion" not in record:
+                yield TextUnit(strings["text"], user=user)
+                continue
+            if {"prompt", "completion"} <= set(strings) and "text" not in record:
+                yield TextUnit(strings["completion"], strings["prompt"], user)
+                continue
+        raise UserError(
+            f'line {index} of {path} must be {{"text": …}} or {{"prompt": …, "completion": …}} with strings, '
+            f"got {', '.join(record) if isinstance(record, dict) else type(record).__name__}"
+        )
+
+
+FORMATS = {"fortunes": _fortunes, "e2e": _e2e, "text": _text, "jsonl": _jsonl}
+
+
+def to_jsonl(units: Iterable[TextUnit]) -> str:
+    """The jsonl format's text of these units; reading it gives them back."""
+    return "".join(
+        json.dumps({"prompt": unit.prompt, "completion": unit.text} if unit.prompt else {"text": unit.text},
+                   ensure_ascii=False) + "\n"
+        for unit in units
+    )

@@ -1,0 +1,184 @@
+#include "dp/planning/appraisal.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "dp/recording/head_tiles.h"
+
+namespace ghostshard::dp {
+namespace {
+
+using fsdp::Residency;
+using kernels::Recording;
+
+double rows_of(const StepShape& shape) {
+  return static_cast<double>(shape.units) * static_cast<double>(shape.rows_per_unit);
+}
+
+// The part of a whole buffer that other ranks hold.
+double others_part(const StepShape& shape) {
+  return static_cast<double>(shape.shard_ranks - 1) / static_cast<double>(shape.shard_ranks);
+}
+
+// The block's activations. If its head is recomputed, a tile stands in the place of the logits.
+double activations_of(const PlannedBlock& block, const BlockChoice& choice, const StepShape& shape) {
+  double bytes = rows_of(shape) * block.activation_bytes;
+  for (size_t m = 0; m < block.matrices.size() && shape.records; ++m) {
+    if (choice.recording[m] != Recording::kRecompute) continue;
+    const int64_t rows = shape.units * shape.rows_per_unit, outputs = block.matrices[m].shape.outputs;
+    bytes -= kFloatBytes * rows_of(shape) * static_cast<double>(outputs - HeadTiles::width_of(rows, outputs));
+  }
+  return bytes;
+}
+
+double gathers(Residency residency, const StepShape& shape, bool two_pass) {
+  return residency == Residency::kKeep ? 1.0 : (two_pass ? 4.0 : 2.0) * static_cast<double>(shape.microbatches);
+}
+
+// Buffers of gathered weights: those that stay, and the two longest of those that share.
+double gathered_bytes(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  double kept = 0, longest_shared = 0, second_shared = 0, parameters = 0;
+  for (size_t i = 0; i < model.size(); ++i) {
+    const double whole = gathered_bytes_of(model[i], shape);
+    parameters += static_cast<double>(model[i].parameters);
+    if (plan.blocks[i].residency == Residency::kKeep) {
+      kept += whole;
+    } else if (whole > longest_shared) {
+      second_shared = std::exchange(longest_shared, whole);
+    } else {
+      second_shared = std::max(second_shared, whole);
+    }
+  }
+  if (shape.shard_ranks == 1) return shape.value_bytes == 4 ? 0 : parameters * 2;  // the shard itself
+  return kept + (longest_shared + second_shared);
+}
+
+// Master slices, optimizer state, reduced slices.
+double state_bytes(const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  double parameters = 0, trainable = 0;
+  for (const PlannedBlock& block : model) {
+    parameters += static_cast<double>(block.parameters);
+    trainable += static_cast<double>(block.trainable);
+  }
+  const auto ranks = static_cast<double>(shape.shard_ranks);
+  return kFloatBytes * (parameters + trainable * static_cast<double>(shape.optimizer_values + 1)) / ranks;
+}
+
+// Gradient sums and everything that is sent.
+void appraise_flow(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  plan.sum_bytes = plan.traffic_bytes = 0;
+  const bool two_pass = plan.two_pass();
+  for (size_t i = 0; i < model.size(); ++i) {
+    const BlockChoice& choice = plan.blocks[i];
+    const double sum = kFloatBytes * static_cast<double>(model[i].trainable);
+    const bool streamed = choice.gradients == GradientFlow::kStreamed;
+    if (!streamed) plan.sum_bytes += sum;
+    const double reductions = streamed ? static_cast<double>(shape.microbatches) : 1;
+    plan.traffic_bytes +=
+        others_part(shape) *
+        (gathered_bytes_of(model[i], shape) * gathers(choice.residency, shape, two_pass) + sum * reductions);
+  }
+}
+
+// Norms and records: time and FLOPs of all microbatches.
+void appraise_records(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  plan.extra_seconds = plan.extra_flops = 0;
+  if (!shape.records) return;
+  const auto microbatches = static_cast<double>(shape.microbatches);
+  const kernels::Segments segments = segments_of(shape);
+  const bool two_pass = plan.two_pass();
+  for (size_t i = 0; i < model.size(); ++i) {
+    for (size_t m = 0; m < model[i].matrices.size(); ++m) {
+      const PlannedMatrix& matrix = model[i].matrices[m];
+      const Recording way = plan.blocks[i].recording[m];
+      const auto seconds = [&](Recording by) {
+        return kernels::recording_cost(by, matrix.shape, segments, shape.costs.rates).seconds;
+      };
+      plan.extra_seconds += microbatches * seconds(way);
+      plan.extra_flops += microbatches * norm_flops(way, matrix, shape, segments);
+      // A matrix recorded at once is computed a second time with the rest.
+      if (two_pass && way != Recording::kTwoPass) {
+        plan.extra_seconds += microbatches * (seconds(Recording::kTwoPass) - seconds(Recording::kReplay));
+      }
+    }
+  }
+}
+
+// The most that one microbatch takes. Backward walks from the last block to the first: at each stand the activations
+// that are left, all records so far, and the working memory of the block at hand.
+double step_bytes(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  double activations = 0, recorded = 0, longest_trainable = 0;
+  bool streams = false;
+  for (size_t i = 0; i < model.size(); ++i) {
+    activations += activations_of(model[i], plan.blocks[i], shape);
+    longest_trainable = std::max(longest_trainable, static_cast<double>(model[i].trainable));
+    streams = streams || (plan.blocks[i].gradients == GradientFlow::kStreamed && model[i].trainable > 0);
+  }
+  double most = activations;
+  for (size_t i = model.size(); i-- > 0;) {
+    most = std::max(most, activations + recorded + rows_of(shape) * model[i].working_bytes);
+    activations -= activations_of(model[i], plan.blocks[i], shape);
+    for (size_t m = 0; m < model[i].matrices.size() && shape.records; ++m) {
+      recorded += recorded_bytes(plan.blocks[i].recording[m], model[i].matrices[m], shape);
+    }
+    most = std::max(most, activations + recorded);
+  }
+  // After backward, while they are in flight: two messages received, and two sent if gradients are streamed.
+  const double messages = (shape.shard_ranks == 1 ? 0 : 2) + (streams ? 2 : 0);
+  return std::max(most, recorded + messages * kFloatBytes * longest_trainable);
+}
+
+}  // namespace
+
+kernels::Segments segments_of(const StepShape& shape) {
+  return kernels::Segments::even(shape.units, shape.rows_per_unit);
+}
+
+double norm_flops(Recording way, const PlannedMatrix& matrix, const StepShape& shape,
+                  const kernels::Segments& segments) {
+  return kernels::recording_cost(way, matrix.shape, segments, shape.costs.rates).flops -
+         2 * rows_of(shape) * static_cast<double>(matrix.shape.inputs * matrix.shape.outputs);
+}
+
+double recorded_bytes(Recording way, const PlannedMatrix& planned, const StepShape& shape) {
+  const kernels::LinearShape& matrix = planned.shape;
+  if (way == Recording::kTwoPass) return 0;
+  if (way == Recording::kHold) {
+    return kFloatBytes * static_cast<double>(shape.units) * static_cast<double>(matrix.inputs * matrix.outputs);
+  }
+  // A recomputed head that is an embedding too keeps the logits' gradients of each unit's own ids.
+  const int64_t columns = way == Recording::kReplay ? matrix.outputs : planned.used_twice ? shape.rows_per_unit : 0;
+  return kFloatBytes * rows_of(shape) * static_cast<double>(matrix.inputs + columns);
+}
+
+double gathered_bytes_of(const PlannedBlock& block, const StepShape& shape) {
+  return static_cast<double>(block.parameters) * static_cast<double>(shape.value_bytes);
+}
+
+void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  plan.state_bytes = state_bytes(model, shape);
+  plan.gathered_bytes = gathered_bytes(plan, model, shape);
+  appraise_flow(plan, model, shape);
+  appraise_records(plan, model, shape);
+  plan.extra_seconds += plan.traffic_bytes / shape.costs.link_bytes_per_second;
+  plan.step_bytes = step_bytes(plan, model, shape);
+}
+
+StepPlan with_all(const std::vector<PlannedBlock>& model, Residency residency) {
+  StepPlan plan;
+  for (const PlannedBlock& block : model) {
+    BlockChoice choice{.residency = block.always_gathered ? Residency::kKeep : residency};
+    choice.recording.assign(block.matrices.size(), Recording::kReplay);
+    plan.blocks.push_back(std::move(choice));
+  }
+  return plan;
+}
+
+std::string mebibytes(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f MiB", bytes / (1 << 20));
+  return text;
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,75 @@
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "dp/planning/appraisal.h"
+
+namespace ghostshard::dp {
+namespace {
+
+using kernels::Recording;
+
+// "hold", or "2 hold, 1 replay" for a block whose matrices are recorded in several ways.
+std::string ways_of(const BlockChoice& choice) {
+  const auto count = static_cast<int64_t>(choice.recording.size());
+  std::string text;
+  for (const auto& [way, name] : {std::pair{Recording::kHold, "hold"},
+                                  {Recording::kReplay, "replay"},
+                                  {Recording::kRecompute, "recompute"},
+                                  {Recording::kTwoPass, "two pass"}}) {
+    const int64_t matrices = std::count(choice.recording.begin(), choice.recording.end(), way);
+    if (matrices == 0) continue;
+    text += (text.empty() ? "" : ", ") + (matrices == count ? std::string() : std::to_string(matrices) + " ") + name;
+  }
+  return text;
+}
+
+std::string explain_block(const PlannedBlock& block, const BlockChoice& choice, const StepShape& shape) {
+  const kernels::Segments segments = segments_of(shape);
+  double recorded = 0, flops = 0;
+  for (size_t m = 0; m < block.matrices.size() && shape.records; ++m) {
+    recorded += recorded_bytes(choice.recording[m], block.matrices[m], shape);
+    flops += norm_flops(choice.recording[m], block.matrices[m], shape, segments);
+  }
+  const bool streamed = choice.gradients == GradientFlow::kStreamed;
+  const char* weights = shape.shard_ranks == 1                       ? "in place"
+                        : choice.residency == fsdp::Residency::kKeep ? "keep"
+                                                                     : "gather again";
+  const char* gradients = block.trainable == 0 ? "-" : streamed ? "streamed" : "accumulate";
+  const std::string ways = block.matrices.empty() || !shape.records ? "-" : ways_of(choice);
+  const double sum = streamed ? 0 : kFloatBytes * static_cast<double>(block.trainable);
+  char line[512];
+  std::snprintf(line, sizeof line, "%-24s %-13s %-12s %-14s %12s %12s %12s %11.2f  %s\n", block.name.c_str(), weights,
+                gradients, ways.c_str(), mebibytes(gathered_bytes_of(block, shape)).c_str(), mebibytes(sum).c_str(),
+                mebibytes(recorded).c_str(), flops / 1e9, choice.reason.c_str());
+  return line;
+}
+
+std::string explain_memory(const StepPlan& plan, double default_budget, std::optional<double> budget_bytes) {
+  const std::string budget = budget_bytes
+                                 ? "budget " + mebibytes(*budget_bytes)
+                                 : "default budget: 1.05 times the step without privacy, " + mebibytes(default_budget) +
+                                       (plan.peak_bytes() > default_budget ? ", out of reach: this is the least" : "");
+  return "Memory on a rank: weights, optimizer and messages " + mebibytes(plan.state_bytes) + ", gathered " +
+         mebibytes(plan.gathered_bytes) + ", gradient sums " + mebibytes(plan.sum_bytes) + ", one microbatch " +
+         mebibytes(plan.step_bytes) + "; together " + mebibytes(plan.peak_bytes()) + " (" + budget +
+         "), beside the program's own code and libraries\n";
+}
+
+}  // namespace
+
+std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
+                    std::optional<double> budget_bytes) {
+  std::string text = "Plan of one logical batch: " + std::to_string(shape.microbatches) + " microbatch(es) of " +
+                     std::to_string(shape.units) + " unit(s) with about " + std::to_string(shape.rows_per_unit) +
+                     " tokens each, " + std::to_string(shape.shard_ranks) + " shard rank(s)\n";
+  char heading[512];
+  std::snprintf(heading, sizeof heading, "%-24s %-13s %-12s %-14s %12s %12s %12s %11s  %s\n", "block", "weights",
+                "gradients", "matrices", "gathered", "sum", "recorded", "norm GFLOP", "why");
+  text += heading;
+  for (size_t i = 0; i < model.size(); ++i) text += explain_block(model[i], plan.blocks[i], shape);
+  text += explain_memory(plan, kDefaultOverPlain * plain_peak_bytes(model, shape), budget_bytes);
+  return text + "Sent by a rank for each logical batch: " + mebibytes(plan.traffic_bytes) + "\n";
+}
+
+}  // namespace ghostshard::dp

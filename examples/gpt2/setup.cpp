@@ -1,0 +1,161 @@
+#include "examples/gpt2/setup.h"
+
+#include <cmath>
+#include <fstream>
+#include <stdexcept>
+
+#include "examples/gpt2/run_folder.h"
+
+namespace ghostshard::gpt2 {
+namespace {
+
+void check_public(const Dataset& texts, const std::string& path) {
+  const auto declared = texts.metadata().find("declared");
+  if (declared != texts.metadata().end() && declared->second == "private") {
+    throw std::invalid_argument(path +
+                                ": --eval-data must be public, the file was declared private when it was prepared");
+  }
+  if (texts.loss_tokens() == 0) {
+    throw std::invalid_argument(path + ": there must be at least one token to predict, found none");
+  }
+}
+
+int64_t steps_of_epochs(double epochs, int64_t units, int64_t expected_batch) {
+  const double steps = std::ceil(epochs * static_cast<double>(units) / static_cast<double>(expected_batch));
+  if (!(steps <= 1e12)) {
+    throw std::invalid_argument("--epochs must give at most 1e12 steps, gives " + nlohmann::json(steps).dump());
+  }
+  return static_cast<int64_t>(steps);
+}
+
+void read_model(Inputs& in, const Options& o) {
+  if (!o.model.empty()) {
+    in.folder = open_folder(o.model);
+    in.config = in.folder->config;
+    in.original_config = in.folder->original_config;
+  } else {
+    in.config = read_config(o.model_config);
+    std::ifstream(o.model_config) >> in.original_config;
+  }
+  if (o.untied) in.config.tie_word_embeddings = false;
+}
+
+void read_data(Inputs& in, const Options& o) {
+  in.data.emplace(o.data, in.config.vocab_size, in.config.n_positions);
+  if (!o.eval_data.empty()) {
+    in.eval.emplace(o.eval_data, in.config.vocab_size, in.config.n_positions);
+    check_public(*in.eval, o.eval_data);
+  }
+  if (o.expected_batch > in.data->units()) {
+    throw std::invalid_argument("--expected-batch must be at most the number of texts in " + o.data + " (" +
+                                std::to_string(in.data->units()) + "), got " + std::to_string(o.expected_batch));
+  }
+}
+
+void set_schedule(Inputs& in, const Options& o) {
+  in.steps = o.steps ? *o.steps : steps_of_epochs(*o.epochs, in.data->units(), o.expected_batch);
+  if (!(o.warmup_steps < in.steps)) {
+    throw std::invalid_argument("--warmup-steps must be fewer than the run's " + std::to_string(in.steps) +
+                                " steps, got " + std::to_string(o.warmup_steps));
+  }
+  in.rate = {.peak = o.learning_rate,
+             .steps = in.steps,
+             .shape = fsdp::schedule_shape(o.lr_schedule),
+             .warmup_steps = o.warmup_steps,
+             .minimum = o.min_learning_rate};
+  in.rate.check();
+}
+
+dp::DpConfig plan_config(const Inputs& in, const Options& o) {
+  dp::DpConfig config{.units = in.data->units(), .expected_batch = o.expected_batch, .steps = in.steps};
+  config.clip_norm = accountant::ClipNorm(o.clip_norm);
+  config.clipping = o.clipping == "flat" ? dp::Clipping::kFlat : dp::Clipping::kPerLayer;
+  config.unit_of_privacy = in.data->unit_of_privacy();
+  if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);
+  if (o.noise_multiplier) config.noise_multiplier = accountant::NoiseMultiplier(*o.noise_multiplier);
+  if (o.delta) config.delta = accountant::Delta(*o.delta);
+  return config;
+}
+
+dp::RunKey noise_key(const Options& o) {
+  if (!o.noise_key_file.empty()) return dp::RunKey::from_file(o.noise_key_file);
+  return dp::RunKey::generate();
+}
+
+// The key is rank 0's business: the others' keys are placeholders until rank 0 shares its own.
+void set_key(Inputs& in, const Options& o, int64_t rank, const std::optional<Resumption>& resumed) {
+  if (resumed && rank == 0) {
+    ResumedKey key = resumed_key(o, resumed->ledger);
+    in.new_epoch = key.new_epoch;
+    in.key.emplace(std::move(key.key));
+  } else {
+    in.key.emplace(rank == 0 ? noise_key(o) : dp::RunKey::generate());
+  }
+}
+
+}  // namespace
+
+Inputs read_inputs(const Options& o, int64_t rank, const std::optional<Resumption>& resumed) {
+  Inputs in;
+  read_model(in, o);
+  read_data(in, o);
+  set_schedule(in, o);
+  if (!o.non_private) {
+    const dp::DpConfig config = plan_config(in, o);
+    in.plan = resumed ? dp::DpPlan::resume(config, resumed->ledger) : dp::DpPlan::make(config);
+    set_key(in, o, rank, resumed);
+  }
+  if (!resumed) check_output_is_new(o.output);
+  return in;
+}
+
+RunFacts run_facts(const Options& o, const Inputs& in) {
+  RunFacts facts{.options = binding_options(o),
+                 .model_config = in.original_config,
+                 .units = in.data->units(),
+                 .steps = in.steps,
+                 .data_tag = ""};
+  // Only a key that can come again could meet another file.
+  if (in.key && in.key->origin() == "key file") facts.data_tag = in.key->tag_of_file(o.data);
+  return facts;
+}
+
+ModelOptions model_options(const Options& o) {
+  return {.lora = {.rank = o.lora_rank,
+                   .alpha = o.lora_alpha.value_or(static_cast<double>(o.lora_rank)),
+                   .targets = o.lora_targets},
+          .activation_checkpointing = o.activation_checkpointing,
+          .compute_dtype = o.compute_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
+}
+
+std::optional<double> budget_bytes(const Options& o) {
+  return o.memory_budget_mib ? std::optional(*o.memory_budget_mib * (1 << 20)) : std::nullopt;
+}
+
+PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, const fsdp::Mesh& mesh,
+                         const dp::StepCosts& costs) {
+  PlannedStep step;
+  step.shape.costs = costs;
+  step.blocks = planned_blocks(in.config, block_specs(in.config, o.freeze, options), options, mesh.shape().model);
+  const int64_t mine = std::max<int64_t>(1, o.expected_batch / mesh.data_size());
+  step.shape.units = std::min(o.microbatch, mine);
+  step.shape.microbatches = (mine + o.microbatch - 1) / o.microbatch;
+  step.shape.rows_per_unit =
+      in.eval ? std::max<int64_t>(1, in.eval->tokens() / in.eval->units()) : in.config.n_positions;
+  step.shape.shard_ranks = mesh.shape().shard;
+  step.shape.optimizer_values = o.offload_optimizer ? 0 : o.optimizer == "adamw" ? 2 : o.momentum > 0 ? 1 : 0;
+  step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
+  step.shape.records = !o.non_private;
+  step.plan = dp::plan_step(step.blocks, step.shape, budget_bytes(o));
+  return step;
+}
+
+std::unique_ptr<fsdp::Optimizer> make_optimizer(const Options& o, fsdp::ShardedModel& parameters) {
+  const auto states = o.offload_optimizer ? fsdp::StatesAt::kHost : fsdp::StatesAt::kWithModel;
+  if (o.optimizer == "sgd") {
+    return fsdp::make_sgd(parameters, {.momentum = o.momentum, .weight_decay = o.weight_decay}, states);
+  }
+  return fsdp::make_adamw(parameters, {.weight_decay = o.weight_decay}, states);
+}
+
+}  // namespace ghostshard::gpt2

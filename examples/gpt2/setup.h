@@ -1,0 +1,48 @@
+// From options to a run that can begin: inputs read and checked, the step planned, model and optimizer made.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "dp/mechanism/plan.h"
+#include "examples/gpt2/checkpoint.h"
+#include "examples/gpt2/dataset.h"
+#include "examples/gpt2/options.h"
+#include "examples/gpt2/resume.h"
+#include "examples/gpt2/step_model.h"
+#include "fsdp/learning_rate.h"
+#include "fsdp/optimizer.h"
+
+namespace ghostshard::gpt2 {
+
+// The files that the options name, read and checked, and everything that follows from them alone.
+struct Inputs {
+  std::optional<Folder> folder;
+  Config config;
+  nlohmann::json original_config;
+  std::optional<Dataset> data;
+  std::optional<Dataset> eval;
+  int64_t steps = 0;
+  fsdp::LearningRateSchedule rate;
+  std::optional<dp::DpPlan> plan;  // none: without privacy
+  std::optional<dp::RunKey> key;   // rank 0's counts, the others' are placeholders until it is shared
+  bool new_epoch = false;          // a resumed run goes on under another key than before
+};
+
+// Finds every mistake that a user can make. Writes nothing and does not communicate. std::invalid_argument with one
+// sentence.
+Inputs read_inputs(const Options& options, int64_t rank, const std::optional<Resumption>& resumed);
+
+RunFacts run_facts(const Options& options, const Inputs& in);
+ModelOptions model_options(const Options& options);
+std::optional<double> budget_bytes(const Options& options);
+
+// From public numbers alone: the expected batch, and the lengths of the public texts if there are any.
+PlannedStep planned_step(const Options& options, const Inputs& in, const ModelOptions& model, const fsdp::Mesh& mesh,
+                         const dp::StepCosts& costs);
+
+std::unique_ptr<fsdp::Optimizer> make_optimizer(const Options& options, fsdp::ShardedModel& parameters);
+
+}  // namespace ghostshard::gpt2

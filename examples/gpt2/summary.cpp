@@ -1,0 +1,131 @@
+#include "examples/gpt2/summary.h"
+
+#include <sys/resource.h>
+
+#include <cmath>
+#include <iostream>
+
+#include "examples/gpt2/number_text.h"
+
+namespace ghostshard::gpt2 {
+namespace {
+
+double peak_memory_mib() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024.0;
+}
+
+void announce_budget(const Options& o, const Inputs& in) {
+  const double delta = in.plan->delta().value(), inverse_n = 1.0 / static_cast<double>(in.data->units());
+  std::cerr << "Budget: noise multiplier " << number_text("%.4f", in.plan->noise_multiplier().value()) << ", clip norm "
+            << number_text("%g", o.clip_norm) << ", epsilon "
+            << number_text("%.4f", in.plan->epsilon_after(in.steps).upper) << " at delta " << number_text("%g", delta)
+            << " after all steps\n";
+  if (delta >= inverse_n) {
+    std::cerr << "warning: delta should be well below 1/n = " << number_text("%g", inverse_n) << "; at "
+              << number_text("%g", delta) << " publishing one text whole would be allowed\n";
+  }
+  if (o.allow_nonprivate_metrics) {
+    std::cerr << "warning: losses and batch sizes of the private data will be written; they are not covered by the "
+                 "guarantee\n";
+  }
+}
+
+void announce_repeated_steps(const Inputs& in, const Resumption& resumed, int64_t last) {
+  const int64_t repeated = resumed.attempts.redone();
+  if (repeated == 0) return;
+  const double promised = in.plan->promised_epsilon().value();
+  const double whole = in.plan->epsilon_after(resumed.releases + in.steps - resumed.step).upper;
+  std::cerr << repeated
+            << " step(s) after it were charged, but their results are lost: they are repeated with fresh sampling and "
+            << "noise and charged again; to the planned end that would be epsilon " << number_text("%.4f", whole)
+            << " (promised: " << number_text("%.4f", promised) << ")\n";
+  if (last < in.steps) {
+    std::cerr << "To keep the promise the run will end after step " << last << " of " << in.steps
+              << "; --epsilon-limit raises it\n";
+  }
+}
+
+void summarize_loss(const Observer& observer) {
+  if (!observer.first() || !observer.last()) return;
+  std::cout << "Public evaluation loss: " << number_text("%.4f", observer.first()->loss) << " before, "
+            << number_text("%.4f", observer.last()->loss) << " after (standard error "
+            << number_text("%.4f", observer.last()->standard_error) << ")\n";
+}
+
+void summarize_early_end(const Inputs& in, const Course& course, const accountant::LedgerWriter& ledger) {
+  const double epsilon = in.plan->epsilon_after(ledger.entries() + in.steps - course.last).upper;
+  std::cout << "Ended after step " << course.last << " of " << in.steps
+            << ": further steps would break the promised epsilon, because steps were repeated; --resume "
+               "--epsilon-limit "
+            << number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4) << " would go on to the end\n";
+}
+
+void list_files(const Options& o) {
+  const std::filesystem::path output(o.output);
+  std::cout << "Written: " << (output / "model").string() << ", ";
+  if (o.lora_rank > 0) std::cout << (output / "adapter").string() << ", ";
+  std::cout << (output / "metrics.jsonl").string();
+  if (!o.non_private) {
+    std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "privacy_report.html").string()
+              << ", " << (output / "ledger.jsonl").string();
+  }
+  std::cout << '\n';
+}
+
+}  // namespace
+
+void announce(const Options& o, const Inputs& in, Gpt2& model) {
+  const Config& c = in.config;
+  std::cerr << "GPT-2: " << c.n_layer << " blocks, width " << c.n_embd << ", vocabulary " << c.vocab_size << ", "
+            << model.parameters().parameter_count() << " parameters, " << model.parameters().trainable_parameter_count()
+            << " trained, on " << model.parameters().mesh().world_size() << " rank(s)"
+            << (o.mesh ? ", mesh " + o.mesh->text() : "") << '\n';
+  const std::string unit = in.data->unit_of_privacy();
+  std::cerr << "Data: ";
+  if (unit != "text") std::cerr << in.data->units() << " units (" << unit << ") of ";
+  std::cerr << in.data->texts() << " texts, expected batch " << o.expected_batch << ", " << in.steps << " steps\n";
+  if (in.plan) {
+    announce_budget(o, in);
+  } else {
+    std::cerr << "No privacy: --non-private trains without clipping and noise, nothing is guaranteed\n";
+  }
+}
+
+void announce_resumption(const Inputs& in, const Resumption& resumed, int64_t last) {
+  if (resumed.checkpoint.empty()) {
+    std::cerr << "Resuming at the start: no checkpoint was written\n";
+  } else {
+    std::cerr << "Resuming after step " << resumed.step << " from " << resumed.checkpoint << '\n';
+  }
+  if (!in.plan) return;
+  if (in.new_epoch) {
+    std::cerr << "From here on sampling and noise follow from a new key (epoch " << resumed.ledger.epochs.size() + 1
+              << " in the ledger)\n";
+  }
+  if (in.key->origin() != "key file") {
+    std::cerr << "Only the number of texts in --data was checked against the original run, not their content\n";
+  }
+  announce_repeated_steps(in, resumed, last);
+}
+
+void summarize_stop(const Inputs& in, const Checkpointing& checkpoints) {
+  std::cout << "Stopped after step " << *checkpoints.newest() << " of " << in.steps << ", checkpoint in "
+            << checkpoints.folder().string() << ". The same command with --resume goes on"
+            << (in.plan && in.key->origin() != "key file" ? " under a new noise key" : "") << ".\n";
+}
+
+void summarize(const Options& o, const Inputs& in, const Course& course, const Observer& observer,
+               const std::optional<accountant::LedgerWriter>& ledger) {
+  summarize_loss(observer);
+  const double seconds = observer.training_seconds();
+  const int64_t steps = course.last - course.first;
+  std::cout << "Time: " << clock_text(seconds) << " for " << steps << " steps ("
+            << number_text("%.2f", static_cast<double>(o.expected_batch * steps) / seconds)
+            << " texts/s expected), peak memory " << number_text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
+  if (course.last < in.steps) summarize_early_end(in, course, *ledger);
+  list_files(o);
+}
+
+}  // namespace ghostshard::gpt2
