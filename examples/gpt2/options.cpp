@@ -53,7 +53,8 @@ void check_generation(const Options& o) {
 void check_training(const Options& o) {
   must(o.model.empty() != o.model_config.empty(),
        "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
-  must(!o.data.empty(), "--data FILE is needed: the texts to train on, as written by `python -m ghostshard.texts prepare`");
+  must(!o.data.empty(),
+       "--data FILE is needed: the texts to train on, as written by `python -m ghostshard.texts prepare`");
   must(!o.output.empty(), "--output DIR is needed: the folder for report, metrics, ledger and model");
   must(o.expected_batch >= 1, "--expected-batch must be >= 1, got " + std::to_string(o.expected_batch));
   must(o.microbatch >= 1, "--microbatch must be >= 1, got " + std::to_string(o.microbatch));
@@ -183,7 +184,8 @@ void add_optimizer(CLI::Option_group* group, Options& o) {
   group->add_option("--warmup-steps", o.warmup_steps, "Steps over which the rate climbs to its highest")
       ->check(kWholeNumber)
       ->capture_default_str();
-  group->add_option("--min-learning-rate", o.min_learning_rate, "The rate at the end of a falling schedule")->capture_default_str();
+  group->add_option("--min-learning-rate", o.min_learning_rate, "The rate at the end of a falling schedule")
+      ->capture_default_str();
   group->add_option("--weight-decay", o.weight_decay, "Decoupled, on matrices")->capture_default_str();
   group->add_option("--momentum", o.momentum, "For sgd")->capture_default_str();
   group->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")

@@ -18,7 +18,6 @@ namespace {
 using tests::key_of;
 using tests::run_mesh;
 
-
 // A model of each kind of layer that the session has, with weights of its own: table, norm, two uses of one matrix, a
 // head stored the other way round, a scale that somebody else instantiates.
 constexpr int64_t kVocabulary = 11, kWidth = 6, kLength = 5, kClasses = 3;
