@@ -10,13 +10,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 
-// log(e^x - 1 + q) for x with e^x > 1 - q; -infinity otherwise.
-double log_expm1_plus(double x, double q) {
-  if (x > 40) return x + std::log1p((q - 1) * std::exp(-x));
-  const double value = std::expm1(x) + q;
-  return value > 0 ? std::log(value) : -kInfinity;
-}
-
 // e^gain - e^loss with the roundings of both: `size` bounds the numbers that were added up to make the logarithms.
 Bracket difference(double gain, double loss, double size) {
   const double relative = kRounding * 16 * (2 + size);
@@ -28,6 +21,12 @@ Bracket difference(double gain, double loss, double size) {
 }
 
 }  // namespace
+
+double log_expm1_plus(double x, double q) {
+  if (x > 40) return x + std::log1p((q - 1) * std::exp(-x));
+  const double value = std::expm1(x) + q;
+  return value > 0 ? std::log(value) : -kInfinity;
+}
 
 // From 20 on by the continued fraction of Mills' ratio, which then has
 // converged to a rounding after 20 terms.

@@ -13,6 +13,10 @@ namespace ghostshard::accountant {
 // The logarithm of the standard normal's upper tail, even if the tail itself is too small for a double.
 double log_upper_tail(double z);
 
+// log(e^x - 1 + q), which is q times the odds of the outcome whose loss is x; -infinity unless e^x > 1 - q. Holds for
+// every x: e^x alone overflows a double from 709.78 on.
+double log_expm1_plus(double x, double q);
+
 struct Bracket {
   double lower;
   double upper;

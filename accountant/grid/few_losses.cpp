@@ -11,14 +11,14 @@ using Phases = std::vector<ComposedRelease>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMargin = 1e-9;  // relative, of a tail: its exponent, some hundreds at most, is rounded
 constexpr double kLeastTail = 1e-290;
-constexpr double kLargestLevel = 690;  // e^level is a double
+constexpr double kLargestLevel = 1e6;  // at sigma = kLeastResolvedSigma an outcome 80 sigma away reveals less
 
 struct Tails {
   double p, q;  // probabilities that an outcome's loss exceeds a level, under both neighbours
 };
 Tails tails(SampledGaussian release, double level) {
   const auto [q, sigma] = release;
-  const double t = sigma * sigma * (std::log(std::expm1(level) + q) - std::log(q)) + 0.5;
+  const double t = sigma * sigma * (log_expm1_plus(level, q) - std::log(q)) + 0.5;
   const double zero = std::exp(log_upper_tail(t / sigma));
   return {(1 - q) * zero + q * std::exp(log_upper_tail((t - 1) / sigma)), zero};
 }

@@ -11,7 +11,6 @@ namespace {
 
 using Mass = Outcomes::Mass;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNarrow = 3e-4;
 constexpr double kLargeLoss = 100;
 
@@ -21,8 +20,7 @@ double upper_tail(double z) { return 0.5 * std::erfc(z * 0.70710678118654752440)
 double outcome(SampledGaussian release, double loss) {
   const auto [q, sigma] = release;
   if (q == 1) return sigma * sigma * loss + 0.5;
-  const double odds = loss > 40 ? std::exp(loss) - (1 - q) : std::expm1(loss) + q;
-  return odds > 0 ? sigma * sigma * (std::log(odds) - std::log(q)) + 0.5 : -kInfinity;
+  return sigma * sigma * (log_expm1_plus(loss, q) - std::log(q)) + 0.5;
 }
 
 // Probability of a <= N(0,1) < b and its rounding, that of a and b included: from the tails that are small there; of a

@@ -9,6 +9,7 @@
 
 #include "dp/mechanism/clipper.h"
 #include "examples/gpt2/config.h"
+#include "kernels/machine_rates.h"
 
 namespace ghostshard::gpt2 {
 
@@ -26,6 +27,7 @@ struct Shape {
   bool explain = false;
   at::Device device = at::kCPU;
   at::ScalarType compute_dtype = at::kFloat;
+  kernels::MeasuredLayer measured_layer{};  // on which the costs of a device are measured
   std::optional<double> peak_tflops;
   std::string commit, output;
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "accountant/accountant.h"
+#include "accountant/gaussian/single_release.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -33,6 +34,36 @@ TEST_P(LittleNoise, IsAnsweredAtOnceAndBetweenItsOwnEnds) {
 
 TEST_P(LittleNoise, CostsNoLessThanALittleMore) {
   EXPECT_GE(epsilon(0.03, 0.00999, 200).upper, epsilon(0.03, 0.0101, 200).upper);
+}
+
+// Losses of these releases exceed 709.78, the logarithm of the largest double. A run tells at least what one of its
+// releases tells, and that is known in closed form.
+TEST_P(LittleNoise, ARunCostsAtLeastWhatOneOfItsReleasesDoes) {
+  for (const double sigma : {0.0101, 0.014, 0.018, 0.022, 0.026, 0.033, 0.045}) {
+    for (const double q : {1e-9, 1e-5, 0.01, 0.5, 1 - 1e-9}) {
+      for (const double delta : {1e-12, 1e-5, 5e-3}) {
+        const SampledGaussian release{q, sigma};
+        const double alone = single_release_epsilon_lower(release, Delta(delta));
+        for (const int64_t steps : {2, 5, 30}) {
+          const auto engine = make_accountant(GetParam(), Adjacency::kZeroOut);
+          engine->compose(PoissonGaussianEvent{SamplingRate(q), NoiseMultiplier(sigma)}, steps);
+          EXPECT_GE(engine->epsilon(Delta(delta)).upper, alone)
+              << q << ", " << sigma << ", " << steps << ", delta " << delta;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LittleNoise, ARunsDeltaIsAtLeastThatOfOneOfItsReleases) {
+  for (const double epsilon : {700.0, 720.0, 1000.0, 1500.0, 4000.0}) {
+    for (const double sigma : {0.0101, 0.018, 0.026}) {
+      const double alone = single_release_delta(Direction::kRemove, {0.01, sigma}, epsilon).lower;
+      const auto engine = make_accountant(GetParam(), Adjacency::kZeroOut);
+      engine->compose(PoissonGaussianEvent{SamplingRate(0.01), NoiseMultiplier(sigma)}, 5);
+      EXPECT_GE(engine->delta(Epsilon(epsilon)).upper, alone) << epsilon << ", " << sigma;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, LittleNoise, testing::Values("contour", "prv", "rdp"));
