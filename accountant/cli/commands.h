@@ -15,7 +15,7 @@ using Action = std::function<int()>;
 
 // Lets the subcommand, if it is chosen, set `action` to run(*options).
 template <class Options>
-void on_chosen(CLI::App& command, Action& action, std::shared_ptr<const Options> options,
+void on_chosen(CLI::App& command, Action& action, const std::shared_ptr<const Options>& options,
                int (*run)(const Options& options)) {
   command.callback([&action, options, run] { action = [options, run] { return run(*options); }; });
 }

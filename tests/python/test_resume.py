@@ -304,7 +304,7 @@ def test_new_attempts_have_new_noise_and_new_coins(ended, undisturbed):
 def test_without_the_key_a_resume_begins_an_epoch_of_its_own(ended, undisturbed):
     program = ended(10)
     done = program.run(resumed(KEYED, noise_key_file=None))
-    assert done.code == 0 and "new key from here on (epoch 1 in the ledger)" in done.err
+    assert done.code == 0 and "sampling and noise follow from a new key (epoch 1 in the ledger)" in done.err
     run = program.folder / "run"
     lines = ledger_lines(run)
     (epoch,) = [line for line in lines if line["type"] == "epoch"]
@@ -496,6 +496,8 @@ def test_a_kill_at_any_moment_leaves_a_ledger_of_at_least_what_was_used(keyed, r
         said = [word for word in done[0].err.split("\n") if word.startswith("Resuming after step ")]
         start = int(said[0].split()[3]) if said else 0 if "Resuming at the start" in done[0].err or first else None
         going_on += bool(said)
+        if not said and not first:
+            reach *= 1.3  # killed before it began: this machine is slower than that, or busy
         used = charged_and_used(run, start, used)
     assert going_on > kills // 4 and used > 20, "the kills came too early to show anything"
     # The last word: stopped in good order, everything charged is there.
