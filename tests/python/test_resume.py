@@ -483,7 +483,7 @@ def test_a_kill_at_any_moment_leaves_a_ledger_of_at_least_what_was_used(keyed, r
              "--timeout": "6"}  # fmt: skip
     run = keyed.folder / "run"
     used = going_on = 0
-    for _ in range(kills):
+    for number in range(kills):
         first = not (run / "ledger.jsonl").exists()
         words = arguments(flags) if first else resumed(flags)
         started = keyed.start_ranks(*[words] * ranks) if ranks > 1 else [keyed.start(words)]
@@ -496,8 +496,8 @@ def test_a_kill_at_any_moment_leaves_a_ledger_of_at_least_what_was_used(keyed, r
         said = [word for word in done[0].err.split("\n") if word.startswith("Resuming after step ")]
         start = int(said[0].split()[3]) if said else 0 if "Resuming at the start" in done[0].err or first else None
         going_on += bool(said)
-        if not said and not first:
-            reach *= 1.3  # killed before it began: this machine is slower than that, or busy
+        if going_on * 2 < number:
+            reach *= 1.2  # most kills come before the run begins: this machine is slower than that, or busy
         used = charged_and_used(run, start, used)
     assert going_on > kills // 4 and used > 20, "the kills came too early to show anything"
     # The last word: stopped in good order, everything charged is there.
