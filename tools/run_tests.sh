@@ -19,8 +19,8 @@ results=$tree/$name
 rm -rf "$results" "$tree/test-results/gtest"
 mkdir -p "$results"
 export OMP_NUM_THREADS=1
-# torchrun's store asks the name service for the name of every rank that connects: give up at once, not after 5 s.
-export USE_LIBUV=0 RES_OPTIONS='timeout:1 attempts:1'
+# The store asks the name service for the name of every rank that connects: it gives up after 1 s, not 5.
+export RES_OPTIONS='timeout:1 attempts:1'
 
 # Failures are printed by count_tests.py, from the files: a whole program's output is hundreds of lines.
 .venv/bin/ctest --test-dir "$tree" -j "$jobs" "${labels[@]}" --no-tests=error --output-junit "$results/ctest.xml" \

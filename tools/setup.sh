@@ -133,12 +133,12 @@ if ! usable; then
 fi
 rm -f "$stamp"
 if [ "$level" = run ]; then
-  wanted=requirements-run.txt how=(--no-deps) size='about 2 GB'
+  wanted=requirements-run.txt
 else
-  wanted=requirements.txt how=(-c requirements.lock) size='about 5 GB'
+  wanted=requirements.txt
 fi
-say "installing the pinned Python packages ($size unpacked; the first time takes minutes)"
-.venv/bin/python -m pip install --quiet --retries 5 -r $wanted "${how[@]}" < /dev/null >&2 ||
+say "installing the pinned Python packages (about 5 GB unpacked; the first time takes minutes)"
+.venv/bin/python -m pip install --quiet --retries 5 -r $wanted -c requirements.lock < /dev/null >&2 ||
   die "pip could not install $wanted; its message is above. Call again to go on"
 .venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . < /dev/null >&2 ||
   die "pip could not install the package ghostshard from this tree; its message is above"

@@ -73,8 +73,6 @@ class RankMesh final : public CommunicatorMesh {
     options.port = where.port;
     options.isServer = serve;
     options.multiTenant = true;
-    // The libuv server asks the name service for each client's name before it answers anybody: seconds if that is slow.
-    options.useLibUV = false;
     options.waitWorkers = false;  // connecting the communicators waits for every rank anyway
     options.timeout = where.timeout;
     return c10::make_intrusive<c10d::TCPStore>(where.address, options);

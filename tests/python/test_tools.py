@@ -184,7 +184,7 @@ def test_setup_makes_the_environment_once(tree):
 def test_setup_of_level_run_leaves_out_what_tests_need(tree):
     done, calls = tree("run")
     assert done.returncode == 0, done.stderr
-    assert "-r requirements-run.txt --no-deps" in installs(calls)[0]
+    assert "-r requirements-run.txt -c requirements.lock" in installs(calls)[0]
     assert not any("-r requirements.txt" in call for call in calls)
     done, calls = tree("run")
     assert (done.returncode, done.stderr, calls) == (0, "", [])

@@ -23,7 +23,6 @@ LocalStore::LocalStore() {
   options.port = 0;
   options.isServer = true;
   options.waitWorkers = false;
-  options.useLibUV = false;  // as fsdp/communication/rank_mesh.cpp
   server_ = std::make_unique<Server>(Server{c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options)});
 }
 
