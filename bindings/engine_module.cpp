@@ -18,7 +18,7 @@
 
 #include "dp/recording/cross_entropy.h"
 #include "dp/run/session.h"
-#include "fsdp/mapped_memory.h"
+#include "fsdp/host_memory.h"
 #include "fsdp/process_group_mesh.h"
 #include "kernels/has_kernels.h"
 
@@ -145,7 +145,7 @@ PYBIND11_MODULE(engine, module) {
   module.def(
       "has_kernels", [](at::Device device) { return device.is_cpu() || kernels::has_kernels(device.type()); },
       py::arg("device"));
-  module.def("give_back_idle_memory", &fsdp::give_back_idle_memory, Released());
+  module.def("reuse_host_memory", &fsdp::reuse_host_memory, Released());
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")

@@ -10,8 +10,6 @@
 #include <limits>
 #include <new>
 
-#include "fsdp/mapped_memory.h"
-
 namespace ghostshard::fsdp {
 namespace {
 
@@ -37,16 +35,23 @@ class ReusingAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
 
-}  // namespace
-
-void reuse_host_memory() {
-  // Called before there are threads. NOLINTBEGIN(concurrency-mt-unsafe)
+void set_up() {
+  // glibc takes its lock for these, though it does not promise to. NOLINTBEGIN(concurrency-mt-unsafe)
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   // NOLINTEND(concurrency-mt-unsafe)
   static ReusingAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/1);
-  keep_idle_memory(false);
+}
+
+}  // namespace
+
+void reuse_host_memory() {
+  static const bool once = [] {
+    set_up();
+    return true;
+  }();
+  static_cast<void>(once);
 }
 
 }  // namespace ghostshard::fsdp

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "fsdp/mapped_memory.h"
-
 namespace ghostshard::fsdp {
 namespace {
 
@@ -57,7 +55,7 @@ void add_in_order(at::Tensor own, const std::vector<at::Tensor>& slices) {
 
 // [flat_size]: every rank's shard, one after the other. Zeros after a short shard are sent too.
 at::Tensor pack(const ShardPlan& plan, const at::Tensor& buffer) {
-  at::Tensor packed = mapped_zeros(plan.flat_size(), buffer.device());
+  at::Tensor packed = at::zeros({plan.flat_size()}, at::dtype(at::kFloat).device(buffer.device()));
   for (int64_t rank = 0; rank < plan.world_size(); ++rank) {
     for (const OwnedRange& range : plan.owned(rank)) {
       packed.narrow(0, rank * plan.shard_size() + range.shard_offset, range.count)
@@ -88,7 +86,7 @@ bool GradientBuffers::any_streamed() const {
 at::Tensor GradientBuffers::open_streamed(const FlatGroup& group) {
   if (!group.trainable() || !streamed(group)) throw std::logic_error("only streamed groups are opened and closed");
   at::Tensor& buffer = flat_[static_cast<size_t>(group.index())];
-  if (!buffer.defined()) buffer = mapped_zeros(group.plan().buffer_size(), device_);
+  if (!buffer.defined()) buffer = at::zeros({group.plan().buffer_size()}, at::dtype(at::kFloat).device(device_));
   return buffer;
 }
 
@@ -150,7 +148,7 @@ void ReduceScatter::begin(const FlatGroup& group, at::Tensor message) {
   if (model_.mesh().shape().shard > 1 && !group.plan().slices_of_buffer()) message = pack(group.plan(), message);
   started->message = std::move(message);
   if (model_.mesh().shape().shard > 1) {
-    started->received = mapped_message(started->message.numel(), model_.device());
+    started->received = at::empty_like(started->message);
     started->exchange = model_.mesh().reduce().exchange(started->received, started->message);
   }
   in_flight_.push_back(std::move(started));

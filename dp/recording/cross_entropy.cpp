@@ -5,8 +5,6 @@
 
 #include <limits>
 
-#include "fsdp/mapped_memory.h"
-
 namespace ghostshard::dp {
 namespace {
 
@@ -30,7 +28,7 @@ void check(const at::Tensor& logits, const at::Tensor& targets, int64_t ignore_i
 
 at::Tensor probabilities_of(const at::Tensor& logits) {
   const bool wide = logits.scalar_type() == at::kFloat || logits.scalar_type() == at::kDouble;
-  at::Tensor out = fsdp::mapped_empty(logits.sizes(), logits.options().dtype(wide ? logits.scalar_type() : at::kFloat));
+  at::Tensor out = at::empty(logits.sizes(), logits.options().dtype(wide ? logits.scalar_type() : at::kFloat));
   return at::_softmax_out(out, wide ? logits : out.copy_(logits), 1, false);
 }
 

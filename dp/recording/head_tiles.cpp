@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "dp/recording/cross_entropy.h"
-#include "fsdp/mapped_memory.h"
 
 namespace ghostshard::dp {
 namespace {
@@ -57,7 +56,7 @@ std::pair<at::Tensor, at::Tensor> HeadTiles::places_in(int64_t tile, const at::T
 
 at::Tensor HeadTiles::logits(const at::Tensor& rows, int64_t tile, at::Tensor& scratch) const {
   const int64_t n = rows.size(0);
-  if (!scratch.defined()) scratch = fsdp::mapped_empty({n * width_}, rows.options());
+  if (!scratch.defined()) scratch = at::empty({n * width_}, rows.options());
   at::Tensor y = scratch.narrow(0, 0, n * outputs(tile)).view({n, outputs(tile)});
   at::mm_out(y, rows, weights(tile).t());
   return exact_rows(y);

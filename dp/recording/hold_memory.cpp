@@ -1,7 +1,5 @@
 #include "dp/recording/hold_memory.h"
 
-#include "fsdp/mapped_memory.h"
-
 namespace ghostshard::dp {
 
 HoldMemory::HoldMemory(int64_t capacity_bytes, at::Device device) : capacity_(capacity_bytes), device_(device) {
@@ -10,7 +8,7 @@ HoldMemory::HoldMemory(int64_t capacity_bytes, at::Device device) : capacity_(ca
 
 at::Tensor HoldMemory::take(at::IntArrayRef sizes) {
   used_ += c10::multiply_integers(sizes) * static_cast<int64_t>(sizeof(float));
-  return fsdp::mapped_empty(sizes, at::dtype(at::kFloat).device(device_));
+  return at::empty(sizes, at::dtype(at::kFloat).device(device_));
 }
 
 }  // namespace ghostshard::dp

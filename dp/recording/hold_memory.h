@@ -1,7 +1,7 @@
 // The memory in which a tape holds per-unit gradients, within one microbatch.
 //
-// Held gradients use the allocators of activations (fsdp/mapped_memory.h for large tensors, fsdp/host_memory.h for
-// programs), not a range of their own: they reuse memory that backward frees as it goes on.
+// Held gradients use the allocator of activations (fsdp/host_memory.h), not a range of their own: they reuse memory
+// that backward frees as it goes on.
 #pragma once
 
 #include <ATen/ATen.h>

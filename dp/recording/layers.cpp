@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "dp/recording/cross_entropy.h"
-#include "fsdp/mapped_memory.h"
 #include "fsdp/saved_object.h"
 
 namespace ghostshard::dp {
@@ -67,7 +66,7 @@ at::Tensor affine_output(const LinearUse& use, const at::Tensor& x) {
   const at::Tensor w_dp = use.stored_transposed ? w : w.t();
   const bool adds_bias = use.bias != nullptr && use.adds_bias;
   if (at::GradMode::is_enabled()) return adds_bias ? at::addmm(use.bias->value(), x, w_dp) : at::mm(x, w_dp);
-  at::Tensor y = fsdp::mapped_empty({x.size(0), w_dp.size(1)}, x.options());
+  at::Tensor y = at::empty({x.size(0), w_dp.size(1)}, x.options());
   return adds_bias ? at::addmm_out(y, use.bias->value(), x, w_dp) : at::mm_out(y, x, w_dp);
 }
 

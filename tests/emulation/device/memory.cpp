@@ -13,7 +13,7 @@
 #include <new>
 #include <system_error>
 
-#include "fsdp/mapped_memory/places.h"
+#include "tests/emulation/device/places.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -125,7 +125,7 @@ class Arena {
   char* device_ = nullptr;
   char* host_ = nullptr;
   std::mutex book_;
-  fsdp::Places places_{kArena};
+  Places places_{kArena};
   std::map<int64_t, Used> used_;
   size_t in_use_ = 0, peak_ = 0;
   std::recursive_mutex turn_;

@@ -166,9 +166,6 @@ class GhostEngine:
     def begin_forward(self, given: Inputs) -> None:
         """The model's forward begins on `given`; it is a microbatch if the engine is recording."""
         self._inputs = given
-        if self._enabled and self._session is not None:
-            # The last backward's messages left it. They take it again when this forward's activations have gone.
-            _native.load("engine").give_back_idle_memory()
         if self.recording:
             self._begin(given)
             self._in_forward = True
@@ -213,6 +210,8 @@ class GhostEngine:
         self._drop_session()
         if not any(trainable):
             raise ValueError("the model has no trainable parameter")
+        if self.ranks.device.type == "cpu" and os.environ.get("GHOSTSHARD_SYSTEM_HEAP", "0") == "0":
+            _native.load("engine").reuse_host_memory()  # of the whole process: fsdp/host_memory.h
         key = None if self._generator is None else bytes(32)  # renewed with every logical batch
         self._session = _native.load("engine").Session(
             blocks=self.layout.specs(),
@@ -244,7 +243,6 @@ class GhostEngine:
         if self._session is not None:
             self._session.abandon()
             self._next = self._session.next
-            _native.load("engine").give_back_idle_memory()
         self._session = None
 
     # Backward and step ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <map>
 
-namespace ghostshard::fsdp {
+namespace ghostshard::tests {
 
 // Not synchronised.
 class Places {
@@ -48,4 +48,4 @@ class Places {
   std::map<int64_t, int64_t> free_;
 };
 
-}  // namespace ghostshard::fsdp
+}  // namespace ghostshard::tests
