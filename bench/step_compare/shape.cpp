@@ -51,7 +51,7 @@ Shape parse_shape(int argc, char** argv) {
   app.add_option("--recording", recording)
       ->check(CLI::IsMember({"automatic", "hold", "replay"}))
       ->capture_default_str();
-  app.add_option("--memory-budget", s.budget_mib, "MiB, as the training program's");
+  app.add_option("--memory-budget", s.memory_budget, "As the training program's: MiB, or 1.05x");
   app.add_flag("--explain-plan", s.explain);
   app.add_option("--hold-mib", s.hold_mib)->capture_default_str();
   app.add_flag("--serve", s.serve,

@@ -23,7 +23,7 @@ struct Shape {
   bool serve = false;
   dp::RecordingChoice recording = dp::RecordingChoice::kAutomatic;
   int64_t hold_mib = 1024;
-  std::optional<double> budget_mib;
+  std::string memory_budget;  // dp/planning/memory_budget.h
   bool explain = false;
   at::Device device = at::kCPU;
   at::ScalarType compute_dtype = at::kFloat;

@@ -41,7 +41,7 @@ PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape) {
                 .shard_ranks = mesh.shape().shard,
                 .value_bytes = static_cast<int64_t>(c10::elementSize(shape.compute_dtype)),
                 .costs = dp::step_costs(mesh, shape.compute_dtype, /*known=*/"", shape.measured_layer)};
-  const auto budget = shape.budget_mib ? std::optional(*shape.budget_mib * (1 << 20)) : std::nullopt;
+  const auto budget = dp::MemoryBudget::parse(shape.memory_budget);
   step.plan = dp::plan_step(step.blocks, step.shape, budget);
   if (shape.explain && mesh.rank() == 0) std::cerr << dp::explain(step.plan, step.blocks, step.shape, budget);
   return step;

@@ -81,7 +81,18 @@ void appraise_flow(StepPlan& plan, const std::vector<PlannedBlock>& model, const
   }
 }
 
-// Norms and records: time and FLOPs of all microbatches.
+// Forward and the inputs' gradients: two products of a matrix with the rows.
+double plain_seconds(const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  double products = 0;
+  for (const PlannedBlock& block : model) {
+    for (const PlannedMatrix& matrix : block.matrices) {
+      products += 2 * rows_of(shape) * static_cast<double>(matrix.shape.inputs * matrix.shape.outputs);
+    }
+  }
+  return 2 * products * static_cast<double>(shape.microbatches) / shape.costs.rates.product_flops;
+}
+
+// Weight gradients, norms and records: time and FLOPs of all microbatches.
 void appraise_records(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
   plan.extra_seconds = plan.extra_flops = 0;
   if (!shape.records) return;
@@ -162,6 +173,7 @@ void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const Step
   appraise_flow(plan, model, shape);
   appraise_records(plan, model, shape);
   plan.extra_seconds += plan.traffic_bytes / shape.costs.link_bytes_per_second;
+  plan.plain_seconds = plain_seconds(model, shape);
   plan.step_bytes = step_bytes(plan, model, shape);
 }
 

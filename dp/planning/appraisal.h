@@ -10,8 +10,8 @@
 namespace ghostshard::dp {
 
 inline constexpr double kFloatBytes = 4;
-// The budget of a run that sets none, as a multiple of plain_peak_bytes().
-inline constexpr double kDefaultOverPlain = 1.05;
+// The peak that a plan without a given budget aims at, as a multiple of plain_peak_bytes().
+inline constexpr double kDefaultOverPlain = 1.5;
 
 kernels::Segments segments_of(const StepShape& shape);
 

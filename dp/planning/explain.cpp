@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 #include "dp/planning/appraisal.h"
@@ -8,6 +10,8 @@ namespace ghostshard::dp {
 namespace {
 
 using kernels::Recording;
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 // "hold", or "2 hold, 1 replay" for a block whose matrices are recorded in several ways.
 std::string ways_of(const BlockChoice& choice) {
@@ -45,21 +49,39 @@ std::string explain_block(const PlannedBlock& block, const BlockChoice& choice, 
   return line;
 }
 
-std::string explain_memory(const StepPlan& plan, double default_budget, std::optional<double> budget_bytes) {
-  const std::string budget = budget_bytes
-                                 ? "budget " + mebibytes(*budget_bytes)
-                                 : "default budget: 1.05 times the step without privacy, " + mebibytes(default_budget) +
-                                       (plan.peak_bytes() > default_budget ? ", out of reach: this is the least" : "");
+std::string explain_memory(const StepPlan& plan, const std::string& budget) {
   return "Memory on a rank: weights, optimizer and messages " + mebibytes(plan.state_bytes) + ", gathered " +
          mebibytes(plan.gathered_bytes) + ", gradient sums " + mebibytes(plan.sum_bytes) + ", one microbatch " +
          mebibytes(plan.step_bytes) + "; together " + mebibytes(plan.peak_bytes()) + " (" + budget +
          "), beside the program's own code and libraries\n";
 }
 
+std::string explain_budget(const StepPlan& plan, double plain, double room, const MemoryBudget& budget) {
+  if (budget.bytes) return "budget " + mebibytes(*budget.bytes);
+  char factor[32];
+  std::snprintf(factor, sizeof factor, "%.4g", budget.times_plain.value_or(kDefaultOverPlain));
+  const std::string of_plain = std::string(factor) + " times the step without privacy";
+  if (budget.times_plain) return "budget " + of_plain + ", " + mebibytes(*budget.times_plain * plain);
+  std::string text = "no budget: at most " + of_plain + ", " + mebibytes(kDefaultOverPlain * plain);
+  if (std::isfinite(room)) text += ", and the " + mebibytes(room) + " that this machine has for a rank";
+  if (plan.peak_bytes() > room) return text + "; out of reach: this is the least";
+  if (plan.peak_bytes() > kDefaultOverPlain * plain) text += "; less would cost too much time";
+  return text;
+}
+
+// "1.8 times the time of the fastest plan, for 40 MiB less"; nothing for the fastest.
+std::string explain_price(const StepPlan& plan, const StepPlan& fastest) {
+  if (plan.seconds() <= fastest.seconds()) return "This is the fastest plan.\n";
+  char line[160];
+  std::snprintf(line, sizeof line, "By the planner's count: %.2f times the time of the fastest plan, for %s less\n",
+                plan.seconds() / fastest.seconds(), mebibytes(fastest.peak_bytes() - plan.peak_bytes()).c_str());
+  return line;
+}
+
 }  // namespace
 
 std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
-                    std::optional<double> budget_bytes) {
+                    const MemoryBudget& budget) {
   std::string text = "Plan of one logical batch: " + std::to_string(shape.microbatches) + " microbatch(es) of " +
                      std::to_string(shape.units) + " unit(s) with about " + std::to_string(shape.rows_per_unit) +
                      " tokens each, " + std::to_string(shape.shard_ranks) + " shard rank(s)\n";
@@ -68,8 +90,25 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model
                 "gradients", "matrices", "gathered", "sum", "recorded", "norm GFLOP", "why");
   text += heading;
   for (size_t i = 0; i < model.size(); ++i) text += explain_block(model[i], plan.blocks[i], shape);
-  text += explain_memory(plan, kDefaultOverPlain * plain_peak_bytes(model, shape), budget_bytes);
+  text += explain_memory(plan, explain_budget(plan, plain_peak_bytes(model, shape), shape.costs.room_bytes, budget));
+  text += explain_price(plan, plan_step(model, shape, MemoryBudget{.bytes = kNoLimit}));
   return text + "Sent by a rank for each logical batch: " + mebibytes(plan.traffic_bytes) + "\n";
+}
+
+std::string explain_front(const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  const auto front = plan_front(model, shape);
+  const double plain = plain_peak_bytes(model, shape);
+  char line[512];
+  std::snprintf(line, sizeof line, "%12s %12s %12s %12s %12s  %s\n", "memory", "x plain", "time, s", "x fastest",
+                "sent", "taken back");
+  std::string text = "Plans by memory budget, as the planner counts them\n" + std::string(line);
+  for (const StepPlan& plan : front) {
+    std::snprintf(line, sizeof line, "%12s %12.3f %12.4g %12.3f %12s  %s\n", mebibytes(plan.peak_bytes()).c_str(),
+                  plan.peak_bytes() / plain, plan.seconds(), plan.seconds() / front.front().seconds(),
+                  mebibytes(plan.traffic_bytes).c_str(), plan.change.empty() ? "fastest" : plan.change.c_str());
+    text += line;
+  }
+  return text;
 }
 
 }  // namespace ghostshard::dp

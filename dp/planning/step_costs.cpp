@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "dp/planning/memory_budget.h"
 #include "fsdp/agree.h"
 
 namespace ghostshard::dp {
@@ -24,6 +25,7 @@ constexpr std::array<std::pair<const char*, double MachineRates::*>, 6> kRates =
      {"narrow_from_rows", &MachineRates::narrow_from_rows},
      {"narrow_slowdown", &MachineRates::narrow_slowdown}}};
 constexpr const char* kLink = "link_bytes_per_second";
+constexpr const char* kRoom = "room_bytes";
 
 double positive(const nlohmann::json& costs, const char* name) {
   const auto found = costs.is_object() ? costs.find(name) : costs.end();
@@ -58,6 +60,7 @@ std::string StepCosts::to_json() const {
   nlohmann::ordered_json costs;
   for (const auto& [name, field] : kRates) costs[name] = rates.*field;
   costs[kLink] = link_bytes_per_second;
+  if (std::isfinite(room_bytes)) costs[kRoom] = room_bytes;
   return costs.dump();
 }
 
@@ -66,19 +69,22 @@ StepCosts StepCosts::from_json(const std::string& text) {
   StepCosts found;
   for (const auto& [name, field] : kRates) found.rates.*field = positive(costs, name);
   found.link_bytes_per_second = positive(costs, kLink);
+  if (costs.contains(kRoom)) found.room_bytes = positive(costs, kRoom);
   return found;
 }
 
 StepCosts step_costs(fsdp::Mesh& mesh, at::ScalarType rows, const std::string& known,
                      const kernels::MeasuredLayer& layer) {
-  if (mesh.device().is_cpu()) return {};
   std::string costs = fsdp::broadcast_text(mesh, known);
   if (costs.empty()) {
     StepCosts measured;
-    if (mesh.shape().shard > 1) measured.link_bytes_per_second = link_bytes_per_second(mesh);
-    fsdp::agree(mesh, [&] {
-      if (mesh.rank() == 0) measured.rates = kernels::measured_rates(mesh.device(), rows, layer);
-    });
+    measured.room_bytes = memory_room(mesh);
+    if (!mesh.device().is_cpu()) {
+      if (mesh.shape().shard > 1) measured.link_bytes_per_second = link_bytes_per_second(mesh);
+      fsdp::agree(mesh, [&] {
+        if (mesh.rank() == 0) measured.rates = kernels::measured_rates(mesh.device(), rows, layer);
+      });
+    }
     costs = fsdp::broadcast_text(mesh, measured.to_json());
   }
   StepCosts found;

@@ -36,7 +36,7 @@ class Retreat {
              [](BlockChoice& c) { c.gradients = GradientFlow::kStreamed; });
   }
   void record_otherwise();
-  // Costs two thirds of the head's own time: for a budget that somebody set.
+  // Costs two thirds of the head's own time: only for a given budget.
   void recompute_heads();
   // Last, and only if nothing else can be taken back: it costs about a whole step.
   void take_two_passes();
@@ -69,9 +69,11 @@ class Retreat {
   template <typename Change>
   void consider(const std::vector<size_t>& candidates, const char* reason, const Change& change) {
     StepPlan other = plan_;
+    size_t changed = 0;
     for (const size_t block : candidates) {
       change(other.blocks[block]);
       other.blocks[block].reason = reason;
+      other.change = std::to_string(++changed) + " block(s) " + reason;
       consider(other);
     }
   }
@@ -130,6 +132,7 @@ void Retreat::take_two_passes() {
       choice.reason = "two passes: no record of it fits";
     }
   }
+  other.change = "two passes: no record fits";
   consider(other);
 }
 
@@ -148,6 +151,65 @@ StepPlan fastest(const std::vector<PlannedBlock>& model, const StepShape& shape)
   }
   appraise(plan, model, shape);
   return plan;
+}
+
+// The plans that the search passes through, each smaller than the one before.
+class Path {
+ public:
+  Path(const std::vector<PlannedBlock>& model, const StepShape& shape, bool any_price)
+      : model_(model), shape_(shape), any_price_(any_price), plans_{fastest(model, shape)} {}
+
+  // False if nothing can be taken back.
+  bool go_on() {
+    Retreat retreat(plans_.back(), model_, shape_);
+    retreat.gather_again();
+    retreat.stream();
+    retreat.record_otherwise();
+    if (any_price_) retreat.recompute_heads();
+    retreat.take_two_passes();
+    if (!retreat.found()) return false;
+    plans_.push_back(std::move(retreat).plan());
+    return true;
+  }
+  // The first plan within the bytes; false if there is none, and the path ends with the smallest.
+  bool reach(double bytes) {
+    while (plans_.back().peak_bytes() > bytes) {
+      if (!go_on()) return false;
+    }
+    return true;
+  }
+  const std::vector<StepPlan>& plans() const { return plans_; }
+
+ private:
+  const std::vector<PlannedBlock>& model_;
+  const StepShape& shape_;
+  bool any_price_;
+  std::vector<StepPlan> plans_;
+};
+
+// Little memory for much time.
+bool dear(const StepPlan& large, const StepPlan& small) {
+  return small.peak_bytes() > 0.8 * large.peak_bytes() && small.seconds() > 1.05 * large.seconds();
+}
+
+StepPlan plan_by_room(const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  const double room = shape.costs.room_bytes;
+  Path path(model, shape, /*any_price=*/false);
+  path.reach(std::min(room, kDefaultOverPlain * plain_peak_bytes(model, shape)));
+  const auto& plans = path.plans();
+  // If even the smallest is too large it is the answer: nobody asked for a limit.
+  size_t chosen = plans.size() - 1;
+  for (size_t larger = chosen; larger-- > 0 && plans[larger].peak_bytes() <= room;) {
+    if (dear(plans[larger], plans[chosen])) chosen = larger;
+  }
+  return plans[chosen];
+}
+
+void check(const StepShape& shape) {
+  if (shape.units >= 1 && shape.rows_per_unit >= 1 && shape.microbatches >= 1 && shape.shard_ranks >= 1) return;
+  throw std::invalid_argument("a step to plan must have at least one unit, one row, one microbatch and one rank, got " +
+                              std::to_string(shape.units) + ", " + std::to_string(shape.rows_per_unit) + ", " +
+                              std::to_string(shape.microbatches) + " and " + std::to_string(shape.shard_ranks));
 }
 
 }  // namespace
@@ -175,32 +237,31 @@ double plain_peak_bytes(const std::vector<PlannedBlock>& model, const StepShape&
   return plan.peak_bytes();
 }
 
-StepPlan plan_step(const std::vector<PlannedBlock>& model, const StepShape& shape, std::optional<double> budget_bytes) {
-  if (!(shape.units >= 1 && shape.rows_per_unit >= 1 && shape.microbatches >= 1 && shape.shard_ranks >= 1)) {
-    throw std::invalid_argument(
-        "a step to plan must have at least one unit, one row, one microbatch and one rank, got " +
-        std::to_string(shape.units) + ", " + std::to_string(shape.rows_per_unit) + ", " +
-        std::to_string(shape.microbatches) + " and " + std::to_string(shape.shard_ranks));
+StepPlan plan_step(const std::vector<PlannedBlock>& model, const StepShape& shape, const MemoryBudget& budget) {
+  check(shape);
+  if (!budget.given()) return plan_by_room(model, shape);
+  const double bytes = budget.bytes ? *budget.bytes : *budget.times_plain * plain_peak_bytes(model, shape);
+  Path path(model, shape, /*any_price=*/true);
+  if (!path.reach(bytes)) {
+    throw std::invalid_argument("the memory budget must be at least " + mebibytes(path.plans().back().peak_bytes()) +
+                                " for this model and microbatch on each rank, got " + mebibytes(bytes) +
+                                "; a smaller --microbatch or --activation-checkpointing needs less");
   }
-  const double budget = budget_bytes.value_or(kDefaultOverPlain * plain_peak_bytes(model, shape));
-  StepPlan plan = fastest(model, shape);
-  while (plan.peak_bytes() > budget) {
-    Retreat retreat(plan, model, shape);
-    retreat.gather_again();
-    retreat.stream();
-    retreat.record_otherwise();
-    if (budget_bytes) retreat.recompute_heads();
-    retreat.take_two_passes();
-    if (!retreat.found()) {
-      // Nobody asked for the default: if it is out of reach, the least possible is the answer.
-      if (!budget_bytes) return plan;
-      throw std::invalid_argument("the memory budget must be at least " + mebibytes(plan.peak_bytes()) +
-                                  " for this model and microbatch on each rank, got " + mebibytes(budget) +
-                                  "; a smaller --microbatch or --activation-checkpointing needs less");
-    }
-    plan = std::move(retreat).plan();
+  return path.plans().back();
+}
+
+std::vector<StepPlan> plan_front(const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  check(shape);
+  Path path(model, shape, /*any_price=*/true);
+  while (path.go_on()) {
   }
-  return plan;
+  // A step of the search may win memory and time at once. Then the plan before it is of no use.
+  std::vector<StepPlan> front;
+  for (const StepPlan& plan : path.plans()) {
+    while (!front.empty() && front.back().seconds() >= plan.seconds()) front.pop_back();
+    front.push_back(plan);
+  }
+  return front;
 }
 
 }  // namespace ghostshard::dp

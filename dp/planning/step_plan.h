@@ -12,7 +12,9 @@
 //   gradients  accumulate whole in float32 and reduce once, or stream: reduce each microbatch into the slices (noise
 //              first)
 // The planner starts from the fastest plan of all. While the peak does not fit, it takes back the choice that costs the
-// fewest seconds for each byte it saves at the peak.
+// fewest seconds for each byte it saves at the peak. Without a budget from the user it keeps within the machine's room
+// and 1.5 times the step without privacy. It exceeds the latter, if there is room, rather than buy little memory
+// dearly: less than a fifth of the peak for more than a twentieth of the time.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "dp/planning/memory_budget.h"
 #include "dp/planning/step_costs.h"
 #include "fsdp/parameters.h"
 #include "kernels/recording.h"
@@ -66,14 +69,17 @@ struct BlockChoice {
 
 struct StepPlan {
   std::vector<BlockChoice> blocks;
+  std::string change;         // what it takes back of the plan before it in the search
   double state_bytes = 0;     // master slices, optimizer, noise and reduced slices
   double gathered_bytes = 0;  // buffers of gathered weights
   double sum_bytes = 0;       // whole float32 gradient sums
   double step_bytes = 0;      // activations and records of one microbatch, at their most
   double peak_bytes() const { return state_bytes + gathered_bytes + sum_bytes + step_bytes; }
   double traffic_bytes = 0;  // sent by one rank for one logical batch
-  double extra_seconds = 0;  // modelled: norms, records and traffic of one logical batch on this rank
-  double extra_flops = 0;    // of norms
+  double extra_seconds = 0;  // modelled: weight gradients, norms, records and traffic of one logical batch on this rank
+  double plain_seconds = 0;  // modelled: the rest of the batch's matrix products
+  double seconds() const { return plain_seconds + extra_seconds; }
+  double extra_flops = 0;  // of norms
 
   bool two_pass() const;
   kernels::Recording recording_of(const std::vector<PlannedBlock>& model, const std::string& parameter) const;
@@ -82,12 +88,18 @@ struct StepPlan {
 // The peak of the same step without privacy, every block gathered again and gradients accumulated.
 double plain_peak_bytes(const std::vector<PlannedBlock>& model, const StepShape& shape);
 
-// budget_bytes: of one rank, for everything that peak_bytes counts; by default 1.05 times plain_peak_bytes. Throws
-// std::invalid_argument for a budget that no choice meets, naming the least possible, and for an empty shape.
-StepPlan plan_step(const std::vector<PlannedBlock>& model, const StepShape& shape, std::optional<double> budget_bytes);
+// The budget is of one rank, for everything that peak_bytes counts. std::invalid_argument if it was given and no choice
+// meets it, with the least possible; and for an empty shape.
+StepPlan plan_step(const std::vector<PlannedBlock>& model, const StepShape& shape, const MemoryBudget& budget);
 
-// A table for people: every block's choices with their bytes and FLOPs, and the reasons.
+// The plans from which plan_step chooses as the budget shrinks, from the fastest to the smallest, each smaller and
+// slower than the one before.
+std::vector<StepPlan> plan_front(const std::vector<PlannedBlock>& model, const StepShape& shape);
+
+// A table for people: every block's choices with their bytes and FLOPs, the reasons, and what the budget costs in time.
 std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
-                    std::optional<double> budget_bytes);
+                    const MemoryBudget& budget);
+// A table of the plans of plan_front, a line each.
+std::string explain_front(const std::vector<PlannedBlock>& model, const StepShape& shape);
 
 }  // namespace ghostshard::dp

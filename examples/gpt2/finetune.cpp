@@ -133,8 +133,10 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
     if (first_rank) ledger = begin_folder(run, o, mesh, resumed);
   });
   if (first_rank) announce(o, *run.in, *run.model);
-  if (first_rank && o.explain_plan) {
-    std::cerr << dp::explain(run.step.plan, run.step.blocks, run.step.shape, budget_bytes(o));
+  if (first_rank && !o.explain_plan.empty()) {
+    const auto& [blocks, shape, plan] = run.step;
+    std::cerr << dp::explain(plan, blocks, shape, dp::MemoryBudget::parse(o.memory_budget));
+    if (o.explain_plan == "all") std::cerr << dp::explain_front(blocks, shape);
   }
   if (first_rank && resumed) announce_resumption(*run.in, *resumed, run.course.last);
   return train(run, o, mesh, stop, resumed, ledger);

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "dp/planning/memory_budget.h"
+
 namespace ghostshard::gpt2 {
 namespace {
 
@@ -20,6 +22,17 @@ const CLI::Validator kWholeNumber(
       return digits && text.size() <= 18 ? "" : "must be a whole number from 0 to 10^18, got " + text;
     },
     "", "whole number");
+
+const CLI::Validator kMemoryBudget(
+    [](std::string& text) -> std::string {
+      try {
+        dp::MemoryBudget::parse(text);
+        return "";
+      } catch (const std::invalid_argument& error) {
+        return error.what();
+      }
+    },
+    "", "memory budget");
 
 bool valid_utf8(const std::string& text) {
   try {
@@ -63,7 +76,6 @@ void check_training(const Options& o) {
   if (o.epochs) finite_positive("--epochs", *o.epochs);
   must(valid_utf8(o.public_note), "--public-note must be valid UTF-8: it goes into the report");
   finite_positive("--learning-rate", o.learning_rate);
-  if (o.memory_budget_mib) finite_positive("--memory-budget", *o.memory_budget_mib);
   must(o.lora_rank > 0 || !o.lora_alpha, "--lora-alpha needs --lora-rank R");
   if (o.lora_alpha) finite_positive("--lora-alpha", *o.lora_alpha);
   must(o.min_learning_rate >= 0 && o.min_learning_rate <= o.learning_rate,
@@ -157,11 +169,19 @@ void add_memory(CLI::Option_group* group, Options& o) {
   group->add_option("--microbatch", o.microbatch, "Texts at a time on each rank")->capture_default_str();
   group->add_flag("--activation-checkpointing", o.activation_checkpointing,
                   "Keep only each block's input and compute the block again in backward: less memory, more time");
-  group->add_option("--memory-budget", o.memory_budget_mib,
-                    "MiB a rank may take for weights, optimizer, sums and one microbatch, beside the program itself "
-                    "(default: 1.05 times the same step without privacy)");
-  group->add_flag("--explain-plan", o.explain_plan,
-                  "Print what each block keeps, records and sends, and why, before the first step");
+  group
+      ->add_option(
+          "--memory-budget", o.memory_budget,
+          "What a rank may take for weights, optimizer, sums and one microbatch, beside the program itself: MiB, "
+          "or 1.05x for 1.05 times the same step without privacy (default: the fastest plan that the machine has "
+          "room for, up to 1.5x)")
+      ->check(kMemoryBudget);
+  group
+      ->add_flag(
+          "--explain-plan{plan}", o.explain_plan,
+          "Print what each block keeps, records and sends, and why, before the first step; --explain-plan=all: the "
+          "plans for all budgets too")
+      ->check(CLI::IsMember({"plan", "all"}));
   group
       ->add_option("--compute-dtype", o.compute_dtype,
                    "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")

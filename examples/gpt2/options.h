@@ -42,8 +42,8 @@ struct Options {
   int64_t microbatch = 16;
   bool activation_checkpointing = false;
   std::string compute_dtype = "float32";
-  std::optional<double> memory_budget_mib;
-  bool explain_plan = false;
+  std::string memory_budget;  // dp/planning/memory_budget.h
+  std::string explain_plan;   // plan, all, or empty
   std::string optimizer = "adamw";
   bool offload_optimizer = false;
   double learning_rate = 1e-3;

@@ -128,10 +128,6 @@ ModelOptions model_options(const Options& o) {
           .compute_dtype = o.compute_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
 }
 
-std::optional<double> budget_bytes(const Options& o) {
-  return o.memory_budget_mib ? std::optional(*o.memory_budget_mib * (1 << 20)) : std::nullopt;
-}
-
 PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, const fsdp::Mesh& mesh,
                          const dp::StepCosts& costs) {
   PlannedStep step;
@@ -146,7 +142,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   step.shape.optimizer_values = o.offload_optimizer ? 0 : o.optimizer == "adamw" ? 2 : o.momentum > 0 ? 1 : 0;
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.records = !o.non_private;
-  step.plan = dp::plan_step(step.blocks, step.shape, budget_bytes(o));
+  step.plan = dp::plan_step(step.blocks, step.shape, dp::MemoryBudget::parse(o.memory_budget));
   return step;
 }
 

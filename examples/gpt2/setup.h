@@ -37,7 +37,6 @@ Inputs read_inputs(const Options& options, int64_t rank, const std::optional<Res
 
 RunFacts run_facts(const Options& options, const Inputs& in);
 ModelOptions model_options(const Options& options);
-std::optional<double> budget_bytes(const Options& options);
 
 // From public numbers alone: the expected batch, and the lengths of the public texts if there are any.
 PlannedStep planned_step(const Options& options, const Inputs& in, const ModelOptions& model, const fsdp::Mesh& mesh,

@@ -16,8 +16,30 @@ def test_explain_plan_has_a_line_for_every_block(program):
     table = done.err[done.err.index("Plan of one logical batch"):].splitlines()
     names = [line.split()[0] for line in table[2:] if line.startswith(("embeddings", "transformer.", "end"))]
     assert names == ["embeddings", "transformer.h.0", "transformer.h.1", "end"]
-    assert any(line.startswith("Memory on a rank:") and "default budget" in line for line in table)
+    assert any(line.startswith("Memory on a rank:") and "no budget: at most 1.5 times" in line for line in table)
     assert any(line.startswith("Sent by a rank for each logical batch:") for line in table)
+
+
+def test_explain_plan_all_prints_the_plans_of_all_budgets(program):
+    done = program.run(arguments(PRIVATE, eval_data="public.safetensors") + ["--explain-plan=all"])
+    assert done.code == 0, done.err
+    table = done.err[done.err.index("Plans by memory budget"):].splitlines()[2:]
+    rows = [(float(words[0]), float(words[3])) for words in (line.split() for line in table) if words[1:2] == ["MiB"]]
+    assert len(rows) > 1
+    assert all(a[0] >= b[0] and a[1] < b[1] for a, b in zip(rows, rows[1:]))
+
+
+def test_a_budget_may_be_given_in_steps_without_privacy(program):
+    done = program.run(arguments(PRIVATE, memory_budget="1.4x", explain_plan="", eval_data="public.safetensors"))
+    assert done.code == 0, done.err
+    assert "budget 1.4 times the step without privacy" in done.err
+
+
+def test_a_budget_that_is_none_is_refused(program):
+    done = program.run(arguments(PRIVATE, memory_budget="plenty"))
+    assert done.code == 2
+    assert "--memory-budget" in done.err and "got 'plenty'" in done.err
+    assert not (program.folder / "run").exists()
 
 
 def test_a_budget_that_nothing_meets_is_refused_with_the_least_that_would_do(program):

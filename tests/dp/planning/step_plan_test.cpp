@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace ghostshard::tests {
 namespace {
 
@@ -33,9 +35,11 @@ const dp::StepShape kShort{.units = 8, .rows_per_unit = 100, .microbatches = 4, 
 const dp::StepShape kLong{.units = 2, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 2};
 constexpr double kPlenty = 1e15;
 
+dp::MemoryBudget of_bytes(double value) { return {.bytes = value}; }
+
 TEST(StepPlan, HoldsLongUnitsAndReplaysShortOnes) {
   for (const auto& [shape, expected] : {std::pair{kShort, Recording::kReplay}, {kLong, Recording::kHold}}) {
-    const auto plan = dp::plan_step(model(), shape, kPlenty);
+    const auto plan = dp::plan_step(model(), shape, of_bytes(kPlenty));
     for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(plan.blocks[b].recording.at(0), expected) << shape.rows_per_unit;
   }
 }
@@ -43,7 +47,7 @@ TEST(StepPlan, HoldsLongUnitsAndReplaysShortOnes) {
 TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce) {
   double bytes = 0;
   for (const auto& block : model()) bytes += 4.0 * static_cast<double>(block.parameters);
-  const auto rich = dp::plan_step(model(), kShort, kPlenty);
+  const auto rich = dp::plan_step(model(), kShort, of_bytes(kPlenty));
   for (const auto& choice : rich.blocks) {
     EXPECT_EQ(choice.residency, Residency::kKeep);
     EXPECT_EQ(choice.gradients, GradientFlow::kAccumulate);
@@ -54,7 +58,7 @@ TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce
   dp::StepPlan least = rich;
   for (double budget = rich.peak_bytes();; budget = least.peak_bytes() - 1) {
     try {
-      least = dp::plan_step(model(), kShort, budget);
+      least = dp::plan_step(model(), kShort, of_bytes(budget));
     } catch (const std::invalid_argument&) {
       break;
     }
@@ -73,12 +77,12 @@ TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce
 
 TEST(StepPlan, KeepsWithinEveryBudgetAndPaysForWhatItSaves) {
   for (const auto& shape : {kShort, kLong}) {
-    const auto rich = dp::plan_step(model(), shape, kPlenty);
+    const auto rich = dp::plan_step(model(), shape, of_bytes(kPlenty));
     double seconds = rich.extra_seconds;
     for (double budget = rich.peak_bytes(); budget > 0; budget *= 0.97) {
       dp::StepPlan plan;
       try {
-        plan = dp::plan_step(model(), shape, budget);
+        plan = dp::plan_step(model(), shape, of_bytes(budget));
       } catch (const std::invalid_argument& error) {
         EXPECT_NE(std::string(error.what()).find("memory budget must be at least"), std::string::npos) << error.what();
         break;
@@ -88,13 +92,6 @@ TEST(StepPlan, KeepsWithinEveryBudgetAndPaysForWhatItSaves) {
       seconds = plan.extra_seconds;
     }
     EXPECT_GT(seconds, rich.extra_seconds) << "less memory must have cost something";
-  }
-}
-
-TEST(StepPlan, DefaultBudgetIsFivePercentOverTheStepWithoutPrivacy) {
-  for (const auto& shape : {kShort, kLong}) {
-    const auto plan = dp::plan_step(model(), shape, std::nullopt);
-    EXPECT_LE(plan.peak_bytes(), 1.05 * dp::plain_peak_bytes(model(), shape));
   }
 }
 
@@ -108,15 +105,83 @@ std::vector<dp::PlannedBlock> checkpointed_model() {
   return blocks;
 }
 
+TEST(StepPlan, WithoutABudgetTheFastestPlanIsTakenIfThereIsRoom) {
+  for (const auto& shape : {kShort, kLong}) {
+    const auto plan = dp::plan_step(model(), shape, {});
+    EXPECT_DOUBLE_EQ(plan.seconds(), dp::plan_step(model(), shape, of_bytes(kPlenty)).seconds());
+    EXPECT_LE(plan.peak_bytes(), 1.5 * dp::plain_peak_bytes(model(), shape));
+  }
+}
+
+TEST(StepPlan, WithoutABudgetTheRoomOfTheMachineIsKept) {
+  for (auto shape : {kShort, kLong}) {
+    const auto front = dp::plan_front(model(), shape);
+    ASSERT_GT(front.size(), 1U);
+    shape.costs.room_bytes = front.back().peak_bytes();
+    EXPECT_LE(dp::plan_step(model(), shape, {}).peak_bytes(), shape.costs.room_bytes);
+    shape.costs.room_bytes = 1;
+    const auto least = dp::plan_step(model(), shape, {});
+    EXPECT_GT(least.peak_bytes(), 1) << "nobody asked for a limit";
+    EXPECT_NE(dp::explain(least, model(), shape, {}).find("out of reach"), std::string::npos);
+  }
+}
+
+// A head of many outputs: to replay it keeps the logits' gradients, which two passes save for a third of the time.
+std::vector<dp::PlannedBlock> wide_headed_model() {
+  auto blocks = model();
+  constexpr int64_t kOutputs = 50257;
+  blocks.back().matrices = {{.parameter = "head", .shape = {.inputs = kWidth, .outputs = kOutputs}, .head = true}};
+  blocks.back().parameters = blocks.back().trainable = kOutputs * kWidth;
+  blocks.back().activation_bytes = 4.0 * kOutputs;
+  return blocks;
+}
+
+TEST(StepPlan, WithoutABudgetLittleMemoryIsNotBoughtDearly) {
+  for (const int64_t units : {8, 64, 512, 4096}) {
+    dp::StepShape shape = kShort;
+    shape.units = units;
+    for (const auto& blocks : {model(), checkpointed_model(), wide_headed_model()}) {
+      const auto plan = dp::plan_step(blocks, shape, {});
+      for (const auto& other : dp::plan_front(blocks, shape)) {
+        if (other.peak_bytes() <= plan.peak_bytes()) continue;
+        EXPECT_FALSE(plan.peak_bytes() > 0.8 * other.peak_bytes() && plan.seconds() > 1.05 * other.seconds())
+            << units << " units: " << plan.seconds() / other.seconds() << " x the time for "
+            << plan.peak_bytes() / other.peak_bytes() << " of the memory";
+      }
+    }
+  }
+}
+
+TEST(StepPlan, ABudgetMayBeGivenInStepsWithoutPrivacy) {
+  const double plain = dp::plain_peak_bytes(model(), kLong);
+  const auto by_factor = dp::plan_step(model(), kLong, {.times_plain = 1.05});
+  const auto by_bytes = dp::plan_step(model(), kLong, of_bytes(1.05 * plain));
+  EXPECT_DOUBLE_EQ(by_factor.peak_bytes(), by_bytes.peak_bytes());
+  EXPECT_LE(by_factor.peak_bytes(), 1.05 * plain);
+}
+
+TEST(StepPlan, TheFrontFallsInTimeAsMemoryGrows) {
+  for (const auto& blocks : {model(), checkpointed_model(), wide_headed_model()}) {
+    const auto front = dp::plan_front(blocks, kShort);
+    for (size_t i = 1; i < front.size(); ++i) {
+      EXPECT_LT(front[i].peak_bytes(), front[i - 1].peak_bytes());
+      EXPECT_GT(front[i].seconds(), front[i - 1].seconds());
+      EXPECT_FALSE(front[i].change.empty());
+    }
+    const std::string table = dp::explain_front(blocks, kShort);
+    EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), static_cast<int64_t>(front.size()) + 2);
+  }
+}
+
 TEST(StepPlan, TakesTwoPassesOnlyWhereNothingElseFits) {
   dp::StepShape shape = kShort;
   shape.shard_ranks = 1;
   shape.units = 64;
-  const auto rich = dp::plan_step(checkpointed_model(), shape, kPlenty);
+  const auto rich = dp::plan_step(checkpointed_model(), shape, of_bytes(kPlenty));
   dp::StepPlan one = rich, two = rich;
   for (double budget = rich.peak_bytes(); !two.two_pass(); budget = two.peak_bytes() - 1) {
     one = two;
-    two = dp::plan_step(checkpointed_model(), shape, budget);
+    two = dp::plan_step(checkpointed_model(), shape, of_bytes(budget));
   }
   for (size_t b = 1; b <= 4; ++b) EXPECT_EQ(two.blocks[b].recording.at(0), Recording::kTwoPass);
   EXPECT_LE(two.peak_bytes(), dp::plain_peak_bytes(checkpointed_model(), shape) * 1.0001)
@@ -132,8 +197,8 @@ TEST(StepPlan, ATiedHeadIsNeverRecordedInTwoPasses) {
   dp::StepShape shape = kShort;
   shape.shard_ranks = 1;
   shape.units = 64;
-  dp::StepPlan plan = dp::plan_step(blocks, shape, kPlenty);
-  while (!plan.two_pass()) plan = dp::plan_step(blocks, shape, plan.peak_bytes() - 1);
+  dp::StepPlan plan = dp::plan_step(blocks, shape, of_bytes(kPlenty));
+  while (!plan.two_pass()) plan = dp::plan_step(blocks, shape, of_bytes(plan.peak_bytes() - 1));
   EXPECT_NE(plan.blocks.back().recording.at(0), Recording::kTwoPass);
 }
 
@@ -144,13 +209,13 @@ TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
       {.parameter = "head", .shape = {.inputs = kWidth, .outputs = kOutputs}, .used_twice = true, .head = true}};
   blocks.back().activation_bytes = 4.0 * kOutputs;
   const dp::StepShape shape{.units = 8, .rows_per_unit = 512, .microbatches = 4, .shard_ranks = 1};
-  const auto rich = dp::plan_step(blocks, shape, kPlenty);
+  const auto rich = dp::plan_step(blocks, shape, of_bytes(kPlenty));
   EXPECT_NE(rich.blocks.back().recording.at(0), Recording::kRecompute);
-  EXPECT_NE(dp::plan_step(blocks, shape, std::nullopt).blocks.back().recording.at(0), Recording::kRecompute)
+  EXPECT_NE(dp::plan_step(blocks, shape, {}).blocks.back().recording.at(0), Recording::kRecompute)
       << "nobody asked for slower steps";
   auto plan = rich;
   while (plan.blocks.back().recording.at(0) != Recording::kRecompute) {
-    plan = dp::plan_step(blocks, shape, plan.peak_bytes() - 1);
+    plan = dp::plan_step(blocks, shape, of_bytes(plan.peak_bytes() - 1));
   }
   EXPECT_FALSE(plan.two_pass()) << "only the head is computed again";
   // The logits were most of the step, and 2048 of 50304 outputs are left of them (32 MiB over 4096 rows).
@@ -159,24 +224,13 @@ TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
   EXPECT_GT(plan.step_bytes, rich.step_bytes - logits);
   // Two products of the three that a head costs come again, for each microbatch.
   EXPECT_GT(plan.extra_flops - rich.extra_flops, 4 * 4.0 * 4096 * kWidth * kOutputs * 0.99);
-  EXPECT_THAT(dp::explain(plan, blocks, shape, plan.peak_bytes()), testing::HasSubstr("recompute"));
-}
-
-TEST(StepPlan, WithoutABudgetTheLeastIsTakenWhereTheDefaultIsOutOfReach) {
-  auto blocks = model();
-  blocks.back().matrices = {{"tied", {.inputs = kWidth, .outputs = 8192}, /*used_twice=*/true}};
-  const dp::StepShape shape{.units = 64, .rows_per_unit = 100, .microbatches = 1, .shard_ranks = 1};
-  const double plain = dp::plain_peak_bytes(blocks, shape);
-  const auto least = dp::plan_step(blocks, shape, std::nullopt);
-  ASSERT_GT(least.peak_bytes(), 1.05 * plain) << "the head's rows alone are beyond it";
-  EXPECT_THROW(dp::plan_step(blocks, shape, 1.05 * plain), std::invalid_argument);
-  EXPECT_NE(dp::explain(least, blocks, shape, std::nullopt).find("out of reach"), std::string::npos);
+  EXPECT_THAT(dp::explain(plan, blocks, shape, of_bytes(plan.peak_bytes())), testing::HasSubstr("recompute"));
 }
 
 TEST(StepPlan, OneRankGathersAndSendsNothing) {
   dp::StepShape shape = kShort;
   shape.shard_ranks = 1;
-  const auto plan = dp::plan_step(model(), shape, kPlenty);
+  const auto plan = dp::plan_step(model(), shape, of_bytes(kPlenty));
   EXPECT_EQ(plan.traffic_bytes, 0);
   EXPECT_EQ(plan.gathered_bytes, 0);
 }
@@ -184,21 +238,21 @@ TEST(StepPlan, OneRankGathersAndSendsNothing) {
 TEST(StepPlan, WithoutPrivacyNothingIsRecordedNorReducedEach) {
   dp::StepShape shape = kShort;
   shape.records = false;
-  const auto plan = dp::plan_step(model(), shape, dp::plain_peak_bytes(model(), shape));
+  const auto plan = dp::plan_step(model(), shape, of_bytes(dp::plain_peak_bytes(model(), shape)));
   EXPECT_EQ(plan.extra_flops, 0);
   for (const auto& choice : plan.blocks) EXPECT_EQ(choice.gradients, GradientFlow::kAccumulate);
 }
 
 TEST(StepPlan, ExplainsEveryUnit) {
-  const auto plan = dp::plan_step(model(), kLong, std::nullopt);
-  const std::string text = dp::explain(plan, model(), kLong, std::nullopt);
+  const auto plan = dp::plan_step(model(), kLong, {});
+  const std::string text = dp::explain(plan, model(), kLong, {});
   for (const auto& block : model()) EXPECT_NE(text.find(block.name), std::string::npos) << text;
-  EXPECT_NE(text.find("default budget"), std::string::npos) << text;
+  EXPECT_NE(text.find("no budget: at most 1.5 times"), std::string::npos) << text;
 }
 
 TEST(StepPlan, RefusesAnEmptyShape) {
-  EXPECT_THROW(dp::plan_step(model(), {.units = 0, .rows_per_unit = 5}, std::nullopt), std::invalid_argument);
-  EXPECT_THROW(dp::plan_step(model(), {.units = 1, .rows_per_unit = 0}, std::nullopt), std::invalid_argument);
+  EXPECT_THROW(dp::plan_step(model(), {.units = 0, .rows_per_unit = 5}, {}), std::invalid_argument);
+  EXPECT_THROW(dp::plan_step(model(), {.units = 1, .rows_per_unit = 0}, {}), std::invalid_argument);
 }
 
 }  // namespace
