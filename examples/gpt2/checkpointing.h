@@ -19,7 +19,7 @@ namespace ghostshard::gpt2 {
 
 class Checkpointing {
  public:
-  // ledger: rank 0's, null elsewhere and without privacy. about: resume.h's RunFacts. newest: the step of the
+  // ledger: rank 0's, null elsewhere and without privacy. about: kept beside weights and step. newest: the step of the
   // checkpoint that the run resumed from. All references must outlive it.
   Checkpointing(const Options& options, fsdp::ShardedModel& model, fsdp::OptimizerState& optimizer,
                 const accountant::LedgerWriter* ledger, nlohmann::json about, std::optional<int64_t> newest);

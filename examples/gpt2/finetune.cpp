@@ -1,8 +1,12 @@
 #include "examples/gpt2/finetune.h"
 
+#include <algorithm>
 #include <iostream>
+#include <iterator>
 
 #include "accountant/report.h"
+#include "dp/run/resume.h"
+#include "examples/gpt2/parts.h"
 #include "examples/gpt2/summary.h"
 #include "examples/gpt2/training.h"
 #include "fsdp/agree.h"
@@ -18,7 +22,7 @@ struct Prepared {
   dp::StepCosts costs;
   std::unique_ptr<fsdp::Optimizer> optimizer;
   std::optional<fsdp::Checkpoint> checkpoint;  // the one to go on from
-  RunFacts facts;                              // rank 0
+  std::vector<dp::Part> parts;
   Extent extent;                               // rank 0, of a resumed run
   Course course;
 };
@@ -37,6 +41,22 @@ void build_model(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
   run.optimizer = make_optimizer(o, model.parameters());
 }
 
+// For rank 0.
+void check_same_run(const Prepared& run, const Options& o, const Resumption& resumed) {
+  try {
+    if (!run.in->plan) {
+      // A run without privacy has no ledger: until its first checkpoint there is nothing that it goes on with.
+      if (run.checkpoint) dp::check_binding(run.checkpoint->about, run.parts, nullptr);
+      return;
+    }
+    std::optional<dp::RunKey> first_key;
+    if (!o.noise_key_file.empty()) first_key = dp::recall_key(o.noise_key_file, resumed.ledger);
+    dp::check_binding(resumed.ledger.header, run.parts, first_key ? &*first_key : nullptr);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string("--resume: ") + error.what());
+  }
+}
+
 // A mistake that only one rank can see ends all of them, with its message and before anything is written. A collective.
 void prepare(Prepared& run, const Options& o, fsdp::Mesh& mesh, const std::optional<Resumption>& resumed) {
   const bool first_rank = mesh.rank() == 0;
@@ -45,11 +65,14 @@ void prepare(Prepared& run, const Options& o, fsdp::Mesh& mesh, const std::optio
     run.in.emplace(read_inputs(o, mesh.rank(), resumed));
     run.course.last = run.in->steps;
     if (resumed && !resumed->checkpoint.empty()) run.checkpoint = fsdp::read_checkpoint(resumed->checkpoint);
-    if (first_rank) run.facts = run_facts(o, *run.in);
-    if (first_rank && run.checkpoint) check_same_run(run.checkpoint->about, run.facts);
-    if (first_rank && resumed) run.extent = extent_of(o, *run.in, *resumed);
+    std::ranges::copy(parts_of_inputs(o, *run.in), std::back_inserter(run.parts));
+    if (first_rank && resumed) {
+      check_same_run(run, o, *resumed);
+      run.extent = extent_of(o, *run.in, *resumed);
+    }
     build_model(run, o, mesh);
   });
+  dp::agree_on(mesh, run.parts);
 }
 
 // Creates or takes over the run's folder: from here on there is a ledger. For rank 0.
@@ -61,12 +84,12 @@ std::optional<accountant::LedgerWriter> begin_folder(Prepared& run, const Option
   keep_costs(mesh, output, run.costs);
   std::optional<accountant::LedgerWriter> ledger;
   if (!resumed) {
-    if (in.plan) ledger = create_ledger(o, in, *run.model);
+    if (in.plan) ledger = create_ledger(o, in, *run.model, run.parts);
     return ledger;
   }
   if (in.plan) ledger = reopen_ledger(o, *resumed);
   run.course.kept = prepare_folder(output, run.course.first);
-  if (in.new_epoch) ledger->begin_epoch(run.course.first, in.key->run_id_hex(), in.key->public_facts());
+  if (ledger && run.course.first < run.course.last) ledger->begin_epoch(run.course.first, in.key->run_id_hex(), in.key->public_facts());
   return ledger;
 }
 
@@ -92,7 +115,8 @@ Ending train(Prepared& run, const Options& o, fsdp::Mesh& mesh, StopSignal& stop
   std::optional<dp::PrivateOptimizer> private_optimizer;
   if (in.plan) private_optimizer.emplace(std::move(run.optimizer));
   fsdp::OptimizerState& state = in.plan ? private_optimizer->state() : *run.optimizer;
-  Checkpointing checkpoints(o, model.parameters(), state, written, to_json(run.facts),
+  const nlohmann::json about = {{"binding", dp::binding_header(run.parts, dp::RunKey::generate())}};
+  Checkpointing checkpoints(o, model.parameters(), state, written, about,
                             run.checkpoint ? std::optional(run.checkpoint->step) : std::nullopt);
   const Keeper keeper(stop, checkpoints, mesh);
   const Training training{o, in, run.course, model, observer, keeper};
@@ -118,8 +142,10 @@ Ending train(Prepared& run, const Options& o, fsdp::Mesh& mesh, StopSignal& stop
 
 Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
   const bool first_rank = mesh.rank() == 0;
-  const std::optional<Resumption> resumed = find_resumption(o, mesh);
   Prepared run;
+  run.parts = parts_of_options(o);
+  dp::agree_on(mesh, run.parts);  // first of all: which collectives follow depends on the options
+  const std::optional<Resumption> resumed = find_resumption(o, mesh);
   prepare(run, o, mesh, resumed);
   if (resumed && settle_course(run.course, *resumed, run.extent, mesh)) {
     if (first_rank) std::cout << "This run is done: " << o.output << " holds its model and its report\n";

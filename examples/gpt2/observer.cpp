@@ -63,11 +63,10 @@ Evaluation Observer::evaluate_now() {
 void Observer::after(int64_t steps_done, std::optional<double> epsilon) {
   const double session = progress_.seconds() - evaluating_;
   const int64_t steps_of_session = steps_done - course_.first;
-  MetricsLine line{.step = steps_done,
-                   .seconds = course_.kept.seconds + session,
-                   .learning_rate = in_.rate.at(std::max<int64_t>(steps_done, 1) - 1)};
+  MetricsLine line{.step = steps_done, .learning_rate = in_.rate.at(std::max<int64_t>(steps_done, 1) - 1)};
   line.epsilon = epsilon;
-  if (tokens_per_text_ && steps_of_session > 0) {
+  if (times_are_public()) line.seconds = course_.kept.seconds + session;
+  if (times_are_public() && tokens_per_text_ && steps_of_session > 0) {
     line.tokens_per_second =
         *tokens_per_text_ * static_cast<double>(options_.expected_batch * steps_of_session) / session;
   }

@@ -43,6 +43,8 @@ class Observer {
   const std::optional<Evaluation>& first() const { return first_; }
   const std::optional<Evaluation>& last() const { return last_; }
   double training_seconds() const { return progress_.seconds() - evaluating_; }
+  // Times and memory may be written where outsiders read them: no step is private, or the user allowed it.
+  bool times_are_public() const { return !in_.plan || options_.allow_nonprivate_metrics; }
 
  private:
   bool evaluates_after(int64_t steps_done) const;

@@ -148,7 +148,7 @@ CLI::Option_group* add_budget(CLI::App& app, Options& o) {
   group->add_option("--public-note", o.public_note,
                     "Public data that the starting weights have seen; goes into the report");
   group->add_flag("--allow-nonprivate-metrics", o.allow_nonprivate_metrics,
-                  "Write losses and batch sizes of the private data: NOT covered by the guarantee");
+                  "Write losses, batch sizes, times and memory of private steps: NOT covered by the guarantee");
   group->add_flag("--non-private", o.non_private, "The same loop without clipping and noise, to compare; no guarantee");
   return group;
 }

@@ -26,9 +26,11 @@ class Spent {
 
 }  // namespace
 
-accountant::LedgerWriter create_ledger(const Options& o, const Inputs& in, Gpt2& model) {
+accountant::LedgerWriter create_ledger(const Options& o, const Inputs& in, Gpt2& model,
+                                       const std::vector<dp::Part>& parts) {
   const fsdp::Mesh& mesh = model.parameters().mesh();
   nlohmann::json header = in.plan->ledger_header(*in.key);
+  header["binding"] = dp::binding_header(parts, *in.key);
   header["facts"] =
       report_facts(o, *in.plan, *in.key, mesh.world_size(), model.parameters().trainable_parameter_count());
   header["facts"]["provenance"]["mesh"] = mesh.shape().text();

@@ -1,8 +1,5 @@
 #include "examples/gpt2/resume.h"
 
-#include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <stdexcept>
@@ -11,41 +8,6 @@
 
 namespace ghostshard::gpt2 {
 namespace {
-
-// May differ in a resumed run: places, pace, progress; and the numbers that the plan itself compares exactly.
-constexpr std::array kFreeToChange = {"config",
-                                      "help",
-                                      "version",
-                                      "output",
-                                      "resume",
-                                      "checkpoint-every",
-                                      "keep-checkpoints",
-                                      "timeout",
-                                      "microbatch",
-                                      "mesh",
-                                      "device",
-                                      "offload-optimizer",
-                                      "memory-budget",
-                                      "explain-plan",
-                                      "activation-checkpointing",
-                                      "eval-every",
-                                      "eval-data",
-                                      "noise-key-file",
-                                      "data",
-                                      "model",
-                                      "model-config",
-                                      "tokenizer",
-                                      "generate",
-                                      "generate-tokens",
-                                      "max-new-tokens",
-                                      "temperature",
-                                      "top-k",
-                                      "steps",
-                                      "epochs",
-                                      "target-epsilon",
-                                      "noise-multiplier",
-                                      "delta",
-                                      "epsilon-limit"};
 
 nlohmann::json read_json(const std::filesystem::path& path) {
   std::ifstream stream(path);
@@ -148,84 +110,6 @@ Resumption find_run(const Options& o) {
   }
   r.outputs_whole = outputs_whole(output, &r.ledger);
   return r;
-}
-
-std::map<std::string, std::string> binding_options(const Options& o) {
-  std::map<std::string, std::string> binding = o.given;
-  for (const char* name : kFreeToChange) binding.erase(name);
-  return binding;
-}
-
-// ---------------------------------------------------------------------------------------------------------------
-// The same run
-
-namespace {
-
-// "1e-3" is 0.001.
-bool same_value(const std::string& a, const std::string& b) {
-  if (a == b) return true;
-  char* end_a = nullptr;
-  char* end_b = nullptr;
-  const double x = std::strtod(a.c_str(), &end_a), y = std::strtod(b.c_str(), &end_b);
-  return !a.empty() && !b.empty() && *end_a == '\0' && *end_b == '\0' && x == y;
-}
-
-}  // namespace
-
-nlohmann::json to_json(const RunFacts& facts) {
-  nlohmann::json json = {
-      {"options", facts.options}, {"model_config", facts.model_config}, {"units", facts.units}, {"steps", facts.steps}};
-  if (!facts.data_tag.empty()) json["data_tag"] = facts.data_tag;
-  return json;
-}
-
-void check_same_run(const nlohmann::json& about, const RunFacts& facts) {
-  const auto differ = [](const std::string& what, const std::string& then, const std::string& now) {
-    throw std::invalid_argument("--resume: " + what + " must be what the run began with (" + then + "), is " + now);
-  };
-  const auto then_options = about.value("options", std::map<std::string, std::string>());
-  std::set<std::string> names;
-  for (const auto& [name, value] : then_options) names.insert(name);
-  for (const auto& [name, value] : facts.options) names.insert(name);
-  for (const std::string& name : names) {
-    const auto value_in = [&](const auto& options) {
-      const auto found = options.find(name);
-      return found == options.end() ? std::string() : found->second;
-    };
-    const std::string then = value_in(then_options), now = value_in(facts.options);
-    if (!same_value(then, now)) differ("--" + name, then.empty() ? "not given" : then, now.empty() ? "not given" : now);
-  }
-  for (const auto& [name, now] : {std::pair{"units", facts.units}, {"steps", facts.steps}}) {
-    if (about.value(name, int64_t{-1}) != now) {
-      differ(std::string("the number of ") + (std::string(name) == "units" ? "texts in --data" : "steps"),
-             about.value(name, nlohmann::json()).dump(), std::to_string(now));
-    }
-  }
-  if (about.value("model_config", nlohmann::json()) != facts.model_config) {
-    throw std::invalid_argument("--resume: the model's config.json must be what the run began with");
-  }
-  const std::string tag = about.value("data_tag", std::string());
-  if (!tag.empty() && !facts.data_tag.empty() && tag != facts.data_tag) {
-    throw std::invalid_argument(
-        "--resume: --data must be the file the run began with: under the same key its noise could be repeated on "
-        "another "
-        "sum (without --noise-key-file the run goes on under a new key)");
-  }
-}
-
-ResumedKey resumed_key(const Options& o, const accountant::LedgerContents& ledger) {
-  if (o.noise_key_file.empty()) return {dp::RunKey::generate(), true};
-  const bool epochs = !ledger.epochs.empty();
-  const nlohmann::json facts = epochs ? ledger.epochs.back().key : ledger.header.value("key", nlohmann::json::object());
-  const std::string id = epochs ? ledger.epochs.back().run_id : ledger.header.value("run_id", std::string());
-  if (!facts.contains("commitment")) return {dp::RunKey::from_file(o.noise_key_file), true};
-  dp::RunKey key = dp::RunKey::from_file(o.noise_key_file, dp::run_id_from_hex(id));
-  if (key.commitment() != facts.at("commitment").get<std::string>()) {
-    throw std::invalid_argument(
-        "--resume: --noise-key-file " + o.noise_key_file +
-        " does not hold the key of this run: give the right one, or none to go on under a new key");
-  }
-  return {std::move(key), false};
 }
 
 // ---------------------------------------------------------------------------------------------------------------

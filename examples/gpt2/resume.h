@@ -41,30 +41,6 @@ struct Resumption {
 // For rank 0. std::invalid_argument naming the fact that is missing, differs or cannot be proven.
 Resumption find_run(const Options& options);
 
-// The options whose values a resumed run must share, by name, as text.
-std::map<std::string, std::string> binding_options(const Options& options);
-
-// A checkpoint's facts about its run, beside weights and step.
-struct RunFacts {
-  std::map<std::string, std::string> options;
-  nlohmann::json model_config;
-  int64_t units = 0;
-  int64_t steps = 0;
-  std::string data_tag;  // empty without a key file
-};
-nlohmann::json to_json(const RunFacts& facts);
-// std::invalid_argument naming the first fact that differs from the checkpoint's.
-void check_same_run(const nlohmann::json& about, const RunFacts& facts);
-
-// The key of the resumed run, for rank 0. With the key file of the run's last epoch: the same key, and the ledger needs
-// no new epoch (new_epoch false). Otherwise a key from the file or from the operating system, with a run id of its own.
-// std::invalid_argument if the file's commitment is not the ledger's.
-struct ResumedKey {
-  dp::RunKey key;
-  bool new_epoch = false;
-};
-ResumedKey resumed_key(const Options& options, const accountant::LedgerContents& ledger);
-
 // Takes lines of lost steps out of metrics.jsonl, which then ends with `step` or earlier, and removes outputs that the
 // resumed run will write anew. Returns the kept lines' figures.
 struct KeptMetrics {

@@ -31,10 +31,12 @@ UnitFacts unit_facts(const std::string& unit) {
 }
 
 json released_outputs(const Options& options) {
-  json released = {"the final model", "the epsilon, rate and time of every step"};
+  json released = {"the final model", "the epsilon and learning rate of every step"};
   if (!options.eval_data.empty()) released.push_back("the loss on texts declared public, during and after training");
   if (options.allow_nonprivate_metrics)
-    released.push_back("losses and batch sizes of the private data (--allow-nonprivate-metrics): NOT covered");
+    released.push_back(
+        "losses and batch sizes of the private data, times and memory of the steps on them "
+        "(--allow-nonprivate-metrics): NOT covered");
   return {{"released", released}, {"nonprivate_metrics", options.allow_nonprivate_metrics}};
 }
 
@@ -48,7 +50,9 @@ json not_covered(const Options& options, const std::string& unit) {
                 options.public_note.empty() ? "public data used before: not stated by the run"
                                             : "public data used before: " + options.public_note,
                 "how the texts were collected, cleaned, truncated and tokenized",
-                "the number of " + unit + "s, treated as public", "running time and memory use as side channels"};
+                "the number of " + unit + "s, treated as public",
+                "running time and memory use: standard error (progress, time left, peak memory) and the times of files "
+                "are the operator's and are not to be shared"};
   for (const json& item : unit_facts(unit).not_covered) facts.push_back(item);
   return facts;
 }
@@ -78,10 +82,11 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, bool append)
 }
 
 void MetricsFile::write(const MetricsLine& line) {
-  nlohmann::ordered_json fields = {{"step", line.step}, {"seconds", line.seconds}};
+  nlohmann::ordered_json fields = {{"step", line.step}};
   const auto put = [&](const char* key, const auto& value) {
     if (value) fields[key] = *value;
   };
+  put("seconds", line.seconds);
   put("tokens_per_second", line.tokens_per_second);
   put("epsilon", line.epsilon);
   fields["learning_rate"] = line.learning_rate;

@@ -13,17 +13,19 @@ namespace ghostshard::gpt2 {
 // A name that does not exist yet, or an empty folder. std::invalid_argument otherwise: a run never overwrites another.
 void check_output_is_new(const std::filesystem::path& output);
 
-// One line of metrics.jsonl. It depends on private data through released gradients alone, but for the last two fields.
+// One line of metrics.jsonl. It depends on private data through released gradients alone, but for the last four fields,
+// which a private run has only with --allow-nonprivate-metrics. Times are among them: a step's duration follows from the
+// texts in its batch, and to know in which steps a text was is to lose the amplification by sampling.
 struct MetricsLine {
   int64_t step = 0;
-  double seconds = 0;                       // since the first step began
-  std::optional<double> tokens_per_second;  // expected, from public constants; the batch's own count is private
   std::optional<double> epsilon;
   double learning_rate = 0;                   // of the step just done; at the start, of the first one
   std::optional<double> eval_loss;            // mean over tokens of the public texts
   std::optional<double> eval_standard_error;  // over texts
-  std::optional<double> private_loss;         // only with --allow-nonprivate-metrics
-  std::optional<int64_t> private_batch;       // likewise
+  std::optional<double> seconds;              // since the first step began
+  std::optional<double> tokens_per_second;    // expected, from public constants
+  std::optional<double> private_loss;
+  std::optional<int64_t> private_batch;
 };
 
 // Appends whole lines. std::runtime_error naming the file if it cannot.

@@ -28,14 +28,12 @@ struct Inputs {
   fsdp::LearningRateSchedule rate;
   std::optional<dp::DpPlan> plan;  // none: without privacy
   std::optional<dp::RunKey> key;   // rank 0's counts, the others' are placeholders until it is shared
-  bool new_epoch = false;          // a resumed run goes on under another key than before
 };
 
 // Finds every mistake that a user can make. Writes nothing and does not communicate. std::invalid_argument with one
 // sentence.
 Inputs read_inputs(const Options& options, int64_t rank, const std::optional<Resumption>& resumed);
 
-RunFacts run_facts(const Options& options, const Inputs& in);
 ModelOptions model_options(const Options& options);
 std::optional<double> budget_bytes(const Options& options);
 

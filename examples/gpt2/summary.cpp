@@ -27,8 +27,8 @@ void announce_budget(const Options& o, const Inputs& in) {
               << number_text("%g", delta) << " publishing one text whole would be allowed\n";
   }
   if (o.allow_nonprivate_metrics) {
-    std::cerr << "warning: losses and batch sizes of the private data will be written; they are not covered by the "
-                 "guarantee\n";
+    std::cerr << "warning: losses and batch sizes of the private data, times and memory of the steps will be written; "
+                 "they are not covered by the guarantee\n";
   }
 }
 
@@ -100,11 +100,11 @@ void announce_resumption(const Inputs& in, const Resumption& resumed, int64_t la
     std::cerr << "Resuming after step " << resumed.step << " from " << resumed.checkpoint << '\n';
   }
   if (!in.plan) return;
-  if (in.new_epoch) {
-    std::cerr << "From here on sampling and noise follow from a new key (epoch " << resumed.ledger.epochs.size() + 1
-              << " in the ledger)\n";
+  if (resumed.step < last) {
+    std::cerr << "From here on sampling and noise follow from a new " << (in.key->comes_again() ? "run id" : "key")
+              << " (epoch " << resumed.ledger.epochs.size() + 1 << " in the ledger)\n";
   }
-  if (in.key->origin() != "key file") {
+  if (!in.key->comes_again()) {
     std::cerr << "Only the number of texts in --data was checked against the original run, not their content\n";
   }
   announce_repeated_steps(in, resumed, last);
@@ -113,7 +113,7 @@ void announce_resumption(const Inputs& in, const Resumption& resumed, int64_t la
 void summarize_stop(const Inputs& in, const Checkpointing& checkpoints) {
   std::cout << "Stopped after step " << *checkpoints.newest() << " of " << in.steps << ", checkpoint in "
             << checkpoints.folder().string() << ". The same command with --resume goes on"
-            << (in.plan && in.key->origin() != "key file" ? " under a new noise key" : "") << ".\n";
+            << (in.plan && !in.key->comes_again() ? " under a new noise key" : "") << ".\n";
 }
 
 void summarize(const Options& o, const Inputs& in, const Course& course, const Observer& observer,
@@ -121,7 +121,8 @@ void summarize(const Options& o, const Inputs& in, const Course& course, const O
   summarize_loss(observer);
   const double seconds = observer.training_seconds();
   const int64_t steps = course.last - course.first;
-  std::cout << "Time: " << clock_text(seconds) << " for " << steps << " steps ("
+  (observer.times_are_public() ? std::cout : std::cerr)
+      << "Time: " << clock_text(seconds) << " for " << steps << " steps ("
             << number_text("%.2f", static_cast<double>(o.expected_batch * steps) / seconds)
             << " texts/s expected), peak memory " << number_text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
   if (course.last < in.steps) summarize_early_end(in, course, *ledger);

@@ -7,6 +7,7 @@
 
 #include "accountant/ledger.h"
 #include "dp/mechanism/optimizer.h"
+#include "dp/run/agreement.h"
 #include "examples/gpt2/course.h"
 #include "examples/gpt2/keeper.h"
 #include "examples/gpt2/observer.h"
@@ -16,7 +17,8 @@ namespace ghostshard::gpt2 {
 
 // The ledger of a new run, its header written: the plan, the key's public facts and the report's. For rank 0, before
 // the first step. std::runtime_error if it cannot be written.
-accountant::LedgerWriter create_ledger(const Options& options, const Inputs& in, Gpt2& model);
+accountant::LedgerWriter create_ledger(const Options& options, const Inputs& in, Gpt2& model,
+                                       const std::vector<dp::Part>& parts);
 // The ledger of a resumed run, to be continued. For rank 0. std::runtime_error if it is no longer as it was read.
 accountant::LedgerWriter reopen_ledger(const Options& options, const Resumption& resumed);
 
