@@ -8,8 +8,9 @@
 namespace ghostshard::dp {
 
 std::string build_id() {
-  return std::string("ghostshard ") + accountant::kLibraryVersion + ", sources sha256:" + kSourceDigest +
-         ", LibTorch " + TORCH_VERSION;
+  std::string id = accountant::kLibraryVersion;
+  id.append(", sources sha256:").append(kSourceDigest).append(", LibTorch ").append(TORCH_VERSION);
+  return id;
 }
 
 }  // namespace ghostshard::dp

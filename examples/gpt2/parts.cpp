@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdlib>
 
-#include "dp/run/build_id.h"
 #include "dp/run/digest.h"
 
 namespace ghostshard::gpt2 {
@@ -14,7 +13,7 @@ using Binds = dp::Part::Binds;
 
 // Each rank's own: its place in the file system and its device. (The key file is read by rank 0 alone.)
 constexpr std::array kOfEachRank = {"config",         "help",  "version",      "output",       "data",   "eval-data",
-                                    "noise-key-file", "model", "model-config", "device", "tokenizer"};
+                                    "noise-key-file", "model", "model-config", "device"};
 
 // May change when a run is resumed: places, pace, progress, and the numbers that the plan itself compares exactly.
 constexpr std::array kFreeToChange = {"resume",
@@ -28,7 +27,6 @@ constexpr std::array kFreeToChange = {"resume",
                                       "explain-plan",
                                       "activation-checkpointing",
                                       "eval-every",
-                                      "generate",
                                       "generate-tokens",
                                       "max-new-tokens",
                                       "temperature",
@@ -69,7 +67,7 @@ std::string digest_of_folder(const std::filesystem::path& folder) {
 }  // namespace
 
 std::vector<dp::Part> parts_of_options(const Options& o) {
-  std::vector<dp::Part> parts = {{"the build of this program", dp::build_id()}};
+  std::vector<dp::Part> parts;
   for (const auto& [name, value] : o.given) {
     if (is_among(kOfEachRank, name)) continue;
     parts.push_back({"--" + name, one_spelling(value), is_among(kFreeToChange, name) ? Binds::kRanks : Binds::kRun});
@@ -86,14 +84,6 @@ std::vector<dp::Part> parts_of_inputs(const Options& o, const Inputs& in) {
   };
   if (in.folder) parts.push_back({"the weights in --model", digest_of_folder(o.model), Binds::kRun});
   if (in.eval) parts.push_back({"the texts in --eval-data", dp::digest_of_file(o.eval_data)});
-  if (in.plan) {
-    for (const auto& constant : in.plan->public_constants().items()) {
-      parts.push_back({"the plan's " + constant.key(), constant.value().dump()});
-    }
-  } else {
-    parts.push_back({"the number of texts in --data", std::to_string(in.data->units()), Binds::kRun});
-    parts.push_back({"the number of steps", std::to_string(in.steps), Binds::kRun});
-  }
   return parts;
 }
 

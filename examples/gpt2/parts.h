@@ -13,7 +13,7 @@ namespace ghostshard::gpt2 {
 // The paths of files may differ from rank to rank; their content is compared.
 std::vector<dp::Part> parts_of_options(const Options& options);
 
-// The plan's constants and the files as this rank has read them. std::runtime_error if one cannot be read again.
+// The files that this rank has read. std::runtime_error if one cannot be read again.
 std::vector<dp::Part> parts_of_inputs(const Options& options, const Inputs& in);
 
 }  // namespace ghostshard::gpt2

@@ -93,26 +93,33 @@ dp::DpConfig plan_config(const Inputs& in, const Options& o) {
   return config;
 }
 
-dp::RunKey noise_key(const Options& o) {
-  if (!o.noise_key_file.empty()) return dp::RunKey::from_file(o.noise_key_file);
-  return dp::RunKey::generate();
+void check_folder(const Options& o) {
+  if (!o.resume) return check_output_is_new(o.output);
+  if (o.non_private && std::filesystem::exists(std::filesystem::path(o.output) / "ledger.jsonl")) {
+    throw std::invalid_argument("--resume: " + o.output +
+                                ": it holds a run with privacy, which cannot go on with --non-private");
+  }
 }
 
 }  // namespace
 
-Inputs read_inputs(const Options& o, int64_t rank, const std::optional<Resumption>& resumed) {
+Inputs read_inputs(const Options& o) {
   Inputs in;
   read_model(in, o);
   read_data(in, o);
   set_schedule(in, o);
-  if (!o.non_private) {
-    const dp::DpConfig config = plan_config(in, o);
-    in.plan = resumed ? dp::DpPlan::resume(config, resumed->ledger) : dp::DpPlan::make(config);
-    // Each session draws a run id of its own. (The other ranks' keys are placeholders until rank 0 shares its own.)
-    in.key.emplace(rank == 0 ? noise_key(o) : dp::RunKey::generate());
-  }
-  if (!resumed) check_output_is_new(o.output);
+  if (!o.non_private) in.budget = plan_config(in, o);
+  check_folder(o);
   return in;
+}
+
+int64_t checkpoint_every(const Options& o) {
+  constexpr int64_t kPrivateDefault = 100;
+  return o.checkpoint_every.value_or(o.non_private ? 0 : kPrivateDefault);
+}
+
+std::filesystem::path model_file(const Options& o) {
+  return std::filesystem::path(o.output) / "model" / "model.safetensors";
 }
 
 ModelOptions model_options(const Options& o) {

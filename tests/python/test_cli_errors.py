@@ -241,7 +241,7 @@ FLAGS = {
     "config_with_wrong_value": (
         lambda work: (work / "c.toml").write_text("microbatch = \"many\"\n"), {"config": "c.toml"}, "--microbatch",
     ),
-    "generate_and_no_model": (nothing, {"model": None, "generate_tokens": "1"}, "--generate needs --model DIR"),
+    "generate_and_no_model": (nothing, {"model": None, "generate_tokens": "1"}, "--generate-tokens needs --model DIR"),
     "generate_unknown_token": (nothing, {"generate_tokens": "1,32"}, "token ids must lie in [0, 32), got 32"),
     "generate_no_numbers": (nothing, {"generate_tokens": "1,a"}, "whole numbers separated by commas, got '1,a'"),
     "generate_cold": (nothing, {"generate_tokens": "1", "temperature": "-1"}, "--temperature must be finite and >= 0, got -1"),

@@ -168,7 +168,7 @@ def _launcher(ranks: int) -> list[str]:
 
 
 def _train(ranks: int, binary: Path, values: dict) -> int:
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "GHOSTSHARD_PYTHON": sys.executable}
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
     command = [*_launcher(ranks), str(binary), *flags(values)]
     return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL).returncode
 
