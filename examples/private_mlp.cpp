@@ -4,8 +4,8 @@
 //   torchrun --nproc-per-node 2 --no-python private_mlp run1              two, which share the model
 //   private_mlp run1 resume                                               goes on with a run that was stopped
 //
-// One point is one privacy unit. Everything else that a private run needs (sampling, clipping, noise, accounting, ledger,
-// checkpoints, report) is dp/run/private_run.h's.
+// One point is one privacy unit. Everything else that a private run needs (sampling, clipping, noise, accounting,
+// ledger, checkpoints, report) is dp/run/private_run.h's.
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <iostream>
@@ -68,7 +68,8 @@ void train(fsdp::Mesh& mesh, const std::string& folder, bool resume) {
   plan.unit_of_privacy = "point";
 
   dp::RunOptions options{{.folder = folder, .resume = resume}};
-  options.parts = {{"the points", dp::digest_of({static_cast<const char*>(data.points.const_data_ptr()), data.points.nbytes()}),
+  options.parts = {{"the points",
+                    dp::digest_of({static_cast<const char*>(data.points.const_data_ptr()), data.points.nbytes()}),
                     dp::Part::Binds::kRunInSecret}};
   auto run = dp::PrivateRun::begin(model.weights, fsdp::make_adamw(model.weights, {}), plan, options);
   while (auto step = run.next()) {

@@ -162,9 +162,9 @@ std::string RunKey::tag_of(const std::string& text) const {
   kernels::ChaChaKey subkey = derive(Purpose::kTag, {});
   std::array<uint8_t, 32> tag{};
   unsigned int length = 0;
-  const bool fine = HMAC(EVP_sha256(), subkey.data(), static_cast<int>(subkey.size()),
-                         reinterpret_cast<const unsigned char*>(text.data()), text.size(), tag.data(),
-                         &length) != nullptr;
+  const bool fine =
+      HMAC(EVP_sha256(), subkey.data(), static_cast<int>(subkey.size()),
+           reinterpret_cast<const unsigned char*>(text.data()), text.size(), tag.data(), &length) != nullptr;
   OPENSSL_cleanse(subkey.data(), subkey.size());
   if (!fine || length != tag.size()) throw std::runtime_error("HMAC-SHA256 failed");
   return hex(tag.data(), tag.size());

@@ -36,8 +36,8 @@ class RunKey {
  public:
   // From the operating system's generator; std::runtime_error if it fails.
   static RunKey generate();
-  // A file of exactly 32 bytes that nobody but its owner may read (mode 0600 or 0400), under a run id that is drawn now:
-  // std::invalid_argument naming path, rule and value otherwise.
+  // A file of exactly 32 bytes that nobody but its owner may read (mode 0600 or 0400), under a run id that is drawn
+  // now: std::invalid_argument naming path, rule and value otherwise.
   static RunKey from_file(const std::filesystem::path& path);
   // The same file under an earlier run id, to recognise that run's commitment and tags. It serves no mechanism, so that
   // nothing is released twice under one run id.

@@ -27,9 +27,7 @@ Digest::Digest() : state_(std::make_unique<State>()) {
 
 Digest::~Digest() = default;
 
-void Digest::add(const void* bytes, size_t count) {
-  check(EVP_DigestUpdate(state_->context.get(), bytes, count) == 1);
-}
+void Digest::add(const void* bytes, size_t count) { check(EVP_DigestUpdate(state_->context.get(), bytes, count) == 1); }
 
 void Digest::add(std::string_view text) {
   const std::string length = std::to_string(text.size()) + ':';

@@ -35,9 +35,9 @@ bool is_reported(const std::filesystem::path& folder, const accountant::LedgerCo
 }  // namespace
 
 nlohmann::json FoundRun::to_json() const {
-  return {{"checkpoint", checkpoint},           {"step", step},
-          {"releases", releases},               {"attempts", attempts.to_json()},
-          {"header", ledger.header},            {"reported", reported},
+  return {{"checkpoint", checkpoint},      {"step", step},
+          {"releases", releases},          {"attempts", attempts.to_json()},
+          {"header", ledger.header},       {"reported", reported},
           {"steps_charged", steps_charged}};
 }
 

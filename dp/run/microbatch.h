@@ -12,8 +12,8 @@ namespace ghostshard::dp {
 // recorder, and must then compute the same again.
 using LossOfMicrobatch = std::function<at::Tensor(const RecorderPtr& recorder)>;
 
-// Adds the clipped gradients of `units` units to the sum and returns the loss, detached. c10::ValueError unless the loss
-// is one number. If anything throws, the sum may hold the microbatch in part and can then never be released
+// Adds the clipped gradients of `units` units to the sum and returns the loss, detached. c10::ValueError unless the
+// loss is one number. If anything throws, the sum may hold the microbatch in part and can then never be released
 // (dp/mechanism/clipper.h). A collective if groups are streamed.
 at::Tensor add_microbatch(Clipper& clipper, ClippedSum& sum, int64_t units, const LossOfMicrobatch& loss);
 

@@ -66,7 +66,7 @@ void PlainRun::write_metrics(const nlohmann::ordered_json& fields) {
 }
 
 std::optional<PlainRun::Step> PlainRun::next() {
-  if (course_->needs_metrics()) write_metrics({});
+  if (course_->needs_metrics()) write_metrics(nlohmann::ordered_json::object());
   if (!course_->go_on()) return std::nullopt;
   accumulator_.begin();
   loss_and_units_.zero_();

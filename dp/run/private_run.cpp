@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "accountant/report.h"
+#include "dp/run/digest.h"
 #include "dp/run/microbatch.h"
 #include "dp/run/private_run_state.h"
 #include "dp/run/report_facts.h"
@@ -43,6 +44,21 @@ PrivateRun::State::State(fsdp::ShardedModel& on, std::unique_ptr<fsdp::Optimizer
   epsilon = accountant->epsilon(beginning.plan->delta()).upper;
 }
 
+// This rank's share of the step's draw. Each rank deals it out by itself: with other lengths or another microbatch a
+// unit would be on two ranks, or on none. A collective.
+Microbatches PrivateRun::Step::dealt_batch(std::span<const int64_t> lengths, int64_t microbatch) const {
+  const State& run = *run_;
+  Microbatches batch = run.sampler.draw_local(run.id, microbatch, lengths);
+  fsdp::Mesh& mesh = run.model.mesh();
+  if (mesh.world_size() == 1) return batch;
+  Digest digest;
+  for (const int64_t unit : lengths.empty() ? std::vector<int64_t>() : run.sampler.draw(run.id)) {
+    digest.add(std::to_string(lengths[static_cast<size_t>(unit)]));
+  }
+  agree_on(mesh, {{"the units at a time", std::to_string(microbatch)}, {"the units' lengths", digest.text()}});
+  return batch;
+}
+
 PrivateRun::PrivateRun(std::unique_ptr<State> state) : state_(std::move(state)) {}
 PrivateRun::PrivateRun(PrivateRun&& other) noexcept = default;
 PrivateRun::~PrivateRun() = default;
@@ -68,7 +84,7 @@ std::optional<PrivateRun::Step> PrivateRun::next() {
   State& run = *state_;
   require(run.phase == State::Phase::kBetweenSteps, "a step ends with update() before the next one begins");
   if (run.beginning.finished) return std::nullopt;
-  if (run.course.needs_metrics()) write_metrics({});
+  if (run.course.needs_metrics()) write_metrics(nlohmann::ordered_json::object());
   if (!run.course.go_on()) return std::nullopt;
   const int64_t step = run.course.done();
   run.id = run.beginning.resumed ? run.beginning.resumed->attempts.of(step) : StepId{.step = step};
@@ -81,14 +97,13 @@ int64_t PrivateRun::Step::number() const { return run_->id.step; }
 void PrivateRun::Step::add(std::span<const int64_t> lengths, int64_t microbatch, const LossOfUnits& loss) {
   State& run = *run_;
   require(run.phase == State::Phase::kDrawn, "a step's batch is added once");
-  const Microbatches batch = run.sampler.draw_local(run.id, microbatch, lengths);
+  const Microbatches batch = dealt_batch(lengths, microbatch);
   run.phase = State::Phase::kAdding;
   run.sum.emplace(run.clipper.begin(run.mechanism, run.id));
   run.loss_and_units.zero_();
   for (const auto& units : batch) {
-    const at::Tensor sum =
-        add_microbatch(run.clipper, *run.sum, static_cast<int64_t>(units.size()),
-                       [&](const RecorderPtr& recorder) { return loss(units, recorder); });
+    const at::Tensor sum = add_microbatch(run.clipper, *run.sum, static_cast<int64_t>(units.size()),
+                                          [&](const RecorderPtr& recorder) { return loss(units, recorder); });
     if (!run.options.nonprivate_metrics) continue;
     run.loss_and_units[0] += sum.item<double>();
     run.loss_and_units[1] += static_cast<double>(units.size());

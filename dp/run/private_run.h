@@ -10,10 +10,10 @@
 //   run.finish();
 //
 // The caller computes losses; everything that the guarantee rests on happens here, in this order, step by step: the
-// draw of this step and attempt; each microbatch's clipped gradients into one sum (backward runs here, twice if the plan
-// of recording wants it); release (ledger line, noise, reduction); the optimizer, on the private gradient and nothing
-// else; the release's price. Before the first step all ranks agree on library, plan, options, model and whatever parts
-// the caller names; what binds the run stands in the ledger's header. The folder then holds
+// draw of this step and attempt; each microbatch's clipped gradients into one sum (backward runs here, twice if the
+// plan of recording wants it); release (ledger line, noise, reduction); the optimizer, on the private gradient and
+// nothing else; the release's price. Before the first step all ranks agree on library, plan, options, model and
+// whatever parts the caller names; what binds the run stands in the ledger's header. The folder then holds
 //
 //   ledger.jsonl            what was spent (accountant/ledger.h); written ahead
 //   metrics.jsonl           a line for each step
@@ -74,8 +74,8 @@ class PrivateRun {
 
   // Begins a run or, with options.resume, goes on with one, from its newest checkpoint. Reads and checks everything
   // first: AgreedFailure on every rank, and nothing is written, if the caller made a mistake, the ranks differ, the run
-  // to resume is another one or what it spent cannot be proven. The model holds the weights to start from. A collective.
-  // model must outlive the run, and nobody else may change its weights.
+  // to resume is another one or what it spent cannot be proven. The model holds the weights to start from. A
+  // collective. model must outlive the run, and nobody else may change its weights.
   static PrivateRun begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Optimizer> optimizer, const DpConfig& config,
                           RunOptions options);
   ~PrivateRun();
@@ -118,9 +118,10 @@ class PrivateRun::Step {
  public:
   int64_t number() const;  // from 0
 
-  // Draws the batch, deals it to the ranks and adds every unit's clipped gradient, at most `microbatch` units at a time.
-  // lengths: empty, or for each unit the rows that it takes, so that ranks have equal work. A collective. Once
-  // (std::logic_error). If a loss throws, the run cannot go on.
+  // Draws the batch, deals it to the ranks and adds every unit's clipped gradient, at most `microbatch` units at a
+  // time. lengths: empty, or for each unit the rows that it takes, so that ranks have equal work; the same on every
+  // rank (AgreedFailure otherwise, before anything is charged). A collective. Once (std::logic_error). If a loss
+  // throws, the run cannot go on.
   void add(std::span<const int64_t> lengths, int64_t microbatch, const LossOfUnits& loss);
   // Releases the sum and updates the weights. A collective. Once, after add() (std::logic_error).
   void update(double learning_rate);
@@ -128,6 +129,7 @@ class PrivateRun::Step {
  private:
   friend class PrivateRun;
   explicit Step(State& run) : run_(&run) {}
+  Microbatches dealt_batch(std::span<const int64_t> lengths, int64_t microbatch) const;
   State* run_;
 };
 

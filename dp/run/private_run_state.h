@@ -42,7 +42,7 @@ struct PrivateRun::State {
   Phase phase = Phase::kBetweenSteps;
   StepId id;
   std::optional<ClippedSum> sum;
-  std::optional<double> learning_rate;                // of the step done last
+  std::optional<double> learning_rate;                      // of the step done last
   at::Tensor loss_and_units = at::zeros({2}, at::kDouble);  // of this rank's batch
   std::optional<BatchFacts> batch_facts;
 };

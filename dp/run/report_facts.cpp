@@ -25,8 +25,8 @@ nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::Shar
         {"trainable_parameters", model.trainable_parameter_count()}}},
       {"noise_source",
        {{"generator", "ChaCha20 (RFC 8439) keyed per step by HMAC-SHA256; Box-Muller with 64-bit radius, float32"},
-        {"key_custody", key.comes_again() ? "a file of the operator"
-                                          : "drawn by the operating system, in memory only, never stored"},
+        {"key_custody",
+         key.comes_again() ? "a file of the operator" : "drawn by the operating system, in memory only, never stored"},
         {"dtype", "float32"},
         {"floating_point_caveat",
          "noise and sums are float32 numbers, not reals; for " + std::to_string(batch) +

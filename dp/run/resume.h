@@ -60,8 +60,8 @@ class Attempts {
 Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::optional<LedgerMark>& mark, int64_t step);
 
 // The key of the run's first epoch, if the file holds it: it recognises the run's secret parts (dp/run/agreement.h).
-// Nothing if the run began under another key. std::invalid_argument if the file is not the one that the run's last epoch
-// used.
+// Nothing if the run began under another key. std::invalid_argument if the file is not the one that the run's last
+// epoch used.
 std::optional<RunKey> recall_key(const std::filesystem::path& key_file, const accountant::LedgerContents& ledger);
 
 }  // namespace ghostshard::dp

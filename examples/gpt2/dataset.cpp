@@ -74,10 +74,13 @@ Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t 
   metadata_ = file.metadata();
   if (offsets_.size() < 2) throw std::invalid_argument(name + ": there must be at least one text, found none");
   if (loss_mask_.size() != tokens_.size()) {
-    throw std::invalid_argument(name + ": loss_mask must have one value per token, has fewer or more");
+    throw std::invalid_argument(name + ": loss_mask must have one value per token (" + std::to_string(tokens_.size()) +
+                                "), has " + std::to_string(loss_mask_.size()));
   }
   if (offsets_.front() != 0 || offsets_.back() != tokens()) {
-    throw std::invalid_argument(name + ": offsets must run from 0 to the number of tokens, do not");
+    throw std::invalid_argument(name + ": offsets must run from 0 to the number of tokens (" +
+                                std::to_string(tokens_.size()) + "), run from " + std::to_string(offsets_.front()) +
+                                " to " + std::to_string(offsets_.back()));
   }
   grouped_ = file.contains("unit_offsets");
   if (grouped_) {

@@ -156,8 +156,8 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, dp::StopSignal& stop) {
     if (has_model && run.course().done() == prepared.in->steps) return say_done(o, mesh);
     return train_and_save(run, nullptr, prepared, o, stop);
   }
-  auto run = dp::PrivateRun::begin(parameters, std::move(optimizer), *prepared.in->budget,
-                                   run_options(prepared, o, stop));
+  auto run =
+      dp::PrivateRun::begin(parameters, std::move(optimizer), *prepared.in->budget, run_options(prepared, o, stop));
   if (has_model && run.was_finished()) return say_done(o, mesh);
   return train_and_save(run, &run, prepared, o, stop);
 }

@@ -12,8 +12,8 @@ namespace {
 using Binds = dp::Part::Binds;
 
 // Each rank's own: its place in the file system and its device. (The key file is read by rank 0 alone.)
-constexpr std::array kOfEachRank = {"config",         "help",  "version",      "output",       "data",   "eval-data",
-                                    "noise-key-file", "model", "model-config", "device"};
+constexpr std::array kOfEachRank = {"config",    "help",           "version", "output",       "data",
+                                    "eval-data", "noise-key-file", "model",   "model-config", "device"};
 
 // May change when a run is resumed: places, pace, progress, and the numbers that the plan itself compares exactly.
 constexpr std::array kFreeToChange = {"resume",

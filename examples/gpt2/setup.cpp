@@ -21,8 +21,7 @@ void check_public(const Inputs& in, const Options& o) {
                                 ": --eval-data must be public, the file was declared private when it was prepared");
   }
   if (!o.non_private && declared != "public") {
-    throw std::invalid_argument(path +
-                                ": --eval-data must be declared public: prepare the file with --declare public");
+    throw std::invalid_argument(path + ": --eval-data must be declared public: prepare the file with --declare public");
   }
   if (!o.non_private) {
     if (const auto common = texts.text_in_common(*in.data)) {

@@ -34,7 +34,8 @@ Inputs read_inputs(const Options& options);
 
 ModelOptions model_options(const Options& options);
 std::optional<double> budget_bytes(const Options& options);
-// 0: only if stopped. Without privacy a run that dies has only lost time; a private one has spent its budget for nothing.
+// 0: only if stopped. Without privacy a run that dies has only lost time; a private one has spent its budget for
+// nothing.
 int64_t checkpoint_every(const Options& options);
 std::filesystem::path model_file(const Options& options);  // the last file that a run writes
 

@@ -20,8 +20,8 @@ void announce_budget(const Options& o, const dp::DpPlan& plan) {
   const double delta = plan.delta().value(), inverse_n = 1.0 / static_cast<double>(plan.config().units);
   std::cerr << "Budget: noise multiplier " << number_text("%.4f", plan.noise_multiplier().value()) << ", clip norm "
             << number_text("%g", o.clip_norm) << ", epsilon "
-            << number_text("%.4f", plan.epsilon_after(plan.config().steps).upper) << " at delta " << number_text("%g", delta)
-            << " after all steps\n";
+            << number_text("%.4f", plan.epsilon_after(plan.config().steps).upper) << " at delta "
+            << number_text("%g", delta) << " after all steps\n";
   if (delta >= inverse_n) {
     std::cerr << "warning: delta should be well below 1/n = " << number_text("%g", inverse_n) << "; at "
               << number_text("%g", delta) << " publishing one text whole would be allowed\n";

@@ -150,7 +150,7 @@ DATA = {
     "offsets_int32": (data_file(offsets=numpy.arange(0, 13, 3, dtype=numpy.int32)), {}, "tensor 'offsets' must be Long"),
     "mask_bool": (data_file(loss_mask=numpy.ones(12, bool)), {}, "tensor 'loss_mask' must be Byte"),
     "tokens_in_rows": (data_file(tokens=numpy.ones((4, 3), numpy.int32)), {}, "with one extent, is Int with 2"),
-    "mask_shorter": (data_file(loss_mask=numpy.ones(11, numpy.uint8)), {}, "one value per token"),
+    "mask_shorter": (data_file(loss_mask=numpy.ones(11, numpy.uint8)), {}, "one value per token (12), has 11"),
     "offsets_begin_late": (offsets(1, 3, 6, 9, 12), {}, "must run from 0 to the number of tokens (12), run from 1 to 12"),
     "offsets_end_early": (offsets(0, 3, 6, 9), {}, "run from 0 to 9"),
     "offsets_go_back": (offsets(0, 6, 3, 9, 12), {}, "offsets must never decrease, do so at text 1"),

@@ -56,7 +56,9 @@ std::vector<std::string> said_on_ranks(const std::function<std::vector<Part>(int
   return said;
 }
 
-TEST(Agreement, OfEqualRanksSaysNothing) { EXPECT_THAT(said_on_ranks([](int64_t) { return parts(); }), Each(IsEmpty())); }
+TEST(Agreement, OfEqualRanksSaysNothing) {
+  EXPECT_THAT(said_on_ranks([](int64_t) { return parts(); }), Each(IsEmpty()));
+}
 
 TEST(Agreement, NamesThePartAndTheRankInOneSentenceForAll) {
   const auto said = said_on_ranks([](int64_t rank) { return rank == 1 ? changed("--clip-norm", "100") : parts(); });
@@ -151,8 +153,11 @@ TEST_F(Binding, RefusesEveryChangeByName) {
 }
 
 TEST_F(Binding, OfAnOlderHeaderProvesNothing) {
-  EXPECT_THAT([&] { check_binding({{"run_id", "0"}}, parts(), &*key_); },
-              ThrowsMessage<std::invalid_argument>(HasSubstr("older version")));
+  EXPECT_THAT(
+      [&] {
+        check_binding({{"run_id", "0"}}, parts(), &*key_);
+      },
+      ThrowsMessage<std::invalid_argument>(HasSubstr("older version")));
 }
 
 }  // namespace

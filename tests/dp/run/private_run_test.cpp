@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <fstream>
 #include <mutex>
 
@@ -100,7 +101,8 @@ TEST_F(PrivateRunTest, ReleasesTheClippedMeanOfTheBatch) {
   quiet.noise_multiplier = accountant::NoiseMultiplier(1e-9);
   auto run = begin(layer, options(), quiet);
   take(run, layer);
-  // Each unit's gradient is all ones, of norm sqrt(12), clipped to 0.5: their mean moves each weight by -0.1·0.5/sqrt(12).
+  // Each unit's gradient is all ones, of norm sqrt(12), clipped to 0.5: their mean moves each weight by
+  // -0.1·0.5/sqrt(12).
   const double moved = -0.1 * 0.5 / std::sqrt(12.0);
   const at::Tensor weight = layer.model.whole_parameter(layer.model.parameter("weight"));
   EXPECT_LT((weight - moved).abs().max().item<double>(), 1e-6 * std::abs(moved) * 10);
@@ -184,10 +186,16 @@ struct Change {
 };
 void PrintTo(const Change& c, std::ostream* out) { *out << c.name; }
 const Change kChanges[] = {
-    {"another_clip_norm", [](RunOptions&, DpConfig& c) { c.clip_norm = accountant::ClipNorm(1); }, 0, "clip_norm is 0.5"},
+    {"another_clip_norm", [](RunOptions&, DpConfig& c) { c.clip_norm = accountant::ClipNorm(1); }, 0,
+     "clip_norm is 0.5"},
     {"more_units", [](RunOptions&, DpConfig& c) { c.units = 13; }, 0, "units is 12"},
-    {"metrics_without_noise", [](RunOptions& o, DpConfig&) { o.nonprivate_metrics = true; }, 0, "without noise are shown"},
-    {"a_part_of_the_callers", [](RunOptions& o, DpConfig&) { o.parts = {{"--lr", "2", Part::Binds::kRun}}; }, 0, "--lr must"},
+    {"metrics_without_noise", [](RunOptions& o, DpConfig&) { o.nonprivate_metrics = true; }, 0,
+     "without noise are shown"},
+    {"a_part_of_the_callers",
+     [](RunOptions& o, DpConfig&) {
+       o.parts = {{"--lr", "2", Part::Binds::kRun}};
+     },
+     0, "--lr must"},
     {"other_weights", [](RunOptions&, DpConfig&) {}, 1, "the weights to start from must"},
 };
 class ResumedRun : public PrivateRunTest, public testing::WithParamInterface<Change> {};
@@ -203,8 +211,7 @@ TEST_P(ResumedRun, IsRefusedBeforeItsFirstCheckpointAndLeftAsItIs) {
   auto plan = config();
   GetParam().change(changed, plan);
   Layer layer(*mesh, GetParam().first_weight);
-  EXPECT_THAT([&] { begin(layer, changed, plan); },
-              ThrowsMessage<fsdp::AgreedFailure>(HasSubstr(GetParam().message)));
+  EXPECT_THAT([&] { begin(layer, changed, plan); }, ThrowsMessage<fsdp::AgreedFailure>(HasSubstr(GetParam().message)));
   EXPECT_EQ(ledger().head, head);
 }
 INSTANTIATE_TEST_SUITE_P(Changes, ResumedRun, testing::ValuesIn(kChanges),
@@ -213,7 +220,8 @@ INSTANTIATE_TEST_SUITE_P(Changes, ResumedRun, testing::ValuesIn(kChanges),
 TEST_F(PrivateRunTest, RanksThatDifferAreRefusedAndNothingIsWritten) {
   std::mutex mutex;
   std::vector<std::string> said;
-  const auto expect_refusal = [&](const char* message, const std::function<void(RunOptions&, DpConfig&, float&)>& change) {
+  const auto expect_refusal = [&](const char* message,
+                                  const std::function<void(RunOptions&, DpConfig&, float&)>& change) {
     said.clear();
     tests::run_ranks(2, [&](fsdp::Mesh& mesh) {
       auto own = options();
@@ -232,12 +240,35 @@ TEST_F(PrivateRunTest, RanksThatDifferAreRefusedAndNothingIsWritten) {
     EXPECT_THAT(said, testing::Each(HasSubstr(message)));
     EXPECT_FALSE(std::filesystem::exists(folder()));
   };
-  expect_refusal("noise_multiplier on rank 1", [](RunOptions&, DpConfig& c, float&) {
-    c.noise_multiplier = accountant::NoiseMultiplier(0.001);
-  });
-  expect_refusal("clip_norm on rank 1", [](RunOptions&, DpConfig& c, float&) { c.clip_norm = accountant::ClipNorm(9); });
+  expect_refusal("noise_multiplier on rank 1",
+                 [](RunOptions&, DpConfig& c, float&) { c.noise_multiplier = accountant::NoiseMultiplier(0.001); });
+  expect_refusal("clip_norm on rank 1",
+                 [](RunOptions&, DpConfig& c, float&) { c.clip_norm = accountant::ClipNorm(9); });
   expect_refusal("whether the run is resumed on rank 1", [](RunOptions& o, DpConfig&, float&) { o.resume = true; });
   expect_refusal("the texts on rank 1", [](RunOptions& o, DpConfig&, float&) { o.parts = {{"the texts", "other"}}; });
+}
+
+TEST_F(PrivateRunTest, RanksThatWouldDealTheBatchOutOtherwiseEndBeforeItIsCharged) {
+  for (const bool lengths_differ : {true, false}) {
+    std::filesystem::remove_all(folder());
+    std::atomic<int> refused{0};
+    tests::run_ranks(2, [&](fsdp::Mesh& mesh) {
+      Layer layer(mesh);
+      auto run = begin(layer, options());
+      std::vector<int64_t> lengths(kUnits, 3);
+      if (lengths_differ && mesh.rank() == 1) lengths[7] = 4;
+      auto step = run.next();
+      try {
+        step->add(lengths, !lengths_differ && mesh.rank() == 1 ? 1 : 5,
+                  [&](std::span<const int64_t> units, const RecorderPtr& r) { return layer.loss(units, r); });
+      } catch (const fsdp::AgreedFailure& failure) {
+        EXPECT_THAT(failure.what(), HasSubstr(lengths_differ ? "the units' lengths on" : "the units at a time on"));
+        ++refused;
+      }
+    });
+    EXPECT_EQ(refused, 2);
+    EXPECT_TRUE(ledger().entries.empty());
+  }
 }
 
 }  // namespace
