@@ -288,6 +288,30 @@ def test_by_default_no_time_and_no_memory_is_on_standard_output_or_in_a_file(pro
     assert "s/step" in done.err and "peak memory" in done.err  # standard error is the operator's
 
 
+def without_hashes(content: bytes) -> bytes:
+    """Run ids, commitments, tags and hashes are drawn anew or follow from what was."""
+    return re.sub(rb"\b[0-9a-f]{32}(?:[0-9a-f]{32})?\b", b"HASH", content)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_without_one_text_nothing_but_the_noised_weights_differs(program, ranks):
+    """The longest text, and the same data with an empty one in its place: under one key file, in all that is released."""
+    write_key(program.folder)
+    flags = {"noise_key_file": "key", "checkpoint_every": "1", "expected_batch": "12", "output": "run"}
+    released = []
+    for units in (texts(LENGTHS), [[] if len(text) == max(LENGTHS) else text for text in texts(LENGTHS)]):
+        write_data(program.folder / "data.safetensors", units)
+        done = program.run_ranks(*[arguments(PRIVATE, **flags)] * ranks)
+        assert [rank.code for rank in done] == [0] * ranks, done
+        files = everything_in(program.folder / "run")
+        tensors = {name: len(content) for name, content in files.items() if name.endswith(".safetensors")}
+        shown = {name: without_hashes(content) for name, content in files.items() if content and name not in tensors}
+        released.append((without_hashes(done[0].out.encode()), [rank.out for rank in done[1:]], files.keys(), tensors, shown))
+        shutil.rmtree(program.folder / "run")
+    for one, other in zip(*released, strict=True):
+        assert one == other
+
+
 NOT_PUBLIC = {
     "declared_private": ("private", [[1, 2, 3]], "declared private"),
     "not_declared": (None, [[1, 2, 3]], "must be declared public: prepare the file with --declare public"),
