@@ -51,7 +51,9 @@ struct RunOptions : FolderOptions {
   // A resumed run may spend this instead of what its plan promised.
   std::optional<accountant::Epsilon> epsilon_limit = {};
   ClipperOptions recording = {};
-  // The caller's own: options, data, files. The model and the plan are compared without being named.
+  // The caller's own: options, and digests of the data and of the files that weights come from. Library, plan, options
+  // here, and the model's names, shapes and dtype are compared without being named. The starting weights bind the run,
+  // but a rank that was given others than its peers shows only in a digest of their file: each rank holds a part.
   std::vector<Part> parts = {};
   // Statements for the report, by its sections (accountant/report.h), beside and over those that the run itself makes.
   nlohmann::json facts = nlohmann::json::object();
