@@ -25,6 +25,18 @@ std::string layout_of(const fsdp::ShardedModel& model) {
   return digest.text();
 }
 
+// How many collectives a step has depends on it.
+std::string recording_of(const ClipperOptions& options) {
+  Digest digest;
+  digest.add(std::to_string(static_cast<int>(options.recording)));
+  digest.add(std::to_string(options.hold_memory_bytes));
+  for (const auto& way : options.planned_recording) {
+    digest.add(way ? std::to_string(static_cast<int>(*way)) : "");
+  }
+  for (const bool streamed : options.streamed) digest.add(streamed ? "streamed" : "whole");
+  return digest.text();
+}
+
 // Known without a collective. Which collectives follow depends on some of these.
 std::vector<Part> parts_known_at_once(const RunOptions& options, const fsdp::ShardedModel& model,
                                       const fsdp::OptimizerState& optimizer) {
@@ -34,6 +46,7 @@ std::vector<Part> parts_known_at_once(const RunOptions& options, const fsdp::Sha
       {"steps between checkpoints", std::to_string(options.checkpoint_every)},
       {"the number of checkpoints kept", std::to_string(options.keep_checkpoints)},
       {"whether metrics without noise are shown", options.nonprivate_metrics ? "yes" : "no", Binds::kRun},
+      {"the plan of recording", recording_of(options.recording)},
       {"the model's parameters", layout_of(model), Binds::kRun},
       {"the model's compute dtype", c10::toString(model.compute_dtype()), Binds::kRun},
       {"the optimizer's rule", optimizer.rule(), Binds::kRun},

@@ -245,6 +245,8 @@ TEST_F(PrivateRunTest, RanksThatDifferAreRefusedAndNothingIsWritten) {
   expect_refusal("clip_norm on rank 1",
                  [](RunOptions&, DpConfig& c, float&) { c.clip_norm = accountant::ClipNorm(9); });
   expect_refusal("whether the run is resumed on rank 1", [](RunOptions& o, DpConfig&, float&) { o.resume = true; });
+  expect_refusal("the plan of recording on rank 1",
+                 [](RunOptions& o, DpConfig&, float&) { o.recording.streamed = {true}; });
   expect_refusal("the texts on rank 1", [](RunOptions& o, DpConfig&, float&) { o.parts = {{"the texts", "other"}}; });
 }
 
