@@ -12,7 +12,7 @@
 //
 // "sequence" counts the lines after the header. A step may be charged several times, once for each attempt, but never
 // twice with the same attempt: the noise would be the same. From an epoch line on, coins and noise follow from another
-// key and run id: the run was resumed after its key died with its process. An epoch is no release and costs nothing.
+// key or run id: the run was resumed, by another process. An epoch is no release and costs nothing.
 //
 // The report reads these fields of the header. All but the first are optional; others are kept and shown as they are:
 //   adjacency         "zero-out", "add-or-remove" or "replace-one"; required, since without it nothing can be accounted

@@ -31,6 +31,13 @@ function(ghostshard_set_compile_options target)
   endif()
 endfunction()
 
+# Includes go by path from the root, here and where the project is installed.
+function(ghostshard_set_public_headers target)
+  target_include_directories(${target} PUBLIC
+    "$<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/..>" "$<INSTALL_INTERFACE:include/ghostshard>")
+  target_compile_features(${target} PUBLIC cxx_std_20)
+endfunction()
+
 # ghostshard_add_library(name [exception ...]) builds the .cpp files of the current folder and of all below it into
 # libghostshard_<name>.a. The exceptions are files or folders (with a closing slash), relative to the current folder.
 function(ghostshard_add_library name)
@@ -45,6 +52,6 @@ function(ghostshard_add_library name)
     list(REMOVE_ITEM sources ${left_out})
   endforeach()
   add_library(ghostshard_${name} STATIC ${sources})
-  target_include_directories(ghostshard_${name} PUBLIC "${CMAKE_CURRENT_SOURCE_DIR}/..")
+  ghostshard_set_public_headers(ghostshard_${name})
   ghostshard_set_compile_options(ghostshard_${name})
 endfunction()

@@ -1,33 +1,16 @@
-# LibTorch out of the PyPI wheel, without a CUDA toolkit.
-# The wheel's own find_package(Torch) insists on finding CUDA; the libraries themselves do not need it at link
-# time. So the target is defined here, with headers, libtorch_cpu, libc10 and an rpath; the CUDA libraries' symbols are
-# left to the dynamic loader.
+# LibTorch for this build, and the headers that its targets share.
+include(TorchTarget)
 if(NOT Python3_EXECUTABLE AND EXISTS "${CMAKE_SOURCE_DIR}/.venv/bin/python")
   set(Python3_EXECUTABLE "${CMAKE_SOURCE_DIR}/.venv/bin/python")
 endif()
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
-if(NOT GHOSTSHARD_TORCH_DIR)
-  execute_process(
-    COMMAND "${Python3_EXECUTABLE}" -c
-            "import importlib.util as u, os; print(os.path.dirname(u.find_spec('torch').origin))"
-    OUTPUT_VARIABLE torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE rc)
-  if(NOT rc EQUAL 0)
-    message(FATAL_ERROR "No torch in ${Python3_EXECUTABLE}: run `make setup` first")
-  endif()
-  set(GHOSTSHARD_TORCH_DIR "${torch_dir}" CACHE PATH "The installed torch package")
-endif()
-
+ghostshard_find_torch()
 find_path(GLOO_INCLUDE_DIR gloo/algorithm.h REQUIRED)
 
+# Installed, the target is empty: who finds the package has a torch of their own (GhostShardConfig.cmake.in).
+add_library(ghostshard_torch_here INTERFACE)
+ghostshard_use_torch(ghostshard_torch_here)
 add_library(ghostshard_torch INTERFACE)
-target_include_directories(ghostshard_torch SYSTEM INTERFACE
-  "${GHOSTSHARD_TORCH_DIR}/include" "${GHOSTSHARD_TORCH_DIR}/include/torch/csrc/api/include")
-target_compile_definitions(ghostshard_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 USE_DISTRIBUTED USE_C10D_GLOO)
-# The wheel carries its own OpenMP runtime; naming it here keeps a second one out of the process.
-target_link_options(ghostshard_torch INTERFACE
-  "LINKER:--allow-shlib-undefined" "LINKER:-rpath,${GHOSTSHARD_TORCH_DIR}/lib" "LINKER:--no-as-needed")
-target_link_libraries(ghostshard_torch INTERFACE
-  "${GHOSTSHARD_TORCH_DIR}/lib/libtorch_cpu.so" "${GHOSTSHARD_TORCH_DIR}/lib/libc10.so" pthread)
+target_link_libraries(ghostshard_torch INTERFACE "$<BUILD_INTERFACE:ghostshard_torch_here>")
 link_directories("${GHOSTSHARD_TORCH_DIR}/lib")
 
 # One precompiled header for all targets that use torch: parsing LibTorch takes some ten seconds a file, making the

@@ -74,6 +74,8 @@ class DpPlan {
   GaussianMechanism mechanism(fsdp::GroupedParameters& model, const RunKey& key,
                               accountant::LedgerWriter* ledger) const;
 
+  // By their names in the ledger's header.
+  nlohmann::json public_constants() const;
   // The ledger's header: everything a third party needs to account for the run again.
   nlohmann::json ledger_header(const RunKey& key) const;
 
@@ -83,7 +85,6 @@ class DpPlan {
 
  private:
   DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::Delta delta);
-  nlohmann::json public_constants() const;
 
   DpConfig config_;
   accountant::NoiseMultiplier sigma_;

@@ -10,11 +10,8 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <memory>
 #include <stdexcept>
 #include <system_error>
-#include <vector>
 
 namespace ghostshard::dp {
 namespace {
@@ -63,7 +60,7 @@ RunKey RunKey::generate() {
   return run;
 }
 
-RunKey RunKey::from_file(const std::filesystem::path& path, const std::optional<RunId>& run_id) {
+RunKey RunKey::from_file(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0)
     throw std::invalid_argument("noise key file " + path.string() +
@@ -88,11 +85,15 @@ RunKey RunKey::from_file(const std::filesystem::path& path, const std::optional<
   RunKey run;
   std::memcpy(run.key_.data(), bytes.data(), run.key_.size());
   OPENSSL_cleanse(bytes.data(), bytes.size());
-  if (run_id)
-    run.run_id_ = *run_id;
-  else
-    fill_random(run.run_id_.data(), run.run_id_.size());
+  fill_random(run.run_id_.data(), run.run_id_.size());
   run.origin_ = "key file";
+  return run;
+}
+
+RunKey RunKey::recall(const std::filesystem::path& path, const RunId& run_id) {
+  RunKey run = from_file(path);
+  run.run_id_ = run_id;
+  run.claimed_ = true;
   return run;
 }
 
@@ -124,7 +125,9 @@ void RunKey::renew(const std::array<uint8_t, 32>& key) {
 }
 
 void RunKey::claim_for_mechanism() const {
-  if (claimed_) throw std::logic_error("a run key serves one mechanism: a second one would repeat its noise");
+  if (claimed_) {
+    throw std::logic_error("a run key serves one mechanism, and none under an earlier run id: noise would repeat");
+  }
   claimed_ = true;
 }
 
@@ -155,32 +158,21 @@ std::string RunKey::commitment() const {
   return hex(tag.data(), tag.size());
 }
 
-std::string RunKey::tag_of_file(const std::filesystem::path& path) const {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw std::runtime_error(path.string() + " cannot be read");
-  kernels::ChaChaKey subkey = derive(Purpose::kFileTag, {});
-  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
-      EVP_PKEY_new_raw_private_key(EVP_PKEY_HMAC, nullptr, subkey.data(), subkey.size()), &EVP_PKEY_free);
-  OPENSSL_cleanse(subkey.data(), subkey.size());
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  bool fine = key && context && EVP_DigestSignInit(context.get(), nullptr, EVP_sha256(), nullptr, key.get()) == 1;
-  std::vector<char> buffer(1 << 20);
-  while (fine && stream) {
-    stream.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-    fine = EVP_DigestSignUpdate(context.get(), buffer.data(), static_cast<size_t>(stream.gcount())) == 1;
-  }
-  if (stream.bad()) throw std::runtime_error(path.string() + " cannot be read");
+std::string RunKey::tag_of(const std::string& text) const {
+  kernels::ChaChaKey subkey = derive(Purpose::kTag, {});
   std::array<uint8_t, 32> tag{};
-  size_t length = tag.size();
-  if (!fine || EVP_DigestSignFinal(context.get(), tag.data(), &length) != 1 || length != tag.size()) {
-    throw std::runtime_error("HMAC-SHA256 of " + path.string() + " failed");
-  }
+  unsigned int length = 0;
+  const bool fine =
+      HMAC(EVP_sha256(), subkey.data(), static_cast<int>(subkey.size()),
+           reinterpret_cast<const unsigned char*>(text.data()), text.size(), tag.data(), &length) != nullptr;
+  OPENSSL_cleanse(subkey.data(), subkey.size());
+  if (!fine || length != tag.size()) throw std::runtime_error("HMAC-SHA256 failed");
   return hex(tag.data(), tag.size());
 }
 
 nlohmann::json RunKey::public_facts() const {
   nlohmann::json facts = {{"origin", origin_}};
-  if (origin_ == "key file") facts["commitment"] = commitment();
+  if (comes_again()) facts["commitment"] = commitment();
   return facts;
 }
 

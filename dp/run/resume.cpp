@@ -92,4 +92,27 @@ Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::op
   return {ledger, step};
 }
 
+namespace {
+
+bool made(const RunKey& key, const nlohmann::json& facts) {
+  return facts.is_object() && facts.contains("commitment") && facts.at("commitment") == key.commitment();
+}
+
+}  // namespace
+
+std::optional<RunKey> recall_key(const std::filesystem::path& key_file, const accountant::LedgerContents& ledger) {
+  const auto recalled = [&](const std::string& run_id) { return RunKey::recall(key_file, run_id_from_hex(run_id)); };
+  const auto begun = ledger.header.value("key", nlohmann::json::object());
+  RunKey first = recalled(ledger.header.value("run_id", std::string()));
+  const bool is_last = ledger.epochs.empty() ? made(first, begun)
+                                             : made(recalled(ledger.epochs.back().run_id), ledger.epochs.back().key);
+  const auto& last = ledger.epochs.empty() ? begun : ledger.epochs.back().key;
+  if (last.contains("commitment") && !is_last) {
+    throw std::invalid_argument("the noise key file " + key_file.string() +
+                                " does not hold the key of this run: give the right one, or none to go on under a new "
+                                "key");
+  }
+  return made(first, begun) ? std::optional(std::move(first)) : std::nullopt;
+}
+
 }  // namespace ghostshard::dp

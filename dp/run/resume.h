@@ -1,5 +1,8 @@
 // Resuming a run that ended before its last step: its ledger's proof, and the attempt that each step is on.
 //
+// Every session that goes on is a new epoch of the ledger, with a run id of its own: its coins and its noise are
+// independent of all others, even if they have the same key file and the folder was copied.
+//
 // A checkpoint keeps a LedgerMark. On resuming, the ledger must hold the very line at which the mark was taken: then it
 // is the same run's, and nothing before that line was cut off or rewritten. Releases after it were made by steps whose
 // results are lost. Each such step is repeated as a new attempt, with new coins and new noise (both follow from the
@@ -11,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -54,5 +58,10 @@ class Attempts {
 // the mark (it is behind the checkpoint, or was cut or rewritten); it lacks a release of a step that the checkpoint has
 // done.
 Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::optional<LedgerMark>& mark, int64_t step);
+
+// The key of the run's first epoch, if the file holds it: it recognises the run's secret parts (dp/run/agreement.h).
+// Nothing if the run began under another key. std::invalid_argument if the file is not the one that the run's last
+// epoch used.
+std::optional<RunKey> recall_key(const std::filesystem::path& key_file, const accountant::LedgerContents& ledger);
 
 }  // namespace ghostshard::dp

@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 #include <stdexcept>
+#include <unordered_map>
 
 #include "fsdp/safetensors.h"
 
@@ -104,18 +105,34 @@ Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t 
     const int64_t rows = length > 0 ? length - 1 : 0;
     if (rows > max_length) {
       throw std::invalid_argument(name + ": a text may have at most " + std::to_string(max_length + 1) +
-                                  " tokens for this model (n_positions), text " + std::to_string(u) + " has " +
-                                  std::to_string(length));
+                                  " tokens for this model (n_positions), text " + std::to_string(u) + " has more");
     }
     row_counts_[unit] += rows;
   }
   for (size_t i = 0; i < tokens_.size(); ++i) {
     if (!(tokens_[i] >= 0 && tokens_[i] < vocab_size)) {
       throw std::invalid_argument(name + ": tokens must lie in [0, " + std::to_string(vocab_size) +
-                                  ") (the model's vocab_size), token " + std::to_string(i) + " is " +
-                                  std::to_string(tokens_[i]));
+                                  ") (the model's vocab_size), token " + std::to_string(i) + " does not");
     }
   }
+}
+
+std::string_view Dataset::bytes_of(int64_t text) const {
+  const auto first = static_cast<size_t>(offsets_.at(static_cast<size_t>(text)));
+  const auto end = static_cast<size_t>(offsets_.at(static_cast<size_t>(text) + 1));
+  return {reinterpret_cast<const char*>(tokens_.data() + first), (end - first) * sizeof(int32_t)};
+}
+
+std::optional<std::pair<int64_t, int64_t>> Dataset::text_in_common(const Dataset& other) const {
+  constexpr size_t kNoRow = sizeof(int32_t);
+  std::unordered_map<std::string_view, int64_t> places;
+  for (int64_t text = 0; text < other.texts(); ++text) places.emplace(other.bytes_of(text), text);
+  for (int64_t text = 0; text < texts(); ++text) {
+    const std::string_view bytes = bytes_of(text);
+    if (bytes.size() <= kNoRow) continue;
+    if (const auto found = places.find(bytes); found != places.end()) return std::pair(text, found->second);
+  }
+  return std::nullopt;
 }
 
 int64_t Dataset::loss_tokens() const {

@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dp/recording/recorder.h"
@@ -49,6 +51,9 @@ class Dataset {
   // "text", "user", or another name that the file's metadata gives its units.
   std::string unit_of_privacy() const;
   int64_t tokens() const { return static_cast<int64_t>(tokens_.size()); }
+  // The first text here, and its first place there, that both have; texts without a row (fewer than two tokens) do not
+  // count.
+  std::optional<std::pair<int64_t, int64_t>> text_in_common(const Dataset& other) const;
   int64_t loss_tokens() const;  // tokens that must be predicted, over all units
   // Rows each unit takes (the tokens of its texts but their last).
   const std::vector<int64_t>& row_counts() const { return row_counts_; }
@@ -57,6 +62,8 @@ class Dataset {
   TokenBatch batch(std::span<const int64_t> units) const;
 
  private:
+  std::string_view bytes_of(int64_t text) const;
+
   std::vector<int32_t> tokens_;
   std::vector<int64_t> offsets_;       // of texts, in tokens
   std::vector<int64_t> unit_offsets_;  // of units, in texts

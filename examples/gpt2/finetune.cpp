@@ -3,24 +3,23 @@
 #include <iostream>
 
 #include "accountant/report.h"
+#include "dp/run/plain_run.h"
+#include "dp/run/private_run.h"
+#include "examples/gpt2/parts.h"
+#include "examples/gpt2/run_folder.h"
 #include "examples/gpt2/summary.h"
-#include "examples/gpt2/training.h"
 #include "fsdp/agree.h"
 
 namespace ghostshard::gpt2 {
 namespace {
 
-// A run that has all it needs, before anything is written.
+// All that a run is made of, before anything is written.
 struct Prepared {
   std::optional<Inputs> in;
   std::optional<Gpt2> model;
   PlannedStep step;
   dp::StepCosts costs;
-  std::unique_ptr<fsdp::Optimizer> optimizer;
-  std::optional<fsdp::Checkpoint> checkpoint;  // the one to go on from
-  RunFacts facts;                              // rank 0
-  Extent extent;                               // rank 0, of a resumed run
-  Course course;
+  std::vector<dp::Part> parts;
 };
 
 void build_model(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
@@ -29,117 +28,139 @@ void build_model(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
   run.step = planned_step(o, in, options, mesh, run.costs);
   options.residency = residency_of(run.step.plan);
   Gpt2& model = run.model.emplace(mesh, in.config, o.freeze, options);
-  // The checkpoint of a run with adapters holds the frozen base too.
-  if (!run.checkpoint) {
-    in.folder ? load_weights(model, *in.folder) : initialize(model, o.seed);
-    if (in.folder) initialize_adapters(model.parameters(), o.seed);
-  }
-  run.optimizer = make_optimizer(o, model.parameters());
+  in.folder ? load_weights(model, *in.folder) : initialize(model, o.seed);
+  if (in.folder) initialize_adapters(model.parameters(), o.seed);
 }
 
 // A mistake that only one rank can see ends all of them, with its message and before anything is written. A collective.
-void prepare(Prepared& run, const Options& o, fsdp::Mesh& mesh, const std::optional<Resumption>& resumed) {
-  const bool first_rank = mesh.rank() == 0;
+void prepare(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
+  run.parts = parts_of_options(o);
+  dp::agree_on(mesh, run.parts);  // first of all: which collectives follow depends on the options
   run.costs = costs_of_run(mesh, o.output, model_options(o).compute_dtype);
   fsdp::agree(mesh, [&] {
-    run.in.emplace(read_inputs(o, mesh.rank(), resumed));
-    run.course.last = run.in->steps;
-    if (resumed && !resumed->checkpoint.empty()) run.checkpoint = fsdp::read_checkpoint(resumed->checkpoint);
-    if (first_rank) run.facts = run_facts(o, *run.in);
-    if (first_rank && run.checkpoint) check_same_run(run.checkpoint->about, run.facts);
-    if (first_rank && resumed) run.extent = extent_of(o, *run.in, *resumed);
+    run.in.emplace(read_inputs(o));
+    const auto contents = parts_of_inputs(o, *run.in);
+    run.parts.insert(run.parts.end(), contents.begin(), contents.end());
     build_model(run, o, mesh);
   });
 }
 
-// Creates or takes over the run's folder: from here on there is a ledger. For rank 0.
-std::optional<accountant::LedgerWriter> begin_folder(Prepared& run, const Options& o, const fsdp::Mesh& mesh,
-                                                     const std::optional<Resumption>& resumed) {
-  const Inputs& in = *run.in;
-  const std::filesystem::path output(o.output);
-  std::filesystem::create_directories(output);
-  keep_costs(mesh, output, run.costs);
-  std::optional<accountant::LedgerWriter> ledger;
-  if (!resumed) {
-    if (in.plan) ledger = create_ledger(o, in, *run.model);
-    return ledger;
+dp::FolderOptions folder_options(const Options& o, dp::StopSignal& stop) {
+  return {.folder = o.output,
+          .resume = o.resume,
+          .checkpoint_every = checkpoint_every(o),
+          .keep_checkpoints = o.keep_checkpoints,
+          .stop = &stop,
+          .warn = [](const std::string& sentence) { std::cerr << "warning: " << sentence << '\n'; }};
+}
+
+dp::RunOptions run_options(Prepared& run, const Options& o, dp::StopSignal& stop) {
+  dp::RunOptions options{folder_options(o, stop)};
+  options.noise_key_file = o.noise_key_file;
+  if (o.epsilon_limit) options.epsilon_limit = accountant::Epsilon(*o.epsilon_limit);
+  options.recording = clipper_options(run.step, run.model->parameters());
+  options.parts = run.parts;
+  options.facts = report_facts(o, *run.in);
+  options.nonprivate_metrics = o.allow_nonprivate_metrics;
+  return options;
+}
+
+std::optional<double> epsilon_of(const dp::PrivateRun& run) { return run.epsilon(); }
+std::optional<double> epsilon_of(const dp::PlainRun& /*run*/) { return std::nullopt; }
+
+// With or without privacy. A collective.
+template <class Run>
+void train(Run& run, const Options& o, const Inputs& in, Gpt2& model, Observer& observer) {
+  const auto write_metrics = [&] {
+    const auto epsilon = epsilon_of(run);
+    run.write_metrics(observer.after(run.course().done(), epsilon, run.batch_facts()));
+  };
+  if (run.needs_metrics()) write_metrics();
+  while (auto step = run.next()) {
+    {
+      const auto resident = model.resident();
+      step->add(in.data->row_counts(), o.microbatch, [&](std::span<const int64_t> units, const dp::RecorderPtr& r) {
+        return model.summed_unit_losses(in.data->batch(units), r);
+      });
+    }
+    step->update(in.rate.at(step->number()));
+    write_metrics();
   }
-  if (in.plan) ledger = reopen_ledger(o, *resumed);
-  run.course.kept = prepare_folder(output, run.course.first);
-  if (in.new_epoch) ledger->begin_epoch(run.course.first, in.key->run_id_hex(), in.key->public_facts());
-  return ledger;
+  observer.finish_line();
 }
 
-// Writes the report and prints its summary. For rank 0 of a private run.
-void finish_report(const Prepared& run, const std::filesystem::path& output, const std::optional<Resumption>& resumed) {
-  // The other facts are in the ledger's header since before the first step.
-  auto facts = nlohmann::json::object();
-  if (resumed) add_resumption(facts, run.course.first, run.course.last, run.in->steps);
-  const auto report =
-      accountant::build_report(accountant::read_ledger(output / "ledger.jsonl"), run.in->plan->delta(), facts);
-  accountant::write_report(output, report);
-  std::cout << accountant::summarize_report(report) << '\n';
+// On every rank, what only rank 0 sees: a model is in the folder. A collective.
+bool model_is_there(const Options& o, fsdp::Mesh& mesh) {
+  const bool there = mesh.rank() == 0 && std::filesystem::exists(model_file(o));
+  return !fsdp::broadcast_text(mesh, there ? "there" : "").empty();
 }
 
-// Trains, then writes and prints the results. A collective.
-Ending train(Prepared& run, const Options& o, fsdp::Mesh& mesh, StopSignal& stop,
-             const std::optional<Resumption>& resumed, std::optional<accountant::LedgerWriter>& ledger) {
-  const Inputs& in = *run.in;
-  Gpt2& model = *run.model;
+// private_run: none without privacy. A collective.
+template <class Run>
+Ending train_and_save(Run& run, const dp::PrivateRun* private_run, Prepared& prepared, const Options& o,
+                      dp::StopSignal& stop) {
+  const Inputs& in = *prepared.in;
+  Gpt2& model = *prepared.model;
+  fsdp::Mesh& mesh = model.parameters().mesh();
   const bool first_rank = mesh.rank() == 0;
-  accountant::LedgerWriter* const written = ledger ? &*ledger : nullptr;
-  Observer observer(o, in, model, run.course);
-  std::optional<dp::PrivateOptimizer> private_optimizer;
-  if (in.plan) private_optimizer.emplace(std::move(run.optimizer));
-  fsdp::OptimizerState& state = in.plan ? private_optimizer->state() : *run.optimizer;
-  Checkpointing checkpoints(o, model.parameters(), state, written, to_json(run.facts),
-                            run.checkpoint ? std::optional(run.checkpoint->step) : std::nullopt);
-  const Keeper keeper(stop, checkpoints, mesh);
-  const Training training{o, in, run.course, model, observer, keeper};
-  stop.begin_graceful();
-  // NOLINTNEXTLINE(bugprone-use-after-move): without a plan the optimizer was not moved
-  const Ending ending = in.plan ? train_privately(training, run.step, written, *private_optimizer)
-                                : train_without_privacy(training, *run.optimizer);
-  if (ending == Ending::kStopped) {
-    if (first_rank) summarize_stop(in, checkpoints);
-    mesh.control().barrier();
-    return ending;
+  keep_costs(mesh, o.output, prepared.costs);
+  if (first_rank) {
+    std::filesystem::remove(model_file(o));  // an earlier session's
+    announce(o, in, model, private_run);
+    if (!o.explain_plan.empty()) {
+      const auto& [blocks, shape, plan] = prepared.step;
+      std::cerr << dp::explain(plan, blocks, shape, dp::MemoryBudget::parse(o.memory_budget));
+      if (o.explain_plan == "all") std::cerr << dp::explain_front(blocks, shape);
+    }
+    if (run.resumed()) announce_resumption(*run.resumed(), run.course(), private_run);
   }
-  const std::filesystem::path output(o.output);
-  if (in.plan && first_rank) finish_report(run, output, resumed);
-  save_folder(model, in.original_config, o.model, output / "model");
-  save_adapters(model, o.model, output / "adapter");
+  Observer observer(o, in, model, run.course());
+  stop.begin_graceful();
+  train(run, o, in, model, observer);
+  if (run.course().stopped()) {
+    if (first_rank) summarize_stop(run.course(), private_run);
+    mesh.control().barrier();
+    return Ending::kStopped;
+  }
+  if constexpr (std::is_same_v<Run, dp::PrivateRun>) {
+    const auto report = run.finish();
+    if (first_rank) std::cout << accountant::summarize_report(report) << '\n';
+  }
+  save_folder(model, in.original_config, o.model, model_file(o).parent_path());
+  save_adapters(model, o.model, std::filesystem::path(o.output) / "adapter");
   mesh.control().barrier();
-  if (first_rank) summarize(o, in, run.course, observer, ledger);
-  return ending;
+  if (first_rank) summarize(o, run.course(), observer, private_run);
+  return Ending::kDone;
+}
+
+Ending say_done(const Options& o, fsdp::Mesh& mesh) {
+  if (mesh.rank() == 0) std::cout << "This run is done: " << o.output << " holds its model and its report\n";
+  mesh.control().barrier();
+  return Ending::kDone;
 }
 
 }  // namespace
 
-Ending finetune(const Options& o, fsdp::Mesh& mesh, StopSignal& stop) {
-  const bool first_rank = mesh.rank() == 0;
-  const std::optional<Resumption> resumed = find_resumption(o, mesh);
-  Prepared run;
-  prepare(run, o, mesh, resumed);
-  if (resumed && settle_course(run.course, *resumed, run.extent, mesh)) {
-    if (first_rank) std::cout << "This run is done: " << o.output << " holds its model and its report\n";
-    mesh.control().barrier();
-    return Ending::kDone;
+Ending finetune(const Options& o, fsdp::Mesh& mesh, dp::StopSignal& stop) {
+  Prepared prepared;
+  prepare(prepared, o, mesh);
+  fsdp::ShardedModel& parameters = prepared.model->parameters();
+  auto optimizer = make_optimizer(o, parameters);
+  const bool has_model = model_is_there(o, mesh);
+  if (o.non_private) {
+    const dp::PlainConfig config{.units = prepared.in->data->units(),
+                                 .expected_batch = o.expected_batch,
+                                 .steps = prepared.in->steps,
+                                 .seed = o.seed};
+    dp::PlainRun run(parameters, std::move(optimizer), config, folder_options(o, stop), prepared.parts,
+                     o.allow_nonprivate_metrics);
+    if (has_model && run.course().done() == prepared.in->steps) return say_done(o, mesh);
+    return train_and_save(run, nullptr, prepared, o, stop);
   }
-  if (run.checkpoint) fsdp::load_checkpoint(run.model->parameters(), *run.optimizer, *run.checkpoint);
-  if (run.in->key) run.in->key->share(mesh);
-  std::optional<accountant::LedgerWriter> ledger;
-  fsdp::agree(mesh, [&] {
-    if (first_rank) ledger = begin_folder(run, o, mesh, resumed);
-  });
-  if (first_rank) announce(o, *run.in, *run.model);
-  if (first_rank && !o.explain_plan.empty()) {
-    const auto& [blocks, shape, plan] = run.step;
-    std::cerr << dp::explain(plan, blocks, shape, dp::MemoryBudget::parse(o.memory_budget));
-    if (o.explain_plan == "all") std::cerr << dp::explain_front(blocks, shape);
-  }
-  if (first_rank && resumed) announce_resumption(*run.in, *resumed, run.course.last);
-  return train(run, o, mesh, stop, resumed, ledger);
+  auto run =
+      dp::PrivateRun::begin(parameters, std::move(optimizer), *prepared.in->budget, run_options(prepared, o, stop));
+  if (has_model && run.was_finished()) return say_done(o, mesh);
+  return train_and_save(run, &run, prepared, o, stop);
 }
 
 }  // namespace ghostshard::gpt2

@@ -1,8 +1,6 @@
 // Exit codes: 0 done; 2 a user's mistake, named in one sentence, nothing overwritten; 3 stopped by SIGTERM or Ctrl-C
 // with a checkpoint, to go on with --resume; 128 + the signal's number if it ended the program at once; 1 anything
 // else.
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -24,31 +22,6 @@ constexpr int kStopped = 3;
 
 const char* variable(const char* name) {
   return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here sets variables
-}
-
-// The tokenizer lives on the Python side, which calls this program again with token ids.
-[[noreturn]] void generate_from_text(const gpt2::Options& o, const std::string& program) {
-  const char* chosen = variable("GHOSTSHARD_PYTHON");
-  const std::string python = chosen != nullptr ? chosen : GHOSTSHARD_DEFAULT_PYTHON;
-  char temperature[32];
-  std::snprintf(temperature, sizeof temperature, "%.17g", o.temperature);
-  std::vector<std::string> words = {python,
-                                    "-m",
-                                    "ghostshard.generate",
-                                    "--binary=" + program,
-                                    "--model=" + o.model,
-                                    "--prompt=" + *o.generate,
-                                    "--max-new-tokens=" + std::to_string(o.max_new_tokens),
-                                    std::string("--temperature=") + temperature,
-                                    "--top-k=" + std::to_string(o.top_k),
-                                    "--seed=" + std::to_string(o.seed)};
-  if (!o.tokenizer.empty()) words.push_back("--tokenizer=" + o.tokenizer);
-  std::vector<char*> arguments;
-  for (auto& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ::execvp(python.c_str(), arguments.data());
-  throw std::invalid_argument("--generate needs Python with the ghostshard package to tokenize; " + python +
-                              " could not be started (set GHOSTSHARD_PYTHON, or use --generate-tokens)");
 }
 
 std::string rank_prefix() {
@@ -88,11 +61,10 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
 int main(int argc, char** argv) {
   fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
-  std::optional<gpt2::StopSignal> stop;  // outlives the announcement of a failure to the other ranks
+  std::optional<dp::StopSignal> stop;  // outlives the announcement of a failure to the other ranks
   try {
     const auto options = gpt2::parse_options(argc, argv);
     if (!options) return 0;
-    if (options->generate) generate_from_text(*options, argv[0]);
     if (options->generate_tokens) {
       gpt2::generate_text(*options);
       return 0;

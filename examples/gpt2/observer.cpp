@@ -4,51 +4,27 @@
 
 namespace ghostshard::gpt2 {
 
-void PrivateMetrics::add(const at::Tensor& loss, int64_t units) {
-  if (!wanted_) return;
-  auto* values = loss_and_units_.data_ptr<double>();
-  values[0] += loss.item<double>();
-  values[1] += static_cast<double>(units);
-}
-
-void PrivateMetrics::fill(MetricsLine& line, fsdp::Mesh& mesh) const {
-  if (!wanted_) return;
-  if (mesh.model_rank() != 0) loss_and_units_.zero_();  // model peers saw the same texts
-  if (mesh.world_size() > 1) mesh.control().all_reduce_sum(loss_and_units_);
-  const auto* values = loss_and_units_.const_data_ptr<double>();
-  line.private_batch = static_cast<int64_t>(values[1]);
-  if (values[1] > 0) line.private_loss = values[0] / values[1];
-}
-
-Observer::Observer(const Options& o, const Inputs& in, Gpt2& model, const Course& course)
+Observer::Observer(const Options& o, const Inputs& in, Gpt2& model, const dp::Course& course)
     : options_(o),
       in_(in),
       model_(model),
-      mesh_(model.parameters().mesh()),
-      course_(course),
-      progress_(in.steps, mesh_.rank() == 0, course.first),
-      private_metrics_(o.allow_nonprivate_metrics) {
-  every_ = o.eval_every > 0 ? o.eval_every : std::max<int64_t>(1, in.steps / 10);
-  if (mesh_.rank() == 0) metrics_.emplace(std::filesystem::path(o.output) / "metrics.jsonl", o.resume);
-  const KeptMetrics& kept = course.kept;
-  if (kept.first_eval_loss) {
-    first_ = {.loss = *kept.first_eval_loss, .standard_error = 0};
-    last_ = {.loss = *kept.last_eval_loss, .standard_error = *kept.last_eval_standard_error};
+      begun_(course.extent().first),
+      last_step_(course.extent().last),
+      progress_(in.steps, model.parameters().mesh().rank() == 0, course.extent().first),
+      every_(o.eval_every > 0 ? o.eval_every : std::max<int64_t>(1, in.steps / 10)) {
+  for (const auto& line : course.kept_metrics()) {
+    earlier_ = line.value("seconds", 0.0);
+    if (!line.contains("eval_loss")) continue;
+    last_ = {.loss = line["eval_loss"].get<double>(), .standard_error = line.value("eval_standard_error", 0.0)};
+    if (!first_) first_ = last_;
   }
   if (in.eval) {
     tokens_per_text_ = static_cast<double>(in.eval->tokens()) / static_cast<double>(in.eval->units());
   }
 }
 
-void Observer::before_first(std::optional<double> epsilon) {
-  // Either every rank evaluates or none; only rank 0 knows the file's lines.
-  const at::Tensor there = at::full({1}, course_.kept.has_step ? 1 : 0, at::kLong);
-  if (mesh_.world_size() > 1) mesh_.control().broadcast(there, 0);
-  if (there.item<int64_t>() == 0) after(course_.first, epsilon);
-}
-
 bool Observer::evaluates_after(int64_t steps_done) const {
-  return in_.eval && (steps_done % every_ == 0 || steps_done == course_.last);
+  return in_.eval && (steps_done % every_ == 0 || steps_done == last_step_);
 }
 
 Evaluation Observer::evaluate_now() {
@@ -60,28 +36,31 @@ Evaluation Observer::evaluate_now() {
   return result;
 }
 
-void Observer::after(int64_t steps_done, std::optional<double> epsilon) {
+nlohmann::ordered_json Observer::after(int64_t steps_done, std::optional<double> epsilon,
+                                       const std::optional<dp::BatchFacts>& batch) {
   const double session = progress_.seconds() - evaluating_;
-  const int64_t steps_of_session = steps_done - course_.first;
-  MetricsLine line{.step = steps_done,
-                   .seconds = course_.kept.seconds + session,
-                   .learning_rate = in_.rate.at(std::max<int64_t>(steps_done, 1) - 1)};
-  line.epsilon = epsilon;
-  if (tokens_per_text_ && steps_of_session > 0) {
-    line.tokens_per_second =
-        *tokens_per_text_ * static_cast<double>(options_.expected_batch * steps_of_session) / session;
-  }
-  if (steps_of_session > 0) private_metrics_.fill(line, mesh_);
+  const int64_t steps_of_session = steps_done - begun_;
+  nlohmann::ordered_json fields = {{"learning_rate", in_.rate.at(std::max<int64_t>(steps_done, 1) - 1)}};
+  std::optional<double> loss;
   if (evaluates_after(steps_done)) {
     const Evaluation result = evaluate_now();
-    line.eval_loss = result.loss;
-    line.eval_standard_error = result.standard_error;
+    loss = fields["eval_loss"] = result.loss;
+    fields["eval_standard_error"] = result.standard_error;
   }
-  if (metrics_) metrics_->write(line);
-  if (steps_of_session > 0) {
-    progress_.show({.step = steps_done, .epsilon = epsilon, .public_loss = line.eval_loss});
+  if (times_are_public()) {
+    fields["seconds"] = earlier_ + session;
+    if (tokens_per_text_ && steps_of_session > 0) {
+      const auto texts = static_cast<double>(options_.expected_batch * steps_of_session);
+      fields["tokens_per_second"] = *tokens_per_text_ * texts / session;
+    }
   }
-  if (steps_done == course_.last) progress_.finish();
+  if (batch) {
+    fields["private_batch"] = batch->units;
+    if (batch->mean_loss) fields["private_loss"] = *batch->mean_loss;
+  }
+  if (steps_of_session > 0) progress_.show({.step = steps_done, .epsilon = epsilon, .public_loss = loss});
+  if (steps_done == last_step_) progress_.finish();
+  return fields;
 }
 
 }  // namespace ghostshard::gpt2

@@ -54,8 +54,7 @@ void finite_positive(const char* flag, double value) {
 }
 
 void check_generation(const Options& o) {
-  must(!o.model.empty(), "--generate needs --model DIR");
-  must(!o.generate || !o.generate_tokens, "give one of --generate and --generate-tokens, not both");
+  must(!o.model.empty(), "--generate-tokens needs --model DIR");
   must(o.device.is_cpu(), "--device is for training, text is generated on the CPU");
   must(o.max_new_tokens >= 1, "--max-new-tokens must be >= 1, got " + std::to_string(o.max_new_tokens));
   must(o.temperature >= 0 && std::isfinite(o.temperature),
@@ -160,7 +159,7 @@ CLI::Option_group* add_budget(CLI::App& app, Options& o) {
   group->add_option("--public-note", o.public_note,
                     "Public data that the starting weights have seen; goes into the report");
   group->add_flag("--allow-nonprivate-metrics", o.allow_nonprivate_metrics,
-                  "Write losses and batch sizes of the private data: NOT covered by the guarantee");
+                  "Write losses, batch sizes, times and memory of private steps: NOT covered by the guarantee");
   group->add_flag("--non-private", o.non_private, "The same loop without clipping and noise, to compare; no guarantee");
   return group;
 }
@@ -243,10 +242,9 @@ CLI::Option_group* add_resuming(CLI::App& app, Options& o) {
 
 CLI::Option_group* add_generation(CLI::App& app, Options& o) {
   auto* group = app.add_option_group("Generating text");
-  group->add_option("--generate", o.generate, "Continue this prompt with --model and stop");
-  group->add_option("--tokenizer", o.tokenizer, "For --generate: a folder, or gpt2 (default: beside --model)");
   group->add_option("--generate-tokens", o.generate_tokens,
-                    "The same with token ids: \"464,3290\" (an empty text: its end token)");
+                    "Continue these token ids with --model and stop: \"464,3290\" (an empty text: its end token). "
+                    "`python -m ghostshard.generate` does it with text");
   group->add_option("--max-new-tokens", o.max_new_tokens, "")->capture_default_str();
   group->add_option("--temperature", o.temperature, "0: always the likeliest token")->capture_default_str();
   group->add_option("--top-k", o.top_k, "Choose among the k likeliest (0: all)")->capture_default_str();
@@ -312,7 +310,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   if (!mesh.empty()) o.mesh = mesh_of(mesh);
   o.device = device_of(device);
   o.given = values_of(groups);
-  o.generating() ? check_generation(o) : check_training(o);
+  o.generate_tokens ? check_generation(o) : check_training(o);
   return o;
 }
 

@@ -65,17 +65,13 @@ struct Options {
   std::optional<double> epsilon_limit;
 
   // Generation instead of training.
-  std::optional<std::string> generate;
   std::optional<std::string> generate_tokens;
-  std::string tokenizer;
   int64_t max_new_tokens = 64;
   double temperature = 0.8;
   int64_t top_k = 40;
 
   // Every option of the command line by name with its value as text (defaults too). A resumed run is compared by these.
   std::map<std::string, std::string> given;
-
-  bool generating() const { return generate || generate_tokens; }
 };
 
 // cpu, cuda or cuda:N; std::invalid_argument with a sentence for anything else.

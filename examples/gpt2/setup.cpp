@@ -9,11 +9,26 @@
 namespace ghostshard::gpt2 {
 namespace {
 
-void check_public(const Dataset& texts, const std::string& path) {
-  const auto declared = texts.metadata().find("declared");
-  if (declared != texts.metadata().end() && declared->second == "private") {
+// What is computed from these texts is printed. Beside private data only a file that says itself that it is public is
+// taken, and none of its texts may stand in --data too.
+void check_public(const Inputs& in, const Options& o) {
+  const Dataset& texts = *in.eval;
+  const std::string& path = o.eval_data;
+  const auto found = texts.metadata().find("declared");
+  const std::string declared = found == texts.metadata().end() ? "" : found->second;
+  if (declared == "private") {
     throw std::invalid_argument(path +
                                 ": --eval-data must be public, the file was declared private when it was prepared");
+  }
+  if (!o.non_private && declared != "public") {
+    throw std::invalid_argument(path + ": --eval-data must be declared public: prepare the file with --declare public");
+  }
+  if (!o.non_private) {
+    if (const auto common = texts.text_in_common(*in.data)) {
+      throw std::invalid_argument(path + ": --eval-data must have no text in common with --data, its text " +
+                                  std::to_string(common->first) + " is text " + std::to_string(common->second) +
+                                  " there (both counted from 0)");
+    }
   }
   if (texts.loss_tokens() == 0) {
     throw std::invalid_argument(path + ": there must be at least one token to predict, found none");
@@ -44,7 +59,7 @@ void read_data(Inputs& in, const Options& o) {
   in.data.emplace(o.data, in.config.vocab_size, in.config.n_positions);
   if (!o.eval_data.empty()) {
     in.eval.emplace(o.eval_data, in.config.vocab_size, in.config.n_positions);
-    check_public(*in.eval, o.eval_data);
+    check_public(in, o);
   }
   if (o.expected_batch > in.data->units()) {
     throw std::invalid_argument("--expected-batch must be at most the number of texts in " + o.data + " (" +
@@ -77,47 +92,33 @@ dp::DpConfig plan_config(const Inputs& in, const Options& o) {
   return config;
 }
 
-dp::RunKey noise_key(const Options& o) {
-  if (!o.noise_key_file.empty()) return dp::RunKey::from_file(o.noise_key_file);
-  return dp::RunKey::generate();
-}
-
-// The key is rank 0's business: the others' keys are placeholders until rank 0 shares its own.
-void set_key(Inputs& in, const Options& o, int64_t rank, const std::optional<Resumption>& resumed) {
-  if (resumed && rank == 0) {
-    ResumedKey key = resumed_key(o, resumed->ledger);
-    in.new_epoch = key.new_epoch;
-    in.key.emplace(std::move(key.key));
-  } else {
-    in.key.emplace(rank == 0 ? noise_key(o) : dp::RunKey::generate());
+void check_folder(const Options& o) {
+  if (!o.resume) return check_output_is_new(o.output);
+  if (o.non_private && std::filesystem::exists(std::filesystem::path(o.output) / "ledger.jsonl")) {
+    throw std::invalid_argument("--resume: " + o.output +
+                                ": it holds a run with privacy, which cannot go on with --non-private");
   }
 }
 
 }  // namespace
 
-Inputs read_inputs(const Options& o, int64_t rank, const std::optional<Resumption>& resumed) {
+Inputs read_inputs(const Options& o) {
   Inputs in;
   read_model(in, o);
   read_data(in, o);
   set_schedule(in, o);
-  if (!o.non_private) {
-    const dp::DpConfig config = plan_config(in, o);
-    in.plan = resumed ? dp::DpPlan::resume(config, resumed->ledger) : dp::DpPlan::make(config);
-    set_key(in, o, rank, resumed);
-  }
-  if (!resumed) check_output_is_new(o.output);
+  if (!o.non_private) in.budget = plan_config(in, o);
+  check_folder(o);
   return in;
 }
 
-RunFacts run_facts(const Options& o, const Inputs& in) {
-  RunFacts facts{.options = binding_options(o),
-                 .model_config = in.original_config,
-                 .units = in.data->units(),
-                 .steps = in.steps,
-                 .data_tag = ""};
-  // Only a key that can come again could meet another file.
-  if (in.key && in.key->origin() == "key file") facts.data_tag = in.key->tag_of_file(o.data);
-  return facts;
+int64_t checkpoint_every(const Options& o) {
+  constexpr int64_t kPrivateDefault = 100;
+  return o.checkpoint_every.value_or(o.non_private ? 0 : kPrivateDefault);
+}
+
+std::filesystem::path model_file(const Options& o) {
+  return std::filesystem::path(o.output) / "model" / "model.safetensors";
 }
 
 ModelOptions model_options(const Options& o) {

@@ -10,7 +10,6 @@
 #include "examples/gpt2/checkpoint.h"
 #include "examples/gpt2/dataset.h"
 #include "examples/gpt2/options.h"
-#include "examples/gpt2/resume.h"
 #include "examples/gpt2/step_model.h"
 #include "fsdp/learning_rate.h"
 #include "fsdp/optimizer.h"
@@ -26,17 +25,18 @@ struct Inputs {
   std::optional<Dataset> eval;
   int64_t steps = 0;
   fsdp::LearningRateSchedule rate;
-  std::optional<dp::DpPlan> plan;  // none: without privacy
-  std::optional<dp::RunKey> key;   // rank 0's counts, the others' are placeholders until it is shared
-  bool new_epoch = false;          // a resumed run goes on under another key than before
+  std::optional<dp::DpConfig> budget;  // none: without privacy
 };
 
 // Finds every mistake that a user can make. Writes nothing and does not communicate. std::invalid_argument with one
 // sentence.
-Inputs read_inputs(const Options& options, int64_t rank, const std::optional<Resumption>& resumed);
+Inputs read_inputs(const Options& options);
 
-RunFacts run_facts(const Options& options, const Inputs& in);
 ModelOptions model_options(const Options& options);
+// 0: only if stopped. Without privacy a run that dies has only lost time; a private one has spent its budget for
+// nothing.
+int64_t checkpoint_every(const Options& options);
+std::filesystem::path model_file(const Options& options);  // the last file that a run writes
 
 // From public numbers alone: the expected batch, and the lengths of the public texts if there are any.
 PlannedStep planned_step(const Options& options, const Inputs& in, const ModelOptions& model, const fsdp::Mesh& mesh,

@@ -16,33 +16,33 @@ double peak_memory_mib() {
   return static_cast<double>(usage.ru_maxrss) / 1024.0;
 }
 
-void announce_budget(const Options& o, const Inputs& in) {
-  const double delta = in.plan->delta().value(), inverse_n = 1.0 / static_cast<double>(in.data->units());
-  std::cerr << "Budget: noise multiplier " << number_text("%.4f", in.plan->noise_multiplier().value()) << ", clip norm "
+void announce_budget(const Options& o, const dp::DpPlan& plan) {
+  const double delta = plan.delta().value(), inverse_n = 1.0 / static_cast<double>(plan.config().units);
+  std::cerr << "Budget: noise multiplier " << number_text("%.4f", plan.noise_multiplier().value()) << ", clip norm "
             << number_text("%g", o.clip_norm) << ", epsilon "
-            << number_text("%.4f", in.plan->epsilon_after(in.steps).upper) << " at delta " << number_text("%g", delta)
-            << " after all steps\n";
+            << number_text("%.4f", plan.epsilon_after(plan.config().steps).upper) << " at delta "
+            << number_text("%g", delta) << " after all steps\n";
   if (delta >= inverse_n) {
     std::cerr << "warning: delta should be well below 1/n = " << number_text("%g", inverse_n) << "; at "
               << number_text("%g", delta) << " publishing one text whole would be allowed\n";
   }
   if (o.allow_nonprivate_metrics) {
-    std::cerr << "warning: losses and batch sizes of the private data will be written; they are not covered by the "
-                 "guarantee\n";
+    std::cerr << "warning: losses and batch sizes of the private data, times and memory of the steps will be written; "
+                 "they are not covered by the guarantee\n";
   }
 }
 
-void announce_repeated_steps(const Inputs& in, const Resumption& resumed, int64_t last) {
-  const int64_t repeated = resumed.attempts.redone();
+void announce_repeated_steps(const dp::FoundRun& found, const dp::Extent& extent, const dp::DpPlan& plan) {
+  const int64_t repeated = found.attempts.redone();
   if (repeated == 0) return;
-  const double promised = in.plan->promised_epsilon().value();
-  const double whole = in.plan->epsilon_after(resumed.releases + in.steps - resumed.step).upper;
+  const double promised = plan.promised_epsilon().value();
+  const double whole = plan.epsilon_after(found.releases + extent.planned - extent.first).upper;
   std::cerr << repeated
             << " step(s) after it were charged, but their results are lost: they are repeated with fresh sampling and "
             << "noise and charged again; to the planned end that would be epsilon " << number_text("%.4f", whole)
             << " (promised: " << number_text("%.4f", promised) << ")\n";
-  if (last < in.steps) {
-    std::cerr << "To keep the promise the run will end after step " << last << " of " << in.steps
+  if (extent.last < extent.planned) {
+    std::cerr << "To keep the promise the run will end after step " << extent.last << " of " << extent.planned
               << "; --epsilon-limit raises it\n";
   }
 }
@@ -54,9 +54,9 @@ void summarize_loss(const Observer& observer) {
             << number_text("%.4f", observer.last()->standard_error) << ")\n";
 }
 
-void summarize_early_end(const Inputs& in, const Course& course, const accountant::LedgerWriter& ledger) {
-  const double epsilon = in.plan->epsilon_after(ledger.entries() + in.steps - course.last).upper;
-  std::cout << "Ended after step " << course.last << " of " << in.steps
+void summarize_early_end(const dp::Extent& extent, const dp::PrivateRun& run) {
+  const double epsilon = run.plan().epsilon_after(run.releases() + extent.planned - extent.last).upper;
+  std::cout << "Ended after step " << extent.last << " of " << extent.planned
             << ": further steps would break the promised epsilon, because steps were repeated; --resume "
                "--epsilon-limit "
             << number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4) << " would go on to the end\n";
@@ -76,7 +76,7 @@ void list_files(const Options& o) {
 
 }  // namespace
 
-void announce(const Options& o, const Inputs& in, Gpt2& model) {
+void announce(const Options& o, const Inputs& in, Gpt2& model, const dp::PrivateRun* run) {
   const Config& c = in.config;
   std::cerr << "GPT-2: " << c.n_layer << " blocks, width " << c.n_embd << ", vocabulary " << c.vocab_size << ", "
             << model.parameters().parameter_count() << " parameters, " << model.parameters().trainable_parameter_count()
@@ -86,45 +86,48 @@ void announce(const Options& o, const Inputs& in, Gpt2& model) {
   std::cerr << "Data: ";
   if (unit != "text") std::cerr << in.data->units() << " units (" << unit << ") of ";
   std::cerr << in.data->texts() << " texts, expected batch " << o.expected_batch << ", " << in.steps << " steps\n";
-  if (in.plan) {
-    announce_budget(o, in);
+  if (run != nullptr) {
+    announce_budget(o, run->plan());
   } else {
     std::cerr << "No privacy: --non-private trains without clipping and noise, nothing is guaranteed\n";
   }
 }
 
-void announce_resumption(const Inputs& in, const Resumption& resumed, int64_t last) {
-  if (resumed.checkpoint.empty()) {
+void announce_resumption(const dp::FoundRun& found, const dp::Course& course, const dp::PrivateRun* run) {
+  if (found.checkpoint.empty()) {
     std::cerr << "Resuming at the start: no checkpoint was written\n";
   } else {
-    std::cerr << "Resuming after step " << resumed.step << " from " << resumed.checkpoint << '\n';
+    std::cerr << "Resuming after step " << found.step << " from " << found.checkpoint << '\n';
   }
-  if (!in.plan) return;
-  if (in.new_epoch) {
-    std::cerr << "From here on sampling and noise follow from a new key (epoch " << resumed.ledger.epochs.size() + 1
-              << " in the ledger)\n";
+  if (run == nullptr) return;
+  const bool key_file = run->key().comes_again();
+  if (course.extent().first < course.extent().last) {
+    std::cerr << "From here on sampling and noise follow from a new " << (key_file ? "run id" : "key") << " (epoch "
+              << found.ledger.epochs.size() + 1 << " in the ledger)\n";
   }
-  if (in.key->origin() != "key file") {
+  if (!key_file) {
     std::cerr << "Only the number of texts in --data was checked against the original run, not their content\n";
   }
-  announce_repeated_steps(in, resumed, last);
+  announce_repeated_steps(found, course.extent(), run->plan());
 }
 
-void summarize_stop(const Inputs& in, const Checkpointing& checkpoints) {
-  std::cout << "Stopped after step " << *checkpoints.newest() << " of " << in.steps << ", checkpoint in "
-            << checkpoints.folder().string() << ". The same command with --resume goes on"
-            << (in.plan && in.key->origin() != "key file" ? " under a new noise key" : "") << ".\n";
+void summarize_stop(const dp::Course& course, const dp::PrivateRun* run) {
+  std::cout << "Stopped after step " << *course.newest_checkpoint() << " of " << course.extent().planned
+            << ", checkpoint in " << course.checkpoints().string() << ". The same command with --resume goes on"
+            << (run != nullptr && !run->key().comes_again() ? " under a new noise key" : "") << ".\n";
 }
 
-void summarize(const Options& o, const Inputs& in, const Course& course, const Observer& observer,
-               const std::optional<accountant::LedgerWriter>& ledger) {
+void summarize(const Options& o, const dp::Course& course, const Observer& observer, const dp::PrivateRun* run) {
   summarize_loss(observer);
+  const dp::Extent& extent = course.extent();
   const double seconds = observer.training_seconds();
-  const int64_t steps = course.last - course.first;
-  std::cout << "Time: " << clock_text(seconds) << " for " << steps << " steps ("
-            << number_text("%.2f", static_cast<double>(o.expected_batch * steps) / seconds)
-            << " texts/s expected), peak memory " << number_text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
-  if (course.last < in.steps) summarize_early_end(in, course, *ledger);
+  const int64_t steps = extent.last - extent.first;
+  // Standard error is the operator's; how long private steps took, and how much memory, is not for everybody.
+  (observer.times_are_public() ? std::cout : std::cerr)
+      << "Time: " << clock_text(seconds) << " for " << steps << " steps ("
+      << number_text("%.2f", static_cast<double>(o.expected_batch * steps) / seconds)
+      << " texts/s expected), peak memory " << number_text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
+  if (extent.last < extent.planned && run != nullptr) summarize_early_end(extent, *run);
   list_files(o);
 }
 

@@ -42,6 +42,7 @@ class RankMesh final : public CommunicatorMesh {
     const int64_t replicate_line = shard_rank() * s.model + model_rank();
     // Host memory first: a rank that misses another can then still say so.
     control_ = join(where, {"control", 0, rank(), world_size()}, at::kCPU);
+    check_alike();
     gather_ = join(where, {"gather", shard_line, shard_rank(), s.shard}, device());
     reduce_ = join(where, {"reduce", shard_line, shard_rank(), s.shard}, device());
     replicate_ = join(where, {"replicate", replicate_line, replica(), s.replicate}, device());
@@ -88,6 +89,25 @@ class RankMesh final : public CommunicatorMesh {
     } catch (const std::exception& error) {
       throw std::runtime_error(self() + " could not join the store at " + place_of_store(where) + " within " +
                                seconds_of(where.timeout) + ": " + reason_of(error));
+    }
+  }
+
+  // The lines of ranks with another mesh would wait for members that never come.
+  void check_alike() {
+    const MeshShape& s = shape();
+    const at::Tensor mine = at::tensor({s.replicate, s.shard, s.model, int64_t{device().is_cpu()}}, at::kLong);
+    const at::Tensor all = at::empty({4 * world_size()}, at::kLong);
+    control_->all_gather(all, mine)->wait();
+    const auto of = [&](int64_t other) {
+      const int64_t* values = all.const_data_ptr<int64_t>() + 4 * other;
+      return MeshShape{.replicate = values[0], .shard = values[1], .model = values[2]}.text() +
+             (values[3] != 0 ? " on CPUs" : " on devices");
+    };
+    for (int64_t other = 1; other < world_size(); ++other) {
+      if (of(other) != of(0)) {
+        throw std::invalid_argument("all ranks must be given the same mesh: rank 0 has " + of(0) + ", rank " +
+                                    std::to_string(other) + " has " + of(other));
+      }
     }
   }
 

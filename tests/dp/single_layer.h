@@ -5,6 +5,7 @@
 
 #include "dp/mechanism/plan.h"
 #include "dp/recording/layers.h"
+#include "dp/run/microbatch.h"
 #include "fsdp/sharded_model.h"
 #include "tests/support/device_mesh.h"
 #include "tests/support/keys.h"
@@ -52,13 +53,9 @@ inline at::Tensor released_sum(SingleLinear& layer, const dp::DpPlan& plan, dp::
   auto sum = clipper.begin();
   {
     const fsdp::Lease lease(layer.model, 0);
-    const auto tape = clipper.record(segments->units());
-    const at::Tensor y = dp::linear(layer.use, there(a), segments, tape);
-    y.mul(there(g)).sum().backward();
-    if (clipper.second_pass(sum, tape)) {
-      dp::linear(layer.use, there(a), segments, tape).mul(there(g)).sum().backward();
-    }
-    clipper.add(sum, tape);
+    dp::add_microbatch(clipper, sum, segments->units(), [&](const dp::RecorderPtr& recorder) {
+      return dp::linear(layer.use, there(a), segments, recorder).mul(there(g)).sum();
+    });
   }
   const auto gradient = mechanism.release(std::move(sum), {0});
   const fsdp::FlatGroup& group = *layer.model.groups().front();

@@ -10,6 +10,7 @@
 
 #include "dp/mechanism/optimizer.h"
 #include "dp/mechanism/plan.h"
+#include "dp/run/microbatch.h"
 #include "examples/gpt2/model.h"
 #include "fsdp/safetensors.h"
 #include "tests/gpt2/reference_gpt2.h"
@@ -119,10 +120,8 @@ inline dp::ClippedSum clipped_batch(gpt2::Gpt2& model, dp::Clipper& clipper, con
   const auto resident = model.resident();
   for (const auto& units : microbatches) {
     const gpt2::TokenBatch batch = data.batch(units);
-    const auto tape = clipper.record(batch.units());
-    model.summed_unit_losses(batch, tape).backward();
-    if (clipper.second_pass(sum, tape)) model.summed_unit_losses(batch, tape).backward();
-    clipper.add(sum, tape);
+    dp::add_microbatch(clipper, sum, batch.units(),
+                       [&](const dp::RecorderPtr& recorder) { return model.summed_unit_losses(batch, recorder); });
   }
   return sum;
 }

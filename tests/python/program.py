@@ -20,6 +20,8 @@ PATIENCE = 3
 VOCABULARY = 32
 POSITIONS = 12
 UNITS = 24
+# Of the texts in data.safetensors: one of one token, one as long as the model takes.
+LENGTHS = [1, POSITIONS + 1, *(2 + number % 7 for number in range(UNITS - 2))]
 
 CONFIG = {
     "model_type": "gpt2", "vocab_size": VOCABULARY, "n_positions": POSITIONS, "n_embd": 16, "n_layer": 2, "n_head": 2,
@@ -159,7 +161,7 @@ def texts(lengths: Sequence[int], vocabulary: int = VOCABULARY, seed: int = 0) -
     return [random.integers(0, vocabulary, length).tolist() for length in lengths]
 
 
-def write_data(path: Path, units: Sequence[Sequence[int]], **changes: numpy.ndarray | None) -> Path:
+def write_data(path: Path, units: Sequence[Sequence[int]], declared: str | None = None, **changes: numpy.ndarray | None) -> Path:
     """The packed file of these texts, loss everywhere; changes replace columns, None takes one away."""
     columns = {
         "tokens": numpy.array([token for unit in units for token in unit], numpy.int32),
@@ -167,17 +169,22 @@ def write_data(path: Path, units: Sequence[Sequence[int]], **changes: numpy.ndar
         "loss_mask": numpy.ones(sum(map(len, units)), numpy.uint8),
         **changes,
     }
-    save_file({name: values for name, values in columns.items() if values is not None}, path)
+    save_file({name: values for name, values in columns.items() if values is not None}, path,
+              metadata={"declared": declared} if declared else None)  # fmt: skip
     return path
+
+
+def write_key(folder: Path, name: str = "key", content: bytes = bytes(range(50, 82))) -> None:
+    (folder / name).write_bytes(content)
+    (folder / name).chmod(0o600)
 
 
 def write_inputs(folder: Path) -> None:
     """model/, data.safetensors (ragged lengths, a text of one token, one as long as the model takes) and public.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
     write_model(folder / "model")
-    lengths = [1, POSITIONS + 1, *(2 + number % 7 for number in range(UNITS - 2))]
-    write_data(folder / "data.safetensors", texts(lengths))
-    write_data(folder / "public.safetensors", texts([5, 9, 2, 7], seed=1))
+    write_data(folder / "data.safetensors", texts(LENGTHS))
+    write_data(folder / "public.safetensors", texts([5, 9, 2, 7], seed=1), declared="public")
 
 
 def everything_in(folder: Path) -> dict[str, bytes | None]:

@@ -155,13 +155,13 @@ DATA = {
     "offsets_end_early": (offsets(0, 3, 6, 9), {}, "run from 0 to 9"),
     "offsets_go_back": (offsets(0, 6, 3, 9, 12), {}, "offsets must never decrease, do so at text 1"),
     "offsets_leave_the_file": (offsets(0, 2**62, 12), {}, "data.safetensors"),
-    "token_too_large": (tokens_with(7, VOCABULARY), {}, f"must lie in [0, {VOCABULARY}) (the model's vocab_size), token 7 is {VOCABULARY}"),
-    "token_negative": (tokens_with(11, -1), {}, "token 11 is -1"),
+    "token_too_large": (tokens_with(7, VOCABULARY), {}, f"must lie in [0, {VOCABULARY}) (the model's vocab_size), token 7 does not"),
+    "token_negative": (tokens_with(11, -1), {}, "token 11 does not"),
     "public_token_too_large": (
-        lambda work: write_data(work / "public.safetensors", [[1, 99]]), {"eval_data": "public.safetensors"}, "token 1 is 99",
+        lambda work: write_data(work / "public.safetensors", [[1, 99]], "public"), {"eval_data": "public.safetensors"}, "token 1 does not",
     ),
     "nothing_public_to_predict": (
-        lambda work: write_data(work / "public.safetensors", [[1, 2, 3]], loss_mask=numpy.array([1, 0, 0], numpy.uint8)),
+        lambda work: write_data(work / "public.safetensors", [[1, 2, 3]], "public", loss_mask=numpy.array([1, 0, 0], numpy.uint8)),
         {"eval_data": "public.safetensors"}, "public.safetensors: ",
     ),
     "text_too_long": (units(3, 3, 3, POSITIONS + 2), {}, f"at most {POSITIONS + 1} tokens for this model (n_positions), text 3 has"),
@@ -241,7 +241,7 @@ FLAGS = {
     "config_with_wrong_value": (
         lambda work: (work / "c.toml").write_text("microbatch = \"many\"\n"), {"config": "c.toml"}, "--microbatch",
     ),
-    "generate_and_no_model": (nothing, {"model": None, "generate_tokens": "1"}, "--generate needs --model DIR"),
+    "generate_and_no_model": (nothing, {"model": None, "generate_tokens": "1"}, "--generate-tokens needs --model DIR"),
     "generate_unknown_token": (nothing, {"generate_tokens": "1,32"}, "token ids must lie in [0, 32), got 32"),
     "generate_no_numbers": (nothing, {"generate_tokens": "1,a"}, "whole numbers separated by commas, got '1,a'"),
     "generate_cold": (nothing, {"generate_tokens": "1", "temperature": "-1"}, "--temperature must be finite and >= 0, got -1"),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import resource
 import shutil
 import signal
@@ -13,8 +14,8 @@ import numpy
 import pytest
 from opacus.accountants import PRVAccountant, RDPAccountant
 from program import (
-    CONFIG, PLAIN, PRIVATE, UNITS, Program, arguments, everything_in, json_lines, metrics, report, same_weights, wait_until,
-    weights, write_data, write_inputs, write_model,
+    CONFIG, LENGTHS, PLAIN, PRIVATE, UNITS, Program, arguments, everything_in, json_lines, metrics, report, same_weights,
+    texts, wait_until, weights, write_data, write_inputs, write_key, write_model,
 )  # fmt: skip
 from safetensors.numpy import load_file, save_file
 
@@ -105,18 +106,15 @@ def test_epsilon_is_within_what_opacus_says(two_ranks):
 def test_metrics_tell_of_every_step(two_ranks):
     lines = metrics(two_ranks[0])
     assert [line["step"] for line in lines] == list(range(STEPS + 1))
-    always = {"step", "seconds", "epsilon", "learning_rate"}
+    always = {"step", "epsilon", "learning_rate"}
     evaluated = {"eval_loss", "eval_standard_error"}
     for line in lines:
-        rate = {"tokens_per_second"} if line["step"] > 0 else set()
-        assert set(line) - evaluated == always | rate
+        assert set(line) - evaluated == always
         assert evaluated <= set(line) or not evaluated & set(line)
         assert all(numpy.isfinite(value) for value in line.values())
     assert evaluated <= set(lines[0]) and evaluated <= set(lines[-1])
     assert sum("eval_loss" in line for line in lines) == 11  # the start and about ten of the run
     assert {line["learning_rate"] for line in lines} == {0.001}
-    seconds = [line["seconds"] for line in lines]
-    assert seconds == sorted(seconds)
 
 
 def test_epsilon_so_far_never_falls_and_ends_at_the_reports(two_ranks):
@@ -267,17 +265,126 @@ def test_allowed_private_metrics_are_written_and_the_report_says_they_are_not_co
     assert said["released_outputs"]["nonprivate_metrics"] is True
     assert "whoever saw them has no guarantee" in said["guarantee"]["statement"]
     assert "NOT covered" in json.dumps(said["released_outputs"])
-    assert "warning: losses and batch sizes of the private data will be written" in ranks[0].err
+    assert "warning: losses and batch sizes of the private data, times and memory" in ranks[0].err
+    seconds = [line["seconds"] for line in lines]
+    assert seconds == sorted(seconds) and seconds[-1] > 0
+    assert "times and memory" in json.dumps(said["released_outputs"]) and "Time: " in ranks[0].out and "MiB" in ranks[0].out
 
 
-def test_a_file_declared_private_is_refused_as_public_one(program):
+TIMES = re.compile(r"seconds|tokens/s|texts/s|/step|MiB|memory [0-9]|[0-9]:[0-5][0-9]\b")
+
+
+@pytest.mark.parametrize("flags", [{}, {"noise_key_file": "key", "checkpoint_every": "2"}], ids=["plain", "checkpoints"])
+def test_by_default_no_time_and_no_memory_is_on_standard_output_or_in_a_file(program, flags):
+    write_key(program.folder)
+    done = program.run(arguments(PRIVATE, eval_data="public.safetensors", **flags))
+    assert done.code == 0
+    shown = {"standard output": done.out, **{
+        name: content.decode(errors="replace") for name, content in everything_in(program.folder / "run").items()
+        if content and not name.endswith((".safetensors", ".html"))
+    }}  # fmt: skip
+    for name, text in shown.items():
+        assert not TIMES.search(text), (name, TIMES.search(text))
+    assert "s/step" in done.err and "peak memory" in done.err  # standard error is the operator's
+
+
+def without_hashes(content: bytes) -> bytes:
+    """Run ids, commitments, tags and hashes are drawn anew or follow from what was."""
+    return re.sub(rb"\b[0-9a-f]{32}(?:[0-9a-f]{32})?\b", b"HASH", content)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_without_one_text_nothing_but_the_noised_weights_differs(program, ranks):
+    """The longest text, and the same data with an empty one in its place: under one key file, in all that is released."""
+    write_key(program.folder)
+    flags = {"noise_key_file": "key", "checkpoint_every": "1", "expected_batch": "12", "output": "run"}
+    released = []
+    for units in (texts(LENGTHS), [[] if len(text) == max(LENGTHS) else text for text in texts(LENGTHS)]):
+        write_data(program.folder / "data.safetensors", units)
+        done = program.run_ranks(*[arguments(PRIVATE, **flags)] * ranks)
+        assert [rank.code for rank in done] == [0] * ranks, done
+        files = everything_in(program.folder / "run")
+        tensors = {name: len(content) for name, content in files.items() if name.endswith(".safetensors")}
+        shown = {name: without_hashes(content) for name, content in files.items() if content and name not in tensors}
+        released.append((without_hashes(done[0].out.encode()), [rank.out for rank in done[1:]], files.keys(), tensors, shown))
+        shutil.rmtree(program.folder / "run")
+    for one, other in zip(*released, strict=True):
+        assert one == other
+
+
+NOT_PUBLIC = {
+    "declared_private": ("private", [[1, 2, 3]], "declared private"),
+    "not_declared": (None, [[1, 2, 3]], "must be declared public: prepare the file with --declare public"),
+    "the_private_file_itself": ("public", None, "its text 1 is text 1 there"),
+    "one_common_text": ("public", [[3, 2, 1, 9], texts(LENGTHS)[5]], "its text 1 is text 5 there"),
+}
+
+
+@pytest.mark.parametrize("declared, units, message", NOT_PUBLIC.values(), ids=NOT_PUBLIC.keys())
+def test_only_texts_declared_public_and_not_private_too_are_evaluated(program, declared, units, message):
     """`ghostshard.texts prepare` writes down what a file was declared to be."""
-    columns = load_file(program.folder / "public.safetensors")
-    save_file(columns, program.folder / "public.safetensors", metadata={"declared": "private"})
+    write_data(program.folder / "public.safetensors", texts(LENGTHS) if units is None else units, declared)
     done = program.run(arguments(PRIVATE, eval_data="public.safetensors"))
     assert done.code == 2
-    assert "public.safetensors" in done.err and "private" in done.err
+    assert "public.safetensors" in done.err and message in done.err
     assert not (program.folder / "run").exists()
+
+
+def test_a_text_without_a_prediction_may_stand_in_both(program):
+    write_data(program.folder / "public.safetensors", [*texts([1, 9], seed=7), texts(LENGTHS)[0]], "public")
+    assert program.run(arguments(PRIVATE, eval_data="public.safetensors")).code == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Ranks that were started differently
+
+
+def other_texts(work: Path) -> None:
+    """As many texts, in another order."""
+    write_data(work / "other.safetensors", texts(LENGTHS)[::-1])
+
+
+UNLIKE = {
+    # what rank 1 has otherwise: (files made before, flags of rank 1, what the sentence names)
+    "noise": (None, {"noise_multiplier": "0.001"}, "--noise-multiplier on rank 1"),
+    "clip_norm": (None, {"clip_norm": "100"}, "--clip-norm on rank 1"),
+    "seed": (None, {"seed": "4"}, "--seed on rank 1"),
+    "steps": (None, {"steps": "4"}, "--steps on rank 1"),
+    "expected_batch": (None, {"expected_batch": "5"}, "--expected-batch on rank 1"),
+    "microbatch": (None, {"microbatch": "1"}, "--microbatch on rank 1"),
+    "freeze": (None, {"freeze": "*.wpe.*"}, "--freeze on rank 1"),
+    "no_privacy": (None, {"non_private": "", "noise_multiplier": None}, "--non-private on rank 1"),
+    "resume": (None, {"resume": ""}, "--resume on rank 1"),
+    "evaluation": (None, {"eval_data": "public.safetensors"}, "--eval-data on rank 1"),
+    "texts": (other_texts, {"data": "other.safetensors"}, "the texts in --data on rank 1"),
+    "number_of_texts": (lambda work: write_data(work / "other.safetensors", texts([3] * 30)), {"data": "other.safetensors"},
+                        "the texts in --data on rank 1"),
+    "weights": (lambda work: write_model(work / "other", change=lambda tensors: tensors["transformer.ln_f.bias"].fill(0.5)),
+                {"model": "other"}, "the weights in --model on rank 1"),
+    "config": (lambda work: write_model(work / "other", {"layer_norm_epsilon": 1e-3}), {"model": "other"},
+               "the model's config.json on rank 1"),
+    "mesh": (None, {"mesh": "2x1x1"}, "all ranks must be given the same mesh: rank 0 has 1x2x1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make, changes, message", UNLIKE.values(), ids=UNLIKE.keys())
+def test_ranks_that_differ_end_with_one_sentence_before_anything_is_written(program, make, changes, message):
+    if make:
+        make(program.folder)
+    before = everything_in(program.folder)
+    ranks = program.run_ranks(arguments(PRIVATE, timeout="60"), arguments(PRIVATE, timeout="60", **changes))
+    assert [rank.code for rank in ranks] == [2, 2], ranks
+    for number, rank in enumerate(ranks):
+        assert rank.out == "" and rank.err.count("\n") == 1 and message in rank.err, rank
+        assert rank.err.startswith(f"rank {number}: error: all ranks must be ")
+    assert everything_in(program.folder) == before
+
+
+def test_each_rank_may_find_the_same_files_in_another_place(program):
+    shutil.copytree(program.folder / "model", program.folder / "same")
+    shutil.copy(program.folder / "data.safetensors", program.folder / "same.safetensors")
+    words = arguments(PRIVATE), arguments(PRIVATE, model="same", data="same.safetensors")
+    assert [rank.code for rank in program.run_ranks(*words)] == [0, 0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -414,30 +521,10 @@ def test_generate_continues_as_transformers_does(speaking_model, continued, run_
     assert (done.code, done.out) == (0, continued[prompt] + "\n")
 
 
-GENERATE = {
-    "two_words": (["--generate", "the cat"], "the cat"),
-    "one_word": (["--generate=the cat"], "the cat"),
-    "an_empty_prompt": (["--generate", ""], ""),
-    "from_a_config_file": (["--config", "generate.toml"], "the cat"),
-}
-
-
-@pytest.mark.parametrize("words, prompt", GENERATE.values(), ids=GENERATE.keys())
-def test_the_program_itself_takes_a_prompt(speaking_model, continued, binary, tmp_path, words, prompt):
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "generate.toml").write_text("generate = 'the cat'\n")
-    program = Program(binary, tmp_path / "work")
-    environment = {"GHOSTSHARD_PYTHON": sys.executable}
-    done = program.start(["--model", str(speaking_model), *words, "--temperature", "0"], environment).wait(60)
-    assert done.code == 0, done.err
-    assert done.out == continued[prompt] + "\n"
-
-
-def test_a_prompt_without_python_is_a_sentence(speaking_model, program):
-    words = ["--model", str(speaking_model), "--generate", "the cat"]
-    done = program.start(words, {"GHOSTSHARD_PYTHON": "nothing/python"}).wait(20)
-    assert done.code == 2
-    assert "nothing/python could not be started" in done.err and done.err.count("\n") == 1
+def test_the_program_itself_takes_no_text(program):
+    """It has no tokenizer: texts are generated by ghostshard.generate."""
+    done = program.run(["--model", "model", "--generate", "the cat"])
+    assert done.code == 2 and "--generate" in done.err
 
 
 def test_sampled_tokens_follow_the_seed(program):

@@ -91,7 +91,7 @@ def write_folder(work: Path, shape: str) -> GPT2LMHeadModel:
     shutil.rmtree(work / "model", ignore_errors=True)
     network = save(make_network(**config), work / "model", **how)
     write_data(work / "data.safetensors", texts([5, 2, 5, 3, 4, 3, 2, 6], network.config.vocab_size))
-    write_data(work / "public.safetensors", public_texts(network))
+    write_data(work / "public.safetensors", public_texts(network), "public")
     return network
 
 

@@ -84,7 +84,12 @@ def test_offsets_that_do_not_fit_are_refused(program, offsets):
 
 @pytest.mark.parametrize("flags", [{}, {"activation_checkpointing": ""}, {"lora_rank": "2"}], ids=["plain", "checkpointed", "lora"])
 def test_bfloat16_trains_and_saves_float32(program, flags):
-    flags = {"eval_data": "data.safetensors", "noise_multiplier": "0.01", "expected_batch": "12", "steps": "10",
+    # The same texts but for one more token, so that the loss of what is trained is seen.
+    private = load_file(program.folder / "data.safetensors")
+    lengths = numpy.diff(private["offsets"])
+    words = [private["tokens"][end - length : end].tolist() for length, end in zip(lengths, private["offsets"][1:], strict=True)]
+    write_data(program.folder / "like.safetensors", [[*text, 0] for text in words if len(text) <= POSITIONS], "public")
+    flags = {"eval_data": "like.safetensors", "noise_multiplier": "0.01", "expected_batch": "12", "steps": "10",
              "learning_rate": "0.01", **flags}  # fmt: skip
     found = {}
     for dtype in ("float32", "bfloat16"):

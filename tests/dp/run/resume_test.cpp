@@ -201,14 +201,14 @@ class KeyFile : public Resume {
   }
 };
 
-TEST_F(KeyFile, TheSameFileAndRunIdMakeTheSameKeyAndAnotherFileIsNoticed) {
+TEST_F(KeyFile, IsRecognisedUnderAnEarlierRunIdAndAnotherFileIsNoticed) {
   const RunKey first = RunKey::from_file(write("a", 'a'));
   const RunId id = run_id_from_hex(first.run_id_hex());
-  const RunKey again = RunKey::from_file(folder_ / "a", id);
+  const RunKey again = RunKey::recall(folder_ / "a", id);
   EXPECT_EQ(again.run_id_hex(), first.run_id_hex());
   EXPECT_EQ(again.commitment(), first.commitment());
   EXPECT_EQ(again.derive(Purpose::kNoise, {3, 1}), first.derive(Purpose::kNoise, {3, 1}));
-  EXPECT_NE(RunKey::from_file(write("b", 'b'), id).commitment(), first.commitment());
+  EXPECT_NE(RunKey::recall(write("b", 'b'), id).commitment(), first.commitment());
   EXPECT_NE(RunKey::from_file(folder_ / "a").commitment(), first.commitment()) << "another run id";
 }
 
@@ -228,14 +228,18 @@ TEST_F(KeyFile, NeitherCommitmentNorTagIsAnotherSubkey) {
   EXPECT_NE(key.commitment(), as_hex(key.derive(Purpose::kCoins, {})));
 }
 
-TEST_F(KeyFile, ATagTellsFilesApartAndDependsOnTheKey) {
+TEST_F(KeyFile, UnderAnEarlierRunIdNothingIsReleased) {
+  const RunKey first = RunKey::from_file(write("a", 'a'));
+  first.claim_for_mechanism();
+  EXPECT_THROW(RunKey::recall(folder_ / "a", first.run_id()).claim_for_mechanism(), std::logic_error);
+}
+
+TEST_F(KeyFile, ATagTellsTextsApartAndDependsOnTheKey) {
   const RunKey key = RunKey::from_file(write("a", 'a'));
-  const std::string tag = key.tag_of_file(write("data", 'x'));
-  EXPECT_EQ(key.tag_of_file(folder_ / "data"), tag);
-  EXPECT_NE(key.tag_of_file(write("data", 'y')), tag);
-  write("data", 'x');
-  EXPECT_NE(RunKey::from_file(write("b", 'b'), run_id_from_hex(key.run_id_hex())).tag_of_file(folder_ / "data"), tag);
-  EXPECT_THROW((void)key.tag_of_file(folder_ / "missing"), std::runtime_error);
+  const std::string tag = key.tag_of("x");
+  EXPECT_EQ(key.tag_of("x"), tag);
+  EXPECT_NE(key.tag_of("y"), tag);
+  EXPECT_NE(RunKey::recall(write("b", 'b'), key.run_id()).tag_of("x"), tag);
 }
 
 TEST(RunIds, AreThirtyTwoDigits) {

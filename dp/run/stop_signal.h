@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-namespace ghostshard::gpt2 {
+namespace ghostshard::dp {
 
 class StopSignal {
  public:
@@ -34,4 +34,4 @@ class StopSignal {
   std::thread thread_;
 };
 
-}  // namespace ghostshard::gpt2
+}  // namespace ghostshard::dp

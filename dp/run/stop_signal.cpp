@@ -1,11 +1,11 @@
-#include "examples/gpt2/stop_signal.h"
+#include "dp/run/stop_signal.h"
 
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 
-namespace ghostshard::gpt2 {
+namespace ghostshard::dp {
 namespace {
 
 constexpr auto kSameRequest = std::chrono::seconds(2);
@@ -54,4 +54,4 @@ void StopSignal::wait() {
   }
 }
 
-}  // namespace ghostshard::gpt2
+}  // namespace ghostshard::dp

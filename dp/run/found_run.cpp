@@ -1,0 +1,101 @@
+#include "dp/run/found_run.h"
+
+#include <fstream>
+#include <set>
+#include <stdexcept>
+
+#include "dp/run/metrics.h"
+#include "fsdp/checkpoint.h"
+
+namespace ghostshard::dp {
+namespace {
+
+[[noreturn]] void refuse(const std::filesystem::path& folder, const std::string& rule) {
+  throw std::invalid_argument(folder.string() + ": " + rule);
+}
+
+std::vector<fsdp::Checkpoint> checkpoints_in(const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder)) refuse(folder, "it must be the folder of an earlier run, there is none");
+  return fsdp::list_checkpoints(folder / "checkpoints");
+}
+
+void take_newest(FoundRun& found, const std::vector<fsdp::Checkpoint>& checkpoints) {
+  if (checkpoints.empty()) return;
+  found.checkpoint = checkpoints.back().path.string();
+  found.step = checkpoints.back().step;
+}
+
+bool is_reported(const std::filesystem::path& folder, const accountant::LedgerContents& ledger) {
+  std::ifstream stream(folder / "privacy_report.json");
+  const auto report = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  return report.is_object() && report.contains("provenance") &&
+         report["provenance"].value("ledger_head", "") == ledger.head;
+}
+
+}  // namespace
+
+nlohmann::json FoundRun::to_json() const {
+  return {{"checkpoint", checkpoint},      {"step", step},
+          {"releases", releases},          {"attempts", attempts.to_json()},
+          {"header", ledger.header},       {"reported", reported},
+          {"steps_charged", steps_charged}};
+}
+
+FoundRun FoundRun::from_json(const nlohmann::json& json) {
+  FoundRun found;
+  found.checkpoint = json.at("checkpoint").get<std::string>();
+  found.step = json.at("step").get<int64_t>();
+  found.releases = json.at("releases").get<int64_t>();
+  found.attempts = Attempts::from_json(json.at("attempts"));
+  found.ledger.header = json.at("header");
+  found.reported = json.at("reported").get<bool>();
+  found.steps_charged = json.at("steps_charged").get<int64_t>();
+  return found;
+}
+
+FoundRun find_private_run(const std::filesystem::path& folder) {
+  const auto checkpoints = checkpoints_in(folder);
+  const auto path = folder / "ledger.jsonl";
+  if (!std::filesystem::exists(path)) {
+    refuse(folder, "it holds no ledger.jsonl, so that nothing can be proven about what was spent");
+  }
+  FoundRun found;
+  take_newest(found, checkpoints);
+  found.ledger = accountant::read_ledger(path);
+  found.releases = static_cast<int64_t>(found.ledger.entries.size());
+  std::set<int64_t> charged;
+  for (const auto& entry : found.ledger.entries) charged.insert(entry.step);
+  found.steps_charged = static_cast<int64_t>(charged.size());
+  found.attempts = Attempts(found.ledger, 0);
+  // Older checkpoints are witnesses as well: if the ledger does not know one of them, it was put back.
+  for (const auto& checkpoint : checkpoints) {
+    const auto mark = ledger_mark_from_json(checkpoint.about.value("ledger", nlohmann::json()));
+    try {
+      found.attempts = resume_attempts(found.ledger, mark, checkpoint.step);
+    } catch (const std::invalid_argument& error) {
+      refuse(folder, checkpoint.path.filename().string() + ": " + error.what());
+    }
+  }
+  // So is the file of metrics: a step is shown only after its release was in the ledger.
+  for (const auto& line : metrics_lines(folder / "metrics.jsonl")) {
+    const auto step = line["step"].get<int64_t>();
+    if (step > 0 && !charged.contains(step - 1)) {
+      refuse(folder, "metrics.jsonl has " + std::to_string(step) +
+                         " steps, but the ledger does not hold the last one's release: it was cut or rewritten, so "
+                         "what was spent cannot be proven");
+    }
+  }
+  found.reported = is_reported(folder, found.ledger);
+  return found;
+}
+
+FoundRun find_plain_run(const std::filesystem::path& folder) {
+  FoundRun found;
+  take_newest(found, checkpoints_in(folder));
+  if (std::filesystem::exists(folder / "ledger.jsonl")) {
+    refuse(folder, "it holds a run with privacy, which cannot go on without");
+  }
+  return found;
+}
+
+}  // namespace ghostshard::dp

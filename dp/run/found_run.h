@@ -1,0 +1,35 @@
+// What the folder of an earlier session proves about its run.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "accountant/ledger.h"
+#include "dp/run/resume.h"
+
+namespace ghostshard::dp {
+
+struct FoundRun {
+  std::string checkpoint;  // empty: none was written, start again at step 0
+  int64_t step = 0;
+  int64_t releases = 0;  // charged so far
+  Attempts attempts;
+  // As found; on ranks other than 0 the header alone.
+  accountant::LedgerContents ledger;
+  int64_t steps_charged = 0;  // different steps
+  bool reported = false;      // there is a report that belongs to this ledger
+
+  nlohmann::json to_json() const;
+  static FoundRun from_json(const nlohmann::json& json);
+};
+
+// For rank 0. Checkpoints and metrics are witnesses: what they know, the ledger must know. std::invalid_argument naming
+// the folder and what is missing or cannot be proven.
+FoundRun find_private_run(const std::filesystem::path& folder);
+
+// A run without privacy has no ledger: its newest checkpoint, if there is one. std::invalid_argument as above.
+FoundRun find_plain_run(const std::filesystem::path& folder);
+
+}  // namespace ghostshard::dp

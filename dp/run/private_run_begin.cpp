@@ -1,0 +1,190 @@
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "dp/run/build_id.h"
+#include "dp/run/digest.h"
+#include "dp/run/private_run_state.h"
+#include "dp/run/report_facts.h"
+#include "fsdp/agree.h"
+
+namespace ghostshard::dp {
+namespace {
+
+using Binds = Part::Binds;
+
+constexpr const char* kStartingWeights = "the weights to start from";
+
+std::string layout_of(const fsdp::ShardedModel& model) {
+  Digest digest;
+  for (const auto& parameter : model.parameters()) {
+    digest.add(parameter->name());
+    for (const int64_t extent : parameter->whole_shape()) digest.add(std::to_string(extent));
+    digest.add(parameter->trainable() ? "trained" : "frozen");
+  }
+  return digest.text();
+}
+
+// How many collectives a step has depends on it.
+std::string recording_of(const ClipperOptions& options) {
+  Digest digest;
+  digest.add(std::to_string(static_cast<int>(options.recording)));
+  digest.add(std::to_string(options.hold_memory_bytes));
+  for (const auto& way : options.planned_recording) {
+    digest.add(way ? std::to_string(static_cast<int>(*way)) : "");
+  }
+  for (const bool streamed : options.streamed) digest.add(streamed ? "streamed" : "whole");
+  return digest.text();
+}
+
+// Known without a collective. Which collectives follow depends on some of these.
+std::vector<Part> parts_known_at_once(const RunOptions& options, const fsdp::ShardedModel& model,
+                                      const fsdp::OptimizerState& optimizer) {
+  std::vector<Part> parts = {
+      {"the build of GhostShard", build_id()},
+      {"whether the run is resumed", options.resume ? "yes" : "no"},
+      {"steps between checkpoints", std::to_string(options.checkpoint_every)},
+      {"the number of checkpoints kept", std::to_string(options.keep_checkpoints)},
+      {"whether metrics without noise are shown", options.nonprivate_metrics ? "yes" : "no", Binds::kRun},
+      {"the plan of recording", recording_of(options.recording)},
+      {"the model's parameters", layout_of(model), Binds::kRun},
+      {"the model's compute dtype", c10::toString(model.compute_dtype()), Binds::kRun},
+      {"the optimizer's rule", optimizer.rule(), Binds::kRun},
+  };
+  parts.insert(parts.end(), options.parts.begin(), options.parts.end());
+  return parts;
+}
+
+// What rank 0 finds in the folder, on every rank. A collective.
+std::optional<FoundRun> find_on_all(const RunOptions& options, fsdp::Mesh& mesh) {
+  if (!options.resume) return std::nullopt;
+  std::optional<FoundRun> found;
+  fsdp::agree(mesh, [&] {
+    if (mesh.rank() == 0) found.emplace(find_private_run(options.folder));
+  });
+  const std::string told = fsdp::broadcast_text(mesh, found ? found->to_json().dump() : "");
+  return found ? std::move(found) : FoundRun::from_json(nlohmann::json::parse(told));
+}
+
+void check_same_run(const RunBeginning& begun, const RunOptions& options) {
+  const accountant::LedgerContents& ledger = begun.resumed->ledger;
+  const std::optional<RunKey> first_key =
+      options.noise_key_file.empty() ? std::nullopt : recall_key(options.noise_key_file, ledger);
+  std::vector<Part> parts = begun.parts;
+  // A checkpoint brings weights of its own, wherever and however the model was made this time.
+  if (begun.checkpoint) {
+    std::erase_if(parts, [](const Part& part) { return part.name == kStartingWeights; });
+    const auto& binding = ledger.header.value("binding", nlohmann::json::object());
+    const auto run = binding.value("run", nlohmann::json::object());
+    parts.push_back({kStartingWeights, run.value(kStartingWeights, std::string()), Binds::kRun});
+  }
+  check_binding(ledger.header, parts, first_key ? &*first_key : nullptr);
+}
+
+int64_t last_step(const DpPlan& plan, const FoundRun& found, const RunOptions& options) {
+  const int64_t planned = plan.config().steps;
+  if (!std::isfinite(plan.epsilon_after(planned).upper)) return planned;
+  const double promised = plan.promised_epsilon().value();
+  const accountant::Epsilon limit(std::max(promised, options.epsilon_limit.value_or(plan.promised_epsilon()).value()));
+  return found.step + plan.steps_within(limit, found.releases, planned - found.step);
+}
+
+// For rank 0.
+void settle_extent(RunBeginning& begun, const RunOptions& options) {
+  const FoundRun& found = *begun.resumed;
+  const DpPlan& plan = *begun.plan;
+  begun.extent.last = last_step(plan, found, options);
+  begun.finished = found.reported && (found.steps_charged == plan.config().steps || begun.extent.last == found.step);
+  if (!begun.finished && begun.extent.last == 0) {
+    throw std::invalid_argument("no step can be redone within the promised epsilon of " +
+                                nlohmann::json(plan.promised_epsilon().value()).dump() +
+                                ", which the ledger has spent: a higher limit (--epsilon-limit raises it) is needed");
+  }
+}
+
+void check_folder_is_new(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder) && !std::filesystem::is_empty(folder)) {
+    throw std::invalid_argument("the folder of a new run must be new or empty, " + folder.string() +
+                                " already holds a run or other files");
+  }
+}
+
+// Everything that one rank can find wrong by itself; must not communicate.
+void decide(RunBeginning& begun, const DpConfig& config, const RunOptions& options, bool first_rank) {
+  if (begun.resumed) {
+    begun.plan = DpPlan::resume(config, begun.resumed->ledger);
+    if (!begun.resumed->checkpoint.empty()) begun.checkpoint = fsdp::read_checkpoint(begun.resumed->checkpoint);
+  } else {
+    begun.plan = DpPlan::make(config);
+  }
+  begun.extent.planned = begun.extent.last = begun.plan->config().steps;
+  if (begun.resumed) begun.extent.first = begun.resumed->step;
+  if (begun.checkpoint) begun.extent.newest_checkpoint = begun.checkpoint->step;
+  // A run id for each session: what an earlier one drew never comes again, whatever was copied.
+  begun.key.emplace(first_rank && !options.noise_key_file.empty() ? RunKey::from_file(options.noise_key_file)
+                                                                  : RunKey::generate());
+  if (!first_rank) return;
+  if (!begun.resumed) return check_folder_is_new(options.folder);
+  check_same_run(begun, options);
+  settle_extent(begun, options);
+}
+
+// Rank 0's decision on every rank. A collective.
+void share_extent(RunBeginning& begun, fsdp::Mesh& mesh) {
+  const nlohmann::json own = {{"last", begun.extent.last}, {"finished", begun.finished}};
+  const auto decided = nlohmann::json::parse(fsdp::broadcast_text(mesh, own.dump()));
+  begun.extent.last = decided.at("last").get<int64_t>();
+  begun.finished = decided.at("finished").get<bool>();
+}
+
+// Creates or takes over the run's folder: from here on there is a ledger. For rank 0.
+void open_folder(RunBeginning& begun, const RunOptions& options, const fsdp::ShardedModel& model) {
+  std::filesystem::create_directories(options.folder);
+  const auto path = options.folder / "ledger.jsonl";
+  if (!begun.resumed) {
+    nlohmann::json header = begun.plan->ledger_header(*begun.key);
+    header["binding"] = binding_header(begun.parts, *begun.key);
+    header["facts"] = run_facts(*begun.plan, *begun.key, model, options);
+    begun.ledger = accountant::LedgerWriter::create(path, header);
+    return;
+  }
+  begun.ledger = accountant::LedgerWriter::reopen(path);
+  if (begun.ledger->head() != begun.resumed->ledger.head) {
+    throw std::runtime_error(path.string() + " was changed while it was being read");
+  }
+  std::filesystem::remove(options.folder / "privacy_report.json");
+  if (begun.extent.first < begun.extent.last) {
+    begun.ledger->begin_epoch(begun.extent.first, begun.key->run_id_hex(), begun.key->public_facts());
+  }
+}
+
+}  // namespace
+
+PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Optimizer> optimizer,
+                             const DpConfig& config, RunOptions options) {
+  TORCH_CHECK_VALUE(optimizer != nullptr, "a run needs an optimizer");
+  fsdp::Mesh& mesh = model.mesh();
+  RunBeginning begun;
+  begun.parts = parts_known_at_once(options, model, *optimizer);
+  agree_on(mesh, begun.parts);
+  begun.resumed = find_on_all(options, mesh);
+  begun.parts.push_back({kStartingWeights, digest_of_weights(model), Binds::kRun});
+  fsdp::agree(mesh, [&] { decide(begun, config, options, mesh.rank() == 0); });
+  std::vector<Part> decided = {begun.parts.back()};
+  const nlohmann::json constants = begun.plan->public_constants();
+  for (const auto& constant : constants.items()) {
+    decided.push_back({"the plan's " + constant.key(), constant.value().dump()});
+  }
+  agree_on(mesh, decided);
+  share_extent(begun, mesh);
+  if (begun.checkpoint) fsdp::load_checkpoint(model, *optimizer, *begun.checkpoint);
+  begun.key->share(mesh);
+  fsdp::agree(mesh, [&] {
+    if (mesh.rank() == 0 && !begun.finished) open_folder(begun, options, model);
+  });
+  auto state = std::make_unique<State>(model, std::move(optimizer), std::move(options), std::move(begun));
+  if (!state->beginning.finished) state->course.open_metrics();
+  return PrivateRun(std::move(state));
+}
+
+}  // namespace ghostshard::dp

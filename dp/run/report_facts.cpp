@@ -1,0 +1,55 @@
+#include "dp/run/report_facts.h"
+
+namespace ghostshard::dp {
+
+nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::ShardedModel& model,
+                         const RunOptions& options) {
+  const fsdp::Mesh& mesh = model.mesh();
+  const int64_t batch = plan.config().expected_batch;
+  nlohmann::json facts = {
+      {"trust_model",
+       {{"model", "central"},
+        {"trusted_parties", "every rank, its memory and the links between ranks; each rank holds the noise key"},
+        {"who_sees_what",
+         "outsiders see what is listed under released outputs; no sum leaves the mechanism without noise"}}},
+      {"released_outputs",
+       {{"released", {"the final model", "the epsilon and learning rate of every step"}},
+        {"nonprivate_metrics", options.nonprivate_metrics}}},
+      {"tuning",
+       {{"included", false}, {"number_of_runs", "not known to the code: other runs on the same data are not counted"}}},
+      {"sampler", {{"executed", "poisson"}, {"coins", "64-bit, ChaCha20 (RFC 8439), one per unit and step"}}},
+      {"mechanism",
+       {{"clipping_style", to_string(plan.config().clipping)},
+        {"normaliser", "the fixed expected batch, a public constant"},
+        {"microbatching", "clipped sums are added in float32; how a batch is cut does not change the sensitivity"},
+        {"trainable_parameters", model.trainable_parameter_count()}}},
+      {"noise_source",
+       {{"generator", "ChaCha20 (RFC 8439) keyed per step by HMAC-SHA256; Box-Muller with 64-bit radius, float32"},
+        {"key_custody",
+         key.comes_again() ? "a file of the operator" : "drawn by the operating system, in memory only, never stored"},
+        {"dtype", "float32"},
+        {"floating_point_caveat",
+         "noise and sums are float32 numbers, not reals; for " + std::to_string(batch) +
+             " additions the rounding of the sum can exceed the clip norm by a factor of at most 1 + " +
+             nlohmann::json(DpPlan::rounding_slack(batch)).dump() + " in the worst case, not counted in epsilon"},
+        {"placement",
+         "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
+      {"provenance", {{"ranks", mesh.world_size()}, {"mesh", mesh.shape().text()}}}};
+  facts.merge_patch(options.facts);
+  return facts;
+}
+
+nlohmann::json resumption_facts(const Extent& extent) {
+  nlohmann::json facts;
+  facts["provenance"]["resumed"] =
+      "after step " + std::to_string(extent.first) +
+      (extent.first == 0 ? " (from the start, no checkpoint)" : " from this run's own checkpoint");
+  if (extent.last < extent.planned) {
+    facts["population_and_steps"]["ended_early"] =
+        "after step " + std::to_string(extent.last) +
+        ": steps redone after a crash were charged again, and further ones would have broken the promised epsilon";
+  }
+  return facts;
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,277 @@
+// A run as a user of the library has it: what it leaves, what it refuses, and that it cannot be misused.
+#include "dp/run/private_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <fstream>
+#include <mutex>
+
+#include "accountant/report.h"
+#include "dp/recording/layers.h"
+#include "fsdp/agree.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ghostshard::dp {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr int64_t kUnits = 12;
+
+// y = x Wᵀ, a unit's loss is the sum of its row of y.
+struct Layer {
+  explicit Layer(fsdp::Mesh& mesh, float first = 0.0F)
+      : model(mesh, {{.name = "block", .parameters = {{"weight", {3, 4}}}}}) {
+    at::Tensor start = at::zeros({3, 4});
+    start[0][0] = first;
+    model.set_parameter(model.parameter("weight"), start);
+  }
+  at::Tensor loss(std::span<const int64_t> units, const RecorderPtr& recorder) {
+    const auto count = static_cast<int64_t>(units.size());
+    const auto rows = std::make_shared<kernels::Segments>(kernels::Segments::even(count, 1));
+    const LinearUse use{.weight = &model.parameter("weight")};
+    return fsdp::run_block(model, 0, -1, -1, at::ones({count, 4}),
+                           [&](const at::Tensor& x) { return linear(use, x, rows, recorder); })
+        .sum();
+  }
+  fsdp::ShardedModel model;
+};
+
+DpConfig config(int64_t steps = 4) {
+  return {.units = kUnits,
+          .expected_batch = kUnits,
+          .steps = steps,
+          .clip_norm = accountant::ClipNorm(0.5),
+          .noise_multiplier = accountant::NoiseMultiplier(1.0),
+          .delta = accountant::Delta(1e-6)};
+}
+
+class PrivateRunTest : public testing::Test {
+ protected:
+  std::filesystem::path folder() const { return temporary_.path() / "run"; }
+  RunOptions options(bool resume = false) const {
+    return {{.folder = folder(), .resume = resume, .checkpoint_every = 2, .keep_checkpoints = 9}};
+  }
+  std::filesystem::path key_file() const {
+    const auto path = temporary_.path() / "key";
+    std::ofstream(path, std::ios::binary) << std::string(32, 'k');
+    ::chmod(path.c_str(), 0600);
+    return path;
+  }
+  static PrivateRun begin(Layer& layer, const RunOptions& options, const DpConfig& plan = config()) {
+    return PrivateRun::begin(layer.model, fsdp::make_sgd(layer.model, {}), plan, options);
+  }
+  static void take(PrivateRun& run, Layer& layer, int64_t steps = 1000) {
+    for (int64_t i = 0; i < steps; ++i) {
+      auto step = run.next();
+      if (!step) return;
+      step->add({}, 5, [&](std::span<const int64_t> units, const RecorderPtr& r) { return layer.loss(units, r); });
+      step->update(0.1);
+    }
+  }
+  accountant::LedgerContents ledger() const { return accountant::read_ledger(folder() / "ledger.jsonl"); }
+
+  const tests::TemporaryFolder temporary_;
+};
+
+TEST_F(PrivateRunTest, LeavesLedgerMetricsCheckpointsAndReport) {
+  const auto mesh = fsdp::Mesh::single();
+  Layer layer(*mesh);
+  auto run = begin(layer, options());
+  take(run, layer);
+  const auto report = run.finish();
+  EXPECT_EQ(ledger().entries.size(), 4U);
+  EXPECT_EQ(metrics_lines(folder() / "metrics.jsonl").size(), 5U);
+  EXPECT_EQ(fsdp::list_checkpoints(folder() / "checkpoints").size(), 2U);
+  EXPECT_EQ(report.at("guarantee").at("epsilon").at("upper").get<double>(), run.plan().promised_epsilon().value());
+  EXPECT_DOUBLE_EQ(run.epsilon(), run.plan().promised_epsilon().value());
+  EXPECT_TRUE(report.at("guarantee").at("applies").get<bool>());
+  EXPECT_FALSE(run.next().has_value());
+}
+
+TEST_F(PrivateRunTest, ReleasesTheClippedMeanOfTheBatch) {
+  const auto mesh = fsdp::Mesh::single();
+  Layer layer(*mesh);
+  auto quiet = config(1);
+  quiet.noise_multiplier = accountant::NoiseMultiplier(1e-9);
+  auto run = begin(layer, options(), quiet);
+  take(run, layer);
+  // Each unit's gradient is all ones, of norm sqrt(12), clipped to 0.5: their mean moves each weight by
+  // -0.1·0.5/sqrt(12).
+  const double moved = -0.1 * 0.5 / std::sqrt(12.0);
+  const at::Tensor weight = layer.model.whole_parameter(layer.model.parameter("weight"));
+  EXPECT_LT((weight - moved).abs().max().item<double>(), 1e-6 * std::abs(moved) * 10);
+}
+
+TEST_F(PrivateRunTest, CannotBeMisused) {
+  const auto mesh = fsdp::Mesh::single();
+  Layer layer(*mesh);
+  const LossOfUnits loss = [&](std::span<const int64_t> units, const RecorderPtr& r) { return layer.loss(units, r); };
+  auto run = begin(layer, options());
+  auto step = run.next();
+  ASSERT_TRUE(step);
+  EXPECT_THROW(run.next(), std::logic_error) << "a draw is not thrown away";
+  EXPECT_THROW(step->update(0.1), std::logic_error) << "nothing was added";
+  EXPECT_THROW(run.finish(), std::logic_error);
+  step->add({}, 5, loss);
+  EXPECT_THROW(step->add({}, 5, loss), std::logic_error) << "the same batch twice in one sum";
+  EXPECT_THROW(run.next(), std::logic_error);
+  EXPECT_THROW(step->update(NAN), std::invalid_argument) << "before anything is released";
+  EXPECT_TRUE(ledger().entries.empty());
+  step->update(0.1);
+  EXPECT_THROW(step->update(0.1), std::logic_error) << "a gradient is used once";
+  EXPECT_THROW(step->add({}, 5, loss), std::logic_error) << "the step is over";
+  EXPECT_EQ(ledger().entries.size(), 1U);
+}
+
+TEST_F(PrivateRunTest, ALossThatThrowsEndsTheRun) {
+  const auto mesh = fsdp::Mesh::single();
+  Layer layer(*mesh);
+  auto run = begin(layer, options());
+  auto step = run.next();
+  EXPECT_THROW(step->add({}, 5, [](auto, const auto&) -> at::Tensor { throw std::runtime_error("broken"); }),
+               std::runtime_error);
+  EXPECT_THROW(step->update(0.1), std::logic_error);
+  EXPECT_THROW(run.next(), std::logic_error);
+  EXPECT_TRUE(ledger().entries.empty());
+}
+
+TEST_F(PrivateRunTest, ALossIsOneNumber) {
+  const auto mesh = fsdp::Mesh::single();
+  Layer layer(*mesh);
+  auto run = begin(layer, options());
+  EXPECT_THROW(run.next()->add({}, 5, [](auto units, const auto&) { return at::ones({2 + (int64_t)units.size()}); }),
+               c10::ValueError);
+}
+
+TEST_F(PrivateRunTest, GoesOnFromItsCheckpointUnderARunIdOfItsOwn) {
+  const auto mesh = fsdp::Mesh::single();
+  auto with_key = options();
+  with_key.noise_key_file = key_file();
+  {
+    Layer layer(*mesh);
+    auto run = begin(layer, with_key);
+    take(run, layer, 3);
+  }
+  EXPECT_EQ(ledger().entries.size(), 3U);
+  with_key.resume = true;
+  Layer layer(*mesh);
+  auto run = begin(layer, with_key);
+  EXPECT_EQ(run.course().done(), 2);
+  take(run, layer);
+  run.finish();
+  const auto lines = ledger();
+  ASSERT_EQ(lines.epochs.size(), 1U);
+  EXPECT_NE(lines.epochs[0].run_id, lines.header.at("run_id").get<std::string>());
+  EXPECT_EQ(lines.entries[3].step, 2);
+  EXPECT_EQ(lines.entries[3].attempt, 1) << "its result was lost: charged again";
+  EXPECT_EQ(lines.entries.size(), 4U) << "and the promised epsilon ends the run a step earlier";
+  Layer again(*mesh);
+  EXPECT_TRUE(begin(again, with_key).was_finished());
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Another run than the one that began
+
+struct Change {
+  const char* name;
+  std::function<void(RunOptions&, DpConfig&)> change;
+  float first_weight;
+  const char* message;
+};
+void PrintTo(const Change& c, std::ostream* out) { *out << c.name; }
+const Change kChanges[] = {
+    {"another_clip_norm", [](RunOptions&, DpConfig& c) { c.clip_norm = accountant::ClipNorm(1); }, 0,
+     "clip_norm is 0.5"},
+    {"more_units", [](RunOptions&, DpConfig& c) { c.units = 13; }, 0, "units is 12"},
+    {"metrics_without_noise", [](RunOptions& o, DpConfig&) { o.nonprivate_metrics = true; }, 0,
+     "without noise are shown"},
+    {"a_part_of_the_callers",
+     [](RunOptions& o, DpConfig&) {
+       o.parts = {{"--lr", "2", Part::Binds::kRun}};
+     },
+     0, "--lr must"},
+    {"other_weights", [](RunOptions&, DpConfig&) {}, 1, "the weights to start from must"},
+};
+class ResumedRun : public PrivateRunTest, public testing::WithParamInterface<Change> {};
+TEST_P(ResumedRun, IsRefusedBeforeItsFirstCheckpointAndLeftAsItIs) {
+  const auto mesh = fsdp::Mesh::single();
+  {
+    Layer layer(*mesh);
+    auto run = begin(layer, options());
+    take(run, layer, 1);
+  }
+  const std::string head = ledger().head;
+  auto changed = options(/*resume=*/true);
+  auto plan = config();
+  GetParam().change(changed, plan);
+  Layer layer(*mesh, GetParam().first_weight);
+  EXPECT_THAT([&] { begin(layer, changed, plan); }, ThrowsMessage<fsdp::AgreedFailure>(HasSubstr(GetParam().message)));
+  EXPECT_EQ(ledger().head, head);
+}
+INSTANTIATE_TEST_SUITE_P(Changes, ResumedRun, testing::ValuesIn(kChanges),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+TEST_F(PrivateRunTest, RanksThatDifferAreRefusedAndNothingIsWritten) {
+  std::mutex mutex;
+  std::vector<std::string> said;
+  const auto expect_refusal = [&](const char* message,
+                                  const std::function<void(RunOptions&, DpConfig&, float&)>& change) {
+    said.clear();
+    tests::run_ranks(2, [&](fsdp::Mesh& mesh) {
+      auto own = options();
+      auto plan = config();
+      float first = 0;
+      if (mesh.rank() == 1) change(own, plan, first);
+      Layer layer(mesh, first);
+      try {
+        begin(layer, own, plan);
+      } catch (const fsdp::AgreedFailure& failure) {
+        const std::lock_guard lock(mutex);
+        said.emplace_back(failure.what());
+      }
+    });
+    EXPECT_THAT(said, testing::SizeIs(2)) << message;
+    EXPECT_THAT(said, testing::Each(HasSubstr(message)));
+    EXPECT_FALSE(std::filesystem::exists(folder()));
+  };
+  expect_refusal("noise_multiplier on rank 1",
+                 [](RunOptions&, DpConfig& c, float&) { c.noise_multiplier = accountant::NoiseMultiplier(0.001); });
+  expect_refusal("clip_norm on rank 1",
+                 [](RunOptions&, DpConfig& c, float&) { c.clip_norm = accountant::ClipNorm(9); });
+  expect_refusal("whether the run is resumed on rank 1", [](RunOptions& o, DpConfig&, float&) { o.resume = true; });
+  expect_refusal("the plan of recording on rank 1",
+                 [](RunOptions& o, DpConfig&, float&) { o.recording.streamed = {true}; });
+  expect_refusal("the texts on rank 1", [](RunOptions& o, DpConfig&, float&) { o.parts = {{"the texts", "other"}}; });
+}
+
+TEST_F(PrivateRunTest, RanksThatWouldDealTheBatchOutOtherwiseEndBeforeItIsCharged) {
+  for (const bool lengths_differ : {true, false}) {
+    std::filesystem::remove_all(folder());
+    std::atomic<int> refused{0};
+    tests::run_ranks(2, [&](fsdp::Mesh& mesh) {
+      Layer layer(mesh);
+      auto run = begin(layer, options());
+      std::vector<int64_t> lengths(kUnits, 3);
+      if (lengths_differ && mesh.rank() == 1) lengths[7] = 4;
+      auto step = run.next();
+      try {
+        step->add(lengths, !lengths_differ && mesh.rank() == 1 ? 1 : 5,
+                  [&](std::span<const int64_t> units, const RecorderPtr& r) { return layer.loss(units, r); });
+      } catch (const fsdp::AgreedFailure& failure) {
+        EXPECT_THAT(failure.what(), HasSubstr(lengths_differ ? "the units' lengths on" : "the units at a time on"));
+        ++refused;
+      }
+    });
+    EXPECT_EQ(refused, 2);
+    EXPECT_TRUE(ledger().entries.empty());
+  }
+}
+
+}  // namespace
+}  // namespace ghostshard::dp
