@@ -45,7 +45,15 @@ class PrivateLoss(DPTensorFastGradientClipping):
         super().__init__(engine, None, loss_per_sample, loss_reduction)
         self.engine = engine
 
-    def backward(self) -> None:
+    def backward(
+        self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+    ) -> None:
+        """As a scalar's. retain_graph has no effect: a private step has one backward. ValueError for what would need another."""
+        if gradient is not None or create_graph or inputs is not None:
+            raise ValueError(
+                "a private step has one backward, of every example's own loss: gradient=, create_graph= (a penalty on gradients) "
+                "and inputs= would go past the clipping of each example"
+            )
         self.engine.backward(self.loss_per_sample)
 
     def _with(self, losses: torch.Tensor) -> PrivateLoss:
@@ -80,6 +88,26 @@ class PrivateLoss(DPTensorFastGradientClipping):
 
     __rmul__ = __mul__
     __radd__ = __add__
+
+    # Read like a scalar tensor: float(loss), f"{loss:.3f}", loss < best, math.isnan(loss).
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.item() < float(other))
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.item() <= float(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.item() > float(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.item() >= float(other))
 
     def __repr__(self) -> str:
         return f"PrivateLoss(loss_reduction={self.loss_reduction}, shape={tuple(self.loss_per_sample.shape)})"

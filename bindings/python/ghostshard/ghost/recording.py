@@ -42,6 +42,10 @@ class RecordingEngine(Protocol):
         """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
         ...
 
+    def meet(self) -> None:
+        """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
+        ...
+
     def begin_forward(self, given: Inputs) -> None:
         """The model's forward begins on `given`; it is a microbatch if the engine is recording."""
         ...
