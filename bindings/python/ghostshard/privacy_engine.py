@@ -51,6 +51,12 @@ class PrivacyEngine(ResumableEngine):
             super().__init__(accountant="rdp" if accountant in _ACCOUNTANTS else accountant)
         if accountant in _ACCOUNTANTS:
             self.accountant = _ACCOUNTANTS[accountant]()
+        else:
+            warnings.warn(
+                f"accountant {accountant!r} is Opacus' own and no upper bound (gdp is a limit for many steps, which may be below the "
+                f"true epsilon): a guarantee needs one of {', '.join(_ACCOUNTANTS)}",
+                stacklevel=2,
+            )
         self.secure_mode = secure_mode
 
     def make_private(
@@ -74,16 +80,12 @@ class PrivacyEngine(ResumableEngine):
     ) -> tuple:
         """As Opacus' method. In modes "ghost" and "ghost_fsdp" returns (module or hooks, optimizer, criterion, data_loader).
 
-        Further keyword arguments of our modes: `memory_budget` (bytes that a microbatch may record until it is clipped; if it
-        takes more, a second backward recomputes the records instead of keeping them, with 0 from the beginning),
-        `accumulate` (sum the microbatches of a step on the rank and reduce once), `attribution_check` (True: models
-        whose examples' gradients depend on each other are refused at the first backward, at the price of two more backwards),
-        `accumulation_steps` (k: the loader cuts each draw into k batches, each goes backward, and step() comes after the last)
-        and `own_batches`.
-
-        A step is made of one draw of the returned loader, and of nothing else: any other batch is refused. own_batches=True
-        takes batches of the caller's own instead (so does poisson_sampling=False), at most `accumulation_steps` backwards to
-        a step; each step is then charged as if it held every example.
+        A step is made of one draw of the returned loader, whole; any other batch is refused. Keyword arguments of our modes:
+        `accumulation_steps` (k: the loader cuts each draw into k batches, step() comes after the last), `own_batches` (True, or
+        poisson_sampling=False: batches of the caller's own, at most k backwards to a step, each step charged as if it held every
+        example), `memory_budget` (bytes that a microbatch may record until it is clipped; if it takes more, a second backward
+        recomputes the records, with 0 from the beginning), `accumulate` (sum the microbatches of a step on the rank, reduce once),
+        `attribution_check` (True: models whose examples' gradients depend on each other are refused at the first backward).
         """
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
@@ -106,17 +108,16 @@ class PrivacyEngine(ResumableEngine):
         self.validate(module=module, optimizer=None, data_loader=None)
         kind = GhostModule if wrap_model else GhostHooks
         private = kind(module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **options)
-        engine = private.engine
-        self._remember(data_loader)
-        data_loader = self._sampled(data_loader, plan, engine.ranks, batch_first, accumulation_steps)
-        ghost = GhostOptimizer(
-            plain_optimizer(optimizer), engine=engine, noise_multiplier=noise_multiplier, max_grad_norm=max_grad_norm,
-            expected_batch_size=plan.expected_batch / engine.ranks.data_ranks,  # per worker, as Opacus means it
-            loss_reduction=loss_reduction, generator=noise_generator, secure_mode=self.secure_mode, **kwargs,
-        )  # fmt: skip
-        self._join(engine, ghost, plan, data_loader, accumulation_steps, noise_generator)
-        self._begin_run(engine, data_loader, _ledger_header(plan, ghost, engine))
-        return private, ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction), data_loader
+        terms = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, "generator": noise_generator}
+        try:
+            self._remember(data_loader)
+            data_loader = self._sampled(data_loader, plan, private.engine.ranks, batch_first, accumulation_steps)
+            ghost, criterion = self._joined(private.engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)
+            self._open(private.engine, ghost, plan, data_loader, accumulation_steps)
+        except BaseException:
+            private.engine.detach()  # so that the call can be repeated
+            raise
+        return private, ghost, criterion, data_loader
 
     def make_private_with_epsilon(
         self,
@@ -200,14 +201,17 @@ class PrivacyEngine(ResumableEngine):
             batch_first=batch_first, process_group=ranks.data, twins=ranks.twins,
         )  # fmt: skip
 
-    def _join(
-        self,
-        engine: GhostEngine,
-        ghost: GhostOptimizer,
-        plan: SamplingPlan,
-        data_loader: DataLoader,
-        accumulation_steps: int,
-        generator: torch.Generator | None,
+    def _joined(
+        self, engine: GhostEngine, optimizer: Any, criterion: Any, plan: SamplingPlan, loss_reduction: str, **kwargs: Any
+    ) -> tuple[GhostOptimizer, PrivateCriterion]:
+        ghost = GhostOptimizer(
+            plain_optimizer(optimizer), engine=engine, secure_mode=self.secure_mode, loss_reduction=loss_reduction,
+            expected_batch_size=plan.expected_batch / engine.ranks.data_ranks, **kwargs,  # per worker, as Opacus means it
+        )  # fmt: skip
+        return ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction)
+
+    def _open(
+        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, data_loader: DataLoader, accumulation_steps: int
     ) -> None:
         """Loader, engine, optimizer and accountant become one run: what the loader hands out is what the engine may train on, and
         each logical batch is charged when it begins."""
@@ -223,11 +227,12 @@ class PrivacyEngine(ResumableEngine):
             sampling_rate=plan.charged_rate,
             divisor=float(plan.expected_batch) if ghost.loss_reduction == "mean" else 1.0,
             terms=ghost.terms,
-            generator=generator,
+            generator=ghost.generator,
             batches=batches,
             trained=lambda: chain.from_iterable(group["params"] for group in ghost.original_optimizer.param_groups),
             charge=charge,
         )
+        self._begin_run(engine, data_loader, _ledger_header(plan, ghost, engine))
 
     def _begin_run(self, engine: GhostEngine, data_loader: DataLoader, header: dict) -> None:
         self._header = header

@@ -41,7 +41,8 @@ def test_a_plain_model_on_two_ranks_is_refused(said):
     assert all("is a plain model on 2 ranks" in sentence for sentence in said["plain model"])
 
 
-def test_a_method_that_uses_a_parameter_outside_of_its_layer(said):
-    sentences, left = said["method"]
+@pytest.mark.parametrize("how", ["method", "method, plain backward"])
+def test_a_method_that_uses_a_parameter_outside_of_its_layer(said, how):
+    sentences, left = said[how]
     assert all("'table.weight' was used outside" in sentence for sentence in sentences)
     assert not left

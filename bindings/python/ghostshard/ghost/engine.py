@@ -29,6 +29,14 @@ from .ranks import Ranks, ranks_of
 from .run_state import RunState, Terms
 
 
+_REENTRANT = (
+    "layers ran a backward of their own within this backward, as activation checkpointing with use_reentrant=True does: their norms "
+    "would not be of one example. Pass use_reentrant=False to torch.utils.checkpoint, or "
+    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable; nothing of this backward "
+    "was kept"
+)
+
+
 class GhostEngine:
     """Patches `model` in place; `detach()` undoes it.
 
@@ -71,7 +79,7 @@ class GhostEngine:
         self._attribution: AttributionCheck | None = None
         self._trainable: tuple[bool, ...] = ()
         self.run = RunState()  # constants, ledger, next step
-        self._in_forward = False
+        self.in_forward = False
         self._inputs: Inputs | None = None  # of the last forward
         self._begun: Inputs | None = None  # of the last that began a microbatch; None: a layer called on its own
         self._enabled = True
@@ -154,10 +162,10 @@ class GhostEngine:
             _native.load("engine").give_back_idle_memory()
         if self.recording:
             self._begin(given)
-            self._in_forward = True
+            self.in_forward = True
 
     def end_forward(self) -> None:
-        self._in_forward = False
+        self.in_forward = False
 
     def meet(self) -> None:
         """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
@@ -177,7 +185,7 @@ class GhostEngine:
         """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
         packed = self._begun is not None and self._begun.packing is not None
         begun = self._session is not None and self._session.units >= 0
-        if not begun or not (self._in_forward or packed):
+        if not begun or not (self.in_forward or packed):
             self._inputs = self._begun = None
             self._prepare_session()
             self._session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
@@ -230,11 +238,14 @@ class GhostEngine:
         given, self._begun = self._begun, None
         units = session.units if given is None else given.units
         try:
-            self._gate.backward(self._at, units, lambda: check_losses(loss_per_unit, units))
+            check = lambda: check_losses(loss_per_unit, units)
+            if self._gate.backward(self._at, units, check, news=self._patches.own_loss is not None):
+                if self._gate.together(self._at, self._patches.compare_own_loss):
+                    self._patches.know_own_loss()
         except (ValueError, RuntimeError):
             session.give_up_microbatch()
             raise
-        self._in_forward = True  # activation checkpointing runs layers again, of the same microbatch
+        self.in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
             with self._gate.watched():
                 if self._attribution is not None:
@@ -250,15 +261,10 @@ class GhostEngine:
         except BaseException as error:
             session.give_up_microbatch()
             if "a tape serves one backward pass" in str(error):
-                raise RuntimeError(
-                    "layers ran a backward of their own within this backward, as activation checkpointing with "
-                    "use_reentrant=True does: their norms would not be of one example. Pass use_reentrant=False to "
-                    "torch.utils.checkpoint, or gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's "
-                    "gradient_checkpointing_enable; nothing of this backward was kept"
-                ) from error
+                raise RuntimeError(_REENTRANT) from error
             raise
         finally:
-            self._in_forward = False
+            self.in_forward = False
         self._begin_charge(session)
         session.clip()
         self._gate.batches.went_backward()
@@ -284,7 +290,10 @@ class GhostEngine:
 
     def _check_release(self) -> None:
         if self._session is None or not self._session.open:
-            raise RuntimeError("step() needs a backward() since the last step: nothing can be released twice")
+            raise RuntimeError(
+                "step() needs a backward() since the last step, of the loss that the criterion of make_private() gives (or a Hugging "
+                "Face model with labels): nothing can be released twice"
+            )
         now = self.run.terms_now()
         if now != self._begun_with:
             raise RuntimeError(
@@ -297,12 +306,7 @@ class GhostEngine:
         sees. A collective if there are any."""
         session, batches = self._session, self._gate.batches
         while batches.skipped and session is not None:
-            session.begin_microbatch(1)
-            self._open(session)
-            if session.takes_two_passes:
-                session.second_pass()
-            session.clip()
-            session.release()
+            self.run.charge_step_of_nobody(session)
             batches.skipped -= 1
 
     def pause(self) -> None:
@@ -331,13 +335,15 @@ class GhostEngine:
         self._drop_session()
         self._patches.detach()
 
-    def __deepcopy__(self, memo: dict) -> GhostEngine:
-        """A copied model is not private: its engine does nothing."""
-        idle = object.__new__(GhostEngine)
-        idle._enabled = False
-        idle._inputs = None
-        idle.batch_first = True
-        return idle
+    def __reduce__(self) -> tuple:
+        return _idle_engine, ()
+
+
+def _idle_engine() -> GhostEngine:
+    """Of a model that was copied, or saved whole: it is not private, and its engine does nothing."""
+    idle = object.__new__(GhostEngine)
+    idle._enabled, idle._inputs, idle.batch_first = False, None, True
+    return idle
 
 
 __all__ = ["GhostEngine"]

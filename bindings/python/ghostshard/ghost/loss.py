@@ -89,6 +89,18 @@ class PrivateLoss(DPTensorFastGradientClipping):
     __rmul__ = __mul__
     __radd__ = __add__
 
+    def mean(self) -> PrivateLoss:
+        """Of a scalar."""
+        return self
+
+    sum = mean
+
+    def __iter__(self) -> Any:
+        raise ValueError(
+            "a private loss is one number. torch.amp.GradScaler takes none, because each example's gradient is clipped before it could "
+            "be scaled back: leave the scaler out, bfloat16 needs none"
+        )
+
     # Read like a scalar tensor: float(loss), f"{loss:.3f}", loss < best, math.isnan(loss).
 
     def __float__(self) -> float:
@@ -215,3 +227,16 @@ def loss_of_transformers(
         f"the loss{'' if packing is None else ' of packed texts'} of {type(model).__name__} (kind {kind!r}, labels {tuple(labels.shape)} of {labels.dtype}) has no "
         "per-example form here: leave labels out and pass logits and targets to the criterion that make_private returned"
     )
+
+
+def targets_of_transformers(model: Any, labels: torch.Tensor, losses: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+    """How many targets each of loss_of_transformers()'s [units] losses is over."""
+    kind = loss_kind(model)
+    if labels.dim() == 1 or losses.shape[0] == 0:
+        return torch.ones_like(losses)
+    labels = (shifted(labels) if kind == "ForCausalLM" else labels).to(losses.device)
+    valid = labels != -100
+    ones = torch.ones(labels.shape, device=losses.device)
+    if packing is None:
+        return reduce_units(ones, valid, "sum")
+    return packing.reduce(ones, valid, "sum")

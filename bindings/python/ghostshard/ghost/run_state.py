@@ -81,6 +81,15 @@ class RunState:
             session.renew_noise_key(_bytes_of(self.generator))
         return clip_norm, noise_multiplier
 
+    def charge_step_of_nobody(self, session: Any) -> None:
+        """A step of no examples, whose noise nobody sees. A collective."""
+        session.begin_microbatch(1)
+        self.begin_logical_batch(session)
+        if session.takes_two_passes:
+            session.second_pass()
+        session.clip()
+        session.release()
+
 
 def _bytes_of(generator: torch.Generator) -> bytes:
     drawn = torch.randint(0, 256, (32,), dtype=torch.uint8, generator=generator, device=generator.device)

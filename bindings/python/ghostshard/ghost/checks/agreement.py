@@ -20,27 +20,28 @@ class Agreement:
     def __init__(self, control: Any):
         self._control = control
 
-    def __call__(self, event: int, place: Sequence[int], wrong: Exception | None = None) -> None:
+    def __call__(self, event: int, place: Sequence[int], wrong: Exception | None = None, news: bool = False) -> bool:
         """Raises `wrong`, this rank's own error, or RuntimeError on all ranks if another has one, or is elsewhere. A collective.
 
-        place: as _PLACES names it.
+        place: as _PLACES names it. Returns whether any rank has news.
         """
         if self._control is None:
             if wrong is not None:
                 raise wrong
-            return
-        mine = torch.tensor([wrong is not None, event, *place])
+            return news
+        mine = torch.tensor([wrong is not None, event, *place, news])
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._control))]
         dist.all_gather(every, mine, group=self._control)
         if any(bool(each[0]) for each in every):
             self._raise_the_first(wrong)
-        others = [rank for rank, each in enumerate(every) if not torch.equal(each, every[0])]
+        others = [rank for rank, each in enumerate(every) if not torch.equal(each[:-1], every[0][:-1])]
         if others:
             raise RuntimeError(
                 f"the ranks are not at the same place of the run: rank 0 is at {_described(every[0])}; rank {others[0]} at "
                 f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, and calls backward "
                 "and step() equally often. Nothing of this was released"
             )
+        return any(bool(each[-1]) for each in every)
 
     def _raise_the_first(self, wrong: Exception | None) -> None:
         said: list = [None] * dist.get_world_size(self._control)
@@ -52,7 +53,7 @@ class Agreement:
 
 
 def _described(found: torch.Tensor) -> str:
-    _, event, *place = found.tolist()
+    _, event, *place, _ = found.tolist()
     return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(_PLACES, place, strict=True))})"
 
 

@@ -44,15 +44,20 @@ class Gate:
         if self._communicates or self.draws_to_charge:
             self._meet(FORWARD, at, self.batches.check_forward)
 
-    def backward(self, at: tuple[int, int], units: int, check: Callable[[], None]) -> None:
-        """check(): the engine's own."""
+    def backward(self, at: tuple[int, int], units: int, check: Callable[[], None], news: bool = False) -> bool:
+        """check(): the engine's own. Whether any rank has news."""
 
         def all_checks() -> None:
             check()
             self.batches.check_backward(units)
-            refuse_uncovered(self._model, self._layout, self._trained())
+            if self.batches.place[2] == 0:  # once a step, and before the step
+                refuse_uncovered(self._model, self._layout, self._trained())
 
-        self._meet(BACKWARD, at, all_checks)
+        return self._meet(BACKWARD, at, all_checks, news)
+
+    def together(self, at: tuple[int, int], check: Callable[[], Any]) -> bool:
+        """check() within a backward: if it raises on one rank, all raise. Whether it is true on any rank."""
+        return self._meet(BACKWARD, at, check)
 
     def watched(self) -> AbstractContextManager[None]:
         """RuntimeError if autograd forms a trainable parameter's gradient within."""
@@ -66,13 +71,13 @@ class Gate:
 
         self._meet(STEP, at, all_checks)
 
-    def _meet(self, event: int, at: tuple[int, int], check: Callable[[], None]) -> None:
+    def _meet(self, event: int, at: tuple[int, int], check: Callable[[], Any], news: bool = False) -> bool:
         wrong = None
         try:
-            check()
+            news = bool(check()) or news
         except (ValueError, RuntimeError) as error:
             wrong = error
-        self._agree(event, (*at, *self.batches.place, self.batches.skipped), wrong)
+        return self._agree(event, (*at, *self.batches.place, self.batches.skipped), wrong, news)
 
 
 __all__ = ["Gate"]

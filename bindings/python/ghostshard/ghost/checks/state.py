@@ -14,7 +14,7 @@ class State:
     model's buffers."""
 
     def __init__(self, model: nn.Module, device: torch.device):
-        self._device = device
+        self._model, self._device = model, device
         self._python, self._numpy, self._host = random.getstate(), np.random.get_state(), torch.get_rng_state()
         self._own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
         self._buffers = [
@@ -23,6 +23,9 @@ class State:
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]
+
+    def now(self) -> State:
+        return State(self._model, self._device)
 
     def again(self) -> None:
         """Goes back to the states at construction: the next draws repeat all draws since."""
