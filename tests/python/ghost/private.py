@@ -24,7 +24,7 @@ class AnyBatches:
 
     def went_backward(self) -> None: ...
 
-    check_step = stepped = paused = dropped = went_backward
+    check_step = stepped = paused = dropped = end = went_backward
 
 
 def hand_out(loader, *units: int, notes=None) -> None:

@@ -387,6 +387,18 @@ def test_a_logical_batch_that_is_dropped_stays_charged_everywhere(tmp_path):
     assert len([line for line in lines if line["type"] == "release"]) == 5
 
 
+def test_a_model_that_was_taken_back_charges_no_draw():
+    run = Run(wrap_model=False)
+    module = run.module
+    run.module = run.model
+    for x, y in run.loader:
+        run.step(x, y)
+    module.cleanup()
+    for _ in run.loader:
+        pass
+    assert run.charged == 5
+
+
 # Batches of one's own ------------------------------------------------------------------------------------------------
 
 

@@ -333,6 +333,7 @@ class GhostEngine:
     def detach(self) -> None:
         """Leaves the model as it was."""
         self._drop_session()
+        self._gate.close()
         self._patches.detach()
 
     def __reduce__(self) -> tuple:

@@ -49,6 +49,10 @@ class Batches(Protocol):
         """The logical batch was given up."""
         ...
 
+    def end(self) -> None:
+        """No step comes any more: the model was taken back."""
+        ...
+
 
 class DrawnBatches:
     """Batches of the private loader; the receiver of its stamps. One draw at a time: each is stepped, or charged all the same.
@@ -65,6 +69,7 @@ class DrawnBatches:
         self._fate = ""  # of the draw: "" while steps may be made of it
         self._warned = False
         self._broken: str | None = None  # why the run cannot go on
+        self._ended = False
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -73,6 +78,8 @@ class DrawnBatches:
     # The loader's side ----------------------------------------------------------------------------------------------
 
     def hand_out(self, piece: Any) -> None:
+        if self._ended:
+            return
         if piece.draw != self._draw:
             self._finish(piece.draw)
             self._draw, self._count, self._fate = piece.draw, piece.count, ""
@@ -82,7 +89,7 @@ class DrawnBatches:
         self._waiting.append(piece)
 
     def end_of_pass(self) -> None:
-        if self._draw is not None and not self._fate and self._done == 0:
+        if self._draw is not None and not self._fate and self._done == 0 and not self._ended:
             self._finish(self._draw)
 
     def _finish(self, following: tuple[int, int]) -> None:
@@ -175,6 +182,9 @@ class DrawnBatches:
         if self._done and not self._fate:
             self._fate = "its logical batch was dropped, and stays charged"
 
+    def end(self) -> None:
+        self._ended = True
+
 
 class OwnBatches:
     """Batches of the caller's own, each step charged as if it held every example. That it holds none twice is the caller's word,
@@ -215,6 +225,9 @@ class OwnBatches:
         self._allowed = self._done + 1
 
     dropped = stepped
+
+    def end(self) -> None:
+        pass
 
 
 __all__ = ["Batches", "DrawnBatches", "OwnBatches"]

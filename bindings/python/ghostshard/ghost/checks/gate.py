@@ -39,6 +39,11 @@ class Gate:
     def draws_to_charge(self) -> int:
         return 0 if self._batches is None else self._batches.skipped
 
+    def close(self) -> None:
+        """The model was taken back: what the loader hands out from now on is nobody's step."""
+        if self._batches is not None:
+            self._batches.end()
+
     def forward(self, at: tuple[int, int]) -> None:
         """at, here and below: step and attempt that the logical batch is charged as. Raises on all ranks alike."""
         if self._communicates or self.draws_to_charge:
