@@ -10,6 +10,7 @@ from launch import SUM_TOLERANCE
 from models import class_loss
 from private import Private
 from torch import nn
+from torch.nn.utils import prune
 
 Pair = namedtuple("Pair", "first second")
 
@@ -137,3 +138,112 @@ def test_places_that_all_examples_share():
     assert oracle.worst_difference(Private(model, 0.5).step(class_loss, batches), expected) < SUM_TOLERANCE
     with pytest.raises(RuntimeError, match="must not depend on other examples"):
         Private(NanoGpt(), 0.5).step(class_loss, [batches[1]])  # the first batch of all cannot tell
+
+
+# Layers that reach their children in other ways ----------------------------------------------------------------------
+
+
+class InAList(nn.Module):
+    """As Opacus' recurrent layers keep their cells."""
+
+    def __init__(self, reach):
+        super().__init__()
+        self.inner, self.gain = nn.Linear(6, 6), nn.Parameter(torch.linspace(0.5, 1.5, 6))
+        self.reach = reach
+        self.kept, self.named = [self.inner], {"inner": (self.inner,)}
+
+    def forward(self, x):
+        return self.reach(self)(x) * self.gain
+
+
+REACHED = {
+    "in_a_list": lambda layer: layer.kept[0],
+    "in_a_dict": lambda layer: layer.named["inner"][0],
+    "as_an_attribute": lambda layer: layer.inner,
+}
+
+
+@pytest.mark.parametrize("reach", REACHED.values(), ids=REACHED)
+def test_children_that_stand_in_lists_and_dicts(reach):
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 6), InAList(reach), nn.Linear(6, 3))
+    batches = [batch()]
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, batches, 0.5)
+    assert all(float(value.abs().max()) > 0 for value in expected.values())
+    assert oracle.worst_difference(Private(model, 0.5).step(class_loss, batches), expected) < SUM_TOLERANCE
+
+
+def test_children_that_cannot_be_followed_are_refused():
+    layer = InAList(None)
+    inner = layer.inner
+    layer.reach = lambda _: inner
+    with pytest.raises(RuntimeError, match="calls its children by another way"):
+        Private(nn.Sequential(layer, nn.Linear(6, 3)), 0.5).step(class_loss, [batch()])
+    assert "forward" not in vars(inner)
+    layer = InAList(lambda layer: layer.inner)
+    layer.kept = [layer.gain]
+    with pytest.raises(ValueError, match="keeps parameters in a list"):
+        Private(nn.Sequential(layer, nn.Linear(6, 3)), 0.5).step(class_loss, [batch()])
+
+
+def doubled(layer: InAList) -> InAList:
+    layer.inner.register_forward_hook(lambda _module, _args, output: 2 * output)
+    return layer
+
+
+COMPUTED = {
+    "spectral_norm": lambda: nn.utils.spectral_norm(nn.Linear(6, 6)),
+    "weight_norm": lambda: nn.utils.weight_norm(nn.Linear(6, 6)),
+    "prune": lambda: prune.random_unstructured(nn.Linear(6, 6), "weight", 0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("build", COMPUTED.values(), ids=COMPUTED)
+def test_weights_that_a_hook_computes_are_refused(build):
+    with pytest.raises(ValueError, match="torch.nn.utils.parametrizations"):
+        Private(nn.Sequential(build(), nn.Linear(6, 3)), 0.5)
+
+
+def test_a_hook_inside_of_a_layer_is_not_left_out_in_silence():
+    with pytest.raises(RuntimeError, match="gives another output than its own forward"):
+        model = nn.Sequential(doubled(InAList(lambda layer: layer.inner)), nn.Linear(6, 3))
+        Private(model, 0.5).step(class_loss, [batch()])
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(6))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.gain
+
+
+def test_a_layer_is_called_once_for_its_buffers():
+    model = nn.Sequential(Counts(), nn.Linear(6, 3))
+    private = Private(model, 0.5, attribution_check=False)
+    for calls in (1, 2):
+        private.module(torch.randn(5, 6))
+        assert float(model[0].calls) == calls
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.out = kind(6, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.layer(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("name", ["DPLSTM", "DPGRU", "DPRNN"])
+def test_recurrent_layers_of_opacus(name):
+    import opacus.layers
+
+    torch.manual_seed(3)
+    model, batches = Recurrent(getattr(opacus.layers, name)), [(torch.randn(5, 4, 6), torch.randint(0, 3, (5,)))]
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, batches, 0.5)
+    assert oracle.worst_difference(Private(model, 0.5).step(class_loss, batches), expected) < SUM_TOLERANCE

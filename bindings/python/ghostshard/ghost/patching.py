@@ -17,7 +17,7 @@ from .checks.state import State
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss, loss_of_transformers, targets_of_transformers
 from .recording import RecordingEngine
-from .rules import Layer, Rule, instantiable, per_example, rule_for, same_output, tensor_parallel
+from .rules import Layer, Rule, instantiable, per_example, refuse_computed_weights, rule_for, same_output, tensor_parallel
 
 
 class PatchedForward:
@@ -110,6 +110,7 @@ class PatchedModel:
                 module.require_backward_grad_sync = False  # there is no gradient for its reducer to wait for
 
     def _patch_layers(self, engine: RecordingEngine) -> None:
+        refuse_computed_weights(self._model)
         covered: set[int] = set()
         for name, module in self._model.named_modules():
             if id(module) in covered or not list(own_parameters(module)):

@@ -4,17 +4,25 @@ while its weights are gathered."""
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from ..autocast import as_in, state_of
-from ..layout import original_class
+from ..layout import original_class, own_parameters
 from ..tensor_trees import constants_in, refilled, tensors_in
 from .layer import Layer, local, same_output
+
+
+_COMPUTING = (BasePruningMethod, SpectralNorm, WeightNorm)
 
 
 def instantiable(module: nn.Module) -> bool:
@@ -25,15 +33,73 @@ def instantiable(module: nn.Module) -> bool:
     return not any(isinstance(each, unfit) or (each is not module and isinstance(each, FSDPModule)) for each in inside)
 
 
-def skeleton(module: nn.Module) -> nn.Module:
-    """The layer without hooks and patches, its parameters this rank's plain tensors: a forward for torch.func."""
-    bare = object.__new__(original_class(module))
-    bare.__dict__ = {key: value for key, value in module.__dict__.items() if key != "forward"}
-    for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
-        bare.__dict__[hooks] = OrderedDict()
-    bare._parameters = {name: local(value) for name, value in module._parameters.items()}
-    bare._modules = {name: skeleton(child) for name, child in module._modules.items() if child is not None}
+def refuse_computed_weights(model: nn.Module) -> None:
+    """ValueError for weights that a hook computes before the layer's forward, where no rule sees it."""
+    for name, module in model.named_modules():
+        hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values() if isinstance(hook, _COMPUTING)]
+        if hooks and any(parameter.requires_grad for _, parameter in own_parameters(module)):
+            raise ValueError(
+                f"{name} ({original_class(module).__name__}): a hook ({hooks[0]}) computes its weight from other parameters, so their "
+                "gradients would pass every rule. Use torch.nn.utils.parametrizations, or make it permanent (remove_spectral_norm, "
+                "remove_weight_norm, prune.remove)"
+            )
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def skeleton(module: nn.Module, known: dict[int, nn.Module] | None = None) -> nn.Module:
+    """The layer without hooks and patches, its parameters this rank's plain tensors: a forward for torch.func. Children that
+    stand in lists and dicts besides are the same there. known: by id of the module."""
+    known = {} if known is None else known
+    if id(module) in known:
+        return known[id(module)]
+    bare = known[id(module)] = object.__new__(original_class(module))
+    state = bare.__dict__
+    state.update((key, value) for key, value in module.__dict__.items() if key != "forward")
+    state.update((hooks, OrderedDict()) for hooks in _HOOKS)
+    state["_parameters"] = {name: local(value) for name, value in module._parameters.items()}
+    state["_modules"] = {name: skeleton(child, known) for name, child in module._modules.items() if child is not None}
+    for key, value in module.__dict__.items():
+        if key not in ("_parameters", "_modules", "_buffers", *_HOOKS) and isinstance(value, (list, tuple, dict)):
+            state[key] = _of_skeleton(module, value, known)
     return bare
+
+
+def _of_skeleton(module: nn.Module, value: Any, known: dict[int, nn.Module]) -> Any:
+    if isinstance(value, nn.Module):
+        return skeleton(value, known)
+    if isinstance(value, nn.Parameter):
+        raise ValueError(
+            f"{original_class(module).__name__} keeps parameters in a list or dict, where torch.func cannot put one example's: register a "
+            "rule for it (ghostshard.register_rule)"
+        )
+    if type(value) in (list, tuple):
+        return type(value)(_of_skeleton(module, each, known) for each in value)
+    if type(value) is dict:
+        return {key: _of_skeleton(module, each, known) for key, each in value.items()}
+    return value
+
+
+@contextmanager
+def _no_way_back(layer: Layer) -> Iterator[None]:
+    """RuntimeError if the skeleton calls the layer's own children, whose parameters torch.func does not see: all their gradients would
+    be zero."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError(
+            f"{layer.name} ({original_class(layer.module).__name__}) calls its children by another way than its attributes, lists or "
+            "dicts, so torch.func cannot follow it: register a rule for it (ghostshard.register_rule)"
+        )
+
+    children = [each for each in layer.module.modules() if each is not layer.module and "forward" not in vars(each)]
+    for child in children:
+        child.__dict__["forward"] = refuse
+    try:
+        yield
+    finally:
+        for child in children:
+            del child.__dict__["forward"]
 
 
 # A layer may also get these, which no example is in.
@@ -111,9 +177,12 @@ class _PerExample(torch.autograd.Function):
         for number in layer.numbers.values():
             layer.session.count_use(number)
         args, kwargs = call.of([layer.as_given(value) for value in inputs])
-        with torch.no_grad():
+        buffers = [(buffer, buffer.clone()) for buffer in layer.module.buffers()] if not layer.compared else []
+        with torch.no_grad(), _no_way_back(layer):
             tree.append(skeleton(layer.module).forward(*args, **kwargs))
         outputs = tensors_in(tree[0])
+        if not layer.compared:
+            _compare_with_own(layer, outputs, args, kwargs, buffers)
         ctx.of_units = [value.is_floating_point() and call.has_units(value) for value in outputs]
         ctx.save_for_backward(*inputs, *([] if layer.compared else outputs))
         given = tuple(value.view_as(value) for value in outputs)
@@ -174,6 +243,22 @@ def _vmapped(call: Call, parameters: dict, inputs: list, differentiable: list[in
 
     floats = [inputs[i] for i in differentiable]
     return torch.func.vmap(one, in_dims=(None, 0, 0, 0), randomness="error")(parameters, floats, inputs, gradients)
+
+
+def _compare_with_own(layer: Layer, found: list[torch.Tensor], args: tuple, kwargs: dict, buffers: list) -> None:
+    """At first use. RuntimeError if the skeleton, which has no hooks, gives something else than the layer. Buffers move once: before
+    the layer's own forward they are set back."""
+    for buffer, before in buffers:
+        if not torch.equal(buffer, before):
+            buffer.copy_(before)
+    with torch.no_grad():
+        own = tensors_in(layer.original(*args, **kwargs))
+    floats = [(one, two) for one, two in zip(found, own) if two.is_floating_point()]
+    if len(found) != len(own) or not all(same_output(one, two) for one, two in floats):
+        raise RuntimeError(
+            f"{layer.name} ({original_class(layer.module).__name__}) gives another output than its own forward when it is computed "
+            "without the hooks of its children: register a rule for it (ghostshard.register_rule)"
+        )
 
 
 def _compare(layer: Layer, found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
