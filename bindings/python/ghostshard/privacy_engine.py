@@ -190,7 +190,7 @@ class PrivacyEngine(ResumableEngine):
         if not plan.poisson:
             warnings.warn(
                 "batches of your own, without Poisson sampling of the private loader: each step is charged as if it held every "
-                "example (sampling rate 1), and that no step holds an example twice is your word",
+                "example (sampling rate 1), and that no step holds an example twice, nor as several units, is your word",
                 stacklevel=3,
             )
             return data_loader
@@ -262,7 +262,7 @@ def _ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostE
     if not plan.poisson:
         sampler = {
             "executed": "batches of the caller's own: each step is charged as if it held every unit",
-            "seen": "by nobody: that no step held a unit twice is the caller's word",
+            "seen": "by nobody: that no step held an example twice, nor as several units, is the caller's word",
         }
     header = {
         "adjacency": "zero-out",

@@ -22,7 +22,7 @@ Tests left out, and why:
                             plain tensor (test_privacy_engine.py has the same claims)
   fast gradient clipping: test_norm_calculation*     read p._norm_sample, which is never formed; test_multidevice_*: two GPUs
   fast gradient clipping: what it inherits from GradSampleModuleTest   reads p.grad_sample
-  grad_samples: dp_rnn, embedding_bag       take PackedSequence or tuples; recurrent layers are refused here
+  grad_samples: dp_rnn, embedding_bag       take PackedSequence or offsets (tensors of one sequence each: test_any_layer.py)
   grad_samples: batches of no example       ask for gradients of shape [0, ...], which are never formed
   batch_memory_manager, gradient_accumulation, mixed_precision     go backward from plain tensors, the first with a loss that
                             couples examples ([B] − [B,1]); the same claims are in test_privacy_engine.py and test_autocast.py
