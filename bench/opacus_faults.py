@@ -114,10 +114,12 @@ class Scenario:
         model, batches = self.build(), self.batches()
         expected = oracle.clipped_sum(copy.deepcopy(model), self.loss, batches, CLIP)
         loader = DataLoader(TensorDataset(torch.zeros(60, 1)), batch_size=6)
+        # Ours must be told that a step has several backwards, over batches of the caller's own.
+        options = {"accumulation_steps": 2} if engine_class is ghostshard.PrivacyEngine else {}
         module, optimizer, criterion, _ = engine_class().make_private(
             module=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), data_loader=loader,
             criterion=self.criterion(reduction="mean"), noise_multiplier=0.0, max_grad_norm=CLIP,
-            grad_sample_mode="ghost", poisson_sampling=False)
+            grad_sample_mode="ghost", poisson_sampling=False, **options)
         if self.before is not None:
             expected = self.before(model, module, optimizer, criterion, batches, expected)
         start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}

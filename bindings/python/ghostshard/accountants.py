@@ -222,7 +222,10 @@ def privacy_curve(
 
 def _known(accountant: str) -> None:
     if accountant not in _CLASSES:
-        raise ValueError(f"accountant must be one of {', '.join(_CLASSES)}; got {accountant!r}")
+        raise ValueError(
+            f"accountant must be one of {', '.join(_CLASSES)}; got {accountant!r}"
+            + (", which is no upper bound (opacus.accountants.utils.get_noise_multiplier has it)" if accountant == "gdp" else "")
+        )
 
 
 def _noise(value: SupportsFloat) -> float:

@@ -17,12 +17,13 @@ from torch.utils.data import DataLoader
 
 from . import accountants, checkpoint
 from ._native import load
+from .ghost.checks.batches import DrawnBatches, OwnBatches
 from .ghost.engine import GhostEngine
 from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.optimizer import GhostOptimizer
 from .ghost.ranks import Ranks
 from .ghost.wrappers import GhostHooks, GhostModule
-from .loaders import GhostDataLoader
+from .loaders import GhostDataLoader, SamplingPlan, plan_of
 from .resumable_engine import ResumableEngine, plain_optimizer
 
 __all__ = ["PrivacyEngine"]
@@ -50,6 +51,12 @@ class PrivacyEngine(ResumableEngine):
             super().__init__(accountant="rdp" if accountant in _ACCOUNTANTS else accountant)
         if accountant in _ACCOUNTANTS:
             self.accountant = _ACCOUNTANTS[accountant]()
+        else:
+            warnings.warn(
+                f"accountant {accountant!r} is Opacus' own and no upper bound (gdp is a limit for many steps, which may be below the "
+                f"true epsilon): a guarantee needs one of {', '.join(_ACCOUNTANTS)}",
+                stacklevel=2,
+            )
         self.secure_mode = secure_mode
 
     def make_private(
@@ -73,10 +80,12 @@ class PrivacyEngine(ResumableEngine):
     ) -> tuple:
         """As Opacus' method. In modes "ghost" and "ghost_fsdp" returns (module or hooks, optimizer, criterion, data_loader).
 
-        Further keyword arguments of our modes: `memory_budget` (bytes that a microbatch may record until it is clipped; if it
-        takes more, a second backward recomputes the records instead of keeping them, with 0 from the beginning),
-        `accumulate` (sum the microbatches of a step on the rank and reduce once) and `attribution_check` (True: models
-        whose examples' gradients depend on each other are refused at the first backward, at the price of two more backwards).
+        A step is made of one draw of the returned loader, whole; any other batch is refused. Keyword arguments of our modes:
+        `accumulation_steps` (k: the loader cuts each draw into k batches, step() comes after the last), `own_batches` (True, or
+        poisson_sampling=False: batches of the caller's own, at most k backwards to a step, each step charged as if it held every
+        example), `memory_budget` (bytes that a microbatch may record until it is clipped; if it takes more, a second backward
+        recomputes the records, with 0 from the beginning), `accumulate` (sum the microbatches of a step on the rank, reduce once),
+        `attribution_check` (True: models whose examples' gradients depend on each other are refused at the first backward).
         """
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
@@ -92,25 +101,23 @@ class PrivacyEngine(ResumableEngine):
         _check(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, max_grad_norm, rand_on_empty)
         check_reduction(loss_reduction)
         options = {name: kwargs.pop(name) for name in ("memory_budget", "accumulate", "attribution_check") if name in kwargs}
+        accumulation_steps = kwargs.pop("accumulation_steps", 1)
+        own_batches = kwargs.pop("own_batches", False) or not poisson_sampling
+        plan = plan_of(data_loader, poisson=not own_batches)
         kwargs.pop("epsilon_tolerance", None)
         self.validate(module=module, optimizer=None, data_loader=None)
         kind = GhostModule if wrap_model else GhostHooks
         private = kind(module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **options)
-        engine = private.engine
-        self._remember(data_loader)
-        data_loader, sample_rate = self._sampled(data_loader, engine.ranks, batch_first, poisson_sampling)
-        expected_batch = _expected_batch(data_loader, sample_rate)
-        ghost = GhostOptimizer(
-            plain_optimizer(optimizer), engine=engine, noise_multiplier=noise_multiplier, max_grad_norm=max_grad_norm,
-            expected_batch_size=expected_batch / engine.ranks.data_ranks,  # per worker, as Opacus means it
-            loss_reduction=loss_reduction, generator=noise_generator, secure_mode=self.secure_mode, **kwargs,
-        )  # fmt: skip
-        divisor = float(expected_batch) if loss_reduction == "mean" else 1.0
-        engine.set_constants(sampling_rate=sample_rate, divisor=divisor, terms=ghost.terms, generator=noise_generator)
-        ghost.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=sample_rate))
-        header = _ledger_header(data_loader, sample_rate, expected_batch, ghost, engine, poisson_sampling)
-        self._begin_run(engine, data_loader, header)
-        return private, ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction), data_loader
+        terms = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, "generator": noise_generator}
+        try:
+            self._remember(data_loader)
+            data_loader = self._sampled(data_loader, plan, private.engine.ranks, batch_first, accumulation_steps)
+            ghost, criterion = self._joined(private.engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)
+            self._open(private.engine, ghost, plan, data_loader, accumulation_steps)
+        except BaseException:
+            private.engine.detach()  # so that the call can be repeated
+            raise
+        return private, ghost, criterion, data_loader
 
     def make_private_with_epsilon(
         self,
@@ -122,7 +129,7 @@ class PrivacyEngine(ResumableEngine):
         **kwargs: Any,
     ) -> tuple:
         """As Opacus' method, with the noise multiplier of our certified accountants: epsilon after the last step is at most
-        the target, and all steps of all epochs are counted (`epochs * len(data_loader)`)."""
+        the target, and all draws of all epochs are counted, at the rate and the number that the private loader has."""
         if len(self.accountant) > 0:
             warnings.warn(
                 "make_private_with_epsilon plans from zero, but the accountant has spent some already; together they "
@@ -132,11 +139,16 @@ class PrivacyEngine(ResumableEngine):
         mechanism = self.accountant.mechanism()
         search = accountants if mechanism in _ACCOUNTANTS else opacus.accountants.utils
         tolerance = {"epsilon_tolerance": kwargs["epsilon_tolerance"]} if "epsilon_tolerance" in kwargs else {}
+        rate, steps = 1 / len(data_loader), len(data_loader)  # of Opacus' own modes
+        if kwargs.get("grad_sample_mode", "hooks") in MODES:
+            poisson = kwargs.get("poisson_sampling", True) and not kwargs.get("own_batches", False)
+            plan = plan_of(data_loader, poisson=poisson)
+            rate, steps = plan.charged_rate, plan.steps
         noise_multiplier = search.get_noise_multiplier(
             target_epsilon=target_epsilon,
             target_delta=target_delta,
-            sample_rate=1 / len(data_loader),
-            steps=epochs * len(data_loader),
+            sample_rate=rate,
+            steps=epochs * steps,
             accountant=mechanism,
             **tolerance,
         )
@@ -161,6 +173,8 @@ class PrivacyEngine(ResumableEngine):
         """
         if self._ledger is None or self._ghost is None:
             raise ValueError("report() is made from the write-ahead ledger: call attach_ledger(path) before make_private()")
+        if self._ghost.ranks.control is None:
+            self._ghost.charge_skipped()
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         if delta is None:
@@ -170,23 +184,55 @@ class PrivacyEngine(ResumableEngine):
         return load("accountant").write_report(self._ledger, float(delta), "{}", str(folder), accountant)
 
     def _sampled(
-        self, data_loader: DataLoader, ranks: Ranks, batch_first: bool, poisson_sampling: bool
-    ) -> tuple[DataLoader, float]:
-        """The loader that draws Poisson batches, or this one with a warning, and its sampling rate."""
-        if not poisson_sampling:
+        self, data_loader: DataLoader, plan: SamplingPlan, ranks: Ranks, batch_first: bool, accumulation_steps: int
+    ) -> DataLoader:
+        """The loader that draws Poisson batches; this one, with a warning, if batches are the caller's own."""
+        if not plan.poisson:
             warnings.warn(
-                "without Poisson sampling the accountant's epsilon is that of another sampler: it is no guarantee for "
-                "this run",
+                "batches of your own, without Poisson sampling of the private loader: each step is charged as if it held every "
+                "example (sampling rate 1), and that no step holds an example twice, nor as several units, is your word",
                 stacklevel=3,
             )
-            return data_loader, 1 / len(data_loader)
+            return data_loader
         if self.secure_mode and data_loader.generator is not None:
             raise ValueError("secure_mode draws coins from the operating system: the data loader has a generator")
-        loader = GhostDataLoader.from_data_loader(
-            data_loader, rank=ranks.data_rank, world_size=ranks.data_ranks, batch_first=batch_first,
-            process_group=ranks.data, twins=ranks.twins,
+        return GhostDataLoader.from_data_loader(
+            data_loader, rank=ranks.data_rank, world_size=ranks.data_ranks, accumulation_steps=accumulation_steps,
+            batch_first=batch_first, process_group=ranks.data, twins=ranks.twins,
         )  # fmt: skip
-        return loader, loader.sample_rate
+
+    def _joined(
+        self, engine: GhostEngine, optimizer: Any, criterion: Any, plan: SamplingPlan, loss_reduction: str, **kwargs: Any
+    ) -> tuple[GhostOptimizer, PrivateCriterion]:
+        ghost = GhostOptimizer(
+            plain_optimizer(optimizer), engine=engine, secure_mode=self.secure_mode, loss_reduction=loss_reduction,
+            expected_batch_size=plan.expected_batch / engine.ranks.data_ranks, **kwargs,  # per worker, as Opacus means it
+        )  # fmt: skip
+        return ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction)
+
+    def _open(
+        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, data_loader: DataLoader, accumulation_steps: int
+    ) -> None:
+        """Loader, engine, optimizer and accountant become one run: what the loader hands out is what the engine may train on, and
+        each logical batch is charged when it begins."""
+
+        def charge(noise_multiplier: float) -> None:
+            self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=plan.charged_rate)
+
+        batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps)
+        if plan.poisson:
+            batches = DrawnBatches(lambda: charge(ghost.terms()[1]))
+            data_loader.batch_sampler.stamps.receiver = batches  # type: ignore[union-attr]
+        engine.set_constants(
+            sampling_rate=plan.charged_rate,
+            divisor=float(plan.expected_batch) if ghost.loss_reduction == "mean" else 1.0,
+            terms=ghost.terms,
+            generator=ghost.generator,
+            batches=batches,
+            trained=lambda: chain.from_iterable(group["params"] for group in ghost.original_optimizer.param_groups),
+            charge=charge,
+        )
+        self._begin_run(engine, data_loader, _ledger_header(plan, ghost, engine))
 
     def _begin_run(self, engine: GhostEngine, data_loader: DataLoader, header: dict) -> None:
         self._header = header
@@ -206,31 +252,27 @@ class PrivacyEngine(ResumableEngine):
             )
 
 
-def _expected_batch(data_loader: DataLoader, sample_rate: float) -> int:
-    expected_batch = int(len(data_loader.dataset) * sample_rate)
-    if expected_batch < 1:
-        raise ValueError(f"the data set must fill at least one example per step, got {len(data_loader.dataset)}")
-    return expected_batch
-
-
-def _ledger_header(
-    data_loader: DataLoader,
-    sample_rate: float,
-    expected_batch: int,
-    optimizer: GhostOptimizer,
-    engine: Any,
-    poisson_sampling: bool,
-) -> dict:
+def _ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine) -> dict:
+    """The engine refuses every batch that contradicts what stands here of the sampler, so the report may repeat it."""
     per_layer = "per layer: each of K groups gathered together by clip_norm/sqrt(K)"
+    sampler = {
+        "executed": "poisson",
+        "seen": "by the engine: each step was made of one whole draw of the private loader, and each draw was charged",
+    }
+    if not plan.poisson:
+        sampler = {
+            "executed": "batches of the caller's own: each step is charged as if it held every unit",
+            "seen": "by nobody: that no step held an example twice, nor as several units, is the caller's word",
+        }
     header = {
         "adjacency": "zero-out",
         "unit_of_privacy": "example",
-        "units": len(data_loader.dataset),
-        "expected_batch": expected_batch,
-        "sampling_rate": sample_rate,
+        "units": plan.units,
+        "expected_batch": int(plan.exact_batch) if plan.exact_batch.is_integer() else plan.exact_batch,
+        "sampling_rate": plan.charged_rate,
         "clip_norm": float(optimizer.max_grad_norm),
         "clipping": "flat, per example, over all trainable parameters" if engine.clipping == "flat" else per_layer,
-        "facts": {"sampler": {"executed": "poisson" if poisson_sampling else "the data loader's own, not Poisson"}},
+        "facts": {"sampler": sampler},
     }
     if optimizer.noise_multiplier > 0:
         header["noise_multiplier"] = float(optimizer.noise_multiplier)

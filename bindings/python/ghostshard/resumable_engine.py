@@ -49,9 +49,9 @@ class ResumableEngine(opacus.PrivacyEngine):
         ValueError names the missing part; the engine then takes no step until a load succeeds. A collective.
         """
         engine = self._engine()
-        engine.stop("no checkpoint could be loaded last time, so what was spent is not known: load one, or build a new engine")
+        engine.run.stopped = "no checkpoint could be loaded last time, so what was spent is not known: load one, or build a new engine"
         self._load_state(checkpoint.parse(state_dict.get("state")))
-        engine.stop(None)
+        engine.run.stopped = None
 
     def save_checkpoint(
         self,
@@ -118,9 +118,9 @@ class ResumableEngine(opacus.PrivacyEngine):
         if "privacy.state" not in parts:
             raise ValueError(f"the checkpoint {path} has no privacy state, so what its run has spent cannot be known")
         self.load_state_dict({"state": parts["privacy.state"]})
-        engine.stop("the weights of the last checkpoint could not be loaded whole: load one, or build the model anew")
+        engine.run.stopped = "the weights of the last checkpoint could not be loaded whole: load one, or build the model anew"
         checkpoint.load_weights(path, engine.ranks, getattr(module, "_module", module), plain_optimizer(optimizer))
-        engine.stop(None)
+        engine.run.stopped = None
         for name, scheduler in schedulers.items():
             if scheduler is not None and name in parts:
                 scheduler.load_state_dict(pickle.loads(parts[name]))
@@ -131,7 +131,7 @@ class ResumableEngine(opacus.PrivacyEngine):
             return super().load_checkpoint(**arguments)
         engine, history = self._engine(), self.accountant.history
         _ = engine.next_step  # not within a logical batch
-        engine.stop("the last checkpoint could not be loaded whole: load one, or build model and engine anew")
+        engine.run.stopped = "the last checkpoint could not be loaded whole: load one, or build model and engine anew"
         loaded = super().load_checkpoint(**arguments)
         if _PRIVACY in loaded:
             self.accountant.history = history
@@ -142,8 +142,8 @@ class ResumableEngine(opacus.PrivacyEngine):
                 "engine without one"
             )
         else:
-            engine.resume(engine.next_step[0], [], ledger_open=engine.ledger_is_open)
-        engine.stop(None)
+            engine.resume(engine.next_step[0], [], ledger_open=engine.run.ledger_is_open)
+        engine.run.stopped = None
         return loaded
 
     def _engine(self) -> Any:
@@ -155,7 +155,7 @@ class ResumableEngine(opacus.PrivacyEngine):
         engine = self._engine()
         step, attempt = engine.next_step
         mark = None
-        if engine.ledger_is_open:
+        if engine.run.ledger_is_open:
             path = os.path.abspath(self._ledger or "")
             mark = read(lambda: checkpoint.mark_of_ledger(path)) | {"path": path}
         return json.dumps(
@@ -172,14 +172,14 @@ class ResumableEngine(opacus.PrivacyEngine):
 
     def _terms(self) -> dict[str, float]:
         engine = self._engine()
-        clip_norm, noise_multiplier = engine.terms
-        return {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "sampling_rate": engine.sampling_rate}
+        clip_norm, noise_multiplier = engine.run.terms_now()
+        return {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "sampling_rate": engine.run.sampling_rate}
 
     def _load_state(self, state: dict) -> None:
         engine = self._engine()
         _ = engine.next_step  # not within a logical batch
         self._check_fits(state)
-        ledger, attempts, open_now = None, [], engine.ledger_is_open
+        ledger, attempts, open_now = None, [], engine.run.ledger_is_open
         if self._ledger is not None:
             found = self._verified_ledger(state)
             open_now = found is not None

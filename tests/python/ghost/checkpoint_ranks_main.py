@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from leaving import leave
+from private import hand_out
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -48,6 +49,7 @@ class Run:
 
     def backward(self, units: int = 0) -> None:
         self.optimizer.zero_grad()
+        hand_out(self.loader, units)
         x, y = torch.ones(units, 6), torch.zeros(units, dtype=torch.long)
         self.criterion(self.module(x), y).backward()
 

@@ -3,7 +3,9 @@
 import copy
 import json
 import math
+import random
 
+import numpy as np
 import oracle
 import pytest
 import torch
@@ -11,6 +13,9 @@ from launch import HERE, run_ranks
 from models import CASES, Language, class_loss, next_token_loss
 from private import Private
 from torch import nn
+
+from ghostshard.ghost.checks.gradients import AttributionCheck
+from ghostshard.ghost.loss import PrivateLoss
 
 
 class AcrossTheBatch(nn.Module):
@@ -123,6 +128,140 @@ def test_values_that_reach_other_examples_without_a_gradient(build, make):
         assert not private.engine.session.open
 
 
+# Values through other tensors than the first -------------------------------------------------------------------------
+
+
+class Takes(nn.Module):
+    """mix(batch) [units, 6] feeds the layers."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.mix, self.first, self.out = mix, nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, *args, **batch):
+        return self.out(torch.tanh(self.first(self.mix(*args, **batch))))
+
+
+def from_dict(batch):
+    return batch["x"] - batch["x"].mean(0)
+
+
+def from_keywords(index, x):
+    return x / x.std(0)
+
+
+def from_second(x, z):
+    return x * z.mean(0, keepdim=True)
+
+
+def from_a_nested_list(x, more):
+    return x + more[0]["z"].amax(0)
+
+
+def from_a_mask(x, mask):
+    return x * mask.float().mean(0, keepdim=True)
+
+
+def given(*args, **kwargs):
+    return lambda model, batch: nn.functional.cross_entropy(model(*args, **kwargs), batch[1], reduction="none")
+
+
+X, Z, INDEX = torch.randn(5, 6, generator=torch.Generator().manual_seed(1)), torch.randn(5, 6), torch.arange(5) + 7
+MASK = torch.tensor([1, 0, 1, 1, 0])[:, None].expand(5, 6)
+THROUGH_OTHERS = {
+    "index_comes_first_in_a_dict": (from_dict, given({"index": INDEX, "x": X})),
+    "by_keywords_in_any_order": (from_keywords, given(index=INDEX, x=X)),
+    "second_tensor": (from_second, given(X, Z)),
+    "in_a_nested_list": (from_a_nested_list, given(X, [{"z": Z}])),
+    "a_mask": (from_a_mask, given(X, MASK)),
+}
+
+
+@pytest.mark.parametrize("mix, loss", THROUGH_OTHERS.values(), ids=THROUGH_OTHERS)
+def test_values_that_reach_others_through_any_tensor(mix, loss):
+    torch.manual_seed(3)
+    refused = 0
+    for _ in range(8):  # an exchange by lot may leave a maximum where it is
+        try:
+            Private(Takes(mix), 1.0).backward(loss, (X, torch.zeros(5, dtype=torch.long)))
+        except RuntimeError as error:
+            assert "output must not depend on other examples" in str(error)
+            refused += 1
+    assert refused == 8 if mix is not from_a_nested_list else refused > 0
+
+
+def cut_to_the_longest(x, lengths):
+    return x[:, : int(lengths.max())]
+
+
+class Reads(nn.Module):
+    """Texts of several lengths, cut to the longest; positions that all share; places beyond a text count nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x, lengths, places):
+        x = cut_to_the_longest(x, lengths)
+        valid = (torch.arange(x.shape[1])[None] < lengths[:, None]).unsqueeze(2)
+        return self.out(self.first(x + places[: x.shape[1], None]) * valid)
+
+
+@pytest.mark.parametrize("units", [5, 7])  # 7: as many as there are places
+def test_lengths_and_places_are_no_mixing(units):
+    torch.manual_seed(3)
+    lengths = torch.tensor([2, 7, 3, 1, 4, 4, 1])[:units]
+    for _ in range(8):
+        private = Private(Reads(), 1.0)
+        y = private.module(torch.randn(units, 7, 6), lengths, torch.arange(7))
+        PrivateLoss(private.engine, y.square().flatten(1).sum(1)).backward()
+
+
+class Counts(nn.Module):
+    """Draws from all three generators, and keeps a moving average in buffers, in place and anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("average", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        self.average = 0.5 * self.average + 0.5
+        noise = random.random() + np.random.rand() + torch.rand(())
+        return self.layer(x) * (noise + self.average)
+
+
+def test_the_check_leaves_no_trace():
+    def after(**options):
+        torch.manual_seed(1), random.seed(1), np.random.seed(1)
+        model = Counts()
+        Private(model, 1.0, **options).step(class_loss, [(torch.ones(4, 6), torch.zeros(4, dtype=torch.long))])
+        return float(model.calls), float(model.average), random.random(), np.random.rand(), float(torch.rand(()))
+
+    assert after() == after(attribution_check=False)
+    assert after()[:2] == (1, 0.5)
+
+
+def test_it_is_made_again_by_lot(monkeypatch):
+    """A path through the model that opens later."""
+    model = MinusTheMean()
+    model.mixes = False
+    model.forward = lambda x: model.out(model.first(x) - (model.first(x).mean(0) if model.mixes else 0))
+    monkeypatch.setattr(AttributionCheck, "again", 1)
+    private = Private(model, 1.0)
+    private.step(class_loss, [batch(5, 6)])
+    model.mixes = True
+    with pytest.raises(RuntimeError, match="must not depend on other examples"):
+        private.backward(class_loss, batch(5, 6))
+
+
+def test_the_lot_costs_less_than_one_percent():
+    """Two backwards (each two of three parts of a step) and three forwards (one part each) in one of so many steps."""
+    assert AttributionCheck.again * (2 * 2 + 3) / 3 < 0.01
+
+
 def test_tokens_that_see_each_other_below_all_that_trains():
     torch.manual_seed(3)
     for _ in range(4):
@@ -151,7 +290,7 @@ def test_it_is_made_at_the_first_microbatch_of_two():
         private.backward(class_loss, batch(2, 6))
 
 
-def test_it_is_made_again_where_parameters_thaw():
+def test_it_is_made_again_where_parameters_thaw(checked_once):
     model = MinusTheMean()
     model.first.requires_grad_(False)
     model.mixes = False
@@ -182,7 +321,7 @@ def counted(model) -> tuple[Private, list]:
     return Private(model, 1.0), calls
 
 
-def test_it_costs_two_backwards_and_three_forwards_once():
+def test_it_costs_two_backwards_and_three_forwards_once(checked_once):
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
     private, calls = counted(model)
     forwards = []
@@ -206,7 +345,7 @@ def test_an_example_that_is_not_finite_is_no_leak(bad):
         assert oracle.worst_difference(found, expected) < 2e-5
 
 
-def test_what_is_not_a_number_leaves_the_check_undecided():
+def test_what_is_not_a_number_leaves_the_check_undecided(checked_once):
     """One example whose own infinity makes NaN of a zero gradient: the check runs again until a batch decides."""
 
     class Overflows(nn.Module):

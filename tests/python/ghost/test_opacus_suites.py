@@ -22,7 +22,7 @@ Tests left out, and why:
                             plain tensor (test_privacy_engine.py has the same claims)
   fast gradient clipping: test_norm_calculation*     read p._norm_sample, which is never formed; test_multidevice_*: two GPUs
   fast gradient clipping: what it inherits from GradSampleModuleTest   reads p.grad_sample
-  grad_samples: dp_rnn, embedding_bag       take PackedSequence or tuples; recurrent layers are refused here
+  grad_samples: dp_rnn, embedding_bag       take PackedSequence or offsets (tensors of one sequence each: test_any_layer.py)
   grad_samples: batches of no example       ask for gradients of shape [0, ...], which are never formed
   batch_memory_manager, gradient_accumulation, mixed_precision     go backward from plain tensors, the first with a loss that
                             couples examples ([B] − [B,1]); the same claims are in test_privacy_engine.py and test_autocast.py
@@ -44,6 +44,7 @@ import pytest
 import test_opacus_own  # noqa: F401  (stands in for torchvision)
 import torch
 from hypothesis import HealthCheck, settings
+from private import AnyBatches
 from torch import nn
 from torch.nn import functional
 
@@ -187,7 +188,7 @@ def _optimizer_of(optimizer, **arguments):
 def _loss_of(module, optimizer, criterion, loss_reduction="mean"):
     optimizer.engine = module.engine
     divisor = float(optimizer.expected_batch_size) if loss_reduction == "mean" and not _released["as sums"] else 1.0
-    module.engine.set_constants(sampling_rate=0.1, divisor=divisor, terms=optimizer.terms, generator=None)
+    module.engine.set_constants(sampling_rate=0.1, divisor=divisor, terms=optimizer.terms, generator=None, batches=AnyBatches())
     return PrivateCriterion(module.engine, optimizer, criterion, loss_reduction)
 
 
@@ -241,7 +242,7 @@ def per_example_gradients(x, module, batch_first=True, loss_reduction="mean", gr
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     private = GhostModule(model, batch_first=batch_first, loss_reduction=loss_reduction)
     engine = private.engine
-    engine.set_constants(sampling_rate=0.1, divisor=1.0, terms=lambda: (1e6, 0.0), generator=None)
+    engine.set_constants(sampling_rate=0.1, divisor=1.0, terms=lambda: (1e6, 0.0), generator=None, batches=AnyBatches())
     units = x.shape[0 if batch_first else 1]
     found: dict[str, list] = {name: [] for name in names}
     for unit in range(units):

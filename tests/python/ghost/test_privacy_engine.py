@@ -8,6 +8,7 @@ import pytest
 import torch
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from private import hand_out
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -122,7 +123,7 @@ def test_generator_decides_the_noise_and_no_seed_of_torch_does():
 
 def test_schedulers_move_clip_norm_and_noise_together():
     """Fault P2: a clip scheduler must move the clip norm, not only the noise."""
-    _, _, (module, optimizer, criterion, _) = private(noise_multiplier=0.0, loss_reduction="sum",
+    _, _, (module, optimizer, criterion, loader) = private(noise_multiplier=0.0, loss_reduction="sum",
                                                       criterion=nn.CrossEntropyLoss(reduction="sum"), max_grad_norm=1e-2)
     scheduler = ExponentialGradClip(optimizer, gamma=0.5)
     assert isinstance(ExponentialNoise(optimizer, gamma=1.0), ExponentialNoise)
@@ -130,6 +131,7 @@ def test_schedulers_move_clip_norm_and_noise_together():
     norms = []
     for _ in range(3):
         optimizer.zero_grad()
+        hand_out(loader, 1)
         criterion(module(x), y).backward()
         optimizer.step()
         norms.append(torch.sqrt(sum(p.grad.square().sum() for p in module.parameters())).item())
@@ -160,7 +162,9 @@ def test_several_backwards_before_a_step_add_up():
     x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
 
     def weights(*pieces):
-        _, model, (module, optimizer, criterion, _) = private(noise_multiplier=0.0, poisson_sampling=False)
+        _, model, (module, optimizer, criterion, _) = private(
+            noise_multiplier=0.0, own_batches=True, accumulation_steps=len(pieces)
+        )
         optimizer.zero_grad()
         for piece in pieces:
             criterion(module(x[piece]), y[piece]).backward()
@@ -187,8 +191,8 @@ def test_opacus_batch_memory_manager_splits_batches():
 
 
 def test_a_memory_manager_left_early_leaves_nothing_for_the_next_step():
-    """Fault H5; and no example may be in a sum twice."""
-    _, model, (module, optimizer, criterion, loader) = private(noise_multiplier=0.0, batch_size=20)
+    """Fault H5; and no example may be in a sum twice. The lost step is said, and stays charged."""
+    engine, model, (module, optimizer, criterion, loader) = private(noise_multiplier=0.0, batch_size=20)
 
     def backward(x, y):
         optimizer.zero_grad()
@@ -196,13 +200,17 @@ def test_a_memory_manager_left_early_leaves_nothing_for_the_next_step():
         optimizer.step()
 
     before = [p.detach().clone() for p in model.parameters()]
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as batches:
-        backward(*next(iter(batches)))
+    with pytest.warns(UserWarning, match="left within a logical batch"):
+        with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as batches:
+            backward(*next(iter(batches)))
+    assert engine.accountant.history == [(0.0, 0.5, 1)]
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before))
     x, y = torch.randn(3, 6), torch.randint(0, 3, (3,))
+    hand_out(loader, 3)
     backward(x, y)
     moved = [p.detach() - q for p, q in zip(model.parameters(), before)]
-    _, twin, (other_module, other_optimizer, other_criterion, _) = private(noise_multiplier=0.0, batch_size=20)
+    _, twin, (other_module, other_optimizer, other_criterion, other) = private(noise_multiplier=0.0, batch_size=20)
+    hand_out(other, 3)
     other_criterion(other_module(x), y).backward()
     other_optimizer.step()
     for p, q, m in zip(twin.parameters(), before, moved):
@@ -213,6 +221,7 @@ def test_a_hook_beside_the_model_leaves_it_the_users_own():
     _, model, (hooks, optimizer, criterion, loader) = private(wrap_model=False)
     assert not isinstance(hooks, nn.Module)
     x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+    hand_out(loader, 8)
     optimizer.zero_grad()
     criterion(model(x), y).backward()
     optimizer.step()
@@ -252,9 +261,10 @@ def test_the_ledger_goes_on_where_parameters_thaw(tmp_path):
     """Another set of parameters is another session under another key; steps and attempts are counted through."""
     engine = PrivacyEngine(accountant="rdp")
     engine.attach_ledger(tmp_path / "ledger.jsonl")
-    engine, model, (module, optimizer, criterion, _) = private(engine)
+    engine, model, (module, optimizer, criterion, loader) = private(engine)
 
     def backward():
+        hand_out(loader, 4)
         criterion(module(torch.randn(4, 6)), torch.zeros(4, dtype=torch.long)).backward()
 
     model[0].requires_grad_(False)
@@ -270,15 +280,20 @@ def test_the_ledger_goes_on_where_parameters_thaw(tmp_path):
     assert charged == [("release", 0, 0), ("release", 1, 0), ("epoch", 1, None), ("release", 1, 1)]
 
 
-def test_a_report_without_poisson_sampling_claims_nothing(tmp_path):
-    engine = PrivacyEngine()
+@pytest.mark.parametrize("options", [{"poisson_sampling": False}, {"own_batches": True}], ids=lambda options: next(iter(options)))
+def test_batches_of_ones_own_are_charged_as_if_they_held_everybody(options, tmp_path):
+    engine = PrivacyEngine(accountant="contour")
     engine.attach_ledger(tmp_path / "ledger.jsonl")
-    with pytest.warns(UserWarning, match="no guarantee"):
-        _, _, parts = private(engine, poisson_sampling=False)
+    with pytest.warns(UserWarning, match="as if it held every example"):
+        _, _, parts = private(engine, **options)
     epoch(parts)
-    engine.report(tmp_path / "report")
+    assert engine.accountant.history == [(1.0, 1.0, 5)]
+    engine.report(tmp_path / "report", delta=1e-5)
     report = json.loads((tmp_path / "report" / "privacy_report.json").read_text())
-    assert not report["guarantee"]["applies"]
+    assert report["guarantee"]["applies"]
+    assert report["guarantee"]["epsilon"]["upper"] == pytest.approx(engine.get_epsilon(1e-5), rel=1e-9)
+    assert report["sampler"]["executed"].startswith("batches of the caller's own")
+    assert report["sampler"]["assumed"] == "none (every unit in every step)"
 
 
 @pytest.mark.parametrize(

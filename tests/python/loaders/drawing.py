@@ -64,5 +64,5 @@ def prescribe(loader, batches):
         def sizes(self):
             return np.array([len(batch) for batch in batches])
 
-    loader.batch_sampler.steps = len(batches)
+    loader.batch_sampler.steps = loader.batch_sampler.draws = len(batches)
     loader.batch_sampler.draw_epoch = Prescribed

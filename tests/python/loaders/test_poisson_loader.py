@@ -87,8 +87,9 @@ def test_everything_else_is_kept_and_opacus_takes_it_for_its_own():
     )  # fmt: skip
     made = GhostDataLoader.from_data_loader(original, rank=0, world_size=1)
     for name in ("dataset", "num_workers", "timeout", "worker_init_fn", "multiprocessing_context", "prefetch_factor",
-                 "persistent_workers", "in_order", "pin_memory", "generator"):  # fmt: skip
+                 "persistent_workers", "pin_memory", "generator"):  # fmt: skip
         assert getattr(made, name) is getattr(original, name), name
+    assert made.in_order  # the engine must know which draw a batch is from
     assert made.collate_fn.wrapped_collator_fn is first_field
     assert isinstance(made, DPDataLoader) and isinstance(made.batch_sampler, UniformWithReplacementSampler)
 

@@ -7,9 +7,8 @@ ever reaches Python or an optimizer, nor another rank's memory as a whole.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,6 +17,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from .. import _native
 from .batch import Inputs
+from .checks.batches import Batches
+from .checks.gate import Gate
 from .checks.gradients import AttributionCheck
 from .checks.values import Repeat
 from .device import computed_on
@@ -26,6 +27,15 @@ from .loss import check_losses
 from .packing import Packing
 from .patching import PatchedModel
 from .ranks import Ranks, ranks_of
+from .run_state import RunState, Terms
+
+
+_REENTRANT = (
+    "layers ran a backward of their own within this backward, as activation checkpointing with use_reentrant=True does: their norms "
+    "would not be of one example. Pass use_reentrant=False to torch.utils.checkpoint, or "
+    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable; nothing of this backward "
+    "was kept"
+)
 
 
 class GhostEngine:
@@ -69,19 +79,12 @@ class GhostEngine:
         self._session: Any = None
         self._attribution: AttributionCheck | None = None
         self._trainable: tuple[bool, ...] = ()
-        self.sampling_rate = self._divisor = 1.0
-        self._terms: Callable[[], tuple[float, float]] | None = None
-        self._generator: torch.Generator | None = None
-        self._next = (0, 0)  # step and attempt that the next logical batch is charged as
-        self._attempts: list[tuple[int, int]] = []  # of later steps that the ledger has charged before
-        self._run_id = ""  # sets a resumed run's noise apart, if the key comes from a generator
-        self._stopped: str | None = None
-        self._ledger: tuple[str, str] | None = None
-        self._ledger_open = False
-        self._in_forward = False
+        self.run = RunState()  # constants, ledger, next step
+        self.in_forward = False
         self._inputs: Inputs | None = None  # of the last forward
         self._begun: Inputs | None = None  # of the last that began a microbatch; None: a layer called on its own
         self._enabled = True
+        self._gate = Gate(model, self.layout, self.ranks.control, communicates=self.fsdp or self.ranks.model_ranks > 1)
         self._patches = PatchedModel(self, model, fsdp=self.fsdp)
 
     # The privacy engine's settings ----------------------------------------------------------------------------------
@@ -91,21 +94,28 @@ class GhostEngine:
         *,
         sampling_rate: float,
         divisor: float,
-        terms: Callable[[], tuple[float, float]],
+        terms: Terms,
         generator: torch.Generator | None,
+        batches: Batches,
+        trained: Callable[[], Iterable[nn.Parameter]] = tuple,
+        charge: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """terms() gives (clip norm, noise multiplier) whenever a logical batch begins."""
-        self.sampling_rate, self._divisor = sampling_rate, divisor
-        self._terms = terms
-        self._generator = generator
+        """terms() gives (clip norm, noise multiplier) whenever a logical batch begins; charge(noise multiplier) is called then, before
+        anything of it is released. batches: which ones a step may be made of. trained() gives the optimizer's parameters."""
+        self.run.set_constants(sampling_rate=sampling_rate, divisor=divisor, terms=terms, generator=generator)
+        self._gate.open_for(batches, trained)
+        self._charge = charge
         self._drop_session()
 
     def attach_ledger(self, path: str, header: dict) -> None:
         """Write-ahead: every release is on disk before its gradient is seen. Rank 0 writes. ValueError for a second ledger."""
-        if self._ledger is not None:
-            raise ValueError(f"a ledger is attached already: {self._ledger[0]}")
-        self._ledger = (path, json.dumps(header))
+        self.run.attach_ledger(path, header)
         self._drop_session()
+
+    @property
+    def _at(self) -> tuple[int, int]:
+        """Step and attempt that the logical batch is charged as."""
+        return self.run.next if self._session is None else self._session.next
 
     @property
     def next_step(self) -> tuple[int, int]:
@@ -115,18 +125,7 @@ class GhostEngine:
                 "a checkpoint is taken and loaded between steps: a logical batch is under way, call optimizer.step() or "
                 "optimizer.zero_grad() first"
             )
-        return self._next if self._session is None else self._session.next
-
-    @property
-    def ledger_is_open(self) -> bool:
-        """This run has begun the ledger's file, or has gone on with it."""
-        return self._ledger_open
-
-    @property
-    def terms(self) -> tuple[float, float]:
-        """Clip norm and noise multiplier, as they are now."""
-        assert self._terms is not None
-        return self._terms()
+        return self._at
 
     def let_go_of_ledger(self) -> None:
         """Closes the ledger, so that it can be read, and locked anew by the next session or process."""
@@ -138,14 +137,7 @@ class GhostEngine:
         first attempt it may be now."""
         _ = self.next_step  # not within a logical batch
         self._drop_session()
-        self._attempts = attempts
-        self._next = (step, dict(attempts).get(step, 0))
-        self._run_id = os.urandom(16).hex()
-        self._ledger_open = ledger_open
-
-    def stop(self, reason: str | None) -> None:
-        """Refuses every step from now on with this sentence; None: go on."""
-        self._stopped = reason
+        self.run.resume(step, attempts, ledger_open=ledger_open)
 
     # Forward --------------------------------------------------------------------------------------------------------
 
@@ -168,13 +160,19 @@ class GhostEngine:
         self._inputs = given
         if self.recording:
             self._begin(given)
-            self._in_forward = True
+            self.in_forward = True
 
     def end_forward(self) -> None:
-        self._in_forward = False
+        self.in_forward = False
+
+    def meet(self) -> None:
+        """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
+        if self.recording:
+            self._gate.forward(self._at)
 
     def _begin(self, given: Inputs) -> None:
         self._prepare_session()
+        self.charge_skipped()
         if given.packing is None or given.units == 0:
             self._session.begin_microbatch(max(given.units, 1))  # a placeholder stands for none
         else:
@@ -185,15 +183,15 @@ class GhostEngine:
         """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
         packed = self._begun is not None and self._begun.packing is not None
         begun = self._session is not None and self._session.units >= 0
-        if not begun or not (self._in_forward or packed):
+        if not begun or not (self.in_forward or packed):
             self._inputs = self._begun = None
             self._prepare_session()
             self._session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self._session.units
 
     def _prepare_session(self) -> None:
-        if self._stopped is not None:
-            raise RuntimeError(self._stopped)
+        if self.run.stopped is not None:
+            raise RuntimeError(self.run.stopped)
         trainable = self.layout.trainable()
         stays = computed_on(self.layout.parameters[0].parameter) == self.ranks.device
         if self._session is not None and trainable == self._trainable and stays:
@@ -205,44 +203,25 @@ class GhostEngine:
             )
         if not stays:
             self.ranks.follow(self.layout)
-        if self._terms is None:
-            raise RuntimeError("the model belongs to no optimizer yet: make_private() gives it one")
+        _ = self._gate.batches  # there are some, or RuntimeError
         self._drop_session()
         if not any(trainable):
             raise ValueError("the model has no trainable parameter")
         if self.ranks.device.type == "cpu" and os.environ.get("GHOSTSHARD_SYSTEM_HEAP", "0") == "0":
             _native.load("engine").reuse_host_memory()  # of the whole process: fsdp/host_memory.h
-        key = None if self._generator is None else bytes(32)  # renewed with every logical batch
-        self._session = _native.load("engine").Session(
-            blocks=self.layout.specs(),
-            mesh=self.ranks.shape,
-            rank=self.ranks.rank,
-            groups=list(self.ranks.groups),
-            device=self.ranks.device,
-            sampling_rate=self.sampling_rate,
-            divisor=self._divisor,
-            per_layer=self.clipping == "per_layer",
-            streamed=not self.accumulate,
+        self._session = self.run.make_session(
+            self.layout, self.ranks, per_layer=self.clipping == "per_layer", streamed=not self.accumulate,
             memory_budget=self.memory_budget,
-            key=key,
-            run_id=self._run_id,
-            first=self._next,
-            attempts=self._attempts,
-        )
+        )  # fmt: skip
         self._trainable = trainable
         if self.attribution_check:
             names = [entry.name for entry in self.layout.parameters]
             self._attribution = AttributionCheck(self.ranks.control, names)
-        if self._ledger is not None:
-            path, header = self._ledger
-            if self.ranks.rank == 0:
-                self._session.attach_ledger(path, header, self._ledger_open)
-            self._ledger_open = True
 
     def _drop_session(self) -> None:
         if self._session is not None:
             self._session.abandon()
-            self._next = self._session.next
+            self.run.next = self._session.next
         self._session = None
 
     # Backward and step ----------------------------------------------------------------------------------------------
@@ -256,62 +235,88 @@ class GhostEngine:
         if session is None or session.units < 0:
             raise RuntimeError("backward() needs a forward of the private model with gradients enabled before it")
         given, self._begun = self._begun, None
+        units = session.units if given is None else given.units
         try:
-            check_losses(loss_per_unit, session.units if given is None else given.units)
-        except ValueError:
+            check = lambda: check_losses(loss_per_unit, units)
+            if self._gate.backward(self._at, units, check, news=self._patches.own_loss is not None):
+                if self._gate.together(self._at, self._patches.compare_own_loss):
+                    self._patches.know_own_loss()
+        except (ValueError, RuntimeError):
             session.give_up_microbatch()
             raise
-        self._in_forward = True  # activation checkpointing runs layers again, of the same microbatch
+        self.in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
-            if self._attribution is not None:
-                again = None if given is None else Repeat(self._patches.again, given, self.ranks.device)
-                self._attribution(session, loss_per_unit, again)
-            self._open(session)
-            loss = loss_per_unit.sum()
-            loss.backward(retain_graph=session.takes_two_passes)
-            if session.second_pass():
-                loss.backward()
+            with self._gate.watched():
+                if self._attribution is not None:
+                    again = None if given is None else Repeat(self.model, self._patches.again, given, self.ranks.device)
+                    self._attribution(session, loss_per_unit, again)
+                self._open(session)
+                loss = loss_per_unit.sum()
+                loss.backward(retain_graph=session.takes_two_passes)
+                if session.takes_two_passes:
+                    self._begin_charge(session)
+                    session.second_pass()
+                    loss.backward()
         except BaseException as error:
             session.give_up_microbatch()
             if "a tape serves one backward pass" in str(error):
-                raise RuntimeError(
-                    "layers ran a backward of their own within this backward, as activation checkpointing with "
-                    "use_reentrant=True does: their norms would not be of one example. Pass use_reentrant=False to "
-                    "torch.utils.checkpoint, or gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's "
-                    "gradient_checkpointing_enable; nothing of this backward was kept"
-                ) from error
+                raise RuntimeError(_REENTRANT) from error
             raise
         finally:
-            self._in_forward = False
+            self.in_forward = False
+        self._begin_charge(session)
         session.clip()
+        self._gate.batches.went_backward()
 
     def _open(self, session: Any) -> None:
         if not session.open:
-            clip_norm, noise_multiplier = self._terms()
-            session.set_terms(clip_norm, noise_multiplier)
-            if self._generator is not None:
-                session.renew_noise_key(_bytes_of(self._generator))
-            self._begun_with = (clip_norm, noise_multiplier)
+            self._begun_with = self.run.begin_logical_batch(session)
+
+    def _begin_charge(self, session: Any) -> None:
+        """Before the session begins its logical batch: it is charged from here on, whatever becomes of it."""
+        if not session.open:
+            self._charge(self._begun_with[1])
 
     def release(self) -> None:
         """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter."""
         session = self._session
-        if session is None or not session.open:
-            raise RuntimeError("step() needs a backward() since the last step: nothing can be released twice")
-        if self._terms() != self._begun_with:
-            begun, now = self._begun_with, self._terms()
-            raise RuntimeError(
-                "clip norm and noise multiplier may change between logical batches, not within one: this one began "
-                f"with {begun}, now they are {now}"
-            )
+        self._gate.step(self._at, self._check_release)
         for entry, own in zip(self.layout.parameters, session.release()):
+            entry.parameter.grad = None  # a frozen one's is of another phase of the training
             if own is not None and entry.parameter.requires_grad:
                 entry.set_gradient(own)
+        self._gate.batches.stepped()
+
+    def _check_release(self) -> None:
+        if self._session is None or not self._session.open:
+            raise RuntimeError(
+                "step() needs a backward() since the last step, of the loss that the criterion of make_private() gives (or a Hugging "
+                "Face model with labels): nothing can be released twice"
+            )
+        now = self.run.terms_now()
+        if now != self._begun_with:
+            raise RuntimeError(
+                "clip norm and noise multiplier may change between logical batches, not within one: this one began "
+                f"with {self._begun_with}, now they are {now}"
+            )
+
+    def charge_skipped(self) -> None:
+        """Charges draws that were handed out and passed over, in the ledger too: each is a step of no examples, whose noise nobody
+        sees. A collective if there are any."""
+        session, batches = self._session, self._gate.batches
+        while batches.skipped and session is not None:
+            self.run.charge_step_of_nobody(session)
+            batches.skipped -= 1
+
+    def pause(self) -> None:
+        """A step() that a BatchMemoryManager has announced as one that only ends a part of the logical batch."""
+        self._gate.batches.paused()
 
     def abandon(self) -> None:
         """Drops the logical batch. It stays charged if a backward was part of it."""
         if self._session is not None:
             self._session.abandon()
+            self._gate.batches.dropped()
 
     @property
     def bytes_sent(self) -> int:
@@ -327,20 +332,18 @@ class GhostEngine:
     def detach(self) -> None:
         """Leaves the model as it was."""
         self._drop_session()
+        self._gate.close()
         self._patches.detach()
 
-    def __deepcopy__(self, memo: dict) -> GhostEngine:
-        """A copied model is not private: its engine does nothing."""
-        idle = object.__new__(GhostEngine)
-        idle._enabled = False
-        idle._inputs = None
-        idle.batch_first = True
-        return idle
+    def __reduce__(self) -> tuple:
+        return _idle_engine, ()
 
 
-def _bytes_of(generator: torch.Generator) -> bytes:
-    drawn = torch.randint(0, 256, (32,), dtype=torch.uint8, generator=generator, device=generator.device)
-    return bytes(drawn.tolist())
+def _idle_engine() -> GhostEngine:
+    """Of a model that was copied, or saved whole: it is not private, and its engine does nothing."""
+    idle = object.__new__(GhostEngine)
+    idle._enabled, idle._inputs, idle.batch_first = False, None, True
+    return idle
 
 
 __all__ = ["GhostEngine"]

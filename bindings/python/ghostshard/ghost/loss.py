@@ -45,7 +45,15 @@ class PrivateLoss(DPTensorFastGradientClipping):
         super().__init__(engine, None, loss_per_sample, loss_reduction)
         self.engine = engine
 
-    def backward(self) -> None:
+    def backward(
+        self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
+    ) -> None:
+        """As a scalar's. retain_graph has no effect: a private step has one backward. ValueError for what would need another."""
+        if gradient is not None or create_graph or inputs is not None:
+            raise ValueError(
+                "a private step has one backward, of every example's own loss: gradient=, create_graph= (a penalty on gradients) "
+                "and inputs= would go past the clipping of each example"
+            )
         self.engine.backward(self.loss_per_sample)
 
     def _with(self, losses: torch.Tensor) -> PrivateLoss:
@@ -80,6 +88,38 @@ class PrivateLoss(DPTensorFastGradientClipping):
 
     __rmul__ = __mul__
     __radd__ = __add__
+
+    def mean(self) -> PrivateLoss:
+        """Of a scalar."""
+        return self
+
+    sum = mean
+
+    def __iter__(self) -> Any:
+        raise ValueError(
+            "a private loss is one number. torch.amp.GradScaler takes none, because each example's gradient is clipped before it could "
+            "be scaled back: leave the scaler out, bfloat16 needs none"
+        )
+
+    # Read like a scalar tensor: float(loss), f"{loss:.3f}", loss < best, math.isnan(loss).
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.item() < float(other))
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.item() <= float(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.item() > float(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.item() >= float(other))
 
     def __repr__(self) -> str:
         return f"PrivateLoss(loss_reduction={self.loss_reduction}, shape={tuple(self.loss_per_sample.shape)})"
@@ -187,3 +227,16 @@ def loss_of_transformers(
         f"the loss{'' if packing is None else ' of packed texts'} of {type(model).__name__} (kind {kind!r}, labels {tuple(labels.shape)} of {labels.dtype}) has no "
         "per-example form here: leave labels out and pass logits and targets to the criterion that make_private returned"
     )
+
+
+def targets_of_transformers(model: Any, labels: torch.Tensor, losses: torch.Tensor, packing: Packing | None) -> torch.Tensor:
+    """How many targets each of loss_of_transformers()'s [units] losses is over."""
+    kind = loss_kind(model)
+    if labels.dim() == 1 or losses.shape[0] == 0:
+        return torch.ones_like(losses)
+    labels = (shifted(labels) if kind == "ForCausalLM" else labels).to(losses.device)
+    valid = labels != -100
+    ones = torch.ones(labels.shape, device=losses.device)
+    if packing is None:
+        return reduce_units(ones, valid, "sum")
+    return packing.reduce(ones, valid, "sum")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,11 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         if self._is_last_step_skipped:
             self._is_last_step_skipped = False
             self.engine.abandon()
+            warnings.warn(
+                "a BatchMemoryManager was left within a logical batch: its sum is dropped, there is no step of it, and it stays "
+                "charged",
+                stacklevel=4,
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears `.grad`. A logical batch under way is dropped, unless its last step() was to be skipped."""
@@ -74,6 +80,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         if self._check_skip_next_step():
             self._is_last_step_skipped = True
+            self.engine.pause()
             return False
         self._is_last_step_skipped = False
         self.engine.release()

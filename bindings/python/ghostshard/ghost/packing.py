@@ -3,6 +3,7 @@
     model(input_ids=[B,T] or [1,N], ..., segment_ids=[B,T])            a segment is a run of one id within a row
     model(input_ids=[B,T] or [1,N], ..., cu_seqlens=[S+1])             segment s: rows cu_seqlens[s] to cu_seqlens[s+1]
     model(..., segment_ids or cu_seqlens, user_ids=[S])                segments of one user are one unit
+    model(x [R,...], units=[R])                                        rows of one example (crops, turns) are one unit
 
 Without user_ids each segment is a privacy unit. The keywords are:
 
@@ -13,6 +14,7 @@ Without user_ids each segment is a privacy unit. The keywords are:
 * cu_seqlens: integers from 0 to the number of rows of the flattened batch, increasing. So every segment has rows and every
   row has a segment.
 * user_ids: one integer for each segment, in their order. A user's segments need not stand together.
+* units: one integer for each row of the batch, alone: rows of the same integer are one example's. Each row is a segment.
 
 Everything else is a ValueError. The model must keep texts apart, by an attention mask that separates them and by position
 ids that start anew (pack_texts makes both); checks/gradients.py refuses a model that leaks.
@@ -23,6 +25,7 @@ The keywords are read in host memory: for tensors on a device the host waits onc
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +34,7 @@ import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import nn
 
-KEYWORDS = ("segment_ids", "cu_seqlens", "user_ids")
+KEYWORDS = ("segment_ids", "cu_seqlens", "user_ids", "units")
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def taken(module: nn.Module, kwargs: dict) -> tuple[dict, dict]:
         module = module.module
     own = inspect.signature(module.forward).parameters
     said = {name: kwargs[name] for name in KEYWORDS if kwargs.get(name) is not None}
-    if said.keys() == {"user_ids"} and "user_ids" in own:
+    if said.keys() in ({"user_ids"}, {"units"}) and said.keys() <= own.keys():
         said = {}  # the model itself knows about users, and nothing is packed
     return said, {name: value for name, value in kwargs.items() if name not in KEYWORDS or name in own}
 
@@ -113,6 +116,8 @@ def read(said: dict, tokens: torch.Tensor) -> Packing | None:
     for keywords that do not fit the tokens."""
     if not said:
         return None
+    if "units" in said:
+        return _by_rows(said, tokens)
     if "segment_ids" in said and "cu_seqlens" in said:
         raise ValueError("segments are given by segment_ids or by cu_seqlens, got both")
     if "segment_ids" not in said and "cu_seqlens" not in said:
@@ -125,6 +130,25 @@ def read(said: dict, tokens: torch.Tensor) -> Packing | None:
     segments = int(first.sum())
     owners, units = _owners(said.get("user_ids"), segments)
     return Packing(extents, segments, segment_of_row, owners, units, padding, first)
+
+
+def _by_rows(said: dict, rows: torch.Tensor) -> Packing:
+    """rows: [R], [R,T] (ids), [R,d] or [R,T,d] (values)."""
+    if len(said) > 1:
+        raise ValueError(f"units say whose the rows of a batch are, and nothing else does, got {sorted(said)}")
+    extents = tuple(rows.shape[:-1] if rows.is_floating_point() else rows.shape)
+    if not 1 <= len(extents) <= 2:
+        raise ValueError(
+            f"units join rows [R,d] or [R,T,d], got {tuple(rows.shape)}: keep the rows of one example together, "
+            "[examples, rows, ...], and flatten them inside of the model where no layer with trainable parameters sees it"
+        )
+    units = _integers("units", said["units"])
+    if units.dim() != 1 or len(units) != extents[0]:
+        raise ValueError(f"units must be one for each of the {extents[0]} rows, got shape {tuple(units.shape)}")
+    of_row = torch.arange(extents[0]).repeat_interleave(math.prod(extents[1:]))
+    first = torch.cat([torch.ones_like(of_row[:1]), of_row.diff()]) > 0
+    owners, count = _owners(units, extents[0])
+    return Packing(extents, extents[0], of_row, owners, count, torch.zeros_like(first), first)
 
 
 def _integers(name: str, value: Any) -> torch.Tensor:

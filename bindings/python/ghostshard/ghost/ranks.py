@@ -73,6 +73,12 @@ def ranks_of(model: nn.Module, layout: Layout, *, fsdp: bool) -> Ranks:
         return _connect(_mesh_of(layout, fsdp=fsdp), layout)
     if replicated:
         return _connect(torch.arange(dist.get_world_size()).view(-1, 1, 1), layout)
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        raise ValueError(
+            f"{type(model).__name__} is a plain model on {dist.get_world_size()} ranks: each would train one of its own, with "
+            "noise of its own, and epsilon would count one. Shard it with FSDP2Wrapper or fully_shard "
+            "(grad_sample_mode='ghost_fsdp'), or wrap it in DifferentiallyPrivateDistributedDataParallel"
+        )
     return Ranks(device_of(layout))
 
 

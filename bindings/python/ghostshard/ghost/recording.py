@@ -38,8 +38,17 @@ class RecordingEngine(Protocol):
         """How the last forward's batch was packed."""
         ...
 
+    @property
+    def in_forward(self) -> bool:
+        """The model's own forward is under way, so that its inputs, not a layer's, count the units."""
+        ...
+
     def units_of(self, x: torch.Tensor) -> int:
         """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
+        ...
+
+    def meet(self) -> None:
+        """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
         ...
 
     def begin_forward(self, given: Inputs) -> None:

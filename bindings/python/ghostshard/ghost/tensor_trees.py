@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -62,3 +62,30 @@ def without_rows(value: Any, dim: int) -> Any:
         return tensor.narrow(dim, 0, 0) if tensor.dim() > dim and tensor.shape[dim] == 1 else tensor
 
     return mapped(empty, value)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor in it, in the order in which refilled() takes them."""
+    found: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    mapped(keep, value)
+    return found
+
+
+def refilled(value: Any, tensors: Iterable[torch.Tensor]) -> Any:
+    """The value, with these in the place of its tensors."""
+    following = iter(tensors)
+    return mapped(lambda _: next(following), value)
+
+
+def constants_in(value: Any) -> list[Any]:
+    """Everything in it that is no tensor."""
+    if isinstance(value, torch.Tensor):
+        return []
+    if isinstance(value, (dict, list, tuple)):
+        return [each for one in (value.values() if isinstance(value, dict) else value) for each in constants_in(one)]
+    return [value]

@@ -13,6 +13,9 @@ Importing this module makes Opacus' own BatchMemoryManager split our loaders, an
 
 from .batch_memory import AgreedSplittingSampler, BatchMemoryManager
 from .loader import GhostDataLoader
+from .plan import SamplingPlan, plan_of
 from .poisson import PoissonBatchSampler
 
-__all__ = ["AgreedSplittingSampler", "BatchMemoryManager", "GhostDataLoader", "PoissonBatchSampler"]
+__all__ = [
+    "AgreedSplittingSampler", "BatchMemoryManager", "GhostDataLoader", "PoissonBatchSampler", "SamplingPlan", "plan_of",
+]  # fmt: skip

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from .loader import settings_of
 from .poisson import Epoch, PoissonBatchSampler
+from .stamps import Pass, StampedLoader, Stamps
 
 
 class AgreedSplittingSampler(Sampler[list[int]]):
@@ -35,22 +36,31 @@ class AgreedSplittingSampler(Sampler[list[int]]):
     ):
         if max_batch_size < 1:
             raise ValueError(f"the largest physical batch must be >= 1, got {max_batch_size}")
+        if sampler.accumulation_steps > 1:
+            raise ValueError(
+                f"this loader cuts each draw into {sampler.accumulation_steps} batches already (accumulation_steps): a "
+                "BatchMemoryManager would cut it once more. Use one of them"
+            )
         self.sampler = sampler
         self.max_batch_size = max_batch_size
         self.optimizer = optimizer
         self._group = sampler.own_group(process_group)
         self._length: int | None = None
 
+    @property
+    def stamps(self) -> Stamps:
+        return self.sampler.stamps
+
     def __iter__(self) -> Iterator[list[int]]:
         _forget_unfinished(self.optimizer)
         epoch = self.sampler.draw_epoch()
         pieces = self._agree(np.maximum(1, -(-epoch.sizes() // self.max_batch_size)))
         self._length = int(pieces.sum())
-        return self._split(epoch, pieces)
+        return self._split(epoch, pieces, self.stamps.begin_pass())
 
-    def _split(self, epoch: Epoch, pieces: np.ndarray) -> Iterator[list[int]]:
+    def _split(self, epoch: Epoch, pieces: np.ndarray, notes: Pass) -> Iterator[list[int]]:
         for batch, count in zip(epoch.batches(), pieces.tolist(), strict=True):
-            for i, part in enumerate(np.array_split(batch, count)):
+            for i, part in enumerate(notes.noted(np.array_split(batch, count))):
                 self.optimizer.signal_skip_step(do_skip=i + 1 < count)
                 yield part.tolist()
 
@@ -73,7 +83,7 @@ class AgreedSplittingSampler(Sampler[list[int]]):
         if self._length is not None:
             return self._length
         expected = self.sampler.sample_rate * self.sampler.num_samples / self.sampler.world_size
-        return self.sampler.steps * max(1, math.ceil(expected / self.max_batch_size))
+        return self.sampler.draws * max(1, math.ceil(expected / self.max_batch_size))
 
 
 class BatchMemoryManager(_opacus_manager.BatchMemoryManager):
@@ -121,6 +131,10 @@ def _forget_unfinished(optimizer) -> None:
         optimizer.zero_grad()  # Gives up the sum, now that the last step does not count as skipped.
 
 
+class _PiecesLoader(StampedLoader, DataLoader):
+    pass
+
+
 _opacus_wrap = _opacus_manager.wrap_data_loader
 _opacus_exit = _opacus_manager.BatchMemoryManager.__exit__
 
@@ -135,7 +149,7 @@ def _wrap_data_loader(
         process_group=process_group,
     )  # fmt: skip
     # Never in_order=False: pieces of one logical batch would be added to another.
-    return DataLoader(
+    return _PiecesLoader(
         data_loader.dataset, batch_sampler=splitter, collate_fn=data_loader.collate_fn,
         generator=data_loader.generator, **settings_of(data_loader),
     )  # fmt: skip

@@ -13,15 +13,16 @@ from torch.utils.data import (
 )  # fmt: skip
 
 from .empty_batch import CollateOrEmpty
+from .plan import ITERABLE, plan_of
 from .poisson import PoissonBatchSampler
+from .stamps import StampedLoader
 
-_ITERABLE = "an IterableDataset cannot be Poisson-sampled: its units have no index to draw them by"
 
-
-class GhostDataLoader(DPDataLoader):
+class GhostDataLoader(StampedLoader, DPDataLoader):
     """A DataLoader whose batches PoissonBatchSampler draws; everything else is the DataLoader's.
 
-    An empty batch has the structure of a full one with 0 rows, even the first. drop_last means nothing here.
+    An empty batch has the structure of a full one with 0 rows, even the first. drop_last means nothing here. Batches come in
+    the order of their draws (in_order=False means nothing either), because the engine must know which draw it trains on.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class GhostDataLoader(DPDataLoader):
         rank: int = 0,
         world_size: int = 1,
         generator: torch.Generator | None = None,
+        accumulation_steps: int = 1,
         process_group: dist.ProcessGroup | None = None,
         twins: dist.ProcessGroup | None = None,
         collate_fn=None,
         drop_last: bool = False,
         batch_first: bool = True,
         rand_on_empty: bool = False,
+        in_order: bool = True,
         **kwargs,
     ):
         if isinstance(collate_fn, CollateFnWithEmpty):
@@ -50,7 +53,7 @@ class GhostDataLoader(DPDataLoader):
                 "that example and moves the sum by up to 2 · max_grad_norm, twice what the noise is for. Leave it False"
             )
         if isinstance(dataset, IterableDataset):
-            raise ValueError(_ITERABLE)
+            raise ValueError(ITERABLE)
         self.sample_rate = sample_rate
         self.distributed = world_size > 1
         # Not DPDataLoader's constructor: it makes Opacus' sampler, and needs examples that can be iterated over.
@@ -59,7 +62,7 @@ class GhostDataLoader(DPDataLoader):
             dataset,
             batch_sampler=PoissonBatchSampler(
                 num_samples=len(dataset), sample_rate=sample_rate, steps=steps, rank=rank, world_size=world_size,
-                generator=generator, process_group=process_group, twins=twins,
+                generator=generator, accumulation_steps=accumulation_steps, process_group=process_group, twins=twins,
             ),
             collate_fn=CollateOrEmpty(default_collate if collate_fn is None else collate_fn, dataset, batch_first),
             generator=generator,
@@ -74,12 +77,13 @@ class GhostDataLoader(DPDataLoader):
         rank: int = 0,
         world_size: int = 1,
         generator: torch.Generator | None = None,
+        accumulation_steps: int = 1,
         batch_first: bool = True,
         rand_on_empty: bool = False,
         process_group: dist.ProcessGroup | None = None,
         twins: dist.ProcessGroup | None = None,
     ) -> GhostDataLoader:
-        """The Poisson-sampled counterpart: sample_rate 1 / len(data_loader), len(data_loader) steps an epoch.
+        """The Poisson-sampled counterpart: sample_rate 1 / len(data_loader), len(data_loader) draws an epoch (plan.py).
 
         On several ranks data_loader has either the batch size of all ranks together and no DistributedSampler, or the
         batch size of one rank and a DistributedSampler over world_size ranks: its length, and so q, is the same.
@@ -88,24 +92,20 @@ class GhostDataLoader(DPDataLoader):
 
         ValueError for samplers that set probabilities or counts of units: only q sets them here.
         """
-        if isinstance(data_loader.dataset, IterableDataset):
-            raise ValueError(_ITERABLE)
         drawn_by = data_loader.batch_sampler
-        if isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler):
-            sample_rate, steps = drawn_by.sample_rate, None
-            if isinstance(drawn_by, PoissonBatchSampler):
-                steps, process_group = drawn_by.steps, process_group or drawn_by.process_group
-                twins = twins or drawn_by.twins
-        else:
+        drawn_already = isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler)
+        if not drawn_already and not isinstance(data_loader.dataset, IterableDataset):
             _check_sampler(data_loader, world_size)
-            if len(data_loader) == 0:
-                raise ValueError("the data loader has no batches: no units, or fewer than a batch with drop_last")
-            sample_rate, steps = 1 / len(data_loader), len(data_loader)
+        plan = plan_of(data_loader, poisson=True)
+        if isinstance(drawn_by, PoissonBatchSampler):
+            process_group, twins = process_group or drawn_by.process_group, twins or drawn_by.twins
+            if accumulation_steps == 1:
+                accumulation_steps = drawn_by.accumulation_steps
         return cls(
-            data_loader.dataset, sample_rate=sample_rate, steps=steps, rank=rank, world_size=world_size,
-            generator=data_loader.generator if generator is None else generator, process_group=process_group,
-            twins=twins, collate_fn=data_loader.collate_fn, batch_first=batch_first, rand_on_empty=rand_on_empty,
-            in_order=data_loader.in_order, **settings_of(data_loader),
+            data_loader.dataset, sample_rate=plan.rate, steps=plan.steps, rank=rank, world_size=world_size,
+            generator=data_loader.generator if generator is None else generator, accumulation_steps=accumulation_steps,
+            process_group=process_group, twins=twins, collate_fn=data_loader.collate_fn, batch_first=batch_first,
+            rand_on_empty=rand_on_empty, **settings_of(data_loader),
         )  # fmt: skip
 
 

@@ -13,18 +13,22 @@ import torch
 import torch.distributed as dist
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
+from .plan import steps_at
+from .stamps import Stamps
+
 
 class PoissonBatchSampler(UniformWithReplacementSampler):
     """The indices of rank's part of each batch: every unit with probability sample_rate, independently of all others.
 
     Rank r of W owns the units r, r + W, r + 2W, …, so that no unit can be drawn twice and nothing is communicated. An
-    epoch has exactly `steps` batches on every rank; a batch may be []. num_samples counts the units of all ranks.
+    epoch has exactly `steps` draws on every rank; a batch may be []. num_samples counts the units of all ranks.
 
     Each iteration draws a new 256-bit key: from the operating system, or with `generator` from it, reproducibly.
     SHA-256 of the key, the rank and the epoch of set_epoch seeds this rank's coins. So they are independent of the other
     ranks' coins, even if all ranks hold a generator of the same seed. (A torch.Generator has 64 bits of seed at most, and one
     never seeded has a seed known to everybody: for a run that is to be private, leave it out.)
 
+    accumulation_steps: each draw comes in so many batches, one after another, of (nearly) equal size; some may be [].
     process_group: the group of these ranks, default all; used only if ranks must agree on physical batches.
     twins: ranks that must draw the same, because they hold parts of the same layers (tensor parallelism): the first of
     them draws the key. A Gloo group that nothing else uses at the same time; drawing is a collective over it then.
@@ -39,6 +43,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         rank: int = 0,
         world_size: int = 1,
         generator: torch.Generator | None = None,
+        accumulation_steps: int = 1,
         process_group: dist.ProcessGroup | None = None,
         twins: dist.ProcessGroup | None = None,
     ):
@@ -47,12 +52,17 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must be >= 0 and < world_size ({world_size}), got {rank}")
         if steps is None:
-            # int(1 / q) would say 92 for q = 1/93. Down for other q, so that epochs · steps stay within epochs / q.
-            exact = 1 / sample_rate
-            steps = round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.floor(exact)
+            steps = steps_at(sample_rate)
         if steps < 0:
             raise ValueError(f"steps must be >= 0, got {steps}")
-        super().__init__(num_samples=num_samples, sample_rate=sample_rate, generator=generator, steps=steps)
+        if not (isinstance(accumulation_steps, int) and accumulation_steps >= 1):
+            raise ValueError(f"accumulation_steps must be a whole number >= 1, got {accumulation_steps!r}")
+        super().__init__(
+            num_samples=num_samples, sample_rate=sample_rate, generator=generator, steps=steps * accumulation_steps
+        )  # fmt: skip
+        self.draws = steps  # of a pass; `steps`, Opacus' name, counts batches
+        self.accumulation_steps = accumulation_steps
+        self.stamps = Stamps()
         self.rank = rank
         self.world_size = world_size
         self.epoch = 0
@@ -63,7 +73,12 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.draw_epoch()  # Here, not at the first batch: the order of draws from a shared generator is fixed.
-        return (batch.tolist() for batch in epoch.batches())
+        notes = self.stamps.begin_pass()
+        return (
+            piece.tolist()
+            for batch in epoch.batches()
+            for piece in notes.noted(np.array_split(batch, self.accumulation_steps))
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """For callers that expect it, and for generators that are seeded alike before every epoch."""
@@ -90,7 +105,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
             key,
             range(self.rank, self.num_samples, self.world_size),
             self.sample_rate,
-            self.steps,
+            self.draws,
         )
 
     def own_group(self, process_group: dist.ProcessGroup | None = None) -> dist.ProcessGroup | None:

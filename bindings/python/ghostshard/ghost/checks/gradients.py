@@ -30,12 +30,19 @@ from .values import Repeat
 
 
 class AttributionCheck:
-    """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number."""
+    """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number.
+
+    A path through the model may open later (a warm-up, a length, an expert), so the check is made again at random later
+    microbatches: one in 400, at the price of two backwards and three forwards, so below 1 % of the time.
+    """
+
+    again = 1 / 400
 
     def __init__(self, control: Any, names: list[str]):
         self._control = control
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
+        self._coins: random.Random | None = None  # the same on all ranks; from the first check on
 
     def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None) -> None:
         """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
@@ -48,8 +55,9 @@ class AttributionCheck:
         if self._control is not None and self._settled:
             if units and packed not in self._settled:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
-            return
-        if packed in self._settled:
+            if not self._by_lot():
+                return
+        elif packed in self._settled and not self._by_lot():
             return
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         due, any_packed, any_plain, seed = self._highest(
@@ -59,6 +67,8 @@ class AttributionCheck:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
         if not due:
             return
+        if self._coins is None:
+            self._coins = random.Random(seed)
         half = set(random.Random(seed).sample(range(units), units // 2))
         reached, undecided, output = -1, False, False
         for chosen in ([u in half for u in range(units)], [u not in half for u in range(units)]):
@@ -82,6 +92,9 @@ class AttributionCheck:
             )
         if not undecided:
             self._settled.add(bool(any_packed))
+
+    def _by_lot(self) -> bool:
+        return self._coins is not None and self._coins.random() < self.again
 
     def _watched(self, session: Any, losses: torch.Tensor, chosen: list[bool]) -> tuple[int, bool]:
         # A rank without units has one unit of zeros in their place, which has no loss.

@@ -59,10 +59,14 @@ class Guard:
         self._handles.clear()
         self._guarded.clear()
 
-    def __deepcopy__(self, memo: dict) -> Guard:
-        idle = Guard(gathers=False)
-        idle.enabled = False
-        return idle
+    def __reduce__(self) -> tuple:
+        return _idle_guard, ()
+
+
+def _idle_guard() -> Guard:
+    idle = Guard(gathers=False)
+    idle.enabled = False
+    return idle
 
 
 def warn_of_uncovered(name: str, module: nn.Module) -> None:

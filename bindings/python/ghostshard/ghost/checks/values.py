@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..batch import Inputs
 from ..tensor_trees import mapped
+from .state import State
 
 # Rows of a matrix product follow from their own inputs alone, bit for bit on most machines. On others they may differ by this
 # share of the largest output.
@@ -22,50 +24,58 @@ _LEAST_CHANGE = 1e-4
 _DIRECTIONS = 4
 
 
-class Coins:
-    """The states of the generators that a forward on this device draws from: the host's and the device's own."""
-
-    def __init__(self, device: torch.device):
-        self._device = device
-        self._host = torch.get_rng_state()
-        self._own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
-
-    def again(self) -> None:
-        """Goes back to the states at construction: the next draws repeat all draws since."""
-        torch.set_rng_state(self._host)
-        if self._own is not None:
-            torch.get_device_module(self._device).set_rng_state(self._own, self._device)
-
-
 @dataclass(frozen=True)
 class Repeat:
-    forward: Callable[..., Any]
+    model: nn.Module
+    forward: Callable[..., Any]  # the model's, which records nothing
     inputs: Inputs
     device: torch.device  # of the model
 
     def reaches_others(self, chosen: torch.Tensor) -> bool:
         """Whether the inputs of the chosen units, or of the rest, move outputs of the others. chosen: bool [units].
 
-        Three forwards without gradients, with the same coins; a collective if the forward communicates.
+        Three forwards without gradients, from the same state; a collective if the forward communicates.
         """
-        coins = Coins(self.device)
+        state = State(self.model, self.device)
         outputs = []
-        with torch.no_grad():
-            for exchanged in (torch.zeros_like(chosen), chosen, torch.ones_like(chosen)):
-                coins.again()
-                new = self._exchanged(exchanged)
-                args, kwargs = (
-                    mapped(lambda t: new if t is self.inputs.examples else t, each)
-                    for each in (self.inputs.args, self.inputs.kwargs)
-                )
-                outputs.append(self._rows_of_output(self.forward(*args, **kwargs), len(chosen)))
-        coins.again()
+        first, second = _sources(chosen)
+        nobody, everybody = torch.zeros_like(chosen), torch.ones_like(chosen)
+        try:
+            with torch.no_grad():
+                for moved, source in ((nobody, torch.arange(len(chosen))), (chosen, first), (everybody, second)):
+                    state.again()
+                    args, kwargs = self._exchanged(moved, source)
+                    outputs.append(self._rows_of_output(self.forward(*args, **kwargs), len(chosen)))
+        finally:
+            state.again()
         as_given, some, all_of_them = outputs
         return _differ(as_given, some, ~self._of_rows(chosen)) or _differ(some, all_of_them, self._of_rows(chosen))
 
-    def _exchanged(self, units: torch.Tensor) -> torch.Tensor:
+    def _exchanged(self, moved: torch.Tensor, source: torch.Tensor) -> tuple[tuple, dict]:
+        """The arguments, with other values for the units that moved: in the examples mirrored ones; in every other tensor with
+        the units' extent those of the unit `source`, which are valid (masks, lengths)."""
+        mirrored = self._mirrored(moved)
+
+        def new(value: torch.Tensor) -> torch.Tensor:
+            if value is self.inputs.examples:
+                return mirrored
+            dim = self._dim_of_units(value, len(moved))
+            return value if dim < 0 else value.index_select(dim, source.to(value.device))
+
+        return mapped(new, self.inputs.args), mapped(new, self.inputs.kwargs)
+
+    def _dim_of_units(self, value: torch.Tensor, units: int) -> int:
+        """-1: none. 0, 1, 2, … of the units' extent are taken for places, which all units share."""
+        if self.inputs.packing is not None or value.dim() == 0 or isinstance(value, nn.Parameter):
+            return -1
+        dim = self.inputs.dim if value.dim() > 1 else 0
+        places = value.dim() == 1 and torch.equal(value, torch.arange(len(value), device=value.device, dtype=value.dtype))
+        return dim if value.shape[dim] == units and not places else -1
+
+    def _mirrored(self, units: torch.Tensor) -> torch.Tensor:
         """The examples, with values of these units mirrored in the range of all values: token ids stay token ids."""
         x = self.inputs.examples
+        assert x is not None
         if not bool(units.any()) or x.is_complex():
             return x
         numbers = x[torch.isfinite(x)] if x.is_floating_point() else x
@@ -81,9 +91,10 @@ class Repeat:
     def _of_rows(self, of_units: torch.Tensor) -> torch.Tensor:
         return of_units if self.inputs.packing is None else of_units[self.inputs.packing.unit_of_row]
 
-    def _rows_of_output(self, output: Any, units: int) -> list[torch.Tensor]:
-        """Every floating tensor of the output that has the batch's rows, as [rows, ...], narrowed to a few directions."""
-        found: list[torch.Tensor] = []
+    def _rows_of_output(self, output: Any, units: int) -> list[tuple[int, torch.Tensor]]:
+        """Every floating tensor of the output that has the batch's rows, as (last extent, [rows, ...]), narrowed to a few
+        directions."""
+        found: list[tuple[int, torch.Tensor]] = []
 
         def keep(value: torch.Tensor) -> torch.Tensor:
             if value.is_floating_point():
@@ -91,10 +102,11 @@ class Repeat:
                     n = self.inputs.packing.rows
                     for extents in (self.inputs.packing.extents, (n,), (1, n)):
                         if tuple(value.shape[: len(extents)]) == extents:
-                            found.append(_narrowed(value, len(extents)).reshape(n, -1))
+                            found.append((value.shape[-1], _narrowed(value, len(extents)).reshape(n, -1)))
                             break
                 elif value.dim() > self.inputs.dim and value.shape[self.inputs.dim] == units:
-                    found.append(_narrowed(value, self.inputs.dim + 1).movedim(self.inputs.dim, 0).reshape(units, -1))
+                    rows = _narrowed(value, self.inputs.dim + 1).movedim(self.inputs.dim, 0)
+                    found.append((value.shape[-1], rows))
             return value
 
         if units:
@@ -111,9 +123,25 @@ def _narrowed(value: torch.Tensor, rows: int) -> torch.Tensor:
     return value @ torch.randn(value.shape[-1], _DIRECTIONS, generator=fixed).to(value.device, value.dtype)
 
 
-def _differ(one: list[torch.Tensor], two: list[torch.Tensor], rows: torch.Tensor) -> bool:
-    for a, b in zip(one, two):
-        a, b = a[rows.to(a.device)], b[rows.to(b.device)]
+def _sources(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whose values each unit has: first the chosen ones have those of a unit of the rest; then the rest have those of a chosen one,
+    too."""
+    own = torch.arange(len(chosen))
+    if not bool(chosen.any()) or bool(chosen.all()):
+        return own, own
+    first = torch.where(chosen, own[~chosen][0], own)
+    return first, torch.where(chosen, first, own[chosen][0])
+
+
+def _differ(one: list[tuple[int, torch.Tensor]], two: list[tuple[int, torch.Tensor]], rows: torch.Tensor) -> bool:
+    for (last_of_a, a), (last_of_b, b) in zip(one, two):
+        if a.dim() != b.dim():
+            return True
+        if last_of_a != last_of_b and a.shape[-1] == _DIRECTIONS:
+            continue  # attention over cut lengths: products with other vectors
+        # A model that cuts its batch to the longest example gives outputs of other extents: their common part must stay.
+        common = tuple(slice(0, min(size)) for size in zip(a.shape, b.shape))
+        a, b = a[common][rows.to(a.device)], b[common][rows.to(b.device)]
         if a.numel() == 0:
             continue
         largest = torch.where(torch.isfinite(a), a, 0).abs().max().double()

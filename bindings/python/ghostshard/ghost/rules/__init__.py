@@ -8,8 +8,10 @@ tensor_parallel  layers whose weights are cut over ranks
 """
 
 from . import convolutions  # noqa: F401 (registers itself, as layers does)
-from .any_layer import instantiable, per_example
-from .layer import Layer, Rule, register_rule, rule_for
+from .any_layer import instantiable, per_example, refuse_computed_weights
+from .layer import Layer, Rule, register_rule, rule_for, same_output
 from .layers import affine
 
-__all__ = ["Layer", "Rule", "affine", "instantiable", "per_example", "register_rule", "rule_for"]
+__all__ = [
+    "Layer", "Rule", "affine", "instantiable", "per_example", "refuse_computed_weights", "register_rule", "rule_for", "same_output",
+]  # fmt: skip

@@ -34,6 +34,8 @@ class Layer:
         self.module = module
         self.original: Callable[..., Any] = module.forward
         self.by_rows: bool | None = None  # how a convolution is recorded, once known
+        self.compared = False  # with the layer's own output
+        self.takes_places = False  # an embedding whose ids all units share
         self.numbers: dict[str, int] = {}  # of parameters, by name within the module
         for name, _ in module.named_parameters() if with_children else own_parameters(module):
             path, _, attribute = name.rpartition(".")
@@ -108,12 +110,28 @@ def local(value: Any) -> Any:
     return value.detach().to_local() if isinstance(value, DTensor) else value
 
 
+def same_output(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Within rounding, where both are numbers. expected may be the same for all units (of position ids [T] or [1,T])."""
+    if not (isinstance(found, torch.Tensor) and isinstance(expected, torch.Tensor)):
+        return False
+    if expected.shape not in (found.shape, found.shape[1:], (1, *found.shape[1:])):
+        return False
+    if found.numel() == 0:
+        return True
+    one, two = found.detach().double(), expected.detach().double().expand(found.shape)
+    finite = one.isfinite() & two.isfinite()
+    # Sums of a few thousand terms in another order.
+    near = max(1e-3, 8 * torch.finfo(found.dtype).eps) * torch.where(finite, two, 0).abs().max()
+    return bool(((torch.where(finite, one - two, 0)).abs() <= near).all())
+
+
 _RULES: dict[type, Rule] = {}
-_BY_NAME: dict[str, Rule] = {}
+_BY_NAME: dict[str, list[tuple[str, Rule]]] = {}  # by class name: (package, "" for any; rule), the latest first
 
 
 def register_rule(*layers: type | str) -> Callable[[Rule], Rule]:
-    """Registers a rule for module classes, or for classes of these names (of packages that need not be installed).
+    """Registers a rule for module classes, or for classes of these names: "package:Name" (of a package that need not be installed)
+    or "Name" (wherever the class is from).
 
     rule(layer, *args, **kwargs) is called in place of the layer's forward while a private step records; it must report
     every trainable parameter of the layer to `layer.session`.
@@ -122,7 +140,8 @@ def register_rule(*layers: type | str) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         for layer in layers:
             if isinstance(layer, str):
-                _BY_NAME[layer] = rule
+                package, _, name = layer.rpartition(":")
+                _BY_NAME.setdefault(name, []).insert(0, (package, rule))
             else:
                 _RULES[layer] = rule
         return rule
@@ -131,9 +150,15 @@ def register_rule(*layers: type | str) -> Callable[[Rule], Rule]:
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """By the module's exact class, as it was before FSDP2 swapped in one of its own."""
+    """By the module's exact class, as it was before FSDP2 swapped in one of its own. A class that only has the name of one that
+    has a rule may compute something else."""
     kind = original_class(module)
-    return _RULES.get(kind) or _BY_NAME.get(kind.__name__)
+    if kind in _RULES:
+        return _RULES[kind]
+    for package, rule in _BY_NAME.get(kind.__name__, ()):
+        if not package or f"{kind.__module__}.".startswith(f"{package}."):
+            return rule
+    return None
 
 
-__all__ = ["Layer", "Rule", "local", "register_rule", "rule_for"]
+__all__ = ["Layer", "Rule", "local", "register_rule", "rule_for", "same_output"]

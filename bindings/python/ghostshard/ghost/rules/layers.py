@@ -15,7 +15,7 @@ def linear(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     return _linear(layer, input, stored_transposed=False)
 
 
-@register_rule("Conv1D")  # transformers.pytorch_utils: y = x W + b
+@register_rule("transformers:Conv1D")  # y = x W + b
 def conv1d_of_transformers(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     return _linear(layer, x, stored_transposed=True)
 
@@ -35,10 +35,20 @@ def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
             f"{layer.name}: max_norm rewrites rows in forward and scale_grad_by_freq divides by counts over the whole "
             "batch; both let one example change another's gradient, so they have no per-example rule"
         )
-    ids = layer.units_first(input)
+    ids = layer.units_first(_for_all_units(layer, input))
     return layer.as_given(
         layer.session.embedding(layer.number("weight"), ids, layer.value("weight"), layer.padding_id())
     )
+
+
+def _for_all_units(layer: Layer, ids: torch.Tensor) -> torch.Tensor:
+    """Places [T], the same for all units (nanoGPT's arange(T)), as [1,T]. Once an embedding has had them, it has them always: a batch
+    of T units must not pass for one id of each."""
+    engine = layer.engine
+    if ids.dim() != 1 or engine.packing is not None or not engine.batch_first or not engine.in_forward:
+        return ids
+    layer.takes_places = layer.takes_places or len(ids) != engine.units_of(ids)
+    return ids[None] if layer.takes_places else ids
 
 
 @register_rule(nn.LayerNorm)
@@ -72,7 +82,9 @@ def rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     return layer.as_given(affine(layer, normalised, dims))
 
 
-@register_rule("LlamaRMSNorm", "MistralRMSNorm", "MixtralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm", "Phi3RMSNorm")
+@register_rule(
+    *(f"transformers:{name}RMSNorm" for name in ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen3", "Phi3"))
+)  # fmt: skip
 def llama_rms_norm(layer: Layer, hidden_states: torch.Tensor) -> torch.Tensor:
     module = layer.module
     x = layer.units_first(hidden_states)
@@ -81,7 +93,7 @@ def llama_rms_norm(layer: Layer, hidden_states: torch.Tensor) -> torch.Tensor:
     return layer.as_given(affine(layer, normalised.to(x.dtype)))
 
 
-@register_rule("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm")
+@register_rule(*(f"transformers:{name}RMSNorm" for name in ("Gemma", "Gemma2", "Gemma3")))
 def gemma_rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     """x̂ ∘ (1 + weight), in float32: the weight's gradient is that of a scale 1 + weight."""
     module = layer.module
@@ -92,7 +104,7 @@ def gemma_rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     return layer.as_given(y.type_as(x))
 
 
-@register_rule("GemmaTextScaledWordEmbedding", "Gemma2TextScaledWordEmbedding", "Gemma3TextScaledWordEmbedding")
+@register_rule(*(f"transformers:{name}TextScaledWordEmbedding" for name in ("Gemma", "Gemma2", "Gemma3")))
 def scaled_embedding(layer: Layer, input_ids: torch.Tensor) -> torch.Tensor:
     return embedding(layer, input_ids) * layer.module.embed_scale.to(layer.module.weight.dtype)
 

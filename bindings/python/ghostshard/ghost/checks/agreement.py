@@ -1,0 +1,60 @@
+"""Ranks compare where they are in the run before they communicate anything else: whoever is elsewhere ends all of them with a
+sentence, instead of a wait for a message that never comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+FORWARD, BACKWARD, STEP = range(3)
+_NAMES = ("a forward", "a backward", "optimizer.step()")
+_PLACES = ("step", "attempt", "draws begun", "batches handed out", "batches gone backward", "draws passed over")
+
+
+class Agreement:
+    """control: the group of all ranks; None for one alone."""
+
+    def __init__(self, control: Any):
+        self._control = control
+
+    def __call__(self, event: int, place: Sequence[int], wrong: Exception | None = None, news: bool = False) -> bool:
+        """Raises `wrong`, this rank's own error, or RuntimeError on all ranks if another has one, or is elsewhere. A collective.
+
+        place: as _PLACES names it. Returns whether any rank has news.
+        """
+        if self._control is None:
+            if wrong is not None:
+                raise wrong
+            return news
+        mine = torch.tensor([wrong is not None, event, *place, news])
+        every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._control))]
+        dist.all_gather(every, mine, group=self._control)
+        if any(bool(each[0]) for each in every):
+            self._raise_the_first(wrong)
+        others = [rank for rank, each in enumerate(every) if not torch.equal(each[:-1], every[0][:-1])]
+        if others:
+            raise RuntimeError(
+                f"the ranks are not at the same place of the run: rank 0 is at {_described(every[0])}; rank {others[0]} at "
+                f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, and calls backward "
+                "and step() equally often. Nothing of this was released"
+            )
+        return any(bool(each[-1]) for each in every)
+
+    def _raise_the_first(self, wrong: Exception | None) -> None:
+        said: list = [None] * dist.get_world_size(self._control)
+        dist.all_gather_object(said, None if wrong is None else str(wrong), group=self._control)
+        if wrong is not None:
+            raise wrong
+        rank = next(rank for rank, sentence in enumerate(said) if sentence is not None)
+        raise RuntimeError(f"rank {rank} refused this: {said[rank]}")
+
+
+def _described(found: torch.Tensor) -> str:
+    _, event, *place, _ = found.tolist()
+    return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(_PLACES, place, strict=True))})"
+
+
+__all__ = ["BACKWARD", "FORWARD", "STEP", "Agreement"]

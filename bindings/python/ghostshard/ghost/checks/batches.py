@@ -1,0 +1,233 @@
+"""Which batches a private step may be made of: those of one draw of the private loader, each once.
+
+The charge of a step is that of one Poisson draw. It is too small if a step is made of several draws, of a draw that another
+step was made of, or of batches that nobody drew; and the clip norm bounds a part of an example if one example is several
+units, or goes backward twice. Nothing of this shows in a tensor. So the loader says which batch it hands out
+(loaders/stamps.py), and every backward and every step is asked whether it fits.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from typing import Any, Protocol
+
+OWN = (
+    "Insist on batches of your own with make_private(own_batches=True): each step is then charged as if it held every example"
+)
+
+
+class Batches(Protocol):
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Draws begun, batches of this one handed out and gone backward: the same on all ranks."""
+        ...
+
+    skipped: int  # draws that must still be charged as steps of no examples
+
+    def check_forward(self) -> None:
+        """RuntimeError if the run cannot go on."""
+        ...
+
+    def check_backward(self, units: int) -> None:
+        """ValueError or RuntimeError unless a backward over so many units may come now."""
+        ...
+
+    def went_backward(self) -> None: ...
+
+    def check_step(self) -> None:
+        """RuntimeError if the draw has batches that have not gone backward."""
+        ...
+
+    def stepped(self) -> None: ...
+
+    def paused(self) -> None:
+        """A BatchMemoryManager has announced that this step() only ends a part of the logical batch."""
+        ...
+
+    def dropped(self) -> None:
+        """The logical batch was given up."""
+        ...
+
+    def end(self) -> None:
+        """No step comes any more: the model was taken back."""
+        ...
+
+
+class DrawnBatches:
+    """Batches of the private loader; the receiver of its stamps. One draw at a time: each is stepped, or charged all the same.
+
+    charge: called for each draw that was handed out and will not be trained on.
+    """
+
+    def __init__(self, charge: Any):
+        self._charge = charge
+        self.skipped = 0
+        self._draw: tuple[int, int] | None = None
+        self._waiting: deque = deque()  # pieces that were handed out and have not gone backward
+        self._count = self._done = self._draws = self._units = 0
+        self._fate = ""  # of the draw: "" while steps may be made of it
+        self._warned = False
+        self._broken: str | None = None  # why the run cannot go on
+        self._ended = False
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return self._draws, self._done + len(self._waiting), self._done
+
+    # The loader's side ----------------------------------------------------------------------------------------------
+
+    def hand_out(self, piece: Any) -> None:
+        if self._ended:
+            return
+        if piece.draw != self._draw:
+            self._finish(piece.draw)
+            self._draw, self._count, self._fate = piece.draw, piece.count, ""
+            self._waiting.clear()
+            self._draws, self._done, self._units = self._draws + 1, 0, 0
+        self._units += piece.units
+        self._waiting.append(piece)
+
+    def end_of_pass(self) -> None:
+        if self._draw is not None and not self._fate and self._done == 0 and not self._ended:
+            self._finish(self._draw)
+
+    def _finish(self, following: tuple[int, int]) -> None:
+        """The draw before `following` gets no further chance."""
+        if self._draw is None or self._fate:
+            return
+        if self._done:
+            raise RuntimeError(
+                "a step is made of one draw of the private loader, but the next draw was asked for before optimizer.step(): an "
+                "example would be in the step more often than epsilon counts. Call step() after every draw. For larger "
+                "batches give the loader a larger batch_size; to save memory pass accumulation_steps=k to make_private(), so "
+                "that the loader cuts each draw into k batches, or use a BatchMemoryManager. To skip this draw call "
+                "optimizer.zero_grad(): it stays charged"
+            )
+        self._fate = "it was passed over and charged as a step of no examples"
+        self.skipped += 1
+        self._charge()
+        if self._units == 0 and following[0] == self._draw[0]:
+            # Raised by the next forward or backward, where the other ranks learn of it too.
+            self._broken = (
+                "a draw of the private loader had no example, and no step was made of it. An empty batch is a step like any "
+                "other: whether a step is taken tells who was drawn, which no epsilon covers. Take `if len(x) == 0: continue` "
+                "out of the loop"
+            )
+        elif not self._warned:
+            self._warned = True
+            warnings.warn(
+                "a batch of the private loader was passed over. Its draw is charged like the others, but epsilon holds only if "
+                "the choice did not depend on the data",
+                stacklevel=4,
+            )
+
+    # The loop's side ------------------------------------------------------------------------------------------------
+
+    def check_forward(self) -> None:
+        if self._broken is not None:
+            raise RuntimeError(self._broken)
+
+    def check_backward(self, units: int) -> None:
+        self.check_forward()
+        if not self._waiting:
+            raise RuntimeError(self._why_not())
+        if self._fate:
+            raise RuntimeError(f"this batch's draw can have no step any more: {self._fate}. Go on with the next draw")
+        drawn = self._waiting[0].units
+        if units != drawn:
+            raise ValueError(
+                f"this backward is over {units} units, but the private loader's batch has {drawn} examples: each example must "
+                "be one unit, and each batch goes backward whole. Several rows of one example (crops, turns, "
+                "x.view(-1, d)) stay together in [examples, rows, ...], or units=[rows] in the model's call says whose each "
+                f"row is. To cut batches use accumulation_steps= or a BatchMemoryManager. If this is no batch of that loader: "
+                f"{OWN}"
+            )
+
+    def _why_not(self) -> str:
+        if self._draw is None:
+            return (
+                "no batch of the private loader is under way. Train on the loader that make_private() returned: it draws as "
+                "epsilon assumes. (Hugging Face's Trainer makes a loader of its own: docs/python.md has a subclass that does "
+                f"not. Accelerate's prepare() must not have the private loader.) {OWN}"
+            )
+        if self._fate:
+            return (
+                f"a step is made of one draw of the private loader, once: {self._fate}, and no other batch was handed out "
+                f"since. Take the next batch from the loader, one at a time. {OWN}"
+            )
+        return (
+            "the private loader's batch has gone backward already: its examples would count twice under one noise. Add up all "
+            f"losses of a batch and go backward once. {OWN}"
+        )
+
+    def went_backward(self) -> None:
+        self._waiting.popleft()
+        self._done += 1
+
+    def check_step(self) -> None:
+        if self._done < self._count:
+            raise RuntimeError(
+                f"step() after {self._done} of the {self._count} batches that this draw comes in: a step is made of the whole "
+                "draw. Call step() after the last of them"
+            )
+
+    def stepped(self) -> None:
+        self._fate = "the last draw has had its step"
+
+    def paused(self) -> None:
+        pass
+
+    def dropped(self) -> None:
+        if self._done and not self._fate:
+            self._fate = "its logical batch was dropped, and stays charged"
+
+    def end(self) -> None:
+        self._ended = True
+
+
+class OwnBatches:
+    """Batches of the caller's own, each step charged as if it held every example. That it holds none twice is the caller's word,
+    so more than `backwards` backwards to a step are refused, unless a BatchMemoryManager cuts a batch."""
+
+    skipped = 0
+
+    def __init__(self, backwards: int = 1):
+        self._backwards = backwards
+        self._done = 0
+        self._allowed = backwards
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return 0, 0, self._done
+
+    def check_forward(self) -> None:
+        pass
+
+    def check_backward(self, units: int) -> None:
+        if self._done >= self._allowed:
+            raise RuntimeError(
+                f"backward number {self._done + 1} in one step: an example in two of them would count twice under one noise. "
+                "Add up all losses of a batch and go backward once. If the backwards of a step are over different examples, "
+                "say how many there are with make_private(own_batches=True, accumulation_steps=k), or use a BatchMemoryManager"
+            )
+
+    def went_backward(self) -> None:
+        self._done += 1
+
+    def check_step(self) -> None:
+        pass
+
+    def stepped(self) -> None:
+        self._done, self._allowed = 0, self._backwards
+
+    def paused(self) -> None:
+        self._allowed = self._done + 1
+
+    dropped = stepped
+
+    def end(self) -> None:
+        pass
+
+
+__all__ = ["Batches", "DrawnBatches", "OwnBatches"]

@@ -1,0 +1,88 @@
+"""What a private run asks before every forward, backward and step: are the ranks together, is the batch one that may be used now,
+and are all parameters that train clipped and noised?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import nn
+
+from ..layout import Layout
+from .agreement import BACKWARD, FORWARD, STEP, Agreement
+from .batches import Batches
+from .parameters import no_gradients_of_autograd, refuse_uncovered
+
+
+class Gate:
+    """control: the group of all ranks; None for one alone. communicates: a forward does, so that ranks must meet before it."""
+
+    def __init__(self, model: nn.Module, layout: Layout, control: Any, *, communicates: bool):
+        self._model, self._layout = model, layout
+        self._agree = Agreement(control)
+        self._communicates = communicates and control is not None
+        self._batches: Batches | None = None
+        self._trained: Callable[[], Iterable[nn.Parameter]] = tuple
+
+    def open_for(self, batches: Batches, trained: Callable[[], Iterable[nn.Parameter]]) -> None:
+        """trained() gives the optimizer's parameters."""
+        self._batches, self._trained = batches, trained
+
+    @property
+    def batches(self) -> Batches:
+        if self._batches is None:
+            raise RuntimeError("the model belongs to no optimizer yet: make_private() gives it one")
+        return self._batches
+
+    @property
+    def draws_to_charge(self) -> int:
+        return 0 if self._batches is None else self._batches.skipped
+
+    def close(self) -> None:
+        """The model was taken back: what the loader hands out from now on is nobody's step."""
+        if self._batches is not None:
+            self._batches.end()
+
+    def forward(self, at: tuple[int, int]) -> None:
+        """at, here and below: step and attempt that the logical batch is charged as. Raises on all ranks alike."""
+        if self._communicates or self.draws_to_charge:
+            self._meet(FORWARD, at, self.batches.check_forward)
+
+    def backward(self, at: tuple[int, int], units: int, check: Callable[[], None], news: bool = False) -> bool:
+        """check(): the engine's own. Whether any rank has news."""
+
+        def all_checks() -> None:
+            check()
+            self.batches.check_backward(units)
+            if self.batches.place[2] == 0:  # once a step, and before the step
+                refuse_uncovered(self._model, self._layout, self._trained())
+
+        return self._meet(BACKWARD, at, all_checks, news)
+
+    def together(self, at: tuple[int, int], check: Callable[[], Any]) -> bool:
+        """check() within a backward: if it raises on one rank, all raise. Whether it is true on any rank."""
+        return self._meet(BACKWARD, at, check)
+
+    def watched(self) -> AbstractContextManager[None]:
+        """RuntimeError if autograd forms a trainable parameter's gradient within."""
+        return no_gradients_of_autograd(self._layout)
+
+    def step(self, at: tuple[int, int], check: Callable[[], None]) -> None:
+        def all_checks() -> None:
+            check()
+            self.batches.check_step()
+            refuse_uncovered(self._model, self._layout, self._trained())
+
+        self._meet(STEP, at, all_checks)
+
+    def _meet(self, event: int, at: tuple[int, int], check: Callable[[], Any], news: bool = False) -> bool:
+        wrong = None
+        try:
+            news = bool(check()) or news
+        except (ValueError, RuntimeError) as error:
+            wrong = error
+        return self._agree(event, (*at, *self.batches.place, self.batches.skipped), wrong, news)
+
+
+__all__ = ["Gate"]

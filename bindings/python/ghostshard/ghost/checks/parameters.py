@@ -1,0 +1,75 @@
+"""Checks that every parameter which trains is one that is clipped and noised: those that appear after make_private() are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ..layout import Layout
+
+_WAY_OUT = "Build the whole model first, and call make_private() on it: a model that changes needs a new PrivacyEngine run"
+
+
+def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Parameter]) -> None:
+    """ValueError for a parameter of the model that requires a gradient, or one of the optimizer's (`trained`), that the
+    layout lacks."""
+    # Walked by hand: this runs at every backward and step.
+    seen, waiting, by_slot, parameters = set(), [model], layout.by_slot, layout.parameters
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        waiting.extend(child for child in reversed(module._modules.values()) if child is not None)
+        for attribute, parameter in module._parameters.items():
+            if parameter is None or not parameter.requires_grad:
+                continue
+            number = by_slot.get((id(module), attribute), -1)
+            if number < 0 or not _same(parameters[number].parameter, parameter):
+                name = next(name for name, p in model.named_parameters(remove_duplicate=False) if p is parameter)
+                raise ValueError(
+                    f"parameter {name!r} was not in the model when it was made private, so it would train without clipping and "
+                    f"noise. {_WAY_OUT}, or freeze the parameter"
+                )
+    known = {id(entry.parameter) for entry in layout.parameters}
+    for parameter in trained:
+        if id(parameter) not in known and parameter.requires_grad:
+            raise ValueError(
+                f"the optimizer has a parameter of shape {tuple(parameter.shape)} that was not in the model when it was made "
+                f"private, so it would train without clipping and noise. {_WAY_OUT}, with this parameter in it"
+            )
+
+
+def _same(known: nn.Parameter, found: nn.Parameter) -> bool:
+    if found is known or not isinstance(known, DTensor):
+        return found is known
+    # fully_shard puts the gathered values in its place: a plain tensor, or one on a tensor-parallel axis alone.
+    return not isinstance(found, DTensor) or found.device_mesh != known.device_mesh
+
+
+@contextmanager
+def no_gradients_of_autograd(layout: Layout) -> Iterator[None]:
+    """RuntimeError with the parameter's name if autograd itself gives a trainable parameter a gradient within. None of it is kept;
+    gradients from before stay."""
+    parameters = [entry.parameter for entry in layout.parameters]
+    before = [parameter.grad for parameter in parameters]
+    for parameter, gradient in zip(parameters, before):
+        if gradient is not None:
+            parameter.grad = None
+    try:
+        yield
+        changed = [entry.name for entry in layout.parameters if entry.parameter.grad is not None]
+    finally:
+        for parameter, gradient in zip(parameters, before):
+            parameter.grad = gradient
+    if changed:
+        raise RuntimeError(
+            f"parameter {changed[0]!r} was used outside of its own layer's forward, so it has no per-example gradient; "
+            "nothing of this backward was kept"
+        )
+
+
+__all__ = ["no_gradients_of_autograd", "refuse_uncovered"]

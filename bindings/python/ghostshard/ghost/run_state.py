@@ -1,0 +1,99 @@
+"""What stands beside a model while it trains privately: the constants of its run, its ledger, and where the run is. Sessions
+come and go with the set of trainable parameters; all of them are made here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _native
+from .layout import Layout
+from .ranks import Ranks
+
+Terms = Callable[[], tuple[float, float]]
+
+
+class RunState:
+    def __init__(self) -> None:
+        self.sampling_rate = self.divisor = 1.0
+        self._terms: Terms | None = None
+        self.generator: torch.Generator | None = None
+        self.next = (0, 0)  # step and attempt that the next logical batch is charged as, if there is no session
+        self.attempts: list[tuple[int, int]] = []  # of later steps that the ledger has charged before
+        self.stopped: str | None = None  # the sentence that refuses every step
+        self.ledger_is_open = False  # this run has begun the ledger's file, or has gone on with it
+        self._run_id = ""  # sets a resumed run's noise apart, if the key comes from a generator
+        self._ledger: tuple[str, str] | None = None
+
+    def set_constants(
+        self, *, sampling_rate: float, divisor: float, terms: Terms, generator: torch.Generator | None
+    ) -> None:
+        self.sampling_rate, self.divisor, self._terms, self.generator = sampling_rate, divisor, terms, generator
+
+    def terms_now(self) -> tuple[float, float]:
+        """Clip norm and noise multiplier, as they are now."""
+        assert self._terms is not None
+        return self._terms()
+
+    def attach_ledger(self, path: str, header: dict) -> None:
+        if self._ledger is not None:
+            raise ValueError(f"a ledger is attached already: {self._ledger[0]}")
+        self._ledger = (path, json.dumps(header))
+
+    def resume(self, step: int, attempts: list[tuple[int, int]], *, ledger_open: bool) -> None:
+        self.attempts = attempts
+        self.next = (step, dict(attempts).get(step, 0))
+        self._run_id = os.urandom(16).hex()
+        self.ledger_is_open = ledger_open
+
+    def make_session(self, layout: Layout, ranks: Ranks, **options: Any) -> Any:
+        """The compiled session (_native/engine.pyi). A collective."""
+        session = _native.load("engine").Session(
+            blocks=layout.specs(),
+            mesh=ranks.shape,
+            rank=ranks.rank,
+            groups=list(ranks.groups),
+            device=ranks.device,
+            sampling_rate=self.sampling_rate,
+            divisor=self.divisor,
+            key=None if self.generator is None else bytes(32),  # renewed with every logical batch
+            run_id=self._run_id,
+            first=self.next,
+            attempts=self.attempts,
+            **options,
+        )
+        if self._ledger is not None:
+            path, header = self._ledger
+            if ranks.rank == 0:
+                session.attach_ledger(path, header, self.ledger_is_open)
+            self.ledger_is_open = True
+        return session
+
+    def begin_logical_batch(self, session: Any) -> tuple[float, float]:
+        """Clip norm and noise multiplier of the logical batch that the session opens next."""
+        clip_norm, noise_multiplier = self.terms_now()
+        session.set_terms(clip_norm, noise_multiplier)
+        if self.generator is not None:
+            session.renew_noise_key(_bytes_of(self.generator))
+        return clip_norm, noise_multiplier
+
+    def charge_step_of_nobody(self, session: Any) -> None:
+        """A step of no examples, whose noise nobody sees. A collective."""
+        session.begin_microbatch(1)
+        self.begin_logical_batch(session)
+        if session.takes_two_passes:
+            session.second_pass()
+        session.clip()
+        session.release()
+
+
+def _bytes_of(generator: torch.Generator) -> bytes:
+    drawn = torch.randint(0, 256, (32,), dtype=torch.uint8, generator=generator, device=generator.device)
+    return bytes(drawn.tolist())
+
+
+__all__ = ["RunState", "Terms"]

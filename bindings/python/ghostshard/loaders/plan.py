@@ -1,0 +1,70 @@
+"""How a data loader samples: the one object that planning, drawing and charging take rate and steps from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
+from torch.utils.data import DataLoader, IterableDataset
+
+ITERABLE = "an IterableDataset cannot be Poisson-sampled: its units have no index to draw them by"
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    units: int  # of the data set, all ranks together
+    rate: float  # with which a unit is drawn; 1 / batches if batches are the caller's own
+    steps: int  # draws of a pass over the loader
+    poisson: bool  # False: batches are the caller's own, drawn in some other way
+
+    @property
+    def charged_rate(self) -> float:
+        """1 for batches of the caller's own: nothing is known of how they were drawn."""
+        return self.rate if self.poisson else 1.0
+
+    @property
+    def exact_batch(self) -> float:
+        """units · rate, without the error of 1 / batches in floating point: 49 · (1/49) is 1."""
+        exact = self.units * self.rate
+        return float(round(exact)) if math.isclose(exact, round(exact), rel_tol=1e-12) else exact
+
+    @property
+    def expected_batch(self) -> int:
+        """The divisor, to the nearest whole number. ValueError if a step draws less than one half of a unit."""
+        expected = round(self.exact_batch)
+        if expected < 1:
+            raise ValueError(
+                f"the data set must fill at least one example per step, got {self.units} examples at rate {self.rate}"
+            )
+        return expected
+
+
+def plan_of(data_loader: DataLoader, *, poisson: bool) -> SamplingPlan:
+    """How `data_loader` samples once it is private, or as it is (poisson=False).
+
+    A loader that shuffles: rate 1 / batches, as many steps as it has batches. One that is Poisson-sampled keeps its rate and
+    its steps. ValueError for a data set without a length, and for a loader without batches.
+    """
+    if isinstance(data_loader.dataset, IterableDataset):
+        reason = ITERABLE if poisson else "an IterableDataset has no length, which the divisor and the report need"
+        raise ValueError(f"{reason}: give a data set with __getitem__ and __len__")
+    drawn_by: Any = data_loader.batch_sampler
+    units = len(data_loader.dataset)  # type: ignore[arg-type]
+    if isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler):
+        own = getattr(drawn_by, "draws", None)  # PoissonBatchSampler's
+        return SamplingPlan(units, drawn_by.sample_rate, steps_at(drawn_by.sample_rate) if own is None else own, poisson)
+    if len(data_loader) == 0:
+        raise ValueError("the data loader has no batches: no units, or fewer than a batch with drop_last")
+    return SamplingPlan(units, 1 / len(data_loader), len(data_loader), poisson)
+
+
+def steps_at(rate: float) -> int:
+    """Draws of a pass if nobody says how many: 1 / rate. int(1 / rate) would say 92 for 1/93. Down for other rates, so that
+    epochs · steps stay within epochs / rate."""
+    exact = 1 / rate
+    return round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.floor(exact)
+
+
+__all__ = ["ITERABLE", "SamplingPlan", "plan_of", "steps_at"]

@@ -1,0 +1,95 @@
+"""Which draw a batch is from: the private loader tells it to the engine whenever it hands a batch out.
+
+Tensors lose Python attributes on their way to a device, so the stamp does not travel with the batch. A sampler notes a Piece
+for each batch that it draws; batches leave a DataLoader in the order in which they were drawn, so its iterator knows the
+piece of each batch that it hands out, however many batches its workers fetch ahead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The units of one draw that one batch holds on this rank. A draw has `count` pieces, on every rank."""
+
+    draw: tuple[int, int]  # which pass over the sampler, and which draw of it
+    index: int
+    count: int
+    units: int
+
+
+class Receiver(Protocol):
+    """The engine's side (ghost/checks/batches.py)."""
+
+    def hand_out(self, piece: Piece) -> None:
+        """The loop gets this batch next. RuntimeError if it has not done with the draw before."""
+        ...
+
+    def end_of_pass(self) -> None: ...
+
+
+class Stamps:
+    """A sampler's notes on the batches that it has drawn. `receiver`: set by make_private()."""
+
+    def __init__(self) -> None:
+        self.receiver: Receiver | None = None
+        self._passes = 0
+        self.waiting: deque[Piece] = deque()  # of the latest pass: drawn and not handed out
+
+    def begin_pass(self) -> Pass:
+        self._passes += 1
+        self.waiting = deque()
+        return Pass(self._passes, self.waiting)
+
+
+class Pass:
+    """A worker's DataLoader begins its first pass twice and draws from the later one, so each has notes of its own."""
+
+    def __init__(self, number: int, waiting: deque[Piece]):
+        self._number, self._waiting, self._draws = number, waiting, 0
+
+    def noted(self, pieces: list[Any]) -> Iterator[Any]:
+        """The pieces of one draw, each a sequence of units; each is noted when it is taken."""
+        self._draws += 1
+        for index, piece in enumerate(pieces):
+            self._waiting.append(Piece((self._number, self._draws), index, len(pieces), len(piece)))
+            yield piece
+
+
+class StampedBatches:
+    """A DataLoader's iterator, which tells the receiver of each batch before the loop has it."""
+
+    def __init__(self, batches: Any, stamps: Stamps):
+        self._batches, self._receiver, self._waiting = batches, stamps.receiver, stamps.waiting
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._receiver.end_of_pass()
+            raise
+        self._receiver.hand_out(self._waiting.popleft())
+        return batch
+
+
+class StampedLoader:
+    """Mixed into a DataLoader whose batch_sampler has `stamps`."""
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = super().__iter__()  # type: ignore[misc]
+        stamps: Stamps = self.batch_sampler.stamps  # type: ignore[attr-defined]
+        return batches if stamps.receiver is None else StampedBatches(batches, stamps)
+
+
+__all__ = ["Pass", "Piece", "Receiver", "StampedLoader", "Stamps"]

@@ -1,0 +1,129 @@
+"""Every parameter that trains is clipped and noised: one that appears after make_private() is refused by name."""
+
+import pytest
+import torch
+from private import Private, hand_out
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ghostshard import PrivacyEngine
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(x)))
+
+
+def new_head(model, optimizer):
+    model.head = nn.Linear(6, 3)
+    optimizer.add_param_group({"params": model.head.parameters()})
+
+
+def new_head_without_the_optimizer(model, _):
+    model.head = nn.Linear(6, 3)
+
+
+def new_layer_beside(model, _):
+    model.body = nn.Sequential(model.body, nn.Linear(6, 6))
+
+
+def new_parameter(model, optimizer):
+    model.body.temperature = nn.Parameter(torch.ones(()))
+    optimizer.add_param_group({"params": [model.body.temperature]})
+
+
+def temperature_outside_of_the_model(_, optimizer):
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(7))]})
+
+
+def weights_replaced(model, _):
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+
+
+def parametrized(model, _):
+    torch.nn.utils.parametrizations.weight_norm(model.head)
+
+
+APPEARS = {
+    new_head: "'head.weight' was not in the model",
+    new_head_without_the_optimizer: "'head.weight' was not in the model",
+    new_layer_beside: "'body.1.weight' was not in the model",
+    new_parameter: "'body.temperature' was not in the model",
+    temperature_outside_of_the_model: r"shape \(7,\) that was not in the model",
+    weights_replaced: "'body.weight' was not in the model",
+    parametrized: "'head.parametrizations.weight.original0' was not in the model",
+}
+
+
+def private(model, **options):
+    data = TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,)))
+    engine = PrivacyEngine(accountant="rdp")
+    return engine, *engine.make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=8),
+        noise_multiplier=1000.0, max_grad_norm=1e-3, grad_sample_mode="ghost", **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("when", ["before_backward", "before_step"])
+@pytest.mark.parametrize("change", APPEARS, ids=lambda change: change.__name__)
+def test_a_parameter_that_appears_later_is_refused_by_name(change, when):
+    torch.manual_seed(3)
+    model = Model()
+    engine, module, optimizer, criterion, loader = private(model)
+    hand_out(loader, 4)
+    x, y = torch.randn(4, 6), torch.randint(0, 3, (4,))
+    if when == "before_step":
+        criterion(module(x), y).backward()
+    change(model, optimizer)
+    weights = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(ValueError, match=APPEARS[change]):
+        if when == "before_backward":
+            criterion(module(x), y).backward()
+        optimizer.step()
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), weights))
+
+
+def test_frozen_ones_may_appear():
+    model = Model()
+    engine, module, optimizer, criterion, loader = private(model)
+    model.extra = nn.Linear(2, 2).requires_grad_(False)
+    hand_out(loader, 4)
+    criterion(module(torch.randn(4, 6)), torch.zeros(4, dtype=torch.long)).backward()
+    optimizer.step()
+
+
+def test_a_late_adapter_is_refused():
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=29, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, num_key_value_heads=1
+    )
+    lora = lambda target: peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=[target], init_lora_weights=False)
+    model = peft.get_peft_model(transformers.LlamaForCausalLM(config), lora("q_proj"))
+    engine, hooks, optimizer, criterion, loader = private(model, wrap_model=False)
+    model.add_adapter("late", lora("o_proj"))
+    model.base_model.set_adapter(["default", "late"])
+    hand_out(loader, 4)
+    ids = torch.randint(0, 29, (4, 6))
+    with pytest.raises(ValueError, match=r"o_proj\.lora_A\.late\.weight' was not in the model"):
+        model(input_ids=ids, labels=ids).loss.backward()
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_gradient_of_another_phase_moves_nothing():
+    """A frozen layer still has the raw gradient of a phase on public data."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model(torch.randn(4, 6)).sum().backward()
+    model.body.requires_grad_(False)
+    before = model.body.weight.clone()
+    run = Private(model, 1.0)
+    run.optimizer.original_optimizer = optimizer
+    run.backward(lambda m, batch: nn.functional.cross_entropy(m(batch[0]), batch[1], reduction="none"),
+                 (torch.randn(4, 6), torch.zeros(4, dtype=torch.long)))  # fmt: skip
+    run.optimizer.step()
+    assert torch.equal(model.body.weight, before)

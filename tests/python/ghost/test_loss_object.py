@@ -1,0 +1,133 @@
+"""The private loss is used as loops use a scalar tensor, and a model's output as Transformers' own."""
+
+import copy
+import math
+
+import pytest
+import torch
+from private import hand_out
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ghostshard import PrivacyEngine
+
+
+def private(model, data=None, **options):
+    data = data or TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,)))
+    return PrivacyEngine(accountant="rdp").make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=8),
+        noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode="ghost", **options,
+    )  # fmt: skip
+
+
+def one_loss():
+    module, optimizer, criterion, loader = private(nn.Linear(6, 3))
+    hand_out(loader, 4)
+    return criterion(module(torch.randn(4, 6)), torch.randint(0, 3, (4,))), optimizer
+
+
+def test_it_reads_like_a_number():
+    loss, _ = one_loss()
+    value = loss.item()
+    assert float(loss) == value and f"{loss:.4f}" == f"{value:.4f}" and f"{loss}" == str(loss)
+    assert loss < value + 1 and loss <= value and loss > value - 1 and loss >= value
+    assert loss < torch.tensor(value + 1) and not loss < loss
+    assert not math.isnan(loss) and math.isfinite(loss)
+    assert loss.detach().item() == value
+
+
+def test_backward_takes_what_has_no_effect_and_refuses_the_rest():
+    loss, optimizer = one_loss()
+    for wrong in ({"create_graph": True}, {"gradient": torch.ones(())}, {"inputs": [torch.ones(1)]}):
+        with pytest.raises(ValueError, match="a private step has one backward"):
+            loss.backward(**wrong)
+    loss.backward(retain_graph=True)
+    optimizer.step()
+
+
+def test_a_scaler_is_refused_and_a_mean_of_it_is_itself():
+    loss, optimizer = one_loss()
+    with pytest.raises(ValueError, match="leave the scaler out"):
+        torch.amp.GradScaler("cpu").scale(loss)
+    loss.mean().sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("wrap_model", [True, False])
+def test_a_second_make_private_on_one_model_is_refused(wrap_model):
+    model = nn.Linear(6, 3)
+    private(model, wrap_model=wrap_model)
+    with pytest.raises(ValueError, match="private already"):
+        private(model)
+
+
+def test_a_call_that_was_refused_can_be_repeated():
+    model = nn.Linear(6, 3)
+    for wrong, error in (({"unknown": 1}, TypeError), ({"accumulation_steps": 0}, ValueError)):
+        with pytest.raises(error):
+            private(model, **wrong)
+    private(model)
+
+
+def test_a_model_that_was_taken_back_is_made_private_again():
+    model = nn.Linear(6, 3)
+    hooks, *_ = private(model, wrap_model=False)
+    hooks.cleanup()
+    module, optimizer, criterion, loader = private(model)
+    hand_out(loader, 4)
+    criterion(module(torch.randn(4, 6)), torch.randint(0, 3, (4,))).backward()
+    optimizer.step()
+
+
+def gpt2():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 50, "n_positions": 16}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+
+
+def with_lora(model):
+    peft = pytest.importorskip("peft")
+    lora = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"], fan_in_fan_out=True)
+    return peft.get_peft_model(model, lora)
+
+
+@pytest.mark.parametrize("build", [gpt2, lambda: with_lora(gpt2())], ids=["whole", "lora"])
+def test_the_first_output_is_the_loss_where_labels_are_given(build):
+    ids = torch.randint(0, 50, (40, 6))
+    module, optimizer, _, loader = private(build().train(), TensorDataset(ids))
+    hand_out(loader, 4)
+    outputs = module(input_ids=ids[:4], labels=ids[:4])
+    assert outputs[0] is outputs.loss and outputs[1] is outputs.logits
+    outputs[0].backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("how", ["copied", "saved"])
+def test_a_model_that_is_copied_or_saved_whole_is_a_plain_one(how, tmp_path):
+    module, optimizer, criterion, loader = private(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3)))
+    hand_out(loader, 4)
+    x, y = torch.randn(4, 6), torch.randint(0, 3, (4,))
+    criterion(module(x), y).backward()
+    optimizer.step()
+    if how == "saved":
+        torch.save(module, tmp_path / "model.pt")
+        other = torch.load(tmp_path / "model.pt", weights_only=False)
+    else:
+        other = copy.deepcopy(module)
+    torch.testing.assert_close(other(x), module(x))
+    inner = other._module
+    inner.zero_grad()
+    nn.functional.cross_entropy(inner(x), y).backward()  # plain autograd
+    assert all(p.grad is not None and bool(p.grad.any()) for p in inner.parameters())
+    again, optimizer, criterion, loader = private(inner)
+    hand_out(loader, 4)
+    criterion(again(x), y).backward()
+    optimizer.step()
+
+
+def test_a_plain_loss_is_told_which_loss_to_take():
+    module, optimizer, _, loader = private(nn.Linear(6, 3))
+    hand_out(loader, 4)
+    nn.functional.cross_entropy(module(torch.randn(4, 6)), torch.randint(0, 3, (4,))).backward()
+    with pytest.raises(RuntimeError, match=r"of the loss that the criterion of make_private\(\) gives"):
+        optimizer.step()

@@ -1,0 +1,48 @@
+"""Ranks that come apart end in a sentence on all of them; nobody waits for a message that never comes.
+
+Without the sentence a rank waits for minutes, which ends the script by its time limit.
+"""
+
+import json
+
+import pytest
+from launch import HERE, run_ranks
+
+APART = "the ranks are not at the same place of the run"
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    file = tmp_path_factory.mktemp("together") / "results.json"
+    run_ranks(HERE / "together_main.py", 2, str(file))
+    return json.loads(file.read_text())
+
+
+# name: what each rank says
+SENTENCES = {
+    "one_rank_skips_its_empty_batch": ("An empty batch is a step like any other", "An empty batch is a step like any other"),
+    "one_rank_leaves_a_loss_out": (APART, APART),
+    "one_rank_steps_and_the_other_goes_on": ("step() after 1 of the 2 batches", "rank 0 refused this: step() after 1 of the 2"),
+    "one_rank_drops_its_sum": ("step() needs a backward()", "rank 0 refused this: step() needs a backward()"),
+    "one_rank_has_other_units": ("rank 1 refused this: this backward is over 3 units", "this backward is over 3 units"),
+    "three_pieces_and_two": (APART, APART),
+    "two_and_one_against_one_and_two": (APART, APART),
+}
+
+
+@pytest.mark.parametrize("kind", ["sharded", "replicas"])
+@pytest.mark.parametrize("name", SENTENCES)
+def test_all_ranks_say_why(said, kind, name):
+    for found, expected in zip(said[f"{kind} {name}"], SENTENCES[name], strict=True):
+        assert expected in found
+
+
+def test_a_plain_model_on_two_ranks_is_refused(said):
+    assert all("is a plain model on 2 ranks" in sentence for sentence in said["plain model"])
+
+
+@pytest.mark.parametrize("how", ["method", "method, plain backward"])
+def test_a_method_that_uses_a_parameter_outside_of_its_layer(said, how):
+    sentences, left = said[how]
+    assert all("'table.weight' was used outside" in sentence for sentence in sentences)
+    assert not left

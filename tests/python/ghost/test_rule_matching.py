@@ -1,0 +1,87 @@
+"""A rule is of a class, not of a name, and of the forward that the class has: nothing is computed by a rule that is another's."""
+
+import copy
+
+import oracle
+import pytest
+import torch
+from launch import SUM_TOLERANCE
+from models import class_loss
+from private import Private
+from torch import nn
+
+
+class Conv1D(nn.Module):
+    """Has the name of Transformers' y = x W + b, and computes y = 3 x Wᵀ."""
+
+    def __init__(self, outputs, inputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs))
+
+    def forward(self, x):
+        return 3 * x @ self.weight.T
+
+
+class LlamaRMSNorm(nn.Module):
+    """Has the name of Transformers', and no norm."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight, self.variance_epsilon = nn.Parameter(torch.ones(size)), 1e-6
+
+    def forward(self, x):
+        return x.abs() * self.weight
+
+
+NAMESAKES = {
+    "Conv1D": lambda: nn.Sequential(nn.Linear(6, 6), Conv1D(6, 6), nn.Linear(6, 3)),
+    "LlamaRMSNorm": lambda: nn.Sequential(nn.Linear(6, 6), LlamaRMSNorm(6), nn.Linear(6, 3)),
+}
+
+
+@pytest.mark.parametrize("build", NAMESAKES.values(), ids=NAMESAKES)
+def test_a_namesake_is_computed_as_it_is_written(build):
+    torch.manual_seed(3)
+    model, batch = build(), (torch.randn(5, 6), torch.randint(0, 3, (5,)))
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [batch], 0.5)
+    assert oracle.worst_difference(Private(model, 0.5).step(class_loss, [batch]), expected) < SUM_TOLERANCE
+
+
+def test_transformers_own_are_known():
+    from ghostshard.ghost.rules import rule_for
+    from ghostshard.ghost.rules.layers import conv1d_of_transformers, llama_rms_norm
+
+    transformers = pytest.importorskip("transformers")
+    assert rule_for(transformers.pytorch_utils.Conv1D(3, 3)) is conv1d_of_transformers
+    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
+    assert rule_for(modeling.LlamaRMSNorm(3)) is llama_rms_norm
+    assert rule_for(Conv1D(3, 3)) is None
+
+
+def with_forward_of_its_own():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
+    plain = model[0].forward
+    model[0].forward = lambda x: 3 * plain(x)
+    return model
+
+
+def test_a_forward_on_the_instance_is_refused_if_it_trains():
+    with pytest.raises(ValueError, match=r"0 \(Linear\) has a forward of its own"):
+        Private(with_forward_of_its_own(), 1.0)
+    torch.manual_seed(3)
+    model, batch = with_forward_of_its_own(), (torch.randn(5, 6), torch.randint(0, 3, (5,)))
+    model[0].requires_grad_(False)
+    before = model(batch[0])
+    private = Private(model, 0.5)
+    torch.testing.assert_close(private.module(batch[0]), before)
+    private.step(class_loss, [batch])
+    private.module.engine.detach()
+    torch.testing.assert_close(model(batch[0]), before)
+
+
+def test_a_class_whose_forward_was_changed_is_refused(monkeypatch):
+    plain = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: 3 * plain(self, x))
+    private = Private(nn.Sequential(nn.Linear(6, 3)), 1.0)
+    with pytest.raises(RuntimeError, match="gives another output than the rule of its class"):
+        private.module(torch.randn(5, 6))

@@ -1,0 +1,69 @@
+"""Hugging Face's Trainer: the plain one makes a loader of its own and is refused; the one of docs/python.md is right."""
+
+import re
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ghostshard import PrivacyEngine
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+N, BATCH = 40, 8
+
+
+def documented_trainer(repository):
+    """The class as docs/python.md shows it."""
+    text = (repository / "docs" / "python.md").read_text(encoding="utf-8")
+    source = re.search(r"```python\n(class PrivateTrainer.*?)\nPrivateTrainer\(", text, re.S)
+    assert source is not None
+    found: dict = {"transformers": transformers}
+    exec(source.group(1), found)
+    return found["PrivateTrainer"]
+
+
+def parts(**options):
+    torch.manual_seed(3)
+    sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 50, "n_positions": 16}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0))
+    texts = [{"input_ids": torch.randint(0, 50, (6,))} for _ in range(N)]
+    for text in texts:
+        text["labels"] = text["input_ids"].clone()
+    engine = PrivacyEngine(accountant="rdp")
+    hooks, optimizer, _, loader = engine.make_private(
+        module=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3), data_loader=DataLoader(texts, batch_size=BATCH),
+        noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode="ghost", wrap_model=False, **options,
+    )  # fmt: skip
+    return engine, model, optimizer, loader, texts
+
+
+def arguments(folder, **options):
+    return transformers.TrainingArguments(
+        output_dir=str(folder), num_train_epochs=2, per_device_train_batch_size=BATCH, report_to=[], use_cpu=True,
+        save_strategy="no", disable_tqdm=True, remove_unused_columns=False, **options,
+    )  # fmt: skip
+
+
+def test_the_plain_trainer_is_refused(tmp_path):
+    engine, model, optimizer, _, texts = parts()
+    before = [p.detach().clone() for p in model.parameters()]
+    trainer = transformers.Trainer(model=model, args=arguments(tmp_path), train_dataset=texts, optimizers=(optimizer, None))
+    with pytest.raises(RuntimeError, match="no batch of the private loader.*Trainer makes a loader of its own"):
+        trainer.train()
+    assert engine.accountant.history == []
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before))
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_the_documented_trainer_trains_on_every_draw(pieces, tmp_path, repository):
+    engine, model, optimizer, loader, _ = parts(accumulation_steps=pieces)
+    before = [p.detach().clone() for p in model.parameters()]
+    documented_trainer(repository)(
+        model=model, args=arguments(tmp_path, gradient_accumulation_steps=pieces), optimizers=(optimizer, None),
+        private_loader=loader,
+    ).train()  # fmt: skip
+    assert engine.accountant.history == [(1.0, 0.2, 10)]
+    assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), before))

@@ -1,0 +1,178 @@
+"""Two ranks that come apart, each in its own way: started by torchrun, writes each rank's errors. See test_ranks_together.py.
+
+    torchrun --nproc_per_node 2 together_main.py results.json
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+from leaving import report_and_leave
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from private import hand_out
+from torch import nn
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from ghostshard import FSDP2Wrapper, PrivacyEngine
+
+
+class Run:
+    def __init__(self, *, sharded: bool, model=None, **options):
+        torch.manual_seed(3)
+        model = model or nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.model = FSDP2Wrapper(model) if sharded else DifferentiallyPrivateDistributedDataParallel(model)
+        data = TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,)))
+        self.module, self.optimizer, self.criterion, self.loader = PrivacyEngine(accountant="rdp").make_private(
+            module=self.model, optimizer=torch.optim.SGD(self.model.parameters(), lr=0.1),
+            data_loader=DataLoader(data, batch_size=8), noise_multiplier=1.0, max_grad_norm=1.0,
+            grad_sample_mode="ghost_fsdp" if sharded else "ghost", **options,
+        )  # fmt: skip
+
+    def loss(self, units: int):
+        return self.criterion(self.module(torch.ones(units, 6)), torch.zeros(units, dtype=torch.long))
+
+    def step(self, units: int) -> None:
+        self.optimizer.zero_grad()
+        self.loss(units).backward()
+        self.optimizer.step()
+
+
+def one_rank_skips_its_empty_batch(run: Run) -> None:
+    notes = run.loader.batch_sampler.stamps.begin_pass()
+    for units in ([2, 0, 2], [2, 2, 2])[dist.get_rank()]:
+        hand_out(run.loader, units, notes=notes)
+        if units:
+            run.step(units)
+
+
+def one_rank_leaves_a_loss_out(run: Run) -> None:
+    for step in range(3):
+        hand_out(run.loader, 2)
+        loss = run.loss(2)
+        if step == 1 and dist.get_rank() == 0:
+            continue
+        loss.backward()
+        run.optimizer.step()
+
+
+def one_rank_steps_and_the_other_goes_on(run: Run) -> None:
+    hand_out(run.loader, 2, 2)
+    run.loss(2).backward()
+    if dist.get_rank() == 0:
+        run.optimizer.step()
+    run.loss(2).backward()
+
+
+def one_rank_drops_its_sum(run: Run) -> None:
+    hand_out(run.loader, 2)
+    run.loss(2).backward()
+    if dist.get_rank() == 0:
+        run.optimizer.zero_grad()
+    hand_out(run.loader, 2) if dist.get_rank() == 0 else None
+    run.optimizer.step()
+
+
+def one_rank_has_other_units(run: Run) -> None:
+    hand_out(run.loader, 2)
+    run.step(2 if dist.get_rank() == 0 else 3)
+
+
+def managed(run: Run, sizes) -> None:
+    """A loader of each rank's own, whose batches a manager cuts into pieces of 2."""
+    batches = [list(range(size)) for size in sizes[dist.get_rank()]]
+    loader = DataLoader(TensorDataset(torch.ones(40, 6)), batch_sampler=batches)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=run.optimizer) as physical:
+        for (x,) in physical:
+            run.step(len(x))
+
+
+def three_pieces_and_two(run: Run) -> None:
+    managed(run, ([6, 2], [4, 2]))
+
+
+def two_and_one_against_one_and_two(run: Run) -> None:
+    managed(run, ([4, 2], [2, 4]))
+
+
+SCENARIOS = {
+    "one_rank_skips_its_empty_batch": (one_rank_skips_its_empty_batch, {}),
+    "one_rank_leaves_a_loss_out": (one_rank_leaves_a_loss_out, {}),
+    "one_rank_steps_and_the_other_goes_on": (one_rank_steps_and_the_other_goes_on, {}),
+    "one_rank_drops_its_sum": (one_rank_drops_its_sum, {}),
+    "one_rank_has_other_units": (one_rank_has_other_units, {}),
+    "three_pieces_and_two": (three_pieces_and_two, {"own_batches": True}),
+    "two_and_one_against_one_and_two": (two_and_one_against_one_and_two, {"own_batches": True}),
+}
+
+
+def said_by_each(work) -> list[str]:
+    try:
+        work()
+        mine = "nothing"
+    except (RuntimeError, ValueError) as error:
+        mine = f"{type(error).__name__}: {error}"
+    every: list = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    return every
+
+
+def plain_model() -> None:
+    data = DataLoader(TensorDataset(torch.ones(8, 6)), batch_size=4)
+    model = nn.Linear(6, 3)
+    PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=data, noise_multiplier=1.0,
+        max_grad_norm=1.0, grad_sample_mode="ghost",
+    )  # fmt: skip
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(11, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(self.table(x))
+
+    def logits(self, x):
+        return functional.linear(torch.tanh(self.layer(self.table(x))), self.table.weight)
+
+
+def entered_by_a_method(plain: bool) -> list:
+    """The sentence, and whether a gradient without noise was left. plain: a backward that goes past the engine."""
+    model = Tied()
+    fully_shard(model)
+    register_fsdp_forward_method(model, "logits")
+    data = DataLoader(TensorDataset(torch.zeros(16, 5, dtype=torch.long)), batch_size=4)
+    _, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=data, noise_multiplier=1.0,
+        max_grad_norm=1.0, grad_sample_mode="ghost_fsdp", wrap_model=False,
+    )  # fmt: skip
+    hand_out(loader, 3)
+    ids = torch.ones(3, 5, dtype=torch.long)
+    loss = functional.cross_entropy if plain else criterion
+    said = said_by_each(lambda: loss(model.logits(ids).transpose(1, 2), ids).backward())
+    return [said, any(p.grad is not None for p in model.parameters())]
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo")
+    found: dict = {}
+    for kind, sharded in (("sharded", True), ("replicas", False)):
+        for name, (scenario, options) in SCENARIOS.items():
+            print(f"rank {dist.get_rank()}: {kind} {name}", file=sys.stderr, flush=True)
+            run = Run(sharded=sharded, **options)
+            found[f"{kind} {name}"] = said_by_each(lambda: scenario(run))
+    found["plain model"] = said_by_each(plain_model)
+    found["method"], found["method, plain backward"] = entered_by_a_method(False), entered_by_a_method(True)
+    report_and_leave(sys.argv[1], found)
+
+
+if __name__ == "__main__":
+    main()
