@@ -1,7 +1,7 @@
 """clang-tidy over the library's and the programs' C++ sources in compile_commands.json, in minutes.
 
 Three things make it quick. The headers of others (LibTorch's take 10 s a source) are parsed once for all sources that
-are compiled with the same definitions, into a precompiled header. clang-tidy reads such headers but cannot write them;
+are compiled with the same definitions (and need them all), into a precompiled header. clang-tidy reads such headers but cannot write them;
 libclang can. Two versions of clang may not understand each other's, so an empty source is tried first; if that fails,
 the headers are parsed for each source. Headers of others are not analysed, and the static analyser follows calls less
 far than it could, which would double the time. A source that was found clean is skipped until it, a header of ours that
@@ -26,6 +26,7 @@ TIDY = TOOLS / "clang_tidy" / "data" / "bin" / "clang-tidy"
 FOLDERS = ("accountant", "bench", "bindings", "dp", "examples", "fsdp", "kernels")
 # As in cmake/GhostShardOptions.cmake: fields that a designated initialiser leaves out have their defaults.
 WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-missing-designated-field-initializers")
+HEAVY = ("torch/", "pybind11/")  # headers that take as long as all the others
 MOST_LINES = 30  # of one finding: its notes can be every overload of an operator
 SHALLOW = ("-Xclang", "-analyzer-config", "-Xclang", "mode=shallow")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
@@ -59,6 +60,12 @@ class Source:
         if self.is_device_code():
             return ("device",)
         return tuple(d for d in self.definitions if not re.match(r"-D(GHOSTSHARD_|\w+_EXPORTS)", d))
+
+    def family(self):
+        """Sources that share a precompiled header: clang-tidy reads all of it for each of them, so those few that need
+        torch/ or Python have one of their own."""
+        heavy = any(name.startswith(HEAVY) for name in included(self.path)[1])
+        return (*self.group(), "heavy" if heavy else "light")
 
     def is_device_code(self):
         return self.path.suffix == ".cu"
@@ -191,13 +198,13 @@ def main():
     due = [s for s in sources.values() if not clean_marker(s, identity).is_file()]
     groups = {}
     for source in due:
-        groups.setdefault(source.group(), []).append(source)
+        groups.setdefault(source.family(), []).append(source)
 
-    def header_of(definitions):
-        if groups[definitions][0].is_device_code():  # few headers, and quick ones
+    def header_of(family):
+        if groups[family][0].is_device_code():  # few headers, and quick ones
             return [], 0.0
         # Of all sources, not of those that are due: the file is kept for the next call.
-        return precompiled_header([s for s in sources.values() if s.group() == definitions]), time.monotonic() - began
+        return precompiled_header([s for s in sources.values() if s.family() == family]), time.monotonic() - began
 
     seen, failed = set(), 0
     (LINT / "clean").mkdir(parents=True, exist_ok=True)
@@ -205,8 +212,8 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         # The largest group's header takes longest, so it is begun first; its sources' turn comes when it is there, and
         # sources of groups without one fill the time.
-        order = sorted(groups, key=lambda definitions: -len(groups[definitions]))
-        headers = {pool.submit(header_of, definitions): definitions for definitions in order}
+        order = sorted(groups, key=lambda family: -len(groups[family]))
+        headers = {pool.submit(header_of, family): family for family in order}
         runs = []
         for header in concurrent.futures.as_completed(headers):
             use, ready = header.result()
