@@ -1,7 +1,7 @@
 """clang-tidy over the library's and the programs' C++ sources in compile_commands.json, in minutes.
 
 Three things make it quick. The headers of others (LibTorch's take 10 s a source) are parsed once for all sources that
-are compiled with the same definitions (and need them all), into a precompiled header. clang-tidy reads such headers but cannot write them;
+are compiled with the same definitions, into a precompiled header. clang-tidy reads such headers but cannot write them;
 libclang can. Two versions of clang may not understand each other's, so an empty source is tried first; if that fails,
 the headers are parsed for each source. Headers of others are not analysed, and the static analyser follows calls less
 far than it could, which would double the time. A source that was found clean is skipped until it, a header of ours that
