@@ -29,7 +29,7 @@ double log_more_than(int64_t cap, int64_t n, double q) {
 
 void Accountant::compose(const Event& event, int64_t count) {
   const auto* truncated = std::get_if<TruncatedPoissonGaussianEvent>(&event);
-  if (truncated != nullptr && adjacency_ != Adjacency::kReplaceOne && count > 0) {
+  if (truncated != nullptr && adjacency_ != Adjacency::kReplaceOne && count > 0 && !bounds_truncation()) {
     require_valid(event);
     const int64_t units = truncated->units;
     const int64_t most =
@@ -41,19 +41,21 @@ void Accountant::compose(const Event& event, int64_t count) {
   }
   if (!(count >= 0)) throw std::invalid_argument("count must be >= 0, got " + std::to_string(count));
   if (count == 0) return;
-  int64_t total = 0;
-  for (const Charge& charge : charges_) total += charge.count;
-  if (count > std::numeric_limits<int64_t>::max() - total)
+  if (count > std::numeric_limits<int64_t>::max() - total_)
     throw std::invalid_argument("count must keep the total below 2^63, got " + std::to_string(count));
-  const auto same =
-      std::find_if(charges_.begin(), charges_.end(), [&](const Charge& charge) { return charge.event == event; });
-  if (same != charges_.end()) {
-    same->count += count;
-    return;
+  const auto [entry, is_new] = index_.try_emplace(key_of(event), charges_.size());
+  if (is_new) {
+    try {
+      charges_.push_back({event, 0});
+      admit(event);
+    } catch (...) {  // nothing was charged
+      charges_.resize(entry->second, {event, 0});
+      index_.erase(entry);
+      throw;
+    }
   }
-  charges_.reserve(charges_.size() + 1);  // nothing can fail between admitting and charging
-  admit(event);
-  charges_.push_back({event, count});
+  charges_[entry->second].count += count;
+  total_ += count;
 }
 
 EpsilonBound Accountant::epsilon(Delta delta, Effort effort) const {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,7 +65,8 @@ class Accountant {
   virtual std::string name() const = 0;
 
   Adjacency adjacency() const { return adjacency_; }
-  // The events that the engine bounds. A truncated Poisson event stands here as the Poisson event it is reduced to.
+  // The events that the engine bounds. Where truncated Poisson sampling is reduced to Poisson sampling, that stands
+  // here.
   const std::vector<Charge>& charges() const { return charges_; }
 
  protected:
@@ -79,11 +81,16 @@ class Accountant {
   // Called only if something was charged. The caller fills in the name.
   virtual EpsilonBound bound_epsilon(Delta delta, Effort effort) const = 0;
   virtual DeltaBound bound_delta(Epsilon epsilon, Effort effort) const = 0;
+  // Whether the engine bounds truncated Poisson sampling as what it is. For another one it is Poisson sampling that
+  // something else replaces with a small probability.
+  virtual bool bounds_truncation() const { return false; }
 
   EpsilonBound epsilon_beside_switching(Delta delta, Effort effort) const;
 
   Adjacency adjacency_;
   std::vector<Charge> charges_;
+  std::map<EventKey, size_t> index_;  // of the charge with this event
+  int64_t total_ = 0;
   double switched_ = 0;  // s of truncated sampling (make_accountant)
 };
 
@@ -97,11 +104,12 @@ class Accountant {
 //   fixed_size_gaussian            refused                    rdp
 //   truncated_poisson_gaussian     contour prv rdp            refused
 //
-// Truncated Poisson sampling is accounted as Poisson sampling that something else replaces with probability tau, the
-// probability of drawing more than the cap. Over T steps the outcomes then differ by at most s = T·tau in total
-// variation, on either data set. So (epsilon, delta) of the Poisson sampling gives (epsilon, delta + s·(1 +
-// e^epsilon)). Chernoff bounds tau by exp(-n·KL((cap+1)/n || q)). The lower end is 0. Under add-or-remove n is units +
-// 1, the larger of two neighbours.
+// Truncated Poisson sampling is bounded tightly by contour and rdp (gaussian/truncated_poisson.h), under zero-out less
+// so. For prv it is Poisson sampling that something else replaces with probability tau, the probability of drawing more
+// than the cap. Over T steps the outcomes then differ by at most s = T·tau in total variation, on either data set. So
+// (epsilon, delta) of the Poisson sampling gives (epsilon, delta + s·(1 + e^epsilon)). Chernoff bounds tau by
+// exp(-n·KL((cap+1)/n || q)). The lower end is 0 for each. Under add-or-remove n is units + 1, the larger of two
+// neighbours.
 std::unique_ptr<Accountant> make_accountant(const std::string& name, Adjacency adjacency);
 
 }  // namespace ghostshard::accountant

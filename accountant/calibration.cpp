@@ -10,10 +10,6 @@
 namespace ghostshard::accountant {
 namespace {
 
-constexpr double kLargestSigma = 1e6;
-constexpr double kSmallestSigma = 0.01;  // below it every epsilon is astronomical and no noise is worth choosing
-constexpr double kSmallestRate = 1e-12;
-constexpr int64_t kMostSteps = int64_t{1} << 40;
 constexpr double kRelative = 1e-7;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kQuickIsEnough = 1e-3;  // of the target: a quick bracket wider than this leads no nearer
@@ -112,6 +108,12 @@ void require_steps(int64_t steps) {
   if (!(steps > 0)) throw std::invalid_argument("steps must be > 0, got " + std::to_string(steps));
 }
 
+void require_positive_target(const Budget& budget) {
+  if (!(budget.epsilon.value() > 0))
+    throw std::invalid_argument(
+        "target epsilon must be > 0, got 0: such a budget is one of delta alone, and delta at epsilon 0 answers it");
+}
+
 [[noreturn]] void unreachable(const Budget& budget, const std::string& with, double reached) {
   std::ostringstream message;
   message << "target epsilon must be reachable with " << with << ": at this one epsilon is still " << reached
@@ -123,6 +125,7 @@ void require_steps(int64_t steps) {
 
 NoiseMultiplier calibrate_noise(const Budget& budget, SamplingRate q, int64_t steps) {
   require_steps(steps);
+  require_positive_target(budget);
   const double lowest = std::log(kSmallestSigma);
   const auto sigma_at = [&](double y) { return y <= lowest ? kSmallestSigma : std::min(std::exp(y), kLargestSigma); };
   const auto found = least(0, lowest, std::log(kLargestSigma), budget.epsilon.value(), [&](double y, Effort effort) {
@@ -141,6 +144,7 @@ NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacen
 
 SamplingRate calibrate_sampling_rate(const Budget& budget, NoiseMultiplier sigma, int64_t steps) {
   require_steps(steps);
+  require_positive_target(budget);
   const auto rate_at = [](double y) { return std::clamp(std::exp(-y), kSmallestRate, 1.0); };
   const auto found = least(3, 0, -std::log(kSmallestRate), budget.epsilon.value(), [&](double y, Effort effort) {
     return bound(budget, rate_at(y), sigma.value(), steps, effort);

@@ -2,8 +2,9 @@
 //
 // Every result is on the private side: with it, epsilon(delta).upper <= target. The search goes by secants, first of
 // quick bounds. The result stands on the upper bound itself: it kept the target there, and either exceeded it close by
-// or came so near to it that it must. Throws std::invalid_argument for steps < 1, and if no value in the allowed range
-// meets the target; the message then says what is reachable.
+// or came so near to it that it must. Throws std::invalid_argument for steps < 1, for a
+// target of 0 if noise or rate are sought (the search goes by the logarithm of epsilon), and if no value in the allowed
+// range meets the target; the message then says what is reachable.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,12 @@ struct Budget {
   Epsilon epsilon{1};
   Delta delta{1e-6};
 };
+
+// The searches end here: an answer at an end says no more than that the true one lies there or beyond.
+inline constexpr double kLargestSigma = 1e6;
+inline constexpr double kSmallestSigma = 0.01;  // below it every epsilon is astronomical and no noise worth choosing
+inline constexpr double kSmallestRate = 1e-12;
+inline constexpr int64_t kMostSteps = int64_t{1} << 40;
 
 // The smallest sigma for `steps` steps, at most 1e-7 relative above the least that the accountant allows. Between 0.01
 // and 1e6: if 0.01 already meets the target, 0.01 is returned.

@@ -75,6 +75,22 @@ Adjacency adjacency_from_string(const std::string& text) {
   throw std::invalid_argument(std::string("adjacency must be one of ") + kKnownAdjacencies + "; got \"" + text + '"');
 }
 
+EventKey key_of(const Event& event) {
+  struct Numbers {
+    using Key = std::tuple<double, double, double, int64_t, int64_t>;
+    Key operator()(const GaussianEvent& e) const { return {e.sigma.value(), 0, 0, 0, 0}; }
+    Key operator()(const PoissonGaussianEvent& e) const { return {e.sigma.value(), e.q.value(), 0, 0, 0}; }
+    Key operator()(const FixedSizeGaussianEvent& e) const { return {e.sigma.value(), 0, 0, e.units, e.batch}; }
+    Key operator()(const TruncatedPoissonGaussianEvent& e) const {
+      return {e.sigma.value(), e.q.value(), 0, e.units, e.cap};
+    }
+    Key operator()(const AdaptiveClippingEvent& e) const {
+      return {e.sigma.value(), e.q.value(), e.count_sigma.value(), 0, 0};
+    }
+  };
+  return std::tuple_cat(std::tuple(event.index()), std::visit(Numbers(), event));
+}
+
 std::string type_name(const Event& event) {
   struct Name {
     const char* operator()(const GaussianEvent&) const { return kGaussian; }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <variant>
 
 #include <nlohmann/json_fwd.hpp>
@@ -76,6 +77,10 @@ using Event = std::variant<GaussianEvent, PoissonGaussianEvent, FixedSizeGaussia
 // guess. to_json throws if require_valid does.
 nlohmann::json to_json(const Event& event);
 Event event_from_json(const nlohmann::json& json);
+
+// The kind and all numbers of an event, in an order: equal if and only if the events are.
+using EventKey = std::tuple<size_t, double, double, double, int64_t, int64_t>;
+EventKey key_of(const Event& event);
 
 std::string type_name(const Event& event);    // "gaussian", …
 double noise_multiplier(const Event& event);  // of the gradient release

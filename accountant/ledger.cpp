@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "accountant/ledger/sha256.h"
+#include "accountant/ledger/strict_json.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -23,15 +24,15 @@ const std::string& no_previous() {
 }
 
 [[noreturn]] void refuse(const std::filesystem::path& path, int64_t line, const std::string& rule) {
-  throw std::invalid_argument("ledger " + path.string() + ", line " + std::to_string(line) + ": " + rule);
+  throw InvalidLedger("ledger " + path.string() + ", line " + std::to_string(line) + ": " + rule);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
 // Reading
 
 std::optional<nlohmann::json> parse_object(std::string_view line) {
-  nlohmann::json json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
+  auto json = parse_strictly(line, kLongestLedgerLine);
+  if (json && !json->is_object()) json.reset();
   return json;
 }
 
@@ -127,7 +128,12 @@ Scan scan(const std::filesystem::path& path, std::string_view bytes) {
     const bool complete = end != std::string_view::npos;
     const std::string_view line = bytes.substr(start, complete ? end - start : end);
     ++number;
-    const auto json = parse_object(line);
+    std::optional<nlohmann::json> json;
+    try {
+      json = parse_object(line);
+    } catch (const std::invalid_argument& error) {
+      refuse(path, number, error.what());
+    }
     if (!json) {
       if (complete || number == 1) refuse(path, number, "must be a JSON object");
       contents.dropped_partial_line = true;
@@ -177,6 +183,21 @@ LedgerContents read_ledger(const std::filesystem::path& path) {
 // ---------------------------------------------------------------------------------------------------------------
 // Writing
 
+namespace {
+
+// The line's text, which the reader will take: what it refuses must not be written.
+std::string line_text(const nlohmann::json& line, const char* what) {
+  std::string text = exact_json_text(line, what);
+  try {
+    (void)parse_strictly(text, kLongestLedgerLine);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string(what) + ": " + error.what());
+  }
+  return text;
+}
+
+}  // namespace
+
 LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::json header) {
   if (!header.is_object()) throw std::invalid_argument("ledger header must be a JSON object, got " + header.dump());
   for (const char* reserved : {"type", "schema", "library_version", "previous"})
@@ -187,7 +208,7 @@ LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::j
   header["schema"] = kLedgerSchema;
   header["library_version"] = kLibraryVersion;
   header["previous"] = no_previous();
-  const std::string line = exact_json_text(header, "ledger header");
+  const std::string line = line_text(header, "ledger header");
 
   if (std::filesystem::exists(std::filesystem::symlink_status(path)))
     throw std::invalid_argument("ledger " + path.string() + " must not exist yet: reopen it to go on with its run");
@@ -261,7 +282,7 @@ void LedgerWriter::write_line(nlohmann::json line, const char* what) {
                              " refuses to append: an earlier append failed or the writer was moved away");
   line["sequence"] = lines_ + 1;
   line["previous"] = head_;
-  const std::string text = exact_json_text(line, what);
+  const std::string text = line_text(line, what);
   failed_ = true;  // until the line is known to be on the disk
   write_all(descriptor_.get(), text + '\n', path_);
   sync_file(descriptor_.get(), path_);

@@ -36,6 +36,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -76,8 +77,15 @@ struct LedgerContents {
   bool dropped_partial_line = false;
 };
 
-// Verifies schema, order, sequence numbers and the hash chain. Throws std::invalid_argument with path, line number and
-// rule, and std::runtime_error if the file cannot be read.
+// What a ledger holds breaks a rule: it was changed, or is none.
+class InvalidLedger : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+// Verifies schema, order, sequence numbers and the hash chain; no line may be longer than 16 MiB, nested deeper than 64
+// or have a key twice. Throws InvalidLedger with path, line number and rule, and std::runtime_error if the file cannot
+// be read.
 LedgerContents read_ledger(const std::filesystem::path& path);
 
 // Appends to a ledger. It holds an exclusive advisory lock (flock) as long as it lives, so that the lines of two runs

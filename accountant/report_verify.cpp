@@ -94,6 +94,19 @@ json facts_of(const json& report, const json& from_ledger) {
   return facts;
 }
 
+// A report of an earlier version says the same in another sentence: it is taken for the present one.
+void renew_wording(json& reported, const json& recomputed) {
+  const json& guarantee = recomputed.at("guarantee");
+  const json& epsilon = guarantee.at("epsilon").at("upper");
+  if (!epsilon.is_number() || recomputed.at("in_plain_words").empty() || !reported.contains("in_plain_words")) return;
+  json& words = reported["in_plain_words"];
+  if (!words.is_array() || words.empty()) return;
+  const std::string former = report_parts::former_first_words(
+      epsilon, Delta(guarantee.at("delta").get<double>()),
+      adjacency_from_string(guarantee.at("adjacency").get<std::string>()), guarantee.at("unit").get<std::string>());
+  if (words.front() == json(former)) words.front() = recomputed.at("in_plain_words").front();
+}
+
 template <typename Read>
 auto field(const json& report, const char* pointer, Read read) {
   const json::json_pointer at(pointer);
@@ -150,6 +163,7 @@ std::vector<Finding> verify_report(const LedgerContents& ledger, const json& rep
   json recomputed = build_report(ledger, delta, json::object(), accountant);
   const json stated = facts_of(reported, recomputed);
   if (!stated.empty()) recomputed = build_report(ledger, delta, stated, accountant);
+  renew_wording(reported, recomputed);
   // The line cut short may have been repaired since: whether there was one is no claim.
   for (json* side : {&reported, &recomputed}) {
     drop_manner(*side);

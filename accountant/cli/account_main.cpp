@@ -4,6 +4,7 @@
 #include <exception>
 #include <iostream>
 #include <stdexcept>
+#include <string>
 
 #include "accountant/cli/commands.h"
 #include "accountant/ledger.h"
@@ -26,6 +27,18 @@ constexpr const char* kExamples = R"(Examples
 `ghostshard-account COMMAND --help` explains one command. Exit status: 0 done, 1 the system refused or verify found a
 difference, 2 bad input.)";
 
+// Throws std::invalid_argument if the first argument is neither an option nor a command.
+void require_command(const CLI::App& program, int argc, const char* const* argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  const std::string name = argv[1];
+  std::string known;
+  for (const CLI::App* command : program.get_subcommands(nullptr)) {
+    if (command->get_name() == name) return;
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  throw std::invalid_argument("the command must be one of " + known + "; got \"" + name + '"');
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -45,6 +58,7 @@ int main(int argc, char** argv) {
   cli::add_report(program, action);
   cli::add_verify(program, action);
   try {
+    require_command(program, argc, argv);
     program.parse(argc, argv);
     return action();
   } catch (const CLI::Success& asked) {  // --help, --version

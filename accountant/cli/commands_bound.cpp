@@ -214,7 +214,8 @@ void add_epsilon(CLI::App& program, Action& action) {
       "Report the upper end. Example:\n"
       "  ghostshard-account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5");
   o->run.add_to(*command);
-  command->add_option("-d,--delta", o->at, "the probability left out; the ledger's own if not given")->group("At");
+  command->add_option("-d,--delta", o->at, "what is added to every probability; the ledger's own if not given")
+      ->group("At");
   o->accounting.add_to(*command);
   on_chosen<Bound>(*command, action, o, run_epsilon);
 }

@@ -41,8 +41,9 @@ struct Target {
 };
 
 // What the answer leads to: computed again, so that nobody has to believe the search.
+// limit: where the search ended, if it found nothing to stop it before; else empty.
 int print(const Target& target, const char* unknown, const std::string& headline, SamplingRate q, NoiseMultiplier sigma,
-          int64_t steps) {
+          int64_t steps, const std::string& limit) {
   const Budget budget = target.budget();
   const auto engine = make_accountant(budget.accountant, budget.adjacency);
   if (steps > 0) engine->compose(PoissonGaussianEvent{q, sigma}, steps);
@@ -57,32 +58,35 @@ int print(const Target& target, const char* unknown, const std::string& headline
               {"direction", reached.direction},
               {"adjacency", to_string(budget.adjacency)},
               {"answer", unknown}};
+  if (!limit.empty()) all["search_ended_at"] = limit;
   if (target.accounting.json) {
     std::cout << all.dump(2) << '\n';
     return 0;
   }
-  std::cout << headline << "\n  leads to    epsilon <= " << exact(reached.upper) << " (target "
-            << exact(budget.epsilon.value()) << ") at delta = " << exact(budget.delta.value()) << "\n  run         "
-            << steps << " steps, sampling rate " << exact(q.value()) << ", noise multiplier " << exact(sigma.value())
-            << "\n  accountant  " << budget.accountant << ", adjacency " << to_string(budget.adjacency) << '\n';
+  std::cout << headline << (limit.empty() ? "" : ", where the search ends: " + limit)
+            << "\n  leads to    epsilon <= " << exact(reached.upper) << " (target " << exact(budget.epsilon.value())
+            << ") at delta = " << exact(budget.delta.value()) << "\n  run         " << steps << " steps, sampling rate "
+            << exact(q.value()) << ", noise multiplier " << exact(sigma.value()) << "\n  accountant  "
+            << budget.accountant << ", adjacency " << to_string(budget.adjacency) << '\n';
   return 0;
 }
 
 int run_noise(const Target& o) {
   const NoiseMultiplier sigma = calibrate_noise(o.budget(), o.sampling_rate(), o.step_count());
   return print(o, "noise_multiplier", "noise multiplier " + up(sigma.value(), 7), o.sampling_rate(), sigma,
-               o.step_count());
+               o.step_count(), sigma.value() <= kSmallestSigma ? "less noise would do as well" : "");
 }
 
 int run_steps(const Target& o) {
   const int64_t steps = calibrate_steps(o.budget(), o.sampling_rate(), o.noise_multiplier());
-  return print(o, "steps", "steps " + std::to_string(steps), o.sampling_rate(), o.noise_multiplier(), steps);
+  return print(o, "steps", "steps " + std::to_string(steps), o.sampling_rate(), o.noise_multiplier(), steps,
+               steps >= kMostSteps ? "the budget allows 2^40 steps or more" : "");
 }
 
 int run_rate(const Target& o) {
   const SamplingRate q = calibrate_sampling_rate(o.budget(), o.noise_multiplier(), o.step_count());
   return print(o, "sampling_rate", "sampling rate " + down(q.value(), q.value() > 1e-3 ? 9 : 15), q,
-               o.noise_multiplier(), o.step_count());
+               o.noise_multiplier(), o.step_count(), "");
 }
 
 }  // namespace

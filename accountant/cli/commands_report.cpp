@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -9,6 +10,7 @@
 #include "accountant/cli/numbers.h"
 #include "accountant/cli/run_options.h"
 #include "accountant/ledger.h"
+#include "accountant/ledger/strict_json.h"
 #include "accountant/report.h"
 #include "accountant/report_verify.h"
 
@@ -18,11 +20,15 @@ namespace {
 using nlohmann::json;
 
 json read_json(const std::string& option, const std::string& path) {
-  std::ifstream in(path);
+  std::ifstream in(path, std::ios::binary);
   if (!in) throw std::invalid_argument(option + " must name a file that can be read, got " + path);
-  json content = json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (content.is_discarded()) throw std::invalid_argument(option + " must name a JSON file, " + path + " is none");
-  return content;
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  try {
+    if (auto content = parse_strictly(text, kLongestJsonDocument)) return *std::move(content);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(option + ' ' + path + ": " + error.what());
+  }
+  throw std::invalid_argument(option + " must name a JSON file, " + path + " is none");
 }
 
 struct ReportOptions {
@@ -78,11 +84,19 @@ int run_verify(const VerifyOptions& o) {
       throw std::invalid_argument("--head must be 64 hexadecimal digits in lower case, got \"" + o.head + '"');
     head = o.head;
   }
-  const LedgerContents ledger = open_ledger(o.ledger);
-  std::vector<Finding> findings = verify_head(ledger, head);
-  if (!o.report.empty()) {
-    const auto of_report = verify_report(ledger, read_json("--report", o.report));
-    findings.insert(findings.end(), of_report.begin(), of_report.end());
+  const std::optional<json> report = o.report.empty() ? std::nullopt : std::optional(read_json("--report", o.report));
+  std::vector<Finding> findings;
+  json ledger_head;  // null if there is none
+  try {
+    const LedgerContents ledger = open_ledger(o.ledger);
+    ledger_head = ledger.head;
+    findings = verify_head(ledger, head);
+    if (report) {
+      const auto of_report = verify_report(ledger, *report);
+      findings.insert(findings.end(), of_report.begin(), of_report.end());
+    }
+  } catch (const InvalidLedger& error) {
+    findings.push_back({Finding::Verdict::kDiffers, error.what()});
   }
   const auto differs = std::count_if(findings.begin(), findings.end(),
                                      [](const Finding& f) { return f.verdict == Finding::Verdict::kDiffers; });
@@ -90,7 +104,7 @@ int run_verify(const VerifyOptions& o) {
     json list = json::array();
     for (const Finding& finding : findings)
       list.push_back({{"verdict", verdict_text(finding.verdict)}, {"what", finding.what}});
-    std::cout << json{{"agrees", differs == 0}, {"findings", list}, {"ledger_head", ledger.head}}.dump(2) << '\n';
+    std::cout << json{{"agrees", differs == 0}, {"findings", list}, {"ledger_head", ledger_head}}.dump(2) << '\n';
   } else {
     for (const Finding& finding : findings) {
       const std::string verdict = verdict_text(finding.verdict);
@@ -125,7 +139,8 @@ void add_verify(CLI::App& program, Action& action) {
   auto o = std::make_shared<VerifyOptions>();
   CLI::App* command = program.add_subcommand("verify", "Checks a ledger's hash chain and recomputes a report from it.");
   command->footer(
-      "Exit status 1 if something differs. A chain proves that no line was changed, moved, inserted or taken out "
+      "Exit status 1 if something differs, or the ledger's chain is broken. A chain proves that no line was changed, "
+      "moved, inserted or taken out "
       "of\n"
       "the middle; only a head kept elsewhere proves that none is missing at the end. Example:\n"
       "  ghostshard-account verify --ledger ledger.jsonl --report privacy_report.json --head 6f1d…");

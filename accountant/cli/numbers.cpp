@@ -9,7 +9,7 @@
 namespace ghostshard::accountant::cli {
 namespace {
 
-constexpr double kLargestExactCount = 9007199254740992.0;  // 2^53
+constexpr int64_t kLargestExactCount = int64_t{1} << 53;
 
 double plain_number(const std::string& option, const std::string& text, const std::string& whole) {
   double value = 0;
@@ -44,7 +44,8 @@ double parse_number(const std::string& option, const std::string& text) {
 int64_t parse_count(const std::string& option, const std::string& text) {
   int64_t whole = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
-  if (error == std::errc() && stop == text.data() + text.size() && whole >= 0) return whole;
+  if (error == std::errc() && stop == text.data() + text.size() && whole >= 0 && whole <= kLargestExactCount)
+    return whole;
   const std::string rule = option + " must be a whole number >= 0, got \"" + text + '"';
   double value = -1;
   try {
@@ -53,7 +54,8 @@ int64_t parse_count(const std::string& option, const std::string& text) {
     throw std::invalid_argument(rule);
   }
   if (!(value >= 0 && value == std::floor(value))) throw std::invalid_argument(rule);
-  if (value > kLargestExactCount) throw std::invalid_argument(option + " must be at most 2^53, got \"" + text + '"');
+  if (value > static_cast<double>(kLargestExactCount))
+    throw std::invalid_argument(option + " must be at most 2^53, got \"" + text + '"');
   return static_cast<int64_t>(value);
 }
 

@@ -48,6 +48,20 @@ std::pair<Event, int64_t> fixed_phase(const std::string& text) {
   return {event, parse_count("--fixed-phase's steps", parts[3])};
 }
 
+std::pair<Event, int64_t> truncated_phase(const std::string& text) {
+  const auto parts = split(text);
+  if (parts.size() != 5)
+    throw std::invalid_argument(
+        "--truncated-phase must be CAP:UNITS:Q:SIGMA:STEPS, e.g. 300:60000:256/60000:1.1:5000, got \"" + text + '"');
+  const Event event =
+      TruncatedPoissonGaussianEvent{parse_count("--truncated-phase's units", parts[1]),
+                                    SamplingRate(parse_number("--truncated-phase's sampling rate", parts[2])),
+                                    parse_count("--truncated-phase's cap", parts[0]),
+                                    NoiseMultiplier(parse_number("--truncated-phase's noise multiplier", parts[3]))};
+  require_valid(event);
+  return {event, parse_count("--truncated-phase's steps", parts[4])};
+}
+
 }  // namespace
 
 void AccountingOptions::add_to(CLI::App& command) {
@@ -72,6 +86,10 @@ void RunOptions::add_to(CLI::App& command) {
   command
       .add_option("--fixed-phase", fixed_phases_,
                   "BATCH:UNITS:SIGMA:STEPS: batches of one size, drawn without replacement")
+      ->group("What ran");
+  command
+      .add_option("--truncated-phase", truncated_phases_,
+                  "CAP:UNITS:Q:SIGMA:STEPS: Poisson sampling, of which at most CAP are kept")
       ->group("What ran");
   command.add_option("--ledger", ledger_, "a run's ledger.jsonl")->group("What ran");
 }
@@ -100,7 +118,7 @@ Adjacency adjacency_of(const AccountingOptions& accounting) {
 
 Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::string>& notes) const {
   const bool single = !rate_.empty() || !sigma_.empty() || !steps_.empty();
-  const bool phases = !phases_.empty() || !fixed_phases_.empty();
+  const bool phases = !phases_.empty() || !fixed_phases_.empty() || !truncated_phases_.empty();
   if (single + phases + !ledger_.empty() != 1)
     throw std::invalid_argument(
         "what ran must be given in exactly one way: --sampling-rate, --noise-multiplier and --steps, or --phase, or "
@@ -116,6 +134,7 @@ Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::strin
   }
   for (const std::string& text : phases_) run.phases.push_back(phase(text));
   for (const std::string& text : fixed_phases_) run.phases.push_back(fixed_phase(text));
+  for (const std::string& text : truncated_phases_) run.phases.push_back(truncated_phase(text));
   if (phases) return run;
 
   run.ledger = open_ledger(ledger_);

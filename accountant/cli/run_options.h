@@ -43,7 +43,7 @@ class RunOptions {
 
  private:
   std::string rate_, sigma_, steps_, ledger_;
-  std::vector<std::string> phases_, fixed_phases_;
+  std::vector<std::string> phases_, fixed_phases_, truncated_phases_;
 };
 
 // read_ledger, except that a missing file is the caller's mistake (std::invalid_argument).

@@ -12,6 +12,7 @@ namespace {
 
 using Complex = std::complex<double>;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr auto kLongRounding = static_cast<double>(std::numeric_limits<long double>::epsilon());
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMostCancelling = 14;
 constexpr int64_t kMostMeshNodes = 100'000;  // of all moments; a kilobyte each
@@ -36,12 +37,13 @@ namespace {
 
 // Sum over the nodes t_k >= t, a step apart, of an upper bound of |M(c+it_k)/M(c)|/t_k², by doublings of t. +infinity
 // if it exceeds `wanted`.
-double rest_beyond(std::span<const LineMoment> lines, double t, double step, double wanted) {
+double rest_beyond(std::span<const PhaseMoment> lines, double t, double step, double wanted) {
   double sum = 0;
   for (int i = 0; i < 200; ++i) {
     double log_bound = 0;
-    for (const LineMoment& line : lines) log_bound += line.log_rest(t);
-    const double share = std::exp(log_bound) * (1 / (step * t) + 1 / (t * t));  // Σ 1/t_k², t_k >= t
+    for (const PhaseMoment& line : lines) log_bound += line.log_rest(t);
+    // Σ 1/t_k², t_k >= t. The logarithms, of some hundred each, and their sum err by less than a thousandth.
+    const double share = 1.001 * std::exp(log_bound) * (1 / (step * t) + 1 / (t * t));
     sum += share;
     if (!(sum <= wanted)) return kInfinity;
     if (share <= wanted - sum) return sum + share;  // the shares fall at least by halves
@@ -59,7 +61,8 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
   for (const double share : {0.3, 0.4,  0.5,  0.6,  0.7,  0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99,
                              1.0, 1.01, 1.03, 1.07, 1.15, 1.3,  1.5,  1.8,  2.2,  3.0,  4.0,  5.5}) {
     const double c = saddle * share;
-    const double k = composed_moment(direction, phases, c).log_m;
+    const RealMoment moment = composed_moment(direction, phases, c);
+    const double k = moment.log_m + moment.error;
     grid.emplace_back(c, k);
     if (share > 1 && !(k - c * epsilon <= 60 - 3 * log_delta)) break;  // useless from here on
   }
@@ -104,19 +107,18 @@ namespace {
 
 // The moments of all phases on a line.
 struct LineMoments {
-  std::vector<LineMoment> each;
-  double log_scale = 0;  // log M(c) of all executions
-  size_t nodes = 0;      // of all meshes
+  std::vector<PhaseMoment> each;
+  long double log_scale = 0;  // log M(c) of all executions, as the moments are divided by it
+  size_t nodes = 0;           // of all meshes
 };
 std::optional<LineMoments> moments_on_line(Direction direction, std::span<const ComposedRelease> phases, double c) {
   int64_t needed = 0;
-  for (const ComposedRelease& phase : phases) needed += LineMoment::nodes_needed(direction, phase, c);
+  for (const ComposedRelease& phase : phases) needed += PhaseMoment::nodes_needed(direction, phase, c);
   if (needed > kMostMeshNodes) return std::nullopt;
   LineMoments moments;
   for (const ComposedRelease& phase : phases) {
-    const RealMoment real = real_moment(direction, phase.release, c);
-    moments.log_scale += phase.count * real.log_m;
-    moments.each.emplace_back(direction, phase, c, real.log_m, false);
+    moments.each.emplace_back(direction, phase, c, false);
+    moments.log_scale += moments.each.back().log_scale();
     moments.nodes += moments.each.back().nodes();
   }
   moments.nodes = std::max<size_t>(moments.nodes, 1);
@@ -128,7 +130,7 @@ struct LineEnd {
   double t;
   double rest;
 };
-std::optional<LineEnd> end_of_line(std::span<const LineMoment> lines, double step, double wanted, double farthest) {
+std::optional<LineEnd> end_of_line(std::span<const PhaseMoment> lines, double step, double wanted, double farthest) {
   LineEnd end{4 * step, 0};
   double too_near = 0;
   while (!((end.rest = rest_beyond(lines, end.t, step, wanted)) < kInfinity)) {
@@ -160,44 +162,48 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   auto moments = moments_on_line(direction, phases, c);
   if (!moments) return std::nullopt;
   line.log_scale_ = moments->log_scale;
+  line.phases_ = phases.size();
+  const auto log_scale = static_cast<double>(moments->log_scale);
   const size_t nodes = moments->nodes;
 
   const auto step = line.step<double>();
-  const double wanted =
-      std::exp(log_delta + c * epsilon - line.log_scale_ + std::log(line.period_ / 2) - wanted_digits);
+  const double wanted = std::exp(log_delta + c * epsilon - log_scale + std::log(line.period_ / 2) - wanted_digits);
   const double farthest = step * static_cast<double>(std::min(kMostNodes, budget / static_cast<int64_t>(nodes)));
   const auto end = end_of_line(moments->each, step, wanted, farthest);
   if (!end) return std::nullopt;
   line.rest_ = end->rest;
 
   const auto n = static_cast<size_t>(std::ceil(end->t / step));
-  const double excess = line.log_scale_ - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
+  const double excess = log_scale - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
   line.precise_ =
       excess > kCancelling && n * nodes <= std::max(kLeastPrecise, static_cast<size_t>(budget / kPreciseCost));
   if (line.precise_)
-    for (size_t i = 0; i < phases.size(); ++i)
-      moments->each[i] = LineMoment(direction, phases[i], c, real_moment(direction, phases[i].release, c).log_m, true);
+    for (size_t i = 0; i < phases.size(); ++i) moments->each[i] = PhaseMoment(direction, phases[i], c, true);
   line.take_integrand(moments->each, n);
   return line;
 }
 
-void ContourLine::take_integrand(std::span<const LineMoment> moments, size_t n) {
+void ContourLine::take_integrand(std::span<const PhaseMoment> moments, size_t n) {
   integrand_.assign(n, 0);
   error_.assign(n, 0);
+  std::vector<double> sizes(n, 0);  // sums of moduli: the rounding of adding so many logarithms
   const auto add = [&](size_t k, const LineMoment::Value& value) {
     integrand_[k] += value.log_power;
-    error_[k] += value.relative_error;
+    error_[k] += value.relative_error * (1 + error_[k]);  // (1+a)(1+b) - 1 <= a + b(1+a)
+    sizes[k] += modulus_at_most(value.log_power);
   };
-  for (const LineMoment& moment : moments)
+  for (const PhaseMoment& moment : moments)
     if (precise_)
       moment.sweep<long double>(step<long double>(), n, add);
     else
       moment.sweep<double>(step<double>(), n, add);
   const double unit = precise_ ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding;
+  const double adding = kLongRounding * static_cast<double>(moments.size());
   for (size_t k = 0; k < n; ++k) {
     const double size = modulus_at_most(integrand_[k]);
     integrand_[k] = over_z(integrand_[k], k);
-    error_[k] = modulus_at_most(integrand_[k]) * (error_[k] + unit * (16 + size));
+    const double roundings = unit * (16 + 2 * size) + adding * sizes[k];
+    error_[k] = modulus_at_most(integrand_[k]) * (error_[k] + roundings * (1 + error_[k])) * (1 + 8 * kRounding);
   }
 }
 
@@ -255,19 +261,25 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
   }
   const auto sum = static_cast<double>(real_sum);
   const auto slope = static_cast<double>(real_slope);
-  const double exponent = log_scale_ - c_ * epsilon;
-  const double scale = std::exp(exponent) / period_;
-  const double of_scale = kRounding * (8 + std::abs(log_scale_) + c_ * std::abs(epsilon)) * 2;
+  const long double exponent = log_scale_ - static_cast<long double>(c_) * epsilon;
+  const double scale = std::exp(static_cast<double>(exponent)) / period_;
+  // log_scale_ is a sum over the phases, none of them negative (chernoff.cpp), each with some roundings of its own.
+  const double of_exponent =
+      kLongRounding *
+      ((static_cast<double>(phases_) + 16) * static_cast<double>(std::abs(log_scale_)) + 2 * c_ * std::abs(epsilon));
+  const double of_scale = kRounding * (8 + std::abs(static_cast<double>(exponent))) + 1.01 * of_exponent;
   Value value{scale * sum, scale * slope, {0, 1}};
-  const double rounding = scale * error + of_scale * std::abs(value.delta);
+  // Every bound above is itself a sum of so many rounded numbers.
+  const double own = 1 + kRounding * (64 + 2 * static_cast<double>(integrand_.size()));
+  const double rounding = (scale * error * (1 + of_scale) + of_scale * std::abs(value.delta)) * own;
 
   double right = kInfinity;
   for (const auto& [c, k] : chernoff_) {
-    const double slack = kMomentSlack * (1 + std::abs(k) + c * std::abs(epsilon));
-    const double first = std::exp(k - c * epsilon + log_kappa(c) + slack - (c - c_) * period_);
-    right = std::min(right, first / -std::expm1(-(c - c_) * period_));
+    const double first =
+        std::exp(log_chernoff(c, k, epsilon) - (c - c_) * period_) * (1 + 4 * kRounding * (2 + (c - c_) * period_));
+    right = std::min(right, first / -std::expm1(-(c - c_) * period_) * (1 + 8 * kRounding));
   }
-  const double left = std::exp(-c_ * period_) / -std::expm1(-c_ * period_);
+  const double left = std::exp(-c_ * period_) / -std::expm1(-c_ * period_) * (1 + 4 * kRounding * (2 + c_ * period_));
   value.bracket = {std::max(0.0, value.delta - rounding - right - left), std::min(1.0, value.delta + rounding)};
   if (!(value.bracket.lower <= value.bracket.upper)) value.bracket = {0, 1};  // a NaN says nothing
   return value;

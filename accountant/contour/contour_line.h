@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "accountant/contour/contour_moments.h"
+#include "accountant/contour/phase_moment.h"
 #include "accountant/gaussian/single_release.h"
 
 namespace ghostshard::accountant {
@@ -28,7 +28,7 @@ namespace ghostshard::accountant {
 struct LineChoice {
   double c = 0;
   double period = 0;
-  std::vector<std::pair<double, double>> beyond;  // (c', K(c')) with c' > c
+  std::vector<std::pair<double, double>> beyond;  // (c', K(c') rounded up) with c' > c
 };
 std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
                                       double epsilon, double log_delta, double intercept, double wanted_digits);
@@ -55,7 +55,7 @@ class ContourLine {
 
  private:
   ContourLine() = default;
-  void take_integrand(std::span<const LineMoment> moments, size_t n);
+  void take_integrand(std::span<const PhaseMoment> moments, size_t n);
   // e^log_power/(z(z+1)) at node k.
   std::complex<long double> over_z(std::complex<long double> log_power, size_t k) const;
   template <class Real>
@@ -64,12 +64,14 @@ class ContourLine {
   Real step() const {
     return 2 * std::numbers::pi_v<Real> / static_cast<Real>(period_);
   }
-  double c_ = 0, period_ = 0, log_scale_ = 0;
+  double c_ = 0, period_ = 0;
+  long double log_scale_ = 0;
+  size_t phases_ = 0;
   bool precise_ = false;  // the integrand is much larger than the integral: it is kept in long double
   std::vector<std::complex<long double>> integrand_;  // M(c+it)/M(c)/(z(z+1)) at t = 0, 2 pi/P, …
   std::vector<double> error_;                         // of each, absolute
   double rest_ = 0;                                   // sum of the moduli beyond the last node
-  std::vector<std::pair<double, double>> chernoff_;   // (c', K(c')) with c' > c
+  std::vector<std::pair<double, double>> chernoff_;   // (c', K(c') rounded up) with c' > c
 };
 
 }  // namespace ghostshard::accountant

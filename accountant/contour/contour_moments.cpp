@@ -14,8 +14,15 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 
 }  // namespace
 
+long double LineMoment::log_scale() const {
+  if (!exact_) return static_cast<long double>(count_) * log_m_;
+  return static_cast<long double>(count_) * c_ * (1 + static_cast<long double>(c_)) /
+         (2 * static_cast<long double>(sigma_) * sigma_);
+}
+
 LineMoment::Value LineMoment::finish(Complex m, double error) const {
   const double modulus = std::abs(m);
+  error += 4 * kRounding * modulus;  // of the modulus, and of an angle that is small beside it
   if (!(count_ * error < 0.01 * modulus)) return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
   const Complex log_power(count_ * std::log(modulus), count_ * std::atan2(m.imag(), m.real()));
   const double size = std::abs(log_power.real()) + std::abs(log_power.imag());
@@ -35,7 +42,9 @@ LineMoment::Value LineMoment::finish_excess(Real re, Real im, double error) cons
   }
   const std::complex<long double> log_power(count_ * (log_modulus - log_m_), count_ * std::atan2(im, 1 + re));
   const auto size = static_cast<double>(std::abs(log_power.real()) + std::abs(log_power.imag()));
-  return {log_power, 1.01 * count_ * error / modulus + 4 * unit * (1 + size)};
+  // The logarithm of the modulus and log_m cancel where t is small.
+  const double cancelled = count_ * (std::abs(static_cast<double>(log_modulus)) + std::abs(log_m_));
+  return {log_power, 1.01 * count_ * error / modulus + 4 * unit * (1 + size + cancelled)};
 }
 template LineMoment::Value LineMoment::finish_excess<double>(double, double, double) const;
 template LineMoment::Value LineMoment::finish_excess<long double>(long double, long double, double) const;
@@ -91,7 +100,7 @@ LineMoment::Value LineMoment::at(Real t) const {
     const auto unit = static_cast<double>(std::numeric_limits<Real>::epsilon());
     const Real scale = count_ / (2 * static_cast<Real>(sigma_) * sigma_);
     const std::complex<long double> log_power(-scale * t * t, scale * (1 + 2 * c_) * t);
-    return {log_power, 8 * unit * (1 + static_cast<double>(std::abs(log_power)))};
+    return {log_power, 8 * unit * static_cast<double>(std::abs(log_power))};
   }
   return in_excess_form(static_cast<double>(t)) ? excess_at<Real>(t) : direct_at<Real>(t);
 }

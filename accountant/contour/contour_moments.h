@@ -43,9 +43,11 @@ class LineMoment {
  public:
   // The number of nodes it would have, before it is made. If sigma² is small there are too many.
   static int64_t nodes_needed(Direction direction, const ComposedRelease& composed, double c);
-  // log_m: real_moment(…, c).log_m.
+  // real: real_moment(…, c).
   // precise: nodes and sums are in long double, for at<long double>. An integral over t that cancels needs them.
-  LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m, bool precise);
+  LineMoment(Direction direction, const ComposedRelease& composed, double c, const RealMoment& real, bool precise);
+  // The logarithm of M(c)^count as every value is divided by it.
+  long double log_scale() const;
 
   struct Value {
     std::complex<long double> log_power;  // of the quotient; its real part is rounded up if the error is large
@@ -68,6 +70,7 @@ class LineMoment {
   struct Shifted {
     bool known = false;
     std::vector<double> fixed, angle;
+    std::vector<double> size, rounding;  // of fixed's parts; relative, of these and of angle
   };
   struct PreciseNode {
     std::complex<long double> l, d, w;
@@ -104,15 +107,15 @@ class LineMoment {
   double log_bound(size_t index, double t) const;
 
   Direction direction_;
-  double q_, sigma_, count_, c_, log_m_;
+  double q_, sigma_, count_, c_, log_m_, log_m_error_;
   bool exact_ = false;       // q = 1: closed form
   bool use_excess_ = false;  // M(c) is small enough for the form M - 1
   std::vector<double> l_re_, l_im_, d_re_, d_im_, w_re_, w_im_, tilted_re_, tilted_im_;
   std::vector<double> log_w_, w_phase_;
   std::vector<double> of_weight_, of_loss_;  // relative roundings of weight and l
   std::vector<PreciseNode> precise_nodes_;
-  std::vector<double> u_, mass_;  // mass: the real tilted measure, for B
-  double direct_error_ = 0, direct_error_per_p_ = 0, sum_tilted_ = 0;
+  std::vector<double> u_, mass_, of_mass_;  // mass: the real tilted measure, for B, with its relative rounding
+  double direct_error_ = 0, direct_error_per_p_ = 0;
   double excess_error_ = 0, excess_error_per_p_ = 0, excess_error_per_p2_ = 0;
   double bound_error_ = 0, widest_shift_ = 0;
   mutable std::vector<Shifted> shifts_;

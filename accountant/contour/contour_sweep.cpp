@@ -63,7 +63,8 @@ struct Turning {
   double adding() const { return kUnit<Real> / 2 * (static_cast<double>(re.size()) / kLanes + kLanes); }
 };
 
-// Relative rounding of so many steps: a product's and the factor's, whose exponent is step·l.
+// Relative rounding of so many steps: a complex product's, at most sqrt(2) units (Higham 2002, Lemma 3.5), and the
+// factor's, of two units and those of its exponent step·l, which is two products.
 template <class Real>
 double of_turning(size_t steps, double step, double l) {
   return kUnit<Real> * static_cast<double>(steps) * (5 + 2 * step * l);
@@ -104,7 +105,14 @@ void LineMoment::sweep_direct(double step, size_t first, size_t n, const Visitor
   std::vector<size_t> kept(size);
   std::iota(kept.begin(), kept.end(), size_t{0});
   std::vector<Complex> factors(size);
-  for (size_t j = 0; j < size; ++j) factors[j] = std::exp(Complex(-l_im_[j], l_re_[j]) * (sign * step));
+  double of_turns = 0;  // of the sum of the nodes; none grows, since arg w >= 0
+  for (size_t j = 0; j < size; ++j) {
+    factors[j] = std::exp(Complex(-l_im_[j], l_re_[j]) * (sign * step));
+    const double modulus = std::abs(tilted_re_[j]) + std::abs(tilted_im_[j]);
+    of_turns +=
+        modulus * (8 * kUnit<double> + of_turning<double>(turns, step, std::abs(l_re_[j]) + std::abs(l_im_[j])));
+  }
+  of_turns *= 1.01;
   Turning<double> nodes;
   double left_out = 0;
   const double negligible = kDamped / (count_ * static_cast<double>(size));
@@ -125,8 +133,7 @@ void LineMoment::sweep_direct(double step, size_t first, size_t n, const Visitor
       });
     }
     const Complex sum = nodes.sum_and_turn();
-    visit(k, finish(sum, direct_error_ + t * direct_error_per_p_ +
-                             2 * kUnit<double> * static_cast<double>(turns) * sum_tilted_ + left_out));
+    visit(k, finish(sum, direct_error_ + t * direct_error_per_p_ + of_turns + left_out));
   }
 }
 

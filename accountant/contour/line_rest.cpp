@@ -30,6 +30,10 @@ const LineMoment::Shifted& LineMoment::shifted(size_t index) const {
     // |w(x+iy)|² = w² - 4(1-q)·odds·sin²(theta/2)
     const double shrinks = 0.5 * std::log1p(-4 * ((1 - q_) / w) * (odds / w) * half_sin * half_sin);
     shifted.fixed.push_back(lift + p0 * shrinks);
+    shifted.size.push_back(lift + std::abs(p0 * shrinks));
+    // odds err by 1 + 3|u|/2 units. theta <= 0.49·pi, so cos(theta) >= 0.03 errs by 50 units of itself, and the
+    // argument of log1p, at least -0.49, by twice as much as it does; beyond |u| = 600 odds of e^-600 are left.
+    shifted.rounding.push_back(kRounding * (64 + 6 * std::min(std::abs(u), 600.0)));
     shifted.angle.push_back(std::atan2(odds * std::sin(theta), (1 - q_) + odds * std::cos(theta)));
   }
   return shifted;
@@ -38,20 +42,29 @@ const LineMoment::Shifted& LineMoment::shifted(size_t index) const {
 double LineMoment::log_bound(size_t index, double t) const {
   const Shifted& line = shifted(index);
   double sum = 0;
-  double size = 0;
+  double size = 0;   // of the terms
+  double error = 0;  // of their own roundings
   for (size_t j = 0; j < mass_.size(); ++j) {
-    const double exponent = line.fixed[j] - t * line.angle[j];
-    const double term = mass_[j] * std::expm1(exponent);
+    const double turned = t * line.angle[j];
+    const double exponent = line.fixed[j] - turned;
+    const double growth = std::expm1(exponent);
+    const double term = mass_[j] * growth;
     sum += term;
-    size += std::abs(term) + mass_[j] * std::abs(exponent);
+    size += std::abs(term);
+    // fixed and angle err by line.rounding of themselves, growth by 1 + growth times that and by its own.
+    error += mass_[j] * ((of_mass_[j] + 4 * kRounding) * std::abs(growth) +
+                         (1 + growth) * line.rounding[j] * (line.size[j] + std::abs(turned)));
   }
-  // The masses sum to 1 up to the rule's error.
-  const double total = sum + 64 * kRounding * size + 2 * bound_error_;
-  return total > -1 ? std::log1p(total) : std::log(bound_error_);
+  // The masses sum to 1 but for the rule's error, the nodes left out and the error of log M(c); B_y has the first two.
+  // Adding n terms in turn costs n/2 roundings of the sum of their moduli (Higham 2002, §4.2).
+  const double adding = kRounding * (4 + static_cast<double>(mass_.size()) / 2) * size;
+  const double beside = 2 * bound_error_ + 1.01 * log_m_error_;
+  const double total = sum + 1.01 * (error + adding) + beside;
+  return total > -1 ? std::log1p(total) : 0;
 }
 
 double LineMoment::log_rest(double t) const {
-  if (exact_) return -count_ * t * t / (2 * sigma_ * sigma_);
+  if (exact_) return -count_ * t * t / (2 * sigma_ * sigma_) * (1 - 8 * kRounding);
   // In y the bound falls, then rises: from the last minimum to the next one.
   size_t best = last_shift_;
   double least = log_bound(best, t);

@@ -12,9 +12,15 @@ namespace {
 using Complex = std::complex<double>;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 
-// log(1 - q + q·e^u) on the real axis, to some roundings; for bounds and for the real tilted measure. The grid has its
-// own (outcomes.h): the two engines share no arithmetic.
-double log_w(double q, double u) { return u > 300 ? std::log(q) + u : std::log1p(q * std::expm1(u)); }
+// log(1 - q + q·e^u) on the real axis, for bounds and for the real tilted measure. The grid has its own (outcomes.h):
+// the two engines share no arithmetic. Below -1/2, where q is above 1/2 and 1 - q therefore exact, the sum of two
+// positive numbers keeps the digits that 1 + v loses as q goes to 1. As in real_moment.cpp it errs by (12 + 5|u|)/2
+// roundings of itself.
+double log_w(double q, double u) {
+  if (u > 300) return std::log(q) + u;
+  const double v = q * std::expm1(u);
+  return v < -0.5 ? std::log((1 - q) + q * std::exp(u)) : std::log1p(v);
+}
 
 // One node of the shifted line, in double or long double.
 template <class Real>
@@ -57,8 +63,9 @@ Node<Real> line_node(double rate, double noise, double shift, bool remove, Real 
   return node;
 }
 
+// Node i is (first + i)·h, exactly.
 struct Mesh {
-  double half, precision, h, low, high;
+  double half, precision, h, first;
   int64_t nodes;
 };
 Mesh mesh_of(Direction direction, const ComposedRelease& composed, double c, bool precise) {
@@ -66,11 +73,10 @@ Mesh mesh_of(Direction direction, const ComposedRelease& composed, double c, boo
   Mesh mesh;
   mesh.precision = kPrecision + (precise ? 10 : 0) + std::log(std::max(1.0, composed.count));
   mesh.half = best_strip(direction, sigma, c, true, mesh.precision);
-  mesh.h = mesh_step(direction, sigma, c, mesh.half, mesh.half, mesh.precision);
+  mesh.h = exact_step(mesh_step(direction, sigma, c, mesh.half, mesh.half, mesh.precision));
   const auto [low, high] = outcomes_that_count(direction, q, sigma, c);
-  mesh.low = low;
-  mesh.high = high;
-  mesh.nodes = static_cast<int64_t>((high - low) / mesh.h) + 2;
+  mesh.first = std::floor(low / mesh.h);
+  mesh.nodes = static_cast<int64_t>(std::floor(high / mesh.h) - mesh.first) + 2;
   return mesh;
 }
 
@@ -83,7 +89,7 @@ int64_t LineMoment::nodes_needed(Direction direction, const ComposedRelease& com
 // What all nodes have in common.
 struct LineMoment::Frame {
   bool remove, precise;
-  double low, h;
+  double first, h;
   double p0, shift, lift, log_h, spread;
   double unit;  // of roundings
 };
@@ -94,24 +100,26 @@ struct LineMoment::Sums {
   double tilted = 0, squares = 0, d = 0;                     // of the others
 };
 
-LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, double c, double log_m, bool precise)
+LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, double c, const RealMoment& real,
+                       bool precise)
     : direction_(direction),
       q_(composed.release.q),
       sigma_(composed.release.sigma),
       count_(composed.count),
       c_(c),
-      log_m_(log_m) {
+      log_m_(real.log_m),
+      log_m_error_(real.error) {
   if (q_ == 1) {
     exact_ = true;
     return;
   }
   const bool remove = direction == Direction::kRemove;
-  const auto [shift, precision, h, low, high, nodes] = mesh_of(direction, composed, c, precise);
+  const auto [shift, precision, h, first, nodes] = mesh_of(direction, composed, c, precise);
   const double lift = shift * shift / (2 * sigma_ * sigma_);
   const Frame frame{
       .remove = remove,
       .precise = precise,
-      .low = low,
+      .first = first,
       .h = h,
       .p0 = remove ? 1 + c : -c,
       .shift = shift,
@@ -120,7 +128,7 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
       .spread = direction == Direction::kAdd ? -c * std::log(std::cos(shift / (2 * sigma_ * sigma_))) : 0,
       .unit = precise ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding,
   };
-  use_excess_ = log_m < 1.5;
+  use_excess_ = log_m_ < 1.5;
   widest_shift_ = shift;
   Sums sums;
   for (int64_t i = 0; i < nodes; ++i) add_node(frame, i, sums);
@@ -129,19 +137,18 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
   direct_error_ += adding * kRounding / frame.unit * sums.tilted;
   excess_error_per_p2_ += adding * sums.squares;
   excess_error_per_p_ += adding * sums.d;
-  sum_tilted_ = sums.tilted;
-  add_tails(frame, {low, high}, sums);
+  add_tails(frame, {first * h, (first + static_cast<double>(nodes - 1)) * h}, sums);
   // The rule itself: e^-precision, to the left of the exponent that chose h. Twice for the rounding of the bound.
   const double rule = 4 * std::exp(-precision);
   direct_error_ += sums.dropped_power + rule;
   bound_error_ = sums.dropped_power + rule;
-  const double m = std::exp(std::min(log_m, 1.5));
+  const double m = std::exp(std::min(log_m_, 1.5));
   excess_error_ += sums.dropped_power * m + sums.dropped_one + rule * (m + 1);
   excess_error_per_p_ += sums.dropped_v + rule * 2 * q_;
 }
 
 void LineMoment::add_node(const Frame& frame, int64_t i, Sums& sums) {
-  const double x = frame.low + frame.h * static_cast<double>(i);
+  const double x = (frame.first + static_cast<double>(i)) * frame.h;
   const double z = x / sigma_;
   const double log_weight = frame.log_h - z * z / 2;
   const double u = (2 * x - 1) / (2 * sigma_ * sigma_);
@@ -172,15 +179,19 @@ void LineMoment::add_node(const Frame& frame, int64_t i, Sums& sums) {
   w_phase_.push_back(phase);
   u_.push_back(u);
   mass_.push_back(std::exp(log_weight - frame.lift + frame.p0 * real_l - log_m_));
-  // Roundings: of the weight by the size of its exponent, of l by that of u.
-  of_weight_.push_back(frame.unit * (6 + z * z / 2 + std::abs(phase) + std::abs(frame.log_h)));
-  of_loss_.push_back(frame.unit * (6 + 2 * std::abs(u)));
+  // Roundings: of the weight by the size of its exponents, three halves of a unit each; of l by that of u, which has
+  // three halves, and v two more. |w| is at least 0.7 of the sum of its two terms, so that for larger v the
+  // logarithm errs by 1.43 times that of w, 1.5(1 + |u|) units.
+  of_weight_.push_back(frame.unit * (8 + z * z + 2 * std::abs(phase) + 2 * std::abs(frame.log_h)));
+  of_loss_.push_back(frame.unit *
+                     (node.size_v < 0.2 ? 8 + 4 * std::abs(u) : 4 + (3 + 2.5 * std::abs(u)) / std::abs(node.l)));
+  of_mass_.push_back(kRounding * (10 + z * z + 2 * std::abs(frame.log_h) + 2 * frame.lift + std::abs(log_m_) +
+                                  std::abs(frame.p0 * real_l) * (8 + 3 * std::min(std::abs(u), 40.0))));
   add_roundings(frame, node.d, node.size_v, tilted, tilted_phase, sums);
 }
 
 void LineMoment::add_precise_node(const Frame& frame, int64_t i) {
-  const long double x =
-      static_cast<long double>(frame.low) + static_cast<long double>(frame.h) * static_cast<long double>(i);
+  const long double x = (frame.first + static_cast<double>(i)) * frame.h;  // exact
   const long double log_h =
       std::log(static_cast<long double>(frame.h) / sigma_) - 0.918938533204672741780329736405617640L +
       static_cast<long double>(frame.shift) * frame.shift / (2 * static_cast<long double>(sigma_) * sigma_);
@@ -218,7 +229,11 @@ void LineMoment::add_tails(const Frame& frame, Range nodes, Sums& sums) const {
     const double u = (2 * x - 1) / (2 * sigma_ * sigma_);
     const double real_l = log_w(q_, u);
     const double log_end = -x * x / (2 * sigma_ * sigma_) + frame.lift - std::log(kTail * kSqrtTwoPi);
-    const double power = !frame.remove && x == nodes.low ? largest_lift(q_, c_) : frame.p0 * real_l;
+    // Far to the left w^-c is e^lift at most, if the mesh ends where this decides.
+    const double lift = largest_lift(q_, c_);
+    const bool lifted =
+        !frame.remove && x == nodes.low && c_ + kTail * sigma_ > std::sqrt(kTail * kTail + 2 * lift) * sigma_;
+    const double power = lifted ? lift : frame.p0 * real_l;
     sums.dropped_power += std::exp(log_end + power + frame.spread - log_m_);
     sums.dropped_one += std::exp(log_end);
     sums.dropped_v += 2 * std::exp(log_end + (u > 0 ? std::log(q_) + u : 0.0));

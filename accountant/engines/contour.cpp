@@ -1,9 +1,11 @@
 #include "accountant/engines/contour.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -27,6 +29,8 @@ constexpr int64_t kLastBudget = 200'000'000;  // if the grid is no narrower than
 constexpr double kWideGrid = 2e-5;
 // A line's bracket wider than this is cut by the grid's.
 constexpr double kTightWidth = 1e-6;
+// Or wider than this share of epsilon: beyond 1000 what is left is rounding, and a grid has more of it.
+constexpr double kTightShare = 1e-9;
 constexpr double kTightDeltaWidth = 1e-5;  // relative
 constexpr double kQuickWidth = 2e-3;       // relative
 constexpr double kAddedByMesh = 1e-6;
@@ -36,6 +40,12 @@ constexpr double kAddedByQuickMesh = 1e-5;
 constexpr double kAllDigits = 32;
 constexpr double kFewDigits = 20;
 constexpr size_t kLongLine = 10'000;
+// Distinct sampled releases up to which each counts as itself, and what they are put together to beyond: first as many
+// as a line takes in a second, then as many as a grid does.
+constexpr size_t kMostPhases = 400;
+constexpr std::array<size_t, 3> kTogether = {400, 128, 8};
+constexpr std::array<size_t, 2> kQuickTogether = {48, 8};
+constexpr size_t kMostOnGrid = 24;  // phases: each is transformed by itself
 
 using Phases = std::vector<ComposedRelease>;
 
@@ -47,6 +57,12 @@ bool is_narrow(const Bound& bound) {
 }
 
 bool has_closed_form(const Phases& phases) { return phases.size() == 1 && phases.front().count == 1; }
+
+// Mixtures are for the line alone, since the grid knows single pairs, and so are phases too many for it.
+bool for_line_alone(const Phases& phases) {
+  return phases.size() > kMostOnGrid + 1 ||
+         std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_mixture(); });
+}
 
 std::string describe(const ContourLine& line, bool checked) {
   std::ostringstream text;
@@ -69,7 +85,7 @@ std::optional<bool> agrees_elsewhere(Direction direction, const Phases& phases, 
 }
 
 std::optional<Result> closed_form_epsilon(Direction direction, const Phases& phases, Delta delta) {
-  const Bracket found = single_release_epsilon(direction, phases.front().release, delta);
+  const Bracket found = single_phase_epsilon(direction, phases.front(), delta);
   if (!(found.upper < kInfinity)) return std::nullopt;
   return Result{found.lower, found.lower + (found.upper - found.lower) / 2, found.upper, "closed form of one release"};
 }
@@ -152,19 +168,63 @@ std::optional<Result> line_delta(Direction direction, const Phases& phases, doub
 
 }  // namespace
 
-void ContourAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }
+void ContourAccountant::admit(const Event& event) {
+  if (std::holds_alternative<TruncatedPoissonGaussianEvent>(event) && adjacency() != Adjacency::kReplaceOne)
+    require_valid(event);
+  else
+    (void)sampled_gaussian(event, adjacency(), name());
+}
 
 RdpAccountant ContourAccountant::renyi() const { return rdp_of(charges(), adjacency()); }
 
+// The larger of both neighbours' bounds, if they are two.
+template <class Bound, class Of, class OfRenyi>
+Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRenyi& of_renyi) const {
+  const std::span<const size_t> together =
+      effort == Effort::kQuick ? std::span<const size_t>(kQuickTogether) : std::span<const size_t>(kTogether);
+  const bool truncated = has_truncated(charges());
+  std::optional<Bound> worst;
+  for (const bool larger_neighbour : {false, true}) {
+    if (larger_neighbour && !(truncated && adjacency() == Adjacency::kAddOrRemove)) continue;
+    const auto releases_at = [&](size_t attempt) {
+      const size_t most = attempt == 0 ? kMostPhases : kMostOnGrid;
+      return composed_releases(charges(), adjacency(), name(), most, together[attempt], larger_neighbour);
+    };
+    size_t attempt = 0;
+    ReleaseBracket releases = releases_at(attempt);
+    std::optional<Bound> first = of(releases.less_private);
+    while (!first && attempt + 1 < together.size()) {
+      releases = releases_at(++attempt);
+      first = of(releases.less_private);
+    }
+    Bound found = first ? *std::move(first) : of_renyi();
+    // Of a truncated run only the other releases have a lower end.
+    if (truncated || (effort == Effort::kUpper && !releases.exact()))
+      found.lower = 0;
+    else if (!releases.exact())
+      found = with_lower_of(std::move(found), of(releases.more_private));
+    if (!worst || found.upper > worst->upper) worst = std::move(found);
+  }
+  return *worst;
+}
+
 EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const {
-  const Phases phases = composed_releases(charges(), adjacency(), name());
+  return over_neighbours<EpsilonBound>(
+      effort, [&](const Phases& phases) { return epsilon_of(phases, delta, effort); },
+      [&] { return renyi().epsilon(delta); });
+}
+
+std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, Delta delta, Effort effort) const {
   if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().epsilon(delta);
   const bool tight = effort != Effort::kQuick;
   const bool upper_only = effort == Effort::kUpper;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
     const auto line = line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
-    if (line && (tight ? line->upper - line->lower <= kTightWidth : is_narrow(*line))) return line;
+    if (for_line_alone(phases)) return line;
+    if (line &&
+        (tight ? line->upper - line->lower <= std::max(kTightWidth, kTightShare * line->lower) : is_narrow(*line)))
+      return line;
     const GridRequest request{.size = tight ? GridSize::kLarge : GridSize::kSmall,
                               .added_by_mesh = tight ? kAddedByMesh : kAddedByQuickMesh,
                               .upper_only = upper_only};
@@ -180,6 +240,7 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
     return inside_both(line_epsilon(direction, phases, delta, kLastBudget, tight), both);
   };
   const auto remove = solve(Direction::kRemove);
+  if (!remove && for_line_alone(phases)) return std::nullopt;
   if (!remove) return renyi().epsilon(delta);
   EpsilonBound found;
   // If adding certainly lies within the bracket of removing, this bracket is one of the larger of both.
@@ -199,23 +260,30 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
 }
 
 DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
-  const Phases phases = composed_releases(charges(), adjacency(), name());
+  return over_neighbours<DeltaBound>(
+      effort, [&](const Phases& phases) { return delta_of(phases, epsilon, effort); },
+      [&] { return renyi().delta(epsilon); });
+}
+
+std::optional<DeltaBound> ContourAccountant::delta_of(const Phases& phases, Epsilon epsilon, Effort effort) const {
   if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().delta(epsilon);
   const bool tight = effort != Effort::kQuick;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) {
-      const Bracket found = single_release_delta(direction, phases.front().release, epsilon.value());
+      const Bracket found = single_phase_delta(direction, phases.front(), epsilon.value());
       return Result{found.lower, (found.lower + found.upper) / 2, found.upper, "closed form of one release"};
     }
     if (direction == Direction::kAdd && epsilon.value() >= largest_loss_of_adding(phases))
       return Result{0, 0, 0, "beyond the largest loss"};
     const auto line = line_delta(direction, phases, epsilon.value(), tight ? kTightBudget : kQuickBudget, tight);
+    if (for_line_alone(phases)) return line;
     if (line && line->upper - line->lower <= (tight ? kTightDeltaWidth : kQuickWidth) * line->upper) return line;
     return inside_both(line,
                        grid_delta(direction, phases, epsilon.value(), tight ? GridSize::kLarge : GridSize::kSmall));
   };
   const auto remove = solve(Direction::kRemove);
   const auto add = solve(Direction::kAdd);
+  if ((!remove || !add) && for_line_alone(phases)) return std::nullopt;
   if (!remove || !add) return renyi().delta(epsilon);
   DeltaBound found = larger_of<DeltaBound>(*remove, *add);
   if (found.upper - found.lower <= kQuickWidth * found.upper) return found;

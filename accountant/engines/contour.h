@@ -9,11 +9,17 @@
 //   One release, and unsampled Gaussians alone, have closed forms (single_release.h).
 //   If the line would need too many nodes (few steps, tiny rates) or its bracket is wide, the grid is asked (grid.h;
 //   with kQuick a small one), and both brackets hold. If neither answers, the Rényi bound does.
+// Noise schedules have a sigma of their own in every step. Beyond some hundred distinct releases, similar ones are put
+// together twice: for the upper end and for the lower (releases.h).
 // The larger of both directions is returned. Adding is not integrated if Chernoff's bound already lies below.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "accountant/accountant.h"
 #include "accountant/engines/rdp.h"
+#include "accountant/gaussian/composed_release.h"
 
 namespace ghostshard::accountant {
 
@@ -22,11 +28,18 @@ class ContourAccountant final : public Accountant {
   explicit ContourAccountant(Adjacency adjacency) : Accountant(adjacency) {}
   std::unique_ptr<Accountant> clone() const override;
   std::string name() const override { return "contour"; }
+  bool bounds_truncation() const override { return true; }
 
  private:
   void admit(const Event& event) override;
   EpsilonBound bound_epsilon(Delta delta, Effort effort) const override;
   DeltaBound bound_delta(Epsilon epsilon, Effort effort) const override;
+  // Of these releases. What Rényi's bound adds is of the charges themselves.
+  // Nothing if only a line could bound them and none does.
+  std::optional<EpsilonBound> epsilon_of(const std::vector<ComposedRelease>& phases, Delta delta, Effort effort) const;
+  std::optional<DeltaBound> delta_of(const std::vector<ComposedRelease>& phases, Epsilon epsilon, Effort effort) const;
+  template <class Bound, class Of, class OfRenyi>
+  Bound over_neighbours(Effort effort, const Of& of, const OfRenyi& of_renyi) const;
   RdpAccountant renyi() const;  // answers if neither line nor grid does
 };
 

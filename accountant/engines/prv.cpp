@@ -12,8 +12,10 @@
 namespace ghostshard::accountant {
 namespace {
 
-constexpr double kNarrow = 2e-5;  // a bracket that need not be narrower
-constexpr double kCoarse = 0.01;  // relative; if rounding may hide delta, closed forms are better
+constexpr size_t kMostPhases = 24;  // distinct sampled releases: each is transformed by itself
+constexpr size_t kTogether = 8;     // of more than these
+constexpr double kNarrow = 2e-5;    // a bracket that need not be narrower
+constexpr double kCoarse = 0.01;    // relative; if rounding may hide delta, closed forms are better
 
 // Gaussians of which none is sampled are one Gaussian (releases.h): nothing to discretise.
 bool unsampled(const std::vector<ComposedRelease>& phases) {
@@ -47,10 +49,16 @@ std::optional<DirectionBound> adding_beside(const DirectionBound& remove, const 
 void PrvAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }
 
 EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
+  const ReleaseBracket releases = composed_releases(charges(), adjacency(), name(), kMostPhases, kTogether);
+  EpsilonBound found = epsilon_of(releases.less_private, delta, effort);
+  if (releases.exact()) return found;
+  return with_lower_of(std::move(found), std::optional(epsilon_of(releases.more_private, delta, effort)));
+}
+
+EpsilonBound PrvAccountant::epsilon_of(const std::vector<ComposedRelease>& phases, Delta delta, Effort effort) const {
   const EpsilonBound otherwise = rdp_of(charges(), adjacency()).epsilon(delta);
   const GridRequest request{.size = effort == Effort::kQuick ? GridSize::kSmall : GridSize::kLarge,
                             .upper_only = effort == Effort::kUpper};
-  const auto phases = composed_releases(charges(), adjacency(), name());
   if (beyond_resolution(phases)) return otherwise;
   if (unsampled(phases)) {  // both directions are the same
     const Bracket found = single_release_epsilon(Direction::kRemove, phases.front().release, delta);
@@ -71,9 +79,15 @@ EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
 }
 
 DeltaBound PrvAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
+  const ReleaseBracket releases = composed_releases(charges(), adjacency(), name(), kMostPhases, kTogether);
+  DeltaBound found = delta_of(releases.less_private, epsilon, effort);
+  if (releases.exact()) return found;
+  return with_lower_of(std::move(found), std::optional(delta_of(releases.more_private, epsilon, effort)));
+}
+
+DeltaBound PrvAccountant::delta_of(const std::vector<ComposedRelease>& phases, Epsilon epsilon, Effort effort) const {
   const DeltaBound otherwise = rdp_of(charges(), adjacency()).delta(epsilon);
   const GridSize size = effort == Effort::kQuick ? GridSize::kSmall : GridSize::kLarge;
-  const auto phases = composed_releases(charges(), adjacency(), name());
   if (beyond_resolution(phases)) return otherwise;
   if (unsampled(phases)) {
     const Bracket found = single_release_delta(Direction::kRemove, phases.front().release, epsilon.value());

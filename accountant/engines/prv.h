@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "accountant/accountant.h"
+#include "accountant/gaussian/composed_release.h"
 #include "accountant/gaussian/direction_bound.h"
 #include "accountant/grid/grid.h"
 
@@ -26,6 +27,8 @@ class PrvAccountant final : public Accountant {
   void admit(const Event& event) override;
   EpsilonBound bound_epsilon(Delta delta, Effort effort) const override;
   DeltaBound bound_delta(Epsilon epsilon, Effort effort) const override;
+  EpsilonBound epsilon_of(const std::vector<ComposedRelease>& phases, Delta delta, Effort effort) const;
+  DeltaBound delta_of(const std::vector<ComposedRelease>& phases, Epsilon epsilon, Effort effort) const;
 };
 
 // The bound of adding a unit, beside that of removing one, for larger_of. Its upper end alone is half the work, and

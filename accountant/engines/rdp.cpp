@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "accountant/gaussian/fixed_size.h"
+#include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/sampled_gaussian.h"
 #include "accountant/gaussian/single_release.h"
+#include "accountant/gaussian/truncated_poisson.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -24,9 +26,42 @@ constexpr int kPerDecade = 8;
 constexpr int kFirst = -6 * kPerDecade;
 constexpr int kLast = 6 * kPerDecade;
 constexpr int kStart = 1 * kPerDecade;  // alpha = 11: in the middle of the orders that runs need
+constexpr size_t kMostPhases = 128;     // distinct sampled releases
 constexpr int kGoldenSteps = 32;        // 0.618^32 of a quarter decade: c to 1e-7, epsilon to its square
 
 double order_at(double index) { return std::pow(10.0, index / kPerDecade); }
+
+// Upper bound of log M(c) of one mixture: M is the mean of its pairs' moments, and M - 1 that of theirs less 1.
+double mixture_log_moment(Direction direction, const ComposedRelease& mixture, double c) {
+  std::vector<std::pair<double, double>> parts = {{mixture.nothing, 0.0},
+                                                  {mixture.weight, log_moment_upper(direction, mixture.release, c)}};
+  for (const auto& [weight, release] : mixture.alternatives)
+    parts.emplace_back(weight, log_moment_upper(direction, release, c));
+  double top = 0;
+  double weights = 0;
+  for (const auto& [weight, log_m] : parts) {
+    if (weight > 0) top = std::max(top, log_m);
+    weights += weight;
+  }
+  const double rounding = 16 * std::numeric_limits<double>::epsilon();
+  double sum = top > 1 ? 0 : weights - 1;
+  for (const auto& [weight, log_m] : parts)
+    if (weight > 0) sum += top > 1 ? weight * std::exp(log_m - top) : weight * std::expm1(log_m);
+  const double log_m = top > 1 ? top + std::log(sum) : std::log1p(sum);
+  return log_m + rounding * (1 + std::abs(log_m));
+}
+
+// The larger of both directions, and of both neighbours if one has a unit more.
+double truncated_log_moment(const TruncatedPoissonGaussianEvent& event, double c, Adjacency adjacency) {
+  double largest = 0;
+  for (const int64_t others : {event.units - 1, adjacency == Adjacency::kAddOrRemove ? event.units : event.units - 1})
+    for (const Direction direction : {Direction::kRemove, Direction::kAdd}) {
+      const ComposedRelease mixture = truncated_release(event, adjacency, others, 1);
+      largest = std::max(largest, mixture.is_mixture() ? mixture_log_moment(direction, mixture, c)
+                                                       : log_moment_upper(direction, mixture.release, c));
+    }
+  return largest;
+}
 
 }  // namespace
 
@@ -38,6 +73,9 @@ double rdp_log_moment(const Event& event, double c, Adjacency adjacency) {
   }
   if (const auto* fixed = std::get_if<FixedSizeGaussianEvent>(&event); fixed && adjacency == Adjacency::kReplaceOne)
     return fixed_size_log_moment(*fixed, c);
+  if (const auto* truncated = std::get_if<TruncatedPoissonGaussianEvent>(&event);
+      truncated && adjacency != Adjacency::kReplaceOne)
+    return truncated_log_moment(*truncated, c, adjacency);
   // For this mechanism removing is never the better direction (Mironov et al. 2019, Thm. 5); the maximum is
   // taken anyway, so that nothing rests on a theorem about another mechanism when one is added.
   const SampledGaussian release = sampled_gaussian(event, adjacency, "rdp");
@@ -144,56 +182,88 @@ std::string describe(const Minimum& best) {
   return detail.str();
 }
 
+// No member of the family that releases.h puts together.
+bool has_own_curve(const Event& event) {
+  return std::holds_alternative<FixedSizeGaussianEvent>(event) ||
+         std::holds_alternative<TruncatedPoissonGaussianEvent>(event);
+}
+
 // A part of the releases reveals no more than the whole: the sampled releases one by one, the unsampled Gaussians
-// together (one Gaussian with 1/sigma² summed).
-std::vector<SampledGaussian> parts(const std::vector<Charge>& charges, Adjacency adjacency) {
-  std::vector<SampledGaussian> parts;
-  double precision = 0;
-  for (const Charge& charge : charges) {
-    if (std::holds_alternative<FixedSizeGaussianEvent>(charge.event)) continue;
-    const SampledGaussian release = sampled_gaussian(charge.event, adjacency, "rdp");
-    if (release.q == 1)
-      precision += static_cast<double>(charge.count) / (release.sigma * release.sigma);
-    else
-      parts.push_back(release);
-  }
-  if (precision > 0 && precision < kInfinity) parts.push_back({1.0, 1 / std::sqrt(precision)});
-  return parts;
+// together (one Gaussian with 1/sigma² summed). Sigmas are rounded up, so that lower ends are lower ends.
+std::vector<ComposedRelease> parts(const std::vector<Charge>& charges, Adjacency adjacency) {
+  std::vector<Charge> known;
+  for (const Charge& charge : charges)
+    if (!has_own_curve(charge.event)) known.push_back(charge);
+  return composed_releases(known, adjacency, "rdp", kMostPhases, kMostPhases).more_private;
 }
 
 }  // namespace
 
+// The moments of all charges together.
+class RdpAccountant::Terms {
+ public:
+  // Many distinct sampled releases: similar ones count as the one with the larger q and the smaller sigma (releases.h).
+  Terms(const std::vector<Charge>& charges, const std::vector<std::shared_ptr<RdpCurve>>& curves, Adjacency adjacency) {
+    const bool coarse = charges.size() > kMostPhases;
+    std::vector<Charge> sampled;
+    for (size_t i = 0; i < charges.size(); ++i) {
+      if (coarse && !has_own_curve(charges[i].event))
+        sampled.push_back(charges[i]);
+      else
+        terms_.push_back({curves[i], static_cast<double>(charges[i].count)});
+    }
+    for (const ComposedRelease& phase :
+         composed_releases(sampled, adjacency, "rdp", kMostPhases, kMostPhases).less_private) {
+      const auto [q, noise] = phase.release;
+      const NoiseMultiplier sigma(noise);
+      const Event event = q == 1 ? Event(GaussianEvent{sigma}) : Event(PoissonGaussianEvent{SamplingRate(q), sigma});
+      terms_.push_back({std::make_shared<RdpCurve>(event, Adjacency::kZeroOut), phase.count});
+    }
+  }
+
+  double at_index(int index) const {
+    return sum([&](RdpCurve& curve) { return curve.at_index(index); });
+  }
+  double at(double c) const {
+    return sum([&](const RdpCurve& curve) { return curve.at(c); });
+  }
+
+ private:
+  struct Term {
+    std::shared_ptr<RdpCurve> curve;
+    double count;
+  };
+  // Rounded up: each product errs by two roundings of itself, each sum by one.
+  template <class Moment>
+  double sum(const Moment& moment) const {
+    double k = 0;
+    for (const Term& term : terms_) k += term.count * moment(*term.curve);
+    return k * (1 + std::numeric_limits<double>::epsilon() * (4 + static_cast<double>(terms_.size())));
+  }
+  std::vector<Term> terms_;
+};
+
 void RdpAccountant::admit(const Event& event) {
   require_valid(event);
-  if (!(std::holds_alternative<FixedSizeGaussianEvent>(event) && adjacency() == Adjacency::kReplaceOne))
+  const bool replace = adjacency() == Adjacency::kReplaceOne;
+  if (!(replace ? std::holds_alternative<FixedSizeGaussianEvent>(event)
+                : std::holds_alternative<TruncatedPoissonGaussianEvent>(event)))
     (void)sampled_gaussian(event, adjacency(), name());
   curves_.push_back(std::make_shared<RdpCurve>(event, adjacency()));
-}
-
-double RdpAccountant::moment_at_index(int index) const {
-  double k = 0;
-  for (size_t i = 0; i < curves_.size(); ++i)
-    k += static_cast<double>(charges()[i].count) * curves_[i]->at_index(index);
-  return k;
-}
-
-double RdpAccountant::moment_at(double c) const {
-  double k = 0;
-  for (size_t i = 0; i < curves_.size(); ++i) k += static_cast<double>(charges()[i].count) * curves_[i]->at(c);
-  return k;
 }
 
 EpsilonBound RdpAccountant::bound_epsilon(Delta delta, Effort) const {
   EpsilonBound bound;
   bound.direction = "both";
+  const Terms terms(charges(), curves_, adjacency());
   const Minimum best = minimize(
-      [&](double c, double k) { return rdp_to_epsilon(c, k, delta); },
-      [&](int index) { return moment_at_index(index); }, [&](double c) { return moment_at(c); },
+      [&](double c, double k) { return rdp_to_epsilon(c, k, delta); }, [&](int index) { return terms.at_index(index); },
+      [&](double c) { return terms.at(c); },
       [](double c, double k, double so_far) { return !(k / c <= so_far + 1); },        // RDP grows with the order
       [&](double c, double so_far) { return rdp_to_epsilon(c, 0, delta) > so_far; });  // the rest shrinks with it
   bound.upper = bound.estimate = std::max(best.value, 0.0);
-  for (const SampledGaussian& part : parts(charges(), adjacency()))
-    bound.lower = std::max(bound.lower, single_release_epsilon_lower(part, delta));
+  for (const ComposedRelease& part : parts(charges(), adjacency()))
+    bound.lower = std::max(bound.lower, single_release_epsilon_lower(part.release, delta));
   bound.detail = describe(best);
   return bound;
 }
@@ -201,16 +271,17 @@ EpsilonBound RdpAccountant::bound_epsilon(Delta delta, Effort) const {
 DeltaBound RdpAccountant::bound_delta(Epsilon epsilon, Effort) const {
   DeltaBound bound;
   bound.direction = "both";
+  const Terms terms(charges(), curves_, adjacency());
   // The objective is convex in the order: past its minimum it only grows.
   const Minimum best =
       minimize([&](double c, double k) { return rdp_to_log_delta(c, k, epsilon); },
-               [&](int index) { return moment_at_index(index); }, [&](double c) { return moment_at(c); },
+               [&](int index) { return terms.at_index(index); }, [&](double c) { return terms.at(c); },
                [&](double c, double k, double so_far) { return !(rdp_to_log_delta(c, k, epsilon) <= so_far + 1); },
                [](double, double) { return false; });
   bound.upper = bound.estimate = std::min(1.0, std::exp(best.value) * (1 + 1e-15));
-  for (const SampledGaussian& part : parts(charges(), adjacency()))
+  for (const ComposedRelease& part : parts(charges(), adjacency()))
     for (const Direction direction : {Direction::kRemove, Direction::kAdd})
-      bound.lower = std::max(bound.lower, single_release_delta(direction, part, epsilon.value()).lower);
+      bound.lower = std::max(bound.lower, single_release_delta(direction, part.release, epsilon.value()).lower);
   bound.detail = describe(best);
   return bound;
 }

@@ -7,9 +7,9 @@
 // with p = alpha for removing a unit and p = 1 - alpha for adding one. E_Q[t] = 0, so subtracting p·t changes nothing
 // and makes the integrand >= 0 (Bernoulli): nothing cancels between nodes, and A - 1 = 1e-20 is resolved.
 //
-// A is certified: the trapezoid rule converges geometrically for this integrand. Its mesh is halved until two meshes
-// agree, and their difference and the rounding of the exponents are added to the answer. If they do not agree, the
-// closed form A <= 1 - q + q·A_Gaussian (convexity of f-divergences) takes its place: always more epsilon.
+// A is certified: the integrand is analytic in a strip, which bounds the trapezoid rule's error; that and every
+// rounding are added to the answer (gaussian/real_moment.cpp). If the rule would need too many nodes, the closed form
+// A <= 1 - q + q·A_Gaussian (convexity of f-divergences) takes its place: always more epsilon.
 #pragma once
 
 #include <memory>
@@ -41,13 +41,13 @@ class RdpAccountant final : public Accountant {
   explicit RdpAccountant(Adjacency adjacency) : Accountant(adjacency) {}
   std::unique_ptr<Accountant> clone() const override;
   std::string name() const override { return "rdp"; }
+  bool bounds_truncation() const override { return true; }
 
  private:
   void admit(const Event& event) override;
   EpsilonBound bound_epsilon(Delta delta, Effort effort) const override;
   DeltaBound bound_delta(Epsilon epsilon, Effort effort) const override;
-  double moment_at_index(int index) const;
-  double moment_at(double c) const;
+  class Terms;
 
   std::vector<std::shared_ptr<RdpCurve>> curves_;  // one per charge; depends on the event alone: clones share it
 };

@@ -9,6 +9,7 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kLargestIntercept = 2e4;
 
 }  // namespace
@@ -16,17 +17,21 @@ constexpr double kLargestIntercept = 2e4;
 RealMoment composed_moment(Direction direction, std::span<const ComposedRelease> phases, double c) {
   RealMoment total{0, 0, 0};
   for (const ComposedRelease& phase : phases) {
-    const RealMoment one = real_moment(direction, phase.release, c);
+    const RealMoment one = moment_of_phase(direction, phase, c);
     total.log_m += phase.count * one.log_m;
     total.mean += phase.count * one.mean;
     total.variance += phase.count * one.variance;
+    total.error += phase.count * one.error;
   }
+  // No log M is negative: M is convex, M(0) = 1, and its slope there is a Kullback-Leibler divergence. So each of the
+  // additions errs by a rounding of the total at most.
+  total.error = 1.01 * total.error + kRounding * (2 + static_cast<double>(phases.size())) * std::abs(total.log_m);
   return total;
 }
 
 double chernoff_log_delta(Direction direction, std::span<const ComposedRelease> phases, double c, double epsilon) {
-  const double k = composed_moment(direction, phases, c).log_m;
-  return k - c * epsilon + log_kappa(c) + kMomentSlack * (1 + std::abs(k) + c * epsilon);
+  const RealMoment moment = composed_moment(direction, phases, c);
+  return log_chernoff(c, moment.log_m + moment.error, epsilon);
 }
 
 namespace {

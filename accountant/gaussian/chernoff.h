@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <span>
 
@@ -13,13 +14,18 @@
 
 namespace ghostshard::accountant {
 
-// real_moment is good to 1e-13 relative. A bound that is built on it adds this share of its exponents.
-inline constexpr double kMomentSlack = 1e-9;
+// log κ(c), to some roundings of itself.
+inline double log_kappa(double c) { return -c * std::log1p(1 / c) - std::log1p(c); }
 
-// log κ(c).
-inline double log_kappa(double c) { return c * std::log(c / (1 + c)) - std::log1p(c); }
+// Rounded up: e^(log of this) >= κ(c)·e^(k - c·eps), whatever the signs. Each of the three numbers errs by a rounding
+// or a few of its own size.
+inline double log_chernoff(double c, double k, double epsilon) {
+  const double kappa = log_kappa(c);
+  const double roundings = 1 + std::abs(k) + 2 * c * std::abs(epsilon) + 4 * std::abs(kappa);
+  return k - c * epsilon + kappa + 4 * std::numeric_limits<double>::epsilon() * roundings;
+}
 
-// log M and its derivatives, summed over all executions of all phases.
+// log M and its derivatives, summed over all executions of all phases, with the error of all.
 RealMoment composed_moment(Direction direction, std::span<const ComposedRelease> phases, double c);
 
 // The logarithm of Chernoff's bound on delta(epsilon) at this c, rounded up.

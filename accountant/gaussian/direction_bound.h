@@ -44,6 +44,15 @@ Bound larger_of(const DirectionBound& remove, const DirectionBound& add) {
   return bound;
 }
 
+// The bound of a less private run, with the lower end of a more private one, if that has any: the truth lies between.
+template <class Bound>  // EpsilonBound or DeltaBound
+Bound with_lower_of(Bound less_private, const std::optional<Bound>& more_private) {
+  less_private.lower = more_private ? std::min(more_private->lower, less_private.upper) : 0;
+  const double other = more_private ? more_private->estimate : less_private.estimate;
+  less_private.estimate = std::clamp((less_private.estimate + other) / 2, less_private.lower, less_private.upper);
+  return less_private;
+}
+
 // The bound found, with the upper end of another sound bound if that is lower.
 template <class Bound>  // EpsilonBound or DeltaBound
 Bound capped(Bound found, const Bound& otherwise) {

@@ -20,6 +20,12 @@ double mesh_step(Direction direction, double sigma, double c, double shift, doub
   return 2 * std::numbers::pi * half_width / exponent;
 }
 
+double exact_step(double h) {
+  int exponent = 0;
+  const double digits = std::frexp(h, &exponent);
+  return std::ldexp(std::floor(std::ldexp(digits, 24)), exponent - 24);
+}
+
 double best_strip(Direction direction, double sigma, double c, bool shifted, double precision) {
   const double widest = (shifted ? 0.5 : 1.0) * std::numbers::pi * sigma * sigma * 0.98;
   const double cap = shifted ? std::min(widest, 1.5 * sigma) : std::min(widest, 10 * sigma);

@@ -23,6 +23,9 @@ double largest_lift(double q, double c);
 // line at this shift.
 double mesh_step(Direction direction, double sigma, double c, double shift, double half_width, double precision);
 
+// h rounded down to 24 digits in base 2. Nodes k·h, k below 2^29, are then exact, and rounding never moves a node.
+double exact_step(double h);
+
 // The half width d that gives the largest step, on the axis (shift 0) or around a line of shift d. d is limited:
 // rounding grows with e^(shift²/(2 sigma²)).
 double best_strip(Direction direction, double sigma, double c, bool shifted, double precision);

@@ -9,10 +9,29 @@
 
 namespace ghostshard::accountant {
 
+// Two lists of releases between which the charges lie. Upper ends come from the first, lower ends from the second. They
+// are the same unless sigma had to be rounded, or there are too many distinct releases.
+struct ReleaseBracket {
+  std::vector<ComposedRelease> less_private, more_private;
+  bool exact() const;
+};
+
 // One entry per distinct pair (q, sigma), and one for all unsampled Gaussians together (their 1/sigma² add up). The
-// entries are ordered by q and sigma, so that the same run charged in another order gives the same bits.
-std::vector<ComposedRelease> composed_releases(const std::vector<Charge>& charges, Adjacency adjacency,
-                                               const std::string& engine);
+// entries are ordered by q and sigma, so that the same run charged in another order gives the same bits. If there are
+// more than `most` sampled ones, those with nearly the same q and sigma are put together, so that no more than
+// `together` are left: under their largest q and least sigma, and under their least q and largest sigma.
+//
+// That these bound the charges: let a larger sigma and a smaller q be given. Noise of variance sigma'² - sigma² added
+// to the outcome turns (P, Q) of sigma into that of sigma'. And keeping the outcome with probability q'/q, drawing one
+// from Q otherwise, turns (P, Q) of q into that of q'. Neither needs to know which of the two neighbours it was
+// (post-processing), in one release as in a composition, adaptively chosen or not.
+ReleaseBracket composed_releases(const std::vector<Charge>& charges, Adjacency adjacency, const std::string& engine,
+                                 size_t most, size_t together, bool larger_neighbour = false);
+
+// Truncated Poisson sampling stands in the less private list alone (truncated_poisson.h): lower ends are those of the
+// other releases. larger_neighbour: the unit that is added or removed comes on top of the event's units; under
+// add-or-remove the larger epsilon of both counts.
+bool has_truncated(const std::vector<Charge>& charges);
 
 // Whether the sigma of some sampled release is below kLeastResolvedSigma.
 bool beyond_resolution(const std::vector<ComposedRelease>& phases);

@@ -68,7 +68,25 @@ Bracket single_release_delta(Direction direction, SampledGaussian release, doubl
                         (std::abs(log_weight) + cancelled) * (1 + std::abs(t) + sigma * sigma) + square);
 }
 
-Bracket single_release_epsilon(Direction direction, SampledGaussian release, Delta delta) {
+Bracket single_phase_delta(Direction direction, const ComposedRelease& phase, double epsilon) {
+  if (!phase.is_mixture()) return single_release_delta(direction, phase.release, epsilon);
+  const double nothing = phase.nothing * std::max(0.0, -std::expm1(epsilon));
+  Bracket sum{nothing, nothing};
+  const auto add = [&](double weight, SampledGaussian release) {
+    const Bracket one = single_release_delta(direction, release, epsilon);
+    sum.lower += weight * one.lower;
+    sum.upper += weight * one.upper;
+  };
+  add(phase.weight, phase.release);
+  for (const auto& [weight, release] : phase.alternatives) add(weight, release);
+  return {sum.lower * (1 - 16 * kRounding), std::min(1.0, sum.upper * (1 + 16 * kRounding))};
+}
+
+namespace {
+
+// The epsilon where delta, which `at` brackets, falls to this one.
+template <class At>
+Bracket epsilon_where(const At& at, Delta delta) {
   // delta falls with epsilon. `exceeds` is certain for lower, the negation of `may_exceed` for upper.
   const auto solve = [&](auto exceeds) {
     if (!exceeds(0.0)) return std::pair{0.0, 0.0};
@@ -86,9 +104,18 @@ Bracket single_release_epsilon(Direction direction, SampledGaussian release, Del
     }
     return std::pair{low, high};
   };
-  const auto at = [&](double epsilon) { return single_release_delta(direction, release, epsilon); };
   return {solve([&](double epsilon) { return at(epsilon).lower >= delta.value(); }).first,
           solve([&](double epsilon) { return at(epsilon).upper > delta.value(); }).second};
+}
+
+}  // namespace
+
+Bracket single_release_epsilon(Direction direction, SampledGaussian release, Delta delta) {
+  return epsilon_where([&](double epsilon) { return single_release_delta(direction, release, epsilon); }, delta);
+}
+
+Bracket single_phase_epsilon(Direction direction, const ComposedRelease& phase, Delta delta) {
+  return epsilon_where([&](double epsilon) { return single_phase_delta(direction, phase, epsilon); }, delta);
 }
 
 double single_release_epsilon_lower(SampledGaussian release, Delta delta) {

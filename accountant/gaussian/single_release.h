@@ -6,7 +6,7 @@
 // and zero for add from eps = -log(1-q) on. All in logarithms: nothing overflows, delta = 1e-300 keeps its digits.
 #pragma once
 
-#include "accountant/gaussian/sampled_gaussian.h"
+#include "accountant/gaussian/composed_release.h"
 
 namespace ghostshard::accountant {
 
@@ -28,6 +28,10 @@ Bracket single_release_delta(Direction direction, SampledGaussian release, doubl
 
 // epsilon >= 0 at a delta, for one direction.
 Bracket single_release_epsilon(Direction direction, SampledGaussian release, Delta delta);
+
+// The same of a phase that is executed once. Of a mixture delta is the mean of its pairs', as the coin is seen.
+Bracket single_phase_delta(Direction direction, const ComposedRelease& phase, double epsilon);
+Bracket single_phase_epsilon(Direction direction, const ComposedRelease& phase, Delta delta);
 
 // A lower bound on the epsilon of one execution at this delta, the larger of both directions.
 double single_release_epsilon_lower(SampledGaussian release, Delta delta);

@@ -64,10 +64,8 @@ std::pair<double, double> bisect(double low, double high, Holds too_small) {
 }
 
 // The largest epsilon found at which delta certainly exceeds this one, 0 if there is none.
-double lower_end(const Side& upper, const Side& lower, double c, Bracket within, Delta delta) {
-  const auto holds = [&](double epsilon) {
-    return lower.delta(epsilon) - alias(upper, lower, c, epsilon) >= delta.value();
-  };
+double lower_end(const Side& lower, double c, Bracket within, Delta delta) {
+  const auto holds = [&](double epsilon) { return lower.delta(epsilon) - alias(lower, c, epsilon) >= delta.value(); };
   // From the right: towards the window's start the alias grows.
   for (double below = 1e-10 * within.upper + 1e-13; below < 1.1 * within.upper; below *= 2) {
     const double candidate = std::max(within.lower, within.upper - below);
@@ -154,7 +152,7 @@ class EpsilonSearch {
       return std::nullopt;
     }
     if (!request_.upper_only)
-      bound.lower = lower_end(upper, side(shape, plan, false), used.grid.c, {first, bound.upper}, delta_);
+      bound.lower = lower_end(side(shape, plan, false), used.grid.c, {first, bound.upper}, delta_);
     const double width = close(bound);
     if (again(bound, width, shape, plan, upper)) return std::nullopt;
     return bound;
@@ -270,7 +268,7 @@ std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<
       continue;
     }
     const Side lower(pieces_of_phases(direction, phases, *shape, false), *shape, false);
-    bound.lower = std::clamp(lower.delta(epsilon) - alias(upper, lower, shape->grid.c, epsilon), 0.0, bound.upper);
+    bound.lower = std::clamp(lower.delta(epsilon) - alias(lower, shape->grid.c, epsilon), 0.0, bound.upper);
     bound.estimate = bound.lower + (bound.upper - bound.lower) / 2;
     return bound;
   }

@@ -11,6 +11,8 @@
 namespace ghostshard::accountant {
 namespace {
 
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
+
 // The cells of one execution that hold anything, as losses: for moments.
 struct Point {
   double loss, mass;
@@ -45,20 +47,53 @@ bool fits(Direction direction, const ComposedRelease& phase, const GridShape& gr
   return (std::min(high, grid.to) - std::max(low, grid.from)) / grid.h + 24 < static_cast<double>(grid.n);
 }
 
-// Chernoff, from the cells themselves: how much of the tilted measure lies before `first`, and how much from `last` on.
-std::pair<double, double> outside(const std::vector<Release>& releases, const BlockPlan::Part& part, double first,
-                                  double last) {
+// E[e^(theta·loss)] of one release's tilted measure, rounded up: the sum's own roundings, those of the exponents and
+// those of the masses (pld_cells.h).
+double log_moment_of(const Release& release, double theta) {
+  double sum = 0;
+  double largest = 0;
+  double exponents = 0;
+  for (const Point& point : release.points) {
+    const double growth = std::exp(theta * point.loss);
+    sum += point.mass * growth;
+    largest = std::max(largest, growth);
+    exponents = std::max(exponents, std::abs(theta * point.loss));
+  }
+  const double roundings =
+      kRounding * (8 + 2 * exponents + static_cast<double>(release.points.size()) / 2) + release.cells.relative;
+  return std::log(sum * (1 + roundings) + release.cells.rounding * largest) + 4 * kRounding;
+}
+
+// Chernoff, from the cells themselves: e^(-theta·at)·E[e^(theta·loss)] of all releases of a block, theta of either
+// sign. It bounds the tilted measure on the side that theta points to.
+double log_beyond(const std::vector<Release>& releases, const BlockPlan::Part& part, double theta, double at) {
+  double log_moment = 0;
+  double size = std::abs(theta * at);
+  for (size_t i = 0; i < releases.size(); ++i) {
+    if (!(part.counts[i] > 0)) continue;
+    const double one = part.counts[i] * log_moment_of(releases[i], theta);
+    log_moment += one;
+    size += std::abs(one);
+  }
+  return log_moment - theta * at + kRounding * (4 + static_cast<double>(releases.size())) * size;
+}
+
+// What a circular grid over [first, last) puts in a wrong place.
+struct Outside {
+  double before, beyond;  // the tilted measure on either side
+  // The tilted measure that all losses before the window have once they are moved up to its start: their mass times
+  // e^(c(first - loss)), which e^(theta(first - loss)) exceeds for theta >= c.
+  double moved_up;
+};
+Outside outside(const std::vector<Release>& releases, const BlockPlan::Part& part, double c, double first,
+                double last) {
   const auto bound = [&](double theta, double at) {
-    double log_moment = 0;
-    for (size_t i = 0; i < releases.size(); ++i) {
-      if (!(part.counts[i] > 0)) continue;
-      double sum = 0;
-      for (const Point& point : releases[i].points) sum += point.mass * std::exp(theta * point.loss);
-      log_moment += part.counts[i] * (std::log(sum) + 1e-12);
-    }
-    return std::exp(std::min(log_moment - theta * at + 1e-6, 0.0));
+    return std::exp(std::min(log_beyond(releases, part, theta, at), 0.0));
   };
-  return {bound(-part.before, first), bound(part.beyond, last)};
+  double moved_up = std::numeric_limits<double>::infinity();
+  for (const double theta : {c, 1.5 * c, std::max(c, part.before)})
+    moved_up = std::min(moved_up, std::exp(log_beyond(releases, part, -theta, first)));
+  return {bound(-part.before, first), bound(part.beyond, last), moved_up};
 }
 
 // One block, composed on the fine grid and put on the coarse one.
@@ -83,7 +118,7 @@ Piece piece_of(const std::vector<Release>& releases, const BlockPlan::Part& part
   const auto start = static_cast<int64_t>(std::floor(part.start / plan.h));
   fine.first = static_cast<double>(start) * plan.h + (shift - whole) * plan.h;
   const double last = fine.first + plan.h * static_cast<double>(n);
-  const auto [before, beyond] = outside(releases, part, fine.first, last);
+  const auto [before, beyond, moved_up] = outside(releases, part, c, fine.first, last);
   const double relative = 1.01 * density.relative + 1e-15;
   for (size_t j = 0; j < n; ++j) {
     const int64_t k = start + static_cast<int64_t>(j) - static_cast<int64_t>(whole);
@@ -91,6 +126,8 @@ Piece piece_of(const std::vector<Release>& releases, const BlockPlan::Part& part
     fine.mass[j] = less_private ? (std::max(0.0, mass) + density.each) * (1 + relative)
                                 : std::max(0.0, mass * (1 - relative) - density.each - 1.01 * (before + beyond));
   }
+  // The circle has put these losses a period too high, where e^(-c·period) of their mass is left.
+  if (less_private) fine.mass[0] += 1.01 * moved_up;
   TiltedCells cells = less_private ? connected_dots(fine, plan.coarse.grid) : merged_neighbours(fine, plan.coarse.grid);
   cells.dropped = less_private ? dropped + 1.01 * beyond * std::exp(fine.log_scale - c * last) : 0;
   return {std::move(cells), part.times, fine.log_scale};

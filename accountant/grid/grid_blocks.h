@@ -5,9 +5,10 @@
 // it (rare_cells.h), and so do phases of few steps. Both go on the coarse grid at once.
 //
 // Bounds stay bounds. Let A be the exact (tilted) measure of a block on the fine grid, and B the computed one.
-//   * Circular transforms put losses outside the fine window inside it. So B >= A but for rounding, and B <= A but for
-//     rounding and for the losses outside, which Chernoff bounds. The error that any one mass of B may have is added to
-//     it, or taken off. In the less private run losses beyond the window count as infinite besides.
+//   * Circular transforms put losses outside the fine window inside it. So in the window B >= A but for rounding, and
+//     B <= A but for rounding and for the losses outside, which Chernoff bounds. The error that any one mass of B may
+//     have is added to it, or taken off. In the less private run losses beyond the window count as infinite besides,
+//     and losses before it as the least in it: there too Chernoff bounds how much that is.
 //   * From there on there is only exact arithmetic on known numbers. For any positive measure, connecting dots makes it
 //     less private, and merging neighbours and moving them down makes it more private (pld_cells.h).
 #pragma once

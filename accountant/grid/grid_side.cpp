@@ -101,14 +101,17 @@ void CircularPower::add(const TiltedCells& cells, double count) {
   const bool split = around.sum < a / 2;
   // And log(1 + S/a), or a + S.
   const double error = around.error + kRounding * (split ? 4 * around.sum : 4 * (a + around.sum));
-  relative_ += 1.01 * count * cells.relative;
+  relative_ += count * cells.relative;
   place_ += (static_cast<int64_t>(std::fmod(count, static_cast<double>(n))) * static_cast<int64_t>(heaviest)) &
             static_cast<int64_t>(n - 1);
   const double log_a = std::log(a);
-  if (split)
+  ++pieces_;
+  if (split) {
     log_heaviest_ += count * log_a;
-  else
+    heaviest_size_ += std::abs(count * log_a);
+  } else {
     all_split_ = false;
+  }
   std::vector<Complex> spectrum;
   fourier_.forward(around.far, spectrum);
   const RootsOfUnity roots(n);
@@ -141,7 +144,9 @@ CircularPower::Density CircularPower::density(double h, double c) && {
                   .beside = 0,
                   .in_sum = 0,
                   .in_cut = 0,
-                  .relative = relative_ + kRounding * (4 + 4 * std::abs(log_heaviest_))};
+                  // (1+r)^count - 1 <= e^(count·r) - 1. The powers of the heaviest: each logarithm and product errs by
+                  // two roundings, each sum by one.
+                  .relative = 1.01 * std::expm1(1.01 * relative_ + kRounding * (4 + (4 + pieces_) * heaviest_size_))};
   const bool apart = all_split_ && log_heaviest_ > -kLeastApart;
   const double common = apart ? std::exp(log_heaviest_) : 0;
   const RootsOfUnity roots(n);
@@ -277,11 +282,12 @@ double Side::delta(double epsilon) const {
   const auto found = read(epsilon);
   if (!found) return less_private_ ? 1 : -1;
   const double scale = std::exp(log_base_);
-  if (!less_private_) return scale * (found->sum - found->error) * (1 - relative_) - dropped_;
+  if (!less_private_) return scale * std::max(0.0, found->sum - found->error) * std::max(0.0, 1 - relative_) - dropped_;
   const double end = static_cast<double>(start_) * h_ + origin_ + period_;
   double beyond = 1;
   for (const auto& [c, k] : moments_) beyond = std::min(beyond, std::exp(k - c * end));
-  return scale * (found->sum + found->error) * (1 + relative_) + beyond + dropped_;
+  const double most = scale * (found->sum + found->error) * (1 + relative_) + beyond + dropped_;
+  return most >= 0 ? most : 1;  // a NaN says nothing: masses too large for a double
 }
 
 double Side::rounding_share(double epsilon) const {
@@ -289,12 +295,10 @@ double Side::rounding_share(double epsilon) const {
   return found && found->sum > 0 ? found->noise / found->sum : 1;
 }
 
-double alias(const Side& upper, const Side& lower, double c, double epsilon) {
-  // Where the more private one was measured itself, by its own moments.
-  const auto& moments = lower.moments().empty() ? upper.moments() : lower.moments();
-  const double period = upper.period();
+double alias(const Side& lower, double c, double epsilon) {
+  const double period = lower.period();
   double right = kInfinity;
-  for (const auto& [other, k] : moments) {
+  for (const auto& [other, k] : lower.moments()) {
     const double first = std::exp(k - other * epsilon - (other - c) * period);
     right = std::min(right, first / -std::expm1(-(other - c) * period));
   }

@@ -52,8 +52,10 @@ class CircularPower {
  private:
   RealTransform fourier_;
   double transform_;
-  double relative_ = 0;      // of all masses
-  double log_heaviest_ = 0;  // of the product of all a^count kept apart
+  double relative_ = 0;       // of all masses, as a logarithm
+  double log_heaviest_ = 0;   // of the product of all a^count kept apart
+  double heaviest_size_ = 0;  // sum of the moduli of their logarithms
+  double pieces_ = 0;
   bool all_split_ = true;
   int64_t place_ = 0;                // of the product of the heaviest
   std::vector<double> log_modulus_;  // of the product, rounded up, at each frequency
@@ -99,7 +101,8 @@ class Side {
 };
 
 // An upper bound on what circular transforms added to the delta of the more private run: losses k periods away, k >= 1,
-// by Chernoff.
-double alias(const Side& upper, const Side& lower, double c, double epsilon);
+// by Chernoff and by its own moments. Those of the less private run would not do: it leaves out what it counts as
+// infinite.
+double alias(const Side& lower, double c, double epsilon);
 
 }  // namespace ghostshard::accountant

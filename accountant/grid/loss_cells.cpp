@@ -13,6 +13,28 @@ constexpr double kModerate = 64 * kRounding;  // roundings of a mass up to this 
 
 }  // namespace
 
+LossMoments::LossMoments(double c) {
+  for (size_t j = 0; j < c_.size(); ++j) c_[j] = c * kMomentShares[j];
+}
+
+void LossMoments::add(size_t j, double mass, double exponent) {
+  constexpr double kFar = 300;
+  constexpr double kFarthest = 600;  // smaller terms are counted as large as this
+  if (exponent > base_[j] + kFar) {
+    sum_[j] *= std::exp(std::max(base_[j] - exponent, -kFarthest));
+    base_[j] = exponent;
+  }
+  sum_[j] += mass * std::exp(std::max(exponent - base_[j], -kFarthest));
+}
+
+std::vector<std::pair<double, double>> LossMoments::logs(double log_scale) const {
+  std::vector<std::pair<double, double>> found;
+  for (size_t j = 0; j < c_.size(); ++j)
+    found.emplace_back(c_[j], base_[j] + std::log(sum_[j]) + log_scale + 2e-9 +
+                                  8 * kRounding * (std::abs(base_[j]) + std::abs(log_scale)));
+  return found;
+}
+
 double Cells::upper_end(int64_t i) const {
   const auto index = static_cast<size_t>(i + 1 - begin);
   const double place = (static_cast<double>(i + 1) + at + (index < moved.size() ? moved[index] : 0.0)) * h;

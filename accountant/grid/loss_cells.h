@@ -2,8 +2,10 @@
 // and how much of their roundings is counted.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "accountant/grid/outcomes.h"
@@ -40,6 +42,19 @@ double for_each_cell(const Outcomes& outcomes, const Cells& cells, const Visitor
   }
   return cells.upper_end(cells.end - 1) < cells.to ? outcomes.beyond(low) : 0;
 }
+
+// log Σ mass·e^(c'·loss) at each of kMomentShares, even if the exponentials are too large for a double.
+class LossMoments {
+ public:
+  explicit LossMoments(double c);
+  double c(size_t j) const { return c_[j]; }
+  void add(size_t j, double mass, double exponent);
+  // All masses being e^log_scale times what was added. Rounded up by more than 1e7 terms and their exponents err.
+  std::vector<std::pair<double, double>> logs(double log_scale) const;
+
+ private:
+  std::array<double, kMomentShares.size()> c_{}, base_{}, sum_{};
+};
 
 // The place of cell i on a circular grid of n points, n a power of two.
 inline size_t wrapped(int64_t i, size_t n) { return static_cast<size_t>(i) & (n - 1); }

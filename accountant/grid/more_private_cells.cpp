@@ -297,13 +297,18 @@ TiltedCells more_private_cells(Direction direction, SampledGaussian release, con
   found.mass.assign(shape.n, 0);
   const double whole = std::exp(shape.c * h * (found.shift - cells.at));  // the offset was in the weight
   const double down = std::exp(-shape.c * h);
+  LossMoments moments(shape.c);
   for (const Merged& cell : merged) {
     if (!(cell.place >= -0.5 - below)) continue;  // too far down to be worth keeping: leaving mass out is sound
     const bool fits = cell.place >= 0.5 - below;
     const double mass = cell.weight * whole * (fits ? 1 : down);
-    found.mass[wrapped(fits ? cell.i : cell.i - 1, shape.n)] += mass;
+    const int64_t place = fits ? cell.i : cell.i - 1;
+    found.mass[wrapped(place, shape.n)] += mass;
+    const double loss = (static_cast<double>(place) + found.shift) * h;
+    for (size_t j = 0; j < kMomentShares.size(); ++j) moments.add(j, mass, (moments.c(j) - shape.c) * loss);
     note_rounding(found, tilt_rounding(shape, (std::abs(static_cast<double>(cell.i)) + 2) * h), mass);
   }
+  found.moments = moments.logs(shape.log_scale);
   return found;
 }
 

@@ -61,7 +61,9 @@ Mass lifted(const Mass& mass, double loss) {
 
 double log_mixture(double q, double u) {
   if (q == 1) return u;  // without the -infinity that expm1 would round it to
-  return u > 300 ? std::log(q) + u : std::log1p(q * std::expm1(u));
+  if (u > 300) return std::log(q) + u;
+  const double v = q * std::expm1(u);
+  return v < -0.5 ? std::log((1 - q) + q * std::exp(u)) : std::log1p(v);  // 1 + v loses digits as q goes to 1
 }
 
 std::pair<double, double> losses_of(Direction direction, SampledGaussian release, double low, double high) {

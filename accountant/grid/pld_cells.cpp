@@ -14,24 +14,6 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLargestExponent = 700;  // the tilt is a double up to here
 
-// log Σ mass·e^exponent, rounded up, even if the exponentials are too large for a double.
-class LogSum {
- public:
-  void add(double mass, double exponent) {
-    if (exponent > base_ + kFar) {
-      sum_ *= std::exp(std::max(base_ - exponent, -kFarthest));
-      base_ = exponent;
-    }
-    sum_ += mass * std::exp(std::max(exponent - base_, -kFarthest));
-  }
-  double log() const { return base_ + std::log(sum_) + 1e-9; }
-
- private:
-  static constexpr double kFar = 300;
-  static constexpr double kFarthest = 600;  // smaller terms are counted as large as this
-  double base_ = 0, sum_ = 0;
-};
-
 }  // namespace
 
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape) {
@@ -39,12 +21,12 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
   cells.mass.assign(shape.n, 0);
   const double h = shape.h;
   const double width = -std::expm1(-h);
-  struct Moment {
-    double c, step;  // e^(c·h)
-    LogSum sum;
-  };
-  std::vector<Moment> moments;
-  for (const double share : kMomentShares) moments.push_back({shape.c * share, std::exp(shape.c * share * h), {}});
+  LossMoments moments(shape.c);
+  const std::array<double, kMomentShares.size()> steps = [&] {
+    std::array<double, kMomentShares.size()> found{};
+    for (size_t j = 0; j < found.size(); ++j) found[j] = std::exp(moments.c(j) * h);
+    return found;
+  }();
   const Cells even = cells_of(direction, release, shape, 0);
   double too_rare = 0;  // for the tilt to be a double
   cells.dropped = for_each_cell(
@@ -65,10 +47,10 @@ TiltedCells less_private_cells(Direction direction, SampledGaussian release, con
         cells.mass[wrapped(i, shape.n)] += left * tilt;
         cells.mass[wrapped(i + 1, shape.n)] += right * tilt * std::exp(shape.c * h);
         note_rounding(cells, tilt_rounding(shape, std::abs(loss) + h), (left + right * std::exp(shape.c * h)) * tilt);
-        for (auto& [c, step, sum] : moments) sum.add(left + right * step, c * loss);
+        for (size_t j = 0; j < steps.size(); ++j) moments.add(j, left + right * steps[j], moments.c(j) * loss);
       });
   cells.dropped += too_rare;
-  for (const auto& [c, step, sum] : moments) cells.moments.emplace_back(c, sum.log());
+  cells.moments = moments.logs(0);
   return cells;
 }
 

@@ -30,7 +30,7 @@ struct TiltedCells {
   // masses, times the count, since none is negative.
   double relative = 0;  // each mass to itself, where the exponent of the tilt is moderate
   double rounding = 0;  // sum of the moduli of the others'
-  // (c', log E[e^(c'·loss)]) of the less private one without the infinite loss, for Chernoff's bound.
+  // (c', log E[e^(c'·loss)]), rounded up, without the infinite loss: for Chernoff's bound.
   std::vector<std::pair<double, double>> moments;
   double log_total = 0;  // at least the logarithm of the probability in all cells
 };
@@ -50,7 +50,7 @@ struct GridShape {
   double to = std::numeric_limits<double>::infinity();
 };
 
-// The moments of the less private distribution are taken at these multiples of the tilt.
+// Moments are taken at these multiples of the tilt.
 inline constexpr std::array<double, 7> kMomentShares = {1.02, 1.06, 1.15, 1.3, 1.6, 2.0, 3.0};
 
 TiltedCells less_private_cells(Direction direction, SampledGaussian release, const GridShape& shape);

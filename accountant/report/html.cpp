@@ -73,7 +73,7 @@ std::string shown(const json& value) {
   if (value.is_object()) {
     std::string list;
     for (const auto& [key, item] : value.items())
-      list += (list.empty() ? "" : "; ") + escape_html(words_of(key)) + ": " + shown(item);
+      if (!item.is_null()) list += (list.empty() ? "" : "; ") + escape_html(words_of(key)) + ": " + shown(item);
     return list;
   }
   return escape_html(value.dump());
@@ -93,7 +93,7 @@ void write_claim(std::ostream& out, const json& report) {
   if (applies) {
     out << "<div class=\"numbers\"><div class=\"number\"><b>ε ≤ " << epsilon_text(guarantee.at("epsilon").at("upper"))
         << "</b><span>privacy loss, upper bound</span></div><div class=\"number\"><b>δ = " << delta_text(guarantee)
-        << "</b><span>probability left out of it</span></div>"
+        << "</b><span>added to every probability</span></div>"
         << "<div class=\"number\"><b>one " << unit << "</b><span>is what is protected ("
         << escape_html(guarantee.at("adjacency").get<std::string>()) << ")</span></div></div>";
     for (const json& sentence : report.at("in_plain_words")) out << "<p>" << shown(sentence) << "</p>";
@@ -267,6 +267,7 @@ void write_details(std::ostream& out, const json& report) {
     out << "<h3>" << part.title << "</h3><dl>";
     for (const auto& [key, value] : report.at(part.section).items()) {
       if (std::string(part.section) == "claim_boundary" && key == "not_covered") continue;  // shown above
+      if (value.is_null()) continue;
       out << "<dt>" << escape_html(words_of(key)) << "</dt><dd>" << shown(value) << "</dd>";
     }
     out << "</dl>";

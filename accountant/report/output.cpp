@@ -16,11 +16,20 @@ using nlohmann::json;
 std::string summarize_report(const json& report) {
   const json& guarantee = report.at("guarantee");
   const json& steps = report.at("population_and_steps");
-  const auto shown = [](const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); };
+  const auto shown = [](const json& value) {
+    if (value.is_null()) return std::string("none found");
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  const bool applies = guarantee.at("applies") == json(true);
+  const json& epsilon = guarantee.at(applies ? "epsilon" : "epsilon_if_it_applied");
   std::ostringstream text;
   text << guarantee.at("statement").get<std::string>() << '\n';
-  text << "  accountant       " << shown(guarantee.at("accountant")) << ", epsilon in ["
-       << shown(guarantee.at("epsilon").at("lower")) << ", " << shown(guarantee.at("epsilon").at("upper")) << "]\n";
+  text << "  accountant       " << shown(guarantee.at("accountant"));
+  if (epsilon.at("upper").is_null())
+    text << ", which found no finite epsilon\n";
+  else
+    text << (applies ? ", epsilon in [" : ", had it all been as accounted: epsilon in [") << shown(epsilon.at("lower"))
+         << ", " << shown(epsilon.at("upper")) << "]\n";
   text << "  delta            " << shown(guarantee.at("delta"));
   if (guarantee.at("delta_below_one_over_units") == json(false)) text << " (not below 1/units: too large to mean much)";
   text << '\n';

@@ -72,9 +72,14 @@ std::string statement(const EpsilonBound& bound, Delta delta, Adjacency adjacenc
 // The meaning of the claim for somebody who is no expert, as a list of sentences; empty if nothing is claimed.
 nlohmann::json plain_words(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
                            const nlohmann::json& membership_bounds);
+// The first sentence of plain_words in reports of version 0.1.0, for verify. It claimed too much: delta is no
+// probability of an exception.
+std::string former_first_words(double epsilon, Delta delta, Adjacency adjacency, const std::string& unit);
 // 2.99981 as "2.9999": never less than the number.
 std::string rounded_up(double value, int digits = 4);
 // 1e-06 as "10⁻⁶", 1.23456e-05 as "1.24×10⁻⁵", 0.01 as "0.01": three digits, rounded up.
 std::string small_number(double value);
+// 2.3456e12 as "2.35×10¹²": three digits, rounded up. value >= 1.
+std::string large_number(double value);
 
 }  // namespace ghostshard::accountant::report_parts

@@ -1,6 +1,6 @@
 // Wording matters here as much as arithmetic: a sentence in the report may claim less than the truth, never more.
-// verify compares texts as well as numbers, so a change of wording makes earlier reports differ. Numbers in sentences
-// are rounded up.
+// verify compares texts as well as numbers: a former wording stays here for as long as reports with it are to verify.
+// Numbers in sentences are rounded up.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -70,6 +70,13 @@ std::string small_number(double value) {
   }
   if (mantissa == 1) return power_of_ten(exponent);
   std::snprintf(text, sizeof text, "%.3g×", mantissa);
+  return text + power_of_ten(exponent);
+}
+
+std::string large_number(double value) {
+  const int exponent = static_cast<int>(std::floor(std::log10(value)));
+  char text[64];
+  std::snprintf(text, sizeof text, "%.3g×", std::ceil(value / std::pow(10.0, exponent) * 100 + 1e-9) / 100);
   return text + power_of_ten(exponent);
 }
 
@@ -205,14 +212,46 @@ std::string statement(const EpsilonBound& bound, Delta delta, Adjacency adjacenc
                          : "");
 }
 
+namespace {
+
+// e^epsilon as a reader knows numbers: "19.34", "2,981", "1.61×10¹¹".
+std::string times(double epsilon) {
+  constexpr double kLargestPower = 700;  // of a double
+  const double factor = std::exp(epsilon) * (1 + 1e-12);
+  if (epsilon < 7) return rounded_up(factor, 2);
+  if (epsilon > kLargestPower) return "e^" + rounded_up(epsilon, 2);
+  if (factor >= 1e9) return large_number(factor);
+  std::string digits = std::to_string(static_cast<int64_t>(std::ceil(factor)));
+  for (size_t place = digits.size(); place > 3; place -= 3) digits.insert(place - 3, ",");
+  return digits;
+}
+
+// delta is no probability of an exception: it bounds E[(1 - e^(epsilon - loss))+], and an outcome whose loss exceeds
+// epsilon by a little counts but for a little. So P(loss > epsilon + log 2)/2 <= delta.
+std::string what_changes(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit) {
+  return "What difference can any one " + unit + " make? " + upper_case(change_of(adjacency, unit)) +
+         " makes whatever may come out of this run, any set of outcomes, at most " + times(bound.upper) +
+         " times as likely as it was, plus " + small_number(delta.value()) +
+         ". It follows that what comes out is more than " + times(bound.upper + std::log(2.0)) +
+         " times as likely as it was with a probability of at most " + small_number(std::min(1.0, 2 * delta.value())) +
+         ". Both hold the other way round as well.";
+}
+
+}  // namespace
+
+// As versions up to 0.1.0 had it.
+std::string former_first_words(double epsilon, Delta delta, Adjacency adjacency, const std::string& unit) {
+  return "What difference can any one " + unit + " make? " + upper_case(change_of(adjacency, unit)) +
+         " makes no outcome of this run more than " +
+         (epsilon < 7 ? rounded_up(std::exp(epsilon), 2) : "e^" + rounded_up(epsilon, 2)) +
+         " times as likely, or as unlikely, as it was, except for a part of probability at most " +
+         small_number(delta.value()) + ".";
+}
+
 json plain_words(const EpsilonBound& bound, Delta delta, Adjacency adjacency, const std::string& unit,
                  const json& membership_bounds) {
   json words = json::array();
-  words.push_back("What difference can any one " + unit + " make? " + upper_case(change_of(adjacency, unit)) +
-                  " makes no outcome of this run more than " +
-                  (bound.upper < 7 ? rounded_up(std::exp(bound.upper), 2) : "e^" + rounded_up(bound.upper, 2)) +
-                  " times as likely, or as unlikely, as it was, except for a part of probability at most " +
-                  small_number(delta.value()) + ".");
+  words.push_back(what_changes(bound, delta, adjacency, unit));
   for (const json& rate : membership_bounds) {
     if (rate.at("false_positive_rate") != json(0.01)) continue;
     const double most = rate.at("true_positive_rate_at_most");

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cmath>
+#include <cstdio>
 #include <functional>
 
 #include "accountant/report.h"
@@ -47,6 +50,24 @@ TEST(VerifyReport, AgreesWithTheLedgerItWasMadeFrom) {
 
 TEST(VerifyReport, SurvivesTheWayThroughAFile) {
   EXPECT_THAT(with(Verdict::kDiffers, verify_report(ledger(), json::parse(report().dump()))), testing::IsEmpty());
+}
+
+// Version 0.1.0 said that delta was the probability of an exception. Its reports are still what the ledger gives.
+TEST(VerifyReport, TakesTheFormerWordingForThePresentOne) {
+  json old = report();
+  const double epsilon = old.at("guarantee").at("epsilon").at("upper");
+  ASSERT_LT(epsilon, 7);
+  std::array<char, 32> factor{};
+  std::snprintf(factor.data(), factor.size(), "%.2f", std::ceil(std::exp(epsilon) * 100) / 100);
+  old["in_plain_words"][0] =
+      "What difference can any one document make? Replacing the record of any one document by one "
+      "that contributes nothing makes no outcome of this run more than " +
+      std::string(factor.data()) +
+      " times as likely, or as unlikely, as it was, except for a part of probability at most "
+      "10\u207b\u2076.";
+  EXPECT_THAT(with(Verdict::kDiffers, verify_report(ledger(), old)), testing::IsEmpty());
+  old["in_plain_words"][0] = "No one can ever learn anything.";
+  EXPECT_THAT(with(Verdict::kDiffers, verify_report(ledger(), old)), testing::SizeIs(1));
 }
 
 TEST(VerifyReport, NamesWhatWasStatedLater) {

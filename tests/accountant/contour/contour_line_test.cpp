@@ -84,6 +84,88 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& c) { return c.param.name; });
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Many phases
+
+// Thousands of Gaussians are one, whose delta has a closed form. Adding up the logarithms of so many moments rounds.
+TEST(ContourLine, TheErrorGrowsWithTheNumberOfPhases) {
+  std::vector<ComposedRelease> phases;
+  long double precision = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const double sigma = 20 + 0.0137 * i;
+    phases.push_back({{1.0, sigma}, 1});
+    precision += 1 / (static_cast<long double>(sigma) * sigma);
+  }
+  const auto sigma = static_cast<double>(1 / std::sqrt(precision));
+  for (const double epsilon : {4.0, 9.0, 14.0, 20.0}) {
+    const auto saddle = saddle_of_epsilon(Direction::kRemove, phases, epsilon);
+    ASSERT_TRUE(saddle);
+    const Bracket above = single_release_delta(Direction::kRemove, {1.0, sigma * (1 - 2e-16)}, epsilon);
+    const Bracket below = single_release_delta(Direction::kRemove, {1.0, sigma * (1 + 2e-16)}, epsilon);
+    const auto line =
+        ContourLine::make(Direction::kRemove, phases, *saddle, epsilon, std::log(above.upper), 0, 10'000'000);
+    ASSERT_TRUE(line);
+    const Bracket found = line->at(epsilon).bracket;
+    EXPECT_LE(found.lower, above.upper) << epsilon;
+    EXPECT_GE(found.upper, below.lower) << epsilon;
+    EXPECT_LT(found.upper / found.lower, 1 + 1e-9) << epsilon;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// A rate near 1: 1 - q + q·e^u has its digits in 1 - q
+
+struct NearOne {
+  const char* name;
+  Direction direction;
+  double sigma, c;
+};
+void PrintTo(const NearOne& c, std::ostream* out) { *out << c.name; }
+class RateNearOne : public testing::TestWithParam<NearOne> {
+ protected:
+  static constexpr double kQ = 1 - 1e-12;  // 1 - kQ is a double
+
+  // E[w^(p0 ± it)] by brute force.
+  std::complex<long double> moment(long double t) const {
+    const auto& [name, direction, noise, c] = GetParam();
+    const bool remove = direction == Direction::kRemove;
+    const long double q = kQ;
+    const long double sigma = noise;
+    const std::complex<long double> p(remove ? 1 + c : -c, remove ? t : -t);
+    const long double h = std::min(sigma * sigma / 8, sigma / 12) / (1 + t);
+    const long double reach = c + 1 + 20 * sigma;
+    std::complex<long double> sum = 0;
+    for (long double x = -reach; x < reach; x += h) {
+      const long double l = std::log((1 - q) + q * std::exp((2 * x - 1) / (2 * sigma * sigma)));
+      sum += std::exp(p * l - x * x / (2 * sigma * sigma));
+    }
+    return sum * h / (sigma * 2.506628274631000502415765284811L);
+  }
+};
+
+TEST_P(RateNearOne, TheMomentAndTheRestOfTheLineAreBounded) {
+  const auto& [name, direction, sigma, c] = GetParam();
+  const SampledGaussian release{kQ, sigma};
+  const RealMoment real = real_moment(direction, release, c);
+  const LineMoment line(direction, {release, 1}, c, real, false);
+  for (const double t : {0.0, 0.3, 1.0, 2.0, 4.0}) {
+    const std::complex<long double> truth = moment(t) * std::exp(static_cast<long double>(-real.log_m));
+    const LineMoment::Value found = line.at<double>(t);
+    const auto modulus = static_cast<double>(std::exp(found.log_power.real()));
+    if (std::abs(truth) < 1e-8L) break;  // long double does not know it
+    EXPECT_LE(static_cast<double>(std::abs(std::exp(found.log_power) - truth)), modulus * found.relative_error + 1e-15)
+        << t;
+    EXPECT_LT(found.relative_error, 1e-6) << t;
+    EXPECT_GE(line.log_rest(t), static_cast<double>(std::log(std::abs(truth))) - 1e-15) << t;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Lines, RateNearOne,
+                         testing::Values(NearOne{"Remove", Direction::kRemove, 1, 3},
+                                         NearOne{"Add", Direction::kAdd, 1, 3},
+                                         NearOne{"AddLittleNoise", Direction::kAdd, 0.3, 2},
+                                         NearOne{"AddMuchNoise", Direction::kAdd, 6, 20}),
+                         [](const auto& c) { return c.param.name; });
+
+// ---------------------------------------------------------------------------------------------------------------------
 // One node after the other, against each by itself
 
 struct Sweep {
@@ -101,9 +183,9 @@ class Swept : public testing::TestWithParam<Sweep> {
   void expect_each_as_by_itself() const {
     const auto& [name, direction, q, sigma, count, c, step, nodes] = GetParam();
     const SampledGaussian release{q, sigma};
-    const double log_m = real_moment(direction, release, c).log_m;
-    const LineMoment line(direction, {release, count}, c, log_m, sizeof(Real) > 8);
-    const LineMoment precise(direction, {release, count}, c, log_m, true);  // on another mesh
+    const RealMoment real = real_moment(direction, release, c);
+    const LineMoment line(direction, {release, count}, c, real, sizeof(Real) > 8);
+    const LineMoment precise(direction, {release, count}, c, real, true);  // on another mesh
     size_t next = 0;
     line.sweep<Real>(Real(step), nodes, [&](size_t k, const LineMoment::Value& swept) {
       EXPECT_EQ(k, next++);
@@ -133,6 +215,8 @@ INSTANTIATE_TEST_SUITE_P(Moments, Swept,
                                          Sweep{"FewSteps", Direction::kRemove, 1e-5, 0.55, 40, 4, 0.3, 20000},
                                          // Powers too large for a double, on weights too small for one.
                                          Sweep{"HeavyTail", Direction::kRemove, 1e-9, 0.3, 1e3, 8, 0.5, 3000},
+                                         // Steps of hundreds of radians.
+                                         Sweep{"LargeLosses", Direction::kRemove, 0.3, 0.2, 2, 0.5, 9, 300},
                                          Sweep{"MuchNoise", Direction::kRemove, 3.3e-4, 4, 1e4, 210, 5, 400},
                                          // From the form M - 1 to the direct one where q·|p| = 1.
                                          Sweep{"BothForms", Direction::kRemove, 0.01, 1, 1e4, 5, 0.7, 2000},

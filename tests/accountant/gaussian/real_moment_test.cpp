@@ -45,6 +45,27 @@ TEST_P(RealMoments, IsTheIntegral) {
   EXPECT_NEAR(static_cast<double>(real_moment(direction, {q, sigma}, c).log_m / exact), 1, 1e-12);
 }
 
+// long double leaves 1e-17 of the sum of moduli, which (1 + 1/c)·log M bounds in this form.
+double left_by_the_oracle(long double exact, double c) { return static_cast<double>(exact) * (1 + 1 / c) * 1e-16; }
+
+TEST_P(RealMoments, TheErrorIsAtMostWhatIsSaid) {
+  const auto& [name, direction, q, sigma, c] = GetParam();
+  const long double exact = std::log1p(excess(direction, {q, sigma}, c));
+  const RealMoment found = real_moment(direction, {q, sigma}, c);
+  EXPECT_LE(static_cast<double>(std::abs(found.log_m - exact)), found.error + left_by_the_oracle(exact, c));
+  // And what is said is of use: e^-45 is left by the rule, the rest are roundings.
+  EXPECT_GT(found.error, 1e-16 * found.log_m);
+  EXPECT_LE(found.error, 1e-10 * found.log_m + 1e-18 * (1 + c));
+}
+
+TEST_P(RealMoments, TheUpperBoundIsAboveTheIntegralByRoundings) {
+  const auto& [name, direction, q, sigma, c] = GetParam();
+  const long double exact = std::log1p(excess(direction, {q, sigma}, c));
+  const double upper = log_moment_upper(direction, {q, sigma}, c);
+  EXPECT_GE(upper, static_cast<double>(exact) - left_by_the_oracle(exact, c));
+  EXPECT_LE(upper, static_cast<double>(exact) * (1 + 1e-10));
+}
+
 TEST_P(RealMoments, MeanAndVarianceAreItsDerivatives) {
   const auto& [name, direction, q, sigma, c] = GetParam();
   const double h = 1e-4 * c;

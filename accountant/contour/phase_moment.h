@@ -1,0 +1,38 @@
+// The moment of one phase on a vertical line: of one pair, or of a mixture of pairs whose coin everybody sees.
+//
+// M(c+it) of a mixture is Σ weight·M_j(c+it). Relative to M(c) each M_j(c+it)/M_j(c) enters with the share
+// weight·M_j(c)/M(c), less 1, so that a phase that hardly reveals anything keeps its digits, as in contour_moments.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "accountant/contour/contour_moments.h"
+
+namespace ghostshard::accountant {
+
+class PhaseMoment {
+ public:
+  static int64_t nodes_needed(Direction direction, const ComposedRelease& phase, double c);
+  PhaseMoment(Direction direction, const ComposedRelease& phase, double c, bool precise);
+
+  // As LineMoment's.
+  long double log_scale() const { return log_scale_; }
+  template <class Real>
+  void sweep(Real step, size_t n, const LineMoment::Visitor& visit) const;
+  double log_rest(double t) const;
+  size_t nodes() const;
+
+ private:
+  LineMoment::Value mixed(std::complex<long double> less_one, double error) const;
+
+  double count_;
+  bool mixture_;
+  std::vector<LineMoment> parts_;    // of a mixture: one execution each
+  std::vector<long double> shares_;  // of M(c); what is left of 1 has no loss
+  double nothing_ = 0;
+  long double log_scale_ = 0;
+};
+
+}  // namespace ghostshard::accountant
