@@ -123,10 +123,11 @@ nlohmann::json report_facts(const Options& options, const dp::DpPlan& plan, cons
                                                    : "drawn by the operating system, in memory only, never stored"},
         {"dtype", "float32"},
         {"floating_point_caveat",
-         "noise and sums are float32 numbers, not reals; for " + std::to_string(plan.config().expected_batch) +
-             " additions the rounding of the sum can exceed the clip norm by a factor of at most 1 + " +
+         "noise and sums are float32 numbers, not reals; a unit's own rounding is counted in its norm; in a batch of " +
+             std::to_string(plan.config().expected_batch) +
+             " units one of them can move the sum by at most the clip norm times 1 + " +
              json(dp::DpPlan::rounding_slack(plan.config().expected_batch)).dump() +
-             " in the worst case, not counted in epsilon"},
+             ", because the others' roundings may turn; that is a proven worst case, not counted in epsilon"},
         {"placement",
          "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
       {"provenance",
