@@ -97,6 +97,7 @@ class SharedRounding : public testing::TestWithParam<Others> {
 TEST_P(SharedRounding, OfAUnitWhoseRowsCancelStaysBelowTheBound) {
   for (const Norm norm : {Norm{gram_norm}, Norm{passing_norm}}) {
     for (const bool may_share : {true, false}) {
+      if (!may_share && !backend::device().is_cpu()) continue;  // a device takes no notice
       const at::Tensor without = matrix_sum(batch_of(c, 0, 0, 0), norm, may_share);
       double worst = 0;
       for (const double mass : masses()) {
