@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build finetune test test-long test-gpu bench bench-gpu format lint asan tsan clean
+.PHONY: help setup build finetune test test-long test-gpu mutants bench bench-gpu format lint asan tsan clean
 
 PYTHON_BIN := $(CURDIR)/.venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -21,11 +21,13 @@ help:
 	@echo '  make lint       fails if a C++ file is not formatted or clang-tidy finds something'
 	@echo '  make asan       the C++ tests with AddressSanitizer and UBSan; the last line is "N passed, N failed"'
 	@echo '  make tsan       the same with ThreadSanitizer'
+	@echo '  make mutants    plants one fault after the other in a copy of the tree: the tests must see each of them'
 	@echo '  make test-gpu   the CUDA kernels and the engine on them, from Python too: builds (CUDA toolkit), tests if there is a GPU'
 	@echo '  make bench-gpu  kernels and steps beside their peers on a GPU: builds, and measures for some 20 minutes if there is one'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
+	@echo '  MUTANT_FLAGS=…  of mutants: --short, --only NAME, --list'
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
 
 setup:
@@ -44,6 +46,9 @@ test: build
 
 test-long: build
 	@tools/run_tests.sh -j $(JOBS) --long
+
+mutants: setup
+	@$(PYTHON_BIN)/python tools/mutants/run.py -j $(JOBS) $(MUTANT_FLAGS)
 
 test-gpu: setup
 	@tools/run_gpu_tests.sh -j $(JOBS)

@@ -63,7 +63,7 @@ void gram_norms(benchmark::State& state, bool with_sum) {
   for (auto _ : state) {
     NormParts parts = NormParts::zeros(layer.units);
     gram_norm(layer.a, layer.g, layer.segments, parts);
-    if (with_sum) scaled_sum_rows(layer.a, layer.g, layer.segments, layer.factors, layer.out);
+    if (with_sum) scaled_sum_rows(layer.a, layer.g, layer.segments, layer.factors, layer.out, &parts);
     benchmark::DoNotOptimize(parts.value.mutable_data_ptr());
   }
   finish(state, layer);

@@ -25,16 +25,22 @@ void require_lookup(const char* op, const at::Tensor& ids, const at::Tensor& e, 
   require_ids(op, ids, segments, table_rows);
 }
 
-template <typename Scalar>
-LookupNorm lookup_norm_of(std::span<const int64_t> ids, const Scalar* e, int64_t columns) {
-  LookupNorm norm;
-  const auto rows = static_cast<int64_t>(ids.size());
+// The rows of one unit, those of one id side by side in their order.
+std::vector<int64_t> order_by_id(std::span<const int64_t> ids) {
   std::vector<int64_t> order(ids.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   std::sort(order.begin(), order.end(), [ids](int64_t s, int64_t t) {
     const int64_t left = ids[static_cast<size_t>(s)], right = ids[static_cast<size_t>(t)];
     return left != right ? left < right : s < t;
   });
+  return order;
+}
+
+template <typename Scalar>
+LookupNorm lookup_norm_of(std::span<const int64_t> ids, const Scalar* e, int64_t columns) {
+  LookupNorm norm;
+  const auto rows = static_cast<int64_t>(ids.size());
+  const std::vector<int64_t> order = order_by_id(ids);
   const auto id_at = [&](int64_t k) { return ids[static_cast<size_t>(order[static_cast<size_t>(k)])]; };
   std::vector<double> sum(static_cast<size_t>(columns));
   for (int64_t begin = 0; begin < rows;) {
@@ -65,6 +71,27 @@ LookupNorm lookup_norm_of(std::span<const int64_t> ids, const Scalar* e, int64_t
   norm.squared.error = sum_error * (2 * std::sqrt(norm.squared.value) + 3 * sum_error) +
                        gamma_float64(columns + rows + 8) * norm.squared.value;
   return norm;
+}
+
+// table[id] += the sum of c·e over the unit's rows of that id. A unit's rows meet no others before they are summed:
+// they may cancel (kernels/scaled_sum.h). e: the unit's first row.
+template <typename Scalar>
+void add_unit_lookups(std::span<const int64_t> ids, const Scalar* e, int64_t columns, Scalar factor, Scalar* table) {
+  const std::vector<int64_t> order = order_by_id(ids);
+  std::vector<Scalar> sum(static_cast<size_t>(columns));
+  for (size_t begin = 0; begin < order.size();) {
+    const int64_t id = ids[static_cast<size_t>(order[begin])];
+    size_t end = begin + 1;
+    while (end < order.size() && ids[static_cast<size_t>(order[end])] == id) ++end;
+    if (end == begin + 1) {
+      add_scaled_to(table + id * columns, factor, e + order[begin] * columns, columns);
+    } else {
+      std::fill(sum.begin(), sum.end(), Scalar{0});
+      for (size_t k = begin; k < end; ++k) add_scaled_to(sum.data(), factor, e + order[k] * columns, columns);
+      add_scaled_to(table + id * columns, Scalar{1}, sum.data(), columns);
+    }
+    begin = end;
+  }
 }
 
 }  // namespace
@@ -108,7 +135,6 @@ void embedding_scaled_sum(const at::Tensor& ids, const at::Tensor& e, const Segm
   require_factors(op, factors, segments.units());
   AT_DISPATCH_FLOATING_TYPES(e.scalar_type(), op, [&] {
     const int64_t columns = e.size(1);
-    const int64_t* id = ids.const_data_ptr<int64_t>();
     const scalar_t* rows = e.const_data_ptr<scalar_t>();
     const float* factor = factors.const_data_ptr<float>();
     scalar_t* table = out.mutable_data_ptr<scalar_t>();
@@ -116,9 +142,8 @@ void embedding_scaled_sum(const at::Tensor& ids, const at::Tensor& e, const Segm
       if (factor[u] == 0) {
         continue;
       }
-      for (int64_t s = segments.begin(u); s < segments.end(u); ++s) {
-        add_scaled_to(table + id[s] * columns, static_cast<scalar_t>(factor[u]), rows + s * columns, columns);
-      }
+      add_unit_lookups(unit_ids(ids, segments, u), rows + segments.begin(u) * columns, columns,
+                       static_cast<scalar_t>(factor[u]), table);
     }
   });
 }

@@ -18,8 +18,9 @@ namespace ghostshard::kernels {
 void embedding_norm(const at::Tensor& ids, const at::Tensor& e, const Segments& segments, int64_t table_rows,
                     NormParts& parts);
 
-// out[ids[s]] += c_u·e_s for every row s of every unit u, in row order (deterministic); out float32 [V,d]. A unit whose
-// factor is exactly 0 is not read, so 0·inf cannot happen.
+// out[v] += the sum of c_u·e_s over the rows s of unit u with ids[s] = v, unit after unit (deterministic); out float32
+// [V,d]. Only a unit's own sum meets the others': its rows may cancel (kernels/scaled_sum.h). A unit whose factor is
+// exactly 0 is not read, so 0·inf cannot happen.
 void embedding_scaled_sum(const at::Tensor& ids, const at::Tensor& e, const Segments& segments,
                           const at::Tensor& factors, at::Tensor out);
 

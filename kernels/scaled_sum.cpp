@@ -1,13 +1,14 @@
 #include "kernels/scaled_sum.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <vector>
 
 #include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/host/checks.h"
 #include "kernels/host/vectorised.h"
+#include "kernels/norm_parts/bound.h"
 
 namespace ghostshard::kernels {
 namespace {
@@ -15,28 +16,56 @@ namespace {
 // Elements of out that stay in the first-level cache while all units' values for them are read.
 constexpr int64_t kBlock = 2048;
 
-// A run of fewer rows than this costs more for reading and writing out than for copying its rows together with others.
+// Runs of fewer rows than this are copied together: a product of few rows costs more for adding it than for its rows.
 constexpr int64_t kShortRun = 64;
 
+// A product is formed in panels of rows, and a panel is added while it is in the cache.
+constexpr int64_t kPanelElements = int64_t{512} * 768;
+constexpr int64_t kLeastPanelRows = 64;
+
+// Rows that are summed apart from all others: one unit's, or those of units that may share a product.
 struct Run {
   int64_t begin;
   int64_t end;
+  bool shares;
+  int64_t rows() const { return end - begin; }
 };
 
-// The rows of units with a factor other than 0, as maximal runs.
-std::vector<Run> runs_of_contributing_rows(const Segments& segments, const float* factors) {
+// Whether each unit's rows may be summed together with others'. A single row cannot cancel: its mass is its norm.
+std::vector<bool> sharing_units(const Segments& segments, const NormParts* parts) {
+  std::vector<bool> shares;
+  const at::Tensor bound = parts != nullptr ? norm_upper_bound_sq(*parts) : at::Tensor();
+  for (int64_t u = 0; u < segments.units(); ++u) {
+    const bool light = bound.defined() && parts->mass.const_data_ptr<double>()[u] <=
+                                              kSharedMass * std::sqrt(bound.const_data_ptr<double>()[u]);
+    shares.push_back(segments.length(u) == 1 || (light && segments.length(u) < kSharedRows));
+  }
+  return shares;
+}
+
+// The rows of each unit with a factor other than 0.
+std::vector<Run> contributing_rows(const Segments& segments, const float* factors, const std::vector<bool>& shares) {
   std::vector<Run> runs;
   for (int64_t u = 0; u < segments.units(); ++u) {
-    if (factors[u] == 0 || segments.length(u) == 0) {
-      continue;
-    }
-    if (!runs.empty() && runs.back().end == segments.begin(u)) {
-      runs.back().end = segments.end(u);
-    } else {
-      runs.push_back({segments.begin(u), segments.end(u)});
-    }
+    if (factors[u] == 0 || segments.length(u) == 0) continue;
+    runs.push_back({segments.begin(u), segments.end(u), shares[static_cast<size_t>(u)]});
   }
   return runs;
+}
+
+// Neighbours that may share a product do, up to kSharedRows.
+std::vector<Run> shared_products(const std::vector<Run>& units) {
+  std::vector<Run> products;
+  for (const Run& unit : units) {
+    const bool joins = !products.empty() && products.back().shares && unit.shares &&
+                       products.back().end == unit.begin && products.back().rows() + unit.rows() <= kSharedRows;
+    if (joins) {
+      products.back().end = unit.end;
+    } else {
+      products.push_back(unit);
+    }
+  }
+  return products;
 }
 
 template <typename Scalar>
@@ -55,13 +84,37 @@ void scale_rows(const at::Tensor& x, const Segments& segments, const float* fact
   }
 }
 
-at::Tensor rows_of_runs(const at::Tensor& x, const std::vector<Run>& runs) {
+// The rows of the units one after the other, without the gaps that units of factor 0 leave.
+at::Tensor without_gaps(const at::Tensor& x, const std::vector<Run>& units) {
   std::vector<at::Tensor> pieces;
-  pieces.reserve(runs.size());
-  for (const Run& run : runs) {
-    pieces.push_back(x.slice(0, run.begin, run.end));
-  }
+  pieces.reserve(units.size());
+  for (const Run& unit : units) pieces.push_back(x.slice(0, unit.begin, unit.end));
   return at::cat(pieces);
+}
+std::vector<Run> without_gaps(std::vector<Run> units) {
+  int64_t begin = 0;
+  for (Run& unit : units) {
+    unit = {begin, begin + unit.rows(), unit.shares};
+    begin = unit.end;
+  }
+  return units;
+}
+
+// out [p,d] += left's rows, transposed, times right's, run by run. Each run's product is formed by itself and meets the
+// sum in one addition. (A library's product that adds to out may do so in any order.)
+void add_products(const at::Tensor& left, const at::Tensor& right, const std::vector<Run>& products, at::Tensor& out) {
+  const int64_t outputs = left.size(1), inputs = right.size(1);
+  const int64_t height = std::min(outputs, std::max(kLeastPanelRows, kPanelElements / inputs));
+  const at::Tensor panel = at::empty({height, inputs}, out.options());
+  for (int64_t top = 0; top < outputs; top += height) {
+    const int64_t rows = std::min(height, outputs - top);
+    at::Tensor product = panel.narrow(0, 0, rows), sum = out.narrow(0, top, rows);
+    for (const Run& run : products) {
+      at::mm_out(product, left.slice(0, run.begin, run.end).narrow(1, top, rows).t(),
+                 right.slice(0, run.begin, run.end));
+      sum.add_(product);
+    }
+  }
 }
 
 template <typename Scalar>
@@ -91,6 +144,13 @@ void sum_held(const Scalar* held, const float* factors, int64_t units, int64_t e
 
 }  // namespace
 
+double shared_rounding(int64_t units) {
+  const double n = static_cast<double>(units), in_products = kSharedMass * gamma_float32(kSharedRows + 2);
+  // A tied table adds two terms for each unit.
+  const double in_additions = gamma_float32(2 * units + 2) * (kTiedNorms + in_products);
+  return n * (in_products + in_additions);
+}
+
 void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tensor out) {
   if (device::runs_on_device(held)) {
     return on_device::scaled_sum_held(held, factors, out);
@@ -104,7 +164,7 @@ void scaled_sum_held(const at::Tensor& held, const at::Tensor& factors, at::Tens
 }
 
 void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& segments, const at::Tensor& factors,
-                     at::Tensor out) {
+                     at::Tensor out, const NormParts* parts) {
   if (device::runs_on_device(a)) {
     return on_device::scaled_sum_rows(a, g, segments, factors, out);
   }
@@ -112,8 +172,10 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
   require_row_pair(op, "a", a, "g", g, segments);
   require_shape(op, "out", out, {g.size(1), a.size(1)}, a.scalar_type());
   require_factors(op, factors, segments.units());
-  const std::vector<Run> runs = runs_of_contributing_rows(segments, factors.const_data_ptr<float>());
-  if (runs.empty() || out.numel() == 0) {
+  if (parts != nullptr) require_parts(*parts, segments.units());
+  const std::vector<Run> units =
+      contributing_rows(segments, factors.const_data_ptr<float>(), sharing_units(segments, parts));
+  if (units.empty() || out.numel() == 0) {
     return;
   }
   const bool scale_a = a.size(1) < g.size(1);
@@ -121,19 +183,15 @@ void scaled_sum_rows(const at::Tensor& a, const at::Tensor& g, const Segments& s
   at::Tensor scaled = at::empty_like(narrow);
   AT_DISPATCH_FLOATING_TYPES(a.scalar_type(), op,
                              [&] { scale_rows<scalar_t>(narrow, segments, factors.const_data_ptr<float>(), scaled); });
-  const auto add = [&](const at::Tensor& left, const at::Tensor& right) { at::addmm_out(out, out, left.t(), right); };
   const at::Tensor& left = scale_a ? g : scaled;
   const at::Tensor& right = scale_a ? scaled : a;
+  const std::vector<Run> products = shared_products(units), closed_up = shared_products(without_gaps(units));
   int64_t rows = 0;
-  for (const Run& run : runs) {
-    rows += run.end - run.begin;
-  }
-  if (runs.size() > 1 && rows < kShortRun * static_cast<int64_t>(runs.size())) {
-    add(rows_of_runs(left, runs), rows_of_runs(right, runs));
-    return;
-  }
-  for (const Run& run : runs) {
-    add(left.slice(0, run.begin, run.end), right.slice(0, run.begin, run.end));
+  for (const Run& unit : units) rows += unit.rows();
+  if (closed_up.size() < products.size() && rows < kShortRun * static_cast<int64_t>(products.size())) {
+    add_products(without_gaps(left, units), without_gaps(right, units), closed_up, out);
+  } else {
+    add_products(left, right, products, out);
   }
 }
 

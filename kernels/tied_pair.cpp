@@ -105,9 +105,14 @@ void tied_pair_cross_term(const at::Tensor& ids, const at::Tensor& e, const Segm
       continue;
     }
     const BoundedSum total = with_cross_term({.value = value[u], .error = value_error[u]}, pair, u);
+    value_error[u] = error_of_tied(value[u] + value_error[u], total.value, total.error);
     value[u] = total.value;
-    value_error[u] = total.error;
   }
+}
+
+void count_tied_norms(const at::Tensor& apart, NormParts& parts) {
+  const at::Tensor least = apart.mul(2 / (kTiedNorms * kTiedNorms)).sub_(parts.value);
+  parts.value_error.copy_(at::maximum(parts.value_error, least));  // not-a-number stays so
 }
 
 void raise_tied_pair_sum_error(at::ScalarType type, const Segments& tokens, const Segments& lookups, NormParts& parts) {

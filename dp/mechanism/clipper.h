@@ -13,8 +13,9 @@
 // is a bound (its float64 rounding, M·2^-53 for M ranks, is far inside the 2^-22), and all ranks get the same bits,
 // hence the same factors.
 //
-// One error is left, the rounding of the float32 sum over units: removing a unit also moves the rounding of every other
-// addition, at worst by 2·gamma(n)·(sum of norms) for n additions; DpPlan::rounding_slack states it.
+// One error is left, the rounding of the float32 sum over units: removing a unit may also turn every rounding of the
+// others. kernels/scaled_sum.h keeps large rows that cancel out of the common sum; DpPlan::rounding_slack bounds what
+// is left, and docs/guarantee.md derives it.
 #pragma once
 
 #include <memory>

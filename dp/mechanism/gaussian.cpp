@@ -28,6 +28,10 @@ GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKe
       plan_(plan),
       slices_(std::make_shared<fsdp::ShardBuffers>(model)),
       reduction_(model, [this](const fsdp::FlatGroup& group) { return noised_slice(group); }) {
+  if (ledger != nullptr && model.mesh().rank() != 0) {
+    throw std::invalid_argument("the ledger is rank 0's: rank " + std::to_string(model.mesh().rank()) +
+                                " must have none");
+  }
   key.claim_for_mechanism();
 }
 
@@ -145,11 +149,33 @@ void GaussianMechanism::reduce_rest(const ClippedSum& sum) {
   divide(reduction_.drain());
 }
 
+void GaussianMechanism::agree_on_whole() {
+  if (model_.mesh().shape().model == 1) return;
+  std::vector<at::Tensor> whole;
+  for (const auto& group : model_.groups()) {
+    if (!group->trainable()) continue;
+    const at::Tensor slice = slices_->shard(*group);
+    for (const fsdp::OwnedRange& range : group->owned()) {
+      const bool cut = group->parameters()[static_cast<size_t>(range.tensor)]->cut();
+      if (!cut) whole.push_back(slice.narrow(0, range.shard_offset, range.count));
+    }
+  }
+  if (whole.empty()) return;
+  const at::Tensor message = at::cat(whole);
+  if (message.numel() > 0) model_.mesh().model().broadcast(message, 0);
+  int64_t from = 0;
+  for (at::Tensor& mine : whole) {
+    mine.copy_(message.narrow(0, from, mine.numel()));
+    from += mine.numel();
+  }
+}
+
 PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step) {
   const ClippedSum opened = std::move(sum);
   check_releasable(opened, step);
   open(opened, step);
   reduce_rest(opened);
+  agree_on_whole();
   open_for_.reset();
   noise_key_.fill(0);
   return PrivateGradient(slices_);

@@ -3,9 +3,9 @@
 // release() works in this order:
 //   1. Rank 0 writes the step into the ledger, durably, and every rank learns that it did.
 //   2. Group by group, each rank starts its slice from the noise it owns and adds the ranks' contributions to it in
-//   rank
-//      order (fsdp/reduce_scatter.h), so that no sum without noise ever exists.
+//      rank order (fsdp/reduce_scatter.h), so that no sum without noise ever exists.
 //   3. The sum is divided by the fixed divisor.
+//   4. Parameters that every rank of the model axis holds whole become model rank 0's.
 //
 // Noise is N(0, (sigma·C)²) per element. It is a function of (key, run id, step, attempt, parameter, element of the
 // whole parameter) alone: the same for every number of ranks and every mesh. With a replicate axis, replica 0 adds it,
@@ -51,6 +51,10 @@ class GaussianMechanism {
   // Reduces the groups that no microbatch has reduced; returns when every slice holds its noised sum over ranks,
   // divided.
   void reduce_rest(const ClippedSum& sum);
+  // The ranks of the model axis hold some parameters whole and draw the same noise for them. If their sums differ
+  // (activations of other bits, dropout of other coins), two sums under one noise would reveal their difference: so all
+  // take model rank 0's.
+  void agree_on_whole();
   // Where the ranks' contributions to a group are added: this rank's slice, which holds at least the noise it owns.
   at::Tensor noised_slice(const fsdp::FlatGroup& group);
   // This rank's slice, cleared and holding nothing but the noise that this rank owns.

@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "accountant/calibration.h"
-#include "kernels/norm_parts.h"
+#include "kernels/scaled_sum.h"
 
 namespace ghostshard::dp {
 namespace {
@@ -16,8 +16,12 @@ void require(bool holds, const std::string& rule, int64_t value) {
   if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(value));
 }
 
+// B/n rounded up: the coins' probability is floor(B·2^64/n)/2^64 (dp/mechanism/sampler.h), which may lie above the
+// nearest double.
 accountant::SamplingRate rate(const DpConfig& config) {
-  return accountant::SamplingRate(static_cast<double>(config.expected_batch) / static_cast<double>(config.units));
+  const double batch = static_cast<double>(config.expected_batch), units = static_cast<double>(config.units);
+  const double nearest = batch / units;
+  return accountant::SamplingRate(std::fma(nearest, units, -batch) < 0 ? std::nextafter(nearest, 1.0) : nearest);
 }
 
 void check(const DpConfig& config) {
@@ -162,8 +166,6 @@ int64_t DpPlan::steps_within(accountant::Epsilon limit, int64_t releases, int64_
   return fitting;
 }
 
-double DpPlan::rounding_slack(int64_t additions) {
-  return 2.0 * static_cast<double>(additions) * kernels::gamma_float32(additions);
-}
+double DpPlan::rounding_slack(int64_t units) { return 2 * kernels::shared_rounding(units); }
 
 }  // namespace ghostshard::dp

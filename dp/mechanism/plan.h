@@ -68,7 +68,8 @@ class DpPlan {
   // a crash are charged again, so a resumed run may have to stop early to keep its promise.
   int64_t steps_within(accountant::Epsilon limit, int64_t releases, int64_t steps) const;
 
-  // key (and ledger, on rank 0; null elsewhere) must outlive the objects made with them.
+  // key and ledger must outlive the objects made with them. ledger: on rank 0 alone (std::invalid_argument elsewhere).
+  // Null on rank 0 means that nothing is charged: for callers who account for every release themselves, and for tests.
   PoissonSampler sampler(const RunKey& key, int64_t rank, int64_t world_size) const;
   Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;
   GaussianMechanism mechanism(fsdp::GroupedParameters& model, const RunKey& key,
@@ -79,9 +80,9 @@ class DpPlan {
   // The ledger's header: everything a third party needs to account for the run again.
   nlohmann::json ledger_header(const RunKey& key) const;
 
-  // The most by which removing one unit can move a float32 sum beyond C, relative to C: every addition that follows
-  // rounds anew. Worst case 2·gamma(n)·sum of norms/C ≤ 2·n·gamma(n) for n additions each bounded by C.
-  static double rounding_slack(int64_t additions);
+  // The most by which removing one unit can move the float32 sum over `units` units beyond C, relative to C: every
+  // rounding of the others may turn out anew. Twice kernels::shared_rounding; docs/guarantee.md, "Rounding".
+  static double rounding_slack(int64_t units);
 
  private:
   DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::Delta delta);

@@ -72,13 +72,15 @@ void RecomputedHead::add_cross_term_to(const at::Tensor& ids, const at::Tensor& 
                                 a_.to(at::kDouble), columns_.to(at::kDouble), *segments_, cross);
   // If terms cancel, the additions' own roundings remain: those of the tiles' squares, and of these two.
   const double roundings = static_cast<double>(tiles_->count() + 4) * 0x1p-53;
+  const at::Tensor apart = parts.value + parts.value_error;
   parts.value_error.add_(cross.value_error).add_(parts.value.add(cross.value.abs()), roundings);
   parts.value.add_(cross.value);
+  kernels::count_tied_norms(apart, parts);
   kernels::raise_tied_pair_sum_error(kernel_type(a_), *segments_, lookups, parts);
   columns_.reset();
 }
 
-void RecomputedHead::add_to(at::Tensor out, const at::Tensor& factors) const {
+void RecomputedHead::add_to(at::Tensor out, const at::Tensor& factors, const kernels::NormParts& parts) const {
   if (!complete()) throw std::logic_error("the head '" + tiles_->weight().name() + "' was recorded in part only");
   at::Tensor scratch;
   for (int64_t tile = 0; tile < tiles_->count(); ++tile) {
@@ -87,7 +89,7 @@ void RecomputedHead::add_to(at::Tensor out, const at::Tensor& factors) const {
       throw std::logic_error("logit gradients computed again must be the first's bit for bit, but those of '" +
                              tiles_->weight().name() + "' differ: was the weight changed before its sum was taken?");
     }
-    kernels::scaled_sum_rows(a, g, *segments_, factors, out.narrow(0, tiles_->first(tile), g.size(1)));
+    kernels::scaled_sum_rows(a, g, *segments_, factors, out.narrow(0, tiles_->first(tile), g.size(1)), &parts);
   }
 }
 

@@ -37,9 +37,9 @@ class RecomputedHead {
   // If the two uses nearly cancel, the head's own error stays: the norm is then an upper bound, not the closest one.
   // (Otherwise it is too large by at most twice the sum error times the mass.)
   void add_cross_term_to(const at::Tensor& ids, const at::Tensor& e, kernels::NormParts& parts);
-  // out [V,d] += sum over units of factors[u]·G_u, from tiles computed again. The weight must be gathered and
-  // unchanged: std::logic_error if a tile's bits are not those that were taken.
-  void add_to(at::Tensor out, const at::Tensor& factors) const;
+  // out [V,d] += sum over units of factors[u]·G_u, from tiles computed again. parts: the matrix's, with all its uses.
+  // The weight must be gathered and unchanged: std::logic_error if a tile's bits are not those that were taken.
+  void add_to(at::Tensor out, const at::Tensor& factors, const kernels::NormParts& parts) const;
 
   const at::Tensor& inputs() const { return a_; }
   const at::Tensor& columns() const { return columns_; }

@@ -190,7 +190,8 @@ void Tape::head_tile(const LinearUse& use, const at::Tensor& a, const std::share
   Entry& book = entry(weight);
   if (in_second_pass()) return;  // added already
   if (tile == 0) {
-    const bool unused = !book.held.defined() && book.rows.empty() && book.lookups.empty() && !book.head;
+    const bool unused =
+        !book.held.defined() && book.rows.empty() && book.lookups.empty() && !book.head && !book.awaited;
     if (!unused) refuse_reuse(weight, "a head by tiles and another layer");
     book.head.emplace(tiles, a, segments, ahead_[weight.id()]);
   }
@@ -230,7 +231,8 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   const at::Tensor g = kernel_rows(g_rows).front().contiguous();
   Entry& book = entry(parameter);
   if (in_second_pass()) return;  // added already
-  if (!book.rows.empty() || !book.lookups.empty()) refuse_reuse(parameter, "layers of different kinds");
+  if (!book.rows.empty() || !book.lookups.empty() || book.head) refuse_reuse(parameter, "layers of different kinds");
+  if (book.awaited) refuse_reuse(parameter, "a linear layer recorded in two passes and another layer");
   const bool again = book.held.defined();
   if (!again) book.held = memory_.take({units_, g.size(1)});
   const at::Tensor held = book.held.view({units_, parameter.numel()});

@@ -81,7 +81,7 @@ void Tape::add_awaited(Entry& book, const at::Tensor& a, const at::Tensor& g, co
   const fsdp::FlatGroup& group = book.parameter->group();
   if (sums_->streamed(group)) sums_->open_streamed(group);
   const at::Tensor& factors = factors_[static_cast<size_t>(group.index())];
-  kernels::scaled_sum_rows(a, g, segments, factors, sums_->view(*book.parameter));
+  kernels::scaled_sum_rows(a, g, segments, factors, sums_->view(*book.parameter), &book.parts);
   entries_.erase(book.parameter->id());
   send_streamed();
 }
@@ -95,9 +95,9 @@ void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBu
   }
   for (const Rows& use : book.rows) {
     const auto [a, g] = matrix_rows(use.a, use.g);
-    kernels::scaled_sum_rows(a, g, *use.segments, factors, out);
+    kernels::scaled_sum_rows(a, g, *use.segments, factors, out, &book.parts);
   }
-  if (book.head) book.head->add_to(out, factors);
+  if (book.head) book.head->add_to(out, factors, book.parts);
   for (const Lookup& use : book.lookups) {
     kernels::embedding_scaled_sum(use.ids, kernel_rows(use.g).front(), *use.segments, factors, out);
   }

@@ -29,9 +29,10 @@ nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::Shar
          key.comes_again() ? "a file of the operator" : "drawn by the operating system, in memory only, never stored"},
         {"dtype", "float32"},
         {"floating_point_caveat",
-         "noise and sums are float32 numbers, not reals; for " + std::to_string(batch) +
-             " additions the rounding of the sum can exceed the clip norm by a factor of at most 1 + " +
-             nlohmann::json(DpPlan::rounding_slack(batch)).dump() + " in the worst case, not counted in epsilon"},
+         "noise and sums are float32 numbers, not reals; a unit's own rounding is counted in its norm; in a batch of " +
+             std::to_string(batch) + " units one of them can move the sum by at most the clip norm times 1 + " +
+             nlohmann::json(DpPlan::rounding_slack(batch)).dump() +
+             ", because the others' roundings may turn; that is a proven worst case, not counted in epsilon"},
         {"placement",
          "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
       {"provenance", {{"ranks", mesh.world_size()}, {"mesh", mesh.shape().text()}}}};

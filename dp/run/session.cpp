@@ -273,28 +273,6 @@ void Session::plan_recording() {
   recorded_.zero_();
 }
 
-// The ranks of the model axis hold some parameters whole. If the caller's activations differ between them (collectives
-// of another order, dropout of other coins), so do their sums for these, and two sums under one noise would reveal
-// their difference. So all take model rank 0's.
-void Session::agree_on_whole(const std::vector<at::Tensor>& owned) {
-  if (mesh_->shape().model == 1) return;
-  std::vector<at::Tensor> whole;
-  for (const auto& group : model_.groups()) {
-    for (const fsdp::Parameter* each : group->parameters()) {
-      const at::Tensor& mine = owned[each->id()];
-      if (mine.defined() && !each->split().cuts()) whole.push_back(mine.flatten());
-    }
-  }
-  if (whole.empty()) return;
-  const at::Tensor message = at::cat(whole);
-  if (message.numel() > 0) mesh_->model().broadcast(message, 0);
-  int64_t from = 0;
-  for (at::Tensor& mine : whole) {
-    mine.copy_(message.narrow(0, from, mine.numel()));
-    from += mine.numel();
-  }
-}
-
 std::vector<at::Tensor> Session::release() {
   if (!sum_) throw std::logic_error("there is nothing to release: no backward since the last step");
   const c10::DeviceGuard here(device());
@@ -318,7 +296,6 @@ std::vector<at::Tensor> Session::release() {
     }
   }
   mechanism_->detach_slices();
-  agree_on_whole(owned);
   if (options_.memory_budget_bytes) plan_recording();
   step_ = attempts_.of(step_.step + 1);
   return owned;

@@ -118,7 +118,6 @@ class Session {
   PackedRows::Use rows(const std::string& layer, const at::Tensor& x, int64_t row_extents);
   const std::shared_ptr<Tape>& recorder() const;
   void open_sum();
-  void agree_on_whole(const std::vector<at::Tensor>& owned);
   void note_records();
   // From the most that any rank has recorded in this logical batch. A collective.
   void plan_recording();

@@ -83,9 +83,9 @@ void announce(const Options& o, const Inputs& in, Gpt2& model, const dp::Private
             << " trained, on " << model.parameters().mesh().world_size() << " rank(s)"
             << (o.mesh ? ", mesh " + o.mesh->text() : "") << '\n';
   const std::string unit = in.data->unit_of_privacy();
-  std::cerr << "Data: ";
-  if (unit != "text") std::cerr << in.data->units() << " units (" << unit << ") of ";
-  std::cerr << in.data->texts() << " texts, expected batch " << o.expected_batch << ", " << in.steps << " steps\n";
+  // Of users, how many texts they wrote is private.
+  std::cerr << "Data: " << in.data->units() << (unit == "text" ? " texts" : " units (" + unit + ")")
+            << ", expected batch " << o.expected_batch << ", " << in.steps << " steps\n";
   if (run != nullptr) {
     announce_budget(o, run->plan());
   } else {

@@ -42,11 +42,11 @@ struct LookupNorms {
 void add_lookup_norms(const Lookup& lookup, const LookupOrder& order, const LookupNorms& work, const Parts& parts,
                       Stream stream);
 
-// out[ids[s]] += factors[u]·e_s for every row s of every unit u, in row order; out [V,d] float32, or float64 for
-// float64 rows. A unit whose factor is 0 is not read.
+// out[v] += the sum of factors[u]·e_s over the rows s of unit u with ids[s] = v, unit after unit; out [V,d] float32, or
+// float64 for float64 rows. A unit whose factor is 0 is not read.
 void add_scaled_lookups(const Lookup& lookup, const LookupOrder& order, const float* factors, void* out, Stream stream);
 
-// held[u][ids[s]] += e_s for every row s of every unit u, in row order; held [U,V,d] has the type of `out` above. Sets
+// held[u][v] += the sum of e_s over the same rows; held [U,V,d] has the type of `out` above. Sets
 // parts.value and value_error to those of the values then in held. partials: workspace [U, held_chunks()].
 void add_lookups_to_held(const Lookup& lookup, const LookupOrder& order, void* held, double* partials,
                          const Parts& parts, Stream stream);

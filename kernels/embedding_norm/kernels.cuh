@@ -147,10 +147,16 @@ __global__ void scaled_runs(ScaledRuns<Element, Sum> p) {
     }
     Sum* const out = p.out + p.places.row(key) * p.columns;
     for (int64_t j = threadIdx.x; j < p.columns; j += kLookupThreads) {
+      // Rows of one key stand in their order, so a unit's side by side. They may cancel: only their sum is added.
       Sum sum = out[j];
-      for (int64_t k = first; k < p.count && p.keys[k] == key; ++k) {
-        const float c = p.factors == nullptr ? 1 : p.factors[unit_of_row(p.units, p.rows[k])];
-        if (c != 0) sum += static_cast<Sum>(c) * static_cast<Sum>(to_float(p.e[p.rows[k] * p.columns + j]));
+      for (int64_t k = first; k < p.count && p.keys[k] == key;) {
+        const int64_t unit = unit_of_row(p.units, p.rows[k]);
+        const float c = p.factors == nullptr ? 1 : p.factors[unit];
+        Sum of_unit = 0;
+        for (; k < p.count && p.keys[k] == key && p.rows[k] < p.units.offsets[unit + 1]; ++k) {
+          if (c != 0) of_unit += static_cast<Sum>(c) * static_cast<Sum>(to_float(p.e[p.rows[k] * p.columns + j]));
+        }
+        if (c != 0) sum += of_unit;
       }
       out[j] = sum;
     }

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/linear_norm/kernels.cuh"
+#include "kernels/norm_parts/bound.h"
 
 namespace ghostshard::kernels::device {
 
@@ -111,7 +112,7 @@ inline __global__ void cross_finish(CrossFinish p) {
     p.wanted[unit] = p.wanted[unit] && uncertain;
     if (known && end > begin) {
       p.parts.value[unit] = total;
-      p.parts.value_error[unit] = total_error;
+      p.parts.value_error[unit] = error_of_tied(value + value_error, total, total_error);
     }
   }
 }
@@ -125,10 +126,11 @@ inline __global__ void take_certain(int64_t units, const bool* uncertain, const 
       continue;
     }
     const double e = lookups.value[unit], h = grams.value[unit], cross = cross_sums[unit];
+    const double apart_error = lookups.value_error[unit] + grams.value_error[unit];
+    const double error =
+        (apart_error + cross_sums[units + unit]) * (1 + 0x1p-50) + 0x1p-50 * (fabs(e) + fabs(h) + fabs(cross));
     parts.value[unit] = e + h + cross;
-    parts.value_error[unit] =
-        (lookups.value_error[unit] + grams.value_error[unit] + cross_sums[units + unit]) * (1 + 0x1p-50) +
-        0x1p-50 * (fabs(e) + fabs(h) + fabs(cross));
+    parts.value_error[unit] = error_of_tied(e + h + apart_error, e + h + cross, error);
   }
 }
 

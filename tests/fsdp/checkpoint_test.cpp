@@ -11,6 +11,7 @@
 #include "fsdp/agree.h"
 #include "fsdp/safetensors.h"
 #include "tests/support/ranks.h"
+#include "tests/support/synchronised.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ghostshard::fsdp {
@@ -203,6 +204,31 @@ INSTANTIATE_TEST_SUITE_P(Of, Meshes,
                                          std::pair{"1x2x1", "1x1x2"}, std::pair{"1x2x2", "2x1x1"},
                                          std::pair{"2x1x2", "1x2x2"}),
                          [](const auto& c) { return std::string(c.param.first) + "_to_" + c.param.second; });
+
+// A checkpoint has its name only once all of it is on the disk: after a crash, what has the name is whole.
+TEST_F(Checkpoints, AreOnTheDiskBeforeTheyHaveTheirName) {
+  const auto mesh = Mesh::single();
+  ShardedModel model(*mesh, some_blocks());
+  const auto optimizer = make("momentum", model);
+  tests::synchronised().clear();
+  write_checkpoint(model, *optimizer, folder_, 3, {});
+  const auto& calls = tests::synchronised();
+  const auto path = list_checkpoints(folder_).at(0).path;
+  for (const auto& file : std::filesystem::directory_iterator(path)) {
+    const std::string name = file.path().filename().string();
+    const auto found = std::find_if(calls.begin(), calls.end(), [&](const tests::Synchronised& call) {
+      return call.name.starts_with(name) && call.bytes == static_cast<int64_t>(file.file_size());
+    });
+    EXPECT_NE(found, calls.end()) << name;
+  }
+  const auto folders = [&](const std::string& name) {
+    return std::count_if(calls.begin(), calls.end(),
+                         [&](const tests::Synchronised& call) { return call.folder && call.name.starts_with(name); });
+  };
+  EXPECT_GE(folders(path.filename().string()), 2) << "each file's name";
+  ASSERT_FALSE(calls.empty());
+  EXPECT_TRUE(calls.back().folder && calls.back().name == folder_.filename()) << "the checkpoint's name, last";
+}
 
 TEST_F(Checkpoints, APartialFolderIsNoCheckpointAndGoesWithTheNextPruning) {
   five_steps("sgd", 1);

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "fsdp/safetensors.h"
+#include "tests/support/synchronised.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ghostshard::tests {
@@ -34,6 +35,7 @@ thread_local int synchronisations = 0;
 extern "C" int fsync(int descriptor) {
   using namespace ghostshard::tests;
   ++synchronisations;
+  note_synchronised(descriptor);
   if (!next_errors.empty()) {
     errno = next_errors.front();
     next_errors.pop_front();

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "tests/dp/single_layer.h"
+#include "tests/support/recording_mesh.h"
 #include "tests/support/run_on_device.h"
 #include "tests/support/temporary_folder.h"
 
@@ -182,6 +183,39 @@ TEST(Mechanism, ChargesBeforeTheFirstReductionAndOnlyOnce) {
     const auto gradient = mechanism.release(std::move(sum), {0, 1});
   }
   EXPECT_EQ(ledger.entries(), 2);
+}
+
+// Whether groups are reduced at the end or with every microbatch: the first thing that leaves a rank is the news that
+// the ledger has the release; and if it could not be written, nothing else leaves.
+TEST(Mechanism, ChargesBeforeAnythingLeaves) {
+  const auto plan = dp::DpPlan::make(
+      {.units = 100, .expected_batch = 10, .steps = 5, .noise_multiplier = accountant::NoiseMultiplier(1.0)});
+  for (const bool streamed : {false, true}) {
+    for (const bool refused : {false, true}) {
+      RecordingMesh mesh({.shard = 2}, 0);
+      fsdp::ShardedModel model(mesh, kUnits);
+      const auto key = key_of(1);
+      const TemporaryFolder folder;
+      auto ledger = accountant::LedgerWriter::create(folder.path() / "ledger.jsonl", plan.ledger_header(key));
+      if (refused) ledger.append(0, 0, plan.event());
+      auto clipper = plan.clipper(model, {.streamed = std::vector<bool>(model.groups().size(), streamed)});
+      auto mechanism = plan.mechanism(model, key, &ledger);
+      mesh.forget();
+      auto sum = clipper.begin(mechanism, {0});
+      const auto run = [&] {
+        clipper.add(sum, clipper.record(0));
+        mechanism.release(std::move(sum), {0});
+      };
+      if (refused) {
+        EXPECT_THROW(run(), std::runtime_error);
+      } else {
+        run();
+      }
+      ASSERT_FALSE(mesh.calls().empty());
+      EXPECT_EQ(mesh.calls().front().communicator, "control") << "streamed: " << streamed;
+      EXPECT_EQ(mesh.bytes_sent("reduce") == 0, refused) << "streamed: " << streamed;
+    }
+  }
 }
 
 TEST(Mechanism, RefusesAKeyThatServesAnother) {

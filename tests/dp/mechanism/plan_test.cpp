@@ -135,6 +135,16 @@ TEST(RunKey, GeneratedKeysDiffer) {
   EXPECT_NE(one.derive(dp::Purpose::kNoise, {0}), two.derive(dp::Purpose::kNoise, {0}));
 }
 
+// The run id is public: if the key were known, so would be the noise.
+TEST(RunKey, GeneratedKeysAreNotKnownKeys) {
+  const auto run = dp::RunKey::generate();
+  for (const uint8_t byte : {0, 1, 255}) {
+    std::array<uint8_t, 32> known{};
+    known.fill(byte);
+    EXPECT_NE(run.commitment(), dp::RunKey::from_bytes(known, run.run_id()).commitment()) << int{byte};
+  }
+}
+
 // A parameter used twice is exact or refused by name, never under-counted.
 TEST(Tape, RefusesAParameterUsedByTwoLinearLayersUnlessHeld) {
   const auto mesh = fsdp::Mesh::single();
@@ -242,6 +252,12 @@ TEST_P(TwoPasses, RefuseRowsThatComeMoreOften) {
   pass();
   clipper.second_pass(sum, tape);
   EXPECT_THROW(pass(at::ones({4, 6}), 2), std::logic_error);
+}
+
+// The norm of the rows that are awaited would be replaced by that of the gradients.
+TEST_P(TwoPasses, RefuseGradientsBesideTheirRows) {
+  tape->linear({.weight = layer.use.weight}, at::ones({4, 6}), at::ones({4, 5}), segments);
+  EXPECT_THROW(tape->instantiated(*layer.use.weight, at::zeros({2, 5, 6})), std::exception);
 }
 
 TEST_P(TwoPasses, RefuseAMatrixUsedTwice) { EXPECT_ANY_THROW(pass(at::ones({4, 6}), 2)); }

@@ -56,6 +56,37 @@ TEST(PoissonSampler, DependsOnKeyStepAndAttempt) {
   EXPECT_NE(base, plan.sampler(other_key, 0, 1).draw({4}));
 }
 
+// The coins are drawn by thousands of units at a time. No two stretches may have the same ones.
+TEST(PoissonSampler, TossesEveryUnitsOwnCoin) {
+  const int64_t n = 3 * 4096 + 100;
+  const auto key = key_of(3);
+  const auto drawn = plan_of(n, n / 2).sampler(key, 0, 1).draw({0});
+  std::vector<bool> in(static_cast<size_t>(n));
+  for (const int64_t unit : drawn) in[static_cast<size_t>(unit)] = true;
+  for (const int64_t distance : {1, 2, 64, 512, 1024, 2048, 4096, 8192}) {
+    int64_t equal = 0;
+    for (int64_t u = 0; u + distance < n; ++u) {
+      equal += in[static_cast<size_t>(u)] == in[static_cast<size_t>(u + distance)] ? 1 : 0;
+    }
+    // Independent fair coins agree half of the time: within 5 standard deviations.
+    const double pairs = static_cast<double>(n - distance);
+    EXPECT_NEAR(static_cast<double>(equal) / pairs, 0.5, 5 * std::sqrt(0.25 / pairs)) << distance << " units apart";
+  }
+}
+
+// floor(B·2^64/n) coins out of 2^64 are heads: never more than the accounted rate says.
+TEST(PoissonSampler, TakesNoUnitMoreOftenThanIsAccounted) {
+  __extension__ using Wide = unsigned __int128;
+  for (const int64_t units : {3, 7, 10, 49, 107, 1000, 15261, 60000, 1234567, 2147483647}) {
+    for (const int64_t batch : {int64_t{1}, int64_t{3}, units / 3, units - 1, units}) {
+      const auto plan = plan_of(units, batch);
+      // A double of at least 2^-31 times 2^96 is a whole number.
+      const auto accounted = static_cast<Wide>(std::ldexp(plan.sampling_rate().value(), 96));
+      EXPECT_GE(accounted, (static_cast<Wide>(batch) << 96) / static_cast<Wide>(units)) << batch << " of " << units;
+    }
+  }
+}
+
 TEST(PoissonSampler, TakesEverythingAtQOne) {
   const auto key = key_of(1);
   EXPECT_EQ(plan_of(77, 77).sampler(key, 0, 1).draw({0}).size(), 77U);

@@ -184,5 +184,44 @@ TEST_P(TensorParallel, NoUnitContributesMoreThanTheClipNorm) {
   }
 }
 
+// Whatever the ranks of the model axis hold whole is released with one noise. If their rows differ, two sums under it
+// would reveal their difference.
+TEST(TensorParallelSums, OfWholeParametersAreOneRanksOnAll) {
+  for (const char* shape : {"1x1x2", "1x2x2", "2x1x3"}) {
+    std::mutex mutex;
+    std::map<int64_t, at::Tensor> of_data_rank;
+    run_mesh(fsdp::MeshShape::parse(shape), [&](fsdp::Mesh& mesh) {
+      fsdp::ShardedModel model(mesh,
+                               {{.name = "whole", .parameters = {{"bias", {7}}, {"matrix", {5, 4}}}},
+                                {.name = "pair", .parameters = {{"own", {6, 3}, true, {.extent = 0}}, {"b", {3}}}}});
+      const auto plan = plan_without_noise(2, 1.0);
+      const auto key = key_of(1);
+      auto clipper = plan.clipper(model);
+      auto mechanism = plan.mechanism(model, key, nullptr);
+      auto sum = clipper.begin();
+      const auto tape = clipper.record(1);
+      const double differing = 1 + 1e-3 * static_cast<double>(mesh.model_rank());
+      for (const auto& parameter : model.parameters()) {
+        auto extents = parameter->shape();
+        extents.insert(extents.begin(), 1);
+        tape->instantiated(*parameter, at::full(extents, 0.01 * differing));
+      }
+      clipper.add(sum, tape);
+      const auto gradient = mechanism.release(std::move(sum), {0});
+      std::vector<at::Tensor> whole;
+      for (const auto& group : model.groups()) {
+        for (const auto& range : group->owned()) {
+          if (group->parameters()[static_cast<size_t>(range.tensor)]->cut()) continue;
+          whole.push_back(gradient.slices().shard(*group).narrow(0, range.shard_offset, range.count));
+        }
+      }
+      const at::Tensor mine = whole.empty() ? at::zeros({0}) : at::cat(whole);
+      const std::lock_guard lock(mutex);
+      const auto [found, first] = of_data_rank.try_emplace(mesh.data_rank(), mine.clone());
+      EXPECT_TRUE(found->second.equal(mine)) << shape << ", data rank " << mesh.data_rank();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace ghostshard::tests

@@ -1,0 +1,238 @@
+"""Plants each fault of tools/mutants/mutants.toml in a copy of the tree, builds it and runs the tests that must see it.
+
+Usage: tools/mutants/run.py [--short] [--only NAME ...] [--list] [-j N]
+
+The copy lies in build/mutants/tree and is built there incrementally (with ccache, mostly from what was compiled before).
+First all tests run without a fault: they must pass. Then each fault is planted alone. It is killed if one of its tests
+fails; it survives if all of them pass. The last line is `N killed, N survived`; the exit status is 0 only if none
+survived. build/mutants/table.md is the result as a table.
+
+Exit status 2, with the reason: a list that does not fit the tree (an old text that is not in its file exactly once), a
+fault that does not build, a test that does not exist or fails without a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIST = Path(__file__).resolve().parent / "mutants.toml"
+WORK = ROOT / "build" / "mutants"
+TREE = WORK / "tree"
+TEST_SECONDS = 600
+PYTHON_MODULES = ("ghostshard_python_accountant", "ghostshard_python_engine")
+
+
+class Unusable(Exception):
+    """The list, the tree or a test does not fit: no verdict."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    file: str
+    old: str
+    new: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    name: str
+    why: str
+    killed_by: tuple[str, ...]
+    edits: tuple[Edit, ...]
+    short: bool
+
+
+def read_list(path: Path = LIST) -> list[Mutant]:
+    mutants = []
+    for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]:
+        edits = tuple(Edit(each["file"], each["old"], each["new"]) for each in entry.get("edit", [entry]))
+        mutants.append(
+            Mutant(entry["name"], entry["why"], tuple(entry["killed_by"]), edits, bool(entry.get("short", False)))
+        )
+    return mutants
+
+
+def faults_of(mutants: list[Mutant], root: Path = ROOT) -> list[str]:
+    """What is wrong with the list: a sentence for each."""
+    faults = []
+    names = [mutant.name for mutant in mutants]
+    faults += [f"{name}: the name must be used once" for name in sorted({n for n in names if names.count(n) > 1})]
+    for mutant in mutants:
+        for edit in mutant.edits:
+            path = root / edit.file
+            found = path.read_text(encoding="utf-8").count(edit.old) if path.is_file() else 0
+            if found != 1:
+                faults.append(f"{mutant.name}: the old text must be in {edit.file} exactly once, found {found} times")
+            if edit.old == edit.new:
+                faults.append(f"{mutant.name}: the new text must differ from the old")
+    return faults
+
+
+def is_pytest(test: str) -> bool:
+    return test.startswith("tests/python/")
+
+
+def targets_of(tests: list[str]) -> list[str]:
+    programs = {test.split()[0] for test in tests if not is_pytest(test)}
+    return sorted(programs | set(PYTHON_MODULES if any(map(is_pytest, tests)) else ()))
+
+
+def make_copy() -> None:
+    """The tree's files, tracked or not but ignored ones, into TREE. Files that are equal there keep their time."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    wanted = {name for name in listed.split("\0") if name and (ROOT / name).is_file() and not name.startswith(".venv")}
+    TREE.mkdir(parents=True, exist_ok=True)
+    for name in wanted:
+        source, copy = ROOT / name, TREE / name
+        if copy.is_file() and copy.read_bytes() == source.read_bytes():
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, copy)
+    for top, folders, files in os.walk(TREE):
+        folders[:] = [name for name in folders if Path(top) != TREE or name not in ("build", ".venv")]
+        for name in files:
+            path = Path(top) / name
+            if path.relative_to(TREE).as_posix() not in wanted and not name.endswith(".pyc"):
+                path.unlink()
+    if not (TREE / ".venv").exists():
+        (TREE / ".venv").symlink_to((ROOT / ".venv").resolve(), target_is_directory=True)
+
+
+def build(targets: list[str], jobs: int) -> str | None:
+    """None, or the compiler's words."""
+    done = subprocess.run(["tools/build.sh", "-j", str(jobs), *targets], cwd=TREE, capture_output=True, text=True)
+    return None if done.returncode == 0 else (done.stdout + done.stderr)[-4000:]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {
+        "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", "GHOSTSHARD_SOURCE_DIR": str(TREE),
+        "GHOSTSHARD_PYTHON": sys.executable, "PYTHONPATH": str(TREE / "bindings" / "python"), "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+
+
+def failed(test: str) -> str | None:
+    """The first failure of a test, None if it passes. Unusable if nothing ran."""
+    if is_pytest(test):
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
+    else:
+        program, pattern = test.split(maxsplit=1)
+        command = [str(TREE / "build/release/bin" / program), f"--gtest_filter={pattern}", "--gtest_brief=1"]
+    try:
+        done = subprocess.run(
+            command, cwd=TREE, env=environment(), capture_output=True, text=True, timeout=TEST_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {TEST_SECONDS} s"
+    lines = done.stdout.splitlines()
+    if is_pytest(test):
+        if done.returncode not in (0, 1):
+            raise Unusable(f"{test}: pytest ended with status {done.returncode}\n{done.stdout[-2000:]}")
+        words = [line.split()[1].split("::")[-1] for line in lines if line.startswith("FAILED ")]
+    else:
+        if not any(" ran." in line and not line.startswith("[==========] 0 tests") for line in lines) and done.returncode >= 0:
+            raise Unusable(f"{test}: no test ran\n{(done.stdout + done.stderr)[-2000:]}")
+        words = [line.split("]")[1].split(",")[0].split(" (")[0].strip() for line in lines if line.startswith("[  FAILED  ]")]
+    if done.returncode == 0:
+        return None
+    return words[0] if words else f"status {done.returncode}"
+
+
+def planted(mutant: Mutant) -> dict[Path, str]:
+    """Plants the fault; returns the files' former texts."""
+    before: dict[Path, str] = {}
+    for edit in mutant.edits:
+        path = TREE / edit.file
+        text = path.read_text(encoding="utf-8")
+        before.setdefault(path, text)
+        path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+    return before
+
+
+def try_mutant(mutant: Mutant, jobs: int) -> str | None:
+    """The test that killed it, or None."""
+    before = planted(mutant)
+    try:
+        errors = build(targets_of(list(mutant.killed_by)), jobs)
+        if errors is not None:
+            raise Unusable(f"{mutant.name} does not build:\n{errors}")
+        for test in mutant.killed_by:
+            failure = failed(test)
+            if failure is not None:
+                return f"{test if is_pytest(test) else test.split()[0]}: {failure}"
+        return None
+    finally:
+        for path, text in before.items():
+            path.write_text(text, encoding="utf-8")
+
+
+def run(mutants: list[Mutant], jobs: int) -> list[tuple[Mutant, str | None]]:
+    make_copy()
+    tests = sorted({test for mutant in mutants for test in mutant.killed_by})
+    began = time.monotonic()
+    errors = build(targets_of(tests), jobs)
+    if errors is not None:
+        raise Unusable(f"the tree does not build:\n{errors}")
+    for test in tests:
+        failure = failed(test)
+        if failure is not None:
+            raise Unusable(f"{test} fails without any fault: {failure}")
+    print(f"{len(tests)} tests pass without a fault ({time.monotonic() - began:.0f} s)", flush=True)
+    results = []
+    for mutant in mutants:
+        began = time.monotonic()
+        killer = try_mutant(mutant, jobs)
+        verdict = "survived" if killer is None else "killed  "
+        print(f"{verdict}  {mutant.name}  {killer or ''}  ({time.monotonic() - began:.0f} s)", flush=True)
+        results.append((mutant, killer))
+    return results
+
+
+def table(results: list[tuple[Mutant, str | None]]) -> str:
+    lines = ["| fault | what it would give away | killed by |", "|---|---|---|"]
+    lines += [f"| {m.name} | {m.why} | {f'`{k}`' if k else '**survived**'} |" for m, k in results]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="one fault of each kind")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults")
+    parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 2, help="compile so many files at a time")
+    given = parser.parse_args()
+    mutants = read_list()
+    faults = faults_of(mutants)
+    unknown = sorted(set(given.only or ()) - {mutant.name for mutant in mutants})
+    faults += [f"--only: there is no mutant {name}" for name in unknown]
+    if faults:
+        print("mutants:", *faults, sep="\n  ", file=sys.stderr)
+        return 2
+    chosen = [m for m in mutants if (not given.short or m.short) and (not given.only or m.name in given.only)]
+    if given.list:
+        print(*(f"{m.name}: {m.why}" for m in chosen), sep="\n")
+        return 0
+    try:
+        results = run(chosen, given.jobs)
+    except Unusable as reason:
+        print(f"mutants: {reason}", file=sys.stderr)
+        return 2
+    (WORK / "table.md").write_text(table(results), encoding="utf-8")
+    survived = sum(killer is None for _, killer in results)
+    print(f"{len(results) - survived} killed, {survived} survived")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
