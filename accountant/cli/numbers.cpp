@@ -44,8 +44,10 @@ double parse_number(const std::string& option, const std::string& text) {
 int64_t parse_count(const std::string& option, const std::string& text) {
   int64_t whole = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
-  if (error == std::errc() && stop == text.data() + text.size() && whole >= 0 && whole <= kLargestExactCount)
-    return whole;
+  const bool is_whole = stop == text.data() + text.size();
+  if (is_whole && error == std::errc() && whole >= 0 && whole <= kLargestExactCount) return whole;
+  if (is_whole && !text.empty() && text[0] != '-')
+    throw std::invalid_argument(option + " must be at most 2^53, got \"" + text + '"');
   const std::string rule = option + " must be a whole number >= 0, got \"" + text + '"';
   double value = -1;
   try {

@@ -77,7 +77,8 @@ double LineMoment::log_rest(double t) const {
       best = next;
     }
   last_shift_ = best;
-  return count_ * std::min(0.0, least);
+  // |M| <= M(c), by which values are divided but for its error.
+  return count_ * std::min(1.01 * log_m_error_, least);
 }
 
 }  // namespace ghostshard::accountant

@@ -118,17 +118,16 @@ struct NearOne {
   const char* name;
   Direction direction;
   double sigma, c;
+  double left = 1e-12;  // 1 - q, a double as q is
 };
 void PrintTo(const NearOne& c, std::ostream* out) { *out << c.name; }
 class RateNearOne : public testing::TestWithParam<NearOne> {
  protected:
-  static constexpr double kQ = 1 - 1e-12;  // 1 - kQ is a double
-
   // E[w^(p0 ± it)] by brute force.
   std::complex<long double> moment(long double t) const {
-    const auto& [name, direction, noise, c] = GetParam();
+    const auto& [name, direction, noise, c, left] = GetParam();
     const bool remove = direction == Direction::kRemove;
-    const long double q = kQ;
+    const long double q = 1 - left;
     const long double sigma = noise;
     const std::complex<long double> p(remove ? 1 + c : -c, remove ? t : -t);
     const long double h = std::min(sigma * sigma / 8, sigma / 12) / (1 + t);
@@ -143,8 +142,8 @@ class RateNearOne : public testing::TestWithParam<NearOne> {
 };
 
 TEST_P(RateNearOne, TheMomentAndTheRestOfTheLineAreBounded) {
-  const auto& [name, direction, sigma, c] = GetParam();
-  const SampledGaussian release{kQ, sigma};
+  const auto& [name, direction, sigma, c, left] = GetParam();
+  const SampledGaussian release{1 - left, sigma};
   const RealMoment real = real_moment(direction, release, c);
   const LineMoment line(direction, {release, 1}, c, real, false);
   for (const double t : {0.0, 0.3, 1.0, 2.0, 4.0}) {
@@ -162,7 +161,8 @@ INSTANTIATE_TEST_SUITE_P(Lines, RateNearOne,
                          testing::Values(NearOne{"Remove", Direction::kRemove, 1, 3},
                                          NearOne{"Add", Direction::kAdd, 1, 3},
                                          NearOne{"AddLittleNoise", Direction::kAdd, 0.3, 2},
-                                         NearOne{"AddMuchNoise", Direction::kAdd, 6, 20}),
+                                         NearOne{"AddMuchNoise", Direction::kAdd, 6, 20},
+                                         NearOne{"AddNearerToOne", Direction::kAdd, 0.3, 2.6, 0x1p-50}),
                          [](const auto& c) { return c.param.name; });
 
 // ---------------------------------------------------------------------------------------------------------------------
