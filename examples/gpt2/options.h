@@ -59,7 +59,7 @@ struct Options {
   at::Device device = at::kCPU;         // CUDA without an index: each rank its own (fsdp/mesh.h)
 
   // Checkpoints and resuming.
-  std::optional<int64_t> checkpoint_every;  // 0: only when stopped by a signal; default: see checkpointing.cpp
+  std::optional<int64_t> checkpoint_every;  // 0: only when stopped by a signal; default: see setup.cpp
   int64_t keep_checkpoints = 2;
   bool resume = false;
   std::optional<double> epsilon_limit;
