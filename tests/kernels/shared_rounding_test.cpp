@@ -65,6 +65,13 @@ Batch batch_of(const Others& c, int64_t place, double mass, int64_t between) {
   return {in_one_coordinate(a, kInputs, c.type), in_one_coordinate(g, kOutputs, c.type), oracle::segments_of(lengths)};
 }
 
+// The cancelling unit and no other: what its own rounding leaves of it.
+Batch alone(const Others& c, double mass, int64_t between) {
+  Others none = c;
+  none.units = 0;
+  return batch_of(none, 0, mass, between);
+}
+
 at::Tensor factors_of(const NormParts& parts) { return clip_factors(norm_upper_bound_sq(parts), 1.0); }
 
 using Norm = void (*)(const at::Tensor&, const at::Tensor&, const Segments&, NormParts&);
@@ -82,7 +89,8 @@ at::Tensor matrix_sum(const Batch& batch, Norm norm, bool may_share) {
 class SharedRounding : public testing::TestWithParam<Others> {
  protected:
   const Others& c = GetParam();
-  double bound() const { return 1 + 2 * shared_rounding(c.units + 1); }
+  // Of sum with the unit − sum without it − the unit alone: what is left is the others' rounding.
+  double bound() const { return 2 * shared_rounding(c.units + 1); }
   // A few places in a small batch; in a large one those around the ends of blocks that products are cut into.
   std::vector<int64_t> places() const {
     if (!backend::device().is_cpu()) return {c.units / 2};
@@ -103,9 +111,10 @@ TEST_P(SharedRounding, OfAUnitWhoseRowsCancelStaysBelowTheBound) {
       for (const double mass : masses()) {
         for (const int64_t between : {0, 62, 254}) {
           if (between > 0 && !backend::device().is_cpu()) continue;
+          const at::Tensor own = matrix_sum(alone(c, mass, between), norm, may_share);
           for (const int64_t place : places()) {
             const at::Tensor with = matrix_sum(batch_of(c, place, mass, between), norm, may_share);
-            worst = std::max(worst, (with - without).norm().item<double>());
+            worst = std::max(worst, (with - without - own).norm().item<double>());
           }
         }
       }
@@ -115,8 +124,7 @@ TEST_P(SharedRounding, OfAUnitWhoseRowsCancelStaysBelowTheBound) {
 }
 
 TEST_P(SharedRounding, OfLookupsThatCancelStaysBelowTheBound) {
-  const auto sum = [&](int64_t place, double mass, int64_t between) {
-    const Batch batch = batch_of(c, place, mass, between);
+  const auto sum = [&](const Batch& batch) {
     const at::Tensor e = there((batch.a.select(1, 0).unsqueeze(1) * batch.g).to(at::kFloat));
     const at::Tensor ids = there(at::zeros({e.size(0)}, at::kLong));
     NormParts parts = backend::zero_parts(batch.segments.units());
@@ -125,20 +133,21 @@ TEST_P(SharedRounding, OfLookupsThatCancelStaysBelowTheBound) {
     embedding_scaled_sum(ids, e, batch.segments, factors_of(parts), out);
     return out.cpu().to(at::kDouble);
   };
-  const at::Tensor without = sum(0, 0, 0);
+  const at::Tensor without = sum(batch_of(c, 0, 0, 0));
   for (const double mass : masses()) {
+    const at::Tensor own = sum(alone(c, mass, 2));
     for (const int64_t place : places()) {
-      EXPECT_LE((sum(place, mass, 2) - without).norm().item<double>(), bound()) << "mass " << mass << " at " << place;
+      const at::Tensor with = sum(batch_of(c, place, mass, 2));
+      EXPECT_LE((with - without - own).norm().item<double>(), bound()) << "mass " << mass << " at " << place;
     }
   }
 }
 
 // The unit's lookups take away what its head adds.
 TEST_P(SharedRounding, OfTwoUsesOfATableThatCancelStaysBelowTheBound) {
-  const auto sum = [&](int64_t place, double mass) {
-    const Batch with = batch_of(c, place, mass, 0);
-    const Segments& s = with.segments;
-    at::Tensor h = with.a.to(at::kFloat), b = with.g.to(at::kFloat), e = at::zeros({s.rows(), kInputs});
+  const auto sum = [&](const Batch& batch, int64_t place, double mass) {
+    const Segments& s = batch.segments;
+    at::Tensor h = batch.a.to(at::kFloat), b = batch.g.to(at::kFloat), e = at::zeros({s.rows(), kInputs});
     if (mass > 0) {
       const int64_t first = s.begin(place);
       b[first + 1].zero_();
@@ -155,10 +164,12 @@ TEST_P(SharedRounding, OfTwoUsesOfATableThatCancelStaysBelowTheBound) {
     embedding_scaled_sum(ids, e, s, factors, out);
     return out.cpu().to(at::kDouble);
   };
-  const at::Tensor without = sum(0, 0);
+  const at::Tensor without = sum(batch_of(c, 0, 0, 0), 0, 0);
   for (const double mass : masses()) {
+    const at::Tensor own = sum(alone(c, mass, 0), 0, mass);
     for (const int64_t place : places()) {
-      EXPECT_LE((sum(place, mass) - without).norm().item<double>(), bound()) << "mass " << mass << " at " << place;
+      const at::Tensor with = sum(batch_of(c, place, mass, 0), place, mass);
+      EXPECT_LE((with - without - own).norm().item<double>(), bound()) << "mass " << mass << " at " << place;
     }
   }
 }

@@ -125,7 +125,7 @@ class Arena {
   char* device_ = nullptr;
   char* host_ = nullptr;
   std::mutex book_;
-  Places places_{kArena};
+  ghostshard::tests::Places places_{kArena};
   std::map<int64_t, Used> used_;
   size_t in_use_ = 0, peak_ = 0;
   std::recursive_mutex turn_;
