@@ -2,9 +2,11 @@
 
 #include <ATen/DeviceAccelerator.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <stdexcept>
 
 #include "dp/planning/host_memory_left.h"
@@ -26,7 +28,11 @@ int64_t ranks_of_host(const fsdp::Mesh& mesh) {
 
 double free_bytes(const fsdp::Mesh& mesh) {
   if (mesh.device().is_cpu()) return host_memory_left() / static_cast<double>(ranks_of_host(mesh));
-  return static_cast<double>(at::accelerator::getMemoryInfo(mesh.device().index()).first);
+  try {
+    return static_cast<double>(at::accelerator::getMemoryInfo(mesh.device().index()).first);
+  } catch (const c10::Error&) {  // an allocator that cannot tell
+    return std::numeric_limits<double>::infinity();
+  }
 }
 
 }  // namespace
@@ -50,9 +56,12 @@ MemoryBudget MemoryBudget::parse(const std::string& text) {
 
 double memory_room(fsdp::Mesh& mesh) {
   // In MiB, negative, so that the greatest of all is the least room.
-  const at::Tensor least = at::full({1}, -static_cast<int64_t>(kUsable * free_bytes(mesh) / kMebibyte), at::kLong);
+  constexpr double kUnknown = 0x1p62;
+  const double mine = std::min(kUsable * free_bytes(mesh) / kMebibyte, kUnknown);
+  const at::Tensor least = at::full({1}, -static_cast<int64_t>(mine), at::kLong);
   if (mesh.world_size() > 1) mesh.control().all_reduce_max(least);
-  return -static_cast<double>(least.item<int64_t>()) * kMebibyte;
+  const auto found = static_cast<double>(-least.item<int64_t>());
+  return found < kUnknown ? found * kMebibyte : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace ghostshard::dp

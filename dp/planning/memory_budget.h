@@ -20,8 +20,8 @@ struct MemoryBudget {
 };
 
 // Bytes of memory that are free for one rank, less a margin: of its device; on a CPU its share of the host's memory,
-// or of what the control groups it runs in leave. The least of all ranks. A collective: call it before the model is
-// built, since what a rank has already taken counts as taken.
+// or of what the control groups it runs in leave. The least of all ranks; infinite if a device's allocator cannot tell.
+// A collective: call it before the model is built, since what a rank has already taken counts as taken.
 double memory_room(fsdp::Mesh& mesh);
 
 }  // namespace ghostshard::dp

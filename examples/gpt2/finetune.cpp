@@ -36,7 +36,7 @@ void build_model(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
 void prepare(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
   run.parts = parts_of_options(o);
   dp::agree_on(mesh, run.parts);  // first of all: which collectives follow depends on the options
-  run.costs = costs_of_run(mesh, o.output, model_options(o).compute_dtype);
+  run.costs = costs_of_run(mesh, o.output, model_options(o).compute_dtype, o.resume);
   fsdp::agree(mesh, [&] {
     run.in.emplace(read_inputs(o));
     const auto contents = parts_of_inputs(o, *run.in);
@@ -103,7 +103,7 @@ Ending train_and_save(Run& run, const dp::PrivateRun* private_run, Prepared& pre
   Gpt2& model = *prepared.model;
   fsdp::Mesh& mesh = model.parameters().mesh();
   const bool first_rank = mesh.rank() == 0;
-  keep_costs(mesh, o.output, prepared.costs);
+  keep_costs(mesh, o.output, prepared.step);
   if (first_rank) {
     std::filesystem::remove(model_file(o));  // an earlier session's
     announce(o, in, model, private_run);

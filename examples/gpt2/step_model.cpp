@@ -69,18 +69,24 @@ std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::ve
   return blocks;
 }
 
-dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows) {
+dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows, bool resumed) {
   std::string known;
   if (mesh.rank() == 0) {
     std::ifstream file(folder / kCostsName);
     known.assign(std::istreambuf_iterator<char>(file), {});
+    if (known.empty() && resumed && mesh.device().is_cpu()) known = dp::StepCosts().to_json();
   }
   return dp::step_costs(mesh, rows, known);
 }
 
-void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const dp::StepCosts& costs) {
+void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const PlannedStep& step) {
   if (mesh.rank() != 0) return;
-  fsdp::write_durably(folder / kCostsName, costs.to_json() + '\n');
+  dp::StepShape anywhere = step.shape;
+  anywhere.costs.room_bytes = dp::StepCosts().room_bytes;
+  const bool room_decided = dp::plan_step(step.blocks, anywhere, {}).peak_bytes() > step.shape.costs.room_bytes;
+  if (mesh.device().is_cpu() && !room_decided) return;
+  const dp::StepCosts& kept = room_decided ? step.shape.costs : anywhere.costs;
+  fsdp::write_durably(folder / kCostsName, kept.to_json() + '\n');
 }
 
 std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan) {

@@ -23,10 +23,12 @@ struct PlannedStep {
   dp::StepPlan plan;
 };
 
-// The costs of a run's steps on its device: those that its folder holds, or measured. A collective. Rank 0 keeps them
-// in the folder once that is there, so that a resumed run plans as it did before.
-dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows);
-void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const dp::StepCosts& costs);
+// The costs of a run's steps on its device: those that its folder holds, or measured. A collective, before anything is
+// read. Rank 0 keeps in the folder, once that is there, what the plan was made with and a resumed run could not find
+// again: the measured speeds of a device, and the room if the plan had to keep to it. Without a file the room of a
+// resumed run is infinite.
+dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows, bool resumed);
+void keep_costs(const fsdp::Mesh& mesh, const std::filesystem::path& folder, const PlannedStep& step);
 
 std::vector<fsdp::Residency> residency_of(const dp::StepPlan& plan);
 
