@@ -11,8 +11,8 @@ namespace ghostshard::fsdp {
 // the next tensor of that size (a step that allocates while it frees then has a higher peak). This function aligns
 // within an ordinary allocation and never trims the heap.
 //
-// Measured beside other heaps (two ranks on two cores, two microbatches, medians of three interleaved steps, each with a
-// process of its own; time of a step over this one's, peak memory in MiB):
+// Measured beside other heaps (two ranks on two cores, two microbatches, medians of three interleaved steps, each with
+// a process of its own; time of a step over this one's, peak memory in MiB):
 //                     28.9M V=50,257 T=100   21M V=8,192 T=512
 //   C++   this             1.00  809             1.00  702
 //         glibc            1.15  860              .99  825
