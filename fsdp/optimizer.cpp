@@ -1,5 +1,6 @@
 #include "fsdp/optimizer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 

@@ -1,5 +1,6 @@
 #include "fsdp/sharded_model.h"
 
+#include <ATen/core/grad_mode.h>
 #include <stdexcept>
 
 #include "fsdp/sharded_model/buffers.h"

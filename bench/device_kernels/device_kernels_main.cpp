@@ -4,6 +4,7 @@
 //
 //   device_kernels --device cuda --benchmark_out=kernels.json
 //   device_kernels --device cpu --models 124M --lengths 100 --benchmark_filter=gram_norm/qkv
+#include <ATen/core/grad_mode.h>
 #include <benchmark/benchmark.h>
 
 #include <CLI/CLI.hpp>

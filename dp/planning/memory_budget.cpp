@@ -21,8 +21,10 @@ constexpr double kMebibyte = 1 << 20;
 
 int64_t ranks_of_host(const fsdp::Mesh& mesh) {
   // Set by every launcher that starts several ranks on a host.
-  const char* text = std::getenv("LOCAL_WORLD_SIZE");  // NOLINT(concurrency-mt-unsafe): nobody sets it
-  const int64_t ranks = text == nullptr ? 0 : std::atoll(text);
+  const char* set = std::getenv("LOCAL_WORLD_SIZE");  // NOLINT(concurrency-mt-unsafe): nobody sets it
+  const std::string text = set == nullptr ? "" : set;
+  int64_t ranks = 0;
+  std::from_chars(text.data(), text.data() + text.size(), ranks);
   return ranks > 0 ? ranks : mesh.world_size();
 }
 

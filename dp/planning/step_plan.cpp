@@ -199,8 +199,10 @@ StepPlan plan_by_room(const std::vector<PlannedBlock>& model, const StepShape& s
   const auto& plans = path.plans();
   // If even the smallest is too large it is the answer: nobody asked for a limit.
   size_t chosen = plans.size() - 1;
-  for (size_t larger = chosen; larger-- > 0 && plans[larger].peak_bytes() <= room;) {
-    if (dear(plans[larger], plans[chosen])) chosen = larger;
+  for (size_t larger = chosen; larger > 0; --larger) {
+    const StepPlan& before = plans[larger - 1];
+    if (before.peak_bytes() > room) break;
+    if (dear(before, plans[chosen])) chosen = larger - 1;
   }
   return plans[chosen];
 }

@@ -1,5 +1,7 @@
 #include "dp/recording/attribution.h"
 
+#include <ATen/core/grad_mode.h>
+
 namespace ghostshard::dp {
 namespace {
 

@@ -1,5 +1,6 @@
 #include "dp/recording/head_tiles.h"
 
+#include <ATen/core/grad_mode.h>
 #include <algorithm>
 #include <limits>
 

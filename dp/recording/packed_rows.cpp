@@ -1,5 +1,6 @@
 #include "dp/recording/packed_rows.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/accumulate.h>
 
 namespace ghostshard::dp {

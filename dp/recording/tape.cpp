@@ -1,5 +1,6 @@
 #include "dp/recording/tape.h"
 
+#include <ATen/core/grad_mode.h>
 #include <stdexcept>
 
 #include "fsdp/backward_pass.h"

@@ -1,4 +1,5 @@
 // The tape's second half: the units' norms from the records and, with the units' factors, the clipped sum.
+#include <ATen/core/grad_mode.h>
 #include <algorithm>
 #include <stdexcept>
 #include <unordered_set>

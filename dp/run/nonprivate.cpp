@@ -1,5 +1,7 @@
 #include "dp/run/nonprivate.h"
 
+#include <ATen/core/grad_mode.h>
+
 namespace ghostshard::dp {
 
 void PlainRecorder::linear(const LinearUse& use, const at::Tensor& a_rows, const at::Tensor& g_rows,

@@ -35,8 +35,8 @@ PrivateRun::State::State(fsdp::ShardedModel& on, std::unique_ptr<fsdp::Optimizer
       sampler(beginning.plan->sampler(*beginning.key, on.mesh().data_rank(), on.mesh().data_size())),
       clipper(beginning.plan->clipper(on, options.recording)),
       mechanism(beginning.plan->mechanism(on, *beginning.key, beginning.ledger ? &*beginning.ledger : nullptr)),
-      course(options, beginning.extent, on, optimizer.state(), beginning.ledger ? &*beginning.ledger : nullptr,
-             nlohmann::json::object()),
+      course(static_cast<const FolderOptions&>(options), beginning.extent, on, optimizer.state(),
+             beginning.ledger ? &*beginning.ledger : nullptr, nlohmann::json::object()),
       accountant(beginning.plan->accountant()) {
   releases = beginning.resumed ? beginning.resumed->releases : 0;
   if (releases == 0) return;

@@ -1,5 +1,6 @@
 #include "examples/gpt2/evaluate.h"
 
+#include <ATen/core/grad_mode.h>
 #include <cmath>
 #include <numeric>
 

@@ -1,6 +1,7 @@
 #include "examples/gpt2/model.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 #include <fnmatch.h>
 
 #include <algorithm>

@@ -45,13 +45,14 @@ std::string starting_point(const Options& options) {
 }
 
 json not_covered(const Options& options, const std::string& unit) {
-  json facts = {"the starting point: " + starting_point(options),
-                options.public_note.empty() ? "public data used before: not stated by the run"
-                                            : "public data used before: " + options.public_note,
-                "how the texts were collected, cleaned, truncated and tokenized",
-                "the number of " + unit + "s, treated as public",
-                "running time and memory use: standard error (progress, time left, peak memory) and the times of files "
-                "are the operator's and are not to be shared"};
+  json facts = {
+      "the starting point: " + starting_point(options),
+      options.public_note.empty() ? "public data used before: not stated by the run"
+                                  : "public data used before: " + options.public_note,
+      "how the texts were collected, cleaned, truncated and tokenized",
+      "the number of " + unit + "s, treated as public",
+      std::string("running time and memory use: standard error (progress, time left, peak memory) and the times of ") +
+          "files are the operator's and are not to be shared"};
   for (const json& item : unit_facts(unit).not_covered) facts.push_back(item);
   return facts;
 }

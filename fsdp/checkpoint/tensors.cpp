@@ -1,4 +1,5 @@
 // The ranks' files of a checkpoint: from a model's and an optimizer's slices, and back.
+#include <ATen/core/grad_mode.h>
 #include <algorithm>
 #include <charconv>
 #include <cstring>

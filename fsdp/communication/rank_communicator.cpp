@@ -1,5 +1,6 @@
 #include "fsdp/communication/rank_communicator.h"
 
+#include <ATen/core/grad_mode.h>
 #include <utility>
 
 #include "fsdp/communication/checks.h"
