@@ -7,6 +7,8 @@ different parts of cut parameters. Where a model lies follows from its parameter
 
 from __future__ import annotations
 
+import atexit
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,6 +22,12 @@ from .layout import Layout, ParameterEntry
 from .device import backend_for, device_of, device_of_all
 
 TIMEOUT = timedelta(minutes=10)
+
+
+def _let_workers_finish() -> None:
+    """Gloo's worker threads hold the tensors of their last collective until they have the interpreter's lock. If it is gone by
+    then, "terminate called without an active exception" ends a process whose work is done. Asleep, this thread lends the lock."""
+    time.sleep(0.2)
 
 
 @dataclass
@@ -175,6 +183,8 @@ def _check_cut(entry: ParameterEntry, ranks: int) -> None:
 
 def _connect(mesh: torch.Tensor, layout: Layout) -> Ranks:
     """mesh [replicate, shard, model] of global ranks."""
+    atexit.unregister(_let_workers_finish)  # once, however many models there are
+    atexit.register(_let_workers_finish)
     replica, shard, part = (mesh == dist.get_rank()).nonzero()[0].tolist()
     # Gloo, whatever backend the default group has: values that ranks agree on are in host memory.
     control = _group(mesh, "control")
