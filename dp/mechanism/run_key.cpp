@@ -10,8 +10,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 #include <system_error>
+
+#include "fsdp/hexadecimal.h"
 
 namespace ghostshard::dp {
 namespace {
@@ -31,14 +34,13 @@ void put_little_endian(uint8_t* out, uint64_t value) {
   for (int i = 0; i < 8; ++i) out[i] = static_cast<uint8_t>(value >> (8 * i));
 }
 
-std::string hex(const uint8_t* bytes, size_t count) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (size_t i = 0; i < count; ++i) {
-    text += kDigits[bytes[i] >> 4];
-    text += kDigits[bytes[i] & 15];
-  }
-  return text;
+kernels::ChaChaKey hmac(std::span<const uint8_t> key, std::span<const uint8_t> message) {
+  kernels::ChaChaKey tag{};
+  unsigned int length = 0;
+  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), message.data(), message.size(),
+                          tag.data(), &length);
+  if (made == nullptr || length != tag.size()) throw std::runtime_error("HMAC-SHA256 failed");
+  return tag;
 }
 
 }  // namespace
@@ -141,33 +143,20 @@ kernels::ChaChaKey RunKey::derive(Purpose purpose, const StepId& step) const {
   std::memcpy(message.data() + 1, run_id_.data(), run_id_.size());
   put_little_endian(message.data() + 17, static_cast<uint64_t>(step.step));
   put_little_endian(message.data() + 25, static_cast<uint64_t>(step.attempt));
-  kernels::ChaChaKey subkey{};
-  unsigned int length = 0;
-  if (HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()), message.data(), message.size(), subkey.data(),
-           &length) == nullptr ||
-      length != subkey.size()) {
-    throw std::runtime_error("HMAC-SHA256 failed");
-  }
-  return subkey;
+  return hmac(key_, message);
 }
 
-std::string RunKey::run_id_hex() const { return hex(run_id_.data(), run_id_.size()); }
+std::string RunKey::run_id_hex() const { return fsdp::hexadecimal(run_id_); }
 
 std::string RunKey::commitment() const {
-  const kernels::ChaChaKey tag = derive(Purpose::kCommitment, {});
-  return hex(tag.data(), tag.size());
+  return fsdp::hexadecimal(derive(Purpose::kCommitment, {}));
 }
 
 std::string RunKey::tag_of(const std::string& text) const {
   kernels::ChaChaKey subkey = derive(Purpose::kTag, {});
-  std::array<uint8_t, 32> tag{};
-  unsigned int length = 0;
-  const bool fine =
-      HMAC(EVP_sha256(), subkey.data(), static_cast<int>(subkey.size()),
-           reinterpret_cast<const unsigned char*>(text.data()), text.size(), tag.data(), &length) != nullptr;
+  const kernels::ChaChaKey tag = hmac(subkey, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   OPENSSL_cleanse(subkey.data(), subkey.size());
-  if (!fine || length != tag.size()) throw std::runtime_error("HMAC-SHA256 failed");
-  return hex(tag.data(), tag.size());
+  return fsdp::hexadecimal(tag);
 }
 
 nlohmann::json RunKey::public_facts() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace ghostshard::dp {
 namespace {
@@ -63,13 +64,18 @@ Microbatches deal(std::vector<int64_t> batch, int64_t microbatch, std::span<cons
   return cut;
 }
 
-Microbatches PoissonSampler::draw_local(const StepId& step, int64_t microbatch,
+Microbatches PoissonSampler::deal_local(std::vector<int64_t> batch, int64_t microbatch,
                                         std::span<const int64_t> lengths) const {
   if (!lengths.empty() && static_cast<int64_t>(lengths.size()) != units_) {
     throw std::invalid_argument("lengths must be empty or one per unit: " + std::to_string(units_) + " units, " +
                                 std::to_string(lengths.size()) + " lengths");
   }
-  return deal(draw(step), microbatch, lengths, rank_, world_size_);
+  return deal(std::move(batch), microbatch, lengths, rank_, world_size_);
+}
+
+Microbatches PoissonSampler::draw_local(const StepId& step, int64_t microbatch,
+                                        std::span<const int64_t> lengths) const {
+  return deal_local(draw(step), microbatch, lengths);
 }
 
 }  // namespace ghostshard::dp

@@ -21,9 +21,11 @@ class PoissonSampler {
   // All units of the step's logical batch, ascending.
   std::vector<int64_t> draw(const StepId& step) const;
 
-  // This rank's share, at most `microbatch` units at a time. lengths (empty, or one per unit: rows it will take):
-  // units are dealt to ranks from longest to shortest, so that ranks have equal work and microbatches equal lengths.
-  // Throws std::invalid_argument unless microbatch ≥ 1 and lengths fit.
+  // This rank's share of a batch that draw() gave, at most `microbatch` units at a time. lengths (empty, or one per
+  // unit: rows it will take): units are dealt to ranks from longest to shortest, so that ranks have equal work and
+  // microbatches equal lengths. Throws std::invalid_argument unless microbatch ≥ 1 and lengths fit.
+  Microbatches deal_local(std::vector<int64_t> batch, int64_t microbatch, std::span<const int64_t> lengths) const;
+  // Both at once.
   Microbatches draw_local(const StepId& step, int64_t microbatch, std::span<const int64_t> lengths) const;
 
   int64_t units() const { return units_; }

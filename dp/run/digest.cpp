@@ -4,8 +4,11 @@
 
 #include <array>
 #include <fstream>
+#include <span>
 #include <stdexcept>
 #include <vector>
+
+#include "fsdp/hexadecimal.h"
 
 namespace ghostshard::dp {
 
@@ -52,13 +55,7 @@ std::string Digest::text() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> bytes{};
   unsigned int length = 0;
   check(EVP_DigestFinal_ex(state_->context.get(), bytes.data(), &length) == 1);
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text = "sha256:";
-  for (unsigned int i = 0; i < length; ++i) {
-    text += kDigits[bytes[i] >> 4];
-    text += kDigits[bytes[i] & 15];
-  }
-  return text;
+  return "sha256:" + fsdp::hexadecimal(std::span(bytes).first(length));
 }
 
 std::string digest_of(std::string_view text) {

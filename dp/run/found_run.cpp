@@ -1,10 +1,12 @@
 #include "dp/run/found_run.h"
 
 #include <fstream>
+#include <optional>
 #include <set>
 #include <stdexcept>
 
 #include "dp/run/metrics.h"
+#include "fsdp/agree.h"
 #include "fsdp/checkpoint.h"
 
 namespace ghostshard::dp {
@@ -96,6 +98,16 @@ FoundRun find_plain_run(const std::filesystem::path& folder) {
     refuse(folder, "it holds a run with privacy, which cannot go on without");
   }
   return found;
+}
+
+FoundRun find_on_all(FoundRun (*find)(const std::filesystem::path&), const std::filesystem::path& folder,
+                     fsdp::Mesh& mesh) {
+  std::optional<FoundRun> found;
+  fsdp::agree(mesh, [&] {
+    if (mesh.rank() == 0) found.emplace(find(folder));
+  });
+  const std::string told = fsdp::broadcast_text(mesh, found ? found->to_json().dump() : "");
+  return found ? *std::move(found) : FoundRun::from_json(nlohmann::json::parse(told));
 }
 
 }  // namespace ghostshard::dp

@@ -8,6 +8,7 @@
 
 #include "accountant/ledger.h"
 #include "dp/run/resume.h"
+#include "fsdp/mesh.h"
 
 namespace ghostshard::dp {
 
@@ -31,5 +32,9 @@ FoundRun find_private_run(const std::filesystem::path& folder);
 
 // A run without privacy has no ledger: its newest checkpoint, if there is one. std::invalid_argument as above.
 FoundRun find_plain_run(const std::filesystem::path& folder);
+
+// What one of these finds on rank 0, on every rank; AgreedFailure on every rank if it throws. A collective.
+FoundRun find_on_all(FoundRun (*find)(const std::filesystem::path&), const std::filesystem::path& folder,
+                     fsdp::Mesh& mesh);
 
 }  // namespace ghostshard::dp

@@ -12,15 +12,6 @@ RunKey seeded_key(uint64_t seed) {
   return RunKey::from_bytes(bytes, RunId{});
 }
 
-std::optional<FoundRun> find_on_all(const FolderOptions& options, fsdp::Mesh& mesh) {
-  if (!options.resume) return std::nullopt;
-  std::optional<FoundRun> found;
-  fsdp::agree(mesh, [&] {
-    if (mesh.rank() == 0) found.emplace(find_plain_run(options.folder));
-  });
-  return FoundRun::from_json(nlohmann::json::parse(fsdp::broadcast_text(mesh, found ? found->to_json().dump() : "")));
-}
-
 }  // namespace
 
 PlainRun::PlainRun(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Optimizer> optimizer, const PlainConfig& config,
@@ -39,7 +30,7 @@ PlainRun::PlainRun(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Optimizer> o
   parts.push_back({"the number of steps", std::to_string(config.steps), Part::Binds::kRun});
   parts.push_back({"the expected batch", std::to_string(config.expected_batch), Part::Binds::kRun});
   agree_on(mesh, parts);
-  resumed_ = find_on_all(options, mesh);
+  if (options.resume) resumed_ = find_on_all(&find_plain_run, options.folder, mesh);
   Extent extent{.last = config.steps, .planned = config.steps};
   std::optional<fsdp::Checkpoint> checkpoint;
   fsdp::agree(mesh, [&] {

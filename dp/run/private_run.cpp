@@ -1,6 +1,8 @@
 #include "dp/run/private_run.h"
 
+#include <cmath>
 #include <stdexcept>
+#include <utility>
 
 #include "accountant/report.h"
 #include "dp/run/digest.h"
@@ -48,15 +50,17 @@ PrivateRun::State::State(fsdp::ShardedModel& on, std::unique_ptr<fsdp::Optimizer
 // unit would be on two ranks, or on none. A collective.
 Microbatches PrivateRun::Step::dealt_batch(std::span<const int64_t> lengths, int64_t microbatch) const {
   const State& run = *run_;
-  Microbatches batch = run.sampler.draw_local(run.id, microbatch, lengths);
+  std::vector<int64_t> batch = run.sampler.draw(run.id);
   fsdp::Mesh& mesh = run.model.mesh();
-  if (mesh.world_size() == 1) return batch;
-  Digest digest;
-  for (const int64_t unit : lengths.empty() ? std::vector<int64_t>() : run.sampler.draw(run.id)) {
-    digest.add(std::to_string(lengths[static_cast<size_t>(unit)]));
+  if (mesh.world_size() > 1) {
+    Digest digest;
+    digest.add(std::to_string(lengths.size()));
+    for (const int64_t unit : batch) {
+      if (static_cast<size_t>(unit) < lengths.size()) digest.add(std::to_string(lengths[static_cast<size_t>(unit)]));
+    }
+    agree_on(mesh, {{"the units at a time", std::to_string(microbatch)}, {"the units' lengths", digest.text()}});
   }
-  agree_on(mesh, {{"the units at a time", std::to_string(microbatch)}, {"the units' lengths", digest.text()}});
-  return batch;
+  return run.sampler.deal_local(std::move(batch), microbatch, lengths);
 }
 
 PrivateRun::PrivateRun(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -114,8 +118,8 @@ void PrivateRun::Step::add(std::span<const int64_t> lengths, int64_t microbatch,
 void PrivateRun::Step::update(double learning_rate) {
   State& run = *run_;
   require(run.phase == State::Phase::kAdded, "a step is updated once, after its batch was added");
-  if (!(learning_rate > 0)) {
-    throw std::invalid_argument("the learning rate must be > 0, got " + std::to_string(learning_rate));
+  if (!(learning_rate > 0 && std::isfinite(learning_rate))) {
+    throw std::invalid_argument("the learning rate must be > 0 and finite, got " + std::to_string(learning_rate));
   }
   run.optimizer.step(run.mechanism.release(std::move(*run.sum), run.id), learning_rate);
   run.sum.reset();

@@ -55,17 +55,6 @@ std::vector<Part> parts_known_at_once(const RunOptions& options, const fsdp::Sha
   return parts;
 }
 
-// What rank 0 finds in the folder, on every rank. A collective.
-std::optional<FoundRun> find_on_all(const RunOptions& options, fsdp::Mesh& mesh) {
-  if (!options.resume) return std::nullopt;
-  std::optional<FoundRun> found;
-  fsdp::agree(mesh, [&] {
-    if (mesh.rank() == 0) found.emplace(find_private_run(options.folder));
-  });
-  const std::string told = fsdp::broadcast_text(mesh, found ? found->to_json().dump() : "");
-  return found ? std::move(found) : FoundRun::from_json(nlohmann::json::parse(told));
-}
-
 void check_same_run(const RunBeginning& begun, const RunOptions& options) {
   const accountant::LedgerContents& ledger = begun.resumed->ledger;
   const std::optional<RunKey> first_key =
@@ -167,7 +156,7 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
   RunBeginning begun;
   begun.parts = parts_known_at_once(options, model, *optimizer);
   agree_on(mesh, begun.parts);
-  begun.resumed = find_on_all(options, mesh);
+  if (options.resume) begun.resumed = find_on_all(&find_private_run, options.folder, mesh);
   begun.parts.push_back({kStartingWeights, digest_of_weights(model), Binds::kRun});
   fsdp::agree(mesh, [&] { decide(begun, config, options, mesh.rank() == 0); });
   std::vector<Part> decided = {begun.parts.back()};

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -180,7 +181,8 @@ void add_memory(CLI::Option_group* group, Options& o) {
           "--explain-plan{plan}", o.explain_plan,
           "Print what each block keeps, records and sends, and why, before the first step; --explain-plan=all: the "
           "plans for all budgets too")
-      ->check(CLI::IsMember({"plan", "all"}));
+      ->transform(CLI::CheckedTransformer(std::map<std::string, std::string>{
+          {"plan", "plan"}, {"all", "all"}, {"true", "plan"}, {"false", ""}}));
   group
       ->add_option("--compute-dtype", o.compute_dtype,
                    "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")

@@ -13,6 +13,8 @@
 #include <system_error>
 #include <vector>
 
+#include "fsdp/hexadecimal.h"
+
 namespace ghostshard::fsdp {
 namespace {
 
@@ -43,15 +45,6 @@ class FileToRead {
   const std::filesystem::path& path_;
   int value_;
 };
-
-std::string hexadecimal(std::span<const unsigned char> bytes) {
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
 
 }  // namespace
 

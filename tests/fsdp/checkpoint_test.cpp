@@ -265,9 +265,6 @@ TEST_F(Checkpoints, WritingAStepAgainReplacesIt) {
 
 TEST_F(Checkpoints, NoFolderHoldsNone) { EXPECT_TRUE(list_checkpoints(folder_ / "missing").empty()); }
 
-// ---------------------------------------------------------------------------------------------------------------
-// Damage
-
 TEST_F(Checkpoints, AChangedByteIsNamedWithItsFile) {
   five_steps("adamw", 3);
   const auto file = folder_ / "step-000000000003" / "rank-00002-of-00003.safetensors";
@@ -302,7 +299,6 @@ TEST_F(Checkpoints, OtherOptionsOfTheOptimizerAreRefused) {
   EXPECT_THAT(failure_of_loading("sgd"), HasSubstr("its optimizer's options must be those of this run"));
 }
 
-// ---------------------------------------------------------------------------------------------------------------
 // A disk that fills up: the limit holds for each file, and a write fails because the signal is ignored.
 
 TEST_F(Checkpoints, AFullDiskIsEveryRanksFailureAndLeavesTheOlderOneAlone) {

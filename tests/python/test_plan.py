@@ -29,6 +29,15 @@ def test_explain_plan_all_prints_the_plans_of_all_budgets(program):
     assert all(a[0] >= b[0] and a[1] < b[1] for a, b in zip(rows, rows[1:]))
 
 
+def test_a_file_of_options_says_what_to_explain(program):
+    for value, said in (("true", True), ('"plan"', True), ('"all"', True), ("false", False)):
+        (program.folder / "run.toml").write_text(f"explain-plan = {value}\n")
+        done = program.run(arguments(PRIVATE, output=f"run-{said}-{value.strip(chr(34))}", config="run.toml"))
+        assert done.code == 0, done.err
+        assert ("Plan of one logical batch" in done.err) == said
+        assert ("Plans by memory budget" in done.err) == ("all" in value)
+
+
 def test_a_budget_may_be_given_in_steps_without_privacy(program):
     done = program.run(arguments(PRIVATE, memory_budget="1.4x", explain_plan="", eval_data="public.safetensors"))
     assert done.code == 0, done.err

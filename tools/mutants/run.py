@@ -28,7 +28,7 @@ LIST = Path(__file__).resolve().parent / "mutants.toml"
 WORK = ROOT / "build" / "mutants"
 TREE = WORK / "tree"
 TEST_SECONDS = 600
-PYTHON_MODULES = ("ghostshard_python_accountant", "ghostshard_python_engine")
+FOR_PYTEST = ("ghostshard_python_accountant", "ghostshard_python_engine", "ghostshard-finetune-gpt2")
 
 
 class Unusable(Exception):
@@ -83,7 +83,7 @@ def is_pytest(test: str) -> bool:
 
 def targets_of(tests: list[str]) -> list[str]:
     programs = {test.split()[0] for test in tests if not is_pytest(test)}
-    return sorted(programs | set(PYTHON_MODULES if any(map(is_pytest, tests)) else ()))
+    return sorted(programs | set(FOR_PYTEST if any(map(is_pytest, tests)) else ()))
 
 
 def make_copy() -> None:

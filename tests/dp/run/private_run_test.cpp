@@ -251,20 +251,28 @@ TEST_F(PrivateRunTest, RanksThatDifferAreRefusedAndNothingIsWritten) {
 }
 
 TEST_F(PrivateRunTest, RanksThatWouldDealTheBatchOutOtherwiseEndBeforeItIsCharged) {
-  for (const bool lengths_differ : {true, false}) {
+  struct Case {
+    std::vector<int64_t> lengths;  // rank 1's; rank 0 has 3 for each unit
+    int64_t microbatch;            // rank 1's; rank 0 has 5
+    const char* says;
+  };
+  std::vector<int64_t> one_longer(kUnits, 3);
+  one_longer[7] = 4;
+  for (const Case& c : {Case{one_longer, 5, "the units' lengths on"}, Case{{}, 5, "the units' lengths on"},
+                        Case{std::vector<int64_t>(kUnits - 1, 3), 5, "the units' lengths on"},
+                        Case{std::vector<int64_t>(kUnits, 3), 1, "the units at a time on"}}) {
     std::filesystem::remove_all(folder());
     std::atomic<int> refused{0};
     tests::run_ranks(2, [&](fsdp::Mesh& mesh) {
       Layer layer(mesh);
       auto run = begin(layer, options());
-      std::vector<int64_t> lengths(kUnits, 3);
-      if (lengths_differ && mesh.rank() == 1) lengths[7] = 4;
+      const bool first = mesh.rank() == 0;
       auto step = run.next();
       try {
-        step->add(lengths, !lengths_differ && mesh.rank() == 1 ? 1 : 5,
+        step->add(first ? std::vector<int64_t>(kUnits, 3) : c.lengths, first ? 5 : c.microbatch,
                   [&](std::span<const int64_t> units, const RecorderPtr& r) { return layer.loss(units, r); });
       } catch (const fsdp::AgreedFailure& failure) {
-        EXPECT_THAT(failure.what(), HasSubstr(lengths_differ ? "the units' lengths on" : "the units at a time on"));
+        EXPECT_THAT(failure.what(), HasSubstr(c.says));
         ++refused;
       }
     });

@@ -6,7 +6,7 @@ import pytest
 from launch import HERE, SUM_TOLERANCE, results_on_mesh, run_alone
 
 
-@pytest.fixture(scope="module", params=["2", "2x2", "2x1x2"])
+@pytest.fixture(scope="module", params=["2", "2x2", pytest.param("2x1x2", marks=pytest.mark.long)])
 def results(request, tmp_path_factory) -> dict:
     return results_on_mesh("tensor_parallel_main.py", request.param, tmp_path_factory.mktemp("tensor_parallel"))
 
