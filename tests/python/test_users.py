@@ -89,7 +89,7 @@ def test_bfloat16_trains_and_saves_float32(program, flags):
     lengths = numpy.diff(private["offsets"])
     words = [private["tokens"][end - length : end].tolist() for length, end in zip(lengths, private["offsets"][1:], strict=True)]
     write_data(program.folder / "like.safetensors", [[*text, 0] for text in words if len(text) <= POSITIONS], "public")
-    flags = {"eval_data": "like.safetensors", "noise_multiplier": "0.01", "expected_batch": "12", "steps": "10",
+    flags = {"eval_data": "like.safetensors", "noise_multiplier": "0.1", "expected_batch": "12", "steps": "10",
              "learning_rate": "0.01", **flags}  # fmt: skip
     found = {}
     for dtype in ("float32", "bfloat16"):
