@@ -1,4 +1,4 @@
-"""Scripts that ranks run, started as torchrun starts them, and a script of one process alone."""
+"""Scripts that ranks run, and a script of one process alone."""
 
 import json
 import os
@@ -6,26 +6,54 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 HERE = Path(__file__).parent
 TIME_LIMIT = 280
+SETTINGS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONFAULTHANDLER": "1"}
 
 # Of a sum's relative error: a few hundred float32 operations between an input and a sum, each within 2^-24 of its terms.
 SUM_TOLERANCE = 2e-5
 
 
-def run_ranks(script: Path, ranks: int, *arguments: str) -> str:
+class RankServer:
+    """rank_server.py, started when first asked: one for each process of pytest."""
+
+    def __init__(self):
+        self.process = None
+
+    def run(self, **job) -> dict:
+        if self.process is None or self.process.poll() is not None:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "rank_server.py")], env=os.environ | SETTINGS, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, f"rank_server.py ended with status {self.process.wait(10)}"
+        return json.loads(answer)
+
+
+server = RankServer()
+
+
+def run_ranks(script: Path, ranks: int, *arguments: str) -> None:
+    """Every rank must end with status 0. (Ranks under torchrun itself: test_ghost_training.py.)"""
+    environment = dict(os.environ) | SETTINGS
+    done = server.run(
+        script=str(script), arguments=arguments, ranks=ranks, environment=environment, seconds=TIME_LIMIT
+    )
+    assert done["code"] != 124, f"{script.name} on {ranks} ranks took over {TIME_LIMIT} s; it had said:\n{done['said'][-4000:]}"
+    said = "\n".join(line for line in done["said"].splitlines() if "Extension modules:" not in line)
+    assert done["code"] == 0, said if len(said) < 8000 else f"{said[:4000]}\n…\n{said[-4000:]}"
+
+
+def run_under_torchrun(script: Path, ranks: int, *arguments: str) -> str:
+    """As a user starts it: standard output."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), str(script), *arguments,
     ]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONFAULTHANDLER": "1"}
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT)
-    except subprocess.TimeoutExpired as error:
-        pytest.fail(f"{script.name} on {ranks} ranks took over {TIME_LIMIT} s; it had said:\n{error.stderr}"[-4000:])
-    said = "\n".join(line for line in done.stderr.splitlines() if "Extension modules:" not in line)
-    assert done.returncode == 0, said if len(said) < 8000 else f"{said[:4000]}\n…\n{said[-4000:]}"
+    done = subprocess.run(command, env=os.environ | SETTINGS, capture_output=True, text=True, timeout=TIME_LIMIT)
+    assert done.returncode == 0, done.stderr[-8000:]
     return done.stdout
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from launch import HERE, run_ranks
+from launch import HERE, run_ranks, run_under_torchrun
 
 SCRIPT = HERE / "engine_ranks_main.py"
 EPOCHS, STEPS = 5, 4
@@ -51,7 +51,7 @@ def test_examples_end_with_a_report(example, tmp_path):
     words = "the patient reports mild pain in the left knee after long walks".split()
     lines = [" ".join(words[i] for i in torch.randint(0, len(words), (6,))) for _ in range(40)]
     (tmp_path / "notes.txt").write_text("\n".join(lines))
-    said = run_ranks(
+    said = run_under_torchrun(
         HERE.parents[2] / "examples" / example, 2, "--texts", str(tmp_path / "notes.txt"), "--output",
         str(tmp_path / "run"), "--epochs", "1", "--batch", "20", "--max-length", "24",
     )  # fmt: skip
