@@ -1,8 +1,11 @@
 // Poisson sampling, as it is accounted: every unit is in a logical batch independently with probability q.
 //
 // The step's coin key gives one 64-bit coin per unit. A unit is in the batch if its coin is below floor(q·2^64), so the
-// true probability is never above q. Every rank tosses all coins (the same key), hence knows the whole batch, and the
-// number of microbatches on each rank, without communication. The units in a batch, and their number, are secret.
+// true probability is never above q. A coin's 16 leading bits and its 48 others stand in two streams of the key: the
+// others are computed only where the leading ones leave the question open, for one unit in 65,536, so that a coin costs
+// 2 bytes of keystream. Every rank knows the whole batch, hence the number of microbatches on each rank; of many units
+// each rank tosses the coins of its own part and hears of the others'. The units in a batch, and their number, are
+// secret.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +13,7 @@
 #include <vector>
 
 #include "dp/mechanism/run_key.h"
+#include "fsdp/mesh.h"
 
 namespace ghostshard::dp {
 
@@ -18,14 +22,21 @@ using Microbatches = std::vector<std::vector<int64_t>>;
 
 class PoissonSampler {
  public:
-  // All units of the step's logical batch, ascending.
+  static constexpr int64_t kFewUnits = int64_t{1} << 22;  // their coins take as long as two small collectives
+
+  // All units of the step's logical batch, ascending. O(units).
   std::vector<int64_t> draw(const StepId& step) const;
+  // Those among the units first ≤ u < end.
+  std::vector<int64_t> draw_part(const StepId& step, int64_t first, int64_t end) const;
+  // The same as draw() in O(units / ranks + batch): a collective of all ranks of the mesh. Few units are not worth it,
+  // each rank then tosses all coins.
+  std::vector<int64_t> draw_together(const StepId& step, fsdp::Mesh& mesh, int64_t few = kFewUnits) const;
 
   // This rank's share of a batch that draw() gave, at most `microbatch` units at a time. lengths (empty, or one per
   // unit: rows it will take): units are dealt to ranks from longest to shortest, so that ranks have equal work and
   // microbatches equal lengths. Throws std::invalid_argument unless microbatch ≥ 1 and lengths fit.
   Microbatches deal_local(std::vector<int64_t> batch, int64_t microbatch, std::span<const int64_t> lengths) const;
-  // Both at once.
+  // draw(), then its deal.
   Microbatches draw_local(const StepId& step, int64_t microbatch, std::span<const int64_t> lengths) const;
 
   int64_t units() const { return units_; }

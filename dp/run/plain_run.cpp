@@ -67,7 +67,8 @@ std::optional<PlainRun::Step> PlainRun::next() {
 int64_t PlainRun::Step::number() const { return run_->course_->done(); }
 
 void PlainRun::Step::add(std::span<const int64_t> lengths, int64_t microbatch, const LossOfUnits& loss) {
-  for (const auto& units : run_->sampler_.draw_local({.step = number()}, microbatch, lengths)) {
+  auto batch = run_->sampler_.draw_together({.step = number()}, run_->model_.mesh());
+  for (const auto& units : run_->sampler_.deal_local(std::move(batch), microbatch, lengths)) {
     const at::Tensor sum = loss(units, run_->accumulator_.recorder());
     sum.backward();
     if (!run_->batch_metrics_) continue;

@@ -50,8 +50,8 @@ PrivateRun::State::State(fsdp::ShardedModel& on, std::unique_ptr<fsdp::Optimizer
 // unit would be on two ranks, or on none. A collective.
 Microbatches PrivateRun::Step::dealt_batch(std::span<const int64_t> lengths, int64_t microbatch) const {
   const State& run = *run_;
-  std::vector<int64_t> batch = run.sampler.draw(run.id);
   fsdp::Mesh& mesh = run.model.mesh();
+  std::vector<int64_t> batch = run.sampler.draw_together(run.id, mesh);
   if (mesh.world_size() > 1) {
     Digest digest;
     digest.add(std::to_string(lengths.size()));

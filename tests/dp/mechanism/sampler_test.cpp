@@ -1,10 +1,12 @@
 // Poisson sampling is accounted, so the sampler that runs must be exactly that.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
 #include <set>
 
 #include "tests/dp/single_layer.h"
+#include "tests/support/ranks.h"
 
 namespace ghostshard::tests {
 namespace {
@@ -90,6 +92,65 @@ TEST(PoissonSampler, TakesNoUnitMoreOftenThanIsAccounted) {
 TEST(PoissonSampler, TakesEverythingAtQOne) {
   const auto key = key_of(1);
   EXPECT_EQ(plan_of(77, 77).sampler(key, 0, 1).draw({0}).size(), 77U);
+}
+
+// One 64-bit word from each of two streams of the coins' key, all of them computed.
+std::vector<int64_t> slow_draw(const dp::RunKey& key, const dp::StepId& step, int64_t units, int64_t batch) {
+  __extension__ using Wide = unsigned __int128;
+  const auto coins_key = key.derive(dp::Purpose::kCoins, step);
+  std::vector<uint64_t> leads(static_cast<size_t>(units / 4 + 1)), rests(static_cast<size_t>(units));
+  kernels::uniform_words(coins_key, 0, 0, leads);
+  kernels::uniform_words(coins_key, 1, 0, rests);
+  std::vector<int64_t> heads;
+  for (int64_t unit = 0; unit < units; ++unit) {
+    const uint64_t lead = leads[static_cast<size_t>(unit / 4)] >> (16 * (unit % 4)) & 0xffff;
+    const uint64_t coin = lead << 48 | rests[static_cast<size_t>(unit)] >> 16;
+    if (static_cast<Wide>(coin) < (static_cast<Wide>(batch) << 64) / static_cast<Wide>(units)) heads.push_back(unit);
+  }
+  return heads;
+}
+
+// Rates whose leading bits decide seldom, mostly, and never: below 2^-16 only units whose 16 bits are all 0 are drawn.
+TEST(PoissonSampler, TossesTheCoinsOfItsSlowTwin) {
+  const auto key = key_of(5);
+  const int64_t units = 300'007;
+  int64_t undecided = 0;
+  for (const int64_t batch : {int64_t{1}, int64_t{4}, int64_t{1000}, units / 3, units - 1}) {
+    for (int64_t step = 0; step < 8; ++step) {
+      const auto expected = slow_draw(key, {step}, units, batch);
+      EXPECT_EQ(plan_of(units, batch).sampler(key, 0, 1).draw({step}), expected) << batch << " in step " << step;
+      undecided += batch <= 4 ? static_cast<int64_t>(expected.size()) : 0;
+    }
+  }
+  EXPECT_GT(undecided, 0) << "no coin hung on its last 48 bits";
+}
+
+TEST(PoissonSampler, DrawsTheSameInParts) {
+  const auto key = key_of(6);
+  const int64_t units = 100'003;
+  const auto sampler = plan_of(units, 20'000).sampler(key, 0, 1);
+  const auto whole = sampler.draw({2});
+  for (const int64_t cut : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{32767}, int64_t{32768}, int64_t{50'001}, units}) {
+    auto batch = sampler.draw_part({2}, 0, cut);
+    const auto rest = sampler.draw_part({2}, cut, units);
+    batch.insert(batch.end(), rest.begin(), rest.end());
+    EXPECT_EQ(batch, whole) << "cut at " << cut;
+  }
+}
+
+TEST(PoissonSampler, DrawsTheSameOnAnyNumberOfRanks) {
+  const auto key = key_of(7);
+  for (const auto& [units, batch] : {std::pair<int64_t, int64_t>{5, 2}, {1000, 1}, {100'003, 777}}) {
+    const auto plan = plan_of(units, batch);
+    for (const int ranks : {1, 2, 3, 8}) {
+      std::atomic<int> alike{0};
+      run_ranks(ranks, [&](fsdp::Mesh& mesh) {
+        const auto sampler = plan.sampler(key, mesh.rank(), ranks);
+        alike += sampler.draw_together({3}, mesh, /*few=*/0) == sampler.draw({3}) ? 1 : 0;
+      });
+      EXPECT_EQ(alike, ranks) << units << " units";
+    }
+  }
 }
 
 struct Deal {

@@ -119,6 +119,15 @@ TEST_F(Resume, ACheckpointThatClaimsMoreStepsThanWereChargedIsRefused) {
               ThrowsMessage<std::invalid_argument>(HasSubstr("has done 3 steps, but the ledger charged 2")));
 }
 
+TEST_F(Resume, ACheckpointThatCountsOtherReleasesUpToItsLineIsRefused) {
+  LedgerMark mark = three_steps_marked_after_two();
+  for (const int64_t releases : {1, 3}) {
+    mark.releases = releases;
+    EXPECT_THAT([&] { resume_attempts(contents(), mark, 2); },
+                ThrowsMessage<std::invalid_argument>(HasSubstr("releases, holds 2")));
+  }
+}
+
 // ---------------------------------------------------------------------------------------------------------------
 // The plan of a run under way
 
