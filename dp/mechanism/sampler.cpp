@@ -5,11 +5,6 @@
 #include <string>
 
 namespace ghostshard::dp {
-namespace {
-
-__extension__ using Wide = unsigned __int128;
-
-}  // namespace
 
 PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
                                int64_t world_size)
@@ -17,24 +12,9 @@ PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expecte
       units_(units),
       rank_(rank),
       world_size_(world_size),
-      everything_(expected_batch == units),
-      threshold_(static_cast<uint64_t>((static_cast<Wide>(expected_batch) << 64) / static_cast<Wide>(units))) {}
+      bound_(CoinBound::of_batch(expected_batch, units)) {}
 
-std::vector<int64_t> PoissonSampler::draw(const StepId& step) const {
-  std::vector<int64_t> batch;
-  const kernels::ChaChaKey coins_key = key_->derive(Purpose::kCoins, step);
-  constexpr int64_t kChunk = 4096;
-  std::vector<uint64_t> coins(kChunk);
-  for (int64_t first = 0; first < units_; first += kChunk) {
-    const int64_t count = std::min(kChunk, units_ - first);
-    kernels::uniform_words(coins_key, /*stream=*/0, static_cast<uint64_t>(first),
-                           std::span<uint64_t>(coins.data(), static_cast<size_t>(count)));
-    for (int64_t i = 0; i < count; ++i) {
-      if (everything_ || coins[static_cast<size_t>(i)] < threshold_) batch.push_back(first + i);
-    }
-  }
-  return batch;
-}
+std::vector<int64_t> PoissonSampler::draw(const StepId& step) const { return drawn_units(*key_, step, units_, bound_); }
 
 Microbatches deal(std::vector<int64_t> batch, int64_t microbatch, std::span<const int64_t> lengths, int64_t rank,
                   int64_t world_size) {

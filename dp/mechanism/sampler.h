@@ -1,14 +1,15 @@
 // Poisson sampling, as it is accounted: every unit is in a logical batch independently with probability q.
 //
-// The step's coin key gives one 64-bit coin per unit. A unit is in the batch if its coin is below floor(q·2^64), so the
-// true probability is never above q. Every rank tosses all coins (the same key), hence knows the whole batch, and the
-// number of microbatches on each rank, without communication. The units in a batch, and their number, are secret.
+// Coins are those of dp/mechanism/coins.h. Every rank tosses all of them (the same key), hence knows the whole batch,
+// and the number of microbatches on each rank, without communication. The units in a batch, and their number, are
+// secret.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "dp/mechanism/coins.h"
 #include "dp/mechanism/run_key.h"
 
 namespace ghostshard::dp {
@@ -38,8 +39,7 @@ class PoissonSampler {
   int64_t units_;
   int64_t rank_;
   int64_t world_size_;
-  bool everything_;     // q = 1
-  uint64_t threshold_;  // floor(expected_batch·2^64 / units)
+  CoinBound bound_;
 };
 
 // The dealing, apart from the coins: units of one logical batch to one rank's microbatches. Pure.

@@ -244,6 +244,7 @@ class GhostEngine:
         except (ValueError, RuntimeError):
             session.give_up_microbatch()
             raise
+        tape = session.tape
         self.in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
             with self._gate.watched():
@@ -259,7 +260,7 @@ class GhostEngine:
                     loss.backward()
         except BaseException as error:
             session.give_up_microbatch()
-            if "a tape serves one backward pass" in str(error):
+            if tape.refused_second_backward:
                 raise RuntimeError(_REENTRANT) from error
             raise
         finally:
