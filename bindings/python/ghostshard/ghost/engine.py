@@ -238,9 +238,9 @@ class GhostEngine:
         units = session.units if given is None else given.units
         try:
             check = lambda: check_losses(loss_per_unit, units)
-            if self._gate.backward(self._at, units, check, news=self._patches.own_loss is not None):
+            if self._gate.backward(self._at, units, check, news=self._patches.own_loss.pending):
                 if self._gate.together(self._at, self._patches.compare_own_loss):
-                    self._patches.know_own_loss()
+                    self._patches.own_loss.settled()
         except (ValueError, RuntimeError):
             session.give_up_microbatch()
             raise
