@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from opacus.validators import ModuleValidator
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/python/ghost"))
 import oracle  # noqa: E402
 from private import Private  # noqa: E402
+
+from ghostshard.ghost.checks.modules import refuse_unsupported  # noqa: E402
 
 CLIP = 0.5
 # Of a released sum's relative error. Norms are upper bounds: where an example's tokens cancel, theirs may be wider by a part in a
@@ -40,15 +41,18 @@ def judged(step: Callable[[], float]) -> Verdict:
     except Exception as problem:  # the error is the result
         last = traceback.extract_tb(problem.__traceback__)[-1]
         ours = "/ghostshard/" in last.filename and ("raise" in (last.line or "") or "session." in (last.line or ""))
-        sentence = isinstance(problem, ValueError | RuntimeError) and (ours or "/opacus/validators/" in last.filename)
+        sentence = (isinstance(problem, ValueError | RuntimeError) and ours or "checks/modules" in last.filename)
         said = " ".join(str(problem).split())
         return Verdict("refused" if sentence else "fault", said=said if sentence else f"{type(problem).__name__}: {said}")
     return Verdict("right" if error < RIGHT else "wrong", error)
 
 
-def step_of(model: nn.Module, batch: dict[str, Any], **options: Any) -> float:
-    """Relative error of the sum that a private step over `batch` releases, from the model's own loss of each example."""
-    ModuleValidator.validate(model, strict=True)  # as make_private() does
+def step_of(
+    model: nn.Module, batch: dict[str, Any], *, prepared: Callable[[nn.Module], nn.Module] = lambda m: m, rank: int = 0, ranks: int = 1
+) -> float:
+    """Relative error of the sum that a private step over `batch` releases, from the model's own loss of each example. prepared: shards
+    the model; each rank then has its part of the batch."""
+    refuse_unsupported(model)
     names = [name for name, value in batch.items() if isinstance(value, torch.Tensor)]
     plain = {name: value for name, value in batch.items() if name not in names}
 
@@ -58,8 +62,9 @@ def step_of(model: nn.Module, batch: dict[str, Any], **options: Any) -> float:
     expected = expected_of(model, loss, [tuple(batch[name] for name in names)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        private = Private(model, CLIP, **options)
-        private.module(**batch).loss.backward()
+        private = Private(prepared(model), CLIP)
+        mine = {name: value[rank::ranks] if name in names else value for name, value in batch.items()}
+        private.module(**mine).loss.backward()
         return oracle.worst_difference(private.released(), expected)
 
 
