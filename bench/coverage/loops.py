@@ -80,7 +80,8 @@ class Recorded:
 
     def _backward(self, losses: torch.Tensor) -> None:
         self._own[0](losses)
-        self._kept.update(self._seen)
+        joined = len(set(self._seen)) == len(losses)  # units= joins rows of one example
+        self._kept.update(set(self._seen) if joined else self._seen)
 
     def _release(self) -> None:
         sigma = self._engine.run.terms_now()[1]
@@ -419,9 +420,9 @@ def _error(run):
     for i, (x, y) in enumerate(run.loader):
         try:
             run.step(x[:, :3] if i == 1 else x, y)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError):
             if i != 1:
-                raise error
+                raise
 
 
 def outcome(each: Loop) -> dict[str, Any]:

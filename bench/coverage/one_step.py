@@ -63,7 +63,7 @@ def step_of(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         private = Private(prepared(model), CLIP)
-        mine = {name: value[rank::ranks] if name in names else value for name, value in batch.items()}
+        mine = {name: value[rank::ranks].contiguous() if name in names else value for name, value in batch.items()}
         private.module(**mine).loss.backward()
         return oracle.worst_difference(private.released(), expected)
 

@@ -24,7 +24,7 @@ from .batch import Inputs
 from .checks.state import State
 from .layout import original_class
 from .loss import loss_of_transformers, per_example_form, targets_of_transformers
-from .tensor_trees import mapped
+from .tensor_trees import mapped, tensors_in
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OTHER = (
@@ -89,7 +89,8 @@ class OwnLoss:
             )
         if not self._sure and given.units:
             self._pending = given
-        return self._one_by_one(outputs, given, own)
+        losses = self._one_by_one(outputs, given, own)
+        return _Beside.apply(losses, *(value for value in tensors_in(output) if value.requires_grad))
 
     def _has_form(self, given: Inputs) -> bool:
         if given.labels is None:
@@ -191,6 +192,19 @@ class OwnLoss:
 
     def detach(self) -> None:
         self._layers.remove()
+
+
+class _Beside(torch.autograd.Function):
+    """Losses, beside outputs of the model: backward goes by these too, with zeros, because fully_shard gathers parameters when it does."""
+
+    @staticmethod
+    def forward(ctx, losses, *outputs):
+        ctx.zeros = [torch.zeros((), dtype=each.dtype, device=each.device).expand(each.shape) for each in outputs]
+        return losses.view_as(losses)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, *ctx.zeros
 
 
 class _Part:

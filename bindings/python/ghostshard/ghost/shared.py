@@ -22,7 +22,6 @@ _METHODS = {
     torch.Tensor.element_size, torch.Tensor.get_device, torch.Tensor.type,
 }  # fmt: skip
 _ALONG = {torch.Tensor.expand, torch.Tensor.repeat}
-_BEHIND = {"requires_grad", "grad_fn", "is_leaf"}
 
 
 class Shared(torch.Tensor):
@@ -35,7 +34,9 @@ class Shared(torch.Tensor):
         kwargs = kwargs or {}
         getter = getattr(func, "__self__", None)
         name = getattr(getter, "__name__", "") if getattr(func, "__name__", "") == "__get__" else ""
-        if name in _BEHIND:
+        if name == "requires_grad":
+            return False  # fully_shard would hand it on through an autograd.Function, which knows nothing of what is behind
+        if name in ("grad_fn", "is_leaf"):
             return getattr(args[0].behind, name)
         if name in _READ or func in _METHODS:
             with torch._C.DisableTorchFunctionSubclass():
@@ -46,6 +47,7 @@ class Shared(torch.Tensor):
         if func is torch.Tensor.register_hook:
             return args[0].behind.register_hook(*args[1:], **kwargs)
         given = (args, kwargs)
+        _refuse_strays(given)
         units = next(len(value.behind) for value in tensors_in(given) if isinstance(value, Shared))
         if func in _ALONG and not _of_units(given, units):
             found = _along(func, args, units)
@@ -72,7 +74,14 @@ def shared(of_units: torch.Tensor, *, leading_one: bool = False) -> torch.Tensor
     return found
 
 
-def _refuse(_: torch.Tensor) -> None:
+def _refuse_strays(given: Any) -> None:
+    """RuntimeError for a tensor that an autograd.Function made of a shared one: the values behind it are no longer those."""
+    with torch._C.DisableTorchFunctionSubclass():
+        if any(isinstance(value, Shared) and value.grad_fn is not None for value in tensors_in(given)):
+            _refuse(None)
+
+
+def _refuse(_: Any) -> None:
     raise RuntimeError(
         "a tensor that all units share (rows of a table that are looked up once for all examples) was used by an operation that "
         "cannot be done unit by unit (an autograd.Function); nothing of this backward was kept"
@@ -145,7 +154,13 @@ def _each(func: Any, given: Any) -> Any:
         args, kwargs = mapped(lambda value: next(following) if isinstance(value, Shared) else value, given)
         return func(*args, **kwargs)
 
-    found = torch.func.vmap(one, randomness="error")(*behind)
+    try:
+        found = torch.func.vmap(one, randomness="error")(*behind)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{getattr(func, '__name__', func)}: a tensor that all units share (rows of a table that are looked up once for all examples) "
+            f"is used in a way that cannot be followed unit by unit ({' '.join(str(error).split())[:120]})"
+        ) from error
     return mapped(lambda value: shared(value), found)
 
 
