@@ -2,7 +2,8 @@
 
 What was executed is recorded example by example: the draws of the sampler, the examples of every backward that was kept, and the
 releases. A release over exactly one draw, each of its examples once, and over a draw of its own, is a Poisson step at the loader's
-rate; any other is a step that may hold every example, as often as an example was in it. (`DELTA` is for 40 examples.)
+rate; any other is a step that may hold every example, as often as an
+example was in it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Run:
         torch.manual_seed(5)
         x = torch.cat([torch.arange(float(EXAMPLES))[:, None], torch.randn(EXAMPLES, WIDTH - 1)], 1)
         self.data = TensorDataset(x, torch.randint(0, 3, (EXAMPLES,)))
-        self.plain = DataLoader(self.data, batch_size=BATCH, shuffle=True, num_workers=workers)
+        coins = torch.Generator().manual_seed(5)
+        self.plain = DataLoader(self.data, batch_size=BATCH, shuffle=True, num_workers=workers, generator=coins)
         self.model = model or nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 3))
         self.engine = PrivacyEngine(accountant="rdp")
         arguments = {"noise_multiplier": SIGMA, "max_grad_norm": 0.1, "grad_sample_mode": "ghost"} | options

@@ -59,13 +59,14 @@ def step_of(
     def loss(model: nn.Module, values: tuple[torch.Tensor, ...]) -> torch.Tensor:
         return model(**dict(zip(names, values, strict=True)), **plain).loss
 
-    expected = expected_of(model, loss, [tuple(batch[name] for name in names)])
+    twin = copy.deepcopy(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         private = Private(prepared(model), CLIP)
         mine = {name: value[rank::ranks].contiguous() if name in names else value for name, value in batch.items()}
         private.module(**mine).loss.backward()
-        return oracle.worst_difference(private.released(), expected)
+        found = private.released()
+    return oracle.worst_difference(found, expected_of(twin, loss, [tuple(batch[name] for name in names)]))
 
 
 def expected_of(model: nn.Module, loss: Any, batches: list[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
@@ -73,9 +74,9 @@ def expected_of(model: nn.Module, loss: Any, batches: list[tuple[torch.Tensor, .
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return oracle.clipped_sum(copy.deepcopy(model), loss, batches, CLIP)
+            return oracle.clipped_sum(model, loss, batches, CLIP)
         except RuntimeError:
-            return oracle.clipped_sum(copy.deepcopy(model), loss, batches, CLIP, wide=False)
+            return oracle.clipped_sum(model, loss, batches, CLIP, wide=False)
 
 
 __all__ = ["CLIP", "Verdict", "expected_of", "judged", "oracle", "step_of"]

@@ -44,6 +44,11 @@ class Shared(torch.Tensor):
         if func is torch.Tensor.requires_grad_:
             args[0].behind.requires_grad_(*args[1:], **kwargs)
             return args[0]
+        if func is torch.Tensor.backward:
+            raise RuntimeError(
+                "a loss that a layer forms over all examples at once has no gradient of one example: each example needs a loss of its "
+                "own, by the criterion of make_private() or the model's labels"
+            )
         if func is torch.Tensor.register_hook:
             return args[0].behind.register_hook(*args[1:], **kwargs)
         given = (args, kwargs)
