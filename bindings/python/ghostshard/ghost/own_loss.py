@@ -58,13 +58,18 @@ class OwnLoss:
         """Before a forward that records."""
         self._pending = None
         self._layers.begin(active=self.keeps_labels and (given.labels is not None or self._may_form_one))
+        if self._model is self._transformer:  # its forward is under way, as it was before
+            self._layers.took(given.args, given.kwargs)
 
     def losses(self, output: Any, given: Inputs, reduction: str) -> torch.Tensor | None:
         """[units] losses after a forward; None if the model formed none. ValueError for a loss that is not told apart."""
-        outputs = self._layers.end()
         own = output.get("loss") if isinstance(output, dict) else None
+        if self._model is self._transformer:
+            self._layers.gave(output)
+        outputs = self._layers.end()
         if given.labels is None and not (isinstance(own, torch.Tensor) and own.requires_grad and own.dim() == 0):
             self._may_form_one = False
+            self._layers.remove()
             return None
         if given.labels is not None and not hasattr(output, "logits") and own is None:
             raise ValueError("labels with return_dict=False: the model's loss needs its output by name")
@@ -262,18 +267,18 @@ class _Layers:
         self.kwargs: dict = {}
         self.loss: Any = None  # the model's own, of the last forward
         self._handles: list = []
-        if model is None:
-            return
-        for module in model.modules():
-            if module is not model:
+
+    def _attach(self) -> None:
+        for module in self._model.modules():
+            if module is not self._model:
                 self._handles.append(module.register_forward_pre_hook(self._enter))
                 self._handles.append(module.register_forward_hook(self._leave, always_call=True))
-        # No hook: PEFT calls the model's forward itself.
-        self._captures = "forward" not in vars(model)
-        if self._captures:
-            model.forward = _Captured(model, self)
+        if "forward" not in vars(self._model):  # no hook: PEFT calls the model's forward itself
+            self._model.forward = _Captured(self._model, self)
 
     def begin(self, *, active: bool) -> None:
+        if active and not self._handles:
+            self._attach()
         self._depth, self._outputs = 0, _Outputs() if active else None
         self.args, self.kwargs, self.loss = (), {}, None
 
