@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "dp/mechanism/coins.h"
 #include "dp/recording/cross_entropy.h"
 #include "dp/run/session.h"
 #include "fsdp/host_memory.h"
@@ -127,6 +128,14 @@ void attach_ledger(Session& session, const std::string& path, const std::string&
   session.attach_ledger(accountant::LedgerWriter::create(path, std::move(lines)));
 }
 
+// The units of one draw of a Poisson loader, which charges each of its draws.
+std::vector<int64_t> drawn_by(const std::string& key, const std::string& run_id, int64_t step, int64_t units,
+                              double sampling_rate) {
+  const RunKey run_key = RunKey::from_bytes(key_bytes(key), run_id_from_hex(run_id));
+  return drawn_units(run_key, {.step = step, .attempt = 0}, 0, units,
+                     CoinBound::of_rate(accountant::SamplingRate(sampling_rate)));
+}
+
 void begin_packed(Session& session, const std::vector<int64_t>& extents, const std::vector<int64_t>& offsets,
                   const std::optional<at::Tensor>& order, bool one_for_each) {
   session.begin_microbatch(std::make_shared<const PackedRows>(extents, offsets, order.value_or(at::Tensor()),
@@ -138,13 +147,16 @@ PYBIND11_MODULE(engine, module) {
   // Records are private data: Python can pass a tape on and nothing else.
   // NOLINTNEXTLINE(bugprone-unused-raii): it registers the type
   py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape")
-      .def_property_readonly("in_second_pass", &Tape::in_second_pass);
+      .def_property_readonly("in_second_pass", &Tape::in_second_pass)
+      .def_property_readonly("refused_second_backward", &Tape::refused_second_backward);
   module.def("cross_entropy", &cross_entropy, py::arg("logits"), py::arg("targets"), py::arg("ignore_index"),
              Released());
   // Whether this build can compute on tensors there: always on the CPU.
   module.def(
       "has_kernels", [](at::Device device) { return device.is_cpu() || kernels::has_kernels(device.type()); },
       py::arg("device"));
+  module.def("drawn_units", &drawn_by, py::arg("key"), py::arg("run_id"), py::arg("step"), py::arg("units"),
+             py::arg("sampling_rate"), Released());
   module.def("reuse_host_memory", &fsdp::reuse_host_memory, Released());
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());

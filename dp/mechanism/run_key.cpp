@@ -37,8 +37,8 @@ void put_little_endian(uint8_t* out, uint64_t value) {
 kernels::ChaChaKey hmac(std::span<const uint8_t> key, std::span<const uint8_t> message) {
   kernels::ChaChaKey tag{};
   unsigned int length = 0;
-  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), message.data(), message.size(),
-                          tag.data(), &length);
+  const auto* made =
+      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), message.data(), message.size(), tag.data(), &length);
   if (made == nullptr || length != tag.size()) throw std::runtime_error("HMAC-SHA256 failed");
   return tag;
 }
@@ -148,9 +148,7 @@ kernels::ChaChaKey RunKey::derive(Purpose purpose, const StepId& step) const {
 
 std::string RunKey::run_id_hex() const { return fsdp::hexadecimal(run_id_); }
 
-std::string RunKey::commitment() const {
-  return fsdp::hexadecimal(derive(Purpose::kCommitment, {}));
-}
+std::string RunKey::commitment() const { return fsdp::hexadecimal(derive(Purpose::kCommitment, {})); }
 
 std::string RunKey::tag_of(const std::string& text) const {
   kernels::ChaChaKey subkey = derive(Purpose::kTag, {});

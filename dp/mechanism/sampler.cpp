@@ -3,59 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
 namespace ghostshard::dp {
 namespace {
-
-__extension__ using Wide = unsigned __int128;
-
-constexpr int64_t kLeadsPerWord = 4;
-constexpr int64_t kChunk = 32768;  // units: their leading bits, 64 KiB, stay in the cache
-static_assert(std::endian::native == std::endian::little, "a word's first leading bits are its lowest");
-
-// The coins of one step.
-class Coins {
- public:
-  Coins(const kernels::ChaChaKey& key, uint64_t threshold) : key_(key), threshold_(threshold) {}
-
-  // Of the units first ≤ u < end of one chunk, those whose coins are below the threshold.
-  void append_heads(int64_t first, int64_t end, std::vector<int64_t>& heads) const {
-    const int64_t from = first / kLeadsPerWord * kLeadsPerWord;
-    std::vector<uint64_t> words(static_cast<size_t>((end - from + kLeadsPerWord - 1) / kLeadsPerWord));
-    kernels::uniform_words(key_, kLeads, static_cast<uint64_t>(from / kLeadsPerWord), words);
-    std::vector<uint16_t> leads(words.size() * kLeadsPerWord);
-    std::memcpy(leads.data(), words.data(), leads.size() * sizeof(uint16_t));
-    constexpr int64_t kAtOnce = 64;  // mostly none of so many is a head: this loop has no branches
-    const auto top = static_cast<uint16_t>(threshold_ >> 48);
-    for (int64_t unit = first; unit < end;) {
-      const int64_t stop = std::min(end, unit + kAtOnce);
-      bool any = false;
-      for (int64_t u = unit; u < stop; ++u) any |= leads[static_cast<size_t>(u - from)] <= top;
-      for (; unit < stop; ++unit) {
-        if (!any) continue;
-        const uint16_t lead = leads[static_cast<size_t>(unit - from)];
-        if (lead < top || (lead == top && rest_of(unit) < threshold_ << 16 >> 16)) heads.push_back(unit);
-      }
-    }
-  }
-
- private:
-  static constexpr uint32_t kLeads = 0, kRests = 1;  // streams of the key
-
-  uint64_t rest_of(int64_t unit) const {
-    uint64_t word = 0;
-    kernels::uniform_words(key_, kRests, static_cast<uint64_t>(unit), std::span(&word, 1));
-    return word >> 16;
-  }
-
-  kernels::ChaChaKey key_;
-  uint64_t threshold_;
-};
 
 // The parts of all ranks, in the order of ranks. A collective.
 std::vector<int64_t> joined(const std::vector<int64_t>& part, fsdp::Mesh& mesh) {
@@ -82,22 +35,12 @@ PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expecte
       units_(units),
       rank_(rank),
       world_size_(world_size),
-      everything_(expected_batch == units),
-      threshold_(static_cast<uint64_t>((static_cast<Wide>(expected_batch) << 64) / static_cast<Wide>(units))) {}
+      bound_(CoinBound::of_batch(expected_batch, units)) {}
 
 std::vector<int64_t> PoissonSampler::draw(const StepId& step) const { return draw_part(step, 0, units_); }
 
 std::vector<int64_t> PoissonSampler::draw_part(const StepId& step, int64_t first, int64_t end) const {
-  std::vector<int64_t> batch;
-  if (everything_) {
-    for (int64_t unit = first; unit < end; ++unit) batch.push_back(unit);
-    return batch;
-  }
-  const Coins coins(key_->derive(Purpose::kCoins, step), threshold_);
-  for (; first < end; first = (first / kChunk + 1) * kChunk) {
-    coins.append_heads(first, std::min(end, (first / kChunk + 1) * kChunk), batch);
-  }
-  return batch;
+  return drawn_units(*key_, step, first, end, bound_);
 }
 
 std::vector<int64_t> PoissonSampler::draw_together(const StepId& step, fsdp::Mesh& mesh, int64_t few) const {

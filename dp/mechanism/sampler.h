@@ -1,17 +1,15 @@
 // Poisson sampling, as it is accounted: every unit is in a logical batch independently with probability q.
 //
-// The step's coin key gives one 64-bit coin per unit. A unit is in the batch if its coin is below floor(q·2^64), so the
-// true probability is never above q. A coin's 16 leading bits and its 48 others stand in two streams of the key: the
-// others are computed only where the leading ones leave the question open, for one unit in 65,536, so that a coin costs
-// 2 bytes of keystream. Every rank knows the whole batch, hence the number of microbatches on each rank; of many units
-// each rank tosses the coins of its own part and hears of the others'. The units in a batch, and their number, are
-// secret.
+// Coins are those of dp/mechanism/coins.h. Every rank knows the whole batch, hence the number of microbatches on each
+// rank; of many units each rank tosses the coins of its own part and hears of the others'. The units in a batch, and
+// their number, are secret.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "dp/mechanism/coins.h"
 #include "dp/mechanism/run_key.h"
 #include "fsdp/mesh.h"
 
@@ -51,8 +49,7 @@ class PoissonSampler {
   int64_t units_;
   int64_t rank_;
   int64_t world_size_;
-  bool everything_;     // q = 1
-  uint64_t threshold_;  // floor(expected_batch·2^64 / units)
+  CoinBound bound_;
 };
 
 // The dealing, apart from the coins: units of one logical batch to one rank's microbatches. Pure.

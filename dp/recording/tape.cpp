@@ -55,6 +55,7 @@ Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
   const int backward = fsdp::current_backward_pass();
   if (backward_ == -1) backward_ = backward;
   if (backward != backward_) {
+    refused_second_backward_ = true;
     throw std::logic_error("a tape serves one backward pass: record() a new one for every microbatch");
   }
   Entry& found = entries_[parameter.id()];

@@ -63,6 +63,9 @@ class Tape final : public Recorder {
 
   int64_t units() const { return units_; }
   bool began_recording() const { return backward_ != -1 || was_watched_ || in_second_pass(); }
+  // A second backward came and was refused. Autograd turns every C++ error into one of its own, so that callers above
+  // it cannot catch a type: they ask here.
+  bool refused_second_backward() const { return refused_second_backward_; }
   // Until watch(null), reports go to the watcher and leave nothing here. Only for a backward before the recorded one
   // (dp/recording/attribution.h); std::logic_error after it.
   void watch(RecorderPtr watcher);
@@ -141,6 +144,7 @@ class Tape final : public Recorder {
   OnStreamed on_streamed_;
   RecorderPtr watcher_;
   bool was_watched_ = false;
+  bool refused_second_backward_ = false;
 };
 
 }  // namespace ghostshard::dp

@@ -181,8 +181,8 @@ void add_memory(CLI::Option_group* group, Options& o) {
           "--explain-plan{plan}", o.explain_plan,
           "Print what each block keeps, records and sends, and why, before the first step; --explain-plan=all: the "
           "plans for all budgets too")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, std::string>{
-          {"plan", "plan"}, {"all", "all"}, {"true", "plan"}, {"false", ""}}));
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, std::string>{{"plan", "plan"}, {"all", "all"}, {"true", "plan"}, {"false", ""}}));
   group
       ->add_option("--compute-dtype", o.compute_dtype,
                    "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")

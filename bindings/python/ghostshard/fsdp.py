@@ -48,9 +48,9 @@ def _classes(classes: Any) -> tuple[type, ...]:
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The elements of the outermost lists, those that have parameters."""
+    """The elements of the outermost lists, those that have parameters; the elements of lists in lists."""
     for child in module.children():
-        if isinstance(module, (nn.ModuleList, nn.Sequential)):
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and not isinstance(child, (nn.ModuleList, nn.ModuleDict)):
             if any(True for _ in child.parameters()) and not isinstance(child, FSDPModule):
                 yield child
         else:

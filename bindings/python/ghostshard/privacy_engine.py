@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from . import accountants, checkpoint
 from ._native import load
 from .ghost.checks.batches import DrawnBatches, OwnBatches
+from .ghost.checks.modules import refuse_unsupported
 from .ghost.engine import GhostEngine
 from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.optimizer import GhostOptimizer
@@ -105,7 +106,7 @@ class PrivacyEngine(ResumableEngine):
         own_batches = kwargs.pop("own_batches", False) or not poisson_sampling
         plan = plan_of(data_loader, poisson=not own_batches)
         kwargs.pop("epsilon_tolerance", None)
-        self.validate(module=module, optimizer=None, data_loader=None)
+        refuse_unsupported(module)
         kind = GhostModule if wrap_model else GhostHooks
         private = kind(module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **options)
         terms = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, "generator": noise_generator}

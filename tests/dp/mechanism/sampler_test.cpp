@@ -130,7 +130,8 @@ TEST(PoissonSampler, DrawsTheSameInParts) {
   const int64_t units = 100'003;
   const auto sampler = plan_of(units, 20'000).sampler(key, 0, 1);
   const auto whole = sampler.draw({2});
-  for (const int64_t cut : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{32767}, int64_t{32768}, int64_t{50'001}, units}) {
+  for (const int64_t cut :
+       {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{32767}, int64_t{32768}, int64_t{50'001}, units}) {
     auto batch = sampler.draw_part({2}, 0, cut);
     const auto rest = sampler.draw_part({2}, cut, units);
     batch.insert(batch.end(), rest.begin(), rest.end());

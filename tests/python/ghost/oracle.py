@@ -24,15 +24,19 @@ def clipped_sum(
     loss: Callable[[nn.Module, Batch], torch.Tensor],
     batches: Iterable[Batch],
     clip_norm: float,
+    *,
+    wide: bool = True,
 ) -> dict[str, torch.Tensor]:
-    """loss(model, batch of one example) -> its loss. Returns the sum over all examples, by (first) name."""
-    twin = copy.deepcopy(model).double()
+    """loss(model, batch of one example) -> its loss. Returns the sum over all examples, by (first) name. wide: in float64."""
+    twin = copy.deepcopy(model)
+    if wide:
+        twin = twin.double()
     trainable = {name: p for name, p in twin.named_parameters() if p.requires_grad}
     total = {name: torch.zeros_like(p) for name, p in trainable.items()}
     for batch in batches:
         for i in range(len(batch[0])):
             twin.zero_grad(set_to_none=True)
-            loss(twin, tuple(double(value) for value in example(batch, i))).sum().backward()
+            loss(twin, tuple(double(value) if wide else value for value in example(batch, i))).sum().backward()
             gradients = {
                 name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in trainable.items()
             }

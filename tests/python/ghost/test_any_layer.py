@@ -96,8 +96,8 @@ REFUSED = {
     "a_shared_tensor_with_a_gradient": (
         lambda: Model(lambda y, x, table: y * table, call=lambda layer, x: layer(x, x.mean(0, keepdim=True))), "must be that of the 5 units"
     ),
-    "a_gradient_that_is_nobodys": (
-        lambda: Model(lambda y, x: (y, y.square().sum()), lambda found: found[0] + found[1]), "its gradient would be nobody's"
+    "one_output_of_all_examples": (
+        lambda: Model(lambda y, x: (y, y.square().sum()), lambda found: found[0] + found[1]), "an example alone another output"
     ),
     "a_table_of_the_units_extent": (
         lambda: Model(lambda y, x, table: y * table[:, None].sum(), call=lambda layer, x: layer(x, torch.arange(5.0))),

@@ -1,68 +1,18 @@
-"""A step is made of one draw of the private loader, whole, once; everything else is refused, or charged as what it is."""
+"""A step is made of one draw of the private loader, whole, once; everything else is refused."""
 
 import copy
-import json
 
 import oracle
 import pytest
 import torch
 from launch import SUM_TOLERANCE
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from private_run import BATCH, Run
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
-from ghostshard import PrivacyEngine
 from ghostshard.loaders import GhostDataLoader
-
-N, BATCH = 40, 8
-
-
-class Run:
-    """40 examples, 5 draws a pass, which are never empty unless `draws` says so: units of each draw."""
-
-    def __init__(self, *, draws=(8, 7, 9, 8, 6), noise=1.0, workers=0, ledger=None, collate=None, model=None, **options):
-        torch.manual_seed(5)
-        self.data = TensorDataset(torch.randn(N, 6), torch.randint(0, 3, (N,)))
-        self.plain = DataLoader(self.data, batch_size=BATCH, num_workers=workers, collate_fn=collate)
-        self.model = model or nn.Linear(6, 3)
-        self.engine = PrivacyEngine(accountant="rdp")
-        if ledger is not None:
-            self.engine.attach_ledger(ledger)
-        arguments = {"noise_multiplier": noise, "max_grad_norm": 0.1, "grad_sample_mode": "ghost"} | options
-        self.module, self.optimizer, self.criterion, self.loader = self.engine.make_private(
-            module=self.model, optimizer=torch.optim.SGD(self.model.parameters(), lr=0.1), data_loader=self.plain, **arguments
-        )
-        if isinstance(self.loader, GhostDataLoader) and draws:
-            prescribe(self.loader, draws)
-
-    def backward(self, x, y) -> None:
-        self.criterion(self.module(x), y).backward()
-
-    def step(self, x, y) -> None:
-        self.optimizer.zero_grad()
-        self.backward(x, y)
-        self.optimizer.step()
-
-    @property
-    def charged(self) -> int:
-        return sum(steps for _, _, steps in self.engine.accountant.history)
-
-
-def prescribe(loader, sizes) -> None:
-    import numpy as np
-
-    class Prescribed:
-        def batches(self):
-            return iter([np.arange(size) for size in sizes])
-
-        def sizes(self):
-            return np.array(sizes)
-
-    sampler = loader.batch_sampler
-    sampler.draws, sampler.steps = len(sizes), len(sizes) * sampler.accumulation_steps
-    sampler.draw_epoch = Prescribed
-
 
 # Loops that are refused ----------------------------------------------------------------------------------------------
 
@@ -329,105 +279,6 @@ def test_two_ways_of_cutting_are_refused():
         BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=2, optimizer=run.optimizer).__enter__()
     with pytest.raises(ValueError, match="accumulation_steps must be a whole number"):
         Run(accumulation_steps=0)
-
-
-# Draws that are passed over ------------------------------------------------------------------------------------------
-
-
-def test_a_draw_that_is_passed_over_is_charged(tmp_path):
-    run = Run(ledger=tmp_path / "ledger.jsonl")
-    with pytest.warns(UserWarning, match="passed over"):
-        for i, (x, y) in enumerate(run.loader):
-            if i in (0, 2, 4):
-                continue
-            run.step(x, y)
-    assert run.charged == 5
-    run.engine.report(tmp_path / "report", delta=1e-5)
-    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
-    assert [(line["step"], line["attempt"]) for line in lines[1:]] == [(step, 0) for step in range(5)]
-    report = json.loads((tmp_path / "report" / "privacy_report.json").read_text())
-    assert report["guarantee"]["epsilon"]["upper"] == pytest.approx(run.engine.get_epsilon(1e-5), rel=1e-9)
-    assert report["sampler"]["executed"] == "poisson"
-    assert report["sampler"]["seen"].startswith("by the engine")
-
-
-def test_an_empty_draw_must_have_its_step():
-    run = Run(draws=(8, 0, 7))
-    with pytest.raises(RuntimeError, match="An empty batch is a step like any other"):
-        for x, y in run.loader:
-            if len(x) == 0:
-                continue
-            run.step(x, y)
-    assert run.charged == 2
-    run = Run(draws=(8, 0, 7))
-    for x, y in run.loader:
-        run.step(x, y)
-    assert run.charged == 3
-
-
-@pytest.mark.filterwarnings("ignore:a batch of the private loader was passed over")
-def test_a_look_at_the_first_batch_is_charged_and_nothing_else():
-    run = Run(draws=(0, 7))
-    next(iter(run.loader))
-    for x, y in run.loader:
-        run.step(x, y)
-    assert run.charged == 3
-
-
-def test_a_logical_batch_that_is_dropped_stays_charged_everywhere(tmp_path):
-    run = Run(ledger=tmp_path / "ledger.jsonl")
-    for i, (x, y) in enumerate(run.loader):
-        run.backward(x, y)
-        if i == 1:
-            run.optimizer.zero_grad()
-            continue
-        run.optimizer.step()
-    assert run.charged == 5
-    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
-    assert len([line for line in lines if line["type"] == "release"]) == 5
-
-
-def test_a_model_that_was_taken_back_charges_no_draw():
-    run = Run(wrap_model=False)
-    module = run.module
-    run.module = run.model
-    for x, y in run.loader:
-        run.step(x, y)
-    module.cleanup()
-    for _ in run.loader:
-        pass
-    assert run.charged == 5
-
-
-# Batches of one's own ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore:batches of your own")
-def test_own_batches_go_backward_once_a_step():
-    run = Run(own_batches=True)
-    assert run.loader is run.plain
-    for x, y in run.plain:
-        run.step(x, y)
-    assert run.engine.accountant.history == [(1.0, 1.0, 5)]
-    run.backward(x, y)
-    with pytest.raises(RuntimeError, match="backward number 2 in one step"):
-        run.backward(x, y)
-    run.optimizer.step()
-    run.step(x, y)
-    run = Run(own_batches=True, accumulation_steps=2)
-    run.backward(x[:2], y[:2])
-    run.backward(x[2:], y[2:])
-    run.optimizer.step()
-    assert run.charged == 1
-
-
-@pytest.mark.filterwarnings("ignore:batches of your own")
-def test_own_batches_under_a_memory_manager():
-    run = Run(own_batches=True)
-    with BatchMemoryManager(data_loader=run.plain, max_physical_batch_size=3, optimizer=run.optimizer) as batches:
-        for x, y in batches:
-            run.step(x, y)
-    assert run.charged == 5
 
 
 # Models entered in other ways ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What trains is the loss that the model forms itself, or the model is refused: no default takes its place."""
+"""What trains is the loss that the model forms itself, of each example alone, or the model is refused: no default takes its place."""
 
 import copy
 
@@ -64,24 +64,107 @@ def mixtral():
     return model
 
 
+def whisper():
+    config = transformers.WhisperConfig(
+        vocab_size=29, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16,
+        decoder_ffn_dim=16, num_mel_bins=4, max_source_positions=6, max_target_positions=16, pad_token_id=0, decoder_start_token_id=1,
+    )  # fmt: skip
+    return transformers.WhisperForConditionalGeneration(config).train()
+
+
+def t5(**config):
+    config = transformers.T5Config(
+        vocab_size=29, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0, **config
+    )
+    return transformers.T5ForConditionalGeneration(config).train()
+
+
+SPECTRA = torch.randn(4, 4, 12, generator=torch.Generator().manual_seed(1))
 OTHERS = {
-    "subclass_with_class_weights": (lambda: bert(Weighted), CLASSES),
-    "loss_function_replaced": (lambda: with_loss_function(llama(transformers.LlamaForSequenceClassification), smoothed), CLASSES),
-    "loss_function_of_a_causal_model": (lambda: with_loss_function(llama(), seven_times), IDS),
-    "one_label_of_integers_is_regression": (lambda: bert(num_labels=1), torch.zeros(4, dtype=torch.long)),
-    "router_loss": (mixtral, IDS),
+    "subclass_with_class_weights": (lambda: bert(Weighted), {"labels": CLASSES}),
+    "loss_function_replaced": (lambda: with_loss_function(llama(transformers.LlamaForSequenceClassification), smoothed), {"labels": CLASSES}),
+    "loss_function_of_a_causal_model": (lambda: with_loss_function(llama(), seven_times), {"labels": IDS}),
+    "regression": (lambda: bert(num_labels=1), {"labels": torch.linspace(-1, 1, 4)}),
+    "several_labels": (lambda: bert(problem_type="multi_label_classification"), {"labels": torch.eye(4, 3)}),
+    "router_loss": (mixtral, {"labels": IDS}),
+    "spans": (lambda: bert(transformers.BertForQuestionAnswering, num_labels=2), {"start_positions": CLASSES, "end_positions": CLASSES + 2}),
+    "translation": (t5, {"labels": IDS[:, :5].flip(0)}),
+    "speech": (whisper, {"input_ids": None, "input_features": SPECTRA, "labels": IDS}),
 }
 
 
+def of_batch(given):
+    batch = {name: value for name, value in ({"input_ids": IDS} | given).items() if value is not None}
+    return list(batch), tuple(batch.values())
+
+
 @pytest.mark.filterwarnings("ignore:no rule gives", "ignore:Using a target size")
-@pytest.mark.parametrize("build, labels", OTHERS.values(), ids=OTHERS)
-def test_a_loss_of_its_own_is_refused(build, labels):
+@pytest.mark.parametrize("build, given", OTHERS.values(), ids=OTHERS)
+def test_a_loss_of_its_own_trains_example_by_example(build, given):
     torch.manual_seed(3)
     model = build()
-    private = Private(model, 1.0)
-    with pytest.raises(ValueError, match="forms a loss of its own|has no per-example form"):
-        private.module(input_ids=IDS, labels=labels).loss.backward()
+    names, values = of_batch(given)
+    loss = lambda model, batch: model(**dict(zip(names, batch))).loss
+    expected = oracle.clipped_sum(copy.deepcopy(model), loss, [values, values], 0.5, wide="router" not in str(model.config))
+    private = Private(model, 0.5)
+    for _ in range(2):
+        private.module(**dict(zip(names, values))).loss.backward()
+    assert oracle.worst_difference(private.released(), expected) < 2 * SUM_TOLERANCE
+
+
+class Contrastive(transformers.BertForSequenceClassification):
+    """Each example beside all others of the batch."""
+
+    def forward(self, input_ids=None, labels=None, **kwargs):
+        output = super().forward(input_ids=input_ids, **kwargs)
+        scores = output.logits @ output.logits.T
+        output["loss"] = functional.cross_entropy(scores, torch.arange(len(scores)))
+        return output
+
+
+class Around(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = bert()
+
+    def forward(self, input_ids, labels=None):
+        output = self.inner(input_ids=input_ids)
+        output["loss"] = 5 * functional.multi_margin_loss(output.logits, labels)
+        return output
+
+
+JOINT = {"contrastive": (lambda: bert(Contrastive), "no mean of its examples"), "around": (Around, "not told apart example by example")}
+
+
+@pytest.mark.parametrize("build, message", JOINT.values(), ids=JOINT)
+def test_a_loss_that_is_not_of_each_example_is_refused(build, message):
+    torch.manual_seed(3)
+    model = build()
+    with pytest.raises(ValueError, match=message):
+        Private(model, 1.0).module(input_ids=IDS, labels=CLASSES).loss.backward()
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_each_example_is_compared_with_itself_alone(monkeypatch):
+    """A replay that takes the rows of another example is seen."""
+    from ghostshard.ghost import own_loss
+
+    torch.manual_seed(3)
+    private, replayed = Private(bert(num_labels=1), 1.0, attribution_check=False), own_loss._Outputs.replayed
+    of_another = lambda self, module, part: replayed(self, module, own_loss._Part((part._i + 1) % 4, 4, 0))
+    monkeypatch.setattr(own_loss._Outputs, "replayed", of_another)
+    with pytest.raises(ValueError, match="not told apart example by example"):
+        private.module(input_ids=IDS, labels=torch.linspace(-1, 1, 4)).loss.backward()
+
+
+def test_coins_are_those_of_the_batchs_forward():
+    """Dropout in layers: the losses are of the batch's forward, and no generator moves more than without privacy."""
+    torch.manual_seed(3)
+    model = bert(num_labels=1, hidden_dropout_prob=0.5)
+    private = Private(model, 0.5)
+    for _ in range(2):
+        private.module(input_ids=IDS, labels=torch.linspace(-1, 1, 4)).loss.backward()
+    private.released()
 
 
 def of_one(model, batch):
@@ -109,11 +192,12 @@ def test_the_known_kinds_train_on_the_models_own_loss(build, labels):
     assert oracle.worst_difference(private.released(), expected) < SUM_TOLERANCE
 
 
-def test_it_is_compared_once_with_the_same_coins():
+def test_it_is_compared_once_and_then_labels_are_left_out():
     torch.manual_seed(3)
     model = bert(hidden_dropout_prob=0.5)
-    private, forwards = Private(model, 0.5, attribution_check=False), []
-    model.register_forward_hook(lambda *_: forwards.append(torch.is_grad_enabled()))
+    private, labels = Private(model, 0.5, attribution_check=False), []
+    model.register_forward_pre_hook(lambda _, args, kwargs: labels.append("labels" in kwargs), with_kwargs=True)
     for _ in range(3):
         private.module(input_ids=IDS, labels=CLASSES).loss.backward()
-    assert forwards == [True, False, True, True]
+    assert labels == [True, False, False]
+    assert "forward" not in vars(model)

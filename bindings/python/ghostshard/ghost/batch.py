@@ -20,7 +20,7 @@ class Inputs:
     examples: torch.Tensor | None = None  # the tensor among them that counts the units
     dim: int = 0  # its dimension of the units
     packing: packed.Packing | None = None
-    labels: torch.Tensor | None = None  # taken out of kwargs, for a loss of each unit's own
+    labels: torch.Tensor | None = None  # for a loss of each unit's own; in kwargs, too, if the model keeps them
     empty_dim: int | None = None  # the dimension that had extent 0; the arguments are placeholders of extent 1
 
     @property
@@ -34,9 +34,11 @@ class Inputs:
         return output if self.empty_dim is None else without_rows(output, self.empty_dim)
 
 
-def read(model: nn.Module, transformer: Any, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> Inputs:
+def read(
+    model: nn.Module, transformer: Any, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool, keeps_labels: bool
+) -> Inputs:
     """Reads a forward's arguments. transformer: the Hugging Face model in `model`, which would form a loss of labels by itself;
-    None: there is none.
+    None: there is none. keeps_labels: it gets them all the same (own_loss.py).
 
     If nothing records, the model gets its own arguments, except that keywords of packing are taken out, and that labels
     predict within texts alone. ValueError for packing that does not fit the tokens, and for a private step without a tensor.
@@ -54,7 +56,10 @@ def read(model: nn.Module, transformer: Any, args: tuple, kwargs: dict, *, batch
         kwargs = {**kwargs, "labels": labels}
     if not recording:
         return Inputs(args, kwargs, packing=packing)
-    if labels is not None:
+    if labels is not None and keeps_labels:
+        # The divisor of a batch that is larger than this one.
+        kwargs = {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
+    elif labels is not None:
         # Its own loss would be a mean over the tokens of all examples: ours is formed from the logits, example by example.
         kwargs = {name: value for name, value in kwargs.items() if name != "labels"}
     found = Inputs(args, kwargs, examples, 0 if batch_first or examples.dim() < 2 else 1, packing, labels)

@@ -238,12 +238,13 @@ class GhostEngine:
         units = session.units if given is None else given.units
         try:
             check = lambda: check_losses(loss_per_unit, units)
-            if self._gate.backward(self._at, units, check, news=self._patches.own_loss is not None):
+            if self._gate.backward(self._at, units, check, news=self._patches.own_loss.pending):
                 if self._gate.together(self._at, self._patches.compare_own_loss):
-                    self._patches.know_own_loss()
+                    self._patches.own_loss.settled()
         except (ValueError, RuntimeError):
             session.give_up_microbatch()
             raise
+        tape = session.tape
         self.in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
             with self._gate.watched():
@@ -259,7 +260,7 @@ class GhostEngine:
                     loss.backward()
         except BaseException as error:
             session.give_up_microbatch()
-            if "a tape serves one backward pass" in str(error):
+            if tape.refused_second_backward:
                 raise RuntimeError(_REENTRANT) from error
             raise
         finally:

@@ -16,6 +16,7 @@ from .batch import loss_kind
 from .cross_entropy import cross_entropy, is_plain
 from .packing import Packing, shifted
 from .recording import RecordingEngine
+from .shared import Shared
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -32,7 +33,7 @@ def check_losses(losses: torch.Tensor, units: int) -> None:
             "losses must be plain tensors, whole on every rank of the tensor-parallel axis: give the last layer "
             "ColwiseParallel(output_layouts=Replicate())"
         )
-    if losses.dim() != 1 or losses.shape[0] != units:
+    if isinstance(losses, Shared) or losses.dim() != 1 or losses.shape[0] != units:
         raise ValueError(
             f"a private step needs one loss for each of the {units} units of the batch, got shape {tuple(losses.shape)}"
         )
@@ -213,20 +214,24 @@ def token_losses(
     return packing.reduce(losses, labels != -100, reduction)
 
 
+_TOKENS = ("ForCausalLM", "ForMaskedLM", "ForTokenClassification")
+
+
+def per_example_form(model: Any, labels: torch.Tensor, packing: Packing | None) -> bool:
+    """Whether loss_of_transformers() knows a form of this model's loss (which may be another: own_loss.py)."""
+    kind = loss_kind(model)
+    classes = kind == "ForSequenceClassification" and packing is None and labels.dim() == 1 and not labels.is_floating_point()
+    return kind in _TOKENS or (classes and model.config.num_labels > 1)
+
+
 def loss_of_transformers(
     model: Any, output: Any, labels: torch.Tensor, reduction: str, packing: Packing | None = None
 ) -> torch.Tensor:
-    """A Hugging Face model's own loss, for each unit. ValueError for kinds without a known form for each unit."""
-    kind = loss_kind(model)
-    logits = output.logits
-    if kind in ("ForCausalLM", "ForMaskedLM", "ForTokenClassification"):
+    """A Hugging Face model's own loss, for each unit, of a kind that has a form (per_example_form)."""
+    kind, logits = loss_kind(model), output.logits
+    if kind in _TOKENS:
         return token_losses(logits, labels, shift=kind == "ForCausalLM", reduction=reduction, packing=packing)
-    if kind == "ForSequenceClassification" and packing is None and labels.dim() == 1 and not labels.is_floating_point():
-        return cross_entropy(logits, labels.to(logits.device))
-    raise ValueError(
-        f"the loss{'' if packing is None else ' of packed texts'} of {type(model).__name__} (kind {kind!r}, labels {tuple(labels.shape)} of {labels.dtype}) has no "
-        "per-example form here: leave labels out and pass logits and targets to the criterion that make_private returned"
-    )
+    return cross_entropy(logits, labels.to(logits.device))
 
 
 def targets_of_transformers(model: Any, labels: torch.Tensor, losses: torch.Tensor, packing: Packing | None) -> torch.Tensor:

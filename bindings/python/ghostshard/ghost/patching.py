@@ -12,12 +12,17 @@ from torch import nn
 
 from . import batch
 from .checks.guard import Guard, warn_of_uncovered
-from .checks.own_loss import OwnLoss
-from .checks.state import State
 from .layout import Layout, original_class, own_parameters
-from .loss import PrivateLoss, loss_of_transformers, targets_of_transformers
+from .loss import PrivateLoss
+from .own_loss import OwnLoss
 from .recording import RecordingEngine
-from .rules import Layer, Rule, instantiable, per_example, refuse_computed_weights, rule_for, same_output, tensor_parallel
+from .rows import rows_of_each
+from .shared import Shared, plain, shared
+from .tensor_trees import mapped, tensors_in
+from .rules import (
+    BY_ROWS, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output,
+    taken_whole, tensor_parallel,
+)  # fmt: skip
 
 
 class PatchedForward:
@@ -39,16 +44,37 @@ class PatchedForward:
         self._guard(self._slots)  # no block's forward was called if the model was entered by a method
         if layer.engine.ranks.model_ranks > 1:
             return tensor_parallel.forward(layer, self.rule, args, kwargs)
-        output = self.rule(layer, *args, **kwargs)
-        if not self._compared and not torch.compiler.is_compiling():
+        output = self._output(args, kwargs)
+        if not (self._compared or layer.compared) and not torch.compiler.is_compiling():
             self._compare(output, args, kwargs)
         return output
+
+    def _output(self, args: tuple, kwargs: dict) -> Any:
+        """The rule's. A layer that acts on last extents alone takes two more kinds of input: one that all units share, unit by unit,
+        and [units · rows, ...] if the order of its rows is certain."""
+        layer, first = self.layer, args[0] if args else None
+        if self.rule in BY_ROWS and isinstance(first, torch.Tensor):
+            if isinstance(first, Shared):
+                return shared(self.rule(layer, first.behind, *args[1:], **kwargs))
+            units = layer.engine.units_of(first) if layer.engine.in_forward else 0
+            if units and first.shape[:1] != (units,) and layer.engine.batch_first and layer.engine.packing is None:
+                rows = rows_of_each(first, units)
+                if rows:
+                    return self.rule(layer, first.unflatten(0, (units, rows)), *args[1:], **kwargs).flatten(0, 1)
+        elif any(isinstance(value, Shared) for value in tensors_in((args, kwargs))) and self.rule is not per_example:
+            raise ValueError(
+                f"{layer.name} ({original_class(layer.module).__name__}) gets a tensor that all units share, and its rule takes "
+                "none: register one (ghostshard.register_rule)"
+            )
+        return self.rule(layer, *args, **kwargs)
 
     def _compare(self, output: Any, args: tuple, kwargs: dict) -> None:
         """At first use. RuntimeError if the layer's own forward gives something else than its rule."""
         with torch.no_grad():
-            own = self.layer.original(*args, **kwargs)
-        if not same_output(output, own):
+            own = self.layer.original(*mapped(plain, args), **mapped(plain, kwargs))
+        found, expected = tensors_in(output), tensors_in(own)
+        floats = [(one, two) for one, two in zip(found, expected) if two.is_floating_point()]
+        if len(found) != len(expected) or not all(same_output(one, two) for one, two in floats):
             raise RuntimeError(
                 f"{self.layer.name} ({original_class(self.layer.module).__name__}) gives another output than the rule of its class: "
                 "was its forward changed, or an attribute of it? Register a rule for what it computes (ghostshard.register_rule)"
@@ -66,9 +92,9 @@ def _plain_forward(module: nn.Module) -> Callable[..., Any]:
 def _idle_patches() -> PatchedModel:
     """Of a model that was copied, or saved whole: it is not private, so its hooks belong to an object that knows no engine."""
     idle = object.__new__(PatchedModel)
-    idle._engine = idle._transformer = idle._given = idle._state = idle.own_loss = None
+    idle._engine = idle._transformer = idle._given = idle.own_loss = None
     idle._repeating = False
-    idle._batch_first = idle._own_loss_known = True
+    idle._batch_first = True
     return idle
 
 
@@ -92,12 +118,10 @@ class PatchedModel:
         # The Hugging Face model in it (a PEFT model holds one), if any.
         self._transformer = next((module for module in model.modules() if "loss_type" in vars(module)), None)
         self._given: batch.Inputs | None = None  # of the last forward
-        self._state: State | None = None  # before it, if the model's own loss must still be compared
-        self._own_loss_known = self._transformer is None
-        self.own_loss: OwnLoss | None = None  # of the last forward, to be compared in its backward
         self._repeating = False
         self._handles: list = []
         self._patched: list[nn.Module] = []
+        self._replaced: list[tuple[nn.Module, str]] = []  # methods of instances
         self._guard = Guard(gathers=fsdp)
         # Before fully_shard's own hook, which gathers parameters.
         self._handles.append(model.register_forward_pre_hook(self._meet, prepend=True))
@@ -105,6 +129,7 @@ class PatchedModel:
         self._handles.append(model.register_forward_hook(self._after_forward, always_call=True))
         self._patch_layers(engine)
         self._guard_blocks(engine.layout, fsdp=fsdp)
+        self.own_loss = OwnLoss(model, self._transformer, self.again, lambda: engine.ranks.device)
         for module in model.modules():
             if isinstance(module, nn.parallel.DistributedDataParallel):
                 module.require_backward_grad_sync = False  # there is no gradient for its reducer to wait for
@@ -113,9 +138,12 @@ class PatchedModel:
         refuse_computed_weights(self._model)
         covered: set[int] = set()
         for name, module in self._model.named_modules():
-            if id(module) in covered or not list(own_parameters(module)):
+            if method := look_up_tables(module):
+                self._replaced.append((module, method))
+            whole = taken_whole(module)
+            if id(module) in covered or not (whole or list(own_parameters(module))):
                 continue
-            rule = rule_for(module)
+            rule = None if whole else rule_for(module)
             if _has_forward_of_its_own(module):
                 if any(parameter.requires_grad for _, parameter in own_parameters(module)):
                     raise ValueError(
@@ -149,30 +177,18 @@ class PatchedModel:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self.own_loss.detach()
         self._guard.remove()
         for module in self._patched:
             del module.forward
         self._patched.clear()
+        for module, method in self._replaced:
+            delattr(module, method)
+        self._replaced.clear()
 
     def compare_own_loss(self) -> bool:
-        """Whether the model's own loss of its labels is the one that trains (checks/own_loss.py); ValueError if it is another."""
-        if self.own_loss is None:
-            if self._given is not None:  # other ranks compare, and a forward may need them all
-                with torch.no_grad():
-                    self.again(*self._given.args, **self._given.kwargs)
-            return False
-        differs = self.own_loss.differs()
-        if differs:
-            raise ValueError(
-                f"{type(self._transformer).__name__} forms a loss of its own: not the one that Transformers has for its kind, and "
-                "that is formed here for each example (class weights, label smoothing, a router's loss, model.loss_function). Leave "
-                "labels out and pass logits and targets to the criterion that make_private returned"
-            )
-        return differs is False
-
-    def know_own_loss(self) -> None:
-        """Some rank has compared it: no further batch is."""
-        self._own_loss_known = True
+        """Whether this rank compared the model's own loss (own_loss.py); ValueError if it is not told apart."""
+        return self._given is not None and self.own_loss.compare(self._given)
 
     def again(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward within a backward, which records nothing and leaves the last forward's inputs as they are."""
@@ -195,12 +211,11 @@ class PatchedModel:
         engine = self._engine
         given = self._given = batch.read(
             module, self._transformer, args, kwargs, batch_first=self._batch_first,
-            recording=engine is not None and engine.recording,
+            recording=engine is not None and engine.recording, keeps_labels=engine is not None and self.own_loss.keeps_labels,
         )  # fmt: skip
-        self.own_loss = self._state = None
         if engine is not None:
-            if given.labels is not None and not self._own_loss_known:
-                self._state = State(module, engine.ranks.device)
+            if engine.recording:
+                self.own_loss.begin(given)
             engine.begin_forward(given)
         return given.args, given.kwargs
 
@@ -213,14 +228,11 @@ class PatchedModel:
         if output is None:
             return None
         output = given.output_of_units(output)
-        if engine is None or given.labels is None:
+        if engine is None or not engine.recording or self._transformer is None:
             return output
-        if not hasattr(output, "logits"):
-            raise ValueError("labels with return_dict=False: the model's loss needs its output by name")
-        losses = loss_of_transformers(self._transformer, output, given.labels, engine.loss_reduction, given.packing)
-        if self._state is not None:
-            counts = targets_of_transformers(self._transformer, given.labels, losses, given.packing)
-            self.own_loss = OwnLoss(self.again, given, self._state, losses.detach(), counts, engine.loss_reduction)
+        losses = self.own_loss.losses(output, given, engine.loss_reduction)
+        if losses is None:
+            return output
         output["loss"] = PrivateLoss(engine, losses, engine.loss_reduction)
         if hasattr(output, "move_to_end"):
             output.move_to_end("loss", last=False)  # outputs[0] is the loss, as where the model forms it

@@ -4,7 +4,6 @@ rank."""
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 from collections.abc import Iterator
 
@@ -13,8 +12,12 @@ import torch
 import torch.distributed as dist
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
+from .. import _native
 from .plan import steps_at
 from .stamps import Stamps
+
+
+_NO_RUN = "00" * 16  # a run id: every epoch has a key of its own instead
 
 
 class PoissonBatchSampler(UniformWithReplacementSampler):
@@ -130,56 +133,26 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
 
 
 class Epoch:
-    """One rank's batches of one epoch. They follow from the key, so sizes() can be known first without keeping them."""
-
-    _MOST_DRAWN_AT_ONCE = 1 << 16
+    """One rank's batches of one epoch. They follow from the key: step s draws with the coins of the C++ program's step s under this key
+    (dp/mechanism/coins.h), one for each of the rank's own units."""
 
     def __init__(self, key: bytes, units: range, sample_rate: float, steps: int):
         self._key, self._units, self._sample_rate, self._steps = key, units, sample_rate, steps
+        self._drawn: list[np.ndarray] | None = None
 
     def sizes(self) -> np.ndarray:
-        return np.fromiter((len(batch) for batch in self.batches()), dtype=np.int64, count=self._steps)
+        """Of all batches, which are kept: a coin of every unit and step is not tossed twice."""
+        self._drawn = list(self._tossed())
+        return np.array([len(batch) for batch in self._drawn], dtype=np.int64)
 
     def batches(self) -> Iterator[np.ndarray]:
-        # The coins of all steps in a row: coin s·n + u is unit u's in step s. Drawing the gaps between heads costs one
-        # random word per drawn unit instead of one per coin.
-        here = len(self._units)
-        heads, drawn = np.empty(0, dtype=np.int64), self._heads(here * self._steps)
+        return self._tossed() if self._drawn is None else iter(self._drawn)
+
+    def _tossed(self) -> Iterator[np.ndarray]:
+        drawn_units = _native.load("engine").drawn_units
         for step in range(self._steps):
-            end = (step + 1) * here
-            parts = [heads]
-            while not (len(parts[-1]) and parts[-1][-1] >= end):
-                parts.append(next(drawn))
-            heads = np.concatenate(parts) if len(parts) > 1 else heads
-            cut = np.searchsorted(heads, end)
-            batch, heads = heads[:cut] - step * here, heads[cut:]
-            yield self._units.start + batch * self._units.step
-
-    def _heads(self, coins: int) -> Iterator[np.ndarray]:
-        """The places of the heads, in pieces, without end: the last piece asked for reaches beyond `coins`."""
-        expected = math.ceil(1.1 * len(self._units) * self._sample_rate)
-        count = min(max(expected, 64), self._MOST_DRAWN_AT_ONCE, max(1, 2**62 // (coins + 1)))
-        last, piece = -1, 0
-        while True:
-            stream = hashlib.shake_256(self._key + piece.to_bytes(8, "little")).digest(8 * count)
-            gaps = _geometric(np.frombuffer(stream, dtype="<u8"), self._sample_rate, most=coins)
-            heads = last + np.cumsum(gaps + 1)
-            yield heads
-            last, piece = int(heads[-1]), piece + 1
-
-
-def _geometric(words: np.ndarray, q: float, *, most: int) -> np.ndarray:
-    """How many tails before each head of probability q, at most `most`: floor(log(1 − u) / log(1 − q)), u = word/2^64.
-
-    Within a few roundings of double precision. Opacus compares 24-bit numbers with q, up to 2^-24 too often.
-    """
-    # Near u = 0 log1p keeps the digits; near u = 1 they are in the integer 2^64 − word, which unsigned negation gives.
-    low = words < 2**63
-    near = np.where(low, words, np.negative(words)) * 2.0**-64
-    with np.errstate(divide="ignore"):
-        exponential = -np.where(low, np.log1p(-near), np.log(near))
-    rate = math.inf if q == 1 else -math.log1p(-q)
-    return np.minimum(np.floor(exponential / rate), most).astype(np.int64)
+            drawn = drawn_units(self._key, _NO_RUN, step, len(self._units), self._sample_rate)
+            yield self._units.start + np.array(drawn, dtype=np.int64) * self._units.step
 
 
 __all__ = ["Epoch", "PoissonBatchSampler"]

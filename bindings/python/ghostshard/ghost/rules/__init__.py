@@ -3,15 +3,19 @@
 layer            a layer as its rule sees it, and which rule a layer has
 layers           linear layers, embeddings, norms
 convolutions     convolutions, as linear layers on patches
-any_layer        layers without a rule of their own, by torch.func
+recurrent        RNN, LSTM and GRU, as linear layers of each step
+any_layer        layers without a rule of their own, by torch.func: call (its arguments), skeleton (its forward), one_by_one
+tables           embeddings whose weight a model reads as it is
 tensor_parallel  layers whose weights are cut over ranks
 """
 
-from . import convolutions  # noqa: F401 (registers itself, as layers does)
-from .any_layer import instantiable, per_example, refuse_computed_weights
+from . import convolutions, recurrent  # noqa: F401 (they register themselves, as layers does)
+from .any_layer import per_example
 from .layer import Layer, Rule, register_rule, rule_for, same_output
-from .layers import affine
+from .layers import BY_ROWS, affine
+from .skeleton import instantiable, refuse_computed_weights, taken_whole
+from .tables import look_up_tables
 
 __all__ = [
-    "Layer", "Rule", "affine", "instantiable", "per_example", "refuse_computed_weights", "register_rule", "rule_for", "same_output",
+    "BY_ROWS", "Layer", "Rule", "affine", "instantiable", "look_up_tables", "per_example", "refuse_computed_weights", "register_rule", "rule_for", "same_output", "taken_whole",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from ..layout import original_class, own_parameters
 from ..recording import RecordingEngine
+from ..shared import plain
 
 Rule = Callable[..., Any]  # rule(layer, *args, **kwargs) of the layer's forward
 
@@ -35,6 +36,7 @@ class Layer:
         self.original: Callable[..., Any] = module.forward
         self.by_rows: bool | None = None  # how a convolution is recorded, once known
         self.compared = False  # with the layer's own output
+        self.looped = False  # torch.func.vmap cannot follow it
         self.takes_places = False  # an embedding whose ids all units share
         self.numbers: dict[str, int] = {}  # of parameters, by name within the module
         for name, _ in module.named_parameters() if with_children else own_parameters(module):
@@ -112,6 +114,7 @@ def local(value: Any) -> Any:
 
 def same_output(found: torch.Tensor, expected: torch.Tensor) -> bool:
     """Within rounding, where both are numbers. expected may be the same for all units (of position ids [T] or [1,T])."""
+    found, expected = plain(found), plain(expected)
     if not (isinstance(found, torch.Tensor) and isinstance(expected, torch.Tensor)):
         return False
     if expected.shape not in (found.shape, found.shape[1:], (1, *found.shape[1:])):

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..autocast import in_lower_precision, without_autocast
+from ..shared import shared
 from .layer import Layer, register_rule
 
 
@@ -35,20 +36,26 @@ def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
             f"{layer.name}: max_norm rewrites rows in forward and scale_grad_by_freq divides by counts over the whole "
             "batch; both let one example change another's gradient, so they have no per-example rule"
         )
-    ids = layer.units_first(_for_all_units(layer, input))
-    return layer.as_given(
-        layer.session.embedding(layer.number("weight"), ids, layer.value("weight"), layer.padding_id())
-    )
+    places = _places_of_all(layer, input)
+    ids = layer.units_first(input) if places is None else places.flatten().expand(layer.session.units, -1)
+    found = layer.session.embedding(layer.number("weight"), ids, layer.value("weight"), layer.padding_id())
+    if places is None:
+        return layer.as_given(found)
+    if torch.compiler.is_compiling():
+        return found.unflatten(1, places.shape)
+    return shared(found.unflatten(1, places.shape), leading_one=input.shape != places.shape)
 
 
-def _for_all_units(layer: Layer, ids: torch.Tensor) -> torch.Tensor:
-    """Places [T], the same for all units (nanoGPT's arange(T)), as [1,T]. Once an embedding has had them, it has them always: a batch
-    of T units must not pass for one id of each."""
+def _places_of_all(layer: Layer, ids: torch.Tensor) -> torch.Tensor | None:
+    """Ids that all units share (nanoGPT's arange(T), T5's table of distances), without a leading extent of 1; None for ids of the
+    units. Once an embedding has had them, it has them always: a batch of T units must not pass for one id of each."""
     engine = layer.engine
-    if ids.dim() != 1 or engine.packing is not None or not engine.batch_first or not engine.in_forward:
-        return ids
-    layer.takes_places = layer.takes_places or len(ids) != engine.units_of(ids)
-    return ids[None] if layer.takes_places else ids
+    if ids.dim() == 0 or engine.packing is not None or not engine.batch_first or not engine.in_forward:
+        return None
+    if ids.dim() > 1 and ids.shape[0] == 1:
+        return ids[0]
+    layer.takes_places = layer.takes_places or ids.shape[0] != engine.units_of(ids)
+    return ids if layer.takes_places else None
 
 
 @register_rule(nn.LayerNorm)
@@ -104,9 +111,16 @@ def gemma_rms_norm(layer: Layer, x: torch.Tensor) -> torch.Tensor:
     return layer.as_given(y.type_as(x))
 
 
-@register_rule(*(f"transformers:{name}TextScaledWordEmbedding" for name in ("Gemma", "Gemma2", "Gemma3")))
+_SCALED = (
+    "Bart", "BigBirdPegasus", "BioGpt", "Blenderbot", "GemmaText", "Gemma2Text", "Gemma3Text", "M2M100", "MBart", "NllbMoe", "PLBart",
+    "PegasusX", "TrOCR", "XGLM",
+)  # fmt: skip
+
+
+@register_rule(*(f"transformers:{name}ScaledWordEmbedding" for name in _SCALED))
 def scaled_embedding(layer: Layer, input_ids: torch.Tensor) -> torch.Tensor:
-    return embedding(layer, input_ids) * layer.module.embed_scale.to(layer.module.weight.dtype)
+    scale = layer.module.embed_scale
+    return embedding(layer, input_ids) * (scale.to(layer.module.weight.dtype) if isinstance(scale, torch.Tensor) else scale)
 
 
 @register_rule(nn.GroupNorm)
@@ -120,4 +134,7 @@ def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     return affine(layer, normalised)
 
 
-__all__ = ["affine"]
+# They act on the last extents of their first argument alone.
+BY_ROWS = frozenset({linear, conv1d_of_transformers, layer_norm, rms_norm, llama_rms_norm, gemma_rms_norm})
+
+__all__ = ["BY_ROWS", "affine"]

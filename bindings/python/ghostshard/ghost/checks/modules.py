@@ -1,0 +1,28 @@
+"""Which modules cannot be trained privately, by Opacus' validators; those that have a rule here are taken."""
+
+from __future__ import annotations
+
+from opacus.utils.module_utils import trainable_modules
+from opacus.validators import ModuleValidator
+from opacus.validators.errors import IllegalModuleConfigurationError, UnsupportedModuleError
+from torch import nn
+
+from ..layout import original_class
+
+_TAKEN = (nn.LSTM, nn.GRU, nn.MultiheadAttention)
+
+
+def refuse_unsupported(model: nn.Module) -> None:
+    """UnsupportedModuleError (Opacus') with every module that mixes examples, or a model that is not in training mode."""
+    errors = []
+    if not model.training:
+        errors.append(IllegalModuleConfigurationError("Model needs to be in training mode"))
+    for _, module in trainable_modules(model):
+        kind = original_class(module)
+        if kind in ModuleValidator.VALIDATORS and kind not in _TAKEN:
+            errors.extend(ModuleValidator.VALIDATORS[kind](module))
+    if errors:
+        raise UnsupportedModuleError(errors)
+
+
+__all__ = ["refuse_unsupported"]

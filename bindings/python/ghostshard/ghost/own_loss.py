@@ -1,0 +1,337 @@
+"""The loss that a Transformers model forms itself, of each example.
+
+A model forms a mean over the batch, which no example's clipping can use. For four kinds that Transformers names, loss.py
+forms each example's loss from logits and labels; if these losses, reduced as Transformers does, give the model's own loss of
+the first batch, they train from then on. Any other loss (class weights, margins, a router's loss, `model.loss_function`, spans,
+pictures, translations) is computed example by example by the model's own code: its forward runs once for the batch; then for
+each example the model's outermost forward runs again, in which every layer gives the rows of that example which it gave for
+the batch. So each example's loss is what the model would give for that example alone, and two examples are compared with
+exactly that, at first use.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .batch import Inputs
+from .checks.state import State
+from .layout import original_class
+from .loss import loss_of_transformers, per_example_form, targets_of_transformers
+from .tensor_trees import mapped, tensors_in
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OTHER = (
+    "Leave labels out and pass logits and targets to the criterion that make_private returned, or make each example's loss "
+    "follow from that example alone"
+)
+
+
+class OwnLoss:
+    """transformer: the Hugging Face model in `model`; None: there is none. forward: model's, which records nothing."""
+
+    def __init__(self, model: nn.Module, transformer: Any, forward: Callable[..., Any], device: Callable[[], torch.device]):
+        self._model, self._transformer, self._forward, self._device = model, transformer, forward, device
+        self._by_form: bool | None = None  # loss.py has the model's own; None: not known yet
+        self._sure = False  # examples were compared with themselves alone
+        self._pending: Inputs | None = None  # a batch whose examples must be compared
+        self._may_form_one = True  # of other arguments than labels
+        self._layers = _Layers(transformer)
+
+    @property
+    def keeps_labels(self) -> bool:
+        """The model's forward must get the labels, because its own loss is needed."""
+        return self._transformer is not None and not self._by_form
+
+    @property
+    def pending(self) -> bool:
+        """This rank has a batch for compare()."""
+        return self._pending is not None
+
+    def begin(self, given: Inputs) -> None:
+        """Before a forward that records."""
+        self._pending = None
+        self._layers.begin(active=self.keeps_labels and (given.labels is not None or self._may_form_one))
+        if self._model is self._transformer:  # its forward is under way, as it was before
+            self._layers.took(given.args, given.kwargs)
+
+    def losses(self, output: Any, given: Inputs, reduction: str) -> torch.Tensor | None:
+        """[units] losses after a forward; None if the model formed none. ValueError for a loss that is not told apart."""
+        own = output.get("loss") if isinstance(output, dict) else None
+        if self._model is self._transformer:
+            self._layers.gave(output)
+        outputs = self._layers.end()
+        if given.labels is None and not (isinstance(own, torch.Tensor) and own.requires_grad and own.dim() == 0):
+            self._may_form_one = False
+            self._layers.remove()
+            return None
+        if given.labels is not None and not hasattr(output, "logits") and own is None:
+            raise ValueError("labels with return_dict=False: the model's loss needs its output by name")
+        if self._by_form is not False and self._has_form(given):
+            losses = loss_of_transformers(self._transformer, output, given.labels, reduction, given.packing)
+            if not self._by_form:
+                self._by_form = self._same(losses, own, given, reduction, output.logits.dtype)
+            if self._by_form:
+                self._layers.remove()
+            if self._by_form is not False:
+                return losses
+        if given.packing is not None:
+            raise ValueError(
+                f"{self._name} forms a loss of its own, which packed texts cannot have one by one (class weights, label smoothing, a "
+                f"router's loss, model.loss_function). {_OTHER}"
+            )
+        self._by_form = False
+        if not outputs or self._layers.loss is not own:
+            raise ValueError(
+                f"the loss that {type(self._model).__name__} gives is not the one that {self._name} forms of its layers' outputs, so it is "
+                f"not told apart example by example. {_OTHER}"
+            )
+        if not self._sure and given.units:
+            self._pending = given
+        losses = self._one_by_one(outputs, given, own)
+        return _Beside.apply(losses, *(value for value in tensors_in(output) if value.requires_grad))
+
+    def _has_form(self, given: Inputs) -> bool:
+        if given.labels is None:
+            return False
+        if not per_example_form(self._transformer, given.labels, given.packing):
+            if given.packing is None:
+                return False
+            raise ValueError(
+                f"the loss of packed texts of {self._name} has no per-example form here: leave labels out and pass logits and targets to "
+                "the criterion that make_private returned"
+            )
+        taken = self._layers.kwargs.get("labels")  # a prompt's places are put before those of the text
+        return self._by_form is True or taken is None or given.units == 0 or taken.shape == given.labels.shape
+
+    def compare(self, last: Inputs) -> bool:
+        """Within a backward, on all ranks: two examples' losses beside those of the examples alone. Whether they were compared; then
+        no later batch is. ValueError if they differ. A collective if the forward communicates. last: of the last forward."""
+        given, self._pending = self._pending, None
+        before = State(self._model, self._device())
+        training = [module for module in self._model.modules() if module.training]
+        self._model.eval()  # no coins, which an example alone would toss anew
+        try:
+            found, units = [], 0 if given is None else given.units
+            with torch.no_grad():
+                outputs = self._outputs_of(last)
+                replayed = [] if given is None else self._one_by_one(outputs, given, None, [units // 2, units - 1]).tolist()
+                for i in (units // 2, units - 1):
+                    self._outputs_of(last, None if given is None else i)
+                    found.append(float("nan") if self._layers.loss is None else float(self._layers.loss))
+        finally:
+            for module in training:
+                module.training = True
+            before.again()
+        for ours, theirs in zip(replayed, found):
+            if abs(ours - theirs) > 1e-3 * max(abs(theirs), 1e-3):
+                raise ValueError(
+                    f"{self._name} forms a loss that is not told apart example by example: {theirs:.6g} for one alone, {ours:.6g} "
+                    f"from the layers' outputs of its batch. {_OTHER}"
+                )
+        return bool(replayed)
+
+    def settled(self) -> None:
+        """Some rank has compared."""
+        self._sure, self._pending = True, None
+
+    @property
+    def _name(self) -> str:
+        return original_class(self._transformer).__name__
+
+    def _same(self, losses: torch.Tensor, own: Any, given: Inputs, reduction: str, dtype: torch.dtype) -> bool | None:
+        """Whether the losses, reduced as Transformers does, give the model's own. None: this batch cannot tell."""
+        losses = losses.detach()
+        counts = targets_of_transformers(self._transformer, given.labels, losses, given.packing)
+        targets = counts.sum()
+        if own is None or given.units == 0 or targets == 0:
+            return None
+        ours, theirs = float((losses.double() * (counts if reduction == "mean" else 1)).sum() / targets), float(own)
+        if ours != ours or theirs != theirs:
+            return None
+        # Both are means in float32 of the same logits.
+        return abs(ours - theirs) <= max(2e-5, 2 * torch.finfo(dtype).eps) * max(abs(ours), abs(theirs), 1e-6)
+
+    def _one_by_one(self, outputs: _Outputs, given: Inputs, own: Any, of: list[int] | None = None) -> torch.Tensor:
+        units = max(given.units, 1)  # a placeholder stands for none
+        found = []
+        for i in range(units) if of is None else of:
+            part = _Part(i, units, given.dim)
+            bare = outputs.replayed(self._transformer, part)
+            loss = getattr(bare.forward(*part.of(self._layers.args), **part.of(self._layers.kwargs)), "loss", None)
+            if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
+                raise ValueError(f"{self._name} forms no loss of one example that is one number. {_OTHER}")
+            found.append(loss)
+        losses = torch.stack(found).float()
+        if of is None and own is not None and given.units:
+            self._refuse_joint(losses.detach(), own)
+        return losses[: given.units] if of is None else losses
+
+    def _refuse_joint(self, losses: torch.Tensor, own: torch.Tensor) -> None:
+        """ValueError unless the batch's loss may be a mean of its examples' losses, with weights of whatever kind."""
+        least, most, theirs = float(losses.min()), float(losses.max()), float(own)
+        near = 1e-2 * max(abs(least), abs(most), 1e-6)
+        if theirs < least - near or theirs > most + near:
+            raise ValueError(
+                f"{self._name} forms a loss of the batch that is no mean of its examples' losses: {theirs:.6g}, where each example "
+                f"alone has from {least:.6g} to {most:.6g} (a contrastive loss, or one with statistics of the batch). {_OTHER}"
+            )
+
+    def _outputs_of(self, given: Inputs, i: int | None = None) -> _Outputs:
+        """The layers' outputs in a forward that records nothing: of the batch, or of example i alone."""
+        args, kwargs = given.args, given.kwargs
+        if i is not None:
+            part = _Part(i, given.units, given.dim)
+            args, kwargs = part.of(args), part.of(kwargs)
+        self._layers.begin(active=True)
+        self._forward(*args, **kwargs)
+        outputs = self._layers.end()
+        assert outputs is not None
+        return outputs
+
+    def detach(self) -> None:
+        self._layers.remove()
+
+
+class _Beside(torch.autograd.Function):
+    """Losses, beside outputs of the model: backward goes by these too, with zeros, because fully_shard gathers parameters when it does."""
+
+    @staticmethod
+    def forward(ctx, losses, *outputs):
+        ctx.zeros = [torch.zeros((), dtype=each.dtype, device=each.device).expand(each.shape) for each in outputs]
+        return losses.view_as(losses)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, *ctx.zeros
+
+
+class _Part:
+    """Example i of a batch."""
+
+    def __init__(self, i: int, units: int, dim: int):
+        self._i, self._units, self._dim = i, units, dim
+
+    def of(self, value: Any) -> Any:
+        """The tree, with the example's rows of each tensor that has the units' extent, or a multiple of it (rows of each example that
+        stand together). Other tensors are shared."""
+        return mapped(self._rows, value)
+
+    def _rows(self, value: torch.Tensor) -> torch.Tensor:
+        dim = self._dim if value.dim() > self._dim + 1 else 0
+        if value.dim() == 0 or self._units == 1:
+            return value
+        count, odd = divmod(value.shape[dim], self._units)
+        return value if odd or count == 0 else value.narrow(dim, self._i * count, count)
+
+
+class _Outputs:
+    """What the outermost called modules inside of the model gave in one forward, in the order of their calls."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def keep(self, module: nn.Module, output: Any) -> None:
+        self._of.setdefault(id(module), []).append(output)
+
+    def replayed(self, module: nn.Module, part: _Part) -> nn.Module:
+        """The model, in which these modules give their outputs again, the part's rows alone. Its parameters are not called."""
+        bare = object.__new__(original_class(module))
+        state = bare.__dict__
+        state.update((key, value) for key, value in module.__dict__.items() if key != "forward")
+        state.update((hooks, OrderedDict()) for hooks in _HOOKS)
+        if id(module) in self._of:
+            following = iter(self._of[id(module)])
+            state["forward"] = lambda *_, **__: part.of(next(following))
+        else:
+            state["_modules"] = {name: self.replayed(child, part) for name, child in module._modules.items() if child is not None}
+        return bare
+
+
+class _Layers:
+    """Keeps what the outermost called modules inside of a model give, and what the model itself takes and gives."""
+
+    def __init__(self, model: Any):
+        self._model = model
+        self._depth, self._outputs = 0, None
+        self.args: tuple = ()
+        self.kwargs: dict = {}
+        self.loss: Any = None  # the model's own, of the last forward
+        self._handles: list = []
+
+    def _attach(self) -> None:
+        for module in self._model.modules():
+            if module is not self._model:
+                self._handles.append(module.register_forward_pre_hook(self._enter))
+                self._handles.append(module.register_forward_hook(self._leave, always_call=True))
+        if "forward" not in vars(self._model):  # no hook: PEFT calls the model's forward itself
+            self._model.forward = _Captured(self._model, self)
+
+    def begin(self, *, active: bool) -> None:
+        if active and not self._handles:
+            self._attach()
+        self._depth, self._outputs = 0, _Outputs() if active else None
+        self.args, self.kwargs, self.loss = (), {}, None
+
+    def end(self) -> _Outputs | None:
+        outputs, self._outputs = self._outputs, None
+        return outputs
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if isinstance(vars(self._model).get("forward") if self._model is not None else None, _Captured):
+            del self._model.forward
+
+    def took(self, args: tuple, kwargs: dict) -> None:
+        if self._outputs is not None:
+            self.args, self.kwargs = args, kwargs
+
+    def gave(self, output: Any) -> None:
+        if self._outputs is not None:
+            self.loss = getattr(output, "loss", None)
+
+    def _enter(self, *_: Any) -> None:
+        self._depth += 1
+
+    def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
+        self._depth -= 1
+        if self._outputs is not None and self._depth == 0:
+            self._outputs.keep(module, output)
+
+    def __reduce__(self) -> tuple:
+        return _Layers, (None,)  # of a model that was copied, or saved whole
+
+
+class _Captured:
+    """Takes the place of a model's forward, while its loss is compared or computed example by example."""
+
+    def __init__(self, model: nn.Module, layers: _Layers):
+        self._model, self._layers, self._forward = model, layers, model.forward
+        functools.update_wrapper(self, model.forward)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._layers.took(args, kwargs)
+        output = self._forward(*args, **kwargs)
+        self._layers.gave(output)
+        return output
+
+    def __reduce__(self) -> tuple:
+        return _plain_forward, (self._model,)
+
+
+def _plain_forward(module: nn.Module) -> Callable[..., Any]:
+    return types.MethodType(original_class(module).forward, module)
+
+
+__all__ = ["OwnLoss"]

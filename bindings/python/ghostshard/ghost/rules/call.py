@@ -1,0 +1,110 @@
+"""A call of a layer without a rule: which of its arguments are the units' own, and what one unit's are."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import torch
+
+from ..layout import original_class
+from ..rows import rows_of_each
+from ..shared import Shared, plain
+from ..tensor_trees import constants_in, refilled, tensors_in
+from .layer import Layer
+
+# A layer may also get these, which no example is in.
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, Enum, torch.dtype, torch.device, torch.layout)
+
+
+class Call:
+    """One call of a layer: tensors of the batch's units apart from what all units share (tables, masks [1,...], numbers).
+
+    A tensor of the units is [units, ...], or [units · rows, ...] if the order of its rows is certain (rows.py). ValueError for
+    arguments that are neither, and for a shared tensor with a gradient, which would be nobody's.
+    """
+
+    def __init__(self, layer: Layer, args: tuple, kwargs: dict):
+        self.layer = layer
+        self._given = (args, kwargs)
+        self._tensors = [plain(value) for value in tensors_in(self._given)]
+        self._behind = {i: value.behind for i, value in enumerate(tensors_in(self._given)) if isinstance(value, Shared)}
+        strange = [type(value).__name__ for value in constants_in(self._given) if not isinstance(value, _PLAIN)]
+        if strange:
+            raise ValueError(
+                f"{self.kind}: per-example gradients by torch.func need tensors and plain values as arguments, got {strange}; register a "
+                "rule for it (ghostshard.register_rule)"
+            )
+        if self._tensors and 0 not in self._behind:
+            layer.units_first(self._tensors[0])
+        self.rows = self._rows_of_each()  # of each unit, in tensors [units · rows, ...]; 0: there are none
+        self.batched = [i for i, value in enumerate(self._tensors) if i in self._behind or self.has_units(value)]
+        for i, value in enumerate(self._tensors):
+            if i not in self.batched and value.requires_grad:
+                raise ValueError(
+                    f"{self.kind}: the first extent of every input must be that of the {layer.session.units} units of this batch, got "
+                    f"{tuple(value.shape)}; only a tensor without a gradient may be shared by all units"
+                )
+
+    @property
+    def kind(self) -> str:
+        return f"{self.layer.name} ({original_class(self.layer.module).__name__})"
+
+    @property
+    def units(self) -> int:
+        return self.layer.session.units
+
+    def _rows_of_each(self) -> int:
+        layer = self.layer
+        if not layer.engine.batch_first or layer.engine.packing is not None or any(map(self._first_is_units, self._tensors)):
+            return 0
+        return next((rows for value in self._tensors if (rows := rows_of_each(value, self.units))), 0)
+
+    def _first_is_units(self, value: torch.Tensor) -> bool:
+        return value.dim() > 0 and value.shape[self.layer.units_at(value.dim())] == self.units
+
+    def has_rows(self, value: torch.Tensor) -> bool:
+        return self.rows > 0 and value.dim() > 0 and value.shape[0] == self.units * self.rows
+
+    def has_units(self, value: torch.Tensor) -> bool:
+        return self.has_rows(value) or self._first_is_units(value)
+
+    def units_first(self, value: torch.Tensor) -> torch.Tensor:
+        """[units, ...], or [units, rows, ...]."""
+        return value.unflatten(0, (self.units, self.rows)) if self.has_rows(value) else self.layer.as_given(value)
+
+    def as_given(self, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """The reverse of units_first(like)."""
+        return value.flatten(0, 1) if self.has_rows(like) else self.layer.as_given(value)
+
+    def inputs(self) -> list[torch.Tensor]:
+        """Those of the units, units first."""
+        return [self._behind[i] if i in self._behind else self.units_first(self._tensors[i]) for i in self.batched]
+
+    def of(self, batched: list[torch.Tensor]) -> tuple[tuple, dict]:
+        """The arguments with these in the place of inputs(), for all units: as the layer takes them."""
+        given = zip(self.batched, batched, strict=True)
+        return self._with([value[0] if i in self._behind else self.as_given(value, self._tensors[i]) for i, value in given])
+
+    def of_one(self, batched: list[torch.Tensor]) -> tuple[tuple, dict]:
+        """The same of one unit, whose values have no dimension of the units."""
+        at = self.layer.units_at
+        return self._with(
+            [
+                value if i in self._behind or self.has_rows(self._tensors[i]) else value.unsqueeze(at(value.dim() + 1))
+                for i, value in zip(self.batched, batched, strict=True)
+            ]
+        )
+
+    def output_of_one(self, value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """What a layer gives for of_one(), without the dimension of the units. like: what it gives for all."""
+        return value if self.has_rows(like) or not self.has_units(like) else value.squeeze(self.layer.units_at(value.dim()))
+
+    def _with(self, values: list[torch.Tensor]) -> tuple[tuple, dict]:
+        tensors = [value.detach() for value in self._tensors]
+        for i, value in zip(self.batched, values, strict=True):
+            tensors[i] = value
+        return refilled(self._given, tensors)
+
+
+__all__ = ["Call"]

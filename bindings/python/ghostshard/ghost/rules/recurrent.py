@@ -1,0 +1,140 @@
+"""nn.RNN, nn.LSTM and nn.GRU: linear layers of each step, whose rows are recorded at once.
+
+A step's gates are W_ih x_t + b_ih + W_hh h_{t-1} + b_hh. The first product is one linear layer over all steps. For the second
+the states h are computed first, without gradients; then one linear layer over all of them is recorded, whose output is
+taken off again (only its gradient counts), beside the recurrence itself, which has its weight as a constant. So the rows
+(h_{t-1}, gradient of step t's gates) are those of W_hh, and the gradient runs through the states as it should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from ..autocast import without_autocast
+from .layer import Layer, register_rule
+
+_States = tuple[torch.Tensor, ...]  # (h,), or (h, c) of an LSTM, each [units, H]
+
+
+@register_rule(nn.RNN, nn.LSTM, nn.GRU)
+def recurrent(layer: Layer, input: Any, hx: Any = None) -> Any:
+    module: Any = layer.module
+    layer.refuse_packed()
+    if getattr(module, "proj_size", 0):
+        raise ValueError(f"{layer.name} (LSTM): proj_size > 0 has no rule here: use a linear layer after it")
+    x, lengths = (input, None)
+    if isinstance(input, PackedSequence):
+        x, lengths = pad_packed_sequence(input, batch_first=True)
+    elif not module.batch_first and x.dim() == 3:
+        x = x.transpose(0, 1)
+    units = layer.engine.units_of(x)
+    if x.dim() != 3 or x.shape[0] != units:
+        raise ValueError(
+            f"{layer.name}: a recurrent layer's input must be the {units} units of this batch by steps by values (batch_first="
+            f"{module.batch_first}), got {tuple(x.shape)}"
+        )
+    with without_autocast(x):
+        x, states = _layers(layer, x, _first_states(module, x, hx), lengths)
+    layer.compared = layer.compared or (module.dropout > 0 and module.training)  # whose own coins fall in another order
+    if lengths is not None:
+        output = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        output = PackedSequence(output.data, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
+    else:
+        output = x if module.batch_first else x.transpose(0, 1)
+    return output, states if isinstance(module, nn.LSTM) else states[0]
+
+
+def _first_states(module: Any, x: torch.Tensor, hx: Any) -> _States:
+    """[layers · directions, units, H] each."""
+    count = 2 if isinstance(module, nn.LSTM) else 1
+    if hx is None:
+        directions = 2 if module.bidirectional else 1
+        return (x.new_zeros(module.num_layers * directions, x.shape[0], module.hidden_size),) * count
+    return hx if isinstance(hx, tuple) else (hx,)
+
+
+def _layers(layer: Layer, x: torch.Tensor, first: _States, lengths: torch.Tensor | None) -> tuple[torch.Tensor, _States]:
+    module: Any = layer.module
+    directions = 2 if module.bidirectional else 1
+    there = None
+    if lengths is not None:
+        there = (torch.arange(x.shape[1])[None] < lengths[:, None]).to(x.device)
+    last = []
+    for number in range(module.num_layers):
+        found = []
+        for direction in range(directions):
+            states = tuple(each[number * directions + direction] for each in first)
+            suffix = f"l{number}{'_reverse' if direction else ''}"
+            outputs, states = _direction(layer, suffix, x, states, there, backwards=direction == 1)
+            found.append(outputs)
+            last.append(states)
+        x = torch.cat(found, -1)
+        if number + 1 < module.num_layers and module.dropout > 0 and module.training:
+            x = functional.dropout(x, module.dropout)
+    return x, tuple(torch.stack(each) for each in zip(*last))
+
+
+def _direction(
+    layer: Layer, suffix: str, x: torch.Tensor, states: _States, there: torch.Tensor | None, *, backwards: bool
+) -> tuple[torch.Tensor, _States]:
+    """(outputs [units, T, H], the last states). there: bool [units, T], the steps that a unit has."""
+    of_input, of_state = f"weight_ih_{suffix}", f"weight_hh_{suffix}"
+    inputs = _recorded(layer, of_input, x)
+    weight, bias = layer.value(of_state).detach(), layer.value(of_state.replace("weight", "bias"))
+    bias = None if bias is None else bias.detach()
+    step, steps = _step_of(layer.module), range(x.shape[1])
+    order = list(reversed(steps) if backwards else steps)
+
+    def run(now: _States, inputs: torch.Tensor, recorded: torch.Tensor | None) -> tuple[list, _States]:
+        found: list = [None] * len(order)
+        for t in order:
+            before = now
+            of_states = functional.linear(now[0], weight, bias)
+            now = step(inputs[:, t], of_states if recorded is None else of_states + recorded[:, t], now)
+            if there is not None:
+                now = tuple(torch.where(there[:, t, None], new, old) for new, old in zip(now, before))
+            found[t] = (before[0], now[0])
+        return found, now
+
+    with torch.no_grad():
+        rows = torch.stack([before for before, _ in run(states, inputs, None)[0]], 1)
+    recorded = _recorded(layer, of_state, rows)
+    found, last = run(states, inputs, recorded - recorded.detach())
+    outputs = torch.stack([after for _, after in found], 1)
+    return outputs if there is None else outputs * there[:, :, None], last
+
+
+def _recorded(layer: Layer, name: str, x: torch.Tensor) -> torch.Tensor:
+    bias = name.replace("weight", "bias")
+    return layer.session.linear(layer.number(name), layer.number(bias), False, x, layer.value(name), layer.value(bias))
+
+
+def _step_of(module: Any) -> Callable[[torch.Tensor, torch.Tensor, _States], _States]:
+    """(gates of the input, gates of the state, states) -> states."""
+    if isinstance(module, nn.LSTM):
+        return _lstm
+    if isinstance(module, nn.GRU):
+        return _gru
+    activation = torch.tanh if module.nonlinearity == "tanh" else torch.relu
+    return lambda inputs, state, _: (activation(inputs + state),)
+
+
+def _lstm(inputs: torch.Tensor, state: torch.Tensor, now: _States) -> _States:
+    i, f, g, o = (inputs + state).chunk(4, -1)
+    c = torch.sigmoid(f) * now[1] + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _gru(inputs: torch.Tensor, state: torch.Tensor, now: _States) -> _States:
+    (r, z, n), (of_r, of_z, of_n) = inputs.chunk(3, -1), state.chunk(3, -1)
+    z = torch.sigmoid(z + of_z)
+    return ((1 - z) * torch.tanh(n + torch.sigmoid(r + of_r) * of_n) + z * now[0],)
+
+
+__all__ = ["recurrent"]

@@ -1,0 +1,107 @@
+"""A layer without hooks and patches, whose forward torch.func can call."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from ..layout import original_class, own_parameters
+from .layer import Layer, local
+
+_COMPUTING = (BasePruningMethod, SpectralNorm, WeightNorm)
+
+
+def instantiable(module: nn.Module) -> bool:
+    """Whether torch.func can take this module and its children as one layer: they are gathered together, and one example's
+    output does not follow from another's input."""
+    unfit = (nn.modules.batchnorm._BatchNorm,)
+    inside = list(module.modules())
+    return not any(isinstance(each, unfit) or (each is not module and isinstance(each, FSDPModule)) for each in inside)
+
+
+def taken_whole(module: nn.Module) -> bool:
+    """Whether a layer without parameters of its own answers for its children's: for those in a ParameterList or ParameterDict, which
+    nobody calls, and for PEFT's DoRA, whose children take each other as arguments."""
+    lists = [child for child in module.children() if isinstance(child, (nn.ParameterList, nn.ParameterDict))]
+    dora = getattr(module, "lora_magnitude_vector", None)
+    return any(any(True for _ in each.parameters()) for each in lists) or (isinstance(dora, nn.ModuleDict) and len(dora) > 0)
+
+
+def refuse_computed_weights(model: nn.Module) -> None:
+    """ValueError for weights that a hook computes before the layer's forward, where no rule sees it."""
+    for name, module in model.named_modules():
+        hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values() if isinstance(hook, _COMPUTING)]
+        if hooks and any(parameter.requires_grad for _, parameter in own_parameters(module)):
+            raise ValueError(
+                f"{name} ({original_class(module).__name__}): a hook ({hooks[0]}) computes its weight from other parameters, so their "
+                "gradients would pass every rule. Use torch.nn.utils.parametrizations, or make it permanent (remove_spectral_norm, "
+                "remove_weight_norm, prune.remove)"
+            )
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def skeleton(module: nn.Module, known: dict[int, nn.Module] | None = None) -> nn.Module:
+    """The layer without hooks and patches, its parameters this rank's plain tensors: a forward for torch.func. Children that
+    stand in lists and dicts besides are the same there. known: by id of the module."""
+    known = {} if known is None else known
+    if id(module) in known:
+        return known[id(module)]
+    bare = known[id(module)] = object.__new__(original_class(module))
+    state = bare.__dict__
+    state.update((key, value) for key, value in module.__dict__.items() if key != "forward")
+    state.update((hooks, OrderedDict()) for hooks in _HOOKS)
+    state["_parameters"] = {name: local(value) for name, value in module._parameters.items()}
+    state["_modules"] = {name: skeleton(child, known) for name, child in module._modules.items() if child is not None}
+    for key, value in module.__dict__.items():
+        if key not in ("_parameters", "_modules", "_buffers", *_HOOKS) and isinstance(value, (list, tuple, dict)):
+            state[key] = _of_skeleton(module, value, known)
+    return bare
+
+
+def _of_skeleton(module: nn.Module, value: Any, known: dict[int, nn.Module]) -> Any:
+    if isinstance(value, nn.Module):
+        return skeleton(value, known)
+    if isinstance(value, nn.Parameter):
+        raise ValueError(
+            f"{original_class(module).__name__} keeps parameters in a list or dict, where torch.func cannot put one example's: register a "
+            "rule for it (ghostshard.register_rule)"
+        )
+    if type(value) in (list, tuple):
+        return type(value)(_of_skeleton(module, each, known) for each in value)
+    if type(value) is dict:
+        return {key: _of_skeleton(module, each, known) for key, each in value.items()}
+    return value
+
+
+@contextmanager
+def no_way_back(layer: Layer) -> Iterator[None]:
+    """RuntimeError if the skeleton calls the layer's own children, whose parameters torch.func does not see: all their gradients would
+    be zero."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError(
+            f"{layer.name} ({original_class(layer.module).__name__}) calls its children by another way than its attributes, lists or "
+            "dicts, so torch.func cannot follow it: register a rule for it (ghostshard.register_rule)"
+        )
+
+    children = [each for each in layer.module.modules() if each is not layer.module and "forward" not in vars(each)]
+    for child in children:
+        child.__dict__["forward"] = refuse
+    try:
+        yield
+    finally:
+        for child in children:
+            del child.__dict__["forward"]
+
+
+__all__ = ["instantiable", "no_way_back", "refuse_computed_weights", "skeleton", "taken_whole"]

@@ -1,0 +1,105 @@
+"""Draws that no step was made of are charged all the same; batches of one's own as what they are at worst."""
+
+import json
+
+import pytest
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from private_run import Run
+
+# Draws that are passed over ------------------------------------------------------------------------------------------
+
+
+def test_a_draw_that_is_passed_over_is_charged(tmp_path):
+    run = Run(ledger=tmp_path / "ledger.jsonl")
+    with pytest.warns(UserWarning, match="passed over"):
+        for i, (x, y) in enumerate(run.loader):
+            if i in (0, 2, 4):
+                continue
+            run.step(x, y)
+    assert run.charged == 5
+    run.engine.report(tmp_path / "report", delta=1e-5)
+    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["attempt"]) for line in lines[1:]] == [(step, 0) for step in range(5)]
+    report = json.loads((tmp_path / "report" / "privacy_report.json").read_text())
+    assert report["guarantee"]["epsilon"]["upper"] == pytest.approx(run.engine.get_epsilon(1e-5), rel=1e-9)
+    assert report["sampler"]["executed"] == "poisson"
+    assert report["sampler"]["seen"].startswith("by the engine")
+
+
+def test_an_empty_draw_must_have_its_step():
+    run = Run(draws=(8, 0, 7))
+    with pytest.raises(RuntimeError, match="An empty batch is a step like any other"):
+        for x, y in run.loader:
+            if len(x) == 0:
+                continue
+            run.step(x, y)
+    assert run.charged == 2
+    run = Run(draws=(8, 0, 7))
+    for x, y in run.loader:
+        run.step(x, y)
+    assert run.charged == 3
+
+
+@pytest.mark.filterwarnings("ignore:a batch of the private loader was passed over")
+def test_a_look_at_the_first_batch_is_charged_and_nothing_else():
+    run = Run(draws=(0, 7))
+    next(iter(run.loader))
+    for x, y in run.loader:
+        run.step(x, y)
+    assert run.charged == 3
+
+
+def test_a_logical_batch_that_is_dropped_stays_charged_everywhere(tmp_path):
+    run = Run(ledger=tmp_path / "ledger.jsonl")
+    for i, (x, y) in enumerate(run.loader):
+        run.backward(x, y)
+        if i == 1:
+            run.optimizer.zero_grad()
+            continue
+        run.optimizer.step()
+    assert run.charged == 5
+    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert len([line for line in lines if line["type"] == "release"]) == 5
+
+
+def test_a_model_that_was_taken_back_charges_no_draw():
+    run = Run(wrap_model=False)
+    module = run.module
+    run.module = run.model
+    for x, y in run.loader:
+        run.step(x, y)
+    module.cleanup()
+    for _ in run.loader:
+        pass
+    assert run.charged == 5
+
+
+# Batches of one's own ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:batches of your own")
+def test_own_batches_go_backward_once_a_step():
+    run = Run(own_batches=True)
+    assert run.loader is run.plain
+    for x, y in run.plain:
+        run.step(x, y)
+    assert run.engine.accountant.history == [(1.0, 1.0, 5)]
+    run.backward(x, y)
+    with pytest.raises(RuntimeError, match="backward number 2 in one step"):
+        run.backward(x, y)
+    run.optimizer.step()
+    run.step(x, y)
+    run = Run(own_batches=True, accumulation_steps=2)
+    run.backward(x[:2], y[:2])
+    run.backward(x[2:], y[2:])
+    run.optimizer.step()
+    assert run.charged == 1
+
+
+@pytest.mark.filterwarnings("ignore:batches of your own")
+def test_own_batches_under_a_memory_manager():
+    run = Run(own_batches=True)
+    with BatchMemoryManager(data_loader=run.plain, max_physical_batch_size=3, optimizer=run.optimizer) as batches:
+        for x, y in batches:
+            run.step(x, y)
+    assert run.charged == 5

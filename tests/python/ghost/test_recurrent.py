@@ -1,0 +1,105 @@
+"""nn.RNN, nn.LSTM, nn.GRU, multi-head attention: layers that Opacus has replaced."""
+
+import copy
+
+import oracle
+import pytest
+import torch
+from launch import SUM_TOLERANCE
+from models import class_loss
+from private import Private
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.data import DataLoader, TensorDataset
+
+from ghostshard import PrivacyEngine
+
+
+class Reader(nn.Module):
+    """Words, a recurrent layer, the last state."""
+
+    def __init__(self, kind, lengths=False, begins=False, **options):
+        super().__init__()
+        self.tokens, self.rnn = nn.Embedding(11, 5), kind(5, 4, **options)
+        directions = 2 if self.rnn.bidirectional else 1
+        self.out, self.lengths = nn.Linear(4 * directions, 3), lengths
+        self.begin = nn.Linear(5, 4) if begins else None
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        if self.lengths:
+            counts = 1 + (ids[:, 0] % ids.shape[1])
+            packed, _ = self.rnn(pack_padded_sequence(x, counts.cpu(), batch_first=True, enforce_sorted=False))
+            return self.out(pad_packed_sequence(packed, batch_first=True)[0].sum(1))
+        if not self.rnn.batch_first:
+            x = x.transpose(0, 1)
+        time = 1 if self.rnn.batch_first else 0
+        given = () if self.begin is None else (torch.tanh(self.begin(x.mean(time)))[None],)
+        found, last = self.rnn(x, *given)
+        last = last[0] if isinstance(last, tuple) else last
+        return self.out(found.mean(time)) + last.sum()[None, None] * 0 if self.begin is None else self.out(found.mean(time) + last[-1])
+
+
+CASES = {
+    "lstm": lambda: Reader(nn.LSTM, batch_first=True),
+    "lstm_of_two_layers_both_ways": lambda: Reader(nn.LSTM, batch_first=True, num_layers=2, bidirectional=True),
+    "lstm_time_first_without_bias": lambda: Reader(nn.LSTM, bias=False),
+    "lstm_of_packed_sequences": lambda: Reader(nn.LSTM, lengths=True, batch_first=True, bidirectional=True),
+    "gru": lambda: Reader(nn.GRU, batch_first=True),
+    "gru_both_ways_two_layers": lambda: Reader(nn.GRU, num_layers=2, bidirectional=True),
+    "gru_from_a_state": lambda: Reader(nn.GRU, begins=True, batch_first=True),
+    "rnn_relu": lambda: Reader(nn.RNN, nonlinearity="relu", batch_first=True),
+}
+
+
+@pytest.mark.parametrize("build", CASES.values(), ids=CASES)
+def test_released_sum_is_the_oracles(build):
+    torch.manual_seed(3)
+    model = build()
+    batches = [(torch.randint(0, 11, (units, 6)), torch.randint(0, 3, (units,))) for units in (5, 2)]
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, batches, 0.3)
+    assert oracle.worst_difference(Private(model, 0.3).step(class_loss, batches), expected) < SUM_TOLERANCE
+
+
+def test_a_frozen_one_computes_as_before():
+    torch.manual_seed(3)
+    model = Reader(nn.LSTM, batch_first=True)
+    model.rnn.requires_grad_(False)
+    batch = (torch.randint(0, 11, (5, 6)), torch.randint(0, 3, (5,)))
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [batch], 0.3)
+    assert oracle.worst_difference(Private(model, 0.3).step(class_loss, [batch]), expected) < SUM_TOLERANCE
+
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.attention, self.out = nn.Embedding(11, 6), nn.MultiheadAttention(6, 2, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        return self.out(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+
+@pytest.mark.parametrize("build", [CASES["lstm"], CASES["gru"], Attends], ids=["lstm", "gru", "attention"])
+def test_make_private_takes_them(build):
+    torch.manual_seed(3)
+    model = build()
+    data = TensorDataset(torch.randint(0, 11, (40, 6)), torch.randint(0, 3, (40,)))
+    _, optimizer, criterion, loader = (engine := PrivacyEngine(accountant="rdp")).make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=8),
+        noise_multiplier=1.0, max_grad_norm=0.3, grad_sample_mode="ghost", wrap_model=False,
+    )  # fmt: skip
+    for ids, y in loader:
+        optimizer.zero_grad()
+        criterion(model(ids), y).backward()
+        optimizer.step()
+    assert sum(steps for _, _, steps in engine.accountant.history) == 5
+
+
+def test_batch_norm_is_refused_still():
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
+    with pytest.raises(Exception, match="BatchNorm"):
+        PrivacyEngine().make_private(
+            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=0.3,
+            data_loader=DataLoader(TensorDataset(torch.randn(8, 6)), batch_size=4), grad_sample_mode="ghost",
+        )  # fmt: skip
