@@ -58,7 +58,9 @@ class _PerExample(torch.autograd.Function):
         of_all = [value.is_floating_point() and not own for value, own in zip(outputs, ctx.of_units)]
         tree += [output, of_all]
         compared = layer.compared and ctx.coins is None
-        ctx.save_for_backward(*inputs, *([] if compared else [value.clone() for value in outputs]))  # the model may write into them
+        ctx.save_for_backward(*inputs)
+        # Clones, because the model may write into its outputs; not saved, because checkpointing wants as many saved in its second forward.
+        ctx.outputs = [] if compared else [value.clone() for value in outputs]
         given = tuple(
             value.unsqueeze(0).expand(call.units, *value.shape) if of_all[i] else _fresh(value, inputs) for i, value in enumerate(outputs)
         )
@@ -70,7 +72,7 @@ class _PerExample(torch.autograd.Function):
     def backward(ctx, *gradients):
         call: Call = ctx.call
         layer = call.layer
-        inputs, outputs = ctx.saved_tensors[: len(call.batched)], ctx.saved_tensors[len(call.batched) :]
+        inputs, outputs = ctx.saved_tensors, ctx.outputs  # saved ones once: activation checkpointing gives them no second time
         wanted = [i for i, gradient in enumerate(gradients) if gradient is not None]
         nothing = (None, None, None, *([None] * len(inputs)))
         differentiable = [i for i, value in enumerate(inputs) if value.is_floating_point()]
