@@ -88,7 +88,7 @@ def wrapped(model: nn.Module, mesh) -> nn.Module:
 def sharded_by_leaf(model: nn.Module, mesh) -> nn.Module:
     """As Opacus' own wrapper would: a unit for each layer."""
     for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.LayerNorm)):
+        if isinstance(module, (nn.Linear, nn.LayerNorm, nn.GRU)):
             fully_shard(module, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
@@ -133,6 +133,71 @@ def packed_scenario(build: Callable[[], nn.Module], *texts_of_each: int) -> Call
         private = Private(wrapped(model, mesh), 0.5)
         for mine in (users[dist.get_rank() :: dist.get_world_size()], users[:2] if dist.get_rank() == 0 else []):
             private.module(**pack_texts(mine, users=True)).loss.backward()
+        return oracle.worst_difference(private.released(), expected)
+
+    return run
+
+
+def recurrent(kind) -> nn.Module:
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.layers, self.out = nn.Embedding(50, 6), nn.ModuleList([kind(6, 4, batch_first=True)]), nn.Linear(4, 50)
+
+        def forward(self, ids):
+            return self.out(self.layers[0](self.tokens(ids))[0])
+
+    return Reads()
+
+
+def opacus_lstm() -> nn.Module:
+    from opacus.layers import DPLSTM
+
+    return recurrent(DPLSTM)
+
+
+def t5() -> nn.Module:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=50, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_decoder_layers=1, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0
+    )
+    return T5ForConditionalGeneration(config)
+
+
+def bert_of_spans() -> nn.Module:
+    from transformers import BertForQuestionAnswering
+
+    return BertForQuestionAnswering(bert().config)
+
+
+def refused(scenario: Callable) -> Callable:
+    """The sentence that it ends with, on all ranks."""
+
+    def run(mesh) -> str:
+        try:
+            scenario(mesh)
+        except RuntimeError as error:
+            return str(error)
+        return "nothing was said"
+
+    return run
+
+
+def own_loss_scenario(build: Callable[[], nn.Module], *names: str) -> Callable:
+    """The model's own loss; the second microbatch is rank 0's alone, the other ranks' is empty."""
+
+    def run(mesh) -> float:
+        torch.manual_seed(11)
+        model, batches = build(), []
+        for (ids,) in tokens():
+            given = {"input_ids": ids, "labels": ids.flip(1), "start_positions": ids[:, 0] % 4, "end_positions": 4 + ids[:, 1] % 4}
+            batches.append(tuple(given[name] for name in names))
+        loss = lambda model, batch: model(**dict(zip(names, batch, strict=True))).loss
+        expected = oracle.clipped_sum(copy.deepcopy(model), loss, batches, 0.5)
+        private = Private(wrapped(model, mesh), 0.5)
+        for batch in local(batches):
+            private.module(**{name: value.contiguous() for name, value in zip(names, batch, strict=True)}).loss.backward()
         return oracle.worst_difference(private.released(), expected)
 
     return run
@@ -195,6 +260,11 @@ SCENARIOS: dict[str, Callable] = {
     "language_sharded_by_leaf": sum_scenario(
         by_name("language_untied").build, by_name("language_untied").batches, next_token_loss, 0.3, sharded_by_leaf
     ),
+    "lstm": sum_scenario(lambda: recurrent(nn.LSTM), tokens, next_token_loss, 0.3),
+    "gru_sharded_as_a_leaf": sum_scenario(lambda: recurrent(nn.GRU), tokens, next_token_loss, 0.3, sharded_by_leaf),
+    "opacus_lstm": refused(sum_scenario(opacus_lstm, tokens, next_token_loss, 0.3)),
+    "t5_by_its_own_loss": own_loss_scenario(t5, "input_ids", "labels"),
+    "bert_spans_by_its_own_loss": own_loss_scenario(bert_of_spans, "input_ids", "start_positions", "end_positions"),
     "packed_texts": packed_scenario(checkpointed_gpt2, *[1] * 8),
     "packed_users": packed_scenario(llama, 2, 1, 1, 3, 1),
     "noise": noise,

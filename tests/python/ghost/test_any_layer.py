@@ -247,3 +247,15 @@ def test_recurrent_layers_of_opacus(name):
     model, batches = Recurrent(getattr(opacus.layers, name)), [(torch.randn(5, 4, 6), torch.randint(0, 3, (5,)))]
     expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, batches, 0.5)
     assert oracle.worst_difference(Private(model, 0.5).step(class_loss, batches), expected) < SUM_TOLERANCE
+
+
+@pytest.mark.parametrize("use", ["compared", "later"])
+def test_under_activation_checkpointing(use):
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(3)
+    model = Model(lambda y, x: y, call=lambda layer, x: checkpoint(layer, x, use_reentrant=False))
+    batch = (torch.randn(5, 6), torch.randint(0, 3, (5,)))
+    batches = [batch] * (1 if use == "compared" else 3)
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, batches, 0.5)
+    assert oracle.worst_difference(Private(model, 0.5).step(class_loss, batches), expected) < SUM_TOLERANCE

@@ -47,10 +47,11 @@ def test_a_layer_whose_rows_are_no_longer_units():
         Private(Mixes(), 1.0).backward(class_loss, (torch.randn(5, 2, 6), torch.randint(0, 3, (5,))))
 
 
-def test_losses_that_are_not_one_for_each_unit():
-    private = Private(nn.Sequential(nn.Linear(6, 3)), 1.0)
-    with pytest.raises(ValueError, match=r"one loss for each of the 5 units.*\(5, 3\)"):
-        PrivateLoss(private.engine, private.module(torch.randn(5, 6))).backward()
+@pytest.mark.parametrize("take, shape", [(lambda y: y, r"\(5, 3\)"), (lambda y: y[:3].sum(1), r"\(3,\)"), (lambda y: y.sum(), r"\(\)")])
+def test_losses_that_are_not_one_for_each_unit(take, shape):
+    private = Private(nn.Sequential(nn.Linear(6, 3)), 1.0, attribution_check=False)
+    with pytest.raises(ValueError, match=f"one loss for each of the 5 units.*{shape}"):
+        PrivateLoss(private.engine, take(private.module(torch.randn(5, 6)))).backward()
 
 
 def test_a_release_without_a_backward():

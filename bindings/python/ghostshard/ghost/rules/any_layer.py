@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from ..autocast import as_in, state_of
 from ..layout import original_class
@@ -23,6 +24,7 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     ValueError for arguments that are neither of the batch's units nor shared, and for packed batches.
     """
     layer.refuse_packed("it has no rule, only torch.func's per-example gradients; register one (ghostshard.register_rule)")
+    _refuse_parts(layer)
     call = Call(layer, args, kwargs)
     anchor = torch.zeros((), requires_grad=True)
     tree: list = []  # the output, as the layer gives it, and which of its tensors have a value for each unit behind them
@@ -30,6 +32,16 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     output, of_all = tree
     values = values if isinstance(values, tuple) else (values,)
     return refilled(output, [shared(value) if of_all[i] else value for i, value in enumerate(values)])
+
+
+def _refuse_parts(layer: Layer) -> None:
+    """RuntimeError for parameters that fully_shard has not gathered, as in layers that keep other layers in plain lists."""
+    parts = [name for name, value in layer.module.named_parameters() if isinstance(value, DTensor)]
+    if parts and layer.engine.ranks.model_ranks == 1:
+        raise RuntimeError(
+            f"{layer.name} ({original_class(layer.module).__name__}): fully_shard does not gather {parts[0]!r}, because the layer keeps its "
+            "children where PyTorch does not see them (Opacus' DPLSTM, DPGRU). Use nn.LSTM or nn.GRU, which work here, or leave it unsharded"
+        )
 
 
 class _PerExample(torch.autograd.Function):
@@ -46,7 +58,9 @@ class _PerExample(torch.autograd.Function):
         of_all = [value.is_floating_point() and not own for value, own in zip(outputs, ctx.of_units)]
         tree += [output, of_all]
         compared = layer.compared and ctx.coins is None
-        ctx.save_for_backward(*inputs, *([] if compared else [value.clone() for value in outputs]))  # the model may write into them
+        ctx.save_for_backward(*inputs)
+        # Clones, because the model may write into its outputs; not saved, because checkpointing wants as many saved in its second forward.
+        ctx.outputs = [] if compared else [value.clone() for value in outputs]
         given = tuple(
             value.unsqueeze(0).expand(call.units, *value.shape) if of_all[i] else _fresh(value, inputs) for i, value in enumerate(outputs)
         )
@@ -58,7 +72,7 @@ class _PerExample(torch.autograd.Function):
     def backward(ctx, *gradients):
         call: Call = ctx.call
         layer = call.layer
-        inputs, outputs = ctx.saved_tensors[: len(call.batched)], ctx.saved_tensors[len(call.batched) :]
+        inputs, outputs = ctx.saved_tensors, ctx.outputs  # saved ones once: activation checkpointing gives them no second time
         wanted = [i for i, gradient in enumerate(gradients) if gradient is not None]
         nothing = (None, None, None, *([None] * len(inputs)))
         differentiable = [i for i, value in enumerate(inputs) if value.is_floating_point()]
