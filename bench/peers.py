@@ -64,7 +64,8 @@ def compare(name, shape, microbatches, ranks, repeats, names, device):
     for engine in engines.values():
         engine.quit()
     result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats, **shape, "untied": True,
-              "engines": {}}
+              "plan": {name: each.said().splitlines() for name, each in engines.items() if name.startswith("ghostshard")},
+              "engines": {}, "rounds": series}
     for engine, answers in series.items():
         row = {key: statistics.median(column) for key, column in zip(COLUMNS, zip(*answers))}
         row["peak_memory_mib"] = max(answer[2] for answer in answers)

@@ -62,10 +62,13 @@ class Engine:
             self.ranks[0].stdin.flush()
         answer = self.ranks[0].stdout.readline().split()
         if len(answer) != self.answers:
-            self.errors.seek(0)
-            why = self.errors.read()[-2000:]
-            raise SystemExit(f"{self.ranks[0].args[:3]} ended instead of answering {word!r}:\n{why}")
+            raise SystemExit(f"{self.ranks[0].args[:3]} ended instead of answering {word!r}:\n{self.said()[-2000:]}")
         return [float(value) for value in answer]
+
+    def said(self):
+        """All that its ranks wrote to standard error."""
+        self.errors.seek(0)
+        return self.errors.read()
 
     def quit(self):
         self.ranks[0].stdin.write("quit\n")
@@ -79,11 +82,13 @@ def flags(shape, microbatches):
     return words + [f"--microbatches={microbatches}"] + (["--untied"] if shape["untied"] else [])
 
 
-def compare(name, shape, microbatches, ranks, repeats, binary, names):
+def compare(name, shape, microbatches, ranks, repeats, binary, names, memory_budget=None):
+    """rounds: by engine, the answers of each round. plan: the private step's, in words."""
     step = [str(binary), "--serve"] + flags(shape, microbatches)
+    private = ["--only=private", "--explain-plan"] + ([f"--memory-budget={memory_budget}"] if memory_budget else [])
     fsdp2 = [sys.executable, str(ROOT / "bench/peers/fsdp2_step.py")] + flags(shape, microbatches)
     # A process each, so that each one's peak memory is its own.
-    commands = {"private": step + ["--only=private"], "plain": step + ["--only=plain"], "fsdp2": fsdp2,
+    commands = {"private": step + private, "plain": step + ["--only=plain"], "fsdp2": fsdp2,
                 "fsdp2_accumulate": fsdp2}
     engines = {engine: Engine(command, ranks) for engine, command in commands.items() if engine in names}
     series = {engine: [] for engine in engines}
@@ -95,7 +100,8 @@ def compare(name, shape, microbatches, ranks, repeats, binary, names):
                 series[engine].append(answer)
     for engine in engines.values():
         engine.quit()
-    result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats, **shape}
+    result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats, **shape,
+              "plan": engines["private"].said().splitlines() if "private" in engines else None, "rounds": series}
     for engine, answers in series.items():
         wall, processor, peak = zip(*answers)
         result[engine] = {"seconds": statistics.median(wall), "fastest": min(wall),
@@ -112,7 +118,7 @@ def new_report(device=None):
     """device: the device that was measured, if it is not this CPU."""
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
     device = device or f"CPU, {os.cpu_count()} cores, {platform.machine()}"
-    return {"device": device, "commit": commit.stdout.strip(),
+    return {"device": device, "commit": commit.stdout.strip(), "command": " ".join(sys.argv),
             "load_before": os.getloadavg(), "runs": []}
 
 
@@ -124,6 +130,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS, help="all at once need the memory of all")
     parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/release/bin/step_compare")
+    parser.add_argument("--memory-budget", help="of the private step: MiB, or 1.05x")
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()
     report = new_report()
@@ -132,7 +139,7 @@ def main():
     for name in args.shapes:
         for microbatches in args.microbatches:
             run = compare(name, SHAPES[name], microbatches, args.ranks, args.repeats, args.binary,
-                          ["private", *args.peers])
+                          ["private", *args.peers], args.memory_budget)
             report["runs"].append(run)
             ratios = [run.get(key, float("nan")) for key in (
                 "private_over_plain_throughput", "private_over_plain_processor", "private_over_fsdp2_throughput",

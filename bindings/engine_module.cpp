@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "dp/mechanism/coins.h"
+#include "dp/planning/host_memory_left.h"
 #include "dp/recording/cross_entropy.h"
 #include "dp/run/session.h"
 #include "fsdp/host_memory.h"
@@ -48,9 +49,9 @@ std::array<uint8_t, 32> key_bytes(const std::string& bytes) {
 std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, const MeshEntry& mesh, int64_t rank,
                                       const std::array<std::string, 4>& groups, at::Device device, double sampling_rate,
                                       double divisor, bool per_layer, bool streamed,
-                                      std::optional<int64_t> memory_budget, const std::optional<std::string>& key,
-                                      const std::string& run_id, const std::pair<int64_t, int64_t>& first,
-                                      const StepPairs& attempts) {
+                                      std::optional<int64_t> memory_budget, int64_t hold_memory,
+                                      const std::optional<std::string>& key, const std::string& run_id,
+                                      const std::pair<int64_t, int64_t>& first, const StepPairs& attempts) {
   std::vector<fsdp::BlockSpec> specs;
   for (const auto& [block, parameters] : blocks) {
     fsdp::BlockSpec spec{.name = block, .parameters = {}};
@@ -64,7 +65,8 @@ std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, con
                                         .divisor = divisor,
                                         .clipping = per_layer ? Clipping::kPerLayer : Clipping::kFlat},
                                .streamed = streamed,
-                               .memory_budget_bytes = memory_budget};
+                               .memory_budget_bytes = memory_budget,
+                               .hold_memory_bytes = hold_memory};
   RunKey run_key = key ? RunKey::from_bytes(key_bytes(*key), run_id.empty() ? RunId{} : run_id_from_hex(run_id))
                        : RunKey::generate();
   auto session = std::make_unique<Session>(
@@ -158,13 +160,15 @@ PYBIND11_MODULE(engine, module) {
   module.def("drawn_units", &drawn_by, py::arg("key"), py::arg("run_id"), py::arg("step"), py::arg("units"),
              py::arg("sampling_rate"), Released());
   module.def("reuse_host_memory", &fsdp::reuse_host_memory, Released());
+  module.def(
+      "host_memory_left", [] { return host_memory_left(); }, Released());
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("blocks"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
            py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"), py::arg("streamed"),
-           py::arg("memory_budget"), py::arg("key"), py::arg("run_id"), py::arg("first"), py::arg("attempts"),
-           Released())
+           py::arg("memory_budget"), py::arg("hold_memory"), py::arg("key"), py::arg("run_id"), py::arg("first"),
+           py::arg("attempts"), Released())
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def(
           "renew_noise_key",
@@ -190,6 +194,7 @@ PYBIND11_MODULE(engine, module) {
       .def("begin_attribution_check", &Session::begin_attribution_check, py::arg("chosen"))
       .def("end_attribution_check", &Session::end_attribution_check)
       .def_property_readonly("takes_two_passes", &Session::takes_two_passes)
+      .def_property_readonly("in_two_passes", &Session::in_two_passes)
       .def("second_pass", &Session::second_pass, Released())
       .def("clip", &Session::clip, Released())
       .def("give_up_microbatch", &Session::give_up_microbatch)

@@ -98,7 +98,7 @@ BoundedSum unit_norm_by_panels(const UnitRows& a, const UnitRows& g, const UnitS
   return {squared, gamma_float64(outputs * inputs + 8) * squared + distance_of_squares(squared, distance)};
 }
 
-// Works unit by unit, so that a unit's rows are still in the cache when their products are formed.
+// Works unit by unit: rows are measured and their Gram matrix formed from one read.
 template <typename Choose>
 void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& segments, NormParts& parts,
                     const Choose& choose) {
@@ -109,9 +109,11 @@ void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& se
   for (int64_t u = 0; u < segments.units(); ++u) {
     const int64_t begin = segments.begin(u), length = segments.length(u);
     const at::Tensor a_rows = a.narrow(0, begin, length), g_rows = g.narrow(0, begin, length);
-    const std::vector<double> a_norms = row_norms_rounded_up(a_rows), g_norms = row_norms_rounded_up(g_rows);
+    const UnitNorm way = choose(length);
+    const bool by_gram = way == &unit_norm_by_gram;
+    const MeasuredRows a_measured(a_rows, by_gram), g_measured(g_rows, by_gram);
     double unit_mass = 0;
-    for (size_t t = 0; t < a_norms.size(); ++t) unit_mass += a_norms[t] * g_norms[t];
+    for (size_t t = 0; t < a_measured.norms().size(); ++t) unit_mass += a_measured.norms()[t] * g_measured.norms()[t];
     unit_mass *= 1 + gamma_float64(length + 2);
     mass[u] += unit_mass;
     if (unit_mass == 0) continue;  // every term is exactly zero
@@ -123,8 +125,7 @@ void add_unit_norms(const at::Tensor& a, const at::Tensor& g, const Segments& se
     // more.
     const UnitSum later{.mass = unit_mass, .error = float_sum_error(a.scalar_type(), length + 2)};
     sum_error[u] = std::max(sum_error[u], later.error);
-    const UnitNorm way = choose(length);
-    const BoundedSum norm = way({.x = a_rows, .norms = a_norms}, {.x = g_rows, .norms = g_norms}, later);
+    const BoundedSum norm = way(a_measured.rows(), g_measured.rows(), later);
     value[u] += norm.value;
     value_error[u] += norm.error;
   }

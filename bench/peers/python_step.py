@@ -14,6 +14,7 @@ whole on every rank).
 """
 
 import argparse
+import contextlib
 import os
 import resource
 import sys
@@ -53,6 +54,7 @@ class Private:
     """Both engines with Opacus' interface; Opacus adds up microbatches only under a BatchMemoryManager."""
 
     def __init__(self, model, engine, mode, **options):
+        self.privacy = engine
         data = DataLoader(TensorDataset(torch.zeros(64, 1)), batch_size=8)
         self.module, self.optimizer, self.criterion, _ = engine.make_private(
             module=model, optimizer=optimizer_of(model), data_loader=data, noise_multiplier=1.0, max_grad_norm=1.0,
@@ -183,6 +185,9 @@ def main():
             sent = (loopback_bytes() - sent) / 1e6
             kinds = " ".join(f"{(now - before[kind]) / 1e6:.2f}" for kind, now in traffic.so_far().items())
             print(f"{wall:.6f} {processor:.6f} {place.peak_mib():.1f} {sent:.2f} {kinds}", flush=True)
+    if args.engine.startswith("ghostshard") and dist.get_rank() == 0:
+        with contextlib.suppress(RuntimeError):  # no step was taken
+            print(engine.privacy.explain_plan(), end="", file=sys.stderr)
     dist.destroy_process_group()
 
 

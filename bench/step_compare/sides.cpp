@@ -43,7 +43,10 @@ PlannedStep planned(fsdp::Mesh& mesh, const Shape& shape) {
                 .costs = dp::step_costs(mesh, shape.compute_dtype, /*known=*/"", shape.measured_layer)};
   const auto budget = dp::MemoryBudget::parse(shape.memory_budget);
   step.plan = dp::plan_step(step.blocks, step.shape, budget);
-  if (shape.explain && mesh.rank() == 0) std::cerr << dp::explain(step.plan, step.blocks, step.shape, budget);
+  if (mesh.rank() == 0) {
+    std::cerr << dp::explain_forced_price(step.plan, step.blocks, step.shape, budget);
+    if (shape.explain) std::cerr << dp::explain(step.plan, step.blocks, step.shape, budget);
+  }
   return step;
 }
 

@@ -1,6 +1,7 @@
 #include "dp/planning/appraisal.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <utility>
 
@@ -12,8 +13,19 @@ namespace {
 using fsdp::Residency;
 using kernels::Recording;
 
+constexpr std::array kWays = {Recording::kHold, Recording::kReplay, Recording::kTwoPass, Recording::kRecompute};
+
 double rows_of(const StepShape& shape) {
   return static_cast<double>(shape.units) * static_cast<double>(shape.rows_per_unit);
+}
+
+// Of one product of the matrix with a microbatch's rows.
+double product_flops(const PlannedMatrix& matrix, const StepShape& shape) {
+  return 2 * rows_of(shape) * static_cast<double>(matrix.shape.inputs * matrix.shape.outputs);
+}
+
+const RecordPrice& price_of(const RecordPrices& prices, size_t block, size_t matrix, Recording way) {
+  return prices[block][matrix].at(static_cast<size_t>(way));
 }
 
 // The part of a whole buffer that other ranks hold.
@@ -86,31 +98,29 @@ double plain_seconds(const std::vector<PlannedBlock>& model, const StepShape& sh
   double products = 0;
   for (const PlannedBlock& block : model) {
     for (const PlannedMatrix& matrix : block.matrices) {
-      products += 2 * rows_of(shape) * static_cast<double>(matrix.shape.inputs * matrix.shape.outputs);
+      products += product_flops(matrix, shape);
     }
   }
   return 2 * products * static_cast<double>(shape.microbatches) / shape.costs.rates.product_flops;
 }
 
 // Weight gradients, norms and records: time and FLOPs of all microbatches.
-void appraise_records(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+void appraise_records(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
+                      const RecordPrices& prices) {
   plan.extra_seconds = plan.extra_flops = 0;
   if (!shape.records) return;
   const auto microbatches = static_cast<double>(shape.microbatches);
-  const kernels::Segments segments = segments_of(shape);
   const bool two_pass = plan.two_pass();
   for (size_t i = 0; i < model.size(); ++i) {
     for (size_t m = 0; m < model[i].matrices.size(); ++m) {
-      const PlannedMatrix& matrix = model[i].matrices[m];
       const Recording way = plan.blocks[i].recording[m];
-      const auto seconds = [&](Recording by) {
-        return kernels::recording_cost(by, matrix.shape, segments, shape.costs.rates).seconds;
-      };
-      plan.extra_seconds += microbatches * seconds(way);
-      plan.extra_flops += microbatches * norm_flops(way, matrix, shape, segments);
-      // A matrix recorded at once is computed a second time with the rest.
+      const RecordPrice& price = price_of(prices, i, m, way);
+      plan.extra_seconds += microbatches * price.seconds;
+      plan.extra_flops += microbatches * price.flops;
+      // The second pass goes through matrices that were recorded at once, too: forward and the inputs' gradient.
       if (two_pass && way != Recording::kTwoPass) {
-        plan.extra_seconds += microbatches * (seconds(Recording::kTwoPass) - seconds(Recording::kReplay));
+        plan.extra_seconds +=
+            microbatches * 2 * product_flops(model[i].matrices[m], shape) / shape.costs.rates.product_flops;
       }
     }
   }
@@ -118,7 +128,8 @@ void appraise_records(StepPlan& plan, const std::vector<PlannedBlock>& model, co
 
 // The most that one microbatch takes. Backward walks from the last block to the first: at each stand the activations
 // that are left, all records so far, and the working memory of the block at hand.
-double step_bytes(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+double step_bytes(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
+                  const RecordPrices& prices) {
   double activations = 0, recorded = 0, longest_trainable = 0;
   bool streams = false;
   for (size_t i = 0; i < model.size(); ++i) {
@@ -131,7 +142,7 @@ double step_bytes(const StepPlan& plan, const std::vector<PlannedBlock>& model, 
     most = std::max(most, activations + recorded + rows_of(shape) * model[i].working_bytes);
     activations -= activations_of(model[i], plan.blocks[i], shape);
     for (size_t m = 0; m < model[i].matrices.size() && shape.records; ++m) {
-      recorded += recorded_bytes(plan.blocks[i].recording[m], model[i].matrices[m], shape);
+      recorded += price_of(prices, i, m, plan.blocks[i].recording[m]).bytes;
     }
     most = std::max(most, activations + recorded);
   }
@@ -148,8 +159,7 @@ kernels::Segments segments_of(const StepShape& shape) {
 
 double norm_flops(Recording way, const PlannedMatrix& matrix, const StepShape& shape,
                   const kernels::Segments& segments) {
-  return kernels::recording_cost(way, matrix.shape, segments, shape.costs.rates).flops -
-         2 * rows_of(shape) * static_cast<double>(matrix.shape.inputs * matrix.shape.outputs);
+  return kernels::recording_cost(way, matrix.shape, segments, shape.costs.rates).flops - product_flops(matrix, shape);
 }
 
 double recorded_bytes(Recording way, const PlannedMatrix& planned, const StepShape& shape) {
@@ -167,14 +177,32 @@ double gathered_bytes_of(const PlannedBlock& block, const StepShape& shape) {
   return static_cast<double>(block.parameters) * static_cast<double>(shape.value_bytes);
 }
 
-void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+RecordPrices record_prices(const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  const kernels::Segments segments = segments_of(shape);
+  RecordPrices prices(model.size());
+  for (size_t i = 0; i < model.size(); ++i) {
+    for (const PlannedMatrix& matrix : model[i].matrices) {
+      auto& by_way = prices[i].emplace_back();
+      for (const Recording way : kWays) {
+        const auto cost = kernels::recording_cost(way, matrix.shape, segments, shape.costs.rates);
+        by_way.at(static_cast<size_t>(way)) = {.seconds = cost.seconds,
+                                               .flops = cost.flops - product_flops(matrix, shape),
+                                               .bytes = recorded_bytes(way, matrix, shape)};
+      }
+    }
+  }
+  return prices;
+}
+
+void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
+              const RecordPrices& prices) {
   plan.state_bytes = state_bytes(model, shape);
   plan.gathered_bytes = gathered_bytes(plan, model, shape);
   appraise_flow(plan, model, shape);
-  appraise_records(plan, model, shape);
+  appraise_records(plan, model, shape, prices);
   plan.extra_seconds += plan.traffic_bytes / shape.costs.link_bytes_per_second;
   plan.plain_seconds = plain_seconds(model, shape);
-  plan.step_bytes = step_bytes(plan, model, shape);
+  plan.step_bytes = step_bytes(plan, model, shape, prices);
 }
 
 StepPlan with_all(const std::vector<PlannedBlock>& model, Residency residency) {

@@ -2,6 +2,7 @@
 // The search for a plan (dp/planning/step_plan.h) and its explanation compute with the same figures.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,21 @@ double norm_flops(kernels::Recording way, const PlannedMatrix& matrix, const Ste
 double recorded_bytes(kernels::Recording way, const PlannedMatrix& matrix, const StepShape& shape);
 double gathered_bytes_of(const PlannedBlock& block, const StepShape& shape);
 
+// A matrix's record by each way, of one microbatch.
+struct RecordPrice {
+  double seconds, flops, bytes;  // flops: norm_flops
+};
+// By block, matrix and kernels::Recording: they follow from the model and the shape alone, and a search asks for them
+// again and again.
+using RecordPrices = std::vector<std::vector<std::array<RecordPrice, 4>>>;
+RecordPrices record_prices(const std::vector<PlannedBlock>& model, const StepShape& shape);
+
 // Fills in every figure of the plan that follows from its choices.
-void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape);
+void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
+              const RecordPrices& prices);
+inline void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  appraise(plan, model, shape, record_prices(model, shape));
+}
 
 // Every block gathered alike, unless it is always gathered; gradients accumulated, every matrix replayed. Not
 // appraised.

@@ -80,6 +80,22 @@ std::string explain_price(const StepPlan& plan, const StepPlan& fastest) {
 
 }  // namespace
 
+std::string explain_forced_price(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
+                                 const MemoryBudget& budget) {
+  for (const StepPlan& larger : plan_front(model, shape)) {  // the fastest first
+    if (!saves_little_for_much(larger, plan)) continue;
+    char line[320];
+    std::snprintf(line, sizeof line,
+                  "%s forces a plan that takes %.2f times the time for %s less, by the planner's count: with %s a rank "
+                  "could use the faster one\n",
+                  budget.given() ? "The memory budget" : "This machine's free memory",
+                  plan.seconds() / larger.seconds(), mebibytes(larger.peak_bytes() - plan.peak_bytes()).c_str(),
+                  mebibytes(larger.peak_bytes()).c_str());
+    return line;
+  }
+  return "";
+}
+
 std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
                     const MemoryBudget& budget) {
   std::string text = "Plan of one logical batch: " + std::to_string(shape.microbatches) + " microbatch(es) of " +

@@ -7,14 +7,16 @@
 //              (arXiv:2210.00038), or two pass (nothing kept, forward and backward once more, arXiv:2110.05679); time
 //              by kernels::recording_cost. A second pass serves the whole model, so all matrices that can take it do,
 //              and it needs accumulated gradients. A head under a softmax may also be recomputed: its logits never
-//              stand whole, and are found by tiles three times instead of once (only for a budget that is given)
+//              stand whole, and are found by tiles three times instead of once
 //   weights    keep gathered for the whole batch (one gather) or gather again for each forward and backward
 //   gradients  accumulate whole in float32 and reduce once, or stream: reduce each microbatch into the slices (noise
 //              first)
-// The planner starts from the fastest plan of all. While the peak does not fit, it takes back the choice that costs the
-// fewest seconds for each byte it saves at the peak. Without a budget from the user it keeps within the machine's room
-// and 1.5 times the step without privacy. It exceeds the latter, if there is room, rather than buy little memory
-// dearly: less than a fifth of the peak for more than a twentieth of the time.
+// The search starts from the fastest plan of all and takes back, again and again, the choice that costs the fewest
+// seconds for each byte it saves at the peak, then puts back what fits again. Of the plans it meets, those that no
+// other beats in time and memory are the front; every answer is one of them. A given budget takes the fastest plan
+// within it. Without one, the fastest within the machine's room and 1.5 times the step without privacy; beyond the
+// latter, if there is room, rather than buy little memory dearly: less than a fifth of the peak for more than a
+// twentieth of the time.
 #pragma once
 
 #include <cstdint>
@@ -92,9 +94,17 @@ double plain_peak_bytes(const std::vector<PlannedBlock>& model, const StepShape&
 // meets it, with the least possible; and for an empty shape.
 StepPlan plan_step(const std::vector<PlannedBlock>& model, const StepShape& shape, const MemoryBudget& budget);
 
-// The plans from which plan_step chooses as the budget shrinks, from the fastest to the smallest, each smaller and
-// slower than the one before.
+// The plans from which plan_step chooses, from the fastest to the smallest, each smaller and slower than the one
+// before. std::invalid_argument for an empty shape.
 std::vector<StepPlan> plan_front(const std::vector<PlannedBlock>& model, const StepShape& shape);
+
+// Less than a fifth of large's peak saved for more than a twentieth of its time.
+bool saves_little_for_much(const StepPlan& large, const StepPlan& small);
+
+// If a budget, or the machine's room, forced a plan that saves little for much: what it costs beside the plan without
+// that price, in a sentence with a line's end. Empty for all other plans.
+std::string explain_forced_price(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
+                                 const MemoryBudget& budget);
 
 // A table for people: every block's choices with their bytes and FLOPs, the reasons, and what the budget costs in time.
 std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,

@@ -10,8 +10,6 @@
 namespace ghostshard::dp {
 namespace {
 
-constexpr int64_t kHoldMemoryBytes = int64_t{1} << 30;
-
 RecordingChoice recording_of(const SessionOptions& options) {
   return options.memory_budget_bytes == 0 ? RecordingChoice::kTwoPass : RecordingChoice::kAutomatic;
 }
@@ -29,7 +27,7 @@ Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::BlockSpec> 
       plan_(options.plan),
       clipper_(std::make_unique<Clipper>(
           plan_.clipper(model_, {.recording = recording_of(options),
-                                 .hold_memory_bytes = options.memory_budget_bytes.value_or(kHoldMemoryBytes),
+                                 .hold_memory_bytes = options.memory_budget_bytes.value_or(options.hold_memory_bytes),
                                  .streamed = std::vector<bool>(model_.groups().size(), options.streamed)}))),
       step_(first),
       uses_(model_.parameters().size()),
@@ -271,6 +269,14 @@ void Session::plan_recording() {
   clipper_->plan_recording(plan_of_all_);
   planned_ = plan_of_all_;
   recorded_.zero_();
+}
+
+std::vector<int64_t> Session::in_two_passes() const {
+  std::vector<int64_t> found;
+  for (size_t id = 0; id < plan_of_all_.size(); ++id) {
+    if (plan_of_all_[id] == kernels::Recording::kTwoPass) found.push_back(static_cast<int64_t>(id));
+  }
+  return found;
 }
 
 std::vector<at::Tensor> Session::release() {

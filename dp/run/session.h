@@ -32,10 +32,11 @@ struct SessionOptions {
   // True: each microbatch's sum is reduced into the owned rows. False: summed whole in float32 on every rank and
   // reduced by release(); less traffic, more memory.
   bool streamed = true;
-  // A microbatch may record this much until it is clipped, on any rank. None: per-unit gradients up to 1 GiB, and rows
-  // without a limit. If a logical batch took more than this, the largest matrices are recorded in two passes from the
-  // next one on; with 0 bytes all of them, from the beginning.
+  // A microbatch may record this much until it is clipped, on any rank. None: per-unit gradients up to
+  // hold_memory_bytes, and rows without a limit. If a logical batch took more than this, the largest matrices are
+  // recorded in two passes from the next one on; with 0 bytes all of them, from the beginning.
   std::optional<int64_t> memory_budget_bytes = {};
+  int64_t hold_memory_bytes = int64_t{1} << 30;
 };
 
 class Session {
@@ -97,6 +98,8 @@ class Session {
   // ranks, known beforehand by takes_two_passes(). Begins the logical batch if there is none. A collective.
   bool second_pass();
   bool takes_two_passes() const { return clipper_->takes_two_passes(); }
+  // Ids of the parameters that are planned so, from the first logical batch on.
+  std::vector<int64_t> in_two_passes() const;
   // After backward. Begins the logical batch if there is none. A collective.
   void clip();
   // Gives up the microbatch: no part of it was or will be added.

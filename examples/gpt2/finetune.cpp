@@ -107,9 +107,11 @@ Ending train_and_save(Run& run, const dp::PrivateRun* private_run, Prepared& pre
   if (first_rank) {
     std::filesystem::remove(model_file(o));  // an earlier session's
     announce(o, in, model, private_run);
+    const auto& [blocks, shape, plan] = prepared.step;
+    const auto budget = dp::MemoryBudget::parse(o.memory_budget);
+    std::cerr << dp::explain_forced_price(plan, blocks, shape, budget);
     if (!o.explain_plan.empty()) {
-      const auto& [blocks, shape, plan] = prepared.step;
-      std::cerr << dp::explain(plan, blocks, shape, dp::MemoryBudget::parse(o.memory_budget));
+      std::cerr << dp::explain(plan, blocks, shape, budget);
       if (o.explain_plan == "all") std::cerr << dp::explain_front(blocks, shape);
     }
     if (run.resumed()) announce_resumption(*run.resumed(), run.course(), private_run);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/host/vectorised.h"
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define GHOSTSHARD_LEVELS
 #endif
@@ -117,7 +119,16 @@ struct Call {
   int64_t columns, stride, diagonal;
   float* out;
   int64_t out_stride;
+  bool adds = false;   // to what stands in out
+  int64_t beyond = 0;  // columns of x that follow in a later call
 };
+
+// Into the second-level cache: rows as long as a vocabulary lie far apart, so that the processor does not foresee where
+// the next chunk is.
+[[gnu::always_inline]] inline void fetch_ahead(const float* from, int64_t columns) {
+  constexpr int64_t kLine = 16;
+  for (int64_t c = 0; c < columns; c += kLine) __builtin_prefetch(from + c, /*rw=*/0, /*locality=*/2);
+}
 
 template <typename Vector, int kX, int kY>
 [[gnu::always_inline]] inline void all_tiles(const Call& call) {
@@ -127,6 +138,8 @@ template <typename Vector, int kX, int kY>
       const int64_t last_row = std::min(s + kX, call.x_rows) - 1;
       const float* x[kX];
       for (int i = 0; i < kX; ++i) x[i] = call.x + std::min(s + i, last_row) * call.stride + first;
+      const int64_t ahead = std::min(kChunk, call.columns + call.beyond - first - columns);
+      for (int i = 0; i < kX; ++i) fetch_ahead(x[i] + columns, ahead);
       const int64_t y_end = std::min(call.y_rows, last_row + call.diagonal + 1);
       for (int64_t t = 0; t < y_end; t += kY) {
         const int64_t last_column = std::min(t + kY, call.y_rows) - 1;
@@ -137,7 +150,7 @@ template <typename Vector, int kX, int kY>
         for (int64_t i = 0; s + i <= last_row; ++i) {
           float* to = call.out + (s + i) * call.out_stride + t;
           for (int64_t j = 0; t + j <= last_column; ++j)
-            to[j] = first == 0 ? sums[i * kY + j] : to[j] + sums[i * kY + j];
+            to[j] = first == 0 && !call.adds ? sums[i * kY + j] : to[j] + sums[i * kY + j];
         }
       }
     }
@@ -183,5 +196,27 @@ void row_products(const float* x, int64_t x_rows, const float* y, int64_t y_rows
                   int64_t diagonal, float* out, int64_t out_stride) {
   level().run({x, x_rows, y, y_rows, columns, stride, diagonal, out, out_stride});
 }
+
+void row_products_and_squares(const float* x, int64_t rows, int64_t columns, float* out, double* squares) {
+  std::fill_n(squares, rows, 0.0);
+  for (int64_t first = 0; first == 0 || first < columns; first += kChunk) {
+    const int64_t some = std::min(kChunk, columns - first);
+    level().run({.x = x + first,
+                 .x_rows = rows,
+                 .y = x + first,
+                 .y_rows = rows,
+                 .columns = some,
+                 .stride = columns,
+                 .diagonal = 0,
+                 .out = out,
+                 .out_stride = rows,
+                 .adds = first > 0,
+                 .beyond = columns - first - some});
+    for (int64_t s = 0; s < rows; ++s) squares[s] += sum_of_squares(x + s * columns + first, some);
+  }
+}
+
+// One for each square, one for each chunk.
+int64_t square_terms(int64_t columns) { return columns + ceil_div(columns, kChunk); }
 
 }  // namespace ghostshard::kernels

@@ -34,9 +34,14 @@ class InnerProducts {
  public:
   InnerProducts(const at::Tensor& x, const at::Tensor& y, int64_t tile_elements)
       : x_(x), y_(y), tile_(at::empty({tile_elements}, kTypeOf<Scalar>)) {}
+  // Of rows with themselves, of which float32 products may be known.
+  InnerProducts(const UnitRows& rows, int64_t tile_elements) : InnerProducts(rows.x, rows.x, tile_elements) {
+    if constexpr (std::is_same_v<Scalar, float>) known_ = rows.gram;
+  }
 
   // x_rows · y_rowsᵀ, row-major; valid until the next call. Entries (s,t) with t > s + diagonal are left undefined.
   const Scalar* tile(Range x_rows, Range y_rows, int64_t diagonal) {
+    if (known_ != nullptr) return known_;  // one tile is all there is
     const int64_t columns = x_.size(1);
     if constexpr (std::is_same_v<Scalar, float>) {
       row_products(x_.const_data_ptr<float>() + x_rows.begin * columns, x_rows.length(),
@@ -72,6 +77,7 @@ class InnerProducts {
   at::Tensor x_;
   at::Tensor y_;
   at::Tensor tile_;
+  const Scalar* known_ = nullptr;
 };
 
 constexpr int64_t kWholeTile = int64_t{1} << 40;  // a diagonal beyond every tile
@@ -110,8 +116,8 @@ template <typename Scalar>
 BoundedSum gram_product_sum_in(const UnitRows& a, const UnitRows& g) {
   const int64_t rows = a.x.size(0);
   const int64_t tile_elements = std::min(rows, kTileRows) * std::min(rows, kTileColumns);
-  InnerProducts<Scalar> a_products(a.x, a.x, tile_elements);
-  InnerProducts<Scalar> g_products(g.x, g.x, tile_elements);
+  InnerProducts<Scalar> a_products(a, tile_elements);
+  InnerProducts<Scalar> g_products(g, tile_elements);
   const std::vector<Scalar> a_norms = rounded_up<Scalar>(a.norms);
   const std::vector<Scalar> g_norms = rounded_up<Scalar>(g.norms);
 
@@ -228,6 +234,19 @@ std::vector<double> row_norms_rounded_up(const at::Tensor& x) {
     fill(x.const_data_ptr<double>());
   }
   return norms;
+}
+
+MeasuredRows::MeasuredRows(const at::Tensor& x, bool with_gram) : x_(x) {
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (!with_gram || x.scalar_type() != at::kFloat || rows == 0 || rows > kTileRows) {
+    norms_ = row_norms_rounded_up(x);
+    return;
+  }
+  norms_.resize(static_cast<size_t>(rows));
+  gram_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(rows * rows));
+  row_products_and_squares(x.const_data_ptr<float>(), rows, columns, gram_.get(), norms_.data());
+  const double round_up = 1 + gamma_float64(square_terms(columns) + 4);
+  for (double& norm : norms_) norm = std::sqrt(norm) * round_up;
 }
 
 BoundedSum gram_product_sum(const UnitRows& a, const UnitRows& g, at::ScalarType arithmetic) {

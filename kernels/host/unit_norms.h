@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,21 @@ std::vector<double> row_norms_rounded_up(const at::Tensor& x);
 struct UnitRows {
   at::Tensor x;  // [T,d]
   std::span<const double> norms;
+  const float* gram = nullptr;  // [T,T], the lower triangle of x·xᵀ in float32, if it is known
+};
+
+// A unit's rows, measured. For float32 rows, few enough that their Gram matrix is one tile, that matrix comes from the
+// same read, if it is asked for: rows as long as a vocabulary do not stay in the cache for a second one.
+class MeasuredRows {
+ public:
+  MeasuredRows(const at::Tensor& x, bool with_gram);
+  const std::vector<double>& norms() const { return norms_; }
+  UnitRows rows() const { return {.x = x_, .norms = norms_, .gram = gram_.get()}; }
+
+ private:
+  at::Tensor x_;
+  std::vector<double> norms_;
+  std::unique_ptr<float[]> gram_;
 };
 
 // sum over s,t of (a_s·a_t)(g_s·g_t) for the rows of one unit, T ≥ 1. The products are formed in `arithmetic`

@@ -53,6 +53,11 @@ class ResumableEngine(opacus.PrivacyEngine):
         self._load_state(checkpoint.parse(state_dict.get("state")))
         engine.run.stopped = None
 
+    def explain_plan(self) -> str:
+        """What a microbatch may record and what waits for a second pass, in words. RuntimeError before the first private forward."""
+        engine = self._engine()
+        return engine.memory.in_words(engine.layout, engine.session)
+
     def save_checkpoint(
         self,
         *,
@@ -167,6 +172,7 @@ class ResumableEngine(opacus.PrivacyEngine):
                 "step": step,
                 "attempt": attempt,
                 "terms": self._terms(),
+                "hold_memory": engine.memory.held,
             }
         )
 
@@ -195,6 +201,7 @@ class ResumableEngine(opacus.PrivacyEngine):
         checkpoint.compare_terms(state["terms"], self._terms())
         total = self._spending.merge(state["branches"], state["counted"], self.accountant.history, ledger)
         self.accountant.history = checkpoint.history_of(total)
+        engine.memory.goes_on(state.get("hold_memory"))
         engine.resume(state["step"], attempts, ledger_open=open_now)
         sampler = getattr(self._loader, "batch_sampler", None)
         if isinstance(sampler, PoissonBatchSampler):

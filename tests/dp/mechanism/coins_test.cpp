@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "tests/support/keys.h"
 
@@ -19,10 +18,10 @@ TEST(CoinBound, FallsExactlyBelowTheRate) {
   for (const double q : {0.5, 1.0 / 3, 0x1p-64, 0x1.8p-64, 1e-9, std::nextafter(1.0, 0.0)}) {
     const auto bound = dp::CoinBound::of_rate(SamplingRate(q));
     const auto threshold = static_cast<uint64_t>(std::floor(std::ldexp(static_cast<long double>(q), 64)));
-    EXPECT_TRUE(bound.falls(threshold - 1)) << q;
-    EXPECT_FALSE(bound.falls(threshold)) << q;
+    EXPECT_EQ(bound.threshold(), threshold) << q;
+    EXPECT_FALSE(bound.everything()) << q;
   }
-  EXPECT_TRUE(dp::CoinBound::of_rate(SamplingRate(1.0)).falls(std::numeric_limits<uint64_t>::max()));
+  EXPECT_TRUE(dp::CoinBound::of_rate(SamplingRate(1.0)).everything());
 }
 
 TEST(CoinBound, OfABatchIsAtMostItsRoundedUpRate) {
@@ -31,17 +30,17 @@ TEST(CoinBound, OfABatchIsAtMostItsRoundedUpRate) {
       const double nearest = static_cast<double>(batch) / static_cast<double>(units);
       const auto exact = dp::CoinBound::of_batch(batch, units);
       const auto above = std::floor(std::ldexp(static_cast<long double>(std::nextafter(nearest, 1.0)), 64));
-      EXPECT_FALSE(exact.falls(static_cast<uint64_t>(above))) << batch << " of " << units;
+      EXPECT_LE(exact.threshold(), static_cast<uint64_t>(above)) << batch << " of " << units;
     }
   }
 }
 
 TEST(DrawnUnits, AreThoseOfTheSamplerUnderTheSameKey) {
   const auto key = key_of(9);
-  const auto of_rate = dp::drawn_units(key, {4}, 400, dp::CoinBound::of_rate(SamplingRate(0.25)));
-  const auto of_batch = dp::drawn_units(key, {4}, 400, dp::CoinBound::of_batch(100, 400));
+  const auto of_rate = dp::drawn_units(key, {4}, 0, 400, dp::CoinBound::of_rate(SamplingRate(0.25)));
+  const auto of_batch = dp::drawn_units(key, {4}, 0, 400, dp::CoinBound::of_batch(100, 400));
   EXPECT_EQ(of_rate, of_batch);
-  EXPECT_NE(of_rate, dp::drawn_units(key, {5}, 400, dp::CoinBound::of_batch(100, 400)));
+  EXPECT_NE(of_rate, dp::drawn_units(key, {5}, 0, 400, dp::CoinBound::of_batch(100, 400)));
 }
 
 }  // namespace

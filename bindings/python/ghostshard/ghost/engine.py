@@ -24,6 +24,7 @@ from .checks.values import Repeat
 from .device import computed_on
 from .layout import Layout, read_layout
 from .loss import check_losses
+from .memory_budget import Memory
 from .packing import Packing
 from .patching import PatchedModel
 from .ranks import Ranks, ranks_of
@@ -44,8 +45,8 @@ class GhostEngine:
     Args:
         model: plain, in DistributedDataParallel, or sharded by `fully_shard` (FSDP2).
         batch_first: units are the first dimension of layer inputs; False: the second.
-        memory_budget: bytes that a microbatch may record until it is clipped (dp/run/session.h). None: per-unit gradients up
-            to 1 GiB, and as many rows as the model has. If a step took more, later ones go backward twice.
+        memory_budget: what a microbatch may record until it is clipped: bytes, or "1.05x" of a step without privacy, or what the
+            machine has room for (memory_budget.py).
         accumulate: sum a logical batch's microbatches on the rank (float32, whole) and reduce once, instead of reducing
             each: less traffic, more memory.
         attribution_check: watch the first backwards for gradients that reach other units' rows (checks/gradients.py).
@@ -57,7 +58,7 @@ class GhostEngine:
         *,
         batch_first: bool = True,
         loss_reduction: str = "mean",
-        memory_budget: int | None = None,
+        memory_budget: int | str | None = None,
         accumulate: bool = False,
         clipping: str = "flat",
         attribution_check: bool = True,
@@ -67,9 +68,7 @@ class GhostEngine:
         self.model = model
         self.batch_first = batch_first
         self.loss_reduction = loss_reduction
-        if memory_budget is not None and not memory_budget >= 0:
-            raise ValueError(f"memory_budget must be a number of bytes, 0 or more, got {memory_budget!r}")
-        self.memory_budget = None if memory_budget is None else int(memory_budget)
+        self.memory = Memory(memory_budget)
         self.accumulate = accumulate
         self.clipping = clipping
         self.attribution_check = attribution_check
@@ -211,7 +210,7 @@ class GhostEngine:
             _native.load("engine").reuse_host_memory()  # of the whole process: fsdp/host_memory.h
         self._session = self.run.make_session(
             self.layout, self.ranks, per_layer=self.clipping == "per_layer", streamed=not self.accumulate,
-            memory_budget=self.memory_budget,
+            **self.memory.options(self.layout, self.ranks, accumulate=self.accumulate),
         )  # fmt: skip
         self._trainable = trainable
         if self.attribution_check:
