@@ -10,7 +10,9 @@
 #include "accountant/cli/numbers.h"
 #include "accountant/cli/run_options.h"
 #include "accountant/ledger.h"
+#include "accountant/ledger/signed_head.h"
 #include "accountant/ledger/strict_json.h"
+#include "accountant/receipt.h"
 #include "accountant/report.h"
 #include "accountant/report_verify.h"
 
@@ -31,11 +33,26 @@ json read_json(const std::string& option, const std::string& path) {
   throw std::invalid_argument(option + " must name a JSON file, " + path + " is none");
 }
 
+constexpr const char* kSignedHead = "signed_head.json";  // beside the report
+
 struct ReportOptions {
-  std::string ledger, delta, output, facts;
+  std::string ledger, delta, output, facts, receipt, sign;
   std::string accountant = kDefaultAccountant;
   bool json = false;
 };
+
+json receipt_of(const LedgerContents& ledger, Delta delta, const json& report) {
+  const json& claim = report.at("guarantee").at("epsilon").at("upper");
+  if (!claim.is_number()) throw std::invalid_argument("--receipt needs a claim to prove, the report makes none");
+  return make_receipt(ledger, delta, Epsilon(claim.get<double>()));
+}
+
+std::string proven_by(const json& receipt, const std::string& path) {
+  const auto proven = receipt.at("epsilon").get<double>();
+  const auto claim = receipt.at("report_epsilon").get<double>();
+  return "Receipt: " + path + " proves epsilon <= " + exact(proven) +
+         (proven <= claim ? ", the report's own\n" : ", which is above the report's " + exact(claim) + '\n');
+}
 
 int run_report(const ReportOptions& o) {
   const LedgerContents ledger = open_ledger(o.ledger);
@@ -45,23 +62,30 @@ int run_report(const ReportOptions& o) {
   const Delta delta(o.delta.empty() ? *stated : parse_number("--delta", o.delta));
   const json facts = o.facts.empty() ? json::object() : read_json("--facts", o.facts);
   const json report = build_report(ledger, delta, facts, o.accountant);
+  // Whatever can fail does so before the first file is written.
+  const json signed_head = o.sign.empty() ? json() : sign_head(ledger, o.sign);
+  const json receipt = o.receipt.empty() ? json() : receipt_of(ledger, delta, report);
   std::error_code failed;
   std::filesystem::create_directories(o.output, failed);
   if (!std::filesystem::is_directory(o.output, failed))
     throw std::invalid_argument("--output must be a folder or a name that one can have, got " + o.output);
   write_report(o.output, report);
+  const std::filesystem::path folder(o.output);
+  if (!o.sign.empty()) write_json_file(folder / kSignedHead, signed_head);
+  if (!o.receipt.empty()) write_json_file(o.receipt, receipt);
   if (o.json) {
     std::cout << report.dump(2) << '\n';
     return 0;
   }
-  const std::filesystem::path folder(o.output);
   std::cout << summarize_report(report) << "Written: " << (folder / "privacy_report.json").string() << ", "
-            << (folder / "privacy_report.html").string() << '\n';
+            << (folder / "privacy_report.html").string()
+            << (o.sign.empty() ? "" : ", " + (folder / kSignedHead).string()) << '\n'
+            << (o.receipt.empty() ? "" : proven_by(receipt, o.receipt));
   return 0;
 }
 
 struct VerifyOptions {
-  std::string ledger, report, head;
+  std::string ledger, report, head, key, signed_head;
   bool json = false;
 };
 
@@ -84,13 +108,23 @@ int run_verify(const VerifyOptions& o) {
       throw std::invalid_argument("--head must be 64 hexadecimal digits in lower case, got \"" + o.head + '"');
     head = o.head;
   }
+  if (o.key.empty() != o.signed_head.empty())
+    throw std::invalid_argument("--key and --signed-head must be given together: whose signature, and the file of it");
   const std::optional<json> report = o.report.empty() ? std::nullopt : std::optional(read_json("--report", o.report));
   std::vector<Finding> findings;
   json ledger_head;  // null if there is none
   try {
     const LedgerContents ledger = open_ledger(o.ledger);
     ledger_head = ledger.head;
-    findings = verify_head(ledger, head);
+    if (!o.key.empty()) {
+      const std::string signed_head = signed_head_of(read_json("--signed-head", o.signed_head), o.key);
+      findings.push_back({Finding::Verdict::kAgrees, "the signature of the head is that of the key " + o.key});
+      if (head && *head != signed_head)
+        findings.push_back({Finding::Verdict::kDiffers, "the head that was signed is another than that of --head"});
+      head = signed_head;
+    }
+    const auto of_head = verify_head(ledger, head);
+    findings.insert(findings.end(), of_head.begin(), of_head.end());
     if (report) {
       const auto of_report = verify_report(ledger, *report);
       findings.insert(findings.end(), of_report.begin(), of_report.end());
@@ -123,11 +157,24 @@ void add_report(CLI::App& program, Action& action) {
   auto o = std::make_shared<ReportOptions>();
   CLI::App* command = program.add_subcommand("report", "Rebuilds the privacy report, JSON and HTML, from a ledger.");
   command->footer(
-      "Example:\n  ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit");
+      "Example:\n  ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit\n"
+      "With a proof for those who trust neither this program nor its author, and a signature (openssl genpkey "
+      "-algorithm\n"
+      "ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out public.pem):\n"
+      "  ghostshard-account report --ledger ledger.jsonl --delta 1e-6 --output audit --receipt audit/receipt.json "
+      "--sign key.pem\n"
+      "  ghostshard-check-receipt --receipt audit/receipt.json --ledger ledger.jsonl --report "
+      "audit/privacy_report.json");
   command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();
   command->add_option("-d,--delta", o->delta, "the ledger's own if not given");
   command->add_option("-o,--output", o->output, "the folder for privacy_report.json and privacy_report.html")
       ->required();
+  command->add_option("--receipt", o->receipt,
+                      "also write a certificate of the report's epsilon, which ghostshard-check-receipt checks without "
+                      "this program");
+  command->add_option("--sign", o->sign,
+                      "also sign the ledger's head with this Ed25519 private key (PEM), into signed_head.json beside "
+                      "the report");
   command->add_option("--facts", o->facts, "a JSON file with facts about the run that are not in the ledger");
   command->add_option("--accountant", o->accountant, "contour, prv or rdp: whose number is claimed")
       ->capture_default_str();
@@ -142,10 +189,13 @@ void add_verify(CLI::App& program, Action& action) {
       "Exit status 1 if something differs, or the ledger's chain is broken. A chain proves that no line was changed, "
       "moved, inserted or taken out "
       "of\n"
-      "the middle; only a head kept elsewhere proves that none is missing at the end. Example:\n"
-      "  ghostshard-account verify --ledger ledger.jsonl --report privacy_report.json --head 6f1d…");
+      "the middle; only a head kept elsewhere, or a signed one, proves that none is missing at the end. Examples:\n"
+      "  ghostshard-account verify --ledger ledger.jsonl --report privacy_report.json --head 6f1d…\n"
+      "  ghostshard-account verify --ledger ledger.jsonl --signed-head signed_head.json --key public.pem");
   command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();
   command->add_option("--report", o->report, "a privacy_report.json to recompute");
+  command->add_option("--signed-head", o->signed_head, "signed_head.json, as `report --sign` wrote it; needs --key");
+  command->add_option("--key", o->key, "the signer's Ed25519 public key (PEM), from a source that you trust");
   command->add_option("--head", o->head, "the ledger's head, from a checkpoint or a published report");
   command->add_flag("--json", o->json, "print one JSON object");
   on_chosen<VerifyOptions>(*command, action, o, run_verify);

@@ -63,6 +63,11 @@ class LineMoment {
 
   // An upper bound on log |M(c+it')/M(c)|^count for all t' >= t.
   double log_rest(double t) const;
+  // The same from one shift of at most 0.3·pi·sigma², for a reader who checks it with one mesh.
+  struct ShiftedRest {
+    double log_rest, shift;
+  };
+  ShiftedRest log_rest_at_one_shift(double t) const;
   size_t nodes() const { return l_re_.size(); }
 
  private:
@@ -104,6 +109,7 @@ class LineMoment {
   template <class Real>
   Value finish_excess(Real re, Real im, double error) const;  // of M - 1
   const Shifted& shifted(size_t index) const;
+  double shift_of(size_t index) const;
   double log_bound(size_t index, double t) const;
 
   Direction direction_;

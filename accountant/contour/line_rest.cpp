@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "accountant/contour/contour_moments.h"
 
@@ -14,12 +15,16 @@ constexpr size_t kShifts = 64;  // down to 1.4^-64 of the widest: 4e-10
 
 }  // namespace
 
+double LineMoment::shift_of(size_t index) const {
+  return widest_shift_ * std::pow(kShiftRatio, -static_cast<double>(index));
+}
+
 const LineMoment::Shifted& LineMoment::shifted(size_t index) const {
   if (shifts_.empty()) shifts_.resize(kShifts);
   Shifted& shifted = shifts_[index];
   if (shifted.known) return shifted;
   shifted.known = true;
-  const double y = widest_shift_ * std::pow(kShiftRatio, -static_cast<double>(index));
+  const double y = shift_of(index);
   const double theta = y / (sigma_ * sigma_);
   const double lift = y * y / (2 * sigma_ * sigma_);
   const double half_sin = std::sin(theta / 2);
@@ -79,6 +84,18 @@ double LineMoment::log_rest(double t) const {
   last_shift_ = best;
   // |M| <= M(c), by which values are divided but for its error.
   return count_ * std::min(1.01 * log_m_error_, least);
+}
+
+LineMoment::ShiftedRest LineMoment::log_rest_at_one_shift(double t) const {
+  if (exact_) return {log_rest(t), 0};
+  ShiftedRest best{count_ * 1.01 * log_m_error_, 0.1 * std::numbers::pi * sigma_ * sigma_};
+  for (size_t index = 0; index < kShifts; ++index) {
+    const double shift = shift_of(index);
+    if (shift > 0.3 * std::numbers::pi * sigma_ * sigma_) continue;
+    const double value = count_ * log_bound(index, t);
+    if (value < best.log_rest) best = {value, shift};
+  }
+  return best;
 }
 
 }  // namespace ghostshard::accountant

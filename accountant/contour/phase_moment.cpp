@@ -99,6 +99,10 @@ void PhaseMoment::sweep(Real step, size_t n, const LineMoment::Visitor& visit) c
 template void PhaseMoment::sweep<double>(double, size_t, const LineMoment::Visitor&) const;
 template void PhaseMoment::sweep<long double>(long double, size_t, const LineMoment::Visitor&) const;
 
+LineMoment::ShiftedRest PhaseMoment::log_rest_at_one_shift(double t) const {
+  return parts_.front().log_rest_at_one_shift(t);
+}
+
 double PhaseMoment::log_rest(double t) const {
   if (!mixture_) return parts_.front().log_rest(t);
   double less_one = 0;

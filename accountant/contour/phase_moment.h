@@ -22,6 +22,7 @@ class PhaseMoment {
   template <class Real>
   void sweep(Real step, size_t n, const LineMoment::Visitor& visit) const;
   double log_rest(double t) const;
+  LineMoment::ShiftedRest log_rest_at_one_shift(double t) const;  // of one pair, not of a mixture
   size_t nodes() const;
 
  private:

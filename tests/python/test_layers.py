@@ -13,6 +13,7 @@ header in one of their folders (tests may look inside). Within accountant/ and d
     accountant    types, events, accountant <- ledger
                   types, events, accountant <- gaussian <- contour | grid <- engines
                   then calibration, report, cli, which know the engines by make_accountant alone
+                  gaussian, contour, ledger <- receipt, which only cli knows
     dp            recording <- mechanism | planning <- run
 """
 
@@ -45,7 +46,8 @@ ROOMS = {
         "engines": {"api", "gaussian", "contour", "grid"},
         "calibration": {"api"},
         "report": {"api", "ledger"},
-        "cli": {"api", "ledger", "calibration", "report"},
+        "receipt": {"api", "ledger", "gaussian", "contour"},
+        "cli": {"api", "ledger", "calibration", "report", "receipt"},
     },
     "dp": {
         "recording": set(),
@@ -62,6 +64,7 @@ TOP = {
     "rdp_at_orders": "api",
     "ledger": "ledger",
     "calibration": "calibration",
+    "receipt": "receipt",
     "report": "report",
     "report_verify": "report",
 }
