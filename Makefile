@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build finetune test test-long test-gpu mutants bench bench-gpu format lint asan tsan clean
+.PHONY: help setup build finetune test test-long test-gpu mutants bench bench-gpu bundle format lint asan tsan clean
 
 PYTHON_BIN := $(CURDIR)/.venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -24,9 +24,11 @@ help:
 	@echo '  make mutants    plants one fault after the other in a copy of the tree: the tests must see each of them'
 	@echo '  make test-gpu   the CUDA kernels and the engine on them, from Python too: builds (CUDA toolkit), tests if there is a GPU'
 	@echo '  make bench-gpu  kernels and steps beside their peers on a GPU: builds, and measures for some 20 minutes if there is one'
+	@echo '  make bundle     programs, modules, tests and benches for CUDA in one archive, for a machine without network or compiler'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
+	@echo '  BUNDLE_FLAGS=…  of bundle: --python PATH, a further Python (with headers) to build the modules for; repeatable'
 	@echo '  MUTANT_FLAGS=…  of mutants: --short, --only NAME, --list'
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
 
@@ -58,6 +60,9 @@ bench: build
 
 bench-gpu: setup
 	@tools/run_gpu_benches.sh -j $(JOBS) $(BENCH_FLAGS)
+
+bundle: setup
+	@tools/bundle/make.sh -j $(JOBS) $(BUNDLE_FLAGS)
 
 format: setup
 	@tools/format.sh
