@@ -52,7 +52,7 @@ def describe(bundle: Path) -> Machine:
                     "./run.sh build compiles it for this one")  # fmt: skip
     name = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     machine = Machine(bundle, facts, torch.__version__, name, place / "bin")
-    machine.environment = variables(bundle, place, Path(torch.__file__).parent)
+    machine.environment = variables(bundle, place, Path(torch.__file__).parent) | {"GHOSTSHARD_COMMIT": facts["commit"]}
     require_programs(machine)
     return machine
 
