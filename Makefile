@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build finetune test test-long test-gpu mutants bench bench-gpu bundle format lint asan tsan clean
+.PHONY: help setup build finetune test test-long test-gpu mutants bench bench-gpu bundle wheel format lint asan tsan clean
 
 PYTHON_BIN := $(CURDIR)/.venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -25,6 +25,7 @@ help:
 	@echo '  make test-gpu   the CUDA kernels and the engine on them, from Python too: builds (CUDA toolkit), tests if there is a GPU'
 	@echo '  make bench-gpu  kernels and steps beside their peers on a GPU: builds, and measures for some 20 minutes if there is one'
 	@echo '  make bundle     programs, modules, tests and benches for CUDA in one archive, for a machine without network or compiler'
+	@echo '  make wheel      a wheel without libtorch in it, for the torch of .venv or of WHEEL_PYTHONS; build/wheel'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
@@ -63,6 +64,9 @@ bench-gpu: setup
 
 bundle: setup
 	@tools/bundle/make.sh -j $(JOBS) $(BUNDLE_FLAGS)
+
+wheel: setup
+	@tools/wheel.sh -j $(JOBS) $(WHEEL_PYTHONS)
 
 format: setup
 	@tools/format.sh

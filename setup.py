@@ -15,6 +15,7 @@ bindings/python/ghostshard/_native finds.
 """
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -46,12 +47,35 @@ class CMakeBuild(build_ext):
         if self.editable_mode:
             return
         torch = installed_torch()
-        require_tools(PACKAGES if torch else NEEDED_ALONE)
         package = Path(self.build_lib).resolve() / "ghostshard"
         modules, programs = package / "_native", package / "_programs"
         for folder, left in ((modules, "*.so"), (programs, "*")):  # by an earlier build, for another Python or torch
             for file in folder.glob(left):
                 file.unlink()
+        built = PROGRAMS if torch else PROGRAMS[1:]
+        tree = self._built_tree(torch) or self._build(torch, modules, built)
+        programs.mkdir(parents=True, exist_ok=True)
+        for program in built:
+            shutil.copy2(tree / "bin" / program, programs / program)
+        if tree.parent != Path(self.build_temp).resolve():
+            modules.mkdir(parents=True, exist_ok=True)
+            for file in (tree / "python" / "build.json", *(tree / "python").glob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}")):
+                shutil.copy2(file, modules / file.name)
+
+    @staticmethod
+    def _built_tree(torch: Path | None) -> Path | None:
+        """GHOSTSHARD_BUILT names a tree that was built with this torch (tools/wheel.sh): its files are taken."""
+        named = os.environ.get("GHOSTSHARD_BUILT", "")
+        if not named or torch is None:
+            return None
+        tree = Path(named).resolve()
+        facts = json.loads((tree / "python" / "build.json").read_text())
+        if facts["torch"] != torch_version(torch)[0].split("+")[0]:
+            sys.exit(f"ghostshard: {tree} was built with torch {facts['torch']}, this environment has {torch_version(torch)[0]}")
+        return tree
+
+    def _build(self, torch: Path | None, modules: Path, programs: tuple[str, ...]) -> Path:
+        require_tools(PACKAGES if torch else NEEDED_ALONE)
         name = f"cmake-{torch_version(torch)[0]}" if torch else "cmake-accountant"
         tree = Path(self.build_temp).resolve() / name
         options = [
@@ -69,13 +93,10 @@ class CMakeBuild(build_ext):
              f"-DPython3_EXECUTABLE={sys.executable}", f"-DGHOSTSHARD_MODULE_DIR={modules}"],
             check=True,
         )  # fmt: skip
-        built = PROGRAMS if torch else PROGRAMS[1:]
-        targets = ["ghostshard_python_accountant", *(["ghostshard_python_engine"] if torch else []), *built]
+        targets = ["ghostshard_python_accountant", *(["ghostshard_python_engine"] if torch else []), *programs]
         jobs = os.environ.get("JOBS", str(os.cpu_count() or 1))
         subprocess.run([self._program("cmake"), "--build", str(tree), "--parallel", jobs, "--target", *targets], check=True)
-        programs.mkdir(parents=True, exist_ok=True)
-        for program in built:
-            shutil.copy2(tree / "bin" / program, programs / program)
+        return tree
 
     @staticmethod
     def _program(name: str) -> str:
