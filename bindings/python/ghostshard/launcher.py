@@ -1,12 +1,11 @@
 """The command `ghostshard`: fine-tuning on one rank or several, the accountant, data, generated text, and what is missing."""
 
-import difflib
 import os
 import sys
 from collections.abc import Callable
 
 from ghostshard import __version__
-from ghostshard.errors import UserError, run
+from ghostshard.errors import UserError, did_you_mean, run
 from ghostshard.local_ranks import run_ranks
 from ghostshard.texts.binary import find_binary
 
@@ -22,12 +21,6 @@ Exit status: 0 done, 1 a failure, 2 a mistake in what was asked, 3 stopped with 
 Several machines: torchrun --no-python ghostshard finetune ...
 """
 RANKS = ("-n", "--ranks")
-
-
-def suggestion(word: str, known: list[str]) -> str:
-    """ " did you mean X?", or nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def replace_process(program: str, arguments: list[str]) -> int:
@@ -102,7 +95,7 @@ def _main(arguments: list[str]) -> int:
         return 0
     command, *rest = arguments
     if command not in COMMANDS:
-        raise UserError(f"there is no command {command}{suggestion(command, list(COMMANDS))} (ghostshard --help lists them)")
+        raise UserError(f"there is no command {command}{did_you_mean(command, COMMANDS)} (ghostshard --help lists them)")
     return COMMANDS[command](rest)
 
 
