@@ -267,8 +267,10 @@ std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group
 
 // Of a word that no option is called. CLI11 puts it last in its sentence.
 std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::Option_group*>& groups) {
-  const std::string name = error.get_name(), sentence = error.what();
-  if (name != "ExtrasError" && name != "ConfigError") return "";
+  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                       dynamic_cast<const CLI::ConfigError*>(&error) != nullptr;
+  if (!unknown) return "";
+  const std::string sentence = error.what();
   std::vector<std::string> names;
   for (CLI::Option_group* group : groups) {
     for (const CLI::Option* option : group->get_options()) {

@@ -209,7 +209,7 @@ BUDGET = {
 
 FLAGS = {
     "unknown": (nothing, {"fast": ""}, "not expected: --fast (see --help)"),
-    "misspelt": (nothing, {"targt_epsilon": "8"}, "--targt-epsilon 8; did you mean --target-epsilon? (see"),
+    "misspelt": (nothing, {"targt_epsilon": "8"}, "--targt-epsilon; did you mean --target-epsilon? (see"),
     "letters_swapped": (nothing, {"clip_nrom=1": ""}, "did you mean --clip-norm?"),
     "stray_word": (nothing, {"allow_nonprivate_metrics": "stray"}, "not expected: stray"),
     "no_value": (nothing, {"seed": ""}, "--seed"),
