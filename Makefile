@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build finetune test test-long test-gpu mutants bench bench-gpu check-figures format lint asan tsan clean
+.PHONY: help setup build finetune test test-long test-gpu mutants bench bench-gpu bundle wheel check-figures format lint asan tsan clean
 
 PYTHON_BIN := $(CURDIR)/.venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -25,10 +25,13 @@ help:
 	@echo '  make test-gpu   the CUDA kernels and the engine on them, from Python too: builds (CUDA toolkit), tests if there is a GPU'
 	@echo '  make bench-gpu  kernels and steps beside their peers on a GPU: builds, and measures for some 20 minutes if there is one'
 	@echo '  make check-figures  are the figures in README and docs still true? (quiet machine, a quarter of an hour)'
+	@echo '  make bundle     programs, modules, tests and benches for CUDA in one archive, for a machine without network or compiler'
+	@echo '  make wheel      a wheel without libtorch in it, for the torch of .venv or of WHEEL_PYTHONS; build/wheel'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
 	@echo '  FIGURE_FLAGS=…  of check-figures: --all, --only WORD, --raise-ratchet, --documents'
+	@echo '  BUNDLE_FLAGS=…  of bundle: --python PATH, a further Python (with headers) to build the modules for; repeatable'
 	@echo '  MUTANT_FLAGS=…  of mutants: --short, --only NAME, --list'
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
 
@@ -63,6 +66,12 @@ bench-gpu: setup
 
 check-figures: build
 	@$(PYTHON_BIN)/python tools/check_figures.py $(FIGURE_FLAGS)
+
+bundle: setup
+	@tools/bundle/make.sh -j $(JOBS) $(BUNDLE_FLAGS)
+
+wheel: setup
+	@tools/wheel.sh -j $(JOBS) $(WHEEL_PYTHONS)
 
 format: setup
 	@tools/format.sh

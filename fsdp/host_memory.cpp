@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <new>
+#include <stdexcept>
+#include <string>
 
 namespace ghostshard::fsdp {
 namespace {
@@ -45,6 +48,14 @@ void set_up() {
 }
 
 }  // namespace
+
+double peak_host_memory_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) / 1024.0;
+  }
+  throw std::runtime_error("/proc/self/status must tell VmHWM, this system's does not");
+}
 
 void reuse_host_memory() {
   static const bool once = [] {

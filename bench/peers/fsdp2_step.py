@@ -7,12 +7,12 @@ reduced with the last microbatch) or `quit` from standard input and answers with
 
 import argparse
 import os
-import resource
 import sys
 import time
 
 import torch
 import torch.distributed as dist
+from host_memory import peak_host_memory_mib
 from torch.distributed.fsdp import fully_shard
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -74,7 +74,7 @@ def main():
         wall, processor = time.perf_counter() - wall, time.process_time() - processor
         dist.barrier()
         if rank == 0:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            peak = peak_host_memory_mib()
             print(f"{wall:.6f} {processor:.6f} {peak:.1f}", flush=True)
     dist.destroy_process_group()
 

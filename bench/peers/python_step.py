@@ -16,7 +16,6 @@ whole on every rank).
 import argparse
 import contextlib
 import os
-import resource
 import sys
 import time
 import warnings
@@ -24,6 +23,7 @@ import warnings
 import torch
 import torch.distributed as dist
 from gpt2_like import Gpt2Like
+from host_memory import peak_host_memory_mib
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -141,7 +141,7 @@ class Place:
     def peak_mib(self):
         if self.on_gpu:
             return torch.cuda.max_memory_allocated() / 2**20
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return peak_host_memory_mib()
 
     def batch(self, vocabulary, shape):
         return tuple(torch.randint(vocabulary, shape).to(self.device) for _ in range(2))

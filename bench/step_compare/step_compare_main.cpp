@@ -4,7 +4,6 @@
 //
 //   step_compare --layers 12 --width 768 --vocab 50257 --length 100 --texts 8 --microbatches 4 --repeats 5
 //   step_compare --device cuda --model 124M --compute-dtype bfloat16 --length 1024
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -72,12 +71,6 @@ struct Sides {
   std::optional<Measured<gpt2::PlainSide>> without;
 };
 
-double host_peak_mib() {
-  struct rusage usage {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024.0;
-}
-
 // One step for each command: bench/step_peers.py interleaves them with other engines'.
 void serve(fsdp::Mesh& mesh, Sides& sides, const std::vector<gpt2::TokenBatch>& batches) {
   const std::vector<std::string> commands = {"quit", "private", "plain"};
@@ -92,7 +85,7 @@ void serve(fsdp::Mesh& mesh, Sides& sides, const std::vector<gpt2::TokenBatch>& 
     const auto answer = [&](auto& side) {
       const gpt2::Stopwatch watch = side.step(batches);
       mesh.control().barrier();
-      const double mib = mesh.device().is_cpu() ? host_peak_mib() : side.peak_mib();
+      const double mib = mesh.device().is_cpu() ? fsdp::peak_host_memory_mib() : side.peak_mib();
       if (mesh.rank() == 0) std::printf("%.6f %.6f %.1f\n", watch.total(), watch.processor(), mib);
       std::fflush(stdout);
     };
@@ -165,7 +158,7 @@ nlohmann::ordered_json result(const fsdp::Mesh& mesh, const gpt2::Shape& shape, 
                                 {"compute_dtype", shape.compute_dtype == at::kFloat ? "float32" : "bfloat16"},
                                 {"model_flops_per_token", gpt2::model_flops_per_token(shape.config, shape.length)}};
   if (peak_tflops) out["peak_tflops"] = *peak_tflops;
-  if (mesh.device().is_cpu()) out["peak_memory_mib"] = std::round(host_peak_mib());
+  if (mesh.device().is_cpu()) out["peak_memory_mib"] = std::round(fsdp::peak_host_memory_mib());
   out["parameters"] = sides.with ? sides.with->side().parameters() : sides.without->side().parameters();
   if (sides.with) out["private"] = side_json(*sides.with, shape, mesh, peak_tflops);
   if (sides.without) out["plain"] = side_json(*sides.without, shape, mesh, peak_tflops);

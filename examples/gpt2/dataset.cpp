@@ -1,6 +1,10 @@
 #include "examples/gpt2/dataset.h"
 
+#include <array>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -28,6 +32,28 @@ std::vector<T> column(const fsdp::SafetensorsFile& file, const std::string& path
 
 at::Tensor long_tensor(const std::vector<int64_t>& values) {
   return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong));
+}
+
+// A safetensors file begins with the length of its header, and the header with "{". Of any other file nothing may be said: its
+// first bytes are a private text's.
+void require_prepared(const std::filesystem::path& path) {
+  std::error_code unknown;
+  const auto size = std::filesystem::file_size(path, unknown);
+  if (unknown) return;  // the reader of the file says why
+  std::array<char, 9> begin{};
+  std::ifstream(path, std::ios::binary).read(begin.data(), begin.size());
+  uint64_t header = 0;
+  std::memcpy(&header, begin.data(), sizeof header);
+  if (header < size && begin[8] == '{') return;
+  const std::string suffix = path.extension().string(), name = path.string();
+  const std::map<std::string, std::string> formats = {
+      {".jsonl", "jsonl"}, {".csv", "csv"}, {".txt", "text"}, {".parquet", "parquet"}};
+  const auto found = formats.find(suffix);
+  throw std::invalid_argument(
+      name + " is not a file of tokens: prepare it first, with `python -m ghostshard.texts prepare --format " +
+      (found == formats.end() ? "FORMAT" : found->second) + " --input " + name +
+      " --tokenizer MODEL_FOLDER --max-length N --output " +
+      std::filesystem::path(path).replace_extension(".safetensors").string() + "`");
 }
 
 // Collects rows unit by unit.
@@ -66,6 +92,7 @@ TokenBatch TokenBatch::on(at::Device device) const {
 }
 
 Dataset::Dataset(const std::filesystem::path& path, int64_t vocab_size, int64_t max_length) {
+  require_prepared(path);
   const fsdp::SafetensorsFile file(path);
   const std::string name = path.string();
   tokens_ = column<int32_t>(file, name, "tokens", at::kInt);

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "dp/planning/memory_budget.h"
+#include "examples/gpt2/flag_suggestion.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -266,6 +267,23 @@ std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group
   return values;
 }
 
+// Of a word that no option is called. CLI11 puts it last in its sentence.
+std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::Option_group*>& groups) {
+  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                       dynamic_cast<const CLI::ConfigError*>(&error) != nullptr;
+  if (!unknown) return "";
+  const std::string sentence = error.what();
+  std::vector<std::string> names;
+  for (CLI::Option_group* group : groups) {
+    for (const CLI::Option* option : group->get_options()) {
+      for (const std::string& known : option->get_lnames()) names.push_back(known);
+    }
+  }
+  const size_t flag = sentence.find("--");
+  const std::string word = sentence.substr(flag != std::string::npos ? flag : sentence.rfind(' ') + 1);
+  return flag_suggestion(word.substr(0, word.find(' ')), names);
+}
+
 }  // namespace
 
 at::Device device_of(const std::string& text) {
@@ -307,7 +325,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     app.exit(answered);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    throw std::invalid_argument(std::string(error.what()) + " (see --help)");
+    throw std::invalid_argument(error.what() + suggestion_for(error, groups) + " (see --help)");
   }
   if (!mesh.empty()) o.mesh = mesh_of(mesh);
   o.device = device_of(device);

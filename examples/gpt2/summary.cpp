@@ -1,20 +1,13 @@
 #include "examples/gpt2/summary.h"
 
-#include <sys/resource.h>
-
 #include <cmath>
 #include <iostream>
 
 #include "examples/gpt2/number_text.h"
+#include "fsdp/host_memory.h"
 
 namespace ghostshard::gpt2 {
 namespace {
-
-double peak_memory_mib() {
-  struct rusage usage {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024.0;
-}
 
 void announce_budget(const Options& o, const dp::DpPlan& plan) {
   const double delta = plan.delta().value(), inverse_n = 1.0 / static_cast<double>(plan.config().units);
@@ -126,7 +119,7 @@ void summarize(const Options& o, const dp::Course& course, const Observer& obser
   (observer.times_are_public() ? std::cout : std::cerr)
       << "Time: " << clock_text(seconds) << " for " << steps << " steps ("
       << number_text("%.2f", static_cast<double>(o.expected_batch * steps) / seconds)
-      << " texts/s expected), peak memory " << number_text("%.0f", peak_memory_mib()) << " MiB on rank 0\n";
+      << " texts/s expected), peak memory " << number_text("%.0f", fsdp::peak_host_memory_mib()) << " MiB on rank 0\n";
   if (extent.last < extent.planned && run != nullptr) summarize_early_end(extent, *run);
   list_files(o);
 }

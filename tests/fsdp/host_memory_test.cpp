@@ -31,6 +31,12 @@ TEST(HostMemory, ATensorTakesTheHoleOfOneOfItsSize) {
   }
 }
 
+TEST(HostMemory, PeakRisesWithWhatIsTouched) {
+  const double before = peak_host_memory_mib();
+  const std::vector<char> touched((static_cast<size_t>(before) + 16) << 20, 'x');
+  EXPECT_GE(peak_host_memory_mib(), static_cast<double>(touched.size() >> 20));
+}
+
 TEST(HostMemory, ContentsMoveWithAResize) {
   reuse_host_memory();
   at::Tensor tensor = at::arange(1000, at::kLong);

@@ -140,7 +140,11 @@ DATA = {
     "no_file": (nothing, {"data": "nothing.safetensors"}, "nothing.safetensors"),
     "a_folder": (nothing, {"data": "model"}, "model"),
     "no_flag": (nothing, {"data": None}, "--data FILE is needed"),
-    "garbage": (lambda work: (work / "data.safetensors").write_bytes(b"x" * 300), {}, "data.safetensors: the header must"),
+    "garbage": (lambda work: (work / "data.safetensors").write_bytes(b"x" * 300), {}, "data.safetensors is not a file of tokens"),
+    "unprepared": (lambda work: (work / "notes.jsonl").write_text('{"text": "private"}\n' * 9), {"data": "notes.jsonl"},
+                   "prepare it first, with `python -m ghostshard.texts prepare --format jsonl --input notes.jsonl --tokenizer "
+                   "MODEL_FOLDER --max-length N --output notes.safetensors`"),
+    "unprepared_and_public": (lambda work: (work / "a").write_text("x" * 99), {"eval_data": "a"}, "--format FORMAT --input a"),
     "no_public_file": (nothing, {"eval_data": "nothing.safetensors"}, "nothing.safetensors"),
     "column_missing": (data_file(loss_mask=None), {}, "tensor 'loss_mask' is missing"),
     "no_text": (lambda work: write_data(work / "data.safetensors", []), {}, "there must be at least one text, found none"),
@@ -204,7 +208,9 @@ BUDGET = {
 }  # fmt: skip
 
 FLAGS = {
-    "unknown": (nothing, {"fast": ""}, "not expected: --fast"),
+    "unknown": (nothing, {"fast": ""}, "not expected: --fast (see --help)"),
+    "misspelt": (nothing, {"targt_epsilon": "8"}, "--targt-epsilon; did you mean --target-epsilon? (see"),
+    "letters_swapped": (nothing, {"clip_nrom=1": ""}, "did you mean --clip-norm?"),
     "stray_word": (nothing, {"allow_nonprivate_metrics": "stray"}, "not expected: stray"),
     "no_value": (nothing, {"seed": ""}, "--seed"),
     "twice": (nothing, {"steps": "2", "expected_batch": "4\0--steps\0002"}, "--steps"),
@@ -236,7 +242,7 @@ FLAGS = {
     "output_holds_another_run": (other_run, {}, "--output must be new or empty, run already holds a run or other files"),
     "config_missing": (nothing, {"config": "nothing.toml"}, "nothing.toml was not readable"),
     "config_with_unknown_name": (
-        lambda work: (work / "c.toml").write_text("detla = 1e-9\n"), {"config": "c.toml"}, "detla",
+        lambda work: (work / "c.toml").write_text("detla = 1e-9\n"), {"config": "c.toml"}, "detla; did you mean --delta?",
     ),
     "config_with_wrong_value": (
         lambda work: (work / "c.toml").write_text("microbatch = \"many\"\n"), {"config": "c.toml"}, "--microbatch",

@@ -56,19 +56,20 @@ def test_a_folder_of_fortunes_is_read_in_order_of_names_without_its_index_files(
 
 
 REFUSED = {
+    "e2e_of_jsonl": ("e2e", b'{"text": "secret"}\n', "another first line of 1 columns; it begins like JSON lines: --format jsonl"),
     "empty_file": ("text", b"", "at least one text, found none"),
     "blank_file": ("fortunes", b"%\n \n%\n", "at least one text, found none"),
     "not_utf8": ("text", b"caf\xe9\n", "must be UTF-8 text, its byte 3 is not"),
-    "e2e_without_ref": ("e2e", b"mr,text\na,b\n", "columns mr and ref, has mr, text"),
+    "e2e_without_ref": ("e2e", b"mr,text\na,b\n", "columns mr and ref, has another first line of 2 columns"),
     "e2e_empty": ("e2e", b"", "columns mr and ref, has none"),
     "e2e_short_row": ("e2e", b"mr,ref\na,b\nc\n", "line 3 of"),
     "e2e_long_row": ("e2e", b"mr,ref\na,b,c\n", "must have 2 columns"),
     "e2e_open_quote": ("e2e", b'mr,ref\na,"b\n', "is not valid CSV"),
     "jsonl_syntax": ("jsonl", b'{"text": "a"}\n{"text"\n', "line 2 of"),
-    "jsonl_array": ("jsonl", b'["a"]\n', "got list"),
-    "jsonl_other_keys": ("jsonl", b'{"prompt": "a"}\n', "got prompt"),
+    "jsonl_array": ("jsonl", b'["a"]\n', "got a list"),
+    "jsonl_other_keys": ("jsonl", b'{"prompt": "a"}\n', "got prompt (a text)"),
     "jsonl_number": ("jsonl", b'{"text": 3}\n', "with strings"),
-    "jsonl_both_kinds": ("jsonl", b'{"text": "a", "prompt": "b", "completion": "c"}\n', "got text, prompt, completion"),
+    "jsonl_both_kinds": ("jsonl", b'{"text": "a", "prompt": "b", "completion": "c"}\n', "got text (a text), prompt (a text), completion (a text)"),
     "jsonl_half_a_character": ("jsonl", b'{"text": "\\ud800"}\n', "surrogate"),
 }
 

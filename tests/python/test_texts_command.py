@@ -102,9 +102,9 @@ def test_a_number_and_its_text_are_one_user(work):
 
 USER_MISTAKES = {
     "no_such_field": ({"text": "a", "who": "x"}, "user", 'line 1 of records.jsonl must name its user in \'user\', as text or whole number, got no such field'),
-    "empty": ({"text": "a", "who": " "}, "who", 'got " "'),
-    "truth_value": ({"text": "a", "who": True}, "who", "got true"),
-    "fraction": ({"text": "a", "who": 1.5}, "who", "got 1.5"),
+    "empty": ({"text": "a", "who": " "}, "who", 'got an empty text'),
+    "truth_value": ({"text": "a", "who": True}, "who", "got a truth value"),
+    "fraction": ({"text": "a", "who": 1.5}, "who", "got a number"),
     "nobody": ({"text": "a", "who": None}, "who", "got null"),
 }
 
@@ -129,7 +129,7 @@ MISTAKES = {
     "unknown_flag": (f"{PREPARE} --fast", "unrecognized arguments: --fast"),
     "shortened_flag": ("prepare --form text", "are required"),
     "no_output": ("prepare --format text --input texts.txt --tokenizer gpt2 --max-length 4", "required: --output"),
-    "unknown_format": (PREPARE.replace("--format text", "--format csv"), "invalid choice: 'csv'"),
+    "unknown_format": (PREPARE.replace("--format text", "--format csvs"), "invalid choice: 'csvs'"),
     "missing_input": (PREPARE.replace("texts.txt", "nothing.txt"), "nothing.txt does not exist"),
     "folder_as_input": (PREPARE.replace("texts.txt", "."), "must be a file, . is a folder"),
     "unknown_tokenizer": (PREPARE.replace("gpt2", "gpt5"), "must be gpt2 or a folder, gpt5 is neither"),

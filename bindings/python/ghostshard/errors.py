@@ -1,9 +1,11 @@
 """Errors of commands: one sentence; exit code 2 for a mistake of the user, 1 for anything else."""
 
 import argparse
+import difflib
 import math
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 
 class UserError(ValueError):
@@ -16,7 +18,25 @@ class Failure(RuntimeError):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str):  # argparse would print the whole usage first
-        raise UserError(f"{message.removeprefix('argument ')} (--help lists the options)")
+        raise UserError(f"{message.removeprefix('argument ')}{self._suggestion(message)} (--help lists the options)")
+
+    def _suggestion(self, message: str) -> str:
+        """The option that a word which argparse does not know was probably meant to be."""
+        unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
+        return did_you_mean(unknown[1], _options_of(self)) if unknown else ""
+
+
+def _options_of(command: argparse.ArgumentParser) -> list[str]:
+    """Those of its subcommands too: argparse has the uppermost parser complain."""
+    subcommands = [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]
+    below = [option for action in subcommands for sub in action.choices.values() for option in _options_of(sub)]
+    return [*command._option_string_actions, *below]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """What to put behind a sentence about an unknown word: the known one that is like it, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def parser(prog: str, description: str) -> argparse.ArgumentParser:

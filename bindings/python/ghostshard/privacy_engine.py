@@ -93,6 +93,11 @@ class PrivacyEngine(ResumableEngine):
         if grad_sample_mode not in MODES:
             if self.secure_mode:
                 raise ValueError(f"secure_mode with {grad_sample_mode=} is Opacus' and needs its own PrivacyEngine")
+            warnings.warn(
+                f'grad_sample_mode={grad_sample_mode!r} runs the engine of Opacus, without the speed and the guarantees of this '
+                'package: pass grad_sample_mode="ghost", or "ghost_fsdp" for a sharded model',
+                stacklevel=2,
+            )
             return super().make_private(
                 module=module, optimizer=optimizer, criterion=criterion, data_loader=data_loader,
                 noise_multiplier=noise_multiplier, max_grad_norm=max_grad_norm, batch_first=batch_first,
@@ -101,6 +106,12 @@ class PrivacyEngine(ResumableEngine):
                 rand_on_empty=rand_on_empty, **kwargs,
             )  # fmt: skip
         _check(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, max_grad_norm, rand_on_empty)
+        if self._ledger is None:
+            warnings.warn(
+                "no ledger: there will be no privacy report, since report() is made from a ledger that holds the run from its "
+                "first step. For a report call attach_ledger(path) before make_private()",
+                stacklevel=2,
+            )
         check_reduction(loss_reduction)
         options = {name: kwargs.pop(name) for name in ("memory_budget", "accumulate", "attribution_check") if name in kwargs}
         accumulation_steps = kwargs.pop("accumulation_steps", 1)

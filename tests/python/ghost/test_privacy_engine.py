@@ -99,7 +99,8 @@ def test_without_clipping_and_noise_it_trains_like_plain_sgd():
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch"])
 def test_other_modes_stay_opacus(mode):
-    _, _, parts = private(grad_sample_mode=mode)
+    with pytest.warns(UserWarning, match=f"grad_sample_mode='{mode}' runs the engine of Opacus.*pass grad_sample_mode=\"ghost\""):
+        _, _, parts = private(grad_sample_mode=mode)
     assert len(parts) == 3
     assert type(parts[0]).__module__.startswith("opacus")
 
@@ -321,6 +322,16 @@ def test_foreign_parameters_and_seeds_in_secure_mode_are_refused():
     with pytest.raises(ValueError, match="Passing seed is prohibited"):
         private(PrivacyEngine(secure_mode=True), noise_generator=torch.Generator())
     private(PrivacyEngine(secure_mode=True))
+
+
+def test_without_a_ledger_the_report_is_missed_before_the_run_and_not_after(tmp_path):
+    with pytest.warns(UserWarning, match="no ledger: there will be no privacy report.*call attach_ledger"):
+        private(PrivacyEngine())
+    engine = PrivacyEngine()
+    engine.attach_ledger(tmp_path / "ledger.jsonl")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="no ledger")
+        private(engine)
 
 
 def test_importing_the_package_loads_nothing_heavy():

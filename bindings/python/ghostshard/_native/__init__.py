@@ -4,7 +4,9 @@ GHOSTSHARD_MODULES names another folder, for example another build's. It comes f
 """
 
 import importlib
+import json
 import os
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -21,8 +23,31 @@ def _folders() -> list[str]:
 __path__ = [*_folders(), *__path__]
 
 
+def build_facts() -> dict | None:
+    """What the modules were built with: {"torch": "2.11.0", "cuda": false}; None if they do not say."""
+    for folder in __path__:
+        try:
+            return json.loads((Path(folder) / "build.json").read_text())
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _require_torch() -> None:
+    """The engine's symbols are those of one minor version of torch. ImportError with the remedy for another."""
+    import torch
+
+    built = (build_facts() or {}).get("torch")
+    if built and built.split(".")[:2] != torch.__version__.split(".")[:2]:
+        raise ImportError(f"ghostshard's engine was built with torch {built}, this environment has {torch.__version__}: "
+                          "install ghostshard again (python -m pip install --force-reinstall --no-deps ...), or `make build` "
+                          "in a source tree")  # fmt: skip
+
+
 def load(name: str) -> ModuleType:
     """The module ghostshard._native.`name`. ImportError if it was not built; the message says how to build it."""
+    if name == "engine" and f"{__name__}.engine" not in sys.modules:
+        _require_torch()
     try:
         return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:

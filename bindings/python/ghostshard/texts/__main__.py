@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 from ghostshard.texts.packed import encode_units, write_packed
-from ghostshard.texts.split import split_indices
+from ghostshard.texts.split import split_indices, units_of
+from ghostshard.texts.tables import TABLES
 from ghostshard.texts.text import FORMATS, TextData, read_units, to_jsonl
 from ghostshard.texts.vocabulary import VOCABULARY_FILES, gpt2_vocabulary, load_vocabulary, train_vocabulary
 from ghostshard.errors import UserError, parser, run, whole_number
@@ -24,10 +25,7 @@ def _main(arguments: list[str]) -> None:
 
     prepare = sub.add_parser("prepare", allow_abbrev=False, help="turn texts into tokens, one privacy unit per text or per user")
     _add_input(prepare)
-    users = prepare.add_mutually_exclusive_group()
-    users.add_argument("--user-field", metavar="NAME",
-                       help="jsonl: this field names a text's user, and all texts of a user are one privacy unit")
-    users.add_argument("--users-file", type=Path, metavar="PATH", help="text: the same, by a file that names a user on each line")
+    _add_users(prepare)
     prepare.add_argument("--max-texts-per-user", type=whole_number(at_least=1), metavar="N",
                          help="keep a user's first N texts")
     prepare.add_argument("--max-tokens-per-user", type=whole_number(at_least=1), metavar="N",
@@ -45,6 +43,7 @@ def _main(arguments: list[str]) -> None:
 
     split = sub.add_parser("split", allow_abbrev=False, help="declare a part of the units public, by a seeded order that sees no text")
     _add_input(split)
+    _add_users(split)
     split.add_argument("--public-units", required=True, type=whole_number(at_least=0), metavar="N",
                        help="how many become public-train.jsonl")
     split.add_argument("--eval-units", required=True, type=whole_number(at_least=0), metavar="N",
@@ -65,10 +64,25 @@ def _main(arguments: list[str]) -> None:
 
 
 def _add_input(command, required: bool = True) -> None:
-    command.add_argument("--format", required=required, choices=tuple(FORMATS),
+    command.add_argument("--format", required=required, choices=(*FORMATS, *TABLES),
                          help="fortunes: texts between lines of %%, a file or a folder; e2e: CSV with mr and ref; "
-                         "text: one per line; jsonl: {text} or {prompt, completion}")
+                         "text: one per line; jsonl: {text} or {prompt, completion}; csv, parquet (a file or a folder), dataset "
+                         "(a folder that save_to_disk() of Hugging Face's datasets wrote): --text-field names the column")
     command.add_argument("--input", required=required, type=Path, metavar="PATH")
+    command.add_argument("--text-field", metavar="NAME", help="csv, parquet, dataset: the column of texts (default: text)")
+    command.add_argument("--prompt-field", metavar="NAME", help="the same: a column that is read before the text, not learnt")
+
+
+def _add_users(command) -> None:
+    users = command.add_mutually_exclusive_group()
+    users.add_argument("--user-field", metavar="NAME",
+                       help="jsonl, csv, parquet, dataset: this field names a text's user, and all texts of a user are one "
+                       "privacy unit")
+    users.add_argument("--users-file", type=Path, metavar="PATH", help="text: the same, by a file that names a user on each line")
+
+
+def _read(options, **users) -> TextData:
+    return read_units(options.format, options.input, text_field=options.text_field, prompt_field=options.prompt_field, **users)
 
 
 def _add_output(command, help: str) -> None:
@@ -83,7 +97,7 @@ def _dropped(texts: TextData) -> str:
 def _prepare(options) -> None:
     require_writable_file(options.output, force=options.force)
     vocabulary = load_vocabulary(options.tokenizer)
-    texts = read_units(options.format, options.input, user_field=options.user_field, users_file=options.users_file)
+    texts = _read(options, user_field=options.user_field, users_file=options.users_file)
     data = encode_units(texts.units, vocabulary, max_length=options.max_length,
                         begin_with_end_of_text=options.begin_with_end_of_text,
                         max_texts_per_user=options.max_texts_per_user, max_tokens_per_user=options.max_tokens_per_user)
@@ -101,18 +115,22 @@ def _prepare(options) -> None:
 
 def _split(options) -> None:
     require_writable_folder(options.output, force=options.force, holds=SPLIT_FILES)
-    texts = read_units(options.format, options.input)
-    split = split_indices(len(texts.units), public_units=options.public_units, eval_units=options.eval_units,
-                          seed=options.seed)
+    texts = _read(options, user_field=options.user_field, users_file=options.users_file)
+    groups = units_of(texts.units)
+    split = split_indices(len(groups), public_units=options.public_units, eval_units=options.eval_units, seed=options.seed)
     parts = {"public-train": split.public_train, "public-eval": split.public_eval, "private": split.private}
+    by_user = texts.units[0].user is not None
+    field = options.user_field or "user"
     with replacing(options.output) as folder:
         folder.mkdir()
         for name, indices in parts.items():
-            (folder / f"{name}.jsonl").write_text(to_jsonl(texts.units[i] for i in indices), encoding="utf-8", newline="\n")
-        facts = {"format": options.format, "seed": options.seed, "units": len(texts.units),
+            records = (texts.units[text] for index in indices for text in groups[index])
+            (folder / f"{name}.jsonl").write_text(to_jsonl(records, field), encoding="utf-8", newline="\n")
+        facts = {"format": options.format, "seed": options.seed, "unit": "user" if by_user else "text", "units": len(groups),
                  "dropped_empty": texts.dropped_empty, **{name: len(indices) for name, indices in parts.items()}}
         (folder / "split.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    print(f"{options.output}: " + ", ".join(f"{len(indices)} {name}" for name, indices in parts.items()) + _dropped(texts))
+    kind = f" users; prepare them with --format jsonl --user-field {field}" if by_user else ""
+    print(f"{options.output}: " + ", ".join(f"{len(indices)} {name}" for name, indices in parts.items()) + kind + _dropped(texts))
 
 
 def _tokenizer(options) -> None:
@@ -124,7 +142,7 @@ def _tokenizer(options) -> None:
     else:
         if options.input is None or options.format is None or options.vocab_size is None:
             raise UserError("tokenizer needs --format, --input and --vocab-size, or --gpt2")
-        texts = read_units(options.format, options.input)
+        texts = _read(options)
         vocabulary = train_vocabulary((unit.prompt + unit.text for unit in texts.units), size=options.vocab_size)
     with replacing(options.output) as folder:
         vocabulary.save(folder)

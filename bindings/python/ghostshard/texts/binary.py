@@ -7,6 +7,7 @@ from pathlib import Path
 from ghostshard.errors import UserError
 
 PROGRAM = "ghostshard-finetune-gpt2"
+INSTALLED = Path(__file__).resolve().parents[1] / "_programs"  # in a wheel
 
 
 def repository() -> Path:
@@ -14,15 +15,17 @@ def repository() -> Path:
     return Path(__file__).resolve().parents[4]
 
 
-def find_binary(named: str | None = None) -> Path:
-    """`named` or $GHOSTSHARD_BINARY, else build/release/bin of the tree, else PATH. UserError if there is none."""
-    if named := named or os.environ.get("GHOSTSHARD_BINARY"):
-        if program := shutil.which(named):
-            return Path(program)
+def find_binary(named: str | None = None, program: str = PROGRAM) -> Path:
+    """`named` or, for the training program, $GHOSTSHARD_BINARY; else build/release/bin of the tree, the installed package, PATH.
+    UserError if there is none."""
+    if named := named or (os.environ.get("GHOSTSHARD_BINARY") if program == PROGRAM else None):
+        if found := shutil.which(named):
+            return Path(found)
         raise UserError(f"--binary and GHOSTSHARD_BINARY must name a program, {named} is none")
-    built = repository() / "build" / "release" / "bin" / PROGRAM
-    if built.is_file():
-        return built
-    if on_path := shutil.which(PROGRAM):
+    built = repository() / "build" / "release" / "bin" / program
+    for file in (built, INSTALLED / program):
+        if file.is_file():
+            return file
+    if on_path := shutil.which(program):
         return Path(on_path)
-    raise UserError(f"the program {PROGRAM} is neither in {built.parent} nor on PATH; `make build` builds it")
+    raise UserError(f"the program {program} is neither in {built.parent} nor on PATH; `make build` builds it")

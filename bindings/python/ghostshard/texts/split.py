@@ -5,9 +5,11 @@ public. It depends on the seed and the number of units alone, on every machine a
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ghostshard.errors import UserError
+from ghostshard.texts.text import TextUnit
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,14 @@ class Split:
     public_train: list[int]
     public_eval: list[int]
     private: list[int]
+
+
+def units_of(texts: Sequence[TextUnit]) -> list[list[int]]:
+    """The texts of each privacy unit: all of a user's, wherever they stand, or one. Units in the order of their first texts."""
+    groups: dict[object, list[int]] = {}
+    for index, text in enumerate(texts):
+        groups.setdefault(("text", index) if text.user is None else ("user", text.user), []).append(index)
+    return list(groups.values())
 
 
 def split_indices(units: int, *, public_units: int, eval_units: int, seed: int) -> Split:

@@ -38,24 +38,32 @@ E2E_ARROW = " → "
 _NOT_FORTUNES = (".dat", ".u8")
 
 
-def read_units(format: str, path: Path, *, user_field: str | None = None, users_file: Path | None = None) -> TextData:
+def read_units(format: str, path: Path, *, user_field: str | None = None, users_file: Path | None = None,
+               text_field: str | None = None, prompt_field: str | None = None) -> TextData:  # fmt: skip
     """Reads `path` as one of FORMATS. UserError: a missing path, not UTF-8, wrong columns or keys, no text at all.
 
-    A text's user is in the field `user_field` of its record (jsonl), or on the same line of `users_file` (text).
+    A text's user is in the field `user_field` of its record (jsonl and tables), or on the same line of `users_file` (text).
+    Of a table, text_field (default: text) is what is learnt and prompt_field what is read before it.
     """
-    if format not in FORMATS:
-        raise UserError(f"the format must be one of {', '.join(FORMATS)}, got {format!r}")
-    if user_field is not None and format != "jsonl":
-        raise UserError(f"--user-field is for --format jsonl, whose records have fields, not for {format}")
+    from ghostshard.texts.tables import TABLES, Fields, table_units
+
+    if format not in (*FORMATS, *TABLES):
+        raise UserError(f"the format must be one of {', '.join((*FORMATS, *TABLES))}, got {format!r}")
+    if user_field is not None and format not in ("jsonl", *TABLES):
+        raise UserError(f"--user-field is for --format jsonl, {', '.join(TABLES)}, whose records have fields, not for {format}")
+    if (text_field or prompt_field) and format not in TABLES:
+        raise UserError(f"--text-field and --prompt-field are for --format {', '.join(TABLES)}, not for {format}")
     if users_file is not None and format != "text":
         raise UserError(f"--users-file is for --format text, line by line, not for {format}")
     if not path.exists():
         raise UserError(f"the input {path} does not exist")
-    if path.is_dir() and format != "fortunes":
+    if path.is_dir() and format not in ("fortunes", "parquet", "dataset"):
         raise UserError(f"the input of format {format} must be a file, {path} is a folder")
     units, dropped = [], 0
     try:
-        if user_field is not None:
+        if format in TABLES:
+            records = table_units(format, path, Fields(text_field or "text", prompt_field, user_field))
+        elif user_field is not None:
             records = _jsonl(path, user_field)
         elif users_file is not None:
             records = _text_of_users(path, users_file)
@@ -75,7 +83,7 @@ def read_units(format: str, path: Path, *, user_field: str | None = None, users_
     return TextData(units, dropped)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -84,7 +92,7 @@ def _read_text(path: Path) -> str:
 
 def _lines(path: Path) -> Iterator[str]:
     # Not splitlines(): it would also cut at form feeds and Unicode's line separators inside a text.
-    lines = _read_text(path).replace("\r\n", "\n").split("\n")
+    lines = read_text(path).replace("\r\n", "\n").split("\n")
     return iter(lines[:-1] if lines[-1] == "" else lines)
 
 
@@ -118,7 +126,7 @@ def _fortune_files(path: Path) -> list[Path]:
 
 def _fortunes(path: Path) -> Iterator[TextUnit]:
     for file in _fortune_files(path):
-        records = re.split(r"(?m)^%[ \t]*\r?$", _read_text(file))
+        records = re.split(r"(?m)^%[ \t]*\r?$", read_text(file))
         if not records[-1].strip():
             records.pop()  # what follows the last separator is no record
         for record in records:
@@ -127,11 +135,12 @@ def _fortunes(path: Path) -> Iterator[TextUnit]:
 
 
 def _e2e(path: Path) -> Iterator[TextUnit]:
-    rows = csv.DictReader(io.StringIO(_read_text(path), newline=""), strict=True)
+    rows = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
         columns = rows.fieldnames or []
         if not {"mr", "ref"} <= set(columns):
-            raise UserError(f"the input {path} must have the columns mr and ref, has {', '.join(columns) or 'none'}")
+            found = f"another first line of {len(columns)} columns" if columns else "none"
+            raise UserError(f"the input {path} must have the columns mr and ref, has {found}{_other_format(path)}")
         for row in rows:
             if row["mr"] is None or row["ref"] is None or None in row:
                 raise UserError(f"line {rows.line_num} of {path} must have {len(columns)} columns")
@@ -140,11 +149,33 @@ def _e2e(path: Path) -> Iterator[TextUnit]:
         raise UserError(f"line {rows.line_num} of {path} is not valid CSV: {error}") from error
 
 
-def _user(record: dict, field: str, place: str) -> str:
+# Messages name the kind of a value and what the formats themselves are called after, never what a record holds: neither its
+# text nor the names of its fields.
+_KINDS = {str: "a text", bool: "a truth value", int: "a number", float: "a number", list: "a list", dict: "an object"}
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, str) and not value.strip():
+        return "an empty text"
+    return "null" if value is None else _KINDS.get(type(value), "another kind of value")
+
+
+def _shape(record: dict) -> str:
+    known = [f"{name} ({_kind(record[name])})" for name in ("text", "prompt", "completion") if name in record]
+    others = len(record) - len(known)
+    return ", ".join([*known, *([f"{others} other fields"] if others else [])]) or "an empty object"
+
+
+def _other_format(path: Path) -> str:
+    begin = read_text(path).lstrip()[:1]
+    return "; it begins like JSON lines: --format jsonl" if begin == "{" else ""
+
+
+def user_of(record: dict, field: str, place: str) -> str:
     """A number and the same number as text are one user: splitting somebody in two would halve their protection."""
     user = record.get(field)
     if isinstance(user, bool) or not isinstance(user, (str, int)) or not str(user).strip():
-        found = json.dumps(user) if field in record else "no such field"
+        found = _kind(user) if field in record else "no such field"
         raise UserError(f"{place} must name its user in {field!r}, as text or whole number, got {found}")
     return str(user).strip()
 
@@ -161,7 +192,7 @@ def _jsonl(path: Path, user_field: str | None = None) -> Iterator[TextUnit]:
             strings = {key: value for key, value in record.items() if isinstance(value, str)}
             if any(re.search("[\ud800-\udfff]", value) for value in strings.values()):
                 raise UserError(f"line {index} of {path} must hold whole characters, it escapes half of a surrogate pair")
-            user = None if user_field is None else _user(record, user_field, f"line {index} of {path}")
+            user = None if user_field is None else user_of(record, user_field, f"line {index} of {path}")
             if "text" in strings and "completion" not in record:
                 yield TextUnit(strings["text"], user=user)
                 continue
@@ -169,18 +200,18 @@ def _jsonl(path: Path, user_field: str | None = None) -> Iterator[TextUnit]:
                 yield TextUnit(strings["completion"], strings["prompt"], user)
                 continue
         raise UserError(
-            f'line {index} of {path} must be {{"text": …}} or {{"prompt": …, "completion": …}} with strings, '
-            f"got {', '.join(record) if isinstance(record, dict) else type(record).__name__}"
+            f'line {index} of {path} must be {{"text": …}} or {{"prompt": …, "completion": …}} with strings, got '
+            + (_shape(record) if isinstance(record, dict) else _kind(record))
         )
 
 
 FORMATS = {"fortunes": _fortunes, "e2e": _e2e, "text": _text, "jsonl": _jsonl}
 
 
-def to_jsonl(units: Iterable[TextUnit]) -> str:
-    """The jsonl format's text of these units; reading it gives them back."""
+def to_jsonl(units: Iterable[TextUnit], user_field: str = "user") -> str:
+    """The jsonl format's text of these units; reading it, with user_field if they name users, gives them back."""
     return "".join(
-        json.dumps({"prompt": unit.prompt, "completion": unit.text} if unit.prompt else {"text": unit.text},
-                   ensure_ascii=False) + "\n"
+        json.dumps({**({"prompt": unit.prompt, "completion": unit.text} if unit.prompt else {"text": unit.text}),
+                    **({} if unit.user is None else {user_field: unit.user})}, ensure_ascii=False) + "\n"
         for unit in units
     )

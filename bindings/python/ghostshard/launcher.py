@@ -1,0 +1,103 @@
+"""The command `ghostshard`: fine-tuning on one rank or several, the accountant, data, generated text, and what is missing."""
+
+import os
+import sys
+from collections.abc import Callable
+
+from ghostshard import __version__
+from ghostshard.errors import UserError, did_you_mean, run
+from ghostshard.local_ranks import run_ranks
+from ghostshard.texts.binary import find_binary
+
+HELP = """Fine-tunes language models with differential privacy. `ghostshard COMMAND --help` explains a command.
+
+  ghostshard finetune [-n RANKS] ...   fine-tune GPT-2 under a privacy budget, on RANKS processes of this machine (default: 1)
+  ghostshard data ...                  from texts to the file that training reads: split, tokenizer, prepare
+  ghostshard generate ...              continue a prompt with a fine-tuned model
+  ghostshard account ...               what has been spent: epsilon, noise, steps, report, verify
+  ghostshard doctor                    what this installation has, and what it lacks
+
+Exit status: 0 done, 1 a failure, 2 a mistake in what was asked, 3 stopped with a checkpoint by Ctrl-C or SIGTERM.
+Several machines: torchrun --no-python ghostshard finetune ...
+"""
+RANKS = ("-n", "--ranks")
+
+
+def replace_process(program: str, arguments: list[str]) -> int:
+    """Exit status and signals are the program's own."""
+    binary = find_binary(program=program) if program != PROGRAMS["finetune"] else find_binary()
+    sys.stdout.flush()
+    os.execv(binary, [str(binary), *arguments])
+
+
+def take_ranks(arguments: list[str]) -> tuple[int | None, list[str]]:
+    """The value of -n, and the other words. UserError unless it is a whole number of at least 1."""
+    rest, value, words = [], None, iter(arguments)
+    for word in words:
+        flag, equals, text = word.partition("=")
+        if flag not in RANKS:
+            rest.append(word)
+            continue
+        value = text if equals else next(words, "")
+        if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 4096):
+            raise UserError(f"{flag} must be a whole number of ranks from 1 to 4096, got {value!r}")
+    return (int(value) if value is not None else None), rest
+
+
+def finetune(arguments: list[str]) -> int:
+    ranks, rest = take_ranks(arguments)
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 or "TORCHELASTIC_RUN_ID" in os.environ
+    if launched and ranks is not None:
+        raise UserError("-n starts ranks, and this is one of the ranks of another launcher (WORLD_SIZE is set): leave -n out")
+    if launched or ranks in (None, 1) or {"-h", "--help", "--version"} & set(rest):
+        return replace_process(PROGRAMS["finetune"], rest)
+    return run_ranks([str(find_binary()), *rest], ranks)
+
+
+def account(arguments: list[str]) -> int:
+    return replace_process(PROGRAMS["account"], arguments)
+
+
+def data(arguments: list[str]) -> int:
+    from ghostshard.texts.__main__ import main as texts
+
+    return texts(arguments)
+
+
+def generate(arguments: list[str]) -> int:
+    from ghostshard.generate import main as continue_prompt
+
+    return continue_prompt(arguments)
+
+
+def doctor(arguments: list[str]) -> int:
+    from ghostshard.doctor import main as examine
+
+    return examine(arguments)
+
+
+PROGRAMS = {"finetune": "ghostshard-finetune-gpt2", "account": "ghostshard-account"}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "finetune": finetune, "data": data, "generate": generate, "account": account, "doctor": doctor,
+}  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return run(_main, arguments)
+
+
+def _main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(f"ghostshard {__version__}")
+        return 0
+    command, *rest = arguments
+    if command not in COMMANDS:
+        raise UserError(f"there is no command {command}{did_you_mean(command, COMMANDS)} (ghostshard --help lists them)")
+    return COMMANDS[command](rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

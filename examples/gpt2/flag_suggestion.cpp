@@ -1,0 +1,41 @@
+#include "examples/gpt2/flag_suggestion.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace ghostshard::gpt2 {
+namespace {
+
+// Optimal string alignment distance.
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+}  // namespace
+
+std::string flag_suggestion(std::string word, const std::vector<std::string>& names) {
+  word = word.substr(0, word.find('='));
+  word.erase(0, std::min(word.find_first_not_of('-'), word.size()));
+  std::replace(word.begin(), word.end(), '_', '-');
+  size_t least = word.size() / 3 + 1;
+  std::string nearest;
+  for (const std::string& name : names) {
+    if (const size_t apart = distance(word, name); apart < least) {
+      least = apart;
+      nearest = name;
+    }
+  }
+  return nearest.empty() ? "" : "; did you mean --" + nearest + "?";
+}
+
+}  // namespace ghostshard::gpt2

@@ -1,0 +1,110 @@
+"""pip install . fails at once with the remedy, or builds what works: what setup.py looks for, and a wheel of the built tree."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def setup(repository):
+    spec = importlib.util.spec_from_file_location("setup_of_the_package", repository / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def a_torch(folder: Path, version: str) -> Path:
+    (folder / "torch" / "include" / "torch").mkdir(parents=True)
+    (folder / "torch" / "version.py").write_text(f"__version__ = '{version}'\ndebug = False\n")
+    return folder / "torch"
+
+
+@pytest.mark.parametrize("version, fits", [
+    ("2.8.0", False), ("2.9.1+cpu", True), ("2.10.0", True), ("2.11.0+cu130", True), ("2.12.0a0", False), ("3.0.0", False),
+])  # fmt: skip
+def test_the_torch_that_is_there_must_fit(setup, monkeypatch, tmp_path, version, fits):
+    torch = a_torch(tmp_path, version)
+    monkeypatch.setattr(setup, "find_torch", lambda: torch)
+    if fits:
+        assert setup.installed_torch() == torch
+        return
+    with pytest.raises(SystemExit, match=f"torch must be 2.9 to 2.11, this environment has {version[:5]}") as refused:
+        setup.installed_torch()
+    assert "pip install 'torch>=2.9,<2.12'" in str(refused.value)
+
+
+def test_without_torch_it_fails_and_says_how_to_go_on(setup, monkeypatch):
+    monkeypatch.setattr(setup, "find_torch", lambda: None)
+    with pytest.raises(SystemExit, match="there is none. First\n    python -m pip install 'torch>=2.9,<2.12'"):
+        setup.installed_torch()
+    monkeypatch.setenv("GHOSTSHARD_ACCOUNTANT_ONLY", "1")
+    assert setup.installed_torch() is None
+
+
+@pytest.mark.parametrize("command", ["dist_info", "bdist_wheel"])
+def test_it_fails_before_anything_is_downloaded(setup, monkeypatch, command):
+    """pip asks for the metadata first, and then downloads what they require."""
+    monkeypatch.setattr(setup, "find_torch", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["setup.py", command])
+    with pytest.raises(SystemExit, match="there is none"):
+        setup.facts()
+    monkeypatch.setattr(sys, "argv", ["setup.py", "sdist"])
+    assert "torch>=2.9,<2.12" in setup.facts()["install_requires"]
+
+
+def test_it_requires_the_torch_that_it_is_built_with(setup, monkeypatch, tmp_path):
+    monkeypatch.setattr(setup, "find_torch", lambda: a_torch(tmp_path, "2.10.0+cpu"))
+    facts = setup.facts()
+    assert "torch==2.10.*" in facts["install_requires"] and "+" not in facts["version"]
+    monkeypatch.setattr(setup, "find_torch", lambda: tmp_path / "torch")
+    monkeypatch.setenv("GHOSTSHARD_LOCAL_VERSION", "1")
+    assert setup.facts()["version"].endswith("+torch2.10")
+
+
+def compiler(folder: Path, script: str) -> str:
+    (folder / "cxx").write_text("#!/bin/bash\n" + script)
+    (folder / "cxx").chmod(0o755)
+    return str(folder / "cxx")
+
+
+def test_a_missing_compiler_or_header_is_named(setup, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(SystemExit, match="there is no no-such-compiler. On Debian or Ubuntu\n    apt-get install g\\+\\+ libgloo-dev"):
+        setup.require_tools(setup.PACKAGES)
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'grep -q "gloo\\|CLI" "${@: -1}" && exit 1; exit 0'))
+    with pytest.raises(SystemExit, match="gloo/algorithm.h, CLI/CLI.hpp. On Debian or Ubuntu\n    apt-get install libgloo-dev libcli11-dev$"):
+        setup.require_tools(setup.PACKAGES)
+    monkeypatch.setenv("CXX", compiler(tmp_path, "exit 1"))
+    with pytest.raises(SystemExit, match="must know C\\+\\+20"):
+        setup.require_tools(setup.PACKAGES)
+
+
+def test_a_wheel_of_the_built_tree(binary, repository, tmp_path):
+    tree = binary.parents[1]
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, "."]
+    environment = os.environ | {"GHOSTSHARD_LOCAL_VERSION": "1", "GHOSTSHARD_BUILT": str(tree)}
+    subprocess.run([str(word) for word in command], cwd=repository, env=environment, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith("dist-info/METADATA"))
+        (entries,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+    modules = [name for name in names if name.startswith("ghostshard/_native/") and name.endswith(".so")]
+    assert {name.split("/")[-1].split(".")[0] for name in modules} == {"accountant", "engine"}
+    assert {"ghostshard/_programs/ghostshard-account", "ghostshard/_programs/ghostshard-finetune-gpt2"} <= set(names)
+    assert "ghostshard/_native/build.json" in names and not any("libtorch" in name for name in names)
+    assert "Requires-Dist: torch==2.11.*" in metadata and "+torch2.11" in wheel.name
+    assert "ghostshard = ghostshard.launcher:main" in entries
+
+
+def test_a_tree_of_another_torch_is_refused(setup, monkeypatch, tmp_path):
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "build.json").write_text('{"torch": "2.9.0", "cuda": false}')
+    monkeypatch.setenv("GHOSTSHARD_BUILT", str(tmp_path))
+    with pytest.raises(SystemExit, match="was built with torch 2.9.0, this environment has 2.11.0"):
+        setup.CMakeBuild._built_tree(a_torch(tmp_path, "2.11.0"))
