@@ -154,7 +154,7 @@ class OwnLoss:
         targets = counts.sum()
         if own is None or given.units == 0 or targets == 0:
             return None
-        ours, theirs = float((losses.double() * (counts if reduction == "mean" else 1)).sum() / targets), float(own)
+        ours, theirs = float((losses.double() * (counts if reduction == "mean" else 1)).sum() / targets), float(own.detach())
         if ours != ours or theirs != theirs:
             return None
         # Both are means in float32 of the same logits.
@@ -177,7 +177,7 @@ class OwnLoss:
 
     def _refuse_joint(self, losses: torch.Tensor, own: torch.Tensor) -> None:
         """ValueError unless the batch's loss may be a mean of its examples' losses, with weights of whatever kind."""
-        least, most, theirs = float(losses.min()), float(losses.max()), float(own)
+        least, most, theirs = float(losses.min()), float(losses.max()), float(own.detach())
         near = 1e-2 * max(abs(least), abs(most), 1e-6)
         if theirs < least - near or theirs > most + near:
             raise ValueError(
