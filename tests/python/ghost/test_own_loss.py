@@ -157,6 +157,13 @@ def test_each_example_is_compared_with_itself_alone(monkeypatch):
         private.module(input_ids=IDS, labels=torch.linspace(-1, 1, 4)).loss.backward()
 
 
+def test_a_model_in_bfloat16_is_compared_within_its_rounding():
+    torch.manual_seed(3)
+    private = Private(bert(num_labels=1).to(torch.bfloat16), 0.5)
+    private.module(input_ids=IDS, labels=torch.linspace(-1, 1, 4, dtype=torch.bfloat16)).loss.backward()
+    private.released()
+
+
 def test_coins_are_those_of_the_batchs_forward():
     """Dropout in layers: the losses are of the batch's forward, and no generator moves more than without privacy."""
     torch.manual_seed(3)

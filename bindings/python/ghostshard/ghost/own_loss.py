@@ -42,6 +42,7 @@ class OwnLoss:
         self._sure = False  # examples were compared with themselves alone
         self._pending: Inputs | None = None  # a batch whose examples must be compared
         self._may_form_one = True  # of other arguments than labels
+        self._rounding = 0.0  # of the outputs' dtype
         self._layers = _Layers(transformer)
 
     @property
@@ -87,6 +88,7 @@ class OwnLoss:
                 f"router's loss, model.loss_function). {_OTHER}"
             )
         self._by_form = False
+        self._rounding = max(torch.finfo(value.dtype).eps for value in tensors_in(output) if value.is_floating_point())
         if not outputs or self._layers.loss is not own:
             raise ValueError(
                 f"the loss that {type(self._model).__name__} gives is not the one that {self._name} forms of its layers' outputs, so it is "
@@ -130,7 +132,7 @@ class OwnLoss:
                 module.training = True
             before.again()
         for ours, theirs in zip(replayed, found):
-            if abs(ours - theirs) > 1e-3 * max(abs(theirs), 1e-3):
+            if abs(ours - theirs) > max(1e-3, 8 * self._rounding) * max(abs(theirs), 1e-3):
                 raise ValueError(
                     f"{self._name} forms a loss that is not told apart example by example: {theirs:.6g} for one alone, {ours:.6g} "
                     f"from the layers' outputs of its batch. {_OTHER}"
@@ -152,7 +154,7 @@ class OwnLoss:
         targets = counts.sum()
         if own is None or given.units == 0 or targets == 0:
             return None
-        ours, theirs = float((losses.double() * (counts if reduction == "mean" else 1)).sum() / targets), float(own)
+        ours, theirs = float((losses.double() * (counts if reduction == "mean" else 1)).sum() / targets), float(own.detach())
         if ours != ours or theirs != theirs:
             return None
         # Both are means in float32 of the same logits.
@@ -175,7 +177,7 @@ class OwnLoss:
 
     def _refuse_joint(self, losses: torch.Tensor, own: torch.Tensor) -> None:
         """ValueError unless the batch's loss may be a mean of its examples' losses, with weights of whatever kind."""
-        least, most, theirs = float(losses.min()), float(losses.max()), float(own)
+        least, most, theirs = float(losses.min()), float(losses.max()), float(own.detach())
         near = 1e-2 * max(abs(least), abs(most), 1e-6)
         if theirs < least - near or theirs > most + near:
             raise ValueError(
