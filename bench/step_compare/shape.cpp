@@ -53,6 +53,7 @@ Shape parse_shape(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--memory-budget", s.memory_budget, "As the training program's: MiB, or 1.05x");
   app.add_flag("--explain-plan", s.explain);
+  app.add_flag("--front", s.front, "Takes no step: prints the plans of all memory budgets as JSON, the fastest first");
   app.add_option("--hold-mib", s.hold_mib)->capture_default_str();
   app.add_flag("--serve", s.serve,
                "Rank 0 reads private, plain or quit, and answers with seconds, processor seconds, MiB");

@@ -25,6 +25,7 @@ struct Shape {
   int64_t hold_mib = 1024;
   std::string memory_budget;  // dp/planning/memory_budget.h
   bool explain = false;
+  bool front = false;
   at::Device device = at::kCPU;
   at::ScalarType compute_dtype = at::kFloat;
   kernels::MeasuredLayer measured_layer{};  // on which the costs of a device are measured

@@ -14,6 +14,7 @@
 
 #include "bench/step_compare/device_memory.h"
 #include "bench/step_compare/sides.h"
+#include "dp/planning/step_plan.h"
 #include "examples/gpt2/throughput.h"
 #include "fsdp/device_name.h"
 #include "fsdp/host_memory.h"
@@ -99,6 +100,14 @@ void serve(fsdp::Mesh& mesh, Sides& sides, const std::vector<gpt2::TokenBatch>& 
   }
 }
 
+nlohmann::ordered_json front(const gpt2::PlannedStep& step) {
+  nlohmann::ordered_json plans = nlohmann::ordered_json::array();
+  for (const dp::StepPlan& plan : dp::plan_front(step.blocks, step.shape)) {
+    plans.push_back({{"peak_bytes", plan.peak_bytes()}, {"seconds", plan.seconds()}, {"change", plan.change}});
+  }
+  return plans;
+}
+
 struct Ratios {
   std::vector<double> throughput, processor;
 };
@@ -177,6 +186,10 @@ int main(int argc, char** argv) try {
   const auto mesh = fsdp::Mesh::from_environment(std::chrono::seconds(300), std::nullopt, shape.device);
   Sides sides;
   const gpt2::PlannedStep step = gpt2::planned(*mesh, shape);
+  if (shape.front) {
+    if (mesh->rank() == 0) std::cout << front(step).dump() << '\n';
+    return 0;
+  }
   if (shape.only != "plain") sides.with.emplace(*mesh, shape, step);
   if (shape.only != "private") sides.without.emplace(*mesh, shape, step);
   const auto batches = gpt2::random_batches(shape, *mesh);

@@ -177,7 +177,7 @@ TEST(PlanFrontByHand, ThePriceNamesTimeAndMemory) {
 // All choices of recordings, residency and gradients that a plan may consist of.
 class EveryPlan {
  public:
-  EveryPlan(const Case& made) : made_(made), plan_(dp::with_all(made.model, Residency::kKeep)) {}
+  explicit EveryPlan(const Case& made) : made_(made), plan_(dp::with_all(made.model, Residency::kKeep)) {}
 
   template <typename Visit>
   void visit(const Visit& visit, size_t block = 0) {
