@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
   cli::add_epsilon(program, action);
   cli::add_delta(program, action);
   cli::add_curve(program, action);
+  cli::add_tradeoff(program, action);
   cli::add_noise(program, action);
   cli::add_steps(program, action);
   cli::add_rate(program, action);

@@ -44,16 +44,6 @@ Delta delta_of(const std::string& text, const Run& run) {
       "--delta must be given, e.g. --delta 1e-6: a probability well below 1 / (number of units)");
 }
 
-std::vector<double> numbers(const std::string& option, const std::string& text) {
-  std::vector<double> all;
-  for (size_t start = 0; start <= text.size();) {
-    const size_t comma = std::min(text.find(',', start), text.size());
-    all.push_back(parse_number(option, text.substr(start, comma - start)));
-    start = comma + 1;
-  }
-  return all;
-}
-
 struct Curve {
   AccountingOptions accounting;
   RunOptions run;
@@ -150,7 +140,7 @@ int run_curve(const Curve& o) {
   }
   const auto engine = run.account(o.accounting.accountant);
   if (!o.epsilons.empty()) {
-    for (const double at : numbers("--epsilons", o.epsilons)) {
+    for (const double at : parse_numbers("--epsilons", o.epsilons)) {
       const DeltaBound bound = engine->delta(Epsilon(at));
       curve.push_back({exact(at), at, bound.lower, bound.estimate, bound.upper});
     }
@@ -158,7 +148,7 @@ int run_curve(const Curve& o) {
     return 0;
   }
   const std::string deltas = o.deltas.empty() ? "1e-2,1e-3,1e-4,1e-5,1e-6,1e-7,1e-8,1e-9,1e-10,1e-12,1e-15" : o.deltas;
-  for (const double at : numbers("--deltas", deltas)) {
+  for (const double at : parse_numbers("--deltas", deltas)) {
     const EpsilonBound bound = engine->epsilon(Delta(at));
     curve.push_back({exact(at), at, bound.lower, bound.estimate, bound.upper});
   }

@@ -1,5 +1,6 @@
 #include "accountant/cli/numbers.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -39,6 +40,16 @@ double parse_number(const std::string& option, const std::string& text) {
   const size_t slash = text.find('/');
   if (slash == std::string::npos) return plain_number(option, text, text);
   return plain_number(option, text.substr(0, slash), text) / plain_number(option, text.substr(slash + 1), text);
+}
+
+std::vector<double> parse_numbers(const std::string& option, const std::string& text) {
+  std::vector<double> all;
+  for (size_t start = 0; !text.empty() && start <= text.size();) {
+    const size_t comma = std::min(text.find(',', start), text.size());
+    all.push_back(parse_number(option, text.substr(start, comma - start)));
+    start = comma + 1;
+  }
+  return all;
 }
 
 int64_t parse_count(const std::string& option, const std::string& text) {

@@ -133,10 +133,20 @@ def test_curve_over_steps_ends_at_the_whole_run(account):
     assert points[-1]["epsilon"]["upper"] == answer(account("epsilon", *run))["upper"]
 
 
+def test_tradeoff_bounds_tests_and_guesses(account):
+    words = ["--phase", "1:2:4", "--false-positive-rates", "0.1", "--priors", "0.001,0.1"]
+    found = answer(account("tradeoff", *words, "--json"))
+    power = 0.38914  # Phi(Phi^-1(0.1) + 1): four Gaussians of sigma 2 are one of sigma 1
+    assert found["tests"][0]["true_positive_rate_at_most"] == pytest.approx(power, abs=1e-5)
+    assert found["reconstruction"][1]["right_guess_at_most"] == found["tests"][0]["true_positive_rate_at_most"]
+    shown = account("tradeoff", *words).stdout
+    assert "finds a unit with probability <= 0.38914" in shown and "right with probability 0.001 beforehand" in shown
+
+
 def test_help_teaches_with_examples(account):
     done = account("--help")
     assert done.returncode == 0
-    for command in ("epsilon", "delta", "noise", "steps", "rate", "curve", "report", "verify"):
+    for command in ("epsilon", "delta", "noise", "steps", "rate", "curve", "tradeoff", "report", "verify"):
         assert f"\n  {command} " in done.stdout
         assert "Example" in account(command, "--help").stdout
 
@@ -199,11 +209,12 @@ BAD = {
     "noise_for_epsilon_zero": (["noise", "-e", "0", "-d", "1e-9", "-q", "1", "-t", "1"], "target epsilon must be > 0"),
     "rate_for_epsilon_zero": (["rate", "-e", "0", "-d", "1e-9", "-s", "1", "-t", "1"], "target epsilon must be > 0"),
     "noise_for_no_steps": (["noise", "-e", "1", "-d", "1e-9", "-q", "1", "-t", "0"], "steps must be > 0"),
+    "rate_that_is_none": (["tradeoff", "--phase", "0.1:1:10", "--priors", "1"], "must lie strictly between 0 and 1"),
     "two_curves": (["curve", "--phase", "0.1:1:10", "--deltas", "1e-5", "--epsilons", "1"], "ask for one"),
     "no_points": (["curve", "--phase", "0.1:1:9", "--over-steps", "-d", "1e-5", "--points", "0"], "--points must lie"),
     "unknown_option": ([*words(), "--sigma", "1"], "--sigma"),
-    "unknown_command": (["guess", "-d", "1"], 'the command must be one of epsilon, delta, curve, noise, steps, rate, '
-                        'report, verify; got "guess"'),
+    "unknown_command": (["guess", "-d", "1"], 'the command must be one of epsilon, delta, curve, tradeoff, noise, '
+                        'steps, rate, report, verify; got "guess"'),
     "no_command": ([], "subcommand is required"),
     "ledger_missing": (["epsilon", "--ledger", "nowhere.jsonl", "-d", "1e-5"], "--ledger must name a file"),
 }  # fmt: skip

@@ -12,7 +12,7 @@ header in one of their folders (tests may look inside). Within accountant/ and d
 
     accountant    types, events, accountant <- ledger
                   types, events, accountant <- gaussian <- contour | grid <- engines
-                  then calibration, report, cli, which know the engines by make_accountant alone
+                  then calibration (with tradeoff), report, cli, which know the engines by make_accountant alone
                   gaussian, contour, ledger <- receipt, which only cli knows
     dp            recording <- mechanism | planning <- run
 """
@@ -64,6 +64,7 @@ TOP = {
     "rdp_at_orders": "api",
     "ledger": "ledger",
     "calibration": "calibration",
+    "tradeoff": "calibration",
     "receipt": "receipt",
     "report": "report",
     "report_verify": "report",
