@@ -26,8 +26,8 @@ namespace ghostshard::fsdp {
 // tensors, as before it, 1.41 and 1.12; jemalloc that never purges .88 and .87.
 void reuse_host_memory();
 
-// The most that this program has had resident, in MiB (VmHWM). getrusage() would also count the program that it was started
-// in place of: ru_maxrss survives exec, and under torchrun it is the launcher's.
+// The most that this program has had resident, in MiB (VmHWM). getrusage() would also count the program that it was
+// started in place of: ru_maxrss survives exec, and under torchrun it is the launcher's.
 double peak_host_memory_mib();
 
 }  // namespace ghostshard::fsdp

@@ -34,8 +34,8 @@ at::Tensor long_tensor(const std::vector<int64_t>& values) {
   return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong));
 }
 
-// A safetensors file begins with the length of its header, and the header with "{". Of any other file nothing may be said: its
-// first bytes are a private text's.
+// A safetensors file begins with the length of its header, and the header with "{". Of any other file nothing may be
+// said: its first bytes are a private text's.
 void require_prepared(const std::filesystem::path& path) {
   std::error_code unknown;
   const auto size = std::filesystem::file_size(path, unknown);

@@ -27,7 +27,7 @@ def start(fake_binary, tmp_path):
         clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
         return subprocess.Popen(
             [*COMMAND, *words], env={**clean, "NOTES": str(notes), **environment}, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            stderr=subprocess.PIPE, text=True, process_group=0,
         )  # fmt: skip
 
     def run(script: str, *words: str, **environment: str) -> tuple[int, str, str]:
@@ -96,6 +96,19 @@ while :; do sleep 0.05; done"""
     assert process.wait(60) == 3
     assert [note for note in start.notes() if note.startswith("signal")] == ["signal 0", "signal 1"]
     assert process.stderr.read() == ""
+
+
+def test_ctrl_c_reaches_every_rank_once(start):
+    """A terminal sends it to the whole process group: ranks are in groups of their own, and hear of it from the launcher."""
+    script = """trap 'echo "signal $RANK" >> "$NOTES"' INT
+read -r _ _ _ _ group _ < /proc/$$/stat
+[ $group = $$ ] && echo "ready $RANK" >> "$NOTES"
+for i in {1..30}; do sleep 0.05; done; exit 3"""
+    process = start.begin(script, "finetune", "-n", "2")
+    wait_until(lambda: sum(note.startswith("ready") for note in start.notes()) == 2)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(60 * PATIENCE) == 3
+    assert [note for note in start.notes() if note.startswith("signal")] == ["signal 0", "signal 1"]
 
 
 def test_what_rank_0_says_is_said_once_and_without_a_traceback(start):

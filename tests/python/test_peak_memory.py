@@ -18,7 +18,7 @@ def test_the_launchers_memory_is_not_counted(program):
     command = [sys.executable, "-c", LAUNCHER, str(program.binary), *arguments(PLAIN, steps="1")]
     done = subprocess.run(command, cwd=program.folder, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
-    (peak,) = re.findall(r"peak memory (\d+) MiB", done.stderr)
+    (peak,) = re.findall(r"peak memory (\d+) MiB", done.stdout)
     assert 20 < int(peak) < 800
 
 

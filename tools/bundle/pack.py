@@ -131,8 +131,8 @@ def main() -> None:
     facts = facts_of(options.build, tags)
     (bundle / "bundle.json").write_text(json.dumps(facts, indent=2) + "\n")
     archive = options.output / "ghostshard-cuda.tar.xz"
-    subprocess.run(["tar", "--owner=0", "--group=0", "-I", f"xz -{options.level} -T2", "-cf", archive, "-C", options.output, bundle.name],
-                   check=True)  # fmt: skip
+    command = ["tar", "--owner=0", "--group=0", "-I", f"xz -{options.level} -T2", "-cf", archive, "-C", options.output]
+    subprocess.run([*command, bundle.name], check=True)
     size = archive.stat().st_size
     print(f"bundle: {archive.relative_to(Path.cwd()) if archive.is_relative_to(Path.cwd()) else archive}, "
           f"{size / 1e6:.1f} MB, for Python {', '.join(tags)}, torch {facts['torch']}")  # fmt: skip

@@ -77,7 +77,8 @@ class Rank:
 
 
 def status_of(codes: list[int], sent: set[int]) -> int:
-    """sent: the signals that were passed on to the ranks. One exit status for all. A mistake of the user explains the failures of the other ranks, which only heard of it."""
+    """One exit status for all. A mistake of the user explains the failures of the other ranks, which only heard of it.
+    sent: the signals that were passed on to the ranks."""
     if MISTAKE in codes:
         return MISTAKE
     for signum in FORWARDED:  # by a second signal, or by one that came before a rank could hear it
