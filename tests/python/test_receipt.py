@@ -321,3 +321,30 @@ def test_events_that_receipts_do_not_cover_are_named(account, tmp_path):
     ledger = write_ledger(tmp_path / "ledger.jsonl", [(event, 10)])
     done = account("report", "--ledger", ledger, "--output", tmp_path, "--receipt", tmp_path / "receipt.json")
     assert done.returncode == 2 and "truncated_poisson_gaussian" in done.stderr
+
+
+# Each rule by itself: in a whole receipt another one would refuse the same forgery too.
+
+
+def phases_with(honest, forge) -> list:
+    receipt = json.loads((honest / "receipt.json").read_text())
+    forge(receipt)
+    _, released, _ = check_receipt.read_ledger(str(honest / "ledger.jsonl"))
+    return check_receipt.phases_of(receipt, released, "zero-out")
+
+
+@pytest.mark.parametrize("name, sentence", [("more noise in a phase", "more private"), ("a smaller rate in a phase", "more private"),
+                                            ("an event in two phases", "in one phase"), ("a missing phase", "in no phase")])  # fmt: skip
+def test_a_phase_must_cover_its_events(honest, name, sentence):
+    assert len(phases_with(honest, lambda receipt: None)) == 2
+    with pytest.raises(Refused, match=sentence):
+        phases_with(honest, FORGED[name])
+
+
+@pytest.mark.parametrize("name, sentence", [("another header", "chain breaks at line 2"), ("a key twice", "key twice"),
+                                            ("two lines in another order", "chain breaks")])  # fmt: skip
+def test_a_ledger_that_was_changed_is_not_read(honest, name, sentence, tmp_path):
+    lines = (honest / "ledger.jsonl").read_text().splitlines()
+    (tmp_path / "ledger.jsonl").write_text("".join(line + "\n" for line in LEDGERS[name](lines)))
+    with pytest.raises(Refused, match=sentence):
+        check_receipt.read_ledger(str(tmp_path / "ledger.jsonl"))
