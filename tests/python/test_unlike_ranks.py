@@ -99,7 +99,7 @@ def broken_weights(folder: Path) -> dict:
 
 
 ONE_RANK_FAILS = {
-    "data": (broken_data, "the header must"),
+    "data": (broken_data, "broken.safetensors is not a file of tokens: prepare it first"),
     "weights": (broken_weights, "'transformer.h.0.ln_1.bias' is missing"),
 }
 

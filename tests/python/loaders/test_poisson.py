@@ -57,15 +57,21 @@ def test_every_subset_has_its_probability():
 
 
 def coin(key: bytes, step: int, unit: int) -> int:
-    """The twin, by the words of dp/mechanism/run_key.h and kernels/gaussian.h: 64 bits of the step's own ChaCha20 stream."""
+    """The twin, by the words of dp/mechanism/run_key.h, coins.h and kernels/gaussian.h: 16 and 48 bits of the step's own ChaCha20
+    streams."""
     subkey = hmac.digest(key, b"\x01" + bytes(16) + step.to_bytes(8, "little") + bytes(8), "sha256")
-    block = chacha20_block(subkey, unit // 8)
-    return int.from_bytes(block[8 * (unit % 8) : 8 * (unit % 8) + 8], "little")
+    lead = word(subkey, 0, unit // 4) >> 16 * (unit % 4) & 0xFFFF
+    return lead << 48 | word(subkey, 1, unit) >> 16
 
 
-def chacha20_block(key: bytes, counter: int) -> bytes:
-    """RFC 8439, section 2.3, with a counter of 64 bits."""
-    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter & 0xFFFFFFFF, counter >> 32, 0, 0]
+def word(key: bytes, stream: int, index: int) -> int:
+    block = chacha20_block(key, stream, index // 8)
+    return int.from_bytes(block[8 * (index % 8) : 8 * (index % 8) + 8], "little")
+
+
+def chacha20_block(key: bytes, stream: int, counter: int) -> bytes:
+    """RFC 8439, section 2.3; the nonce is the stream and the counter's high part."""
+    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter & 0xFFFFFFFF, stream, counter >> 32, 0]
     state = list(start)
 
     def quarter(a, b, c, d):
