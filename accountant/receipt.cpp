@@ -73,12 +73,16 @@ std::optional<Proof> by_chernoff(Direction direction, const Releases& phases, do
 std::optional<double> least_epsilon(const Line& line, double around, double delta, double reach) {
   double high = around;
   double move = std::max(1e-13 * around, 1e-15);
-  for (; !(line.bound(high) <= delta); high = around + move)
-    if ((move *= 4) > reach) return std::nullopt;
+  for (; !(line.bound(high) <= delta); high = around + move) {
+    move *= 4;
+    if (move > reach) return std::nullopt;
+  }
   double low = std::max(0.0, high - move);
   if (high == around) {
-    for (move = 1e-13 * around + 1e-15; low > 0 && line.bound(low) <= delta; low = std::max(0.0, around - move))
-      if ((move *= 4) > reach) break;
+    for (move = 1e-13 * around + 1e-15; low > 0 && line.bound(low) <= delta; low = std::max(0.0, around - move)) {
+      move *= 4;
+      if (move > reach) break;
+    }
   }
   for (int i = 0; i < 60 && high - low > 1e-14 * high; ++i) {
     const double middle = low + (high - low) / 2;

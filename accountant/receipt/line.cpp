@@ -75,8 +75,10 @@ bool Line::find_end(std::span<const PhaseMoment> moments, std::span<const Compos
     return std::log(rest(request.epsilon));
   };
   size_t n = 8;
-  while (!(log_rest(n) <= wanted))
-    if ((n *= 2) > kMostNodes) return false;
+  while (!(log_rest(n) <= wanted)) {
+    n *= 2;
+    if (n > kMostNodes) return false;
+  }
   size_t too_few = n / 2;
   for (int i = 0; i < 4 && n > 8; ++i) {
     const size_t middle = (too_few + n) / 2;
