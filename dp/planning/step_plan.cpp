@@ -29,8 +29,8 @@ const StepPlan& plan_by_room(const std::vector<StepPlan>& front, double plain, d
   // If even the smallest is too large it is the answer: nobody asked for a limit.
   size_t chosen = 0;
   while (chosen + 1 < front.size() && front[chosen].peak_bytes() > limit) ++chosen;
-  for (size_t larger = chosen; larger-- > 0 && front[larger].peak_bytes() <= room;) {
-    if (saves_little_for_much(front[larger], front[chosen])) chosen = larger;
+  for (size_t larger = chosen; larger > 0 && front[larger - 1].peak_bytes() <= room; --larger) {
+    if (saves_little_for_much(front[larger - 1], front[chosen])) chosen = larger - 1;
   }
   return front[chosen];
 }

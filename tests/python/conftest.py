@@ -72,3 +72,16 @@ def fake_binary(tmp_path, monkeypatch):
         return path
 
     return install
+
+
+@pytest.fixture(scope="session")
+def account(repository):
+    """account("epsilon", …): the finished process."""
+    program = Path(os.environ.get("GHOSTSHARD_ACCOUNT", repository / "build" / "release" / "bin" / "ghostshard-account"))
+    if not os.access(program, os.X_OK):
+        pytest.fail(f"{program} is not there: `make build` builds it", pytrace=False)
+
+    def run(*words):
+        return subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=300)
+
+    return run

@@ -5,46 +5,13 @@ import hashlib
 import io
 import json
 import math
-import os
 import re
-import subprocess
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from ledgers import RATE, SIGMA, STEPS, answer, write_ledger
 
-RATE, SIGMA, STEPS = 0.1, 2.0, 30
 MNIST = ["--sampling-rate", "256/60000", "--noise-multiplier", "1.1", "--steps", "14063"]
-
-
-@pytest.fixture(scope="session")
-def account(repository):
-    """account("epsilon", …): the finished process."""
-    program = Path(os.environ.get("GHOSTSHARD_ACCOUNT", repository / "build" / "release" / "bin" / "ghostshard-account"))
-    if not os.access(program, os.X_OK):
-        pytest.fail(f"{program} is not there: `make build` builds it", pytrace=False)
-
-    def run(*words):
-        return subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=120)
-
-    return run
-
-
-def answer(done) -> dict:
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def write_ledger(path: Path, releases: int = STEPS, **header) -> list[str]:
-    lines = [json.dumps({"type": "header", "schema": "ghostshard.ledger/1", "adjacency": "zero-out", "units": 1000,
-                         "unit_of_privacy": "text", "delta": 1e-5, "library_version": "0.1.0", "run_id": "r",
-                         "previous": "0" * 64, **header})]  # fmt: skip
-    for step in range(releases):
-        event = {"type": "poisson_gaussian", "sampling_rate": RATE, "noise_multiplier": SIGMA}
-        lines.append(json.dumps({"type": "release", "sequence": step + 1, "step": step, "attempt": 0, "event": event,
-                                 "previous": hashlib.sha256(lines[-1].encode()).hexdigest()}))  # fmt: skip
-    path.write_text("".join(line + "\n" for line in lines))
-    return lines
 
 
 @pytest.fixture
@@ -225,68 +192,6 @@ def test_bad_input_is_a_sentence(account, line, sentence):
     done = account(*line)
     assert done.returncode == 2 and done.stdout == ""
     assert sentence in done.stderr and done.stderr.count("\n") == 1
-
-
-def swap(lines):
-    lines[2], lines[3] = lines[3], lines[2]
-
-
-def edit(lines):
-    lines[2] = lines[2].replace("2.0", "9.0")
-
-
-def other_schema(lines):
-    lines[0] = lines[0].replace("ledger/1", "ledger/9")
-
-
-def broken_ledger(folder, change) -> Path:
-    path = folder / "ledger.jsonl"
-    lines = write_ledger(path, releases=5)
-    change(lines)
-    path.write_text("".join(line + "\n" for line in lines))
-    return path
-
-
-def deep_header(lines):
-    lines[0] = lines[0][:-1] + ', "x": ' + "[" * 100_000 + "]" * 100_000 + "}"
-
-
-def two_sigmas(lines):
-    lines[2] = lines[2].replace('"noise_multiplier"', '"noise_multiplier": 9.0, "noise_multiplier"')
-
-
-BROKEN = {
-    "deep": (deep_header, "line 1: JSON must not be nested deeper than 64"),
-    "a_key_twice": (two_sigmas, 'line 3: a JSON object must have each key once, got "noise_multiplier" twice'),
-    "reordered": (swap, "line 3: previous must be"),
-    "edited": (edit, "line 4: previous must be"),
-    "a_line_taken_out": (lambda lines: lines.pop(2), "line 3: previous must be"),
-    "unknown_schema": (other_schema, "schema must be ghostshard.ledger/1"),
-    "cut_in_the_middle": (lambda lines: lines.__setitem__(2, lines[2][:30]), "line 3: must be a JSON object"),
-    "empty": (lambda lines: lines.clear(), "the file is empty"),
-}
-
-
-@pytest.mark.parametrize("change, sentence", BROKEN.values(), ids=BROKEN.keys())
-@pytest.mark.parametrize("command", ["epsilon", "report"])
-def test_a_broken_ledger_is_refused(account, tmp_path, command, change, sentence):
-    path = broken_ledger(tmp_path, change)
-    done = account(command, "--ledger", path, *(["--output", tmp_path / "out"] if command == "report" else []))
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert sentence in done.stderr and str(path) in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("change, sentence", BROKEN.values(), ids=BROKEN.keys())
-def test_verify_finds_a_broken_ledger(account, tmp_path, change, sentence):
-    path = broken_ledger(tmp_path, change)
-    done = account("verify", "--ledger", path)
-    assert done.returncode == 1 and "DIFFERS" in done.stdout and sentence in done.stdout
-    done = account("verify", "--ledger", path, "--json")
-    found = json.loads(done.stdout)
-    assert done.returncode == 1 and found["agrees"] is False and found["ledger_head"] is None
-    assert [finding["verdict"] for finding in found["findings"]] == ["DIFFERS"]
-    assert sentence in found["findings"][0]["what"]
 
 
 def test_steps_say_where_their_search_ends(account):

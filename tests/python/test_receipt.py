@@ -7,9 +7,7 @@ import copy
 import hashlib
 import json
 import math
-import os
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,18 +27,6 @@ def write_ledger(path: Path, events: list[tuple[dict, int]], adjacency: str = "z
                                  "previous": hashlib.sha256(lines[-1].encode()).hexdigest()}))  # fmt: skip
     path.write_text("".join(line + "\n" for line in lines))
     return path
-
-
-@pytest.fixture(scope="session")
-def account(repository):
-    program = Path(os.environ.get("GHOSTSHARD_ACCOUNT", repository / "build" / "release" / "bin" / "ghostshard-account"))
-    if not os.access(program, os.X_OK):
-        pytest.fail(f"{program} is not there: `make build` builds it", pytrace=False)
-
-    def run(*words):
-        return subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=300)
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,6 @@ EpsilonBound epsilon(double q, double sigma, int64_t steps, double delta) {
   return engine->epsilon(Delta(delta));
 }
 
-// -----------------------------------------------------------------------------------------------------------------
 // The oracle
 
 class Oracle : public testing::TestWithParam<OracleTruth> {
@@ -82,7 +81,6 @@ TEST(RdpAtOpacusOrders, GivesTheNumberOfOpacusOwnTest) {
   EXPECT_NEAR(rdp_epsilon_at_orders(composed, opacus_orders(), Delta(1e-5)), 7.32911117143, 1e-8);
 }
 
-// -----------------------------------------------------------------------------------------------------------------
 // Single moments against 45-digit quadrature
 
 struct Moment {
@@ -152,7 +150,6 @@ TEST(LogMoment, BeyondTheRangeOfADoubleIsInfinite) {
   EXPECT_EQ(rdp_log_moment(sampled(0.5, 1e-160), 1e6), std::numeric_limits<double>::infinity());
 }
 
-// -----------------------------------------------------------------------------------------------------------------
 // Lower bounds: exact epsilons of one release, by 40-digit bisection of the hockey-stick divergence
 
 struct Single {
@@ -189,7 +186,6 @@ TEST(RdpAccountant, LowerBoundOfUnsampledGaussiansIsExactForAllOfThemTogether) {
   EXPECT_NEAR(engine->epsilon(Delta(1e-5)).lower, 4.377178095681225, 1e-8);
 }
 
-// -----------------------------------------------------------------------------------------------------------------
 // Composition
 
 TEST(RdpAccountant, ChargingNTimesIsChargingOnceWithCountN) {
@@ -307,7 +303,6 @@ TEST(RdpAccountant, AnHonestInfinityRatherThanAWrongNumber) {
 
 TEST(RdpAccountant, ANegativeConversionMeansZero) { EXPECT_EQ(epsilon(0.01, 1e6, 1000, 1e-5).upper, 0); }
 
-// -----------------------------------------------------------------------------------------------------------------
 // Refusals
 
 TEST(RdpAccountant, RefusesANegativeCount) {

@@ -1,0 +1,24 @@
+"""Ledgers of a small run, and what ghostshard-account says of them."""
+
+import hashlib
+import json
+from pathlib import Path
+
+RATE, SIGMA, STEPS = 0.1, 2.0, 30
+
+
+def answer(done) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def write_ledger(path: Path, releases: int = STEPS, **header) -> list[str]:
+    lines = [json.dumps({"type": "header", "schema": "ghostshard.ledger/1", "adjacency": "zero-out", "units": 1000,
+                         "unit_of_privacy": "text", "delta": 1e-5, "library_version": "0.1.0", "run_id": "r",
+                         "previous": "0" * 64, **header})]  # fmt: skip
+    for step in range(releases):
+        event = {"type": "poisson_gaussian", "sampling_rate": RATE, "noise_multiplier": SIGMA}
+        lines.append(json.dumps({"type": "release", "sequence": step + 1, "step": step, "attempt": 0, "event": event,
+                                 "previous": hashlib.sha256(lines[-1].encode()).hexdigest()}))  # fmt: skip
+    path.write_text("".join(line + "\n" for line in lines))
+    return lines
