@@ -16,7 +16,8 @@ link_directories("${GHOSTSHARD_TORCH_DIR}/lib")
 # One precompiled header for all targets that use torch: parsing LibTorch takes some ten seconds a file, making the
 # header half a minute. Every target compiles as position-independent code, executables too, because GCC refuses a
 # header made with -fPIC where it compiles with -fPIE.
-file(WRITE "${CMAKE_BINARY_DIR}/precompiled/empty.cpp" "")
+# Not file(WRITE): its new time would have everything compiled again after each configuration.
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/precompiled/empty.cpp" CONTENT "")
 add_library(ghostshard_precompiled OBJECT EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/precompiled/empty.cpp")
 target_link_libraries(ghostshard_precompiled PRIVATE ghostshard_torch)
 ghostshard_set_compile_options(ghostshard_precompiled)
