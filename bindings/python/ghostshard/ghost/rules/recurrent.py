@@ -43,8 +43,10 @@ def recurrent(layer: Layer, input: Any, hx: Any = None) -> Any:
         x, states = _layers(layer, x, _first_states(module, x, hx), lengths)
     layer.compared = layer.compared or (module.dropout > 0 and module.training)  # whose own coins fall in another order
     if lengths is not None:
-        output = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        output = PackedSequence(output.data, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
+        # In the order of the input's rows: sorting anew may exchange units of one length.
+        order = torch.arange(units) if input.sorted_indices is None else input.sorted_indices.cpu()
+        rows = pack_padded_sequence(x.index_select(0, order.to(x.device)), lengths[order], batch_first=True).data
+        output = PackedSequence(rows, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
     else:
         output = x if module.batch_first else x.transpose(0, 1)
     return output, states if isinstance(module, nn.LSTM) else states[0]
