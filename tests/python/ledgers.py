@@ -12,13 +12,18 @@ def answer(done) -> dict:
     return json.loads(done.stdout)
 
 
-def write_ledger(path: Path, releases: int = STEPS, **header) -> list[str]:
-    lines = [json.dumps({"type": "header", "schema": "ghostshard.ledger/1", "adjacency": "zero-out", "units": 1000,
-                         "unit_of_privacy": "text", "delta": 1e-5, "library_version": "0.1.0", "run_id": "r",
-                         "previous": "0" * 64, **header})]  # fmt: skip
-    for step in range(releases):
-        event = {"type": "poisson_gaussian", "sampling_rate": RATE, "noise_multiplier": SIGMA}
+def write_chain(path: Path, header: dict, events: list[dict]) -> list[str]:
+    """Writes a ledger with a release of each event, and returns its lines."""
+    lines = [json.dumps({"previous": "0" * 64, **header})]
+    for step, event in enumerate(events):
         lines.append(json.dumps({"type": "release", "sequence": step + 1, "step": step, "attempt": 0, "event": event,
                                  "previous": hashlib.sha256(lines[-1].encode()).hexdigest()}))  # fmt: skip
     path.write_text("".join(line + "\n" for line in lines))
     return lines
+
+
+def write_ledger(path: Path, releases: int = STEPS, **header) -> list[str]:
+    event = {"type": "poisson_gaussian", "sampling_rate": RATE, "noise_multiplier": SIGMA}
+    header = {"type": "header", "schema": "ghostshard.ledger/1", "adjacency": "zero-out", "units": 1000, "unit_of_privacy": "text",
+              "delta": 1e-5, "library_version": "0.1.0", "run_id": "r", **header}  # fmt: skip
+    return write_chain(path, header, [event] * releases)

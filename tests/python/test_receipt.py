@@ -4,7 +4,6 @@ Nothing but files passes between the two. A forged receipt moves some number to 
 """
 
 import copy
-import hashlib
 import json
 import math
 import random
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from ghostshard import check_receipt
 from ghostshard.check_receipt import Refused
+from ledgers import write_chain
 
 
 def poisson(q: float, sigma: float) -> dict:
@@ -20,12 +20,8 @@ def poisson(q: float, sigma: float) -> dict:
 
 
 def write_ledger(path: Path, events: list[tuple[dict, int]], adjacency: str = "zero-out", delta: float = 1e-6) -> Path:
-    lines = [json.dumps({"type": "header", "schema": "ghostshard.ledger/1", "adjacency": adjacency, "delta": delta,
-                         "previous": "0" * 64})]  # fmt: skip
-    for event in (event for event, count in events for _ in range(count)):
-        lines.append(json.dumps({"type": "release", "sequence": len(lines), "step": len(lines) - 1, "attempt": 0, "event": event,
-                                 "previous": hashlib.sha256(lines[-1].encode()).hexdigest()}))  # fmt: skip
-    path.write_text("".join(line + "\n" for line in lines))
+    header = {"type": "header", "schema": "ghostshard.ledger/1", "adjacency": adjacency, "delta": delta}
+    write_chain(path, header, [event for event, count in events for _ in range(count)])
     return path
 
 

@@ -4,11 +4,11 @@ import copy
 import json
 import math
 import random
-from pathlib import Path
 
 import pytest
 from ghostshard import check_receipt
 from ghostshard.check_receipt import Refused
+from test_receipt import write_ledger
 
 VALUES = [None, True, "", "1", [], {}, 0, -1, 1, 0.0, -0.0, 1e-320, 1e-30, 0.5, 1.5, 2**62, 2**70, 1e30, 1e300, math.inf, math.nan,
           [1], [[]], [{}], {"type": "gaussian"}, 10**400]  # fmt: skip
@@ -16,17 +16,12 @@ PIECES = ["{", "}", "[", "]", '"', ":", ",", "1e999", "-", "null", "\\u0000", "\
 
 
 @pytest.fixture(scope="module")
-def run(repository, tmp_path_factory):
+def run(account, tmp_path_factory):
     """Header, releases, head and receipt of ten Gaussians of sigma 5, a receipt of some dozen terms."""
-    from test_receipt import write_ledger
-
     folder = tmp_path_factory.mktemp("fuzz")
     ledger = write_ledger(folder / "ledger.jsonl", [({"type": "gaussian", "noise_multiplier": 5.0}, 10)])
-    import subprocess
-
-    program = Path(repository / "build" / "release" / "bin" / "ghostshard-account")
-    subprocess.run([program, "report", "--ledger", ledger, "--output", folder, "--receipt", folder / "receipt.json"],
-                   check=True, capture_output=True)  # fmt: skip
+    done = account("report", "--ledger", ledger, "--output", folder, "--receipt", folder / "receipt.json")
+    assert done.returncode == 0, done.stderr
     return check_receipt.read_ledger(str(ledger)), json.loads((folder / "receipt.json").read_text())
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from program import free_port
+
 HERE = Path(__file__).parent
 TIME_LIMIT = 280
 SETTINGS = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONFAULTHANDLER": "1"}
@@ -40,7 +42,7 @@ def run_ranks(script: Path, ranks: int, *arguments: str) -> None:
     """Every rank must end with status 0. (Ranks under torchrun itself: test_ghost_training.py.)"""
     environment = dict(os.environ) | SETTINGS
     done = server.run(
-        script=str(script), arguments=arguments, ranks=ranks, environment=environment, seconds=TIME_LIMIT
+        script=str(script), arguments=arguments, ranks=ranks, port=free_port(), environment=environment, seconds=TIME_LIMIT
     )
     assert done["code"] != 124, f"{script.name} on {ranks} ranks took over {TIME_LIMIT} s; it had said:\n{done['said'][-4000:]}"
     said = "\n".join(line for line in done["said"].splitlines() if "Extension modules:" not in line)

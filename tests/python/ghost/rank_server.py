@@ -1,6 +1,6 @@
 """Ranks as forks of one process that has imported torch: importing it takes a rank longer than most scripts.
 
-Reads one JSON object a line from standard input (script, arguments, ranks, environment, seconds) and answers with one
+Reads one JSON object a line from standard input (script, arguments, ranks, port, environment, seconds) and answers with one
 (code, said). A rank that fails or is silent for too long ends the others, as torchrun does it.
 """
 
@@ -9,7 +9,6 @@ import os
 import random
 import runpy
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -23,13 +22,7 @@ import torch.distributed.fsdp  # noqa: F401
 import ghostshard  # noqa: F401
 
 
-def free_port() -> int:
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        return any_port.getsockname()[1]
-
-
-def become_rank(job: dict, rank: int, port: int, said: int) -> dict:
+def become_rank(job: dict, rank: int, said: int) -> dict:
     """In the fork."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(said, 1)
@@ -38,7 +31,7 @@ def become_rank(job: dict, rank: int, port: int, said: int) -> dict:
     os.environ.update(job["environment"])
     ranks = str(job["ranks"])
     os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(job["port"])
     )
     random.seed()
     numpy.random.seed()
@@ -68,13 +61,13 @@ def wait_for(children: list[int], seconds: float) -> int:
 def serve() -> dict | None:
     """Comes back in a rank with its job, in the server when its input ends."""
     for line in sys.stdin:
-        job, port = json.loads(line), free_port()
+        job = json.loads(line)
         with tempfile.TemporaryFile() as said:
             children = []
             for rank in range(job["ranks"]):
                 child = os.fork()
                 if child == 0:
-                    return become_rank(job, rank, port, said.fileno())
+                    return become_rank(job, rank, said.fileno())
                 children.append(child)
             code = wait_for(children, job["seconds"])
             said.seek(0)
