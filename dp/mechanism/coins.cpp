@@ -23,22 +23,22 @@ class Coins {
   Coins(const kernels::ChaChaKey& key, uint64_t threshold) : key_(key), threshold_(threshold) {}
 
   // Of the units first ≤ u < end of one chunk, those whose coins are below the threshold.
-  void append_heads(int64_t first, int64_t end, std::vector<int64_t>& heads) const {
+  void append_heads(int64_t first, int64_t end, std::vector<int64_t>& heads) {
     const int64_t from = first / kLeadsPerWord * kLeadsPerWord;
-    std::vector<uint64_t> words(static_cast<size_t>((end - from + kLeadsPerWord - 1) / kLeadsPerWord));
+    const auto count = static_cast<size_t>((end - from + kLeadsPerWord - 1) / kLeadsPerWord);
+    const std::span<uint64_t> words = std::span(words_).first(count);
     kernels::uniform_words(key_, kLeads, static_cast<uint64_t>(from / kLeadsPerWord), words);
-    std::vector<uint16_t> leads(words.size() * kLeadsPerWord);
-    std::memcpy(leads.data(), words.data(), leads.size() * sizeof(uint16_t));
+    std::memcpy(leads_.data(), words.data(), words.size_bytes());
     constexpr int64_t kAtOnce = 64;  // mostly none of so many is a head: this loop has no branches
     const auto top = static_cast<uint16_t>(threshold_ >> 48);
-    for (int64_t unit = first; unit < end;) {
-      const int64_t stop = std::min(end, unit + kAtOnce);
+    for (int64_t start = first; start < end; start += kAtOnce) {
+      const int64_t stop = std::min(end, start + kAtOnce);
       bool any = false;
-      for (int64_t u = unit; u < stop; ++u) any |= leads[static_cast<size_t>(u - from)] <= top;
-      for (; unit < stop; ++unit) {
-        if (!any) continue;
-        const uint16_t lead = leads[static_cast<size_t>(unit - from)];
-        if (lead < top || (lead == top && rest_of(unit) < threshold_ << 16 >> 16)) heads.push_back(unit);
+      for (int64_t u = start; u < stop; ++u) any |= leads_[static_cast<size_t>(u - from)] <= top;
+      if (!any) continue;
+      for (int64_t u = start; u < stop; ++u) {
+        const uint16_t lead = leads_[static_cast<size_t>(u - from)];
+        if (lead < top || (lead == top && rest_of(u) < threshold_ << 16 >> 16)) heads.push_back(u);
       }
     }
   }
@@ -54,6 +54,8 @@ class Coins {
 
   kernels::ChaChaKey key_;
   uint64_t threshold_;
+  std::vector<uint64_t> words_ = std::vector<uint64_t>(kChunk / kLeadsPerWord);  // of the chunk under way
+  std::vector<uint16_t> leads_ = std::vector<uint16_t>(kChunk);
 };
 
 }  // namespace
@@ -76,7 +78,7 @@ std::vector<int64_t> drawn_units(const RunKey& key, const StepId& step, int64_t 
     for (int64_t unit = first; unit < end; ++unit) drawn.push_back(unit);
     return drawn;
   }
-  const Coins coins(key.derive(Purpose::kCoins, step), bound.threshold());
+  Coins coins(key.derive(Purpose::kCoins, step), bound.threshold());
   for (; first < end; first = (first / kChunk + 1) * kChunk) {
     coins.append_heads(first, std::min(end, (first / kChunk + 1) * kChunk), drawn);
   }
