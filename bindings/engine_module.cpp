@@ -19,6 +19,7 @@
 #include "dp/mechanism/coins.h"
 #include "dp/planning/host_memory_left.h"
 #include "dp/recording/cross_entropy.h"
+#include "dp/run/build_id.h"
 #include "dp/run/session.h"
 #include "fsdp/host_memory.h"
 #include "fsdp/process_group_mesh.h"
@@ -146,6 +147,7 @@ void begin_packed(Session& session, const std::vector<int64_t>& extents, const s
 
 PYBIND11_MODULE(engine, module) {
   module.doc() = "Private steps on a PyTorch model (dp/run/session.h).";
+  module.attr("build_id") = build_id();
   // Records are private data: Python can pass a tape on and nothing else.
   // NOLINTNEXTLINE(bugprone-unused-raii): it registers the type
   py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape")

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from . import accountants, checkpoint
 from ._native import load
+from .ghost.checks.alike import items_digest, parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
 from .ghost.checks.modules import refuse_unsupported
 from .ghost.engine import GhostEngine
@@ -122,11 +123,26 @@ class PrivacyEngine(ResumableEngine):
         kind = GhostModule if wrap_model else GhostHooks
         private = kind(module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **options)
         terms = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, "generator": noise_generator}
-        try:
+        engine = private.engine
+
+        def join() -> tuple:
             self._remember(data_loader)
-            data_loader = self._sampled(data_loader, plan, private.engine.ranks, batch_first, accumulation_steps)
-            ghost, criterion = self._joined(private.engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)
-            self._open(private.engine, ghost, plan, data_loader, accumulation_steps)
+            loader = self._sampled(data_loader, plan, engine.ranks, batch_first, accumulation_steps)
+            joined = self._joined(engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)
+            arguments = {
+                **options, "grad_sample_mode": grad_sample_mode, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm,
+                "clipping": clipping, "loss_reduction": loss_reduction, "batch_first": batch_first, "own_batches": own_batches,
+                "accumulation_steps": accumulation_steps, "noise_generator": noise_generator is not None,
+                "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch), "a ledger": self._ledger is not None,
+            }  # fmt: skip
+            parts = parts_of(module, engine.layout, criterion, optimizer, arguments)
+            if not own_batches:
+                parts["the data set"] = items_digest(data_loader.dataset, engine.ranks.device)
+            return (loader, *joined), parts
+
+        try:
+            data_loader, ghost, criterion = together(engine.ranks.control, join)
+            self._open(engine, ghost, plan, data_loader, accumulation_steps)
         except BaseException:
             private.engine.detach()  # so that the call can be repeated
             raise
@@ -204,7 +220,7 @@ class PrivacyEngine(ResumableEngine):
             warnings.warn(
                 "batches of your own, without Poisson sampling of the private loader: each step is charged as if it held every "
                 "example (sampling rate 1), and that no step holds an example twice, nor as several units, is your word",
-                stacklevel=3,
+                stacklevel=5,
             )
             return data_loader
         if self.secure_mode and data_loader.generator is not None:
@@ -261,7 +277,7 @@ class PrivacyEngine(ResumableEngine):
             warnings.warn(
                 "this PrivacyEngine has accounted for another data set before; its epsilon is per data set, so use a "
                 "new engine unless both are the same",
-                stacklevel=3,
+                stacklevel=5,
             )
 
 

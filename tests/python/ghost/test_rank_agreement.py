@@ -1,5 +1,7 @@
 """What ranks tell each other before they communicate anything else, with the other rank's message made up."""
 
+import struct
+
 import pytest
 import torch
 
@@ -7,6 +9,9 @@ from ghostshard.ghost.checks import agreement
 from ghostshard.ghost.checks.agreement import BACKWARD, STEP, Agreement
 
 PLACE = (3, 0, 4, 1, 0, 0)
+TERMS = (0.5, 1.25)
+BITS = struct.unpack("<qq", struct.pack("<dd", *TERMS))
+HERE = (*PLACE, *BITS)
 
 
 def meet(monkeypatch, other, sentence=None, **mine):
@@ -22,17 +27,17 @@ def meet(monkeypatch, other, sentence=None, **mine):
     monkeypatch.setattr(agreement.dist, "get_world_size", lambda group: 2)
     monkeypatch.setattr(agreement.dist, "all_gather", all_gather)
     monkeypatch.setattr(agreement.dist, "all_gather_object", all_gather_object)
-    return Agreement(object())(BACKWARD, PLACE, **mine)
+    return Agreement(object())(BACKWARD, PLACE, TERMS, **mine)
 
 
 def test_ranks_at_one_place_go_on(monkeypatch):
-    assert meet(monkeypatch, [False, BACKWARD, *PLACE, False]) is False
-    assert meet(monkeypatch, [False, BACKWARD, *PLACE, True]) is True
+    assert meet(monkeypatch, [False, BACKWARD, *HERE, False]) is False
+    assert meet(monkeypatch, [False, BACKWARD, *HERE, True]) is True
 
 
 APART = {
-    "another_event": [False, STEP, *PLACE, False],
-    **{f"another_{i}": [False, BACKWARD, *(value + (i == j) for j, value in enumerate(PLACE)), False] for i in range(len(PLACE))},
+    "another_event": [False, STEP, *HERE, False],
+    **{f"another_{i}": [False, BACKWARD, *(value + (i == j) for j, value in enumerate(HERE)), False] for i in range(len(HERE))},
 }
 
 
@@ -44,9 +49,9 @@ def test_ranks_apart_are_refused(monkeypatch, other):
 
 def test_another_ranks_error_is_raised_here(monkeypatch):
     with pytest.raises(RuntimeError, match="rank 1 refused this: no such batch"):
-        meet(monkeypatch, [True, BACKWARD, *PLACE, False], sentence="no such batch")
+        meet(monkeypatch, [True, BACKWARD, *HERE, False], sentence="no such batch")
 
 
 def test_an_error_of_ones_own_is_raised_after_the_others_know(monkeypatch):
     with pytest.raises(ValueError, match="mine"):
-        meet(monkeypatch, [False, BACKWARD, *PLACE, False], wrong=ValueError("mine"))
+        meet(monkeypatch, [False, BACKWARD, *HERE, False], wrong=ValueError("mine"))

@@ -102,7 +102,7 @@ class GhostEngine:
         """terms() gives (clip norm, noise multiplier) whenever a logical batch begins; charge(noise multiplier) is called then, before
         anything of it is released. batches: which ones a step may be made of. trained() gives the optimizer's parameters."""
         self.run.set_constants(sampling_rate=sampling_rate, divisor=divisor, terms=terms, generator=generator)
-        self._gate.open_for(batches, trained)
+        self._gate.open_for(batches, trained, terms)
         self._charge = charge
         self._drop_session()
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .. import _native
+from .checks.alike import together
 from .layout import Layout
 from .ranks import Ranks
 
@@ -68,8 +69,9 @@ class RunState:
         )
         if self._ledger is not None:
             path, header = self._ledger
-            if ranks.rank == 0:
-                session.attach_ledger(path, header, self.ledger_is_open)
+            begun = self.ledger_is_open
+            write = lambda: session.attach_ledger(path, header, begun) if ranks.rank == 0 else None
+            together(ranks.control, lambda: (write(), {}))
             self.ledger_is_open = True
         return session
 

@@ -3,6 +3,7 @@ sentence, instead of a wait for a message that never comes."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch.distributed as dist
 FORWARD, BACKWARD, STEP = range(3)
 _NAMES = ("a forward", "a backward", "optimizer.step()")
 _PLACES = ("step", "attempt", "draws begun", "batches handed out", "batches gone backward", "draws passed over")
+_TERMS = ("clip norm", "noise multiplier")
 
 
 class Agreement:
@@ -20,16 +22,19 @@ class Agreement:
     def __init__(self, control: Any):
         self._control = control
 
-    def __call__(self, event: int, place: Sequence[int], wrong: Exception | None = None, news: bool = False) -> bool:
-        """Raises `wrong`, this rank's own error, or RuntimeError on all ranks if another has one, or is elsewhere. A collective.
+    def __call__(
+        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: bool = False
+    ) -> bool:
+        """Raises `wrong`, this rank's own error, or RuntimeError on all ranks if another has one, is elsewhere, or has other terms. A
+        collective.
 
-        place: as _PLACES names it. Returns whether any rank has news.
+        place, terms: as _PLACES and _TERMS name them. Returns whether any rank has news.
         """
         if self._control is None:
             if wrong is not None:
                 raise wrong
             return news
-        mine = torch.tensor([wrong is not None, event, *place, news])
+        mine = torch.tensor([wrong is not None, event, *place, *map(_bits, terms), news])
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._control))]
         dist.all_gather(every, mine, group=self._control)
         if any(bool(each[0]) for each in every):
@@ -38,8 +43,8 @@ class Agreement:
         if others:
             raise RuntimeError(
                 f"the ranks are not at the same place of the run: rank 0 is at {_described(every[0])}; rank {others[0]} at "
-                f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, and calls backward "
-                "and step() equally often. Nothing of this was released"
+                f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, calls backward "
+                "and step() equally often, and changes clip norm and noise multiplier alike. Nothing of this was released"
             )
         return any(bool(each[-1]) for each in every)
 
@@ -52,9 +57,18 @@ class Agreement:
         raise RuntimeError(f"rank {rank} refused this: {said[rank]}")
 
 
+def _bits(value: float) -> int:
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+def _number(bits: int) -> float:
+    return struct.unpack("<d", struct.pack("<q", bits))[0]
+
+
 def _described(found: torch.Tensor) -> str:
-    _, event, *place, _ = found.tolist()
-    return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(_PLACES, place, strict=True))})"
+    _, event, *place, clip_norm, noise_multiplier, _ = found.tolist()
+    values = [*place, _number(clip_norm), _number(noise_multiplier)]
+    return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(_PLACES + _TERMS, values, strict=True))})"
 
 
 __all__ = ["BACKWARD", "FORWARD", "STEP", "Agreement"]

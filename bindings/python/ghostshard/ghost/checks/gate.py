@@ -24,10 +24,13 @@ class Gate:
         self._communicates = communicates and control is not None
         self._batches: Batches | None = None
         self._trained: Callable[[], Iterable[nn.Parameter]] = tuple
+        self._terms: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
 
-    def open_for(self, batches: Batches, trained: Callable[[], Iterable[nn.Parameter]]) -> None:
-        """trained() gives the optimizer's parameters."""
-        self._batches, self._trained = batches, trained
+    def open_for(
+        self, batches: Batches, trained: Callable[[], Iterable[nn.Parameter]], terms: Callable[[], tuple[float, float]]
+    ) -> None:
+        """trained() gives the optimizer's parameters, terms() clip norm and noise multiplier."""
+        self._batches, self._trained, self._terms = batches, trained, terms
 
     @property
     def batches(self) -> Batches:
@@ -82,7 +85,7 @@ class Gate:
             news = bool(check()) or news
         except (ValueError, RuntimeError) as error:
             wrong = error
-        return self._agree(event, (*at, *self.batches.place, self.batches.skipped), wrong, news)
+        return self._agree(event, (*at, *self.batches.place, self.batches.skipped), self._terms(), wrong, news)
 
 
 __all__ = ["Gate"]

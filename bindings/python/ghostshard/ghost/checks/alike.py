@@ -1,0 +1,141 @@
+"""What all ranks of a run must have alike, compared before it begins (the C++ program's: dp/run/agreement.h).
+
+Each rank is a process of its own with arguments and data of its own. If they differ, each still runs, and the ledger, which rank 0
+writes, tells of rank 0 alone: noise too small on the others' slices, an example that counts on two ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ... import _native
+from ..layout import Layout, original_class
+from .state import State
+
+SAMPLED_ITEMS = 16
+Result = TypeVar("Result")
+Parts = Mapping[str, str]  # name as a sentence gives it: value, or a digest
+
+
+def together(control: Any, make: Callable[[], tuple[Result, Parts]]) -> Result:
+    """What make() gives beside this rank's parts. ValueError with one sentence on all ranks if the parts differ; if make() raises on a
+    rank, all raise. A collective over `control`, the group of all ranks; None for one alone, which has nothing to compare."""
+    if control is None:
+        return make()[0]
+    made: Any = None
+    parts: Parts = {}
+    wrong: Exception | None = None
+    try:
+        made, parts = make()
+    except Exception as error:  # of whatever kind: the other ranks wait for this one's parts
+        wrong = error
+    every: list[Any] = [None] * dist.get_world_size(control)
+    dist.all_gather_object(every, (None if wrong is None else str(wrong), dict(parts)), group=control)
+    if wrong is not None:
+        raise wrong
+    for rank, (said, _) in enumerate(every):
+        if said is not None:
+            raise ValueError(f"rank {rank} refused this: {said}")
+    _refuse_differences([others for _, others in every])
+    return made
+
+
+def parts_of(
+    model: nn.Module, layout: Layout, criterion: Any, optimizer: Any, arguments: Mapping[str, object]
+) -> dict[str, str]:
+    """arguments: of make_private(), numbers and words. What binds the model is its structure: under FSDP2 each rank has rows of its own."""
+    structure = [(name, original_class(module).__qualname__) for name, module in model.named_modules()]
+    parameters = [
+        (entry.name, tuple(entry.parameter.shape), str(entry.parameter.dtype), entry.parameter.requires_grad)
+        for entry in layout.parameters
+    ]
+    return {
+        "the library": f"{_native.load('engine').build_id}, torch {torch.__version__}",
+        **{name: repr(value) for name, value in arguments.items()},
+        "the model's layers": _hash(repr(structure).encode()),
+        "the model's parameters": _hash(repr(parameters).encode()),
+        "the criterion": f"{type(criterion).__qualname__} {_digest(dict(getattr(criterion, '__dict__', {})))}",
+        "the optimizer": type(optimizer).__qualname__,
+    }
+
+
+def _refuse_differences(every: Sequence[Mapping[str, str]]) -> None:
+    first = every[0]
+    names = list(dict.fromkeys(name for parts in every for name in parts))
+    found = []
+    for name in names:
+        others = [str(rank) for rank, parts in enumerate(every) if parts.get(name) != first.get(name)]
+        if others:
+            found.append(f"{name} on rank{'s' if len(others) > 1 else ''} {', '.join(others)}")
+    if found:
+        raise ValueError(
+            "all ranks must call make_private() with the same arguments, model and whole data set (the private loader deals it "
+            f"out), but other than on rank 0: {'; '.join(found)}"
+        )
+
+
+def items_digest(dataset: Any, device: torch.device) -> str:
+    """Of the length and up to 16 items at public places, first and last among them. Generators, the device's too, are as before
+    afterwards.
+
+    Items whose content cannot be read (types of one's own), or comes out otherwise a second time from the same random numbers, count by
+    their type alone: an augmentation with a generator of its own is no difference. A difference of few items may lie between the
+    places; another data set of the same length does not.
+    """
+    count = len(dataset)
+    places = sorted({round(i * (count - 1) / (SAMPLED_ITEMS - 1)) for i in range(SAMPLED_ITEMS)}) if count else []
+    before = State(nn.Module(), device)
+    try:
+        passes = []
+        for _ in range(2):
+            random.seed(0)
+            np.random.seed(0)
+            torch.manual_seed(0)
+            passes.append([_digest(dataset[place]) for place in places])
+    finally:
+        before.again()
+    same = [one if one == two else "differs" for one, two in zip(*passes, strict=True)]
+    return f"{count} items, {_hash('|'.join(same).encode())}"
+
+
+def _digest(item: Any) -> str:
+    parts = hashlib.sha256()
+    _feed(item, parts)
+    return parts.hexdigest()
+
+
+def _feed(item: Any, into: Any) -> None:
+    into.update(f"{type(item).__name__}(".encode())
+    if isinstance(item, torch.Tensor):
+        plain = item.detach().cpu().contiguous()
+        into.update(f"{plain.dtype} {tuple(plain.shape)} ".encode())
+        into.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+    elif isinstance(item, np.ndarray | np.generic) and item.dtype != object:
+        into.update(f"{item.dtype} {item.shape} ".encode() + item.tobytes())
+    elif isinstance(item, bytes):
+        into.update(item)
+    elif isinstance(item, str | int | float | complex | bool | None):
+        into.update(repr(item).encode())
+    elif isinstance(item, Mapping):
+        for key in item:
+            _feed(key, into)
+            _feed(item[key], into)
+    elif isinstance(item, list | tuple):
+        for each in item:
+            _feed(each, into)
+    into.update(b")")
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+__all__ = ["items_digest", "parts_of", "together"]
