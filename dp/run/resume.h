@@ -7,7 +7,7 @@
 // is the same run's, and nothing before that line was cut off or rewritten. Releases after it were made by steps whose
 // results are lost. Each such step is repeated as a new attempt, with new coins and new noise (both follow from the
 // attempt, dp/mechanism/run_key.h), and charged again: the guarantee counts every release that may have happened
-// (DESIGN, section 5, 4), and no two releases share noise (5, 3).
+// (docs/guarantee.md, facts 6 and 8), and no two releases share noise (fact 3).
 //
 // A folder alone cannot show that *everything* in it, ledger and checkpoints, was put back to an earlier state. Whoever
 // restores a backup of a run must compare the ledger's head with one kept elsewhere.

@@ -1,26 +1,30 @@
 #!/usr/bin/env bash
-# run.sh cases.cpp compiler flags…: the file must compile as it is, and must not with any one of its cases; each case's
-# error must contain the text beside its #ifdef, so that it fails for its own reason.
+# run.sh cases.cpp compiler flags…: compiles the file once, with all of its cases. Each must have an error in its own lines that
+# says what stands beside its #ifdef, and the file none elsewhere: without its cases it compiles. (Errors in other files are what a
+# case instantiates there.)
 set -u
 cases=$1
 shift
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-# Parsing torch takes half a minute; a precompiled header is made once and used by all cases.
-grep '^#include' "$cases" > "$work/all.h"
-"$@" -x c++-header "$work/all.h" -o "$work/all.h.gch" || exit 1
-compile() { "$@" -I"$work" -include all.h -fsyntax-only "$cases" > "$work/log" 2>&1; }
-failed=0
-if ! compile "$@"; then
-  echo "FAIL: without a case the file must compile"; head -20 "$work/log"; exit 1
-fi
-while read -r _ name expected; do
-  if compile "$@" -D"$name"; then
+defined=()
+while read -r _ name _; do defined+=("-D$name"); done < <(grep -E '^#ifdef' "$cases")
+# "line: what the compiler says", of errors alone
+errors=$(LC_ALL=C "$@" "${defined[@]}" -fsyntax-only -fmax-errors=0 "$cases" 2>&1 | grep -E '(fatal )?error: ' |
+  sed -E "s|^${cases}:([0-9]+):[0-9]+: error: |\1: |")
+failed=0 seen=$'\n'
+while IFS=: read -r first text; do
+  read -r _ name expected <<< "${text/\/\//}"
+  last=$(awk -v first="$first" 'NR > first && /^#endif/ { print NR; exit }' "$cases")
+  own=$(awk -F: -v first="$first" -v last="$last" '$1 + 0 > first && $1 + 0 < last' <<< "$errors")
+  seen+=$own$'\n'
+  if [ -z "$own" ]; then
     echo "FAIL: $name compiles, and must not"; failed=1
-  elif ! grep -qE "$expected" "$work/log"; then
-    echo "FAIL: $name is refused for another reason than '$expected':"; grep -m3 error "$work/log"; failed=1
+  elif ! grep -qE "$expected" <<< "$own"; then
+    echo "FAIL: $name is refused for another reason than '$expected': $own"; failed=1
   else
     echo "ok: $name is refused ($expected)"
   fi
-done < <(grep -E '^#ifdef' "$cases" | sed 's|//||')
+done < <(grep -nE '^#ifdef' "$cases")
+while read -r error; do
+  [[ ! $error =~ ^[0-9]+: || $seen == *$'\n'"$error"$'\n'* ]] || { echo "FAIL: an error outside of all cases: $error"; failed=1; }
+done <<< "$errors"
 exit $failed

@@ -1,4 +1,4 @@
-// DESIGN 5.1: the sum over texts of clipped gradients equals the float64 oracle, one text at a time.
+// docs/guarantee.md, fact 2: the sum over texts of clipped gradients equals the float64 oracle, one text at a time.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// DESIGN 5.3: noise of variance (sigma·C)² per coordinate, once, the same for every number of owners, new for every
+// docs/guarantee.md, fact 3: noise of variance (sigma·C)² per coordinate, once, the same for every number of owners, new for every
 // step and attempt.
 #include <gtest/gtest.h>
 
