@@ -116,6 +116,7 @@ class PrivacyEngine(ResumableEngine):
         options = {name: kwargs.pop(name) for name in ("memory_budget", "accumulate", "attribution_check") if name in kwargs}
         accumulation_steps = kwargs.pop("accumulation_steps", 1)
         own_batches = kwargs.pop("own_batches", False) or not poisson_sampling
+        allow_vouched = kwargs.pop("allow_vouched", False)
         plan = plan_of(data_loader, poisson=not own_batches)
         kwargs.pop("epsilon_tolerance", None)
         refuse_unsupported(module)
@@ -126,7 +127,7 @@ class PrivacyEngine(ResumableEngine):
             self._remember(data_loader)
             data_loader = self._sampled(data_loader, plan, private.engine.ranks, batch_first, accumulation_steps)
             ghost, criterion = self._joined(private.engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)
-            self._open(private.engine, ghost, plan, data_loader, accumulation_steps)
+            self._open(private.engine, ghost, plan, data_loader, accumulation_steps, allow_vouched)
         except BaseException:
             private.engine.detach()  # so that the call can be repeated
             raise
@@ -224,7 +225,8 @@ class PrivacyEngine(ResumableEngine):
         return ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction)
 
     def _open(
-        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, data_loader: DataLoader, accumulation_steps: int
+        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, data_loader: DataLoader, accumulation_steps: int,
+        allow_vouched: bool,
     ) -> None:
         """Loader, engine, optimizer and accountant become one run: what the loader hands out is what the engine may train on, and
         each logical batch is charged when it begins."""
@@ -234,7 +236,7 @@ class PrivacyEngine(ResumableEngine):
 
         batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps)
         if plan.poisson:
-            batches = DrawnBatches(lambda: charge(ghost.terms()[1]))
+            batches = DrawnBatches(lambda: charge(ghost.terms()[1]), allow_vouched=allow_vouched)
             data_loader.batch_sampler.stamps.receiver = batches  # type: ignore[union-attr]
         engine.set_constants(
             sampling_rate=plan.charged_rate,
@@ -245,7 +247,7 @@ class PrivacyEngine(ResumableEngine):
             trained=lambda: chain.from_iterable(group["params"] for group in ghost.original_optimizer.param_groups),
             charge=charge,
         )
-        self._begin_run(engine, data_loader, _ledger_header(plan, ghost, engine))
+        self._begin_run(engine, data_loader, _ledger_header(plan, ghost, engine, allow_vouched))
 
     def _begin_run(self, engine: GhostEngine, data_loader: DataLoader, header: dict) -> None:
         self._header = header
@@ -265,13 +267,18 @@ class PrivacyEngine(ResumableEngine):
             )
 
 
-def _ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine) -> dict:
+def _ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine, allow_vouched: bool) -> dict:
     """The engine refuses every batch that contradicts what stands here of the sampler, so the report may repeat it."""
     per_layer = "per layer: each of K groups gathered together by clip_norm/sqrt(K)"
     sampler = {
         "executed": "poisson",
         "seen": "by the engine: each step was made of one whole draw of the private loader, and each draw was charged",
     }
+    if allow_vouched:
+        sampler["seen"] += (
+            "; that tensors which the loop vouched for (allow_vouched=True) hold nothing of other examples than their rows' own is the "
+            "caller's word"
+        )
     if not plan.poisson:
         sampler = {
             "executed": "batches of the caller's own: each step is charged as if it held every unit",

@@ -154,6 +154,11 @@ class GhostEngine:
         """How the last forward's batch was packed."""
         return None if self._inputs is None else self._inputs.packing
 
+    @property
+    def provenance(self) -> Any:
+        """Whose rows tensors have (provenance/proof.py)."""
+        return self._gate.provenance
+
     def begin_forward(self, given: Inputs) -> None:
         """The model's forward begins on `given`; it is a microbatch if the engine is recording."""
         self._inputs = given
@@ -237,7 +242,7 @@ class GhostEngine:
         units = session.units if given is None else given.units
         try:
             check = lambda: check_losses(loss_per_unit, units)
-            if self._gate.backward(self._at, units, check, news=self._patches.own_loss.pending):
+            if self._gate.backward(self._at, loss_per_unit, units, check, news=self._patches.own_loss.pending):
                 if self._gate.together(self._at, self._patches.compare_own_loss):
                     self._patches.own_loss.settled()
         except (ValueError, RuntimeError):

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from .batch import loss_kind
 from .cross_entropy import cross_entropy, is_plain
 from .packing import Packing, shifted
+from .provenance import plain
 from .recording import RecordingEngine
 from .shared import Shared
 
@@ -43,7 +44,7 @@ class PrivateLoss(DPTensorFastGradientClipping):
     """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (GhostEngine.backward in engine.py)."""
 
     def __init__(self, engine: RecordingEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
-        super().__init__(engine, None, loss_per_sample, loss_reduction)
+        super().__init__(engine, None, plain(loss_per_sample), loss_reduction)
         self.engine = engine
 
     def backward(
@@ -146,7 +147,9 @@ class PrivateCriterion(DPLossFastGradientClipping):
         self.loss_reduction = loss_reduction
 
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
+        args, kwargs, found = self.engine.provenance.targets(args, kwargs)
         losses = self._unreduced(*args, **kwargs)
+        self.engine.provenance.mark(losses, found)
         if losses.dim() == 0:
             raise ValueError(
                 f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar"

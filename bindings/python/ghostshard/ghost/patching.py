@@ -15,6 +15,7 @@ from .checks.guard import Guard, warn_of_uncovered
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .own_loss import OwnLoss
+from .provenance import plain as plain_tensors
 from .recording import RecordingEngine
 from .rows import rows_of_each
 from .shared import Shared, plain, shared
@@ -41,6 +42,16 @@ class PatchedForward:
         layer = self.layer
         if not layer.engine.recording or not layer.trainable():
             return layer.original(*args, **kwargs)
+        if layer.engine.in_forward:
+            return self._recorded(args, kwargs)
+        args, kwargs, found = layer.engine.provenance.read_layer(args, kwargs, batch_first=layer.engine.batch_first)
+        output = self._recorded(args, kwargs)
+        if found is not None:
+            layer.engine.provenance.mark(output, found)
+        return output
+
+    def _recorded(self, args: tuple, kwargs: dict) -> Any:
+        layer = self.layer
         self._guard(self._slots)  # no block's forward was called if the model was entered by a method
         if layer.engine.ranks.model_ranks > 1:
             return tensor_parallel.forward(layer, self.rule, args, kwargs)
@@ -124,7 +135,7 @@ class PatchedModel:
         self._replaced: list[tuple[nn.Module, str]] = []  # methods of instances
         self._guard = Guard(gathers=fsdp)
         # Before fully_shard's own hook, which gathers parameters.
-        self._handles.append(model.register_forward_pre_hook(self._meet, prepend=True))
+        self._handles.append(model.register_forward_pre_hook(self._meet, prepend=True, with_kwargs=True))
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
         self._handles.append(model.register_forward_hook(self._after_forward, always_call=True))
         self._patch_layers(engine)
@@ -201,9 +212,14 @@ class PatchedModel:
     def __reduce__(self) -> tuple:
         return _idle_patches, ()
 
-    def _meet(self, *_: Any) -> None:
-        if self._engine is not None and not self._repeating:
-            self._engine.meet()
+    def _meet(self, _module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
+        engine = self._engine
+        if self._repeating:
+            return None
+        if engine is None:
+            return plain_tensors(args), plain_tensors(kwargs)
+        engine.meet()
+        return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording)
 
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self._repeating:
@@ -228,11 +244,14 @@ class PatchedModel:
         if output is None:
             return None
         output = given.output_of_units(output)
+        if engine is not None and engine.recording:
+            engine.provenance.mark(output)
         if engine is None or not engine.recording or self._transformer is None:
             return output
         losses = self.own_loss.losses(output, given, engine.loss_reduction)
         if losses is None:
             return output
+        engine.provenance.mark(losses)
         output["loss"] = PrivateLoss(engine, losses, engine.loss_reduction)
         if hasattr(output, "move_to_end"):
             output.move_to_end("loss", last=False)  # outputs[0] is the loss, as where the model forms it
