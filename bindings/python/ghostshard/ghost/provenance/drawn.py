@@ -11,6 +11,7 @@ again), numbers that were read from a tensor (`x.max().item()`), and constants, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,12 +68,11 @@ class Drawn(torch.Tensor):
     """Made by drawn()."""
 
     origin: Origin
+    followed: Callable[[Any, tuple, dict], Any]  # set by operations.py
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        from .operations import followed
-
-        return followed(func, args, kwargs or {})
+        return cls.followed(func, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict) -> torch.Tensor:
         return self.clone()
@@ -111,6 +111,16 @@ def plain(value: Any) -> Any:
     return opened(bare, value, Drawn)
 
 
+def of_the_same(value: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+    """The value, whose rows are those of every source, in their places, if the loader handed all of them out."""
+    known = [each for each in sources if isinstance(each, Drawn)]
+    if not known:
+        return value
+    origin = next((each.origin for each in known if each.origin.memory.lost), known[0].origin)
+    apart = any(each.origin.moved or each.origin.memory.piece != origin.memory.piece for each in known) or len(known) < len(sources)
+    return drawn(value, origin.lost("it was made of tensors that the loader did not hand out")) if apart else drawn(value, origin)
+
+
 def constant(value: torch.Tensor, dim: int) -> bool:
     """All rows along dim are the same."""
     if value.shape[dim] <= 1 or value.stride(dim) == 0 or value.numel() == 0:
@@ -131,4 +141,4 @@ def vouch_for(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
     return drawn(plain(tensor), origin if origin.dim is None else replace(origin, dim=dim))
 
 
-__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "plain", "vouch_for"]
+__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "vouch_for"]

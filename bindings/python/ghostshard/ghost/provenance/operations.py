@@ -240,4 +240,6 @@ def _layer(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: lis
     return origin.at(0, origin.ids, moved=True) if fits else origin.lost(f"whether {name} keeps its rows apart is not known")
 
 
+Drawn.followed = staticmethod(followed)
+
 __all__ = ["followed"]

@@ -97,7 +97,7 @@ class Provenance:
             return Finding()
         dim = 0 if batch_first or examples.dim() < 2 else 1
         rows = examples.shape[dim]
-        if rows == 0:
+        if examples.numel() == 0:
             return Finding()
         if before := self._forwards_under(examples):
             return before[0]
