@@ -83,7 +83,8 @@ class GhostEngine:
         self._inputs: Inputs | None = None  # of the last forward
         self._begun: Inputs | None = None  # of the last that began a microbatch; None: a layer called on its own
         self._enabled = True
-        self._gate = Gate(model, self.layout, self.ranks.control, communicates=self.fsdp or self.ranks.model_ranks > 1)
+        self._communicates = self.fsdp or self.ranks.model_ranks > 1
+        self._gate = Gate(model, self.layout, self.ranks.control, communicates=self._communicates)
         self._patches = PatchedModel(self, model, fsdp=self.fsdp)
 
     # The privacy engine's settings ----------------------------------------------------------------------------------
@@ -253,7 +254,7 @@ class GhostEngine:
         try:
             with self._gate.watched():
                 if self._attribution is not None:
-                    again = None if given is None else Repeat(self.model, self._patches.again, given, self.ranks.device)
+                    again = None if given is None else Repeat(self.model, self._patches.again, given, self.ranks.device, self._communicates)
                     self._attribution(session, loss_per_unit, again)
                 self._open(session)
                 loss = loss_per_unit.sum()
