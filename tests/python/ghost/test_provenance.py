@@ -219,10 +219,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("workers", [0])
 @pytest.mark.parametrize("loop", REFUSED, ids=lambda loop: loop.__name__)
-def test_a_batch_that_is_not_the_drawn_one_is_refused(loop, workers):
-    run = Run(workers=workers)
+def test_a_batch_that_is_not_the_drawn_one_is_refused(loop):
+    run = Run()
     with pytest.raises(ValueError, match=REFUSED[loop]):
         for x, y in run.loader:
             loop(run, x, y)

@@ -21,7 +21,7 @@ from .rows import rows_of_each
 from .shared import Shared, plain, shared
 from .tensor_trees import mapped, tensors_in
 from .rules import (
-    BY_ROWS, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output,
+    BY_ROWS, WITH_CHILDREN, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output,
     taken_whole, tensor_parallel,
 )  # fmt: skip
 
@@ -167,6 +167,7 @@ class PatchedModel:
                     warn_of_uncovered(name, module)
                     continue
                 rule = per_example
+            if rule in WITH_CHILDREN:
                 covered.update(id(each) for each in module.modules())
             module.forward = PatchedForward(engine, name, module, rule, self._guard)
             self._patched.append(module)
