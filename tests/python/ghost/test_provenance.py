@@ -193,6 +193,12 @@ def a_second_forward_on_others(run, x, y):
     run.optimizer.step()
 
 
+def two_forwards_in_two_orders(run, x, y):
+    run.optimizer.zero_grad()
+    (run.criterion(run.module(x), y) + run.criterion(run.module(x.flip(0)), y.flip(0))).backward()
+    run.optimizer.step()
+
+
 def joined_by_units_that_are_others(run, x, y):
     i = torch.arange(len(x)).repeat_interleave(2)
     run.criterion(run.module(x.repeat(2, 1), units=i), y.repeat(2)).backward()
@@ -214,6 +220,7 @@ REFUSED = {
     one_example_twice: "each example once",
     statistics_of_the_batch: "mean joined its examples",
     a_second_forward_on_others: "neither from the loader",
+    two_forwards_in_two_orders: "in different orders",
     joined_by_units_that_are_others: "joins other rows",
     by_numpy_with_other_values: "neither from the loader",
 }
@@ -381,3 +388,18 @@ def test_a_forward_that_no_loss_follows_from_is_not_asked():
         run.module(DataLoader(run.data, batch_size=len(x)).dataset[: len(x)][0])
         run.step(x, y)
     assert run.charged == 5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("own", [True, False])
+def test_a_compiled_model_is_asked_too(own):
+    run = Run()
+    compiled = torch.compile(run.module, backend="eager")
+    x, y = next(iter(run.loader))
+    loss = run.criterion(compiled(x if own else run.data[20:28][0]), y)
+    if not own:
+        with pytest.raises(ValueError, match="neither from the loader"):
+            loss.backward()
+        return
+    loss.backward()
+    run.optimizer.step()

@@ -134,6 +134,8 @@ class PatchedModel:
         self._patched: list[nn.Module] = []
         self._replaced: list[tuple[nn.Module, str]] = []  # methods of instances
         self._guard = Guard(gathers=fsdp)
+        # What a model's compiled forward calls, and what looks at tensors from outside of its graph.
+        self._read, self._mark = torch.compiler.disable(self._read_arguments), torch.compiler.disable(self._mark_outputs)
         # Before fully_shard's own hook, which gathers parameters.
         self._handles.append(model.register_forward_pre_hook(self._meet, prepend=True, with_kwargs=True))
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
@@ -220,7 +222,16 @@ class PatchedModel:
         if engine is None:
             return plain_tensors(args), plain_tensors(kwargs)
         engine.meet()
+        return self._read(args, kwargs)
+
+    def _read_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        engine = self._engine
+        assert engine is not None
         return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording)
+
+    def _mark_outputs(self, output: Any) -> None:
+        assert self._engine is not None
+        self._engine.provenance.mark(output)
 
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self._repeating:
@@ -246,13 +257,13 @@ class PatchedModel:
             return None
         output = given.output_of_units(output)
         if engine is not None and engine.recording:
-            engine.provenance.mark(output)
+            self._mark(output)
         if engine is None or not engine.recording or self._transformer is None:
             return output
         losses = self.own_loss.losses(output, given, engine.loss_reduction)
         if losses is None:
             return output
-        engine.provenance.mark(losses)
+        self._mark(losses)
         output["loss"] = PrivateLoss(engine, losses, engine.loss_reduction)
         if hasattr(output, "move_to_end"):
             output.move_to_end("loss", last=False)  # outputs[0] is the loss, as where the model forms it

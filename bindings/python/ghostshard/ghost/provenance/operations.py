@@ -47,6 +47,7 @@ _LAYERS = {
     **{f"{name}{n}d": n + 2 for n in (1, 2, 3) for name in (
         "conv", "conv_transpose", "avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "dropout")},
 }  # fmt: skip
+_HELD = {"_base", "_grad"}  # by a tensor, not made of it
 _ASIDE = {"requires_grad", "grad", "names"}  # may be set
 
 
@@ -72,7 +73,7 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
         return iter(followed(torch.unbind, args[:1], {}))
     with torch._C.DisableTorchFunctionSubclass():
         out = func(*args, **kwargs)
-        if not tensors_in(out) and not writes:
+        if not tensors_in(out) and not writes or name in _HELD:
             return out
         sources = [each for each in tensors_in((args, kwargs)) if isinstance(each, Drawn)]
         target = kwargs.get("out", args[0] if writes else None)

@@ -32,6 +32,7 @@ class Finding:
     wrong: str = ""  # why a backward over it is refused
     piece: Any = None  # of the loader; None: no tensor of it was in
     ids: torch.Tensor | None = None  # which rows of the piece, in order; None: all in their order
+    joined: bool = False  # units= says whose they are
     forward: bool = True
 
 
@@ -111,7 +112,7 @@ class Provenance:
             return Finding(_is_not("the packed input", "its tokens were moved, and which text they are of is not followed"))
         units = kwargs.get("units")
         wrong = self._wrong_units(units, origin) if units is not None else "" if packed else _once(origin, rows)
-        found = Finding(wrong, origin.memory.piece, origin.ids)
+        found = Finding(wrong, origin.memory.piece, origin.ids, joined=units is not None or packed)
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
             for tensor in contents(value) if name not in ("units", "num_items_in_batch") else ():
                 if not found.wrong and tensor is not examples:
@@ -236,6 +237,8 @@ class Provenance:
         others = [each for each in found if each.piece not in (None, VOUCHED, piece)]
         if not wrong and others:
             wrong = _is_not("the model's input", "it is of another batch of the loader than the one at hand")
+        if not wrong and not _one_order([each for each in found if each.piece == piece and not each.joined]):
+            wrong = _is_not("the model's input", "the forwards that the loss is over have its examples in different orders")
         if not wrong and piece.units and not any(each.piece is not None for each in found):
             wrong = _is_not("the model's input", "no tensor of the loader reached the model")
         if wrong:
@@ -260,6 +263,13 @@ class NoProvenance:
 
 def _is_not(name: str, why: str) -> str:
     return f"{name} is not known to be of the batch that the private loader drew: {why}. {OUT}"
+
+
+def _one_order(forwards: list[Finding]) -> bool:
+    """Whether row u is of the same example in all of them."""
+    orders = [each.ids for each in forwards if each.forward]
+    given = [each for each in orders if each is not None]
+    return len(given) == 0 or (len(given) == len(orders) and all(torch.equal(each.reshape(-1), given[0].reshape(-1)) for each in given))
 
 
 def _once(origin: Origin, rows: int) -> str:
