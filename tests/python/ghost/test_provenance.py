@@ -193,6 +193,21 @@ def a_second_forward_on_others(run, x, y):
     run.optimizer.step()
 
 
+def weighted_by_others(run, x, y):
+    (run.criterion(run.module(x), y) * run.data[20 : 20 + len(x)][0][:, 0].abs()).backward()
+
+
+def overwritten_after_its_forward(run, x, y):
+    loss = run.criterion(run.module(x), y)
+    x.data.copy_(run.data[20 : 20 + len(x)][0])
+    loss.backward()
+
+
+def of_another_private_loader(run, x, y):
+    x, y = next(iter(Run().loader))
+    run.step(x, y)
+
+
 def two_forwards_in_two_orders(run, x, y):
     run.optimizer.zero_grad()
     (run.criterion(run.module(x), y) + run.criterion(run.module(x.flip(0)), y.flip(0))).backward()
@@ -220,6 +235,9 @@ REFUSED = {
     one_example_twice: "each example once",
     statistics_of_the_batch: "mean joined its examples",
     a_second_forward_on_others: "neither from the loader",
+    weighted_by_others: "a target is not known",
+    overwritten_after_its_forward: "copy joined it",
+    of_another_private_loader: "another batch of the loader",
     two_forwards_in_two_orders: "in different orders",
     joined_by_units_that_are_others: "joins other rows",
     by_numpy_with_other_values: "neither from the loader",
@@ -256,6 +274,7 @@ TAKEN = {
     "permuted": lambda x, y: (lambda i: (x[i], y[i]))(torch.randperm(len(x))),
     "constant labels": lambda x, y: (x, torch.ones(len(x), dtype=torch.int64)),
     "vouched": lambda x, y: (vouch_for(torch.from_numpy(2 * x.numpy())), y),
+    "through a buffer": lambda x, y: (torch.empty(x.shape).copy_(x), y),
     "part vouched": lambda x, y: (x + vouch_for(torch.randn(len(x), 6)), y),
 }
 

@@ -31,8 +31,8 @@ from .sessions import Sessions
 _REENTRANT = (
     "layers ran a backward of their own within this backward, as activation checkpointing with use_reentrant=True does: their norms "
     "would not be of one example. Pass use_reentrant=False to torch.utils.checkpoint, or "
-    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable; nothing of this backward "
-    "was kept"
+    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable. (Or a plain backward() or "
+    "torch.autograd.grad() through the model came between its forward and this backward.) Nothing of this backward was kept"
 )
 
 

@@ -41,7 +41,7 @@ class Origin:
 
     @property
     def vouched(self) -> bool:
-        return self.memory.piece == VOUCHED
+        return self.memory.piece is VOUCHED
 
     def numbers(self) -> torch.Tensor:
         """[rows here]: the row that each was."""
@@ -117,7 +117,7 @@ def of_the_same(value: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
     if not known:
         return value
     origin = next((each.origin for each in known if each.origin.memory.lost), known[0].origin)
-    apart = any(each.origin.moved or each.origin.memory.piece != origin.memory.piece for each in known) or len(known) < len(sources)
+    apart = any(each.origin.moved or each.origin.memory.piece is not origin.memory.piece for each in known) or len(known) < len(sources)
     return drawn(value, origin.lost("it was made of tensors that the loader did not hand out")) if apart else drawn(value, origin)
 
 

@@ -141,7 +141,7 @@ def _origins(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
     if lost is not None:
         return [lost.lost("") for _ in results]
     pieces = [each.origin.memory.piece for each in sources if not each.origin.vouched]
-    if any(piece != pieces[0] for piece in pieces):
+    if any(piece is not pieces[0] for piece in pieces):
         return [first.lost(f"{name} joined it with another batch of the loader") for _ in results]
     if name in _ELEMENTWISE:
         found = [_elementwise(name, results[0], sources[:1] if name in _LIKE else tensors_in((args, kwargs)))]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..tensor_trees import first_tensor, tensors_in
-from .drawn import VOUCHED, Drawn, Origin, constant, drawn, of_rows, plain
+from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, plain
 from .opened import contents, opened
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
@@ -33,6 +33,7 @@ class Finding:
     piece: Any = None  # of the loader; None: no tensor of it was in
     ids: torch.Tensor | None = None  # which rows of the piece, in order; None: all in their order
     joined: bool = False  # units= says whose they are
+    read: tuple[Memory, ...] = ()  # what was read: writing to it unseen by autograd (x.data) comes too late to be seen by the forward
     forward: bool = True
 
 
@@ -112,7 +113,8 @@ class Provenance:
             return Finding(_is_not("the packed input", "its tokens were moved, and which text they are of is not followed"))
         units = kwargs.get("units")
         wrong = self._wrong_units(units, origin) if units is not None else "" if packed else _once(origin, rows)
-        found = Finding(wrong, origin.memory.piece, origin.ids, joined=units is not None or packed)
+        read = tuple(each.origin.memory for each in contents((args, kwargs)) if isinstance(each, Drawn))
+        found = Finding(wrong, origin.memory.piece, origin.ids, joined=units is not None or packed, read=read)
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
             for tensor in contents(value) if name not in ("units", "num_items_in_batch") else ():
                 if not found.wrong and tensor is not examples:
@@ -174,7 +176,7 @@ class Provenance:
             return wrong
         if packed:
             return _is_not(name, "its tokens were moved") if beside.moved else ""
-        if beside.memory.piece != origin.memory.piece and not (beside.vouched or origin.vouched):
+        if beside.memory.piece is not origin.memory.piece and not (beside.vouched or origin.vouched):
             return _is_not(name, "it is of another batch of the loader")
         same = beside.rows != origin.rows or beside.same_rows(origin)
         return "" if same else _is_not(name, "its rows are of other examples than the input's, or in another order")
@@ -197,7 +199,7 @@ class Provenance:
         origin, wrong = self._origin_of(tensor, "a target")
         if wrong:
             return wrong
-        if origin.memory.piece != of.piece and not (origin.vouched or of.piece == VOUCHED):
+        if origin.memory.piece is not of.piece and not (origin.vouched or of.piece is VOUCHED):
             return _is_not("a target", "it is of another batch of the loader")
         expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
         each, odd = divmod(len(origin.numbers()), max(len(expected), 1))
@@ -234,10 +236,11 @@ class Provenance:
         if not any(each.forward for each in found) and self._latest is not None:
             found.append(self._latest)  # its output has no mark: a hook took a layer's
         wrong = next((each.wrong for each in found if each.wrong), "")
-        others = [each for each in found if each.piece not in (None, VOUCHED, piece)]
+        wrong = wrong or next((_is_not("the model's input", each.lost) for one in found for each in one.read if each.lost), "")
+        others = [each for each in found if each.piece is not None and each.piece is not VOUCHED and each.piece is not piece]
         if not wrong and others:
             wrong = _is_not("the model's input", "it is of another batch of the loader than the one at hand")
-        if not wrong and not _one_order([each for each in found if each.piece == piece and not each.joined]):
+        if not wrong and not _one_order([each for each in found if each.piece is piece and not each.joined]):
             wrong = _is_not("the model's input", "the forwards that the loss is over have its examples in different orders")
         if not wrong and piece.units and not any(each.piece is not None for each in found):
             wrong = _is_not("the model's input", "no tensor of the loader reached the model")
