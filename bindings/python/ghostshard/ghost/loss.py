@@ -38,7 +38,8 @@ def check_losses(losses: torch.Tensor, units: int) -> None:
         )
     if isinstance(losses, Shared) or losses.dim() != 1 or losses.shape[0] != units:
         raise ValueError(
-            f"a private step needs one loss for each of the {units} units of the batch, got shape {tuple(losses.shape)}"
+            f"a private step needs one loss for each of the {units} units of the batch, got shape {tuple(losses.shape)}. If logits were "
+            "flattened, give the criterion their shape before: criterion(logits.view(-1, V), labels.view(-1), shape=logits.shape)"
         )
 
 

@@ -65,9 +65,9 @@ class DrawnBatches:
     charge: called for each draw that was handed out and will not be trained on.
     """
 
-    def __init__(self, charge: Any, *, allow_vouched: bool = False):
+    def __init__(self, charge: Any, *, allow_vouched: bool = False, batch_first: bool = True):
         self._charge = charge
-        self.provenance = Provenance(allow_vouched=allow_vouched)
+        self.provenance = Provenance(allow_vouched=allow_vouched, batch_first=batch_first)
         self.skipped = 0
         self._draw: tuple[int, int] | None = None
         self._waiting: deque = deque()  # pieces that were handed out and have not gone backward

@@ -94,9 +94,9 @@ def drawn(value: torch.Tensor, origin: Origin) -> torch.Tensor:
     return found
 
 
-def of_rows(piece: Any, rows: int) -> Origin:
-    """Of a tensor whose first extent is `rows`."""
-    return Origin(Memory(piece), rows, 0) if rows != 1 else Origin(Memory(piece), 1, None, torch.tensor(0))
+def of_rows(piece: Any, rows: int, dim: int = 0) -> Origin:
+    """Of a tensor whose extent `dim` is `rows`."""
+    return Origin(Memory(piece), rows, dim) if rows != 1 else Origin(Memory(piece), 1, None, torch.tensor(0))
 
 
 def plain(value: Any) -> Any:
@@ -137,8 +137,7 @@ def vouch_for(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
     """
     if not 0 <= dim < max(tensor.dim(), 1):
         raise ValueError(f"dim must be one of the tensor's {tensor.dim()} dimensions, got {dim}")
-    origin = of_rows(VOUCHED, tensor.shape[dim] if tensor.dim() else 1)
-    return drawn(plain(tensor), origin if origin.dim is None else replace(origin, dim=dim))
+    return drawn(plain(tensor), of_rows(VOUCHED, tensor.shape[dim] if tensor.dim() else 1, dim))
 
 
 __all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "vouch_for"]

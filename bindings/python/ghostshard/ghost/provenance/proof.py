@@ -6,6 +6,7 @@ its output in the autograd graph, and a backward looks from its losses which for
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,8 +39,11 @@ class Finding:
 
 
 class Provenance:
-    def __init__(self, *, allow_vouched: bool = False):
-        self._allow_vouched = allow_vouched
+    """batch_first: of make_private(), for tensors whose first two extents are both the number of examples."""
+
+    def __init__(self, *, allow_vouched: bool = False, batch_first: bool = True):
+        self._allow_vouched, self._batch_first = allow_vouched, batch_first
+        self._dims: dict[int, int] = {}  # of the examples, by the tensor's number in the batch, as other batches showed it; -1: none
         self._handed_out: list[tuple[Any, Any, int, Origin]] = []  # (plain tensor, array or list; version; origin)
         self._by_columns: bool | None = None  # a batch is [columns], not [examples]; None: not known yet
         self._latest: Finding | None = None
@@ -63,19 +67,38 @@ class Provenance:
     def _lists_examples(self, batch: Any, units: int) -> bool:
         """A collate_fn may leave a batch a list of its examples."""
         if not isinstance(batch, (list, tuple)) or len(batch) != units:
+            if units > 1:
+                self._by_columns = True
             return False
-        tensors = tensors_in(batch)
-        if all(each.dim() > 0 and each.shape[0] == units for each in tensors):
-            return self._by_columns is False
-        self._by_columns = False
-        return True
+        if self._by_columns is None and units > 1:
+            tensors = tensors_in(batch)
+            kinds = {(type(each), *((tensor.dtype, tensor.dim()) for tensor in tensors_in(each))) for each in batch}
+            of_columns = len(kinds) > 1 or all(units in each.shape[:2] for each in tensors)
+            if not of_columns:
+                self._by_columns = False
+            return not of_columns
+        return self._by_columns is False
+
+    def _dim_of(self, number: int, value: torch.Tensor, units: int) -> int:
+        """The dimension of the examples in the batch's tensor of this number; -1: it has other rows (crops, packed texts)."""
+        fits = [d for d in range(min(value.dim(), 2)) if value.shape[d] == units]
+        if units > 1 and len(fits) < 2:
+            self._dims[number] = fits[0] if fits else -1
+        known = self._dims.get(number, 0 if self._batch_first else 1)
+        return known if known in (*fits, -1) else fits[0] if fits else -1
 
     def _stamped(self, batch: Any, origin: Origin | None, piece: Any = None) -> Any:
+        numbers = itertools.count()
+
         def stamp(value: torch.Tensor) -> torch.Tensor:
             if origin is None and value.dim() == 0:
                 return value  # the same for all of them
-            own = of_rows(piece, value.shape[0]) if origin is None else origin.at(None, origin.ids)
             value = plain(value)
+            if origin is None:
+                dim = self._dim_of(next(numbers), value, piece.units)
+                own = of_rows(piece, value.shape[max(dim, 0)], max(dim, 0))
+            else:
+                own = origin.at(None, origin.ids)
             self._handed_out.append((value, value._version, own))
             return drawn(value, own)
 
