@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .fsdp import FSDP2Wrapper as FSDP2Wrapper
     from .ghost.packing import next_token_labels as next_token_labels
     from .ghost.packing import pack_texts as pack_texts
+    from .ghost.provenance import vouch_for as vouch_for
     from .ghost.rules import register_rule as register_rule
     from .privacy_engine import PrivacyEngine as PrivacyEngine
 
@@ -18,6 +19,7 @@ _PLACES = {
     "next_token_labels": "ghost.packing",
     "pack_texts": "ghost.packing",
     "register_rule": "ghost.rules",
+    "vouch_for": "ghost.provenance",
 }
 
 

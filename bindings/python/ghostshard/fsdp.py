@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+from opacus.layers.param_rename import RenameParamsMixin
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -33,10 +35,26 @@ def FSDP2Wrapper(model: nn.Module, **kwargs: Any) -> nn.Module:
         for module in reversed(list(model.modules())):
             if isinstance(module, high_precision) and module is not model and not _shares(model, module):
                 fully_shard(module, **precise)
+    for module in model.modules():
+        _set_parameters_plainly(module)
     for block in _blocks(model):
         if not _shares(model, block):
             fully_shard(block, **kwargs)
     return fully_shard(model, **kwargs)
+
+
+def _set_parameters_plainly(module: nn.Module) -> None:
+    """Opacus' DPLSTM, DPGRU and DPRNN hold each parameter twice, by nn.LSTM's name and in a cell, and whenever an attribute is set they
+    take all of the former from the latter. fully_shard sets one after the other, so that the last one of them would stay what it
+    was before. They have their names from construction on; from then on attributes may be set as anywhere else."""
+    kind = type(module)
+    if isinstance(module, RenameParamsMixin) and kind.__setattr__ is RenameParamsMixin.__setattr__:
+        module.__class__ = _plainly_set(kind)
+
+
+@functools.cache
+def _plainly_set(kind: type) -> type:
+    return type(kind.__name__, (kind,), {"__setattr__": nn.Module.__setattr__, "__module__": kind.__module__, "__doc__": kind.__doc__})
 
 
 def _classes(classes: Any) -> tuple[type, ...]:

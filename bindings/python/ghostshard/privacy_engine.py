@@ -10,14 +10,13 @@ from typing import Any
 
 import opacus
 import torch
-from opacus.grad_sample import AbstractGradSampleModule
 from torch import nn, optim
-from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader
 
 from . import accountants, checkpoint
 from ._native import load
 from .ghost.checks.alike import items_digest, parts_of, together
+from .ghost.checks.arguments import check_arguments
 from .ghost.checks.batches import DrawnBatches, OwnBatches
 from .ghost.checks.modules import refuse_unsupported
 from .ghost.engine import GhostEngine
@@ -85,7 +84,8 @@ class PrivacyEngine(ResumableEngine):
         A step is made of one draw of the returned loader, whole; any other batch is refused. Keyword arguments of our modes:
         `accumulation_steps` (k: the loader cuts each draw into k batches, step() comes after the last), `own_batches` (True, or
         poisson_sampling=False: batches of the caller's own, at most k backwards to a step, each step charged as if it held every
-        example), `memory_budget` (what a microbatch may record until it is clipped, in bytes or as "1.05x" of a step without
+        example), `allow_vouched` (True: tensors of ghostshard.vouch_for() are taken),
+        `memory_budget` (what a microbatch may record until it is clipped, in bytes or as "1.05x" of a step without
         privacy; if it takes more, a second backward recomputes the records, with 0 from the beginning; by default what the machine
         has room for), `accumulate` (sum the microbatches of a step on the rank, reduce once),
         `attribution_check` (True: models whose examples' gradients depend on each other are refused at the first backward).
@@ -106,7 +106,7 @@ class PrivacyEngine(ResumableEngine):
                 noise_generator=noise_generator, grad_sample_mode=grad_sample_mode, wrap_model=wrap_model,
                 rand_on_empty=rand_on_empty, **kwargs,
             )  # fmt: skip
-        _check(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, max_grad_norm, rand_on_empty)
+        check_arguments(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, max_grad_norm, rand_on_empty)
         if self._ledger is None:
             warnings.warn(
                 "no ledger: there will be no privacy report, since report() is made from a ledger that holds the run from its "
@@ -117,6 +117,7 @@ class PrivacyEngine(ResumableEngine):
         options = {name: kwargs.pop(name) for name in ("memory_budget", "accumulate", "attribution_check") if name in kwargs}
         accumulation_steps = kwargs.pop("accumulation_steps", 1)
         own_batches = kwargs.pop("own_batches", False) or not poisson_sampling
+        allow_vouched = kwargs.pop("allow_vouched", False)
         plan = plan_of(data_loader, poisson=not own_batches)
         kwargs.pop("epsilon_tolerance", None)
         refuse_unsupported(module)
@@ -132,6 +133,7 @@ class PrivacyEngine(ResumableEngine):
             arguments = {
                 **options, "grad_sample_mode": grad_sample_mode, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm,
                 "clipping": clipping, "loss_reduction": loss_reduction, "batch_first": batch_first, "own_batches": own_batches,
+                "allow_vouched": allow_vouched,
                 "accumulation_steps": accumulation_steps, "noise_generator": noise_generator is not None,
                 "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch), "a ledger": self._ledger is not None,
             }  # fmt: skip
@@ -142,7 +144,7 @@ class PrivacyEngine(ResumableEngine):
 
         try:
             data_loader, ghost, criterion = together(engine.ranks.control, join)
-            self._open(engine, ghost, plan, data_loader, accumulation_steps)
+            self._open(engine, ghost, plan, data_loader, accumulation_steps, allow_vouched)
         except BaseException:
             private.engine.detach()  # so that the call can be repeated
             raise
@@ -240,7 +242,8 @@ class PrivacyEngine(ResumableEngine):
         return ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction)
 
     def _open(
-        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, data_loader: DataLoader, accumulation_steps: int
+        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, data_loader: DataLoader, accumulation_steps: int,
+        allow_vouched: bool,
     ) -> None:
         """Loader, engine, optimizer and accountant become one run: what the loader hands out is what the engine may train on, and
         each logical batch is charged when it begins."""
@@ -250,7 +253,7 @@ class PrivacyEngine(ResumableEngine):
 
         batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps)
         if plan.poisson:
-            batches = DrawnBatches(lambda: charge(ghost.terms()[1]))
+            batches = DrawnBatches(lambda: charge(ghost.terms()[1]), allow_vouched=allow_vouched, batch_first=engine.batch_first)
             data_loader.batch_sampler.stamps.receiver = batches  # type: ignore[union-attr]
         engine.set_constants(
             sampling_rate=plan.charged_rate,
@@ -261,7 +264,7 @@ class PrivacyEngine(ResumableEngine):
             trained=lambda: chain.from_iterable(group["params"] for group in ghost.original_optimizer.param_groups),
             charge=charge,
         )
-        self._begin_run(engine, data_loader, _ledger_header(plan, ghost, engine))
+        self._begin_run(engine, data_loader, _ledger_header(plan, ghost, engine, allow_vouched))
 
     def _begin_run(self, engine: GhostEngine, data_loader: DataLoader, header: dict) -> None:
         self._header = header
@@ -281,13 +284,18 @@ class PrivacyEngine(ResumableEngine):
             )
 
 
-def _ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine) -> dict:
+def _ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine, allow_vouched: bool) -> dict:
     """The engine refuses every batch that contradicts what stands here of the sampler, so the report may repeat it."""
     per_layer = "per layer: each of K groups gathered together by clip_norm/sqrt(K)"
     sampler = {
         "executed": "poisson",
         "seen": "by the engine: each step was made of one whole draw of the private loader, and each draw was charged",
     }
+    if allow_vouched:
+        sampler["seen"] += (
+            "; that tensors which the loop vouched for (allow_vouched=True) hold nothing of other examples than their rows' own is the "
+            "caller's word"
+        )
     if not plan.poisson:
         sampler = {
             "executed": "batches of the caller's own: each step is charged as if it held every unit",
@@ -306,40 +314,3 @@ def _ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostE
     if optimizer.noise_multiplier > 0:
         header["noise_multiplier"] = float(optimizer.noise_multiplier)
     return header
-
-
-def _check(
-    generator: Any,
-    secure_mode: bool,
-    module: nn.Module,
-    optimizer: optim.Optimizer,
-    mode: str,
-    max_grad_norm: Any,
-    rand_on_empty: bool,
-) -> None:
-    if generator is not None and secure_mode:
-        raise ValueError("Passing seed is prohibited in secure mode")
-    if isinstance(module, AbstractGradSampleModule):
-        raise ValueError("the module is wrapped for private training already: pass the model itself")
-    known = set(module.parameters())
-    if any(p not in known for p in chain.from_iterable(group["params"] for group in optimizer.param_groups)):
-        raise ValueError(
-            "Module parameters are different than optimizer Parameters: build the optimizer from this module, after "
-            "FSDP2Wrapper if that is used"
-        )
-    if mode == "ghost_fsdp" and not isinstance(module, FSDPModule):
-        raise ValueError(
-            "grad_sample_mode='ghost_fsdp' needs a model under FSDP2: FSDP2Wrapper(model), or fully_shard; got "
-            f"{type(module).__name__}"
-        )
-    if mode == "ghost" and isinstance(module, FSDPModule):
-        raise ValueError("a model under FSDP2 takes grad_sample_mode='ghost_fsdp'")
-    if isinstance(max_grad_norm, (list, tuple)):
-        raise ValueError(
-            "max_grad_norm must be one number in modes 'ghost' and 'ghost_fsdp' (per_layer shares it out), got a list"
-        )
-    if rand_on_empty:
-        raise ValueError(
-            "rand_on_empty puts a random example where nothing was drawn, so that one example more or less moves "
-            "the sum by up to twice the clip norm; an empty batch is a step like any other here"
-        )

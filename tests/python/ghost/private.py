@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ghostshard.ghost.loss import PrivateLoss
+from ghostshard.ghost.provenance import NoProvenance
 from ghostshard.ghost.wrappers import GhostModule
 from ghostshard.ghost.optimizer import GhostOptimizer
 
@@ -17,23 +18,36 @@ class AnyBatches:
 
     skipped = 0
     place = (0, 0, 0)
+    provenance = NoProvenance()
 
     def check_forward(self) -> None: ...
 
-    def check_backward(self, units: int) -> None: ...
+    def check_backward(self, losses: torch.Tensor, units: int) -> None: ...
 
     def went_backward(self) -> None: ...
 
     check_step = stepped = paused = dropped = end = went_backward
 
 
+class NotFollowed(NoProvenance):
+    """For tests that make their batches themselves."""
+
+    def forget(self) -> None: ...
+
+    def hand_out(self, piece, batch): ...
+
+    def check(self, losses, piece) -> None: ...
+
+
 def hand_out(loader, *units: int, notes=None) -> None:
-    """As if the private loader had just handed out one draw, in batches of so many units. notes: of the pass; default a new one."""
+    """As if the private loader had just handed out one draw, in batches of so many units, whose tensors nobody follows. notes: of the
+    pass; default a new one."""
     stamps = getattr(loader.batch_sampler, "stamps", None)
     if stamps is None:
         return  # batches of the caller's own
     for _ in (notes or stamps.begin_pass()).noted([range(each) for each in units]):
-        stamps.receiver.hand_out(stamps.waiting.popleft())
+        stamps.receiver.provenance = NotFollowed()
+        stamps.receiver.hand_out(stamps.waiting.popleft(), None)
 
 
 Loss = Callable[[nn.Module, tuple[torch.Tensor, ...]], torch.Tensor]

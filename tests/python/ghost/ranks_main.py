@@ -93,6 +93,10 @@ def sharded_by_leaf(model: nn.Module, mesh) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
+def sharded_whole(model: nn.Module, mesh) -> nn.Module:
+    return fully_shard(model, mesh=mesh)
+
+
 def by_name(name: str):
     return next(case for case in CASES if case.name == name)
 
@@ -262,7 +266,8 @@ SCENARIOS: dict[str, Callable] = {
     ),
     "lstm": sum_scenario(lambda: recurrent(nn.LSTM), tokens, next_token_loss, 0.3),
     "gru_sharded_as_a_leaf": sum_scenario(lambda: recurrent(nn.GRU), tokens, next_token_loss, 0.3, sharded_by_leaf),
-    "opacus_lstm": refused(sum_scenario(opacus_lstm, tokens, next_token_loss, 0.3)),
+    "opacus_lstm": sum_scenario(opacus_lstm, tokens, next_token_loss, 0.3),
+    "opacus_lstm_by_fully_shard": refused(sum_scenario(opacus_lstm, tokens, next_token_loss, 0.3, sharded_whole)),
     "t5_by_its_own_loss": own_loss_scenario(t5, "input_ids", "labels"),
     "bert_spans_by_its_own_loss": own_loss_scenario(bert_of_spans, "input_ids", "start_positions", "end_positions"),
     "packed_texts": packed_scenario(checkpointed_gpt2, *[1] * 8),

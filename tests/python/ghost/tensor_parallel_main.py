@@ -184,7 +184,7 @@ def whole_parameters_stay_alike(mesh: DeviceMesh) -> float:
     private = Private(shard(model, mesh), 0.3, noise_multiplier=1.0)
     batches = local(tokens(), private)
     torch.manual_seed(dist.get_rank())
-    private.engine.attribution_check = False
+    private.engine.sessions.checked = False
     for batch in batches:
         private.backward(next_token_loss, batch)
     private.engine.release()

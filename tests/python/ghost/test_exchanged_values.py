@@ -94,3 +94,14 @@ def test_lengths_and_places_are_no_mixing(units):
         private = Private(Reads(), 1.0)
         y = private.module(torch.randn(units, 7, 6), lengths, torch.arange(7))
         PrivateLoss(private.engine, y.square().flatten(1).sum(1)).backward()
+
+
+def test_a_model_that_takes_no_other_values_is_refused_with_a_sentence():
+    def picky(x):
+        if not torch.equal(x, X):
+            raise ValueError("never seen that")
+        return x
+
+    private = Private(Takes(picky), 0.1)
+    with pytest.raises(RuntimeError, match=r"takes no other inputs.*\(ValueError: never seen that\).*attribution_check=False"):
+        PrivateLoss(private.engine, given(X)(private.module, (X, torch.randint(0, 3, (5,))))).backward()

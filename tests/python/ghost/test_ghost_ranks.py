@@ -15,7 +15,7 @@ def results(request, tmp_path_factory) -> dict:
 SUMS = [
     "mlp", "language_tied_and_embedded_twice", "frozen_parts", "conv2d", "conv2d_few_places", "layer_without_a_rule",
     "gpt2_tied", "gpt2_accumulated", "gpt2_checkpointed", "gpt2_two_passes", "gpt2_checkpointed_two_passes",
-    "gpt2_with_lora", "llama", "bert", "language_sharded_by_leaf", "packed_texts", "packed_users", "lstm",
+    "gpt2_with_lora", "llama", "bert", "language_sharded_by_leaf", "packed_texts", "packed_users", "lstm", "opacus_lstm",
     "gru_sharded_as_a_leaf", "t5_by_its_own_loss", "bert_spans_by_its_own_loss",
 ]  # fmt: skip
 
@@ -26,7 +26,8 @@ def test_released_sum_is_the_oracles(results, scenario):
 
 
 def test_cells_that_fully_shard_does_not_see_are_refused(results):
-    assert "fully_shard does not gather" in results["opacus_lstm"] and "Use nn.LSTM" in results["opacus_lstm"]
+    said = results["opacus_lstm_by_fully_shard"]
+    assert "fully_shard does not gather" in said and "FSDP2Wrapper" in said
 
 
 def test_noise_is_there_once_and_does_not_repeat_over_slices(results):

@@ -71,6 +71,28 @@ def test_units_of_one_length_keep_their_places():
     assert oracle.worst_difference(Private(model, 0.3).step(class_loss, batches), expected) < SUM_TOLERANCE
 
 
+class Sorted(Reader):
+    """Its caller has sorted the texts: PyTorch refuses lengths that grow."""
+
+    def forward(self, ids, lengths=None):
+        counts = (ids > 0).sum(1) if lengths is None else lengths
+        packed, _ = self.rnn(pack_padded_sequence(self.tokens(ids), counts.cpu(), batch_first=True, enforce_sorted=True))
+        return self.out(pad_packed_sequence(packed, batch_first=True)[0].sum(1))
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["lengths_of_the_tokens", "lengths_given"])
+def test_sorted_packed_sequences_pass_the_exchange_of_values(given):
+    torch.manual_seed(3)
+    model, private_loss = Sorted(nn.LSTM, batch_first=True), class_loss
+    lengths = torch.tensor([6, 5, 5, 2, 1])
+    ids = torch.randint(1, 11, (5, 6)) * (torch.arange(6) < lengths[:, None])
+    if given:
+        private_loss = lambda m, batch: nn.functional.cross_entropy(m(batch[0], *batch[2:]), batch[1], reduction="none")
+    batch = (ids, torch.randint(0, 3, (5,)), *([lengths] if given else []))
+    expected = oracle.clipped_sum(copy.deepcopy(model), private_loss, [batch], 0.3)
+    assert oracle.worst_difference(Private(model, 0.3).step(private_loss, [batch]), expected) < SUM_TOLERANCE
+
+
 def test_a_frozen_one_computes_as_before():
     torch.manual_seed(3)
     model = Reader(nn.LSTM, batch_first=True)

@@ -7,7 +7,6 @@ ever reaches Python or an optimizer, nor another rank's memory as a whole.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,27 +14,25 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from .. import _native
 from .batch import Inputs
 from .checks.batches import Batches
 from .checks.gate import Gate
-from .checks.gradients import AttributionCheck
 from .checks.values import Repeat
-from .device import computed_on
 from .layout import Layout, read_layout
 from .loss import check_losses
 from .memory_budget import Memory
 from .packing import Packing
 from .patching import PatchedModel
 from .ranks import Ranks, ranks_of
-from .run_state import RunState, Terms
+from .run_state import Terms
+from .sessions import Sessions
 
 
 _REENTRANT = (
     "layers ran a backward of their own within this backward, as activation checkpointing with use_reentrant=True does: their norms "
     "would not be of one example. Pass use_reentrant=False to torch.utils.checkpoint, or "
-    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable; nothing of this backward "
-    "was kept"
+    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable. (Or a plain backward() or "
+    "torch.autograd.grad() through the model came between its forward and this backward.) Nothing of this backward was kept"
 )
 
 
@@ -68,23 +65,22 @@ class GhostEngine:
         self.model = model
         self.batch_first = batch_first
         self.loss_reduction = loss_reduction
-        self.memory = Memory(memory_budget)
-        self.accumulate = accumulate
         self.clipping = clipping
-        self.attribution_check = attribution_check
-        self.fsdp = isinstance(model, FSDPModule)
-        self.layout: Layout = read_layout(model, fsdp=self.fsdp)
-        self.ranks: Ranks = ranks_of(model, self.layout, fsdp=self.fsdp)
-        self._session: Any = None
-        self._attribution: AttributionCheck | None = None
-        self._trainable: tuple[bool, ...] = ()
-        self.run = RunState()  # constants, ledger, next step
+        fsdp = isinstance(model, FSDPModule)
+        self.layout: Layout = read_layout(model, fsdp=fsdp)
+        self.ranks: Ranks = ranks_of(model, self.layout, fsdp=fsdp)
+        self.sessions = Sessions(
+            self.layout, self.ranks, Memory(memory_budget), accumulate=accumulate, per_layer=clipping == "per_layer",
+            checked=attribution_check,
+        )  # fmt: skip
+        self.run = self.sessions.run  # constants, ledger, next step
         self.in_forward = False
         self._inputs: Inputs | None = None  # of the last forward
         self._begun: Inputs | None = None  # of the last that began a microbatch; None: a layer called on its own
         self._enabled = True
-        self._gate = Gate(model, self.layout, self.ranks.control, communicates=self.fsdp or self.ranks.model_ranks > 1)
-        self._patches = PatchedModel(self, model, fsdp=self.fsdp)
+        self._communicates = fsdp or self.ranks.model_ranks > 1
+        self._gate = Gate(model, self.layout, self.ranks.control, communicates=self._communicates)
+        self._patches = PatchedModel(self, model, fsdp=fsdp)
 
     # The privacy engine's settings ----------------------------------------------------------------------------------
 
@@ -104,38 +100,33 @@ class GhostEngine:
         self.run.set_constants(sampling_rate=sampling_rate, divisor=divisor, terms=terms, generator=generator)
         self._gate.open_for(batches, trained, terms)
         self._charge = charge
-        self._drop_session()
+        self.sessions.drop()
 
     def attach_ledger(self, path: str, header: dict) -> None:
         """Write-ahead: every release is on disk before its gradient is seen. Rank 0 writes. ValueError for a second ledger."""
         self.run.attach_ledger(path, header)
-        self._drop_session()
-
-    @property
-    def _at(self) -> tuple[int, int]:
-        """Step and attempt that the logical batch is charged as."""
-        return self.run.next if self._session is None else self._session.next
+        self.sessions.drop()
 
     @property
     def next_step(self) -> tuple[int, int]:
         """Step and attempt that the next logical batch is charged as. RuntimeError within one."""
-        if self._session is not None and self._session.open:
+        if self.session is not None and self.session.open:
             raise RuntimeError(
                 "a checkpoint is taken and loaded between steps: a logical batch is under way, call optimizer.step() or "
                 "optimizer.zero_grad() first"
             )
-        return self._at
+        return self.sessions.at
 
     def let_go_of_ledger(self) -> None:
         """Closes the ledger, so that it can be read, and locked anew by the next session or process."""
         _ = self.next_step  # not within a logical batch
-        self._drop_session()
+        self.sessions.drop()
 
     def resume(self, step: int, attempts: list[tuple[int, int]], *, ledger_open: bool) -> None:
         """Goes on at `step` under a new key. attempts: the steps from there on that the ledger has charged, each with the
         first attempt it may be now."""
         _ = self.next_step  # not within a logical batch
-        self._drop_session()
+        self.sessions.drop()
         self.run.resume(step, attempts, ledger_open=ledger_open)
 
     # Forward --------------------------------------------------------------------------------------------------------
@@ -147,12 +138,21 @@ class GhostEngine:
 
     @property
     def session(self) -> Any:
-        return self._session
+        return self.sessions.now
+
+    @property
+    def memory(self) -> Memory:
+        return self.sessions.memory
 
     @property
     def packing(self) -> Packing | None:
         """How the last forward's batch was packed."""
         return None if self._inputs is None else self._inputs.packing
+
+    @property
+    def provenance(self) -> Any:
+        """Whose rows tensors have (provenance/proof.py)."""
+        return self._gate.provenance
 
     def begin_forward(self, given: Inputs) -> None:
         """The model's forward begins on `given`; it is a microbatch if the engine is recording."""
@@ -167,61 +167,30 @@ class GhostEngine:
     def meet(self) -> None:
         """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
         if self.recording:
-            self._gate.forward(self._at)
+            self._gate.forward(self.sessions.at)
 
     def _begin(self, given: Inputs) -> None:
-        self._prepare_session()
+        self._prepare()
         self.charge_skipped()
         if given.packing is None or given.units == 0:
-            self._session.begin_microbatch(max(given.units, 1))  # a placeholder stands for none
+            self.session.begin_microbatch(max(given.units, 1))  # a placeholder stands for none
         else:
-            self._session.begin_packed(*given.packing.described())
+            self.session.begin_packed(*given.packing.described())
         self._begun = given
 
     def units_of(self, x: torch.Tensor) -> int:
         """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
         packed = self._begun is not None and self._begun.packing is not None
-        begun = self._session is not None and self._session.units >= 0
+        begun = self.session is not None and self.session.units >= 0
         if not begun or not (self.in_forward or packed):
             self._inputs = self._begun = None
-            self._prepare_session()
-            self._session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
-        return self._session.units
+            self._prepare()
+            self.session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
+        return self.session.units
 
-    def _prepare_session(self) -> None:
-        if self.run.stopped is not None:
-            raise RuntimeError(self.run.stopped)
-        trainable = self.layout.trainable()
-        stays = computed_on(self.layout.parameters[0].parameter) == self.ranks.device
-        if self._session is not None and trainable == self._trainable and stays:
-            return
-        if self._session is not None and self._session.open:
-            raise RuntimeError(
-                "parameters may be frozen, unfrozen or moved to another device between steps, not between the backwards of one "
-                "logical batch"
-            )
-        if not stays:
-            self.ranks.follow(self.layout)
+    def _prepare(self) -> None:
         _ = self._gate.batches  # there are some, or RuntimeError
-        self._drop_session()
-        if not any(trainable):
-            raise ValueError("the model has no trainable parameter")
-        if self.ranks.device.type == "cpu" and os.environ.get("GHOSTSHARD_SYSTEM_HEAP", "0") == "0":
-            _native.load("engine").reuse_host_memory()  # of the whole process: fsdp/host_memory.h
-        self._session = self.run.make_session(
-            self.layout, self.ranks, per_layer=self.clipping == "per_layer", streamed=not self.accumulate,
-            **self.memory.options(self.layout, self.ranks, accumulate=self.accumulate),
-        )  # fmt: skip
-        self._trainable = trainable
-        if self.attribution_check:
-            names = [entry.name for entry in self.layout.parameters]
-            self._attribution = AttributionCheck(self.ranks.control, names)
-
-    def _drop_session(self) -> None:
-        if self._session is not None:
-            self._session.abandon()
-            self.run.next = self._session.next
-        self._session = None
+        self.sessions.prepare()
 
     # Backward and step ----------------------------------------------------------------------------------------------
 
@@ -230,15 +199,15 @@ class GhostEngine:
 
         After an error nothing of the microbatch is kept.
         """
-        session = self._session
+        session = self.session
         if session is None or session.units < 0:
             raise RuntimeError("backward() needs a forward of the private model with gradients enabled before it")
         given, self._begun = self._begun, None
         units = session.units if given is None else given.units
         try:
             check = lambda: check_losses(loss_per_unit, units)
-            if self._gate.backward(self._at, units, check, news=self._patches.own_loss.pending):
-                if self._gate.together(self._at, self._patches.compare_own_loss):
+            if self._gate.backward(self.sessions.at, loss_per_unit, units, check, news=self._patches.own_loss.pending):
+                if self._gate.together(self.sessions.at, self._patches.compare_own_loss):
                     self._patches.own_loss.settled()
         except (ValueError, RuntimeError):
             session.give_up_microbatch()
@@ -247,9 +216,9 @@ class GhostEngine:
         self.in_forward = True  # activation checkpointing runs layers again, of the same microbatch
         try:
             with self._gate.watched():
-                if self._attribution is not None:
-                    again = None if given is None else Repeat(self.model, self._patches.again, given, self.ranks.device)
-                    self._attribution(session, loss_per_unit, again)
+                if self.sessions.attribution is not None:
+                    again = None if given is None else Repeat(self.model, self._patches.again, given, self.ranks.device, self._communicates)
+                    self.sessions.attribution(session, loss_per_unit, again)
                 self._open(session)
                 loss = loss_per_unit.sum()
                 loss.backward(retain_graph=session.takes_two_passes)
@@ -279,8 +248,8 @@ class GhostEngine:
 
     def release(self) -> None:
         """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter."""
-        session = self._session
-        self._gate.step(self._at, self._check_release)
+        session = self.session
+        self._gate.step(self.sessions.at, self._check_release)
         for entry, own in zip(self.layout.parameters, session.release()):
             entry.parameter.grad = None  # a frozen one's is of another phase of the training
             if own is not None and entry.parameter.requires_grad:
@@ -288,7 +257,7 @@ class GhostEngine:
         self._gate.batches.stepped()
 
     def _check_release(self) -> None:
-        if self._session is None or not self._session.open:
+        if self.session is None or not self.session.open:
             raise RuntimeError(
                 "step() needs a backward() since the last step, of the loss that the criterion of make_private() gives (or a Hugging "
                 "Face model with labels): nothing can be released twice"
@@ -303,7 +272,7 @@ class GhostEngine:
     def charge_skipped(self) -> None:
         """Charges draws that were handed out and passed over, in the ledger too: each is a step of no examples, whose noise nobody
         sees. A collective if there are any."""
-        session, batches = self._session, self._gate.batches
+        session, batches = self.session, self._gate.batches
         while batches.skipped and session is not None:
             self.run.charge_step_of_nobody(session)
             batches.skipped -= 1
@@ -314,14 +283,14 @@ class GhostEngine:
 
     def abandon(self) -> None:
         """Drops the logical batch. It stays charged if a backward was part of it."""
-        if self._session is not None:
-            self._session.abandon()
+        if self.session is not None:
+            self.session.abandon()
             self._gate.batches.dropped()
 
     @property
     def bytes_sent(self) -> int:
         """Gradient bytes this rank has sent."""
-        return 0 if self._session is None else self._session.bytes_sent
+        return 0 if self.session is None else self.session.bytes_sent
 
     # The patched model ----------------------------------------------------------------------------------------------
 
@@ -331,7 +300,7 @@ class GhostEngine:
 
     def detach(self) -> None:
         """Leaves the model as it was."""
-        self._drop_session()
+        self.sessions.drop()
         self._gate.close()
         self._patches.detach()
 

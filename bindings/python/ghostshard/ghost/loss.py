@@ -6,6 +6,8 @@ tokens. So criterions run with reduction "none" and are reduced here, unit by un
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from .batch import loss_kind
 from .cross_entropy import cross_entropy, is_plain
 from .packing import Packing, shifted
+from .provenance import Finding, plain
 from .recording import RecordingEngine
 from .shared import Shared
 
@@ -35,7 +38,8 @@ def check_losses(losses: torch.Tensor, units: int) -> None:
         )
     if isinstance(losses, Shared) or losses.dim() != 1 or losses.shape[0] != units:
         raise ValueError(
-            f"a private step needs one loss for each of the {units} units of the batch, got shape {tuple(losses.shape)}"
+            f"a private step needs one loss for each of the {units} units of the batch, got shape {tuple(losses.shape)}. If logits were "
+            "flattened, give the criterion their shape before: criterion(logits.view(-1, V), labels.view(-1), shape=logits.shape)"
         )
 
 
@@ -43,7 +47,7 @@ class PrivateLoss(DPTensorFastGradientClipping):
     """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (GhostEngine.backward in engine.py)."""
 
     def __init__(self, engine: RecordingEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
-        super().__init__(engine, None, loss_per_sample, loss_reduction)
+        super().__init__(engine, None, plain(loss_per_sample), loss_reduction)
         self.engine = engine
 
     def backward(
@@ -57,12 +61,21 @@ class PrivateLoss(DPTensorFastGradientClipping):
             )
         self.engine.backward(self.loss_per_sample)
 
-    def _with(self, losses: torch.Tensor) -> PrivateLoss:
+    def _with(self, losses: torch.Tensor, found: Finding | None = None) -> PrivateLoss:
+        if found is not None:
+            self.engine.provenance.mark(losses, found)
         return PrivateLoss(self.engine, losses, self.loss_reduction)
+
+    def _met(self, operation: Callable[[Any, Any], torch.Tensor], other: Any) -> PrivateLoss:
+        """operation(losses, other). A tensor with a value for each example must be of the examples, as a criterion's targets."""
+        if isinstance(other, torch.Tensor) and other.dim() > 0:
+            (losses, other), _, found = self.engine.provenance.targets((self.loss_per_sample, other), {})
+            return self._with(operation(losses, other), found)
+        return self._with(operation(self.loss_per_sample, self._other(other)))
 
     def _other(self, other: Any) -> Any:
         if not isinstance(other, DPTensorFastGradientClipping):
-            return other
+            return plain(other)
         if other.loss_reduction != self.loss_reduction:
             raise ValueError(
                 f"losses that are added must have one reduction, got {self.loss_reduction} and {other.loss_reduction}"
@@ -70,19 +83,19 @@ class PrivateLoss(DPTensorFastGradientClipping):
         return other.loss_per_sample
 
     def __truediv__(self, other: Any) -> PrivateLoss:
-        return self._with(self.loss_per_sample / other)
+        return self._met(operator.truediv, other)
 
     def __mul__(self, other: Any) -> PrivateLoss:
-        return self._with(self.loss_per_sample * other)
+        return self._met(operator.mul, other)
 
     def __add__(self, other: Any) -> PrivateLoss:
-        return self._with(self.loss_per_sample + self._other(other))
+        return self._met(operator.add, other)
 
     def __sub__(self, other: Any) -> PrivateLoss:
-        return self._with(self.loss_per_sample - self._other(other))
+        return self._met(operator.sub, other)
 
     def __rsub__(self, other: Any) -> PrivateLoss:
-        return self._with(other - self.loss_per_sample)
+        return self._met(lambda losses, other: other - losses, other)
 
     def __neg__(self) -> PrivateLoss:
         return self._with(-self.loss_per_sample)
@@ -146,7 +159,9 @@ class PrivateCriterion(DPLossFastGradientClipping):
         self.loss_reduction = loss_reduction
 
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
+        args, kwargs, found = self.engine.provenance.targets(args, kwargs)
         losses = self._unreduced(*args, **kwargs)
+        self.engine.provenance.mark(losses, found)
         if losses.dim() == 0:
             raise ValueError(
                 f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar"

@@ -34,6 +34,8 @@ import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import nn
 
+from .provenance import of_the_same, plain
+
 KEYWORDS = ("segment_ids", "cu_seqlens", "user_ids", "units")
 
 
@@ -258,8 +260,9 @@ def pack_texts(
 def next_token_labels(labels: torch.Tensor, segment_ids: torch.Tensor) -> torch.Tensor:
     """The target of each place, [B,T]: the label after it in its own segment, or -100. For a criterion that takes logits
     [B,T,V] as they are."""
-    packing = read({"segment_ids": segment_ids}, labels)
-    return shifted(packing.labels_of_segments(labels, causal=True))
+    bare = plain(labels)
+    packing = read({"segment_ids": plain(segment_ids)}, bare)
+    return of_the_same(shifted(packing.labels_of_segments(bare, causal=True)), labels, segment_ids)
 
 
 def shifted(labels: torch.Tensor) -> torch.Tensor:

@@ -15,12 +15,13 @@ from .checks.guard import Guard, warn_of_uncovered
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .own_loss import OwnLoss
+from .provenance import plain as plain_tensors
 from .recording import RecordingEngine
 from .rows import rows_of_each
 from .shared import Shared, plain, shared
 from .tensor_trees import mapped, tensors_in
 from .rules import (
-    BY_ROWS, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output,
+    BY_ROWS, WITH_CHILDREN, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output,
     taken_whole, tensor_parallel,
 )  # fmt: skip
 
@@ -41,6 +42,16 @@ class PatchedForward:
         layer = self.layer
         if not layer.engine.recording or not layer.trainable():
             return layer.original(*args, **kwargs)
+        if layer.engine.in_forward:
+            return self._recorded(args, kwargs)
+        args, kwargs, found = layer.engine.provenance.read_layer(args, kwargs, batch_first=layer.engine.batch_first)
+        output = self._recorded(args, kwargs)
+        if found is not None:
+            layer.engine.provenance.mark(output, found)
+        return output
+
+    def _recorded(self, args: tuple, kwargs: dict) -> Any:
+        layer = self.layer
         self._guard(self._slots)  # no block's forward was called if the model was entered by a method
         if layer.engine.ranks.model_ranks > 1:
             return tensor_parallel.forward(layer, self.rule, args, kwargs)
@@ -123,8 +134,10 @@ class PatchedModel:
         self._patched: list[nn.Module] = []
         self._replaced: list[tuple[nn.Module, str]] = []  # methods of instances
         self._guard = Guard(gathers=fsdp)
+        # What a model's compiled forward calls, and what looks at tensors from outside of its graph.
+        self._read, self._mark = torch.compiler.disable(self._read_arguments), torch.compiler.disable(self._mark_outputs)
         # Before fully_shard's own hook, which gathers parameters.
-        self._handles.append(model.register_forward_pre_hook(self._meet, prepend=True))
+        self._handles.append(model.register_forward_pre_hook(self._meet, prepend=True, with_kwargs=True))
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
         self._handles.append(model.register_forward_hook(self._after_forward, always_call=True))
         self._patch_layers(engine)
@@ -156,6 +169,7 @@ class PatchedModel:
                     warn_of_uncovered(name, module)
                     continue
                 rule = per_example
+            if rule in WITH_CHILDREN:
                 covered.update(id(each) for each in module.modules())
             module.forward = PatchedForward(engine, name, module, rule, self._guard)
             self._patched.append(module)
@@ -201,9 +215,23 @@ class PatchedModel:
     def __reduce__(self) -> tuple:
         return _idle_patches, ()
 
-    def _meet(self, *_: Any) -> None:
-        if self._engine is not None and not self._repeating:
-            self._engine.meet()
+    def _meet(self, _module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
+        engine = self._engine
+        if self._repeating:
+            return None
+        if engine is None:
+            return plain_tensors(args), plain_tensors(kwargs)
+        engine.meet()
+        return self._read(args, kwargs)
+
+    def _read_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        engine = self._engine
+        assert engine is not None
+        return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording)
+
+    def _mark_outputs(self, output: Any) -> None:
+        assert self._engine is not None
+        self._engine.provenance.mark(output)
 
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self._repeating:
@@ -228,11 +256,14 @@ class PatchedModel:
         if output is None:
             return None
         output = given.output_of_units(output)
+        if engine is not None and engine.recording:
+            self._mark(output)
         if engine is None or not engine.recording or self._transformer is None:
             return output
         losses = self.own_loss.losses(output, given, engine.loss_reduction)
         if losses is None:
             return output
+        self._mark(losses)
         output["loss"] = PrivateLoss(engine, losses, engine.loss_reduction)
         if hasattr(output, "move_to_end"):
             output.move_to_end("loss", last=False)  # outputs[0] is the loss, as where the model forms it

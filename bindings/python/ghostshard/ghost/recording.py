@@ -43,6 +43,11 @@ class RecordingEngine(Protocol):
         """The model's own forward is under way, so that its inputs, not a layer's, count the units."""
         ...
 
+    @property
+    def provenance(self) -> Any:
+        """Whose rows tensors have (provenance/proof.py)."""
+        ...
+
     def units_of(self, x: torch.Tensor) -> int:
         """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
         ...

@@ -29,6 +29,8 @@ _FURTHEST = 200
 
 def rows_of_each(x: torch.Tensor, units: int) -> int | None:
     """How many rows, one after another, each unit has in x [units · rows, ...]; None if that is not certain."""
+    if units == 1 and x.dim() > 1 and x.shape[0] > 1:
+        return x.shape[0]
     if x.dim() < 2 or units < 2 or x.shape[0] % units or x.shape[0] <= units or x.grad_fn is None:
         return None
     waiting, seen = [x.grad_fn], set()

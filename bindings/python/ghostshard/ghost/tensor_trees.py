@@ -56,10 +56,11 @@ def filled(value: Any) -> Any:
 
 
 def without_rows(value: Any, dim: int) -> Any:
-    """The value, with extent 0 at dim in every tensor that has extent 1 there."""
+    """The value, with extent 0 at dim in every tensor that has extent 1 there, or at the first dimension if it has 1 there alone."""
 
     def empty(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.narrow(dim, 0, 0) if tensor.dim() > dim and tensor.shape[dim] == 1 else tensor
+        at = next((d for d in (dim, 0) if tensor.dim() > d and tensor.shape[d] == 1), None)
+        return tensor if at is None else tensor.narrow(at, 0, 0)
 
     return mapped(empty, value)
 

@@ -1,7 +1,6 @@
 """Which draw a batch is from: the private loader tells it to the engine whenever it hands a batch out.
 
-Tensors lose Python attributes on their way to a device, so the stamp does not travel with the batch. A sampler notes a Piece
-for each batch that it draws; batches leave a DataLoader in the order in which they were drawn, so its iterator knows the
+The engine stamps the batch's tensors then (ghost/provenance). A sampler notes a Piece for each batch that it draws; batches leave a DataLoader in the order in which they were drawn, so its iterator knows the
 piece of each batch that it hands out, however many batches its workers fetch ahead.
 """
 
@@ -26,8 +25,8 @@ class Piece:
 class Receiver(Protocol):
     """The engine's side (ghost/checks/batches.py)."""
 
-    def hand_out(self, piece: Piece) -> None:
-        """The loop gets this batch next. RuntimeError if it has not done with the draw before."""
+    def hand_out(self, piece: Piece, batch: Any) -> Any:
+        """The batch as the loop gets it next, stamped. RuntimeError if the loop has not done with the draw before."""
         ...
 
     def end_of_pass(self) -> None: ...
@@ -79,8 +78,7 @@ class StampedBatches:
         except StopIteration:
             self._receiver.end_of_pass()
             raise
-        self._receiver.hand_out(self._waiting.popleft())
-        return batch
+        return self._receiver.hand_out(self._waiting.popleft(), batch)
 
 
 class StampedLoader:

@@ -2,8 +2,8 @@
 
 The charge of a step is that of one Poisson draw. It is too small if a step is made of several draws, of a draw that another
 step was made of, or of batches that nobody drew; and the clip norm bounds a part of an example if one example is several
-units, or goes backward twice. Nothing of this shows in a tensor. So the loader says which batch it hands out
-(loaders/stamps.py), and every backward and every step is asked whether it fits.
+units, or goes backward twice. Nothing of this shows in a plain tensor. So the loader says which batch it hands out
+(loaders/stamps.py), its tensors know whose their rows are (ghost/provenance), and every backward and every step is asked whether it fits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from typing import Any, Protocol
+
+import torch
+
+from ..provenance import NoProvenance, Provenance
 
 OWN = (
     "Insist on batches of your own with make_private(own_batches=True): each step is then charged as if it held every example"
@@ -24,13 +28,14 @@ class Batches(Protocol):
         ...
 
     skipped: int  # draws that must still be charged as steps of no examples
+    provenance: Provenance | NoProvenance
 
     def check_forward(self) -> None:
         """RuntimeError if the run cannot go on."""
         ...
 
-    def check_backward(self, units: int) -> None:
-        """ValueError or RuntimeError unless a backward over so many units may come now."""
+    def check_backward(self, losses: torch.Tensor, units: int) -> None:
+        """ValueError or RuntimeError unless a backward of these [units] losses may come now."""
         ...
 
     def went_backward(self) -> None: ...
@@ -60,8 +65,9 @@ class DrawnBatches:
     charge: called for each draw that was handed out and will not be trained on.
     """
 
-    def __init__(self, charge: Any):
+    def __init__(self, charge: Any, *, allow_vouched: bool = False, batch_first: bool = True):
         self._charge = charge
+        self.provenance = Provenance(allow_vouched=allow_vouched, batch_first=batch_first)
         self.skipped = 0
         self._draw: tuple[int, int] | None = None
         self._waiting: deque = deque()  # pieces that were handed out and have not gone backward
@@ -77,16 +83,18 @@ class DrawnBatches:
 
     # The loader's side ----------------------------------------------------------------------------------------------
 
-    def hand_out(self, piece: Any) -> None:
+    def hand_out(self, piece: Any, batch: Any) -> Any:
         if self._ended:
-            return
+            return batch
         if piece.draw != self._draw:
             self._finish(piece.draw)
             self._draw, self._count, self._fate = piece.draw, piece.count, ""
             self._waiting.clear()
+            self.provenance.forget()
             self._draws, self._done, self._units = self._draws + 1, 0, 0
         self._units += piece.units
         self._waiting.append(piece)
+        return self.provenance.hand_out(piece, batch)
 
     def end_of_pass(self) -> None:
         if self._draw is not None and not self._fate and self._done == 0 and not self._ended:
@@ -128,7 +136,7 @@ class DrawnBatches:
         if self._broken is not None:
             raise RuntimeError(self._broken)
 
-    def check_backward(self, units: int) -> None:
+    def check_backward(self, losses: torch.Tensor, units: int) -> None:
         self.check_forward()
         if not self._waiting:
             raise RuntimeError(self._why_not())
@@ -143,6 +151,7 @@ class DrawnBatches:
                 f"row is. To cut batches use accumulation_steps= or a BatchMemoryManager. If this is no batch of that loader: "
                 f"{OWN}"
             )
+        self.provenance.check(losses, self._waiting[0])
 
     def _why_not(self) -> str:
         if self._draw is None:
@@ -191,6 +200,7 @@ class OwnBatches:
     so more than `backwards` backwards to a step are refused, unless a BatchMemoryManager cuts a batch."""
 
     skipped = 0
+    provenance = NoProvenance()
 
     def __init__(self, backwards: int = 1):
         self._backwards = backwards
@@ -204,7 +214,7 @@ class OwnBatches:
     def check_forward(self) -> None:
         pass
 
-    def check_backward(self, units: int) -> None:
+    def check_backward(self, losses: torch.Tensor, units: int) -> None:
         if self._done >= self._allowed:
             raise RuntimeError(
                 f"backward number {self._done + 1} in one step: an example in two of them would count twice under one noise. "

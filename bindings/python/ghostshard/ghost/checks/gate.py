@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from ..layout import Layout
+from ..provenance import NoProvenance, Provenance
 from .agreement import BACKWARD, FORWARD, STEP, Agreement
 from .batches import Batches
 from .parameters import no_gradients_of_autograd, refuse_uncovered
@@ -39,6 +40,10 @@ class Gate:
         return self._batches
 
     @property
+    def provenance(self) -> Provenance | NoProvenance:
+        return NoProvenance() if self._batches is None else self._batches.provenance
+
+    @property
     def draws_to_charge(self) -> int:
         return 0 if self._batches is None else self._batches.skipped
 
@@ -52,12 +57,12 @@ class Gate:
         if self._communicates or self.draws_to_charge:
             self._meet(FORWARD, at, self.batches.check_forward)
 
-    def backward(self, at: tuple[int, int], units: int, check: Callable[[], None], news: bool = False) -> bool:
+    def backward(self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], news: bool = False) -> bool:
         """check(): the engine's own. Whether any rank has news."""
 
         def all_checks() -> None:
             check()
-            self.batches.check_backward(units)
+            self.batches.check_backward(losses, units)
             if self.batches.place[2] == 0:  # once a step, and before the step
                 refuse_uncovered(self._model, self._layout, self._trained())
 

@@ -22,6 +22,7 @@ from .state import State
 # share of the largest output.
 _LEAST_CHANGE = 1e-4
 _DIRECTIONS = 4
+_MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -30,35 +31,51 @@ class Repeat:
     forward: Callable[..., Any]  # the model's, which records nothing
     inputs: Inputs
     device: torch.device  # of the model
+    communicates: bool = False  # a forward does
 
     def reaches_others(self, chosen: torch.Tensor) -> bool:
         """Whether the inputs of the chosen units, or of the rest, move outputs of the others. chosen: bool [units].
 
-        Three forwards without gradients, from the same state; a collective if the forward communicates.
+        Three forwards without gradients, from the same state; a collective if the forward communicates. RuntimeError if the model
+        takes no other inputs.
         """
+        try:
+            return self._reaches_others(chosen, mirrored=True)
+        except _MODELS_OWN as error:
+            if self.communicates:  # the other ranks wait within this forward
+                raise
+            first = error
+        try:
+            return self._reaches_others(chosen, mirrored=False)
+        except _MODELS_OWN:
+            raise RuntimeError(
+                f"whether the model keeps its examples apart cannot be told, because it takes no other inputs in the place of some of them "
+                f"({type(first).__name__}: {' '.join(str(first).split())[:160]}). attribution_check=False leaves this check out"
+            ) from first
+
+    def _reaches_others(self, chosen: torch.Tensor, *, mirrored: bool) -> bool:
         state = State(self.model, self.device)
         outputs = []
-        first, second = _sources(chosen)
-        nobody, everybody = torch.zeros_like(chosen), torch.ones_like(chosen)
         try:
             with torch.no_grad():
-                for moved, source in ((nobody, torch.arange(len(chosen))), (chosen, first), (everybody, second)):
+                for moved in (torch.zeros_like(chosen), chosen, ~chosen):
                     state.again()
-                    args, kwargs = self._exchanged(moved, source)
+                    args, kwargs = self._exchanged(moved, _nearest(moved), mirrored=mirrored)
                     outputs.append(self._rows_of_output(self.forward(*args, **kwargs), len(chosen)))
         finally:
             state.again()
-        as_given, some, all_of_them = outputs
-        return _differ(as_given, some, ~self._of_rows(chosen)) or _differ(some, all_of_them, self._of_rows(chosen))
+        as_given, chosen_moved, others_moved = outputs
+        return _differ(as_given, chosen_moved, ~self._of_rows(chosen)) or _differ(as_given, others_moved, self._of_rows(chosen))
 
-    def _exchanged(self, moved: torch.Tensor, source: torch.Tensor) -> tuple[tuple, dict]:
-        """The arguments, with other values for the units that moved: in the examples mirrored ones; in every other tensor with
-        the units' extent those of the unit `source`, which are valid (masks, lengths)."""
-        mirrored = self._mirrored(moved)
+    def _exchanged(self, moved: torch.Tensor, source: torch.Tensor, *, mirrored: bool) -> tuple[tuple, dict]:
+        """The arguments, with other values for the units that moved: in the examples mirrored ones, which differ most; in every other
+        tensor with the units' extent those of the unit `source`, which are valid (masks, lengths). Not mirrored: in the examples
+        too, for models that take not every value."""
+        other = self._mirrored(moved) if mirrored or self.inputs.packing is not None else None
 
         def new(value: torch.Tensor) -> torch.Tensor:
-            if value is self.inputs.examples:
-                return mirrored
+            if value is self.inputs.examples and other is not None:
+                return other
             dim = self._dim_of_units(value, len(moved))
             return value if dim < 0 else value.index_select(dim, source.to(value.device))
 
@@ -123,14 +140,14 @@ def _narrowed(value: torch.Tensor, rows: int) -> torch.Tensor:
     return value @ torch.randn(value.shape[-1], _DIRECTIONS, generator=fixed).to(value.device, value.dtype)
 
 
-def _sources(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Whose values each unit has: first the chosen ones have those of a unit of the rest; then the rest have those of a chosen one,
-    too."""
-    own = torch.arange(len(chosen))
-    if not bool(chosen.any()) or bool(chosen.all()):
-        return own, own
-    first = torch.where(chosen, own[~chosen][0], own)
-    return first, torch.where(chosen, first, own[chosen][0])
+def _nearest(moved: torch.Tensor) -> torch.Tensor:
+    """Whose values each unit has: those that moved have the ones of the nearest unit before them that stays, or of the first that
+    stays. So what is sorted (the lengths of packed sequences) stays sorted."""
+    own = torch.arange(len(moved))
+    if not bool(moved.any()) or bool(moved.all()):
+        return own
+    before = torch.where(moved, -1, own).cummax(0).values
+    return torch.where(before < 0, own[~moved][0], before)
 
 
 def _differ(one: list[tuple[int, torch.Tensor]], two: list[tuple[int, torch.Tensor]], rows: torch.Tensor) -> bool:

@@ -16,6 +16,8 @@ from .layers import BY_ROWS, affine
 from .skeleton import instantiable, refuse_computed_weights, taken_whole
 from .tables import look_up_tables
 
+WITH_CHILDREN = {per_example, recurrent.recurrent}  # rules that answer for the layers inside of theirs
+
 __all__ = [
-    "BY_ROWS", "Layer", "Rule", "affine", "instantiable", "look_up_tables", "per_example", "refuse_computed_weights", "register_rule", "rule_for", "same_output", "taken_whole",
+    "BY_ROWS", "WITH_CHILDREN", "Layer", "Rule", "affine", "instantiable", "look_up_tables", "per_example", "refuse_computed_weights", "register_rule", "rule_for", "same_output", "taken_whole",
 ]  # fmt: skip

@@ -6,14 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from ..autocast import as_in, state_of
 from ..layout import original_class
 from ..shared import shared
 from ..tensor_trees import refilled, tensors_in
 from .call import Call
-from .layer import Layer, local, same_output
+from .layer import Layer, local, refuse_parts, same_output
 from .one_by_one import Coins, of_each_unit, outputs_of_each_unit
 from .skeleton import no_way_back, skeleton
 
@@ -24,7 +23,7 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     ValueError for arguments that are neither of the batch's units nor shared, and for packed batches.
     """
     layer.refuse_packed("it has no rule, only torch.func's per-example gradients; register one (ghostshard.register_rule)")
-    _refuse_parts(layer)
+    refuse_parts(layer)
     call = Call(layer, args, kwargs)
     anchor = torch.zeros((), requires_grad=True)
     tree: list = []  # the output, as the layer gives it, and which of its tensors have a value for each unit behind them
@@ -32,16 +31,6 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     output, of_all = tree
     values = values if isinstance(values, tuple) else (values,)
     return refilled(output, [shared(value) if of_all[i] else value for i, value in enumerate(values)])
-
-
-def _refuse_parts(layer: Layer) -> None:
-    """RuntimeError for parameters that fully_shard has not gathered, as in layers that keep other layers in plain lists."""
-    parts = [name for name, value in layer.module.named_parameters() if isinstance(value, DTensor)]
-    if parts and layer.engine.ranks.model_ranks == 1:
-        raise RuntimeError(
-            f"{layer.name} ({original_class(layer.module).__name__}): fully_shard does not gather {parts[0]!r}, because the layer keeps its "
-            "children where PyTorch does not see them (Opacus' DPLSTM, DPGRU). Use nn.LSTM or nn.GRU, which work here, or leave it unsharded"
-        )
 
 
 class _PerExample(torch.autograd.Function):

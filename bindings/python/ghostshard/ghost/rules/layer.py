@@ -108,6 +108,16 @@ class Layer:
             )
 
 
+def refuse_parts(layer: Layer) -> None:
+    """RuntimeError for parameters that fully_shard has not gathered, as in layers that keep other layers in plain lists."""
+    parts = [name for name, value in layer.module.named_parameters() if isinstance(value, DTensor)]
+    if parts and layer.engine.ranks.model_ranks == 1:
+        raise RuntimeError(
+            f"{layer.name} ({original_class(layer.module).__name__}): fully_shard does not gather {parts[0]!r}, because the layer sets "
+            "its parameters in a way of its own. Shard Opacus' DPLSTM and DPGRU by FSDP2Wrapper, or use nn.LSTM or nn.GRU"
+        )
+
+
 def local(value: Any) -> Any:
     return value.detach().to_local() if isinstance(value, DTensor) else value
 
@@ -172,4 +182,4 @@ def rule_for(module: nn.Module) -> Rule | None:
     return None
 
 
-__all__ = ["Layer", "Rule", "local", "register_rule", "rule_for", "same_output"]
+__all__ = ["Layer", "Rule", "local", "refuse_parts", "register_rule", "rule_for", "same_output"]

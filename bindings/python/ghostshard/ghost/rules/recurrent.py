@@ -1,4 +1,4 @@
-"""nn.RNN, nn.LSTM and nn.GRU: linear layers of each step, whose rows are recorded at once.
+"""nn.RNN, nn.LSTM and nn.GRU, and Opacus' layers in their place: linear layers of each step, whose rows are recorded at once.
 
 A step's gates are W_ih x_t + b_ih + W_hh h_{t-1} + b_hh. The first product is one linear layer over all steps. For the second
 the states h are computed first, without gradients; then one linear layer over all of them is recorded, whose output is
@@ -17,15 +17,18 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..autocast import without_autocast
-from .layer import Layer, register_rule
+from .layer import Layer, refuse_parts, register_rule
 
 _States = tuple[torch.Tensor, ...]  # (h,), or (h, c) of an LSTM, each [units, H]
 
 
-@register_rule(nn.RNN, nn.LSTM, nn.GRU)
-def recurrent(layer: Layer, input: Any, hx: Any = None) -> Any:
+@register_rule(nn.RNN, nn.LSTM, nn.GRU, "opacus:DPRNN", "opacus:DPLSTM", "opacus:DPGRU")
+def recurrent(layer: Layer, input: Any, hx: Any = None, state_init: Any = None) -> Any:
+    """state_init: Opacus' name of hx."""
     module: Any = layer.module
+    hx = state_init if hx is None else hx
     layer.refuse_packed()
+    refuse_parts(layer)
     if getattr(module, "proj_size", 0):
         raise ValueError(f"{layer.name} (LSTM): proj_size > 0 has no rule here: use a linear layer after it")
     x, lengths = (input, None)
@@ -49,12 +52,12 @@ def recurrent(layer: Layer, input: Any, hx: Any = None) -> Any:
         output = PackedSequence(rows, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
     else:
         output = x if module.batch_first else x.transpose(0, 1)
-    return output, states if isinstance(module, nn.LSTM) else states[0]
+    return output, states if _has_cells(module) else states[0]
 
 
 def _first_states(module: Any, x: torch.Tensor, hx: Any) -> _States:
     """[layers · directions, units, H] each."""
-    count = 2 if isinstance(module, nn.LSTM) else 1
+    count = 2 if _has_cells(module) else 1
     if hx is None:
         directions = 2 if module.bidirectional else 1
         return (x.new_zeros(module.num_layers * directions, x.shape[0], module.hidden_size),) * count
@@ -119,12 +122,22 @@ def _recorded(layer: Layer, name: str, x: torch.Tensor) -> torch.Tensor:
 
 def _step_of(module: Any) -> Callable[[torch.Tensor, torch.Tensor, _States], _States]:
     """(gates of the input, gates of the state, states) -> states."""
-    if isinstance(module, nn.LSTM):
+    if _has_cells(module):
         return _lstm
-    if isinstance(module, nn.GRU):
+    if isinstance(module, nn.GRU) or _name_of_cells(module) == "DPGRUCell":
         return _gru
-    activation = torch.tanh if module.nonlinearity == "tanh" else torch.relu
+    nonlinearity = module.nonlinearity if isinstance(module, nn.RNN) else module.cell_params["nonlinearity"]
+    activation = torch.tanh if nonlinearity == "tanh" else torch.relu
     return lambda inputs, state, _: (activation(inputs + state),)
+
+
+def _has_cells(module: Any) -> bool:
+    return isinstance(module, nn.LSTM) or _name_of_cells(module) == "DPLSTMCell"
+
+
+def _name_of_cells(module: Any) -> str:
+    """Of Opacus' layers; "" of PyTorch's."""
+    return getattr(getattr(module, "cell_type", None), "__name__", "")
 
 
 def _lstm(inputs: torch.Tensor, state: torch.Tensor, now: _States) -> _States:

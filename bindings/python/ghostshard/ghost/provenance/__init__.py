@@ -1,0 +1,7 @@
+"""Is the batch that reaches the model the one that the private loader drew? drawn.py has the idea."""
+
+from . import operations as operations
+from .drawn import Drawn, of_the_same, plain, vouch_for
+from .proof import Finding, NoProvenance, Provenance
+
+__all__ = ["Drawn", "Finding", "NoProvenance", "Provenance", "of_the_same", "plain", "vouch_for"]

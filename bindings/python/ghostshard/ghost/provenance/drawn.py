@@ -1,0 +1,143 @@
+"""Tensors that know which examples of which draw each of their rows is of.
+
+The private loader hands its tensors out as Drawn ones. Every torch function that a loop applies to them is asked whether row u of
+its result follows from row u of what was drawn, and from nothing else that differs from row to row (operations.py). If so, its
+result is Drawn too, so devices, dtypes, crops, flips, noise of torch.randn_like() and permutations of the batch go through. If not,
+or if the function is not known, the result carries the reason, and a backward over it is refused with that reason.
+
+Not seen: what leaves torch and comes back (NumPy, lists, strings; if it comes back with the same values, proof.py knows it
+again), numbers that were read from a tensor (`x.max().item()`), and constants, whose rows are all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .opened import opened
+
+
+class Memory:
+    """What all views of one memory share: writing to one of them is writing to all."""
+
+    def __init__(self, piece: Any, lost: str = ""):
+        self.piece = piece  # of the loader (loaders/stamps.py); VOUCHED
+        self.lost = lost  # why it is not known any more whose the rows are; "": it is
+
+
+VOUCHED = "vouched"
+
+
+@dataclass(frozen=True)
+class Origin:
+    memory: Memory
+    rows: int  # how many rows the tensor had that the loader handed out; `ids` number them
+    dim: int | None  # of the rows; None: all of it is of one row
+    ids: torch.Tensor | None = None  # int64 [extent of dim], on the host; None: 0, 1, … rows - 1. One number if dim is None
+    moved: bool = False  # elements have other places than in the tensor that was handed out
+
+    @property
+    def vouched(self) -> bool:
+        return self.memory.piece is VOUCHED
+
+    def numbers(self) -> torch.Tensor:
+        """[rows here]: the row that each was."""
+        return torch.arange(self.rows) if self.ids is None else self.ids.reshape(-1)
+
+    def same_rows(self, other: Origin) -> bool:
+        return torch.equal(self.numbers(), other.numbers())
+
+    def at(self, dim: int | None, ids: torch.Tensor | None, *, moved: bool = False) -> Origin:
+        """In memory of its own."""
+        if ids is not None and dim is not None and torch.equal(ids, torch.arange(self.rows)):
+            ids = None
+        memory = Memory(self.memory.piece, self.memory.lost)
+        return Origin(memory, self.rows, dim, ids, self.moved or moved)
+
+    def lost(self, why: str) -> Origin:
+        return Origin(Memory(self.memory.piece, self.memory.lost or why), self.rows, None, None, True)
+
+    def within(self, memory: Memory) -> Origin:
+        return replace(self, memory=memory)
+
+
+class Drawn(torch.Tensor):
+    """Made by drawn()."""
+
+    origin: Origin
+    followed: Callable[[Any, tuple, dict], Any]  # set by operations.py
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return cls.followed(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict) -> torch.Tensor:
+        return self.clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return plain(self).__reduce_ex__(protocol)
+
+    def __repr__(self, **_: Any) -> str:
+        return repr(plain(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(plain(self), spec)
+
+
+def drawn(value: torch.Tensor, origin: Origin) -> torch.Tensor:
+    with torch._C.DisableTorchFunctionSubclass():
+        found = value.as_subclass(Drawn)
+    found.origin = origin
+    return found
+
+
+def of_rows(piece: Any, rows: int, dim: int = 0) -> Origin:
+    """Of a tensor whose extent `dim` is `rows`."""
+    return Origin(Memory(piece), rows, dim) if rows != 1 else Origin(Memory(piece), 1, None, torch.tensor(0))
+
+
+def plain(value: Any) -> Any:
+    """The tree, with plain tensors in the place of Drawn ones."""
+
+    def bare(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, Drawn):
+            return tensor
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.as_subclass(torch.Tensor)
+
+    return opened(bare, value, Drawn)
+
+
+def of_the_same(value: torch.Tensor, *sources: torch.Tensor) -> torch.Tensor:
+    """The value, whose rows are those of every source, in their places, if the loader handed all of them out."""
+    known = [each for each in sources if isinstance(each, Drawn)]
+    if not known:
+        return value
+    origin = next((each.origin for each in known if each.origin.memory.lost), known[0].origin)
+    apart = any(each.origin.moved or each.origin.memory.piece is not origin.memory.piece for each in known) or len(known) < len(sources)
+    return drawn(value, origin.lost("it was made of tensors that the loader did not hand out")) if apart else drawn(value, origin)
+
+
+def constant(value: torch.Tensor, dim: int) -> bool:
+    """All rows along dim are the same."""
+    if value.shape[dim] <= 1 or value.stride(dim) == 0 or value.numel() == 0:
+        return True
+    return bool((value == value.narrow(dim, 0, 1)).all())
+
+
+def vouch_for(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    """The tensor, with your word that row u of `dim` holds nothing of any example but the u-th of the batch at hand: noise, random
+    times, generated data, or what your own code made of example u alone.
+
+    The engine takes it like a tensor of the private loader if make_private(allow_vouched=True) was given, and the report says so.
+    If the word is wrong, epsilon is.
+    """
+    if not 0 <= dim < max(tensor.dim(), 1):
+        raise ValueError(f"dim must be one of the tensor's {tensor.dim()} dimensions, got {dim}")
+    return drawn(plain(tensor), of_rows(VOUCHED, tensor.shape[dim] if tensor.dim() else 1, dim))
+
+
+__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "vouch_for"]

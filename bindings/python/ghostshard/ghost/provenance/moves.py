@@ -1,0 +1,106 @@
+"""Functions that only move elements: the same function, applied to the numbers of the rows, shows where each row went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..tensor_trees import mapped, tensors_in
+from .drawn import Drawn, Origin, constant
+
+_RESHAPE = {"view", "reshape", "unsqueeze", "squeeze", "flatten", "view_as", "reshape_as", "ravel", "unflatten"}  # no element moves
+_PROPERTIES = {"T", "mT", "H", "mH"}
+_JOIN = {"cat", "concat", "concatenate", "stack", "hstack", "vstack"}
+_CHOOSE = {"getitem", "gather", "take_along_dim", "index_select", "masked_select"}
+MOVES = _RESHAPE | _JOIN | _CHOOSE | set(
+    "T mT H mH permute transpose t swapaxes swapdims movedim moveaxis expand expand_as broadcast_to repeat tile repeat_interleave "
+    "flip fliplr flipud roll rot90 narrow select split chunk tensor_split unbind unfold diagonal split_with_sizes".split()
+)  # fmt: skip
+
+
+def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> list[Origin]:
+    """One origin for each tensor of `out`; the caller has run the function with torch functions of subclasses disabled."""
+    args = args or (kwargs.pop("input", kwargs.pop("tensors", None)),)
+    data = tensors_in(args[0])
+    of_data = [each for each in data if isinstance(each, Drawn)]
+    chosen_by = [each for each in tensors_in((args[1:], kwargs)) if name in _CHOOSE]
+    results = tensors_in(out)
+    if not of_data:
+        return [_looked_up(name, chosen_by, each, sources) for each in results]
+    first = next((each for each in of_data if each.origin.dim is not None), of_data[0])
+    dim = first.origin.dim
+
+    def numbers(value: torch.Tensor) -> torch.Tensor:
+        if isinstance(value, Drawn):
+            return _spread(value.origin, value)
+        if dim is not None and value.dim() == first.dim() and value.shape[dim] == first.shape[dim] and constant(value, dim):
+            return _spread(first.origin, value)  # the same for all rows, so it is each row's own
+        return torch.full_like(value, -1, dtype=torch.int64)
+
+    call = getattr(torch.Tensor, {"getitem": "__getitem__", "view": "reshape"}.get(name, name), None) if name not in _JOIN else getattr(torch, name)
+    try:
+        of_numbers = mapped(numbers, args[0])
+        found = call.__get__(of_numbers) if name in _PROPERTIES else call(of_numbers, *args[1:], **kwargs)  # type: ignore
+    except (RuntimeError, TypeError, ValueError):  # a function of the same name that does something else
+        return [first.origin.lost(f"whether {name} keeps the rows of a batch apart is not known")] * len(results)
+    origins = []
+    for shadow in tensors_in(found):
+        place = _located(shadow, dim)
+        if place is None:
+            origins.append(first.origin.lost(f"{name} put rows of several examples together"))
+        elif not all(_chosen_rightly(each, first, shadow, place, dim) for each in chosen_by):
+            origins.append(first.origin.lost(f"{name} chose its elements by a tensor that the loader did not hand out"))
+        else:
+            still = all(each.origin.moved is False for each in of_data) and name in _RESHAPE
+            origins.append(first.origin.at(*place, moved=not still))
+    return origins
+
+
+def _spread(origin: Origin, value: torch.Tensor) -> torch.Tensor:
+    """[shape of value] numbers of rows, as a view."""
+    ids = origin.numbers().to(value.device)
+    if origin.dim is None:
+        return ids.reshape(()).expand(value.shape)
+    return ids.view([-1 if d == origin.dim else 1 for d in range(value.dim())]).expand(value.shape)
+
+
+def _located(shadow: torch.Tensor, likely: int | None) -> tuple[int | None, torch.Tensor] | None:
+    """(dimension, numbers along it) if the numbers differ along one dimension alone, or (None, the number); None otherwise."""
+    if shadow.numel() == 0:
+        dim = likely if likely is not None and likely < shadow.dim() else 0
+        return dim, torch.zeros(shadow.shape[dim], dtype=torch.int64)
+    dims = [d for d in range(shadow.dim()) if shadow.shape[d] > 1 and shadow.stride(d) != 0]
+    one = shadow[(0,) * shadow.dim()]
+    if not dims or bool((shadow == one).all()):
+        return None, one.cpu().clone()
+    for d in sorted(dims, key=lambda d: d != likely):
+        line = shadow[tuple(slice(None) if k == d else slice(0, 1) for k in range(shadow.dim()))]
+        if len(dims) == 1 or bool((shadow == line).all()):
+            return d, line.reshape(-1).cpu().clone()
+    return None
+
+
+def _chosen_rightly(index: torch.Tensor, data: Drawn, shadow: torch.Tensor, place: Any, dim: int | None) -> bool:
+    """Whether each row was chosen from by a tensor of its own, by one that is the same for all, or as a whole."""
+    if isinstance(index, Drawn) and not index.origin.memory.lost:
+        ids = place[1].reshape(-1)
+        if index.dtype == torch.bool and index.origin.dim == data.origin.dim and index.origin.same_rows(data.origin):
+            return True
+        return index.origin.dim == place[0] and torch.equal(index.origin.numbers(), ids)
+    if dim is None or index.dim() == 0:
+        return True
+    if index.dim() == 1:  # the same places of all rows, or whole rows
+        return shadow.dim() >= data.dim() or constant(index, 0) or torch.equal(index.cpu(), torch.arange(len(index)))
+    return index.shape[min(dim, index.dim() - 1)] <= 1 or constant(index, min(dim, index.dim() - 1))
+
+
+def _looked_up(name: str, indices: list[torch.Tensor], out: torch.Tensor, sources: list[Drawn]) -> Origin:
+    """Rows of a table of the caller's, by indices that are drawn."""
+    origin = sources[0].origin
+    if name != "getitem" or len(indices) != 1 or indices[0].dtype == torch.bool:
+        return origin.lost(f"{name} looked it up together with other indices")
+    return origin.at(origin.dim, origin.ids, moved=True)
+
+
+__all__ = ["MOVES", "moved"]

@@ -1,0 +1,67 @@
+"""Batches as loops have them: trees of mappings and sequences, and objects that hold tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..tensor_trees import tensors_in
+
+
+def opened(
+    function: Callable[[torch.Tensor], torch.Tensor], value: Any, of: type = torch.Tensor, note: Callable[[Any], None] | None = None
+) -> Any:
+    """The tree, with function(tensor) in the place of every tensor of type `of`. What holds none stays the object that it is.
+    note(leaf): for arrays and for lists of numbers."""
+    if isinstance(value, torch.Tensor):
+        return function(value) if isinstance(value, of) else value
+    if note is not None and (isinstance(value, np.ndarray) or (isinstance(value, list) and not contents(value))):
+        note(value)
+    if isinstance(value, Mapping):
+        made = {name: opened(function, value[name], of, note) for name in value}
+        changed = {name: each for name, each in made.items() if each is not value[name]}
+        if not changed:
+            return value
+        found = copy.copy(value)
+        for name, each in changed.items():
+            found[name] = each  # type: ignore[index]
+        return found
+    if isinstance(value, (list, tuple)):
+        items = [opened(function, each, of, note) for each in value]
+        if all(one is two for one, two in zip(items, value)):
+            return value
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    held = _held(value, of)
+    if not held:
+        return value
+    found = copy.copy(value)
+    for name, each in held.items():
+        object.__setattr__(found, name, opened(function, each, of, note))
+    return found
+
+
+def _held(value: Any, of: type) -> dict[str, Any]:
+    """Attributes with such tensors, of an object that is a batch and no module, function, or class."""
+    if callable(value):
+        return {}
+    attributes = getattr(value, "__dict__", {})
+    return {name: each for name, each in attributes.items() if any(isinstance(tensor, of) for tensor in tensors_in(each))}
+
+
+def contents(value: Any) -> list[torch.Tensor]:
+    """Every tensor in it."""
+    found: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    opened(keep, value)
+    return found
+
+
+__all__ = ["contents", "opened"]

@@ -1,0 +1,321 @@
+"""What the private loader handed out, and whether what reaches the model and the criterion is that.
+
+A forward may run on tensors that the loader did not hand out, as an evaluation does. So each forward leaves what was found beside
+its output in the autograd graph, and a backward looks from its losses which forwards it is over.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..tensor_trees import first_tensor, tensors_in
+from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, plain
+from .opened import contents, opened
+
+_PACKING = ("segment_ids", "cu_seqlens", "user_ids")
+_MARK = "ghostshard: whose rows"
+OUT = (
+    "Change a batch by torch functions that keep its examples apart, or in the data set or its collate_fn (tokenisers, NumPy). If row u of "
+    "a tensor holds nothing of any example but the u-th of the batch (noise, generated data, code that cannot be followed), say so by "
+    "ghostshard.vouch_for(tensor) and make_private(allow_vouched=True)"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Of one forward, or of a criterion's targets."""
+
+    wrong: str = ""  # why a backward over it is refused
+    piece: Any = None  # of the loader; None: no tensor of it was in
+    ids: torch.Tensor | None = None  # which rows of the piece, in order; None: all in their order
+    joined: bool = False  # units= says whose they are
+    read: tuple[Memory, ...] = ()  # what was read: writing to it unseen by autograd (x.data) comes too late to be seen by the forward
+    forward: bool = True
+
+
+class Provenance:
+    """batch_first: of make_private(), for tensors whose first two extents are both the number of examples."""
+
+    def __init__(self, *, allow_vouched: bool = False, batch_first: bool = True):
+        self._allow_vouched, self._batch_first = allow_vouched, batch_first
+        self._dims: dict[int, int] = {}  # of the examples, by the tensor's number in the batch, as other batches showed it; -1: none
+        self._handed_out: list[tuple[Any, Any, int, Origin]] = []  # (plain tensor, array or list; version; origin)
+        self._by_columns: bool | None = None  # a batch is [columns], not [examples]; None: not known yet
+        self._latest: Finding | None = None
+
+    # The loader's side ----------------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """A new draw begins."""
+        self._handed_out.clear()
+        self._latest = None
+
+    def hand_out(self, piece: Any, batch: Any) -> Any:
+        """The batch, with Drawn tensors in the place of its own."""
+        if piece.units == 0:
+            return batch
+        if self._lists_examples(batch, piece.units):
+            stamped = [self._stamped(each, Origin(of_rows(piece, 2).memory, piece.units, None, torch.tensor(u))) for u, each in enumerate(batch)]
+            return type(batch)(stamped) if not hasattr(batch, "_fields") else type(batch)(*stamped)
+        return self._stamped(batch, None, piece)
+
+    def _lists_examples(self, batch: Any, units: int) -> bool:
+        """A collate_fn may leave a batch a list of its examples."""
+        if not isinstance(batch, (list, tuple)) or len(batch) != units:
+            if units > 1:
+                self._by_columns = True
+            return False
+        if self._by_columns is None and units > 1:
+            tensors = tensors_in(batch)
+            kinds = {(type(each), *((tensor.dtype, tensor.dim()) for tensor in tensors_in(each))) for each in batch}
+            of_columns = len(kinds) > 1 or all(units in each.shape[:2] for each in tensors)
+            if not of_columns:
+                self._by_columns = False
+            return not of_columns
+        return self._by_columns is False
+
+    def _dim_of(self, number: int, value: torch.Tensor, units: int) -> int:
+        """The dimension of the examples in the batch's tensor of this number; -1: it has other rows (crops, packed texts)."""
+        fits = [d for d in range(min(value.dim(), 2)) if value.shape[d] == units]
+        if units > 1 and len(fits) < 2:
+            self._dims[number] = fits[0] if fits else -1
+        known = self._dims.get(number, 0 if self._batch_first else 1)
+        return known if known in (*fits, -1) else fits[0] if fits else -1
+
+    def _stamped(self, batch: Any, origin: Origin | None, piece: Any = None) -> Any:
+        numbers = itertools.count()
+
+        def stamp(value: torch.Tensor) -> torch.Tensor:
+            if origin is None and value.dim() == 0:
+                return value  # the same for all of them
+            value = plain(value)
+            if origin is None:
+                dim = self._dim_of(next(numbers), value, piece.units)
+                own = of_rows(piece, value.shape[max(dim, 0)], max(dim, 0))
+            else:
+                own = origin.at(None, origin.ids)
+            self._handed_out.append((value, value._version, own))
+            return drawn(value, own)
+
+        def note(value: Any) -> None:
+            if origin is None and len(value):
+                self._handed_out.append((value, 0, of_rows(piece, len(value))))
+
+        return opened(stamp, batch, torch.Tensor, note)
+
+    # The loop's side ------------------------------------------------------------------------------------------------
+
+    def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> tuple[tuple, dict]:
+        """The arguments of a model's forward with plain tensors; if it is recorded, what was found is for the mark() that follows."""
+        if recording:
+            self._latest = self._found(args, kwargs, batch_first)
+        return plain(args), plain(kwargs)
+
+    def _found(self, args: tuple, kwargs: dict, batch_first: bool) -> Finding:
+        examples = first_tensor(args, kwargs)
+        if examples is None:
+            return Finding()
+        dim = 0 if batch_first or examples.dim() < 2 else 1
+        rows = examples.shape[dim]
+        if examples.numel() == 0:
+            return Finding()
+        if before := self._forwards_under(examples):
+            return before[0]
+        packed = any(kwargs.get(name) is not None for name in _PACKING)
+        origin, wrong = self._origin_of(examples, "the model's input")
+        if wrong:
+            return Finding(wrong)
+        if not packed and rows > 1 and origin.dim != dim:
+            return Finding(_is_not("the model's input", f"the rows of its dimension {dim} are not those of the examples"))
+        if packed and origin.moved:
+            return Finding(_is_not("the packed input", "its tokens were moved, and which text they are of is not followed"))
+        units = kwargs.get("units")
+        wrong = self._wrong_units(units, origin) if units is not None else "" if packed else _once(origin, rows)
+        read = tuple(each.origin.memory for each in contents((args, kwargs)) if isinstance(each, Drawn))
+        found = Finding(wrong, origin.memory.piece, origin.ids, joined=units is not None or packed, read=read)
+        for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
+            for tensor in contents(value) if name not in ("units", "num_items_in_batch") else ():
+                if not found.wrong and tensor is not examples:
+                    found = replace(found, wrong=self._wrong_beside(tensor, origin, rows, name, packed))
+        return found
+
+    def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, Finding | None]:
+        """The arguments of a layer that is called outside of the model's forward, and what was found, for mark(). None: they follow
+        from other layers' outputs, which have marks."""
+        examples = first_tensor(args, kwargs)
+        derived = examples is None or (examples.grad_fn is not None and not isinstance(examples, Drawn))
+        return plain(args), plain(kwargs), None if derived else self._found(args, kwargs, batch_first)
+
+    def _forwards_under(self, tensor: torch.Tensor) -> list[Finding]:
+        """Of the forwards that a tensor follows from, those that were refused first."""
+        found = [] if isinstance(tensor, Drawn) else [each for each in self.under([tensor]) if each.forward]
+        return sorted(found, key=lambda each: not each.wrong)
+
+    def _origin_of(self, tensor: torch.Tensor, name: str) -> tuple[Any, str]:
+        """(origin, why there is none)"""
+        if isinstance(tensor, Drawn):
+            origin = tensor.origin
+            if origin.vouched and not self._allow_vouched:
+                return origin, f"{name} was vouched for by ghostshard.vouch_for(): give make_private(allow_vouched=True), so that the report says so"
+            return origin, _is_not(name, origin.memory.lost) if origin.memory.lost else ""
+        for value, version, origin in self._handed_out:
+            if not origin.memory.lost and _same_values(value, version, tensor):
+                return origin, ""
+        return None, _is_not(name, f"it ({tuple(tensor.shape)}) came neither from the loader nor from a batch of it")
+
+    def _wrong_units(self, units: torch.Tensor, origin: Origin) -> str:
+        """units= says whose each row is: the rows of one number must be those of one row that the loader handed out, unless it came with
+        the batch."""
+        mine, theirs = origin.numbers(), plain(units).cpu().reshape(-1)
+        if isinstance(units, Drawn) and not units.origin.vouched:
+            lost = units.origin.memory.lost
+            return _is_not("units=", lost) if lost else "" if units.origin.same_rows(origin) else _is_not("units=", "its rows are others than the input's")
+        if len(mine) != len(theirs):
+            return ""  # packing.py has a sentence for it
+        pairs = set(zip(mine.tolist(), theirs.tolist()))
+        if len(pairs) == len({one for one, _ in pairs}) == len({two for _, two in pairs}):
+            return ""
+        return _is_not("units=", "it joins other rows than those that were made of one drawn example")
+
+    def _wrong_beside(self, tensor: torch.Tensor, origin: Origin, rows: int, name: str, packed: bool) -> str:
+        """Why a tensor may not stand beside the examples; "" if it may."""
+        if not isinstance(tensor, Drawn):
+            places = tensor.dim() > 0 and tensor.numel() == tensor.shape[-1] and torch.equal(
+                tensor.reshape(-1), torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device))  # fmt: skip
+            alike = tensor.numel() <= 1 or places
+            if not packed:
+                alike = alike or all(constant(tensor, d) for d in range(min(tensor.dim(), 2)) if tensor.shape[d] == rows)
+            if alike or isinstance(tensor, torch.nn.Parameter):
+                return ""
+            if before := self._forwards_under(tensor):
+                return before[0].wrong
+        beside, wrong = self._origin_of(tensor, name)
+        if wrong:
+            return wrong
+        if packed:
+            return _is_not(name, "its tokens were moved") if beside.moved else ""
+        if beside.memory.piece is not origin.memory.piece and not (beside.vouched or origin.vouched):
+            return _is_not(name, "it is of another batch of the loader")
+        same = beside.rows != origin.rows or beside.same_rows(origin)
+        return "" if same else _is_not(name, "its rows are of other examples than the input's, or in another order")
+
+    def targets(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, Finding]:
+        """A criterion's arguments with plain tensors, and what was found of those that follow from no forward."""
+        tensors = [each for each in tensors_in((args, kwargs)) if each.grad_fn is None and each.dim() > 0]
+        bare = plain((args, kwargs))
+        of = [each for each in self.under(tensors_in(bare)) if each.forward] or ([self._latest] if self._latest else [])
+        if not of:
+            return *bare, Finding(forward=False)
+        wrong = next((found for each in tensors if (found := self._wrong_target(each, of[0]))), "")
+        return *bare, Finding(wrong, forward=False)
+
+    def _wrong_target(self, tensor: torch.Tensor, of: Finding) -> str:
+        if of.piece is None or of.wrong or tensor.numel() == 0:
+            return ""
+        if not isinstance(tensor, Drawn) and constant(tensor, 0):
+            return ""
+        origin, wrong = self._origin_of(tensor, "a target")
+        if wrong:
+            return wrong
+        if origin.memory.piece is not of.piece and not (origin.vouched or of.piece is VOUCHED):
+            return _is_not("a target", "it is of another batch of the loader")
+        expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
+        each, odd = divmod(len(origin.numbers()), max(len(expected), 1))
+        same = not odd and torch.equal(origin.numbers(), expected.repeat_interleave(each))
+        return "" if same or origin.dim is None and len(expected) != 1 else _is_not("a target", "its rows are of other examples than the model's output, or in another order")
+
+    # Marks in the autograd graph ------------------------------------------------------------------------------------
+
+    def mark(self, values: Any, finding: Finding | None = None) -> None:
+        """The outputs of the forward that was read last; or of a criterion, with what was found."""
+        finding = finding or self._latest
+        for value in tensors_in(values):
+            if finding is not None and value.grad_fn is not None:
+                value.grad_fn.metadata.setdefault(_MARK, []).append(finding)
+
+    def under(self, values: list[torch.Tensor]) -> list[Finding]:
+        """Of the forwards and criterions that these follow from."""
+        found: list[Finding] = []
+        waiting, seen = [each.grad_fn for each in values], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            marks = node.metadata.get(_MARK, [])
+            found += marks
+            if not any(each.forward for each in marks):
+                waiting.extend(following for following, _ in node.next_functions)
+        return found
+
+    def check(self, losses: torch.Tensor, piece: Any) -> None:
+        """ValueError unless the losses are of this piece of the loader's."""
+        found = self.under([losses])
+        if not any(each.forward for each in found) and self._latest is not None:
+            found.append(self._latest)  # its output has no mark: a hook took a layer's
+        wrong = next((each.wrong for each in found if each.wrong), "")
+        wrong = wrong or next((_is_not("the model's input", each.lost) for one in found for each in one.read if each.lost), "")
+        others = [each for each in found if each.piece is not None and each.piece is not VOUCHED and each.piece is not piece]
+        if not wrong and others:
+            wrong = _is_not("the model's input", "it is of another batch of the loader than the one at hand")
+        if not wrong and not _one_order([each for each in found if each.piece is piece and not each.joined]):
+            wrong = _is_not("the model's input", "the forwards that the loss is over have its examples in different orders")
+        if not wrong and piece.units and not any(each.piece is not None for each in found):
+            wrong = _is_not("the model's input", "no tensor of the loader reached the model")
+        if wrong:
+            raise ValueError(wrong)
+
+
+class NoProvenance:
+    """Of batches of the caller's own, which are charged as what they are at worst."""
+
+    def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> tuple[tuple, dict]:
+        return plain(args), plain(kwargs)
+
+    def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, None]:
+        return plain(args), plain(kwargs), None
+
+    def targets(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, Finding]:
+        return *plain((args, kwargs)), Finding(forward=False)
+
+    def mark(self, values: Any, finding: Finding | None = None) -> None:
+        pass
+
+
+def _is_not(name: str, why: str) -> str:
+    return f"{name} is not known to be of the batch that the private loader drew: {why}. {OUT}"
+
+
+def _one_order(forwards: list[Finding]) -> bool:
+    """Whether row u is of the same example in all of them."""
+    orders = [each.ids for each in forwards if each.forward]
+    given = [each for each in orders if each is not None]
+    return len(given) == 0 or (len(given) == len(orders) and all(torch.equal(each.reshape(-1), given[0].reshape(-1)) for each in given))
+
+
+def _once(origin: Origin, rows: int) -> str:
+    if origin.rows != rows or origin.ids is None:
+        return ""  # the count of units has a sentence of its own
+    once = torch.equal(origin.ids.reshape(-1).sort().values, torch.arange(rows))
+    return "" if once else _is_not("the model's input", "it does not hold each example once")
+
+
+def _same_values(value: Any, version: int, tensor: torch.Tensor) -> bool:
+    """Whether the tensor is what was handed out, up to its dtype and its device."""
+    try:
+        handed_out = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.asarray(value))
+    except (TypeError, ValueError, RuntimeError):  # texts
+        return False
+    if handed_out.shape != tensor.shape or handed_out.is_floating_point() < tensor.is_floating_point():
+        return False
+    if handed_out._version != version and isinstance(value, torch.Tensor):
+        return False
+    return torch.equal(handed_out.to(tensor.device, tensor.dtype), tensor)
+
+
+__all__ = ["Finding", "NoProvenance", "Provenance"]

@@ -1,0 +1,73 @@
+"""The compiled session of a private model, made anew when the set of trainable parameters changes, or their device."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .. import _native
+from .checks.gradients import AttributionCheck
+from .device import computed_on
+from .layout import Layout
+from .memory_budget import Memory
+from .ranks import Ranks
+from .run_state import RunState
+
+
+class Sessions:
+    """accumulate: sum a logical batch's microbatches on the rank. checked: each session begins with an AttributionCheck."""
+
+    def __init__(
+        self, layout: Layout, ranks: Ranks, memory: Memory, *, accumulate: bool, per_layer: bool, checked: bool
+    ):
+        self._layout, self._ranks, self.memory = layout, ranks, memory
+        self._accumulate, self._per_layer, self.checked = accumulate, per_layer, checked
+        self._trainable: tuple[bool, ...] = ()
+        self.run = RunState()
+        self.now: Any = None
+        self.attribution: AttributionCheck | None = None
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Step and attempt that the logical batch is charged as."""
+        return self.run.next if self.now is None else self.now.next
+
+    def prepare(self) -> None:
+        """There is a session of the parameters as they are. A collective if there was none. RuntimeError if the run was stopped, and
+        for another set of parameters within a logical batch."""
+        if self.run.stopped is not None:
+            raise RuntimeError(self.run.stopped)
+        layout, ranks = self._layout, self._ranks
+        trainable = layout.trainable()
+        stays = computed_on(layout.parameters[0].parameter) == ranks.device
+        if self.now is not None and trainable == self._trainable and stays:
+            return
+        if self.now is not None and self.now.open:
+            raise RuntimeError(
+                "parameters may be frozen, unfrozen or moved to another device between steps, not between the backwards of one "
+                "logical batch"
+            )
+        if not stays:
+            ranks.follow(layout)
+        self.drop()
+        if not any(trainable):
+            raise ValueError("the model has no trainable parameter")
+        if ranks.device.type == "cpu" and os.environ.get("GHOSTSHARD_SYSTEM_HEAP", "0") == "0":
+            _native.load("engine").reuse_host_memory()  # of the whole process: fsdp/host_memory.h
+        self.now = self.run.make_session(
+            layout, ranks, per_layer=self._per_layer, streamed=not self._accumulate,
+            **self.memory.options(layout, ranks, accumulate=self._accumulate),
+        )  # fmt: skip
+        self._trainable = trainable
+        if self.checked:
+            self.attribution = AttributionCheck(ranks.control, [entry.name for entry in layout.parameters])
+
+    def drop(self) -> None:
+        """Gives up the session at hand, and its logical batch."""
+        if self.now is not None:
+            self.now.abandon()
+            self.run.next = self.now.next
+        self.now = None
+
+
+__all__ = ["Sessions"]
