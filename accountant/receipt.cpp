@@ -7,11 +7,13 @@
 #include <limits>
 #include <optional>
 #include <stdexcept>
+#include <string>
 
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/receipt/line.h"
 #include "accountant/receipt/phases.h"
+#include "accountant/rounds.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -131,6 +133,10 @@ std::optional<Proof> proof_of(Direction direction, const Releases& phases, doubl
 }  // namespace
 
 json make_receipt(const LedgerContents& ledger, Delta delta, Epsilon stated) {
+  if (const int64_t groups = sampling_groups(ledger.header); groups > 1)
+    throw std::invalid_argument(
+        "a receipt must be of a run whose releases are all charged to every unit, got one with " +
+        std::to_string(groups) + " groups of units (--noise-bands)");
   const receipt::Phases phases = receipt::phases_of(ledger, kMostPhases);
   std::vector<Proof> proofs;
   double epsilon = 0;

@@ -161,6 +161,7 @@ json build_report(const LedgerContents& ledger, Delta delta, const json& given_f
   if (sampler.at("executed_is_assumed") == json(false))
     reasons.push_back("the sampler that ran is not the " + sampler.at("assumed").get<std::string>() +
                       " sampler that was accounted");
+  if (!spent.groups_void.empty()) reasons.push_back(spent.groups_void);
   if (spent.noise_repeated)
     reasons.push_back(
         "two releases have key epoch, step and attempt in common, so the same noise may have been added "

@@ -72,7 +72,7 @@ json privacy_curve(const Accountant& engine, Delta delta, const EpsilonBound& re
 json spending(const Spent& spent, const std::string& accountant, Adjacency adjacency, Delta delta,
               const EpsilonBound& reported) {
   int64_t total = 0;
-  for (const auto& [index, count] : spent.sequence) total += count;
+  for (const Run& run : spent.sequence) total += run.releases;
   json points = json::array({{{"releases", 0}, {"epsilon", 0.0}}});
   auto engine = make_accountant(accountant, adjacency);
   const int64_t parts = std::min<int64_t>(kSpendingPoints, total);
@@ -87,11 +87,11 @@ json spending(const Spent& spent, const std::string& accountant, Adjacency adjac
             : std::max(charged + 1, static_cast<int64_t>(std::floor(share * share * static_cast<double>(total))));
     if (until > total) break;
     while (charged < until) {
-      const int64_t now = std::min(until - charged, run->second - taken_of_run);
-      engine->compose(spent.events[run->first].first, now);
+      const int64_t now = std::min(until - charged, run->releases - taken_of_run);
+      if (run->charged) engine->compose(spent.events[run->event].first, now);
       charged += now;
       taken_of_run += now;
-      if (taken_of_run == run->second) {
+      if (taken_of_run == run->releases) {
         ++run;
         taken_of_run = 0;
       }

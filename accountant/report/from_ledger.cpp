@@ -71,6 +71,23 @@ json resumptions(const LedgerContents& ledger) {
           {"meaning", "a run that stopped and went on; one that repeated no step and kept its key leaves no trace"}};
 }
 
+// Groups and correlated noise are derived for one Poisson-sampled Gaussian, repeated, under zero-out adjacency, with
+// bands that reach no further than a group's steps are apart (docs/guarantee.md, "Correlated noise"). Otherwise the
+// rule that is broken.
+std::string broken_rule_of_groups(const LedgerContents& ledger) {
+  const int64_t groups = sampling_groups(ledger.header);
+  const json bands = ledger.header.value("noise_bands", json::array());
+  if (!bands.is_array() || static_cast<int64_t>(bands.size()) > groups)
+    return "noise_bands must be at most as many as sampling_groups";
+  if (groups == 1 || ledger.entries.empty()) return "";
+  const Event& first = ledger.entries.front().event;
+  const bool derived = std::holds_alternative<PoissonGaussianEvent>(first) &&
+                       ledger.header.value("adjacency", "") == to_string(Adjacency::kZeroOut) &&
+                       std::all_of(ledger.entries.begin(), ledger.entries.end(),
+                                   [&](const LedgerEntry& entry) { return entry.event == first; });
+  return derived ? "" : "groups of units are accounted for one repeated Poisson-sampled Gaussian under zero-out alone";
+}
+
 }  // namespace
 
 double sampling_rate(const Event& event) {
@@ -88,31 +105,40 @@ double sampling_rate(const Event& event) {
 
 Spent spent_by(const LedgerContents& ledger) {
   Spent spent;
+  spent.groups_void = broken_rule_of_groups(ledger);
+  if (spent.groups_void.empty()) spent.rounds = Rounds(sampling_groups(ledger.header));
   std::unordered_map<std::string, size_t> index_of;  // by text: a run with a noise schedule has many distinct events
   std::set<std::tuple<size_t, int64_t, int64_t, int64_t>> keys_used;  // kind of event, key epoch, step, attempt
   for (const LedgerEntry& entry : ledger.entries) {
-    size_t index = spent.sequence.empty() ? 0 : spent.sequence.back().first;
-    if (spent.sequence.empty() || !(spent.events[index].first == entry.event)) {
+    const bool grows = spent.rounds.add(entry.step);
+    const Run* last = spent.sequence.empty() ? nullptr : &spent.sequence.back();
+    size_t index = last == nullptr ? 0 : last->event;
+    if (last == nullptr || !(spent.events[index].first == entry.event)) {
       const auto [found, is_new] = index_of.try_emplace(to_json(entry.event).dump(), spent.events.size());
       index = found->second;
-      if (is_new) spent.events.emplace_back(entry.event, 0);
-      spent.sequence.emplace_back(index, 0);
+      if (is_new) {
+        spent.events.emplace_back(entry.event, 0);
+        spent.charged.emplace_back(entry.event, 0);
+      }
     }
+    if (last == nullptr || last->event != index || last->charged != grows) spent.sequence.push_back({index, 0, grows});
+    ++spent.sequence.back().releases;
     ++spent.events[index].second;
-    ++spent.sequence.back().second;
+    if (grows) ++spent.charged[index].second;
     spent.steps.insert(entry.step);
     ++spent.releases_per_attempt[entry.attempt];
     const bool fresh =
         keys_used.insert({entry.event.index(), epoch_of(ledger, entry), entry.step, entry.attempt}).second;
     spent.noise_repeated = spent.noise_repeated || !fresh;
-    if (const std::string sampler = sampler_of(entry.event); !sampler.empty()) spent.samplers.insert(sampler);
+    if (const std::string sampler = sampler_of(entry.event); !sampler.empty())
+      spent.samplers.insert(spent.rounds.groups() > 1 ? "cyclic-" + sampler : sampler);
   }
   return spent;
 }
 
 std::unique_ptr<Accountant> account(const Spent& spent, const std::string& name, Adjacency adjacency) {
   auto engine = make_accountant(name, adjacency);
-  for (const auto& [event, count] : spent.events) engine->compose(event, count);
+  for (const auto& [event, count] : spent.charged) engine->compose(event, count);
   return engine;
 }
 
@@ -127,6 +153,13 @@ json population_and_steps(const LedgerContents& ledger, const Spent& spent) {
   for (const auto& [event, count] : spent.events)
     if (!sampler_of(event).empty()) rates.insert(sampling_rate(event));
   section["sampling_rates_charged"] = rates;
+  if (spent.rounds.groups() > 1)
+    section["groups"] = {{"number", spent.rounds.groups()},
+                         {"rounds", spent.rounds.by_group()},
+                         {"charged", spent.rounds.most()},
+                         {"meaning",
+                          "each unit belongs to one group, each step draws from one group alone; a unit is charged "
+                          "for the rounds of the group with the most"}};
   json attempts = json::array();
   int64_t redone = 0;
   for (const auto& [attempt, releases] : spent.releases_per_attempt) {

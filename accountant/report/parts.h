@@ -13,6 +13,7 @@
 
 #include "accountant/accountant.h"
 #include "accountant/ledger.h"
+#include "accountant/rounds.h"
 
 namespace ghostshard::accountant::report_parts {
 
@@ -26,13 +27,25 @@ nlohmann::json to_json(const EpsilonBound& bound);
 
 // ---- sections from the ledger (from_ledger.cpp)
 
+// Successive releases of one event. If units are dealt to groups (accountant/rounds.h), only those of `charged` runs
+// made the group with the most rounds have one more.
+struct Run {
+  size_t event = 0;  // index into Spent::events
+  int64_t releases = 0;
+  bool charged = true;
+};
+
 struct Spent {
-  std::vector<std::pair<Event, int64_t>> events;     // distinct, in order of first appearance
-  std::vector<std::pair<size_t, int64_t>> sequence;  // run lengths over indices into events: the order of charges
+  std::vector<std::pair<Event, int64_t>> events;   // distinct, in order of first appearance, with all their releases
+  std::vector<std::pair<Event, int64_t>> charged;  // the same, with those that one unit is charged for at most
+  std::vector<Run> sequence;                       // in order
+  Rounds rounds;
   std::set<int64_t> steps;
   std::map<int64_t, int64_t> releases_per_attempt;
-  std::set<std::string> samplers;  // that the events assume: "poisson", "fixed-size", "truncated-poisson"
-  bool noise_repeated = false;     // two releases of one kind share key epoch, step and attempt, hence their noise
+  // That the events assume: "poisson", "cyclic-poisson", "fixed-size", "truncated-poisson".
+  std::set<std::string> samplers;
+  std::string groups_void;  // why nothing can be said of a run whose units are dealt to groups; empty: it can
+  bool noise_repeated = false;  // two releases of one kind share key epoch, step and attempt, hence their noise
 };
 
 double sampling_rate(const Event& event);  // 1 for an event without sampling

@@ -127,12 +127,15 @@ void add_plan(json& list, const json& header, const Spent& spent) {
   // entries; the announcement was then not what happened, and the reader should know.
   if (header.contains("units") && header.contains("expected_batch") && header.at("units").is_number() &&
       header.at("expected_batch").is_number()) {
-    const double rate = header.at("expected_batch").get<double>() / header.at("units").get<double>();
+    const auto groups = static_cast<double>(spent.rounds.groups());
+    const double rate = groups * header.at("expected_batch").get<double>() / header.at("units").get<double>();
     bool same = true;
     for (const auto& [event, count] : spent.events)
       if (!std::holds_alternative<GaussianEvent>(event))
         same = same && std::abs(sampling_rate(event) - rate) <= 1e-12 * rate;  // one division, written out exactly
-    list.push_back(checked("Every charged sampling rate is expected_batch / units.", same));
+    list.push_back(checked(groups > 1 ? "Every charged sampling rate is groups · expected_batch / units."
+                                      : "Every charged sampling rate is expected_batch / units.",
+                           same));
   }
   if (header.contains("noise_multiplier") && header.at("noise_multiplier").is_number()) {
     const double planned = header.at("noise_multiplier").get<double>();
@@ -151,6 +154,11 @@ void add_sampling(json& list, const Spent& spent) {
     list.push_back(
         unchecked("Each unit was included in each step independently, with exactly the charged "
                   "probability, and which units were included stays secret."));
+  if (spent.samplers.contains("cyclic-poisson"))
+    list.push_back(
+        unchecked("Each unit belonged to one group, by its place in the data alone. Each step drew from the group that "
+                  "its number names and from no other, each of that group's units independently with exactly the "
+                  "charged probability, and which units were included stays secret."));
   if (spent.samplers.contains("truncated-poisson"))
     list.push_back(
         unchecked("Where more units were drawn than the cap, those kept were chosen uniformly among them; the data set "
@@ -164,6 +172,20 @@ void add_sampling(json& list, const Spent& spent) {
     list.push_back(
         unchecked("Each batch was drawn uniformly among all batches of exactly the charged size, independently in each "
                   "step, and which units were included stays secret."));
+}
+
+}  // namespace
+
+namespace {
+
+std::string noise_sentence(const json& header) {
+  if (!header.contains("noise_bands"))
+    return "The noise of each release is Gaussian with the charged multiple of that norm, independent of the data and "
+           "of all other noise, and unknown to who sees the releases.";
+  return "The noise of each release and that of the steps before it, weighted by noise_bands in the header, add up to "
+         "a Gaussian with the charged multiple of that norm times the norm of noise_bands, independent of the data "
+         "and of all other such sums, and unknown to who sees the releases. Only steps that followed each other "
+         "without a repetition or a resumption stand in one such sum.";
 }
 
 }  // namespace
@@ -182,9 +204,7 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
   list.push_back(
       unchecked("One unit's contribution to each sum had at most the stated L2 norm, cross terms of "
                 "shared parameters and rounding included."));
-  list.push_back(
-      unchecked("The noise of each release is Gaussian with the charged multiple of that norm, "
-                "independent of the data and of all other noise, and unknown to who sees the releases."));
+  list.push_back(unchecked(noise_sentence(ledger.header)));
   list.push_back(unchecked("Noise in floating-point arithmetic behaves like real-valued noise."));
   list.push_back(
       unchecked("Clip norm, noise multiplier, expected batch and number of units were fixed without "

@@ -10,7 +10,7 @@
 The top of a leaf is its API: from outside only `accountant/x.h`, `kernels/x.h` and `fsdp/x.h` are included, never a
 header in one of their folders (tests may look inside). Within accountant/ and dp/ the rooms have an order of their own:
 
-    accountant    types, events, accountant <- ledger
+    accountant    types, events, accountant <- ledger, rounds
                   types, events, accountant <- gaussian <- contour | grid <- engines
                   then calibration (with tradeoff), report, cli, which know the engines by make_accountant alone
                   gaussian, contour, ledger <- receipt, which only cli knows
@@ -63,6 +63,7 @@ TOP = {
     "accountant": "api",
     "rdp_at_orders": "api",
     "ledger": "ledger",
+    "rounds": "ledger",
     "calibration": "calibration",
     "tradeoff": "calibration",
     "receipt": "receipt",
