@@ -130,14 +130,15 @@ void add_plan(json& list, const json& header, const Spent& spent) {
     const double rate = header.at("expected_batch").get<double>() / header.at("units").get<double>();
     bool same = true;
     for (const auto& [event, count] : spent.events)
-      if (!std::holds_alternative<GaussianEvent>(event))
+      if (noise_multiplier(event) && !std::holds_alternative<GaussianEvent>(event) &&
+          !std::holds_alternative<TreeAggregationEvent>(event))
         same = same && std::abs(sampling_rate(event) - rate) <= 1e-12 * rate;  // one division, written out exactly
     list.push_back(checked("Every charged sampling rate is expected_batch / units.", same));
   }
   if (header.contains("noise_multiplier") && header.at("noise_multiplier").is_number()) {
     const double planned = header.at("noise_multiplier").get<double>();
     bool same = true;
-    for (const auto& [event, count] : spent.events) same = same && noise_multiplier(event) == planned;
+    for (const auto& [event, count] : spent.events) same = same && noise_multiplier(event).value_or(planned) == planned;
     list.push_back(checked("Every charged noise multiplier is the planned one.", same));
   }
   if (header.contains("planned_steps") && header.at("planned_steps").is_number_integer())
