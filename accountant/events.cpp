@@ -30,11 +30,11 @@ constexpr std::pair<const char*, T E::*> at(const char* name, T E::*member) {
   return {name, member};
 }
 
-#define GHOSTSHARD_EVENT(Type, text, ...)         \
-  template <>                                     \
-  struct Form<Type> {                             \
-    using E = Type;                               \
-    static constexpr const char* kName = text;    \
+#define GHOSTSHARD_EVENT(Type, text, ...)                \
+  template <>                                            \
+  struct Form<Type> {                                    \
+    using E = Type;                                      \
+    static constexpr const char* kName = text;           \
     static constexpr auto kFields = fields(__VA_ARGS__); \
   }
 GHOSTSHARD_EVENT(GaussianEvent, "gaussian", at("noise_multiplier", &E::sigma));
@@ -58,8 +58,7 @@ GHOSTSHARD_EVENT(GroupPoissonGaussianEvent, "group_poisson_gaussian", at("group"
                  at("sampling_rate", &E::q), at("noise_multiplier", &E::sigma));
 GHOSTSHARD_EVENT(MixtureOfGaussiansEvent, "mixture_of_gaussians", at("standard_deviation", &E::deviation),
                  at("sensitivities", &E::sensitivities), at("probabilities", &E::probabilities));
-GHOSTSHARD_EVENT(TreeAggregationEvent, "tree_aggregation", at("steps", &E::steps),
-                 at("noise_multiplier", &E::sigma));
+GHOSTSHARD_EVENT(TreeAggregationEvent, "tree_aggregation", at("steps", &E::steps), at("noise_multiplier", &E::sigma));
 GHOSTSHARD_EVENT(LossTableEvent, "loss_table", at("losses", &E::losses), at("probabilities", &E::probabilities),
                  at("infinite", &E::infinite));
 #undef GHOSTSHARD_EVENT
@@ -141,10 +140,8 @@ const auto& plain(const T& value) {
   return value;
 }
 template <class T>
-  requires requires(const T& t) { t.value(); }
-double plain(const T& value) {
-  return value.value();
-}
+requires requires(const T& t) { t.value(); }
+double plain(const T& value) { return value.value(); }
 
 void require_count(const char* name, int64_t count) {
   if (!(count >= 1)) throw std::invalid_argument(std::string(name) + " must be >= 1, got " + std::to_string(count));
@@ -189,9 +186,7 @@ void require_table(const char* name, const std::vector<double>& values, const st
 struct Check {
   void operator()(const FixedSizeGaussianEvent& e) const { require_part("batch", e.batch, e.units); }
   void operator()(const TruncatedPoissonGaussianEvent& e) const { require_part("cap", e.cap, e.units); }
-  void operator()(const DiscreteLaplaceEvent& e) const {
-    require_limit("sensitivity", e.sensitivity, kLargestInteger);
-  }
+  void operator()(const DiscreteLaplaceEvent& e) const { require_limit("sensitivity", e.sensitivity, kLargestInteger); }
   void operator()(const DiscreteGaussianEvent& e) const {
     require_limit("sensitivity", e.sensitivity, kLargestInteger);
   }
@@ -208,8 +203,8 @@ struct Check {
     for (size_t i = 0; i < e.losses.size(); ++i)
       if (e.probabilities[i] > 0) other += std::exp(std::log(e.probabilities[i]) - e.losses[i]);
     if (!(other <= 1 + kSumsTo))
-      throw std::invalid_argument("probabilities times e^-loss must add up to at most 1, got " +
-                                  std::to_string(other) + ": losses are log(P/Q) and probabilities P's");
+      throw std::invalid_argument("probabilities times e^-loss must add up to at most 1, got " + std::to_string(other) +
+                                  ": losses are log(P/Q) and probabilities P's");
   }
   void operator()(const auto&) const {}
 };
@@ -266,9 +261,7 @@ std::optional<double> noise_multiplier(const Event& event) {
       event);
 }
 
-void require_valid(const Event& event) {
-  std::visit(Check(), event);
-}
+void require_valid(const Event& event) { std::visit(Check(), event); }
 
 nlohmann::json to_json(const Event& event) {
   require_valid(event);

@@ -72,8 +72,8 @@ struct AdaptiveClippingEvent {
 //
 // Some have a sampling rate: the release is made of a Poisson sample. 1 is no sampling.
 
-// A sum to which each unit contributes at most S in L1 norm, with noise of density e^(-|x|/b)/(2b), b = noise_multiplier·S
-// on each coordinate. Under replace-one contributions differ by up to 2·S.
+// A sum to which each unit contributes at most S in L1 norm, with noise of density e^(-|x|/b)/(2b), b =
+// noise_multiplier·S on each coordinate. Under replace-one contributions differ by up to 2·S.
 struct LaplaceEvent {
   SamplingRate q;
   NoiseMultiplier scale;
@@ -115,7 +115,7 @@ struct EpsilonDeltaEvent {
 };
 
 // Any mechanism known to be (xi, rho)-zCDP under the ledger's adjacency: its Rényi divergence of order alpha is at most
-// xi + rho·alpha (Bun, Steinke 2016, arXiv:1605.02065).
+// xi + rho·alpha (Bun, Steinke 2016, arXiv:1605.02065). The engines bound it from above: lower ends are 0.
 struct ZcdpEvent {
   Rho rho;
   Rho xi;

@@ -59,7 +59,8 @@ bool is_narrow(const Bound& bound) {
 
 bool has_closed_form(const Phases& phases) { return phases.size() == 1 && phases.front().count == 1; }
 
-// Tables are for the grid alone. Mixtures are for the line alone, since the grid knows single pairs, and so are phases too many for it.
+// Tables are for the grid alone. Mixtures are for the line alone, since the grid knows single pairs, and so are phases
+// too many for it.
 bool for_line_alone(const Phases& phases) {
   if (has_table(phases)) return false;
   return phases.size() > kMostOnGrid + 1 ||
@@ -213,12 +214,24 @@ void ContourAccountant::admit(const Event& event) {
 
 RdpAccountant ContourAccountant::renyi() const { return rdp_of(charges(), adjacency()); }
 
+namespace {
+
+// A zCDP release may be any mechanism of this rho: its table says how much it may reveal at most, and its moments may
+// say less in a composition.
+bool has_zcdp(const std::vector<Charge>& charges) {
+  return std::any_of(charges.begin(), charges.end(),
+                     [](const Charge& charge) { return std::holds_alternative<ZcdpEvent>(charge.event); });
+}
+
+}  // namespace
+
 // The larger of both neighbours' bounds, if they are two.
 template <class Bound, class Of, class OfRenyi>
 Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRenyi& of_renyi) const {
   const std::span<const size_t> together =
       effort == Effort::kQuick ? std::span<const size_t>(kQuickTogether) : std::span<const size_t>(kTogether);
   const bool truncated = has_truncated(charges());
+  const bool zcdp = has_zcdp(charges());
   std::optional<Bound> worst;
   for (const bool larger_neighbour : {false, true}) {
     if (larger_neighbour && !(truncated && adjacency() == Adjacency::kAddOrRemove)) continue;
@@ -235,10 +248,11 @@ Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRe
     }
     Bound found = first ? *std::move(first) : of_renyi();
     // Of a truncated run only the other releases have a lower end.
-    if (truncated || (effort == Effort::kUpper && !releases.exact()))
+    if (truncated || zcdp || (effort == Effort::kUpper && !releases.exact()))
       found.lower = 0;
     else if (!releases.exact())
       found = with_lower_of(std::move(found), of(releases.more_private));
+    if (zcdp) found = capped(std::move(found), of_renyi());
     if (!worst || found.upper > worst->upper) worst = std::move(found);
   }
   return *worst;
@@ -267,7 +281,7 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, 
         (tight ? line->upper - line->lower <= std::max(kTightWidth, kTightShare * line->lower) : is_narrow(*line)))
       return line;
     const GridRequest request{.size = tight ? GridSize::kLarge : GridSize::kSmall,
-                              .added_by_mesh = tight ? kAddedByMesh : kAddedByQuickMesh,
+                              .added_by_mesh = tight && !has_table(phases) ? kAddedByMesh : kAddedByQuickMesh,
                               .upper_only = upper_only};
     auto both = inside_both(line, grid_epsilon(direction, phases, delta, request));
     if (has_table(phases)) return beside_largest_losses(direction, phases, delta, both);

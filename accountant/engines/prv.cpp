@@ -23,6 +23,12 @@ bool unsampled(const std::vector<ComposedRelease>& phases) {
   return phases.size() == 1 && phases.front().release.q == 1 && !has_table(phases);
 }
 
+// What is known of zCDP releases are upper ends.
+bool only_from_above(const std::vector<Charge>& charges) {
+  return std::any_of(charges.begin(), charges.end(),
+                     [](const Charge& charge) { return std::holds_alternative<ZcdpEvent>(charge.event); });
+}
+
 DirectionBound closed_form(const Bracket& found) {
   return {found.lower, found.lower + (found.upper - found.lower) / 2, found.upper, "closed form of one Gaussian"};
 }
@@ -57,6 +63,7 @@ void PrvAccountant::admit(const Event& event) {
 EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const ReleaseBracket releases = composed_releases(charges(), adjacency(), name(), kMostPhases, kTogether);
   EpsilonBound found = epsilon_of(releases.less_private, delta, effort);
+  if (only_from_above(charges())) found.lower = 0;
   if (releases.exact()) return found;
   return with_lower_of(std::move(found), std::optional(epsilon_of(releases.more_private, delta, effort)));
 }
@@ -87,6 +94,7 @@ EpsilonBound PrvAccountant::epsilon_of(const std::vector<ComposedRelease>& phase
 DeltaBound PrvAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
   const ReleaseBracket releases = composed_releases(charges(), adjacency(), name(), kMostPhases, kTogether);
   DeltaBound found = delta_of(releases.less_private, epsilon, effort);
+  if (only_from_above(charges())) found.lower = 0;
   if (releases.exact()) return found;
   return with_lower_of(std::move(found), std::optional(delta_of(releases.more_private, epsilon, effort)));
 }

@@ -75,8 +75,7 @@ double log_moment_of(const LossAtoms& atoms, double c) {
     total += atoms.mass[i];
     sum += far ? atoms.mass[i] * std::exp(c * atoms.loss[i] - top) : atoms.mass[i] * std::expm1(c * atoms.loss[i]);
   }
-  const double rounding =
-      std::numeric_limits<double>::epsilon() * (16 + static_cast<double>(atoms.loss.size()));
+  const double rounding = std::numeric_limits<double>::epsilon() * (16 + static_cast<double>(atoms.loss.size()));
   const double log_m = far ? top + std::log(sum) : std::log1p(sum + (total - 1));
   return std::max(0.0, log_m + rounding * (1 + std::abs(log_m)));
 }
@@ -288,7 +287,7 @@ void RdpAccountant::admit(const Event& event) {
   if (has_loss_table(event, adjacency()))
     (void)loss_table(event, adjacency(), name());
   else if (!(replace ? std::holds_alternative<FixedSizeGaussianEvent>(event)
-                : std::holds_alternative<TruncatedPoissonGaussianEvent>(event)))
+                     : std::holds_alternative<TruncatedPoissonGaussianEvent>(event)))
     (void)sampled_gaussian(event, adjacency(), name());
   curves_.push_back(std::make_shared<RdpCurve>(event, adjacency()));
 }

@@ -14,7 +14,8 @@ namespace ghostshard::accountant {
 // probability `weight`, each alternative with its own, and `nothing` of no loss at all. The probabilities may exceed 1
 // together by their rounding.
 //
-// With a table, the release is what the table says and no Gaussian at all. Only the grid and single_phase_delta know it.
+// With a table, the release is what the table says and no Gaussian at all. Only the grid and single_phase_delta know
+// it.
 struct ComposedRelease {
   struct Alternative {
     double weight;

@@ -70,8 +70,8 @@ Bracket single_release_delta(Direction direction, SampledGaussian release, doubl
 
 namespace {
 
-// Σ mass·(1 - e^(epsilon - loss))+ of a table, with the infinite loss: each term errs by a few roundings of itself and of
-// its exponent, their sum by one for each term.
+// Σ mass·(1 - e^(epsilon - loss))+ of a table, with the infinite loss: each term errs by a few roundings of itself and
+// of its exponent, their sum by one for each term.
 Bracket table_delta(Direction direction, const ComposedRelease& phase, double epsilon) {
   const auto sum = [&](const LossAtoms& atoms, double sign) {
     double total = 0;

@@ -252,10 +252,9 @@ std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<
       std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_table(); });
   double log_delta = -40;
   if (!table)
-    log_delta =
-        std::min(-1.0, chernoff_log_delta(direction, phases,
-                                          saddle_of_epsilon(direction, phases, epsilon).value_or(1), epsilon)) -
-        12;
+    log_delta = std::min(-1.0, chernoff_log_delta(direction, phases,
+                                                  saddle_of_epsilon(direction, phases, epsilon).value_or(1), epsilon)) -
+                12;
   const size_t most = size == GridSize::kSmall ? kSmallPoints : kMostPoints;
   for (int attempt = 0; attempt < 4; ++attempt) {
     const Sketches sketches(direction, phases, log_delta);

@@ -18,6 +18,11 @@ constexpr double kLargestExponent = 700;  // the tilt is a double up to here
 constexpr double kFarthest = 1e15;        // a place on the grid
 constexpr double kNearlyOn = 1e-3;        // a mass so little above a grid point, in steps, goes down to it
 
+// Larger losses are so rare that they count as infinite, or not at all.
+bool looked_at(double loss, const GridShape& shape) {
+  return loss <= shape.high && std::abs(loss) / shape.h < kFarthest;
+}
+
 using Placed = std::vector<std::pair<int64_t, double>>;
 
 // Adds to the place k, near the end of an ascending list.
@@ -48,7 +53,7 @@ TiltedCells less_private_table(const LossAtoms& atoms, const GridShape& shape) {
   for (size_t i = 0; i < atoms.loss.size(); ++i) {
     const double loss = atoms.loss[i];
     const double mass = atoms.mass[i];
-    if (!(std::abs(loss) / h < kFarthest)) {
+    if (!looked_at(loss, shape)) {
       dropped += mass * (1 + 1e-12);
       continue;
     }
@@ -136,7 +141,7 @@ TiltedCells more_private_table(const LossAtoms& atoms, const GridShape& shape) {
   double most = -std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < atoms.loss.size(); ++i) {
     const double weight = std::log(atoms.mass[i]) + shape.c * atoms.loss[i];
-    if (weight > most && std::abs(atoms.loss[i]) / shape.h < kFarthest) {
+    if (weight > most && looked_at(atoms.loss[i], shape)) {
       most = weight;
       heaviest = atoms.loss[i] / shape.h;
     }
@@ -146,7 +151,7 @@ TiltedCells more_private_table(const LossAtoms& atoms, const GridShape& shape) {
   Merged merged(shape, shift);
   bool open = false;
   for (size_t i = 0; i < atoms.loss.size(); ++i) {
-    double left = std::abs(atoms.loss[i]) / shape.h < kFarthest ? atoms.mass[i] : 0;
+    double left = looked_at(atoms.loss[i], shape) ? atoms.mass[i] : 0;
     while (left > 0) {
       if (!open) merged.aim_from(atoms.loss[i]);
       const double share = merged.take(atoms.loss[i], left);

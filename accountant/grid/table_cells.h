@@ -2,8 +2,8 @@
 //
 //   Less private: the dots are connected. A mass between two grid points is split so that P and Q keep their totals.
 //   More private: neighbours are merged into one outcome of loss log(P/Q), up to the share of the last one that puts
-//     this loss on a grid point exactly (an outcome may be told apart at random). So a merged outcome errs by a variance
-//     and not by a step of the mesh.
+//     this loss on a grid point exactly (an outcome may be told apart at random). So a merged outcome errs by a
+//     variance and not by a step of the mesh.
 #pragma once
 
 #include "accountant/grid/pld_cells.h"

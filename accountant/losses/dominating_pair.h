@@ -1,11 +1,12 @@
-// The pair of distributions (P, Q) that dominates a release, as tables of privacy losses log(P/Q) that are certainly less
-// and certainly more private than it: the form in which a grid takes any mechanism.
+// The pair of distributions (P, Q) that dominates a release, as tables of privacy losses log(P/Q) that are certainly
+// less and certainly more private than it: the form in which a grid takes any mechanism.
 //
 // A release is given as cells: all outcomes whose loss lies in [low, high), with their probability under P and Q.
 //   Less private: the dots are connected (Doroshenko et al. 2022, arXiv:2207.04380). A cell's P is split between the
 //     losses low and high so that P and Q keep their totals. If low is -infinity all of it goes to high; if high is
 //     +infinity, to an infinite loss.
-//   More private: a cell becomes one outcome of loss log(P/Q) (post-processing); outcomes that Q never has are left out.
+//   More private: a cell becomes one outcome of loss log(P/Q) (post-processing); outcomes that Q never has are left
+//   out.
 // Both hold for masses that err: mass is added and losses are raised in the first, taken off and lowered in the second.
 //
 // What composes is the function E_P[(1 - e^(epsilon - loss))+] for all epsilon: of two releases it is the mean of one's

@@ -16,8 +16,8 @@ namespace ghostshard::accountant {
 // and N(v'), of which |v| = 1 and v' = -v is the worst (normal_laws.cpp).
 bool has_loss_table(const Event& event, Adjacency adjacency);
 
-// Its table. Tables are kept: the same event gives the same object. Throws std::invalid_argument, naming engine, event and
-// adjacency, if the event has none.
+// Its table. Tables are kept: the same event gives the same object. Throws std::invalid_argument, naming engine, event
+// and adjacency, if the event has none.
 std::shared_ptr<const DominatingPair> loss_table(const Event& event, Adjacency adjacency, const std::string& engine);
 
 }  // namespace ghostshard::accountant

@@ -28,15 +28,17 @@ void add_exponential(std::vector<LossCell>& cells, double top, double scale) {
   }
 }
 
-LossCell atom(double loss, double p, double q, double relative) { return {loss, loss, p, q, relative * p, relative * q}; }
+LossCell atom(double loss, double p, double q, double relative) {
+  return {loss, loss, p, q, relative * p, relative * q};
+}
 
 }  // namespace
 
 // Several coordinates with shifts s_1 + s_2 + … = s lose no more than one with s. Of one, U = s - loss has under P the
-// tail e^(-u/2)/2 for 0 <= u < 2s. If s_2 >= s_1, then for u < 2·s_2 the tail of U_1 + U_2 is no less: for u >= 2·s_1 that
-// of U_2 alone is that, below that of the larger of the two is 1 - (1 - e^(-u/2)/2)². For epsilon >= 0, (1 - e^(epsilon -
-// loss))+ falls with U and is 0 from U = s - epsilon <= 2·s_2 on, so its mean is no larger; negative epsilons follow, as
-// both pairs are symmetric. The same holds of integers.
+// tail e^(-u/2)/2 for 0 <= u < 2s. If s_2 >= s_1, then for u < 2·s_2 the tail of U_1 + U_2 is no less: for u >= 2·s_1
+// that of U_2 alone is that, below that of the larger of the two is 1 - (1 - e^(-u/2)/2)². For epsilon >= 0, (1 -
+// e^(epsilon - loss))+ falls with U and is 0 from U = s - epsilon <= 2·s_2 on, so its mean is no larger; negative
+// epsilons follow, as both pairs are symmetric. The same holds of integers.
 //
 // At x <= 0 the loss is s = 1/scale, at x >= 1 it is -s, between (1 - 2x)·s: P(loss > l) = 1 - e^(-(s-l)/2)/2.
 LossCells laplace_losses(double scale) {
@@ -102,16 +104,16 @@ LossCells discrete_gaussian_losses(double deviation, int64_t shift) {
     }
     const double p_mass = static_cast<double>(p) / normaliser;
     const double q_mass = static_cast<double>(q) / normaliser;
-    found.cells.push_back({loss(last), loss(first), p_mass, q_mass, relative * p_mass + 1e-300,
-                           relative * q_mass + 1e-300});
+    found.cells.push_back(
+        {loss(last), loss(first), p_mass, q_mass, relative * p_mass + 1e-300, relative * q_mass + 1e-300});
   }
   found.cells.push_back({loss(-reach), kInfinity, 0, 0, kBeyond, kBeyond});
   return found;
 }
 
-// A mechanism is epsilon-bounded range if and only if for some t in [0, epsilon] its losses lie in [t - epsilon, t]; its
-// worst pair has these two alone, P(t) = (1 - e^(t-epsilon))/(1 - e^-epsilon). The largest (1 - e^(l-t))·P(t) over t is
-// at t = (epsilon + l)/2,
+// A mechanism is epsilon-bounded range if and only if for some t in [0, epsilon] its losses lie in [t - epsilon, t];
+// its worst pair has these two alone, P(t) = (1 - e^(t-epsilon))/(1 - e^-epsilon). The largest (1 - e^(l-t))·P(t) over
+// t is at t = (epsilon + l)/2,
 //   delta(l) = (1 - e^(-(epsilon-l)/2))²/(1 - e^-epsilon) for |l| <= epsilon,
 // convex in e^l, hence that of a pair: P(loss > l) = (1 - e^(-(epsilon-l)/2))/(1 - e^-epsilon), without atoms.
 LossCells bounded_range_losses(double epsilon) {
@@ -140,8 +142,8 @@ LossCells epsilon_delta_losses(double epsilon, double delta) {
   return found;
 }
 
-// The logarithm of the least of κ(c)·e^(c·(xi + rho·(1 + c)) - c·loss) over c > 0 (chernoff.h): a bound on delta at this
-// loss, rounded up. Any c gives one.
+// The logarithm of the least of κ(c)·e^(c·(xi + rho·(1 + c)) - c·loss) over c > 0 (chernoff.h): a bound on delta at
+// this loss, rounded up. Any c gives one.
 namespace {
 double zcdp_log_delta(double rho, double xi, double loss) {
   const auto at = [&](double log_c) {
@@ -192,9 +194,8 @@ LossCells zcdp_losses(double rho, double xi) {
   double q_total = 0;
   for (size_t i = 1; i < hull.size(); ++i) {
     const double before = slope(hull[i - 1], hull[i]);  // times e^loss of hull[i]
-    const double after = i + 1 < hull.size()
-                             ? slope(hull[i], hull[i + 1]) * std::exp(hull[i].loss - hull[i + 1].loss)
-                             : 0;
+    const double after =
+        i + 1 < hull.size() ? slope(hull[i], hull[i + 1]) * std::exp(hull[i].loss - hull[i + 1].loss) : 0;
     const double p = std::max(0.0, before - after);
     const double q = p * std::exp(-hull[i].loss);
     positive.push_back(atom(hull[i].loss, p, q, 1e-11));

@@ -1,11 +1,12 @@
-// Losses of Gaussian noise on two mixtures of means, by cells of outcomes so narrow that the mesh is some thousandths of
-// the deviation of a loss, however small that is.
+// Losses of Gaussian noise on two mixtures of means, by cells of outcomes so narrow that the mesh is some thousandths
+// of the deviation of a loss, however small that is.
 //
-// That one dimension suffices: let P = Σ w_S·N(v_S, sigma²) over vectors with |v_S| <= s_S. Under N(0, sigma²) its density
-// relative to that is Σ w_S·e^(G_S - |v_S|²/(2 sigma²)), the G_S jointly Gaussian with deviations |v_S|/sigma. Of all joint
-// laws with these marginals, the one in which all grow together (one dimension, all v_S on one side) makes the sum largest
-// in convex order (Dhaene et al. 2002), and each term grows in convex order with |v_S|. Both directions of the hockey-stick
-// divergence are convex functions of this sum; so s_S on a line is the worst case (cf. arXiv:2310.15526, Lemma 4.5).
+// That one dimension suffices: let P = Σ w_S·N(v_S, sigma²) over vectors with |v_S| <= s_S. Under N(0, sigma²) its
+// density relative to that is Σ w_S·e^(G_S - |v_S|²/(2 sigma²)), the G_S jointly Gaussian with deviations |v_S|/sigma.
+// Of all joint laws with these marginals, the one in which all grow together (one dimension, all v_S on one side) makes
+// the sum largest in convex order (Dhaene et al. 2002), and each term grows in convex order with |v_S|. Both directions
+// of the hockey-stick divergence are convex functions of this sum; so s_S on a line is the worst case (cf.
+// arXiv:2310.15526, Lemma 4.5).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -18,7 +19,7 @@ namespace {
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kOutcomes = 16384;
-constexpr double kReach = 20;      // standard deviations on either side
+constexpr double kReach = 20;       // standard deviations on either side
 constexpr double kOutside = 1e-88;  // more than the normal tail beyond
 
 struct Mass {
@@ -118,19 +119,19 @@ LossCells normal_mixture_losses(const NormalMixture& p, const NormalMixture& q, 
   return found;
 }
 
-// The batch holds the unit with probability g = rate. Let p1, q1 be the outcomes if it does, under both data sets, and p0
-// if it does not, the same under both. p1 and p0 come from batches that differ in one record, as do p1 and q1. So with the
-// base pair (P, Q) = (N(2, sigma²), N(0, sigma²)) and Balle et al. 2018 (arXiv:1807.01647, Thm. 2 and 11) delta at l >= 0
-// is at most that of ((1-g)·Q + g·P, Q). At l < 0 it is that of the two data sets exchanged, (P, (1-g)·P + g·Q). The larger
-// of both is convex in e^l: positive losses come from the first pair, negative ones from the second, and what is left loses
-// nothing (Zhu et al. 2022, arXiv:2106.08567, Prop. 30).
+// The batch holds the unit with probability g = rate. Let p1, q1 be the outcomes if it does, under both data sets, and
+// p0 if it does not, the same under both. p1 and p0 come from batches that differ in one record, as do p1 and q1. So
+// with the base pair (P, Q) = (N(2, sigma²), N(0, sigma²)) and Balle et al. 2018 (arXiv:1807.01647, Thm. 2 and 11)
+// delta at l >= 0 is at most that of ((1-g)·Q + g·P, Q). At l < 0 it is that of the two data sets exchanged, (P,
+// (1-g)·P + g·Q). The larger of both is convex in e^l: positive losses come from the first pair, negative ones from the
+// second, and what is left loses nothing (Zhu et al. 2022, arXiv:2106.08567, Prop. 30).
 LossCells without_replacement_losses(double rate, double sigma) {
   if (rate == 1) return normal_mixture_losses({{1}, {2}}, {{1}, {0}}, sigma);
   const NormalMixture p{{1 - rate, rate}, {0, 2}};
   const NormalMixture q{{1}, {0}};
   LossCells found{{}, loss_error(p, q)};
   std::vector<LossCell> positive;
-  Mass left{1, 0};  // that loses nothing
+  Mass left{1, 0};         // that loses nothing
   const double first = 1;  // where the two densities are the same
   const double last = 2 + kReach * sigma;
   double low = first;

@@ -161,6 +161,13 @@ void add_sampling(json& list, const Spent& spent) {
     list.push_back(
         unchecked("The count by which the clip norm was adapted counts each unit once, is centred at one half, and "
                   "has noise of its own with the charged deviation."));
+  std::set<std::string> beside;
+  for (const auto& [event, count] : spent.events)
+    if (!noise_multiplier(event)) beside.insert(type_name(event));
+  for (const std::string& type : beside)
+    list.push_back(unchecked("Each release of type " + type +
+                             " is of the mechanism that its event describes, with the charged numbers, and its noise "
+                             "is independent of all other noise."));
   if (spent.samplers.contains("fixed-size"))
     list.push_back(
         unchecked("Each batch was drawn uniformly among all batches of exactly the charged size, independently in each "
