@@ -99,10 +99,20 @@ class Accountant {
 //
 //   event                          zero-out, add-or-remove    replace-one
 //   gaussian                       contour prv rdp            contour prv rdp (sensitivity 2: sigma is halved)
-//   poisson_gaussian               contour prv rdp            refused
-//   poisson_adaptive_clipping      contour prv rdp            refused
-//   fixed_size_gaussian            refused                    rdp
+//   poisson_gaussian               contour prv rdp            contour prv rdp
+//   poisson_adaptive_clipping      contour prv rdp            contour prv rdp
+//   fixed_size_gaussian            refused                    contour prv rdp
 //   truncated_poisson_gaussian     contour prv rdp            refused
+//   tree_aggregation               contour prv rdp            contour prv rdp
+//   group_poisson_gaussian         contour prv rdp            refused
+//   mixture_of_gaussians           contour prv rdp            refused
+//   laplace, discrete_laplace,
+//   discrete_gaussian              contour prv rdp            contour prv rdp, refused if sampled
+//   exponential_mechanism, zcdp,
+//   epsilon_delta, loss_table      contour prv rdp            contour prv rdp
+//
+// All below tree_aggregation, and what is sampled under replace-one, are tables of losses (losses/dominating_pair.h),
+// which contour and prv compose on the grid, rdp by their moments.
 //
 // Truncated Poisson sampling is bounded tightly by contour and rdp (gaussian/truncated_poisson.h), under zero-out less
 // so. For prv it is Poisson sampling that something else replaces with probability tau, the probability of drawing more

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <variant>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -65,26 +67,129 @@ struct AdaptiveClippingEvent {
   bool operator==(const AdaptiveClippingEvent&) const = default;
 };
 
+// ---- Releases beside the gradients, composed with them: vocabularies, counts, histograms, choices, evaluations. Their
+// loss is no Gaussian's; losses/ has the pair of distributions that dominates each (Zhu et al. 2022, arXiv:2106.08567).
+//
+// Some have a sampling rate: the release is made of a Poisson sample. 1 is no sampling.
+
+// A sum to which each unit contributes at most S in L1 norm, with noise of density e^(-|x|/b)/(2b), b =
+// noise_multiplier·S on each coordinate. Under replace-one contributions differ by up to 2·S.
+struct LaplaceEvent {
+  SamplingRate q;
+  NoiseMultiplier scale;
+  bool operator==(const LaplaceEvent&) const = default;
+};
+
+// A sum of integers to which each unit contributes at most `sensitivity` in L1 norm, with noise x of probability
+// tanh(a/2)·e^(-a|x|) on each coordinate.
+struct DiscreteLaplaceEvent {
+  SamplingRate q;
+  NoiseParameter a;
+  int64_t sensitivity;
+  bool operator==(const DiscreteLaplaceEvent&) const = default;
+};
+
+// A sum of integers, of which one coordinate changes by at most `sensitivity`, with noise x of a probability
+// proportional to e^(-x²/(2·deviation²)) (Canonne, Kamath, Steinke 2020, arXiv:2004.00010). Nothing is said of several
+// coordinates of one unit: charge each.
+struct DiscreteGaussianEvent {
+  SamplingRate q;
+  NoiseMultiplier deviation;
+  int64_t sensitivity;
+  bool operator==(const DiscreteGaussianEvent&) const = default;
+};
+
+// One choice with probability proportional to e^(epsilon·score/(2·Δ)), Δ the most that a unit changes any score: it is
+// epsilon-bounded range (Dong, Durfee, Rogers 2020, arXiv:1909.13830), which is less than epsilon-DP.
+struct ExponentialMechanismEvent {
+  Epsilon epsilon;
+  bool operator==(const ExponentialMechanismEvent&) const = default;
+};
+
+// Any mechanism known to be (epsilon, delta)-DP under the ledger's adjacency, and nothing else known of it: a
+// vocabulary or a histogram with a threshold, a random response.
+struct EpsilonDeltaEvent {
+  Epsilon epsilon;
+  Probability delta;
+  bool operator==(const EpsilonDeltaEvent&) const = default;
+};
+
+// Any mechanism known to be (xi, rho)-zCDP under the ledger's adjacency: its Rényi divergence of order alpha is at most
+// xi + rho·alpha (Bun, Steinke 2016, arXiv:1605.02065). The engines bound it from above: lower ends are 0.
+struct ZcdpEvent {
+  Rho rho;
+  Rho xi;
+  bool operator==(const ZcdpEvent&) const = default;
+};
+
+// The Poisson-sampled sum if a privacy unit has `group` records, each of which is drawn by itself and contributes at
+// most norm S: what a user with so many records loses.
+struct GroupPoissonGaussianEvent {
+  int64_t group;
+  SamplingRate q;
+  NoiseMultiplier sigma;
+  bool operator==(const GroupPoissonGaussianEvent&) const = default;
+};
+
+// N(0, deviation²) against N(s_i, deviation²) with probability p_i (arXiv:2310.15526). s_i >= 0; the p_i add up to 1.
+struct MixtureOfGaussiansEvent {
+  NoiseMultiplier deviation;
+  std::vector<double> sensitivities;
+  std::vector<double> probabilities;
+  bool operator==(const MixtureOfGaussiansEvent&) const = default;
+};
+
+// All prefix sums of `steps` contributions from one binary tree, to whose leaves each unit contributes once, with noise
+// (sigma·S)² on each node (Kairouz et al. 2021, arXiv:2103.00039, App. D). A unit moves one node on each level.
+struct TreeAggregationEvent {
+  int64_t steps;
+  NoiseMultiplier sigma;
+  bool operator==(const TreeAggregationEvent&) const = default;
+};
+
+// Any mechanism whose dominating pair is given as a table: loss log(P/Q) of an outcome and its probability under P, the
+// data with the unit. `infinite`: probability under P of outcomes that Q never has. Probabilities add up to 1; those of
+// Q, which are e^-loss of them, to at most 1, and what they lack are outcomes that P never has.
+struct LossTableEvent {
+  std::vector<double> losses;
+  std::vector<double> probabilities;
+  Probability infinite;
+  bool operator==(const LossTableEvent&) const = default;
+};
+
 using Event = std::variant<GaussianEvent, PoissonGaussianEvent, FixedSizeGaussianEvent, TruncatedPoissonGaussianEvent,
-                           AdaptiveClippingEvent>;
+                           AdaptiveClippingEvent, LaplaceEvent, DiscreteLaplaceEvent, DiscreteGaussianEvent,
+                           ExponentialMechanismEvent, EpsilonDeltaEvent, ZcdpEvent, GroupPoissonGaussianEvent,
+                           MixtureOfGaussiansEvent, TreeAggregationEvent, LossTableEvent>;
 
 // {"type":"gaussian","noise_multiplier":s}
 // {"type":"poisson_gaussian","sampling_rate":q,"noise_multiplier":s}
 // {"type":"fixed_size_gaussian","units":n,"batch":b,"noise_multiplier":s}
 // {"type":"truncated_poisson_gaussian","units":n,"sampling_rate":q,"cap":b,"noise_multiplier":s}
 // {"type":"poisson_adaptive_clipping","sampling_rate":q,"noise_multiplier":s,"count_noise":s_b}
+// {"type":"laplace","sampling_rate":q,"noise_multiplier":b}
+// {"type":"discrete_laplace","sampling_rate":q,"noise_parameter":a,"sensitivity":k}
+// {"type":"discrete_gaussian","sampling_rate":q,"standard_deviation":s,"sensitivity":k}
+// {"type":"exponential_mechanism","epsilon":e}
+// {"type":"epsilon_delta","epsilon":e,"delta":d}
+// {"type":"zcdp","rho":r,"xi":x}
+// {"type":"group_poisson_gaussian","group":k,"sampling_rate":q,"noise_multiplier":s}
+// {"type":"mixture_of_gaussians","standard_deviation":s,"sensitivities":[…],"probabilities":[…]}
+// {"type":"tree_aggregation","steps":t,"noise_multiplier":s}
+// {"type":"loss_table","losses":[…],"probabilities":[…],"infinite":p}
 // event_from_json throws std::invalid_argument with the rule that is broken; an unknown type is an error, never a
 // guess. to_json throws if require_valid does.
 nlohmann::json to_json(const Event& event);
 Event event_from_json(const nlohmann::json& json);
 
 // The kind and all numbers of an event, in an order: equal if and only if the events are.
-using EventKey = std::tuple<size_t, double, double, double, int64_t, int64_t>;
+using EventKey = std::tuple<size_t, std::vector<double>, std::vector<int64_t>>;
 EventKey key_of(const Event& event);
 
-std::string type_name(const Event& event);    // "gaussian", …
-double noise_multiplier(const Event& event);  // of the gradient release
-// Throws std::invalid_argument unless 1 <= batch <= units and 1 <= cap <= units, for the events that have them.
+std::string type_name(const Event& event);                   // "gaussian", …
+std::optional<double> noise_multiplier(const Event& event);  // of a release of gradients; nothing for another release
+// Throws std::invalid_argument unless counts are >= 1, a batch, a cap and a group at most the units, and tables add up
+// as their events say.
 void require_valid(const Event& event);
 
 }  // namespace ghostshard::accountant

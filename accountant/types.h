@@ -33,6 +33,9 @@ GHOSTSHARD_CHECKED_TYPE(Delta, "delta", v > 0 && v < 1, "must lie strictly betwe
 GHOSTSHARD_CHECKED_TYPE(NoiseMultiplier, "noise multiplier", v > 0 && v <= kLargest, "must be finite and > 0");
 GHOSTSHARD_CHECKED_TYPE(SamplingRate, "sampling rate", v > 0 && v <= 1, "must be > 0 and <= 1");
 GHOSTSHARD_CHECKED_TYPE(ClipNorm, "clip norm", v > 0 && v <= kLargest, "must be finite and > 0");
+GHOSTSHARD_CHECKED_TYPE(NoiseParameter, "noise parameter", v > 0 && v <= kLargest, "must be finite and > 0");
+GHOSTSHARD_CHECKED_TYPE(Probability, "probability", v >= 0 && v <= 1, "must lie between 0 and 1");
+GHOSTSHARD_CHECKED_TYPE(Rho, "rho or xi", v >= 0 && v <= kLargest, "must be finite and >= 0");
 #undef GHOSTSHARD_CHECKED_TYPE
 
 }  // namespace ghostshard::accountant

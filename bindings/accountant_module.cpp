@@ -7,6 +7,7 @@
 #include <pybind11/stl.h>
 
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -14,6 +15,7 @@
 
 #include "accountant/accountant.h"
 #include "accountant/calibration.h"
+#include "accountant/dp_event.h"
 #include "accountant/ledger.h"
 #include "accountant/rdp_at_orders.h"
 #include "accountant/report.h"
@@ -101,6 +103,24 @@ std::vector<Bound> deltas(const History& history, const std::vector<double>& eps
   return bounds;
 }
 
+// events: a JSON list of [event, count] with our events, or a DpEvent of dp_accounting.
+std::vector<Bound> epsilons_of_events(const std::string& events, const std::vector<double>& deltas,
+                                      const std::string& accountant, const std::string& adjacency) {
+  const nlohmann::json json = nlohmann::json::parse(events);
+  const auto engine = make_accountant(accountant, adjacency_from_string(adjacency));
+  if (json.is_array())
+    for (const nlohmann::json& charged : json)
+      engine->compose(event_from_json(charged.at(0)), charged.at(1).get<int64_t>());
+  else
+    for (const auto& [event, count] : events_from_dp_accounting(json)) engine->compose(event, count);
+  std::vector<Bound> bounds;
+  for (const double at : deltas) {
+    const EpsilonBound bound = engine->epsilon(Delta(at));
+    bounds.emplace_back(bound.lower, bound.estimate, bound.upper, bound.accountant, bound.direction, bound.detail);
+  }
+  return bounds;
+}
+
 double at_orders(const History& history, const std::vector<double>& orders, double delta) {
   if (is_noiseless(history)) return kInfinity;
   std::vector<std::pair<Event, int64_t>> composed;
@@ -126,6 +146,8 @@ PYBIND11_MODULE(accountant, module) {
              py::arg("adjacency"), release());
   module.def("deltas", &deltas, py::arg("history"), py::arg("epsilons"), py::kw_only(), py::arg("accountant"),
              py::arg("adjacency"), release());
+  module.def("epsilons_of_events", &epsilons_of_events, py::arg("events"), py::arg("deltas"), py::kw_only(),
+             py::arg("accountant"), py::arg("adjacency"), release());
   module.def("rdp_epsilon_at_orders", &at_orders, py::arg("history"), py::arg("orders"), py::arg("delta"), release());
   module.def("write_report", &report_of, py::arg("ledger"), py::arg("delta"), py::arg("facts"), py::arg("folder"),
              py::arg("accountant"), release());

@@ -16,6 +16,8 @@ constexpr const char* kExamples = R"(Examples
     ghostshard-account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5
     ghostshard-account epsilon --phase 0.01:1.2:5000 --phase 0.02:0.9:1000 --delta 1e-5 --json
     ghostshard-account epsilon --ledger runs/finetune-1/ledger.jsonl --delta 1e-6
+    ghostshard-account epsilon --phase 0.01:1.2:5000 --delta 1e-5 \
+        --event '1:{"type":"laplace","noise_multiplier":2,"sampling_rate":1}'
   How much noise does a budget ask for? How many steps, which batch does it allow?
     ghostshard-account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411
     ghostshard-account steps --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --noise-multiplier 1.1
@@ -52,6 +54,7 @@ int main(int argc, char** argv) {
   cli::add_epsilon(program, action);
   cli::add_delta(program, action);
   cli::add_curve(program, action);
+  cli::add_events(program, action);
   cli::add_tradeoff(program, action);
   cli::add_noise(program, action);
   cli::add_steps(program, action);

@@ -24,6 +24,8 @@ void on_chosen(CLI::App& command, Action& action, const std::shared_ptr<const Op
 void add_epsilon(CLI::App& program, Action& action);
 void add_delta(CLI::App& program, Action& action);
 void add_curve(CLI::App& program, Action& action);
+// The run in the words of another library.
+void add_events(CLI::App& program, Action& action);
 // commands_tradeoff.cpp: what it means for those who test or guess
 void add_tradeoff(CLI::App& program, Action& action);
 // commands_calibrate.cpp: the limits that a budget sets

@@ -6,6 +6,7 @@
 #include "accountant/cli/commands.h"
 #include "accountant/cli/numbers.h"
 #include "accountant/cli/run_options.h"
+#include "accountant/dp_event.h"
 
 namespace ghostshard::accountant::cli {
 namespace {
@@ -195,6 +196,19 @@ int run_delta(const Bound& o) {
   return print_bound(o, run, notes, bound, "delta <= " + exact(bound.upper), "epsilon", epsilon.value());
 }
 
+struct Events {
+  AccountingOptions accounting;
+  RunOptions run;
+};
+
+int run_events(const Events& o) {
+  std::vector<std::string> notes;
+  const Run run = o.run.read(o.accounting, notes);
+  say(notes);
+  std::cout << to_dp_accounting(run.phases).dump(2) << '\n';
+  return 0;
+}
+
 }  // namespace
 
 void add_epsilon(CLI::App& program, Action& action) {
@@ -219,6 +233,14 @@ void add_delta(CLI::App& program, Action& action) {
   command->add_option("-e,--epsilon", o->at, "the privacy loss")->required()->group("At");
   o->accounting.add_to(*command);
   on_chosen<Bound>(*command, action, o, run_delta);
+}
+
+void add_events(CLI::App& program, Action& action) {
+  auto o = std::make_shared<Events>();
+  CLI::App* command = program.add_subcommand("events", "The run as a DpEvent of dp_accounting, in JSON.");
+  command->footer("Example:\n  ghostshard-account events --ledger ledger.jsonl > event.json");
+  o->run.add_to(*command);
+  on_chosen<Events>(*command, action, o, run_events);
 }
 
 void add_curve(CLI::App& program, Action& action) {

@@ -1,9 +1,13 @@
 #include "accountant/cli/run_options.h"
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "accountant/cli/numbers.h"
+#include "accountant/dp_event.h"
 
 namespace ghostshard::accountant::cli {
 namespace {
@@ -62,6 +66,33 @@ std::pair<Event, int64_t> truncated_phase(const std::string& text) {
   return {event, parse_count("--truncated-phase's steps", parts[4])};
 }
 
+nlohmann::json parsed(const std::string& option, const std::string& text) {
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded()) throw std::invalid_argument(option + " must be JSON, got " + text.substr(0, 200));
+  return json;
+}
+
+// COUNT:{…}, or {…} for one.
+std::pair<Event, int64_t> beside(const std::string& text) {
+  const size_t brace = text.find('{');
+  int64_t count = 1;
+  if (brace != 0) {
+    if (brace == std::string::npos || text[brace - 1] != ':')
+      throw std::invalid_argument(
+          R"(--event must be COUNT:{"type":...}, e.g. 1:{"type":"laplace","noise_multiplier":2,"sampling_rate":1}, got )" +
+          text);
+    count = parse_count("--event's count", text.substr(0, brace - 1));
+  }
+  return {event_from_json(parsed("--event", text.substr(brace))), count};
+}
+
+std::vector<std::pair<Event, int64_t>> from_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw std::invalid_argument("--dp-event must name a file that can be read, got " + path);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return events_from_dp_accounting(parsed("--dp-event", text));
+}
+
 }  // namespace
 
 void AccountingOptions::add_to(CLI::App& command) {
@@ -92,6 +123,13 @@ void RunOptions::add_to(CLI::App& command) {
                   "CAP:UNITS:Q:SIGMA:STEPS: Poisson sampling, of which at most CAP are kept")
       ->group("What ran");
   command.add_option("--ledger", ledger_, "a run's ledger.jsonl")->group("What ran");
+  command
+      .add_option("--event", events_,
+                  "COUNT:{\"type\":…}: releases beside the gradients, as a ledger has them: laplace, discrete_laplace, "
+                  "discrete_gaussian, exponential_mechanism, epsilon_delta, zcdp, group_poisson_gaussian, "
+                  "mixture_of_gaussians, tree_aggregation, loss_table")
+      ->group("What ran");
+  command.add_option("--dp-event", dp_events_, "a file with a DpEvent of dp_accounting as JSON")->group("What ran");
 }
 
 LedgerContents open_ledger(const std::string& path) {
@@ -119,12 +157,16 @@ Adjacency adjacency_of(const AccountingOptions& accounting) {
 Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::string>& notes) const {
   const bool single = !rate_.empty() || !sigma_.empty() || !steps_.empty();
   const bool phases = !phases_.empty() || !fixed_phases_.empty() || !truncated_phases_.empty();
-  if (single + phases + !ledger_.empty() != 1)
+  const int ways = single + phases + !ledger_.empty();
+  if (ways > 1 || (ways == 0 && events_.empty() && dp_events_.empty()))
     throw std::invalid_argument(
         "what ran must be given in exactly one way: --sampling-rate, --noise-multiplier and --steps, or --phase, or "
-        "--ledger");
+        "--ledger, or --event and --dp-event alone");
   Run run;
   run.adjacency = adjacency_of(accounting);
+  for (const std::string& text : events_) run.phases.push_back(beside(text));
+  for (const std::string& path : dp_events_)
+    for (auto& charged : from_file(path)) run.phases.push_back(std::move(charged));
   if (single) {
     if (rate_.empty() || sigma_.empty() || steps_.empty())
       throw std::invalid_argument("--sampling-rate, --noise-multiplier and --steps must be given together");
@@ -135,7 +177,7 @@ Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::strin
   for (const std::string& text : phases_) run.phases.push_back(phase(text));
   for (const std::string& text : fixed_phases_) run.phases.push_back(fixed_phase(text));
   for (const std::string& text : truncated_phases_) run.phases.push_back(truncated_phase(text));
-  if (phases) return run;
+  if (ledger_.empty()) return run;
 
   run.ledger = open_ledger(ledger_);
   if (run.ledger->dropped_partial_line) notes.push_back(cut_short_note(ledger_, *run.ledger));
@@ -145,8 +187,10 @@ Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::strin
                                 accounting.adjacency);
   run.adjacency = stated;
   run.delta = stated_delta(*run.ledger);
+  const size_t besides = run.phases.size();
   for (const LedgerEntry& entry : run.ledger->entries) {
-    if (run.phases.empty() || !(run.phases.back().first == entry.event)) run.phases.emplace_back(entry.event, 0);
+    if (run.phases.size() == besides || !(run.phases.back().first == entry.event))
+      run.phases.emplace_back(entry.event, 0);
     ++run.phases.back().second;
   }
   return run;

@@ -17,6 +17,7 @@
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/few_losses.h"
 #include "accountant/grid/grid.h"
+#include "accountant/losses/event_pair.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -58,10 +59,42 @@ bool is_narrow(const Bound& bound) {
 
 bool has_closed_form(const Phases& phases) { return phases.size() == 1 && phases.front().count == 1; }
 
-// Mixtures are for the line alone, since the grid knows single pairs, and so are phases too many for it.
+// Tables are for the grid alone. Mixtures are for the line alone, since the grid knows single pairs, and so are phases
+// too many for it.
 bool for_line_alone(const Phases& phases) {
+  if (has_table(phases)) return false;
   return phases.size() > kMostOnGrid + 1 ||
          std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_mixture(); });
+}
+
+// Tables beside mixtures, or beside more phases than a grid takes: neither can bound them.
+bool beyond_both(const Phases& phases) {
+  if (!has_table(phases)) return false;
+  const auto tables =
+      std::count_if(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_table(); });
+  return phases.size() > kMostOnGrid + 1 + static_cast<size_t>(tables) ||
+         std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_mixture(); });
+}
+
+// Finite losses reach no further than all the largest ones together, and an infinite one has a probability of its own.
+Result beside_largest_losses(Direction direction, const Phases& phases, Delta delta, std::optional<Result> found) {
+  double largest = 0;
+  double infinite = 0;
+  for (const ComposedRelease& phase : phases) {
+    if (!phase.is_table()) {
+      largest = kInfinity;
+      break;
+    }
+    const LossAtoms& atoms = phase.atoms(direction, true);
+    infinite += phase.count * atoms.infinite * (1 + 1e-12);
+    if (!atoms.loss.empty()) largest += phase.count * atoms.loss.back();
+  }
+  largest = std::max(0.0, largest * (1 + 1e-14));
+  if (!(infinite <= delta.value())) largest = kInfinity;
+  if (!found) return {0, largest, largest, "the largest losses together"};
+  found->upper = std::min(found->upper, largest);
+  found->estimate = std::min(found->estimate, found->upper);
+  return *found;
 }
 
 std::string describe(const ContourLine& line, bool checked) {
@@ -169,6 +202,10 @@ std::optional<Result> line_delta(Direction direction, const Phases& phases, doub
 }  // namespace
 
 void ContourAccountant::admit(const Event& event) {
+  if (has_loss_table(event, adjacency())) {
+    (void)loss_table(event, adjacency(), name());
+    return;
+  }
   if (std::holds_alternative<TruncatedPoissonGaussianEvent>(event) && adjacency() != Adjacency::kReplaceOne)
     require_valid(event);
   else
@@ -177,12 +214,24 @@ void ContourAccountant::admit(const Event& event) {
 
 RdpAccountant ContourAccountant::renyi() const { return rdp_of(charges(), adjacency()); }
 
+namespace {
+
+// A zCDP release may be any mechanism of this rho: its table says how much it may reveal at most, and its moments may
+// say less in a composition.
+bool has_zcdp(const std::vector<Charge>& charges) {
+  return std::any_of(charges.begin(), charges.end(),
+                     [](const Charge& charge) { return std::holds_alternative<ZcdpEvent>(charge.event); });
+}
+
+}  // namespace
+
 // The larger of both neighbours' bounds, if they are two.
 template <class Bound, class Of, class OfRenyi>
 Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRenyi& of_renyi) const {
   const std::span<const size_t> together =
       effort == Effort::kQuick ? std::span<const size_t>(kQuickTogether) : std::span<const size_t>(kTogether);
   const bool truncated = has_truncated(charges());
+  const bool zcdp = has_zcdp(charges());
   std::optional<Bound> worst;
   for (const bool larger_neighbour : {false, true}) {
     if (larger_neighbour && !(truncated && adjacency() == Adjacency::kAddOrRemove)) continue;
@@ -199,10 +248,11 @@ Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRe
     }
     Bound found = first ? *std::move(first) : of_renyi();
     // Of a truncated run only the other releases have a lower end.
-    if (truncated || (effort == Effort::kUpper && !releases.exact()))
+    if (truncated || zcdp || (effort == Effort::kUpper && !releases.exact()))
       found.lower = 0;
     else if (!releases.exact())
       found = with_lower_of(std::move(found), of(releases.more_private));
+    if (zcdp) found = capped(std::move(found), of_renyi());
     if (!worst || found.upper > worst->upper) worst = std::move(found);
   }
   return *worst;
@@ -215,20 +265,26 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
 }
 
 std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, Delta delta, Effort effort) const {
+  if (beyond_both(phases)) return std::nullopt;
+  if (infinite_mass(phases) >= delta.value())
+    return EpsilonBound{.upper = kInfinity, .direction = "both", .detail = "an infinite loss is likelier than delta"};
   if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().epsilon(delta);
   const bool tight = effort != Effort::kQuick;
   const bool upper_only = effort == Effort::kUpper;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
-    const auto line = line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
+    const auto line = has_table(phases)
+                          ? std::nullopt
+                          : line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
     if (for_line_alone(phases)) return line;
     if (line &&
         (tight ? line->upper - line->lower <= std::max(kTightWidth, kTightShare * line->lower) : is_narrow(*line)))
       return line;
     const GridRequest request{.size = tight ? GridSize::kLarge : GridSize::kSmall,
-                              .added_by_mesh = tight ? kAddedByMesh : kAddedByQuickMesh,
+                              .added_by_mesh = tight && !has_table(phases) ? kAddedByMesh : kAddedByQuickMesh,
                               .upper_only = upper_only};
     auto both = inside_both(line, grid_epsilon(direction, phases, delta, request));
+    if (has_table(phases)) return beside_largest_losses(direction, phases, delta, both);
     if (both && !is_narrow(*both)) {
       // Where rounding decides, there is less of it on fewer points.
       GridRequest small = request;
@@ -266,6 +322,7 @@ DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const 
 }
 
 std::optional<DeltaBound> ContourAccountant::delta_of(const Phases& phases, Epsilon epsilon, Effort effort) const {
+  if (beyond_both(phases)) return std::nullopt;
   if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().delta(epsilon);
   const bool tight = effort != Effort::kQuick;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
@@ -275,7 +332,9 @@ std::optional<DeltaBound> ContourAccountant::delta_of(const Phases& phases, Epsi
     }
     if (direction == Direction::kAdd && epsilon.value() >= largest_loss_of_adding(phases))
       return Result{0, 0, 0, "beyond the largest loss"};
-    const auto line = line_delta(direction, phases, epsilon.value(), tight ? kTightBudget : kQuickBudget, tight);
+    const auto line = has_table(phases)
+                          ? std::nullopt
+                          : line_delta(direction, phases, epsilon.value(), tight ? kTightBudget : kQuickBudget, tight);
     if (for_line_alone(phases)) return line;
     if (line && line->upper - line->lower <= (tight ? kTightDeltaWidth : kQuickWidth) * line->upper) return line;
     return inside_both(line,

@@ -8,6 +8,7 @@
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/few_losses.h"
+#include "accountant/losses/event_pair.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -19,7 +20,13 @@ constexpr double kCoarse = 0.01;    // relative; if rounding may hide delta, clo
 
 // Gaussians of which none is sampled are one Gaussian (releases.h): nothing to discretise.
 bool unsampled(const std::vector<ComposedRelease>& phases) {
-  return phases.size() == 1 && phases.front().release.q == 1;
+  return phases.size() == 1 && phases.front().release.q == 1 && !has_table(phases);
+}
+
+// What is known of zCDP releases are upper ends.
+bool only_from_above(const std::vector<Charge>& charges) {
+  return std::any_of(charges.begin(), charges.end(),
+                     [](const Charge& charge) { return std::holds_alternative<ZcdpEvent>(charge.event); });
 }
 
 DirectionBound closed_form(const Bracket& found) {
@@ -46,11 +53,17 @@ std::optional<DirectionBound> adding_beside(const DirectionBound& remove, const 
   return request.upper_only ? found : add(request);
 }
 
-void PrvAccountant::admit(const Event& event) { (void)sampled_gaussian(event, adjacency(), name()); }
+void PrvAccountant::admit(const Event& event) {
+  if (has_loss_table(event, adjacency()))
+    (void)loss_table(event, adjacency(), name());
+  else
+    (void)sampled_gaussian(event, adjacency(), name());
+}
 
 EpsilonBound PrvAccountant::bound_epsilon(Delta delta, Effort effort) const {
   const ReleaseBracket releases = composed_releases(charges(), adjacency(), name(), kMostPhases, kTogether);
   EpsilonBound found = epsilon_of(releases.less_private, delta, effort);
+  if (only_from_above(charges())) found.lower = 0;
   if (releases.exact()) return found;
   return with_lower_of(std::move(found), std::optional(epsilon_of(releases.more_private, delta, effort)));
 }
@@ -65,7 +78,7 @@ EpsilonBound PrvAccountant::epsilon_of(const std::vector<ComposedRelease>& phase
     return larger_of<EpsilonBound>(closed_form(found), closed_form(found));
   }
   auto remove = grid_epsilon(Direction::kRemove, phases, delta, request);
-  if (remove && remove->upper - remove->lower > kCoarse * remove->upper)
+  if (remove && !has_table(phases) && remove->upper - remove->lower > kCoarse * remove->upper)
     remove = inside_both(remove, few_losses_bound(phases, delta));
   if (!remove) return otherwise;
   // If adding certainly lies within the bracket of removing, this bracket is one of the larger of both.
@@ -81,6 +94,7 @@ EpsilonBound PrvAccountant::epsilon_of(const std::vector<ComposedRelease>& phase
 DeltaBound PrvAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
   const ReleaseBracket releases = composed_releases(charges(), adjacency(), name(), kMostPhases, kTogether);
   DeltaBound found = delta_of(releases.less_private, epsilon, effort);
+  if (only_from_above(charges())) found.lower = 0;
   if (releases.exact()) return found;
   return with_lower_of(std::move(found), std::optional(delta_of(releases.more_private, epsilon, effort)));
 }

@@ -14,6 +14,7 @@
 #include "accountant/gaussian/sampled_gaussian.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/gaussian/truncated_poisson.h"
+#include "accountant/losses/event_pair.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -63,6 +64,42 @@ double truncated_log_moment(const TruncatedPoissonGaussianEvent& event, double c
   return largest;
 }
 
+// log Σ mass·e^(c·loss) of the finite losses, rounded up: one rounding for each term, and those of the exponents.
+double log_moment_of(const LossAtoms& atoms, double c) {
+  double top = 0;
+  for (size_t i = 0; i < atoms.loss.size(); ++i) top = std::max(top, c * atoms.loss[i] + std::log(atoms.mass[i]));
+  double sum = 0;
+  double total = 0;
+  const bool far = top > 1;
+  for (size_t i = 0; i < atoms.loss.size(); ++i) {
+    total += atoms.mass[i];
+    sum += far ? atoms.mass[i] * std::exp(c * atoms.loss[i] - top) : atoms.mass[i] * std::expm1(c * atoms.loss[i]);
+  }
+  const double rounding = std::numeric_limits<double>::epsilon() * (16 + static_cast<double>(atoms.loss.size()));
+  const double log_m = far ? top + std::log(sum) : std::log1p(sum + (total - 1));
+  return std::max(0.0, log_m + rounding * (1 + std::abs(log_m)));
+}
+
+double table_log_moment(const Event& event, double c, Adjacency adjacency) {
+  if (const auto* zcdp = std::get_if<ZcdpEvent>(&event))
+    return c * (zcdp->xi.value() + zcdp->rho.value() * (1 + c)) * (1 + 8 * std::numeric_limits<double>::epsilon());
+  const auto table = loss_table(event, adjacency, "rdp");
+  return std::max(log_moment_of(table->remove.less_private, c), log_moment_of(table->add.less_private, c));
+}
+
+// The probability that some execution has an infinite loss, which no moment bounds: delta pays for it.
+double infinite_of(const std::vector<Charge>& charges, Adjacency adjacency) {
+  double sum = 0;
+  for (const Charge& charge : charges)
+    if (has_loss_table(charge.event, adjacency) && !std::holds_alternative<ZcdpEvent>(charge.event) &&
+        !std::holds_alternative<FixedSizeGaussianEvent>(charge.event)) {
+      const auto table = loss_table(charge.event, adjacency, "rdp");
+      sum += static_cast<double>(charge.count) *
+             std::max(table->remove.less_private.infinite, table->add.less_private.infinite);
+    }
+  return sum * (1 + 1e-12);
+}
+
 }  // namespace
 
 double rdp_log_moment(const Event& event, double c, Adjacency adjacency) {
@@ -76,6 +113,7 @@ double rdp_log_moment(const Event& event, double c, Adjacency adjacency) {
   if (const auto* truncated = std::get_if<TruncatedPoissonGaussianEvent>(&event);
       truncated && adjacency != Adjacency::kReplaceOne)
     return truncated_log_moment(*truncated, c, adjacency);
+  if (has_loss_table(event, adjacency)) return table_log_moment(event, c, adjacency);
   // For this mechanism removing is never the better direction (Mironov et al. 2019, Thm. 5); the maximum is
   // taken anyway, so that nothing rests on a theorem about another mechanism when one is added.
   const SampledGaussian release = sampled_gaussian(event, adjacency, "rdp");
@@ -183,8 +221,8 @@ std::string describe(const Minimum& best) {
 }
 
 // No member of the family that releases.h puts together.
-bool has_own_curve(const Event& event) {
-  return std::holds_alternative<FixedSizeGaussianEvent>(event) ||
+bool has_own_curve(const Event& event, Adjacency adjacency) {
+  return has_loss_table(event, adjacency) || std::holds_alternative<FixedSizeGaussianEvent>(event) ||
          std::holds_alternative<TruncatedPoissonGaussianEvent>(event);
 }
 
@@ -193,7 +231,7 @@ bool has_own_curve(const Event& event) {
 std::vector<ComposedRelease> parts(const std::vector<Charge>& charges, Adjacency adjacency) {
   std::vector<Charge> known;
   for (const Charge& charge : charges)
-    if (!has_own_curve(charge.event)) known.push_back(charge);
+    if (!has_own_curve(charge.event, adjacency)) known.push_back(charge);
   return composed_releases(known, adjacency, "rdp", kMostPhases, kMostPhases).more_private;
 }
 
@@ -207,7 +245,7 @@ class RdpAccountant::Terms {
     const bool coarse = charges.size() > kMostPhases;
     std::vector<Charge> sampled;
     for (size_t i = 0; i < charges.size(); ++i) {
-      if (coarse && !has_own_curve(charges[i].event))
+      if (coarse && !has_own_curve(charges[i].event, adjacency))
         sampled.push_back(charges[i]);
       else
         terms_.push_back({curves[i], static_cast<double>(charges[i].count)});
@@ -246,15 +284,24 @@ class RdpAccountant::Terms {
 void RdpAccountant::admit(const Event& event) {
   require_valid(event);
   const bool replace = adjacency() == Adjacency::kReplaceOne;
-  if (!(replace ? std::holds_alternative<FixedSizeGaussianEvent>(event)
-                : std::holds_alternative<TruncatedPoissonGaussianEvent>(event)))
+  if (has_loss_table(event, adjacency()))
+    (void)loss_table(event, adjacency(), name());
+  else if (!(replace ? std::holds_alternative<FixedSizeGaussianEvent>(event)
+                     : std::holds_alternative<TruncatedPoissonGaussianEvent>(event)))
     (void)sampled_gaussian(event, adjacency(), name());
   curves_.push_back(std::make_shared<RdpCurve>(event, adjacency()));
 }
 
-EpsilonBound RdpAccountant::bound_epsilon(Delta delta, Effort) const {
+EpsilonBound RdpAccountant::bound_epsilon(Delta given, Effort) const {
   EpsilonBound bound;
   bound.direction = "both";
+  const double left = given.value() - infinite_of(charges(), adjacency());
+  if (!(left > 0)) {
+    bound.upper = bound.estimate = kInfinity;
+    bound.detail = "an infinite loss is likelier than delta";
+    return bound;
+  }
+  const Delta delta(left);
   const Terms terms(charges(), curves_, adjacency());
   const Minimum best = minimize(
       [&](double c, double k) { return rdp_to_epsilon(c, k, delta); }, [&](int index) { return terms.at_index(index); },
@@ -263,7 +310,7 @@ EpsilonBound RdpAccountant::bound_epsilon(Delta delta, Effort) const {
       [&](double c, double so_far) { return rdp_to_epsilon(c, 0, delta) > so_far; });  // the rest shrinks with it
   bound.upper = bound.estimate = std::max(best.value, 0.0);
   for (const ComposedRelease& part : parts(charges(), adjacency()))
-    bound.lower = std::max(bound.lower, single_release_epsilon_lower(part.release, delta));
+    bound.lower = std::max(bound.lower, single_release_epsilon_lower(part.release, given));
   bound.detail = describe(best);
   return bound;
 }
@@ -278,7 +325,8 @@ DeltaBound RdpAccountant::bound_delta(Epsilon epsilon, Effort) const {
                [&](int index) { return terms.at_index(index); }, [&](double c) { return terms.at(c); },
                [&](double c, double k, double so_far) { return !(rdp_to_log_delta(c, k, epsilon) <= so_far + 1); },
                [](double, double) { return false; });
-  bound.upper = bound.estimate = std::min(1.0, std::exp(best.value) * (1 + 1e-15));
+  bound.upper = bound.estimate =
+      std::min(1.0, std::exp(best.value) * (1 + 1e-15) + infinite_of(charges(), adjacency()));
   for (const ComposedRelease& part : parts(charges(), adjacency()))
     for (const Direction direction : {Direction::kRemove, Direction::kAdd})
       bound.lower = std::max(bound.lower, single_release_delta(direction, part.release, epsilon.value()).lower);

@@ -20,8 +20,9 @@
 namespace ghostshard::accountant {
 
 // (alpha - 1) · RDP(alpha) = log A(alpha), the larger of the two directions, as a function of c = alpha - 1 so that
-// orders close to 1 keep their digits. Never below the exact value; +infinity if it exceeds a double. Throws
-// std::invalid_argument unless c is finite and > 0, and if RdpAccountant refuses the event.
+// orders close to 1 keep their digits. Of an event whose losses are a table: of the finite ones, and RdpAccountant
+// takes the probability of the infinite ones off delta. Never below the exact value; +infinity if it exceeds a double.
+// Throws std::invalid_argument unless c is finite and > 0, and if RdpAccountant refuses the event.
 double rdp_log_moment(const Event& event, double c, Adjacency adjacency = Adjacency::kZeroOut);
 
 // The epsilon that an RDP log-moment (alpha-1)·RDP = k gives at delta, alpha = 1 + c (Canonne, Kamath, Steinke 2020,

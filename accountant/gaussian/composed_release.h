@@ -1,16 +1,21 @@
 // A release that is executed many times, and the moment of its privacy loss on the real axis.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "accountant/gaussian/sampled_gaussian.h"
+#include "accountant/losses/dominating_pair.h"
 
 namespace ghostshard::accountant {
 
 // `count` executions of one release. In each, a coin that everybody sees decides between some pairs: `release` with
 // probability `weight`, each alternative with its own, and `nothing` of no loss at all. The probabilities may exceed 1
 // together by their rounding.
+//
+// With a table, the release is what the table says and no Gaussian at all. Only the grid and single_phase_delta know
+// it.
 struct ComposedRelease {
   struct Alternative {
     double weight;
@@ -21,8 +26,14 @@ struct ComposedRelease {
   double weight = 1;
   std::vector<Alternative> alternatives{};
   double nothing = 0;
+  std::shared_ptr<const DominatingPair> table{};
 
   bool is_mixture() const { return !alternatives.empty(); }
+  bool is_table() const { return table != nullptr; }
+  const LossAtoms& atoms(Direction direction, bool less_private) const {
+    const DominatingPair::Direction& side = direction == Direction::kRemove ? table->remove : table->add;
+    return less_private ? side.less_private : side.more_private;
+  }
 };
 
 // Powers w^p with a larger exponent p·log w are computed in logarithms: e^(p·log w) itself may exceed a double.

@@ -7,6 +7,7 @@
 
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/truncated_poisson.h"
+#include "accountant/losses/event_pair.h"
 
 namespace ghostshard::accountant {
 
@@ -90,6 +91,18 @@ void add_truncated(const std::vector<Charge>& charges, Adjacency adjacency, bool
   for (auto& [key, release] : truncated) phases.push_back(std::move(release));
 }
 
+void add_tables(const std::vector<Charge>& charges, Adjacency adjacency, const std::string& engine, bool less_private,
+                std::vector<ComposedRelease>& phases) {
+  std::map<EventKey, ComposedRelease> tables;
+  for (const Charge& charge : charges)
+    if (has_loss_table(charge.event, adjacency)) {
+      ComposedRelease release{{1.0, 1.0}, rounded(charge.count, less_private)};
+      release.table = loss_table(charge.event, adjacency, engine);
+      tables.insert({key_of(charge.event), std::move(release)});
+    }
+  for (auto& [key, release] : tables) phases.push_back(std::move(release));
+}
+
 }  // namespace
 
 bool has_truncated(const std::vector<Charge>& charges) {
@@ -101,7 +114,8 @@ bool has_truncated(const std::vector<Charge>& charges) {
 bool ReleaseBracket::exact() const {
   return std::equal(less_private.begin(), less_private.end(), more_private.begin(), more_private.end(),
                     [](const ComposedRelease& a, const ComposedRelease& b) {
-                      return a.release.q == b.release.q && a.release.sigma == b.release.sigma && a.count == b.count;
+                      return a.release.q == b.release.q && a.release.sigma == b.release.sigma && a.count == b.count &&
+                             a.table == b.table;
                     });
 }
 
@@ -112,7 +126,9 @@ ReleaseBracket composed_releases(const std::vector<Charge>& charges, Adjacency a
     Counts sampled;
     Counts unsampled;
     for (const Charge& charge : charges) {
-      if (std::holds_alternative<TruncatedPoissonGaussianEvent>(charge.event)) continue;
+      if (std::holds_alternative<TruncatedPoissonGaussianEvent>(charge.event) ||
+          has_loss_table(charge.event, adjacency))
+        continue;
       const SampledGaussian release = sampled_gaussian(charge.event, adjacency, engine, less_private);
       (release.q == 1 ? unsampled : sampled)[{release.q, release.sigma}] += charge.count;
     }
@@ -123,9 +139,22 @@ ReleaseBracket composed_releases(const std::vector<Charge>& charges, Adjacency a
       phases.push_back({release, rounded(cell.count, less_private)});
     }
     add_unsampled(unsampled, less_private, phases);
+    add_tables(charges, adjacency, engine, less_private, phases);
     if (less_private) add_truncated(charges, adjacency, larger_neighbour, phases);
   }
   return found;
+}
+
+bool has_table(const std::vector<ComposedRelease>& phases) {
+  return std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_table(); });
+}
+
+double infinite_mass(const std::vector<ComposedRelease>& phases) {
+  double sum = 0;
+  for (const ComposedRelease& phase : phases)
+    if (phase.is_table())
+      sum += phase.count * std::max(phase.table->remove.less_private.infinite, phase.table->add.less_private.infinite);
+  return sum * (1 + 1e-12);
 }
 
 bool beyond_resolution(const std::vector<ComposedRelease>& phases) {
@@ -137,6 +166,7 @@ bool beyond_resolution(const std::vector<ComposedRelease>& phases) {
 }
 
 double largest_loss_of_adding(const std::vector<ComposedRelease>& phases) {
+  if (has_table(phases)) return std::numeric_limits<double>::infinity();
   double loss = 0;
   for (const ComposedRelease& phase : phases) {
     double largest_q = phase.release.q;
@@ -147,6 +177,7 @@ double largest_loss_of_adding(const std::vector<ComposedRelease>& phases) {
 }
 
 bool adding_is_no_worse(const std::vector<ComposedRelease>& phases, double epsilon, double log_delta) {
+  if (has_table(phases)) return false;
   if (epsilon >= largest_loss_of_adding(phases)) return true;
   // Any c gives a bound; the best one lies within a ratio of 1.5, or so far out that it would cost more than it saves.
   double last = 0;

@@ -33,11 +33,16 @@ ReleaseBracket composed_releases(const std::vector<Charge>& charges, Adjacency a
 // add-or-remove the larger epsilon of both counts.
 bool has_truncated(const std::vector<Charge>& charges);
 
+// Whether some release is a table, which only a grid can compose.
+bool has_table(const std::vector<ComposedRelease>& phases);
+// The probability of an infinite loss in any of the tables' executions, rounded up: no epsilon has a smaller delta.
+double infinite_mass(const std::vector<ComposedRelease>& phases);
+
 // Whether the sigma of some sampled release is below kLeastResolvedSigma.
 bool beyond_resolution(const std::vector<ComposedRelease>& phases);
 
 // The largest loss in the direction where a unit is added: -Σ count·log(1-q), rounded up; +infinity with an unsampled
-// Gaussian. At this epsilon and above, delta is 0 in that direction.
+// Gaussian or a table. At this epsilon and above, delta is 0 in that direction.
 double largest_loss_of_adding(const std::vector<ComposedRelease>& phases);
 
 // Whether delta at this epsilon is certainly at most e^log_delta in the direction where a unit is added, by the largest

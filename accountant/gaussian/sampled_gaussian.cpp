@@ -1,7 +1,9 @@
 #include "accountant/gaussian/sampled_gaussian.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <stdexcept>
 
@@ -34,6 +36,11 @@ SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const 
   const bool replace = adjacency == Adjacency::kReplaceOne;
   if (const auto* gaussian = std::get_if<GaussianEvent>(&event))
     return {1.0, gaussian->sigma.value() / (replace ? 2 : 1)};
+  if (const auto* tree = std::get_if<TreeAggregationEvent>(&event)) {
+    const auto levels = static_cast<double>(std::bit_width(static_cast<uint64_t>(tree->steps)));
+    const double rounding = less_private ? -4 * kRounding : 4 * kRounding;
+    return {1.0, tree->sigma.value() / std::sqrt(levels) / (replace ? 2 : 1) * (1 + rounding)};
+  }
   if (!replace) {
     if (const auto* sampled = std::get_if<PoissonGaussianEvent>(&event))
       return {sampled->q.value(), sampled->sigma.value()};

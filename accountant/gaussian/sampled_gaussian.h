@@ -15,10 +15,11 @@ struct SampledGaussian {
 };
 
 // The pair of distributions that dominates the event under this adjacency. Replace-one moves an unsampled sum by twice
-// the norm of a contribution, so sigma is halved. Throws std::invalid_argument with `engine`, event and adjacency if no
-// pair of this family dominates the event: Poisson sampling under replace-one (its pair has three Gaussians),
-// fixed-size sampling, and truncated sampling (which Accountant reduces to Poisson sampling beforehand). If sigma must
-// be rounded, it is rounded down, or up if not less_private.
+// the norm of a contribution, so sigma is halved. A tree of so many leaves is a Gaussian with sigma over the root of
+// its levels. Throws std::invalid_argument with `engine`, event and adjacency if no pair of this family dominates the
+// event: Poisson sampling under replace-one (its pair has three Gaussians), fixed-size sampling, and truncated sampling
+// (which Accountant reduces to Poisson sampling beforehand). If sigma must be rounded, it is rounded down, or up if not
+// less_private.
 SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const std::string& engine,
                                  bool less_private = true);
 

@@ -68,7 +68,25 @@ Bracket single_release_delta(Direction direction, SampledGaussian release, doubl
                         (std::abs(log_weight) + cancelled) * (1 + std::abs(t) + sigma * sigma) + square);
 }
 
+namespace {
+
+// Σ mass·(1 - e^(epsilon - loss))+ of a table, with the infinite loss: each term errs by a few roundings of itself and
+// of its exponent, their sum by one for each term.
+Bracket table_delta(Direction direction, const ComposedRelease& phase, double epsilon) {
+  const auto sum = [&](const LossAtoms& atoms, double sign) {
+    double total = 0;
+    double terms = 16;
+    for (size_t i = atoms.loss.size(); i-- > 0 && atoms.loss[i] > epsilon; ++terms)
+      total += atoms.mass[i] * -std::expm1(epsilon - atoms.loss[i]);
+    return total * (1 + sign * kRounding * terms) + (sign > 0 ? atoms.infinite : 0);
+  };
+  return {std::max(0.0, sum(phase.atoms(direction, false), -1)), std::min(1.0, sum(phase.atoms(direction, true), 1))};
+}
+
+}  // namespace
+
 Bracket single_phase_delta(Direction direction, const ComposedRelease& phase, double epsilon) {
+  if (phase.is_table()) return table_delta(direction, phase, epsilon);
   if (!phase.is_mixture()) return single_release_delta(direction, phase.release, epsilon);
   const double nothing = phase.nothing * std::max(0.0, -std::expm1(epsilon));
   Bracket sum{nothing, nothing};

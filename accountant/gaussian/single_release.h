@@ -29,7 +29,8 @@ Bracket single_release_delta(Direction direction, SampledGaussian release, doubl
 // epsilon >= 0 at a delta, for one direction.
 Bracket single_release_epsilon(Direction direction, SampledGaussian release, Delta delta);
 
-// The same of a phase that is executed once. Of a mixture delta is the mean of its pairs', as the coin is seen.
+// The same of a phase that is executed once. Of a mixture delta is the mean of its pairs', as the coin is seen;
+// of a table, a sum.
 Bracket single_phase_delta(Direction direction, const ComposedRelease& phase, double epsilon);
 Bracket single_phase_epsilon(Direction direction, const ComposedRelease& phase, Delta delta);
 

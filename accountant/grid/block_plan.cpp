@@ -105,7 +105,7 @@ class Planner {
       std::vector<bool> whole;
       double most = 0;
       for (const ComposedRelease& phase : phases_) {
-        whole.push_back(phase.count < fewest);
+        whole.push_back(phase.count < fewest || phase.is_table());
         if (!whole.back()) most = std::max(most, phase.count);
       }
       if (whole == whole_) continue;

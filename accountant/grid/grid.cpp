@@ -248,10 +248,13 @@ std::optional<DirectionBound> grid_epsilon(Direction direction, const std::vecto
 std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<ComposedRelease>& phases,
                                          double epsilon, GridSize size) {
   // Losses are rare in comparison with delta: a first grid gives its size.
-  double log_delta =
-      std::min(-1.0, chernoff_log_delta(direction, phases, saddle_of_epsilon(direction, phases, epsilon).value_or(1),
-                                        epsilon)) -
-      12;
+  const bool table =
+      std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_table(); });
+  double log_delta = -40;
+  if (!table)
+    log_delta = std::min(-1.0, chernoff_log_delta(direction, phases,
+                                                  saddle_of_epsilon(direction, phases, epsilon).value_or(1), epsilon)) -
+                12;
   const size_t most = size == GridSize::kSmall ? kSmallPoints : kMostPoints;
   for (int attempt = 0; attempt < 4; ++attempt) {
     const Sketches sketches(direction, phases, log_delta);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "accountant/grid/table_cells.h"
+
 namespace ghostshard::accountant {
 namespace {
 
@@ -200,6 +202,10 @@ Piece piece_of_phase(Direction direction, const ComposedRelease& phase, const Sh
   grid.low = shape.phases[index].low;
   grid.high = shape.phases[index].high;
   grid.count = phase.count;
+  if (phase.is_table())
+    return {less_private ? less_private_table(phase.atoms(direction, true), grid)
+                         : more_private_table(phase.atoms(direction, false), grid),
+            phase.count, grid.log_scale};
   return {less_private ? less_private_cells(direction, phase.release, grid)
                        : more_private_cells(direction, phase.release, grid),
           phase.count, grid.log_scale};

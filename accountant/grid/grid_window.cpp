@@ -61,6 +61,37 @@ Sketch sketch(Direction direction, const ComposedRelease& phase, double log_rare
   return found;
 }
 
+// A table's losses, neighbours put together, without those at the far end that are as rare as that.
+Sketch sketch_of_table(const LossAtoms& atoms, double count, double log_rare) {
+  constexpr size_t kMostPoints = 1500;
+  Sketch found{atoms.loss.empty() ? 0 : atoms.loss.front(), 0, count, 0, {}, {}, true};
+  const double rare = std::exp(std::max(log_rare, -650.0));
+  size_t end = atoms.loss.size();
+  double beyond = 0;
+  while (end > 1 && (beyond += atoms.mass[end - 1]) <= rare) --end;
+  found.high = end > 0 ? atoms.loss[end - 1] : 0;
+  const size_t together = end / kMostPoints + 1;
+  double total = 0;
+  for (size_t i = 0; i < end; i += together) {
+    double mass = 0;
+    double moment = 0;
+    for (size_t j = i; j < std::min(end, i + together); ++j) {
+      mass += atoms.mass[j];
+      moment += atoms.mass[j] * atoms.loss[j];
+    }
+    if (!(mass > 0)) continue;
+    found.mass.push_back(mass);
+    found.loss.push_back(moment / mass);
+    total += mass;
+  }
+  for (double& mass : found.mass) mass /= total;
+  if (found.mass.empty()) {
+    found.mass = {1};
+    found.loss = {0};
+  }
+  return found;
+}
+
 }  // namespace
 
 Sketches::Sketches(Direction direction, const std::vector<ComposedRelease>& phases, double log_delta)
@@ -69,7 +100,9 @@ Sketches::Sketches(Direction direction, const std::vector<ComposedRelease>& phas
   for (const ComposedRelease& phase : phases) count += phase.count;
   // A millionth of delta is all that the losses left out may have together.
   const double log_rare = log_delta - std::log(count) - kRareDigits;
-  for (const ComposedRelease& phase : phases) all_.push_back(sketch(direction, phase, log_rare));
+  for (const ComposedRelease& phase : phases)
+    all_.push_back(phase.is_table() ? sketch_of_table(phase.atoms(direction, true), phase.count, log_rare)
+                                    : sketch(direction, phase, log_rare));
 }
 
 RealMoment Sketches::at(size_t phase, double c) const {
@@ -112,6 +145,7 @@ RealMoment Sketches::at(double c) const {
 
 std::pair<double, double> Sketches::outcomes_above(size_t phase, double loss) const {
   const Sketch& one = all_[phase];
+  if (one.table) return {one.low, one.high};
   const double step = (one.high - one.low) / static_cast<double>(one.loss.size() - 1);
   double low = one.low;
   double high = one.high;

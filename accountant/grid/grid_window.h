@@ -26,10 +26,11 @@ struct Shape {
 // them the moments stay moderate even if rare large losses would rule them. With a small rate and few steps, the best
 // tilt is then orders of magnitude larger than for the whole distribution, and the window is as much shorter.
 struct Sketch {
-  double low, high;  // outcomes
+  double low, high;  // outcomes; of a table, losses
   double count;
   double log_total = 0;  // logarithm of the probability of these outcomes; the masses add up to 1
   std::vector<double> mass, loss;
+  bool table = false;
 };
 
 class Sketches {

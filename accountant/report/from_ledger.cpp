@@ -12,14 +12,15 @@ using nlohmann::json;
 
 // The sampling that each kind of event assumes; empty if nothing depends on it.
 std::string sampler_of(const Event& event) {
-  struct Name {
-    const char* operator()(const GaussianEvent&) const { return ""; }
-    const char* operator()(const PoissonGaussianEvent&) const { return "poisson"; }
-    const char* operator()(const FixedSizeGaussianEvent&) const { return "fixed-size"; }
-    const char* operator()(const TruncatedPoissonGaussianEvent&) const { return "truncated-poisson"; }
-    const char* operator()(const AdaptiveClippingEvent&) const { return "poisson"; }
-  };
-  return std::visit(Name(), event);
+  if (std::holds_alternative<FixedSizeGaussianEvent>(event)) return "fixed-size";
+  if (std::holds_alternative<TruncatedPoissonGaussianEvent>(event)) return "truncated-poisson";
+  const bool beside = !noise_multiplier(event);  // one of these without sampling has a rate of 1
+  return std::visit(
+      [&](const auto& any) -> std::string {
+        if constexpr (requires { any.q; }) return beside && any.q.value() == 1 ? "" : "poisson";
+        return "";
+      },
+      event);
 }
 
 json from_header(const LedgerContents& ledger, const char* key) {
@@ -91,16 +92,16 @@ std::string broken_rule_of_groups(const LedgerContents& ledger) {
 }  // namespace
 
 double sampling_rate(const Event& event) {
-  struct Rate {
-    double operator()(const GaussianEvent&) const { return 1; }
-    double operator()(const PoissonGaussianEvent& e) const { return e.q.value(); }
-    double operator()(const FixedSizeGaussianEvent& e) const {
-      return static_cast<double>(e.batch) / static_cast<double>(e.units);
-    }
-    double operator()(const TruncatedPoissonGaussianEvent& e) const { return e.q.value(); }
-    double operator()(const AdaptiveClippingEvent& e) const { return e.q.value(); }
-  };
-  return std::visit(Rate(), event);
+  if (const auto* fixed = std::get_if<FixedSizeGaussianEvent>(&event))
+    return static_cast<double>(fixed->batch) / static_cast<double>(fixed->units);
+  return std::visit(
+      [](const auto& any) {
+        if constexpr (requires { any.q; })
+          return any.q.value();
+        else
+          return 1.0;
+      },
+      event);
 }
 
 Spent spent_by(const LedgerContents& ledger) {
@@ -175,7 +176,7 @@ json mechanism(const LedgerContents& ledger, const Spent& spent) {
   std::set<double> sigmas;
   json table = json::array();
   for (const auto& [event, count] : spent.events) {
-    sigmas.insert(noise_multiplier(event));
+    if (const auto sigma = noise_multiplier(event)) sigmas.insert(*sigma);
     table.push_back({{"event", accountant::to_json(event)}, {"releases", count}});
   }
   return {{"events", table},

@@ -131,7 +131,8 @@ void add_plan(json& list, const json& header, const Spent& spent) {
     const double rate = groups * header.at("expected_batch").get<double>() / header.at("units").get<double>();
     bool same = true;
     for (const auto& [event, count] : spent.events)
-      if (!std::holds_alternative<GaussianEvent>(event))
+      if (noise_multiplier(event) && !std::holds_alternative<GaussianEvent>(event) &&
+          !std::holds_alternative<TreeAggregationEvent>(event))
         same = same && std::abs(sampling_rate(event) - rate) <= 1e-12 * rate;  // one division, written out exactly
     list.push_back(checked(groups > 1 ? "Every charged sampling rate is groups · expected_batch / units."
                                       : "Every charged sampling rate is expected_batch / units.",
@@ -140,7 +141,7 @@ void add_plan(json& list, const json& header, const Spent& spent) {
   if (header.contains("noise_multiplier") && header.at("noise_multiplier").is_number()) {
     const double planned = header.at("noise_multiplier").get<double>();
     bool same = true;
-    for (const auto& [event, count] : spent.events) same = same && noise_multiplier(event) == planned;
+    for (const auto& [event, count] : spent.events) same = same && noise_multiplier(event).value_or(planned) == planned;
     list.push_back(checked("Every charged noise multiplier is the planned one.", same));
   }
   if (header.contains("planned_steps") && header.at("planned_steps").is_number_integer())
@@ -168,6 +169,13 @@ void add_sampling(json& list, const Spent& spent) {
     list.push_back(
         unchecked("The count by which the clip norm was adapted counts each unit once, is centred at one half, and "
                   "has noise of its own with the charged deviation."));
+  std::set<std::string> beside;
+  for (const auto& [event, count] : spent.events)
+    if (!noise_multiplier(event)) beside.insert(type_name(event));
+  for (const std::string& type : beside)
+    list.push_back(unchecked("Each release of type " + type +
+                             " is of the mechanism that its event describes, with the charged numbers, and its noise "
+                             "is independent of all other noise."));
   if (spent.samplers.contains("fixed-size"))
     list.push_back(
         unchecked("Each batch was drawn uniformly among all batches of exactly the charged size, independently in each "

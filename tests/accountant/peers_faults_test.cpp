@@ -177,18 +177,11 @@ TEST_P(Refuses, AndNamesEngineEventAndAdjacency) {
   EXPECT_TRUE(engine->charges().empty());
 }
 
-const PoissonGaussianEvent kPoisson{SamplingRate(0.1), NoiseMultiplier(1)};
 const FixedSizeGaussianEvent kFixed{100, 10, NoiseMultiplier(1)};
 const TruncatedPoissonGaussianEvent kTruncated{100, SamplingRate(0.1), 20, NoiseMultiplier(1)};
-const AdaptiveClippingEvent kAdaptive{SamplingRate(0.1), NoiseMultiplier(1), NoiseMultiplier(10)};
 INSTANTIATE_TEST_SUITE_P(Pairs, Refuses,
-                         testing::Values(RefusedPair{"PoissonReplaceOneContour", "contour", Adjacency::kReplaceOne,
-                                                     kPoisson},
-                                         RefusedPair{"PoissonReplaceOnePrv", "prv", Adjacency::kReplaceOne, kPoisson},
-                                         RefusedPair{"PoissonReplaceOneRdp", "rdp", Adjacency::kReplaceOne, kPoisson},
-                                         RefusedPair{"AdaptiveReplaceOneRdp", "rdp", Adjacency::kReplaceOne, kAdaptive},
-                                         RefusedPair{"FixedSizeContour", "contour", Adjacency::kReplaceOne, kFixed},
-                                         RefusedPair{"FixedSizePrv", "prv", Adjacency::kReplaceOne, kFixed},
+                         testing::Values(RefusedPair{"FixedSizeZeroOutContour", "contour", Adjacency::kZeroOut, kFixed},
+                                         RefusedPair{"FixedSizeZeroOutPrv", "prv", Adjacency::kZeroOut, kFixed},
                                          RefusedPair{"FixedSizeZeroOutRdp", "rdp", Adjacency::kZeroOut, kFixed},
                                          RefusedPair{"TruncatedContour", "contour", Adjacency::kReplaceOne, kTruncated},
                                          RefusedPair{"TruncatedRdp", "rdp", Adjacency::kReplaceOne, kTruncated}),

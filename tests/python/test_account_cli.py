@@ -38,6 +38,42 @@ def test_rdp_is_that_of_a_continuous_order(account):
     assert found["upper"] == pytest.approx(2.5966419148565816, abs=1e-8)
 
 
+LAPLACE = '1:{"type":"laplace","noise_multiplier":1,"sampling_rate":1}'
+
+
+def test_a_release_beside_the_gradients_is_composed_with_them(account):
+    run = ["epsilon", "--phase", "0.01:1:1000", "--delta", "1e-5", "--json"]
+    found = answer(account(*run, "--event", LAPLACE))
+    assert found["lower"] <= 2.743884 and 2.74387 <= found["upper"] <= found["lower"] + 1e-5  # dp_accounting: 2.743883
+    assert answer(account(*run))["upper"] < 1.83
+
+
+def test_a_run_goes_to_dp_accounting_and_back(account, tmp_path):
+    written = account("events", "--phase", "0.01:1:1000", "--event", LAPLACE)
+    event = json.loads(written.stdout)
+    assert [one["event"]["class_name"] for one in event["events"]] == ["LaplaceDpEvent", "PoissonSampledDpEvent"]
+    (tmp_path / "event.json").write_text(written.stdout)
+    words = ["--delta", "1e-5", "--json"]
+    back = answer(account("epsilon", "--dp-event", tmp_path / "event.json", *words))
+    assert back["upper"] == answer(account("epsilon", "--phase", "0.01:1:1000", "--event", LAPLACE, *words))["upper"]
+
+
+def test_a_receipt_of_other_releases_is_refused_by_name(account, tmp_path):
+    event = {"type": "laplace", "sampling_rate": 1.0, "noise_multiplier": 1.0}
+    path = tmp_path / "ledger.jsonl"
+    lines = [{"type": "header", "schema": "ghostshard.ledger/1", "adjacency": "zero-out", "library_version": "0", "previous": "0" * 64}]
+    head = hashlib.sha256(json.dumps(lines[0]).encode()).hexdigest()
+    lines.append({"type": "release", "sequence": 1, "step": 0, "attempt": 0, "event": event, "previous": head})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = account("report", "--ledger", path, "--delta", "1e-6", "--output", tmp_path / "audit")
+    assert done.returncode == 0, done.stderr
+    assert "Each release of type laplace is of the mechanism" in (tmp_path / "audit" / "privacy_report.json").read_text()
+    done = account("verify", "--ledger", path, "--report", tmp_path / "audit" / "privacy_report.json")
+    assert done.returncode == 0, done.stdout
+    done = account("report", "--ledger", path, "--delta", "1e-6", "--output", tmp_path / "b", "--receipt", tmp_path / "receipt.json")
+    assert done.returncode == 2 and "got laplace" in done.stderr
+
+
 def test_phases_add_up_in_any_order(account):
     words = ["--delta", "1e-5", "--json"]
     found = answer(account("epsilon", "--phase", "0.01:1.2:5000", "--phase", "0.02:0.9:1000", *words))
@@ -170,7 +206,11 @@ BAD = {
     "fixed_phase_too_large": (["epsilon", "--fixed-phase", "9:3:1:1", "-d", "1e-5"], "batch must be"),
     "unknown_accountant": ([*words(), "--accountant", "gdp"], 'accountant must be one of contour, prv, rdp; got "gdp"'),
     "unknown_adjacency": ([*words(), "--adjacency", "near"], "adjacency must be one of"),
-    "replace_one_of_poisson": ([*words(), "--adjacency", "replace-one"], "replace-one"),
+    "fixed_size_of_zero_out": (["epsilon", "--fixed-phase", "3:9:1:1", "-d", "1e-5"], "under zero-out adjacency"),
+    "event_without_count": (["epsilon", "--event", "laplace", "-d", "1e-5"], "--event must be COUNT:"),
+    "event_that_is_no_json": (["epsilon", "--event", "1:{", "-d", "1e-5"], "--event must be JSON"),
+    "event_of_no_kind": (["epsilon", "--event", '1:{"type":"cauchy"}', "-d", "1e-5"], "event type must be one of"),
+    "dp_event_missing": (["epsilon", "--dp-event", "nowhere.json", "-d", "1e-5"], "--dp-event must name a file"),
     "epsilon_negative": (["delta", "--phase", "0.1:1:10", "--epsilon", "-1"], "epsilon must be finite and >= 0"),
     "no_noise_reaches_it": (["noise", "-e", "1e-9", "-d", "1e-9", "-q", "1", "-t", "1"], "target epsilon must be reachable"),
     "noise_for_epsilon_zero": (["noise", "-e", "0", "-d", "1e-9", "-q", "1", "-t", "1"], "target epsilon must be > 0"),
@@ -180,7 +220,7 @@ BAD = {
     "two_curves": (["curve", "--phase", "0.1:1:10", "--deltas", "1e-5", "--epsilons", "1"], "ask for one"),
     "no_points": (["curve", "--phase", "0.1:1:9", "--over-steps", "-d", "1e-5", "--points", "0"], "--points must lie"),
     "unknown_option": ([*words(), "--sigma", "1"], "--sigma"),
-    "unknown_command": (["guess", "-d", "1"], 'the command must be one of epsilon, delta, curve, tradeoff, noise, '
+    "unknown_command": (["guess", "-d", "1"], 'the command must be one of epsilon, delta, curve, events, tradeoff, noise, '
                         'steps, rate, report, verify; got "guess"'),
     "no_command": ([], "subcommand is required"),
     "ledger_missing": (["epsilon", "--ledger", "nowhere.jsonl", "-d", "1e-5"], "--ledger must name a file"),

@@ -11,7 +11,7 @@ The top of a leaf is its API: from outside only `accountant/x.h`, `kernels/x.h` 
 header in one of their folders (tests may look inside). Within accountant/ and dp/ the rooms have an order of their own:
 
     accountant    types, events, accountant <- ledger, rounds
-                  types, events, accountant <- gaussian <- contour | grid <- engines
+                  types, events, accountant <- losses <- gaussian <- contour | grid <- engines
                   then calibration (with tradeoff), report, cli, which know the engines by make_accountant alone
                   gaussian, contour, ledger <- receipt, which only cli knows
     dp            recording <- mechanism | planning <- run
@@ -40,13 +40,14 @@ ROOMS = {
     "accountant": {
         "api": set(),
         "ledger": {"api"},
-        "gaussian": {"api"},
-        "contour": {"api", "gaussian"},
-        "grid": {"api", "gaussian"},
-        "engines": {"api", "gaussian", "contour", "grid"},
+        "losses": {"api"},
+        "gaussian": {"api", "losses"},
+        "contour": {"api", "losses", "gaussian"},
+        "grid": {"api", "losses", "gaussian"},
+        "engines": {"api", "losses", "gaussian", "contour", "grid"},
         "calibration": {"api"},
         "report": {"api", "ledger"},
-        "receipt": {"api", "ledger", "gaussian", "contour"},
+        "receipt": {"api", "ledger", "losses", "gaussian", "contour"},
         "cli": {"api", "ledger", "calibration", "report", "receipt"},
     },
     "dp": {
@@ -61,6 +62,7 @@ TOP = {
     "types": "api",
     "events": "api",
     "accountant": "api",
+    "dp_event": "api",
     "rdp_at_orders": "api",
     "ledger": "ledger",
     "rounds": "ledger",

@@ -13,6 +13,7 @@ larger. epsilon_bound gives the whole bracket. Neighbours are Opacus' neighbours
 by Poisson sampling. For any other sampler the numbers say nothing.
 """
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, SupportsFloat
@@ -23,8 +24,8 @@ from opacus.accountants import registry as _opacus_registry
 from ghostshard._native import load
 
 __all__ = [
-    "ContourAccountant", "PRVAccountant", "RDPAccountant", "PrivacyBound", "CurvePoint", "default_delta", "get_noise_multiplier",
-    "privacy_curve", "register",
+    "ContourAccountant", "PRVAccountant", "RDPAccountant", "PrivacyBound", "CurvePoint", "default_delta", "epsilon_of_events",
+    "get_noise_multiplier", "privacy_curve", "register",
 ]  # fmt: skip
 
 _native = load("accountant")
@@ -218,6 +219,36 @@ def privacy_curve(
     at = [float(delta) for delta in deltas]
     bounds = _native.epsilons(_checked(history), at, accountant=accountant, adjacency=adjacency)
     return [CurvePoint(delta, *bound[:3]) for delta, bound in zip(at, bounds, strict=True)]
+
+
+def epsilon_of_events(
+    events: Any, *, delta: float, accountant: str = "contour", adjacency: str = "add-or-remove"
+) -> PrivacyBound:
+    """Epsilon of releases of any kind, composed: gradients and what is released beside them.
+
+    events: a list of (event, count), event a dictionary as a ledger has it ({"type": "laplace", "noise_multiplier": 2.0,
+    "sampling_rate": 1}; accountant/events.h lists all), or a DpEvent of dp_accounting.
+    """
+    _known(accountant)
+    if isinstance(events, list | tuple) and not hasattr(events, "_fields"):
+        text = json.dumps([[dict(event), int(count)] for event, count in events], allow_nan=False)
+    else:
+        text = json.dumps(_dp_event(events), allow_nan=False)
+    bound = _native.epsilons_of_events(text, [float(delta)], accountant=accountant, adjacency=adjacency)[0]
+    return PrivacyBound(*bound)
+
+
+def _dp_event(event: Any) -> Any:
+    """dp_accounting's event as its class name and fields, without importing dp_accounting."""
+    if hasattr(event, "to_named_tuple"):
+        event = event.to_named_tuple()
+    if hasattr(event, "_asdict"):
+        return {name: _dp_event(value) for name, value in event._asdict().items()}
+    if isinstance(event, list | tuple):
+        return [_dp_event(value) for value in event]
+    if hasattr(event, "item"):  # a number of NumPy
+        return event.item()
+    return event
 
 
 def _known(accountant: str) -> None:

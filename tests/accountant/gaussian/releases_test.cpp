@@ -33,7 +33,7 @@ TEST_P(Unsampled, LieBetweenTwoSigmas) {
   const auto charges = gaussians(GetParam(), 300);
   long double exact = 0;
   for (const Charge& charge : charges)
-    exact += static_cast<long double>(charge.count) * precision(noise_multiplier(charge.event));
+    exact += static_cast<long double>(charge.count) * precision(noise_multiplier(charge.event).value());
   const ReleaseBracket found = composed_releases(charges, Adjacency::kZeroOut, "contour", kAll, kAll);
   ASSERT_EQ(found.less_private.size(), 1U);
   ASSERT_EQ(found.more_private.size(), 1U);

@@ -9,6 +9,9 @@ def epsilons(
 def deltas(
     history: Sequence[tuple[float, float, int]], epsilons: Sequence[float], *, accountant: str, adjacency: str
 ) -> list[tuple[float, float, float, str, str, str]]: ...
+def epsilons_of_events(
+    events: str, deltas: Sequence[float], *, accountant: str, adjacency: str
+) -> list[tuple[float, float, float, str, str, str]]: ...
 def rdp_epsilon_at_orders(
     history: Sequence[tuple[float, float, int]], orders: Sequence[float], delta: float
 ) -> float: ...

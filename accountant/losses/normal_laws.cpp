@@ -1,0 +1,160 @@
+// Losses of Gaussian noise on two mixtures of means, by cells of outcomes so narrow that the mesh is some thousandths
+// of the deviation of a loss, however small that is.
+//
+// That one dimension suffices: let P = Σ w_S·N(v_S, sigma²) over vectors with |v_S| <= s_S. Under N(0, sigma²) its
+// density relative to that is Σ w_S·e^(G_S - |v_S|²/(2 sigma²)), the G_S jointly Gaussian with deviations |v_S|/sigma.
+// Of all joint laws with these marginals, the one in which all grow together (one dimension, all v_S on one side) makes
+// the sum largest in convex order (Dhaene et al. 2002), and each term grows in convex order with |v_S|. Both directions
+// of the hockey-stick divergence are convex functions of this sum; so s_S on a line is the worst case (cf.
+// arXiv:2310.15526, Lemma 4.5).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "accountant/losses/laws.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int kOutcomes = 16384;
+constexpr double kReach = 20;       // standard deviations on either side
+constexpr double kOutside = 1e-88;  // more than the normal tail beyond
+
+struct Mass {
+  double value = 0, error = 0;
+};
+
+// Probability of [a, b] under N(0, 1), a narrow interval: Gauss-Legendre with four nodes. Its own error, at most
+// 1.5e-7·(h·(|z| + 6))^8 of the density for half a width h, is below the rounding for h·(|z| + 6) <= 0.4; the density
+// errs by its exponent. Wider intervals are cut.
+Mass between(double a, double b) {
+  const double h = (b - a) / 2;
+  const double z = (a + b) / 2;
+  const double largest = std::max(std::abs(a), std::abs(b));
+  if (largest > 39) return {0, std::abs(z) > 38.5 ? 1e-320 : 1e-300};
+  if (h * (largest + 6) > 0.4) {
+    const Mass low = between(a, z);
+    const Mass high = between(z, b);
+    return {low.value + high.value, low.error + high.error};
+  }
+  constexpr double kNodes[] = {0.8611363115940526, 0.3399810435848563};
+  constexpr double kWeights[] = {0.3478548451374538, 0.6521451548625461};
+  constexpr double kDensity = 0.3989422804014327;
+  double sum = 0;
+  for (int i = 0; i < 2; ++i)
+    for (const double side : {-1.0, 1.0}) {
+      const double x = z + side * kNodes[i] * h;
+      sum += kWeights[i] * std::exp(-0.5 * x * x);
+    }
+  const double value = sum * h * kDensity;
+  return {value, value * kRounding * (32 + 4 * largest * largest) + 1e-310};
+}
+
+// log Σ w·e^(at·(2x - at)/(2 sigma²)): the density relative to N(0, sigma²).
+double log_density(const NormalMixture& mixture, double sigma, double x) {
+  const double half = 0.5 / (sigma * sigma);
+  double top = -kInfinity;
+  double bottom = kInfinity;
+  for (const double at : mixture.at) {
+    top = std::max(top, at * (2 * x - at) * half);
+    bottom = std::min(bottom, at * (2 * x - at) * half);
+  }
+  if (top < 1 && bottom > -1) {  // log(1 + Σ w·(e^… - 1)): the weights add up to 1
+    double excess = 0;
+    for (size_t i = 0; i < mixture.at.size(); ++i)
+      excess += mixture.weights[i] * std::expm1(mixture.at[i] * (2 * x - mixture.at[i]) * half);
+    return std::log1p(excess);
+  }
+  double sum = 0;
+  for (size_t i = 0; i < mixture.at.size(); ++i)
+    sum += mixture.weights[i] * std::exp(mixture.at[i] * (2 * x - mixture.at[i]) * half - top);
+  return top + std::log(sum);
+}
+
+Mass mass_of(const NormalMixture& mixture, double sigma, double low, double high) {
+  Mass sum;
+  for (size_t i = 0; i < mixture.at.size(); ++i) {
+    const Mass one = between((low - mixture.at[i]) / sigma, (high - mixture.at[i]) / sigma);
+    sum.value += mixture.weights[i] * one.value;
+    sum.error += mixture.weights[i] * one.error;
+  }
+  sum.error += 4 * kRounding * static_cast<double>(mixture.at.size()) * sum.value;
+  return sum;
+}
+
+// A boundary's loss is Σ share·exponent, but for a logarithm; each exponent errs by a few roundings of itself. Negative
+// ones have a share of e^exponent, the others exceed the loss by no more than -log weight.
+double loss_error(const NormalMixture& p, const NormalMixture& q) {
+  double largest = 0;
+  for (const auto* mixture : {&p, &q})
+    for (const double weight : mixture->weights)
+      if (weight > 0) largest = std::max(largest, -std::log(weight));
+  return kRounding * (32 + 16 * largest);
+}
+
+}  // namespace
+
+LossCells normal_mixture_losses(const NormalMixture& p, const NormalMixture& q, double sigma) {
+  const auto [p_low, p_high] = std::minmax_element(p.at.begin(), p.at.end());
+  const auto [q_low, q_high] = std::minmax_element(q.at.begin(), q.at.end());
+  const double first = std::min(*p_low, *q_low) - kReach * sigma;
+  const double last = std::max(*p_high, *q_high) + kReach * sigma;
+  LossCells found{{}, loss_error(p, q)};
+  const auto loss_at = [&](double x) { return log_density(p, sigma, x) - log_density(q, sigma, x); };
+  double low = first;
+  double loss = loss_at(low);
+  found.cells.push_back({-kInfinity, loss, 0, 0, kOutside, kOutside});
+  for (int i = 1; i <= kOutcomes; ++i) {
+    const double high = first + (last - first) * i / kOutcomes;
+    const double next = std::max(loss, loss_at(high));
+    const Mass of_p = mass_of(p, sigma, low, high);
+    const Mass of_q = mass_of(q, sigma, low, high);
+    found.cells.push_back({loss, next, of_p.value, of_q.value, of_p.error, of_q.error});
+    low = high;
+    loss = next;
+  }
+  found.cells.push_back({loss, kInfinity, 0, 0, kOutside, kOutside});
+  return found;
+}
+
+// The batch holds the unit with probability g = rate. Let p1, q1 be the outcomes if it does, under both data sets, and
+// p0 if it does not, the same under both. p1 and p0 come from batches that differ in one record, as do p1 and q1. So
+// with the base pair (P, Q) = (N(2, sigma²), N(0, sigma²)) and Balle et al. 2018 (arXiv:1807.01647, Thm. 2 and 11)
+// delta at l >= 0 is at most that of ((1-g)·Q + g·P, Q). At l < 0 it is that of the two data sets exchanged, (P,
+// (1-g)·P + g·Q). The larger of both is convex in e^l: positive losses come from the first pair, negative ones from the
+// second, and what is left loses nothing (Zhu et al. 2022, arXiv:2106.08567, Prop. 30).
+LossCells without_replacement_losses(double rate, double sigma) {
+  if (rate == 1) return normal_mixture_losses({{1}, {2}}, {{1}, {0}}, sigma);
+  const NormalMixture p{{1 - rate, rate}, {0, 2}};
+  const NormalMixture q{{1}, {0}};
+  LossCells found{{}, loss_error(p, q)};
+  std::vector<LossCell> positive;
+  Mass left{1, 0};         // that loses nothing
+  const double first = 1;  // where the two densities are the same
+  const double last = 2 + kReach * sigma;
+  double low = first;
+  double loss = 0;
+  for (int i = 1; i <= kOutcomes; ++i) {
+    const double high = first + (last - first) * i / kOutcomes;
+    const double next = std::max(loss, log_density(p, sigma, high));
+    const Mass of_p = mass_of(p, sigma, low, high);
+    const Mass of_q = mass_of(q, sigma, low, high);
+    positive.push_back({loss, next, of_p.value, of_q.value, of_p.error, of_q.error});
+    left.value -= of_p.value + of_q.value;
+    left.error += of_p.error + of_q.error + kRounding;
+    low = high;
+    loss = next;
+  }
+  found.cells.push_back({-kInfinity, -loss, 0, 0, kOutside, kOutside});
+  for (auto cell = positive.rbegin(); cell != positive.rend(); ++cell)
+    found.cells.push_back({-cell->high, -cell->low, cell->q, cell->p, cell->q_error, cell->p_error});
+  const double nothing = std::max(0.0, left.value);
+  found.cells.push_back({0, 0, nothing, nothing, left.error, left.error});
+  found.cells.insert(found.cells.end(), positive.begin(), positive.end());
+  found.cells.push_back({loss, kInfinity, 0, 0, kOutside, kOutside});
+  return found;
+}
+
+}  // namespace ghostshard::accountant
