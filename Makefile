@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build finetune test test-long test-gpu mutants bench bench-gpu bundle wheel check-figures format lint asan tsan clean
+.PHONY: help setup build finetune test test-long test-gpu mutants bench bench-gpu bundle wheel docs check-figures format lint asan tsan clean
 
 PYTHON_BIN := $(CURDIR)/.venv/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
@@ -27,6 +27,7 @@ help:
 	@echo '  make check-figures  are the figures in README and docs still true? (quiet machine, a quarter of an hour)'
 	@echo '  make bundle     programs, modules, tests and benches for CUDA in one archive, for a machine without network or compiler'
 	@echo '  make wheel      a wheel without libtorch in it, for the torch of .venv or of WHEEL_PYTHONS; build/wheel'
+	@echo '  make docs       the documentation with search and API pages, build/docs/site/index.html'
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
@@ -43,7 +44,7 @@ build: setup
 
 finetune:
 	@tools/setup.sh run
-	@tools/build.sh -j $(JOBS) ghostshard-finetune-gpt2
+	@tools/build.sh -j $(JOBS) ghostshard-finetune-gpt2 ghostshard-account
 	@$(PYTHON_BIN)/python examples/gpt2/demo/demo.py
 
 test: build
@@ -72,6 +73,9 @@ bundle: setup
 
 wheel: setup
 	@tools/wheel.sh -j $(JOBS) $(WHEEL_PYTHONS)
+
+docs:
+	@tools/docs/make.sh
 
 format: setup
 	@tools/format.sh

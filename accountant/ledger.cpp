@@ -18,48 +18,16 @@
 namespace ghostshard::accountant {
 namespace {
 
-const std::string& no_previous() {
-  static const std::string zeros(64, '0');
-  return zeros;
-}
-
-[[noreturn]] void refuse(const std::filesystem::path& path, int64_t line, const std::string& rule) {
-  throw InvalidLedger("ledger " + path.string() + ", line " + std::to_string(line) + ": " + rule);
-}
-
 // ---------------------------------------------------------------------------------------------------------------
 // Reading
 
-std::optional<nlohmann::json> parse_object(std::string_view line) {
-  auto json = parse_strictly(line, kLongestLedgerLine);
-  if (json && !json->is_object()) json.reset();
-  return json;
-}
-
-std::string text_field(const nlohmann::json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-// A whole number >= 0; written by us it is never a float.
-int64_t count_field(const nlohmann::json& json, const char* key) {
-  const nlohmann::json& value = json.at(key);
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > std::numeric_limits<int64_t>::max())
-    throw std::invalid_argument(std::string(key) + " must be a whole number >= 0, got " + value.dump());
-  return value.get<int64_t>();
-}
-
-void check_header(const std::filesystem::path& path, const nlohmann::json& header) {
+// Throws std::invalid_argument with the rule.
+void check_header(const nlohmann::json& header) {
   const std::string schema = text_field(header, "schema");
   if (schema != kLedgerSchema)
-    refuse(path, 1, std::string("schema must be ") + kLedgerSchema + ", got \"" + schema + '"');
-  if (text_field(header, "type") != "header") refuse(path, 1, "the first line must be of type header");
-  if (text_field(header, "previous") != no_previous()) refuse(path, 1, "the header's previous must be 64 zeros");
-  try {
-    (void)adjacency_from_string(text_field(header, "adjacency"));
-  } catch (const std::invalid_argument& error) {
-    refuse(path, 1, error.what());
-  }
+    throw std::invalid_argument(std::string("schema must be ") + kLedgerSchema + ", got \"" + schema + '"');
+  if (text_field(header, "type") != "header") throw std::invalid_argument("the first line must be of type header");
+  (void)adjacency_from_string(text_field(header, "adjacency"));
 }
 
 // Exactly these fields: an unknown field could change the meaning of a line.
@@ -92,10 +60,9 @@ LedgerEpoch parse_epoch(const nlohmann::json& json, int64_t number) {
 }
 
 // Appends the line's content to the contents read so far. Throws std::invalid_argument with the rule.
-void add_line(LedgerContents& contents, const nlohmann::json& json, std::string_view line, int64_t sequence) {
+void add_line(LedgerContents& contents, const nlohmann::json& json, const std::string& hash, int64_t sequence) {
   const std::string type = text_field(json, "type");
   int64_t found = 0;
-  const std::string hash = sha256_hex(line);
   if (type == "epoch") {
     contents.epochs.push_back(parse_epoch(json, static_cast<int64_t>(contents.epochs.size()) + 1));
     contents.epochs.back().hash = hash;
@@ -115,52 +82,19 @@ void add_line(LedgerContents& contents, const nlohmann::json& json, std::string_
 
 struct Scan {
   LedgerContents contents;
-  size_t complete_bytes = 0;        // up to and including the last newline
-  bool last_lacks_newline = false;  // the last line parses, but its newline is missing
+  Chain chain;
 };
 
 Scan scan(const std::filesystem::path& path, std::string_view bytes) {
   Scan result;
   LedgerContents& contents = result.contents;
-  int64_t number = 0;
-  for (size_t start = 0; start < bytes.size();) {
-    const size_t end = bytes.find('\n', start);
-    const bool complete = end != std::string_view::npos;
-    const std::string_view line = bytes.substr(start, complete ? end - start : end);
-    ++number;
-    std::optional<nlohmann::json> json;
-    try {
-      json = parse_object(line);
-    } catch (const std::invalid_argument& error) {
-      refuse(path, number, error.what());
-    }
-    if (!json) {
-      if (complete || number == 1) refuse(path, number, "must be a JSON object");
-      contents.dropped_partial_line = true;
-      break;
-    }
-    if (number == 1) {
-      check_header(path, *json);
-      contents.header = *json;
-      contents.header_hash = sha256_hex(line);
-      contents.head = contents.header_hash;
-    } else {
-      if (text_field(*json, "previous") != contents.head)
-        refuse(path, number,
-               "previous must be the SHA-256 of the line before (" + contents.head + "), got \"" +
-                   text_field(*json, "previous") + "\": a line was changed, moved, inserted or taken out");
-      try {
-        add_line(contents, *json, line, number - 1);
-      } catch (const std::exception& error) {
-        refuse(path, number, error.what());
-      }
-    }
-    result.last_lacks_newline = !complete;
-    if (!complete) break;
-    start = end + 1;
-    result.complete_bytes = start;
-  }
-  if (number == 0) refuse(path, 1, "must be a header, the file is empty");
+  result.chain = read_chain("ledger", path, bytes, [&](const nlohmann::json& json, int64_t number, const auto& hash) {
+    if (number > 1) return add_line(contents, json, hash, number - 1);
+    check_header(json);
+    contents.header = json;
+    contents.head = contents.header_hash = hash;
+  });
+  contents.dropped_partial_line = result.chain.dropped_partial_line;
   return result;
 }
 
@@ -183,21 +117,6 @@ LedgerContents read_ledger(const std::filesystem::path& path) {
 // ---------------------------------------------------------------------------------------------------------------
 // Writing
 
-namespace {
-
-// The line's text, which the reader will take: what it refuses must not be written.
-std::string line_text(const nlohmann::json& line, const char* what) {
-  std::string text = exact_json_text(line, what);
-  try {
-    (void)parse_strictly(text, kLongestLedgerLine);
-  } catch (const std::invalid_argument& error) {
-    throw std::invalid_argument(std::string(what) + ": " + error.what());
-  }
-  return text;
-}
-
-}  // namespace
-
 LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::json header) {
   if (!header.is_object()) throw std::invalid_argument("ledger header must be a JSON object, got " + header.dump());
   for (const char* reserved : {"type", "schema", "library_version", "previous"})
@@ -207,8 +126,8 @@ LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::j
   header["type"] = "header";
   header["schema"] = kLedgerSchema;
   header["library_version"] = kLibraryVersion;
-  header["previous"] = no_previous();
-  const std::string line = line_text(header, "ledger header");
+  header["previous"] = kNoPrevious;
+  const std::string line = chained_line_text(header, "ledger header");
 
   if (std::filesystem::exists(std::filesystem::symlink_status(path)))
     throw std::invalid_argument("ledger " + path.string() + " must not exist yet: reopen it to go on with its run");
@@ -235,11 +154,7 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   const int descriptor = writer.descriptor_.get();
   lock_exclusively(descriptor, path);
   const Scan found = scan(path, read_all(descriptor, path));
-  if (found.contents.dropped_partial_line) {
-    if (::ftruncate(descriptor, static_cast<off_t>(found.complete_bytes)) != 0) throw_system_error("truncate", path);
-  } else if (found.last_lacks_newline) {
-    write_all(descriptor, "\n", path);
-  }
+  mend_tail(descriptor, path, found.chain);
   // Even if nothing was repaired: lines of a writer that died before its fsync may still be in memory only, and the
   // next lines rest on them.
   sync_file(descriptor, path);
@@ -282,7 +197,7 @@ void LedgerWriter::write_line(nlohmann::json line, const char* what) {
                              " refuses to append: an earlier append failed or the writer was moved away");
   line["sequence"] = lines_ + 1;
   line["previous"] = head_;
-  const std::string text = line_text(line, what);
+  const std::string text = chained_line_text(line, what);
   failed_ = true;  // until the line is known to be on the disk
   write_all(descriptor_.get(), text + '\n', path_);
   sync_file(descriptor_.get(), path_);

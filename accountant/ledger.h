@@ -36,13 +36,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "accountant/events.h"
+#include "accountant/ledger/chain.h"
 #include "accountant/ledger/durable_file.h"
 
 namespace ghostshard::accountant {
@@ -75,12 +75,6 @@ struct LedgerContents {
   std::string head;                  // hash of the last line
   std::string header_hash;
   bool dropped_partial_line = false;
-};
-
-// What a ledger holds breaks a rule: it was changed, or is none.
-class InvalidLedger : public std::invalid_argument {
- public:
-  using std::invalid_argument::invalid_argument;
 };
 
 // Verifies schema, order, sequence numbers and the hash chain; no line may be longer than 16 MiB, nested deeper than 64

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "accountant/accountant.h"
+#include "accountant/budget_register.h"
 #include "accountant/calibration.h"
 #include "accountant/dp_event.h"
 #include "accountant/ledger.h"
@@ -133,6 +134,59 @@ Budget budget(double epsilon, double delta, const std::string& accountant, const
   return {accountant, adjacency_from_string(adjacency), Epsilon(epsilon), Delta(delta)};
 }
 
+Charge charge(double sigma, double q, int64_t count) { return {event(sigma, q), count}; }
+
+void begin_session(const BudgetRegister& budgets, const std::string& data, const std::string& run,
+                   const std::string& session, const std::string& unit,
+                   const std::optional<std::tuple<double, double, int64_t>>& plan, bool goes_on) {
+  BudgetSession begun{.data = data, .run = run, .session = session, .unit = unit, .plan = {}};
+  if (plan) begun.plan = std::apply(charge, *plan);
+  budgets.begin(begun, goes_on);
+}
+
+void end_session(const BudgetRegister& budgets, const std::string& session, const History& made) {
+  std::vector<Charge> charges;
+  for (const auto& steps : made) charges.push_back(std::apply(charge, steps));
+  budgets.end(session, charges);
+}
+
+void define_register(py::module_& module) {
+  using release = py::call_guard<py::gil_scoped_release>;
+  module.def("budget_block", &budget_block, py::arg("planned"));
+  py::class_<BudgetRegister>(module, "BudgetRegister")
+      .def(py::init([](const std::string& path) { return BudgetRegister::open(path, Adjacency::kZeroOut); }),
+           py::arg("path"), release())
+      .def("fingerprint", &BudgetRegister::fingerprint, py::arg("digest"))
+      .def(
+          "agree_on_limit",
+          [](const BudgetRegister& budgets, const std::string& data, std::optional<double> epsilon, double delta) {
+            const auto limit = epsilon ? std::optional(Epsilon(*epsilon)) : std::nullopt;
+            (void)budgets.agree_on_limit(data, limit, Delta(delta));
+          },
+          py::arg("data"), py::arg("epsilon"), py::arg("delta"), release())
+      .def(
+          "check",
+          [](const BudgetRegister& budgets, const std::string& data, double sigma, double q, int64_t count) {
+            budgets.check(data, "", charge(sigma, q, count));
+          },
+          py::arg("data"), py::arg("noise_multiplier"), py::arg("sampling_rate"), py::arg("count"), release())
+      .def("begin", &begin_session, py::arg("data"), py::arg("run"), py::arg("session"), py::arg("unit"),
+           py::arg("plan"), py::arg("goes_on"), release())
+      .def(
+          "charge",
+          [](const BudgetRegister& budgets, const std::string& session, double sigma, double q, int64_t count) {
+            budgets.charge(session, charge(sigma, q, count));
+          },
+          py::arg("session"), py::arg("noise_multiplier"), py::arg("sampling_rate"), py::arg("count"), release())
+      .def("end", &end_session, py::arg("session"), py::arg("made"), release())
+      .def(
+          "facts",
+          [](const BudgetRegister& budgets, const std::string& data) {
+            return budget_facts(read_budget_register(budgets.path()), data).dump();
+          },
+          py::arg("data"), release());
+}
+
 }  // namespace
 }  // namespace ghostshard::accountant
 
@@ -142,6 +196,7 @@ PYBIND11_MODULE(accountant, module) {
   module.doc() = "The C++ accountant; ghostshard.accountants is what to use.";
   module.attr("version") = kLibraryVersion;
   module.def("opacus_orders", &opacus_orders);
+  define_register(module);
   module.def("epsilons", &epsilons, py::arg("history"), py::arg("deltas"), py::kw_only(), py::arg("accountant"),
              py::arg("adjacency"), release());
   module.def("deltas", &deltas, py::arg("history"), py::arg("epsilons"), py::kw_only(), py::arg("accountant"),

@@ -20,6 +20,7 @@
 #include "dp/planning/host_memory_left.h"
 #include "dp/recording/cross_entropy.h"
 #include "dp/run/build_id.h"
+#include "dp/run/digest.h"
 #include "dp/run/session.h"
 #include "fsdp/host_memory.h"
 #include "fsdp/process_group_mesh.h"
@@ -164,6 +165,8 @@ PYBIND11_MODULE(engine, module) {
   module.def("reuse_host_memory", &fsdp::reuse_host_memory, Released());
   module.def(
       "host_memory_left", [] { return host_memory_left(); }, Released());
+  module.def(
+      "digest_of_file", [](const std::string& path) { return digest_of_file(path); }, py::arg("path"), Released());
   module.def("ledger_mark", &ledger_mark, py::arg("path"), Released());
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")

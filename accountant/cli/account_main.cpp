@@ -1,15 +1,20 @@
 // ghostshard-account: epsilon, delta, noise, steps and sampling rate of differentially private training, and reports
 // that a third party can recompute. Exit status: 0 done; 1 the system refused, or verify found a difference; 2 bad
 // input.
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "accountant/cli/commands.h"
+#include "accountant/did_you_mean.h"
 #include "accountant/ledger.h"
 
 namespace {
+
+using namespace ghostshard;
 
 constexpr const char* kExamples = R"(Examples
   What has a run spent?
@@ -25,6 +30,8 @@ constexpr const char* kExamples = R"(Examples
   What does a ledger prove?
     ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit
     ghostshard-account verify --ledger runs/finetune-1/ledger.jsonl --report runs/finetune-1/privacy_report.json
+  What have all runs on a data set spent together?
+    ghostshard-account register budgets.jsonl
 
 `ghostshard-account COMMAND --help` explains one command. Exit status: 0 done, 1 the system refused or verify found a
 difference, 2 bad input.)";
@@ -34,11 +41,29 @@ void require_command(const CLI::App& program, int argc, const char* const* argv)
   if (argc < 2 || argv[1][0] == '-') return;
   const std::string name = argv[1];
   std::string known;
+  std::vector<std::string> names;
   for (const CLI::App* command : program.get_subcommands(nullptr)) {
     if (command->get_name() == name) return;
     known += (known.empty() ? "" : ", ") + command->get_name();
+    names.push_back(command->get_name());
   }
-  throw std::invalid_argument("the command must be one of " + known + "; got \"" + name + '"');
+  throw std::invalid_argument("the command must be one of " + known + "; got \"" + name + '"' +
+                              accountant::command_suggestion(name, names));
+}
+
+// Of the first word that the chosen command does not know.
+std::string suggestion_for(const CLI::App& program) {
+  for (const CLI::App* command : program.get_subcommands()) {
+    const std::vector<std::string> extras = command->remaining();
+    const auto unknown =
+        std::find_if(extras.begin(), extras.end(), [](const auto& word) { return word.starts_with("-"); });
+    if (unknown == extras.end()) continue;
+    std::vector<std::string> names;
+    for (const CLI::Option* option : command->get_options())
+      for (const std::string& known : option->get_lnames()) names.push_back(known);
+    return accountant::flag_suggestion(*unknown, names);
+  }
+  return "";
 }
 
 }  // namespace
@@ -61,6 +86,7 @@ int main(int argc, char** argv) {
   cli::add_rate(program, action);
   cli::add_report(program, action);
   cli::add_verify(program, action);
+  cli::add_register(program, action);
   try {
     require_command(program, argc, argv);
     program.parse(argc, argv);
@@ -68,7 +94,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {
-    std::cerr << "ghostshard-account: " << error.what() << " (--help explains)\n";
+    std::cerr << "ghostshard-account: " << error.what() << suggestion_for(program) << " (--help explains)\n";
   } catch (const std::invalid_argument& error) {
     std::cerr << "ghostshard-account: " << error.what() << '\n';
   } catch (const std::exception& error) {

@@ -35,5 +35,7 @@ void add_rate(CLI::App& program, Action& action);
 // commands_report.cpp: the report of a ledger
 void add_report(CLI::App& program, Action& action);
 void add_verify(CLI::App& program, Action& action);
+// commands_register.cpp: the register of budgets
+void add_register(CLI::App& program, Action& action);
 
 }  // namespace ghostshard::accountant::cli

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), by OpenSSL.
+// SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104), by OpenSSL.
 #pragma once
 
 #include <string>
@@ -6,7 +6,8 @@
 
 namespace ghostshard::accountant {
 
-// Lower-case hex of the digest of exactly these bytes. Throws std::runtime_error if the library refuses.
+// Lower-case hex of the digest of exactly these bytes. Both throw std::runtime_error if the library refuses.
 std::string sha256_hex(std::string_view bytes);
+std::string hmac_sha256_hex(std::string_view key, std::string_view message);
 
 }  // namespace ghostshard::accountant

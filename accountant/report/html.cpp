@@ -71,10 +71,14 @@ std::string shown(const json& value) {
     return list + "</ul>";
   }
   if (value.is_object()) {
+    const bool many = value.size() > 3;
     std::string list;
-    for (const auto& [key, item] : value.items())
-      if (!item.is_null()) list += (list.empty() ? "" : "; ") + escape_html(words_of(key)) + ": " + shown(item);
-    return list;
+    for (const auto& [key, item] : value.items()) {
+      if (item.is_null()) continue;
+      const std::string entry = escape_html(words_of(key)) + ": " + shown(item);
+      list += many ? "<li>" + entry + "</li>" : (list.empty() ? "" : "; ") + entry;
+    }
+    return many ? "<ul>" + list + "</ul>" : list;
   }
   return escape_html(value.dump());
 }
@@ -280,13 +284,14 @@ void write_provenance(std::ostream& out, const json& report) {
   out << "<section><h2>Where this comes from, and how to check it</h2><dl>";
   for (const auto& [key, value] : provenance.items()) {
     if (key == "ledger_header") continue;
-    const bool is_hash = key == "ledger_head" || key == "ledger_header_hash";
+    const bool is_hash = value.is_string() && value.get<std::string>().size() >= 64 &&
+                         value.get<std::string>().find(' ') == std::string::npos;
     out << "<dt>" << escape_html(words_of(key)) << "</dt><dd>" << (is_hash ? hash(value) : shown(value)) << "</dd>";
   }
   out << "<dt>accountant</dt><dd>" << shown(report.at("guarantee").at("accountant")) << ": "
       << shown(report.at("guarantee").at("accountant_detail"))
       << "</dd></dl><p>Recompute every number from the ledger:</p>"
-      << "<pre><code>ghostshard-account verify --ledger ledger.jsonl --report privacy_report.json --head "
+      << "<pre><code>ghostshard account verify --ledger ledger.jsonl --report privacy_report.json --head "
       << escape_html(provenance.at("ledger_head").get<std::string>()) << "</code></pre></section>";
 }
 

@@ -50,6 +50,12 @@ std::string summarize_report(const json& report) {
   const json& sampler = report.at("sampler");
   text << "  sampler          assumed " << shown(sampler.at("assumed")) << ", executed "
        << shown(sampler.contains("executed") ? sampler.at("executed") : sampler.at("stated")) << '\n';
+  if (const json& tuning = report.at("tuning"); tuning.contains("budget_register")) {
+    const json& all = tuning.at("budget_register");
+    text << "  all runs         " << shown(all.at("runs_on_this_data"))
+         << " on this data in the register: epsilon <= " << shown(all.at("epsilon_of_all_runs_at_most")) << " at delta "
+         << shown(all.at("delta")) << ", limit " << shown(all.at("limit")) << '\n';
+  }
   text << "  ledger head      " << shown(report.at("provenance").at("ledger_head")) << '\n';
   int64_t open = 0;
   std::string broken;

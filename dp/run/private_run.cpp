@@ -89,7 +89,14 @@ std::optional<PrivateRun::Step> PrivateRun::next() {
   require(run.phase == State::Phase::kBetweenSteps, "a step ends with update() before the next one begins");
   if (run.beginning.finished) return std::nullopt;
   if (run.course.needs_metrics()) write_metrics(nlohmann::ordered_json::object());
-  if (!run.course.go_on()) return std::nullopt;
+  auto& registered = run.beginning.registered;
+  const DpPlan& plan = *run.beginning.plan;
+  if (!run.course.go_on()) {
+    if (registered) registered->end(plan, run.model.mesh());
+    return std::nullopt;
+  }
+  const Extent& extent = run.course.extent();
+  if (registered) registered->charge_one(plan, extent.last - extent.first, run.model.mesh());
   const int64_t step = run.course.done();
   run.id = run.beginning.resumed ? run.beginning.resumed->attempts.of(step) : StepId{.step = step};
   run.phase = State::Phase::kDrawn;
@@ -136,10 +143,12 @@ void PrivateRun::Step::update(double learning_rate) {
 nlohmann::json PrivateRun::finish() {
   const State& run = *state_;
   require(run.phase == State::Phase::kBetweenSteps, "a run is finished between two steps");
+  const std::string weights = digest_of_weights(run.model);
   if (run.model.mesh().rank() != 0) return nullptr;
   // The other facts stand in the ledger's header since before the first step.
-  auto facts = nlohmann::json::object();
-  if (run.beginning.resumed) facts = resumption_facts(run.beginning.extent);
+  auto facts = facts_at_the_end(weights);
+  if (run.beginning.resumed) facts.merge_patch(resumption_facts(run.beginning.extent));
+  if (run.beginning.registered) facts["tuning"]["budget_register"] = run.beginning.registered->facts();
   const auto& folder = run.options.folder;
   const auto ledger = accountant::read_ledger(folder / "ledger.jsonl");
   auto report = accountant::build_report(ledger, run.beginning.plan->delta(), facts);

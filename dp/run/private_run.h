@@ -36,6 +36,7 @@
 #include "dp/run/agreement.h"
 #include "dp/run/course.h"
 #include "dp/run/found_run.h"
+#include "dp/run/registered_budget.h"
 #include "fsdp/optimizer.h"
 #include "fsdp/sharded_model.h"
 
@@ -50,6 +51,8 @@ struct RunOptions : FolderOptions {
   std::filesystem::path noise_key_file = {};
   // A resumed run may spend this instead of what its plan promised.
   std::optional<accountant::Epsilon> epsilon_limit = {};
+  // All runs on the data add up in this register, and the run is refused if its plan breaks their limit.
+  std::optional<BudgetRegisterOptions> budget_register = {};
   ClipperOptions recording = {};
   // The caller's own: options, and digests of the data and of the files that weights come from. Library, plan, options
   // here, and the model's names, shapes and dtype are compared without being named. The starting weights bind the run,
@@ -93,7 +96,7 @@ class PrivateRun {
   void write_metrics(const nlohmann::ordered_json& fields);
   bool needs_metrics() const;  // false: an earlier session has written this line
 
-  // After the last step: the report, written on rank 0 and returned there; null on other ranks.
+  // After the last step: the report, written on rank 0 and returned there; null on other ranks. A collective.
   nlohmann::json finish();
 
   const DpPlan& plan() const;

@@ -13,8 +13,6 @@ namespace {
 
 using Binds = Part::Binds;
 
-constexpr const char* kStartingWeights = "the weights to start from";
-
 std::string layout_of(const fsdp::ShardedModel& model) {
   Digest digest;
   for (const auto& parameter : model.parameters()) {
@@ -46,6 +44,7 @@ std::vector<Part> parts_known_at_once(const RunOptions& options, const fsdp::Sha
       {"steps between checkpoints", std::to_string(options.checkpoint_every)},
       {"the number of checkpoints kept", std::to_string(options.keep_checkpoints)},
       {"whether metrics without noise are shown", options.nonprivate_metrics ? "yes" : "no", Binds::kRun},
+      {"whether the run stands in a budget register", options.budget_register ? "yes" : "", Binds::kRun},
       {"the plan of recording", recording_of(options.recording)},
       {"the model's parameters", layout_of(model), Binds::kRun},
       {"the model's compute dtype", c10::toString(model.compute_dtype()), Binds::kRun},
@@ -133,7 +132,8 @@ void open_folder(RunBeginning& begun, const RunOptions& options, const fsdp::Sha
   if (!begun.resumed) {
     nlohmann::json header = begun.plan->ledger_header(*begun.key);
     header["binding"] = binding_header(begun.parts, *begun.key);
-    header["facts"] = run_facts(*begun.plan, *begun.key, model, options);
+    header["facts"] = run_facts(*begun.plan, *begun.key, model, begun.parts, options);
+    if (begun.registered) header["facts"].merge_patch(register_facts(begun.registered->data()));
     begun.ledger = accountant::LedgerWriter::create(path, header);
     return;
   }
@@ -145,6 +145,14 @@ void open_folder(RunBeginning& begun, const RunOptions& options, const fsdp::Sha
   if (begun.extent.first < begun.extent.last) {
     begun.ledger->begin_epoch(begun.extent.first, begun.key->run_id_hex(), begun.key->public_facts());
   }
+}
+
+// The plan of the steps that are left, charged beside all other runs on the data. For rank 0.
+void register_session(RunBeginning& begun, const RunOptions& options) {
+  if (!begun.registered) return;
+  const std::string session = begun.key->run_id_hex();
+  const std::string run = begun.resumed ? begun.resumed->ledger.header.value("run_id", session) : session;
+  begun.registered->begin(*options.budget_register, *begun.plan, run, session, begun.extent.last - begun.extent.first);
 }
 
 }  // namespace
@@ -168,8 +176,16 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
   share_extent(begun, mesh);
   if (begun.checkpoint) fsdp::load_checkpoint(model, *optimizer, *begun.checkpoint);
   begun.key->share(mesh);
+  if (options.budget_register && !begun.finished) begun.registered.emplace();
   fsdp::agree(mesh, [&] {
-    if (mesh.rank() == 0 && !begun.finished) open_folder(begun, options, model);
+    if (mesh.rank() != 0 || begun.finished) return;
+    register_session(begun, options);
+    try {
+      open_folder(begun, options, model);
+    } catch (...) {
+      if (begun.registered) begun.registered->give_up();
+      throw;
+    }
   });
   auto state = std::make_unique<State>(model, std::move(optimizer), std::move(options), std::move(begun));
   if (!state->beginning.finished) state->course.open_metrics();

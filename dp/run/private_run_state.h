@@ -10,6 +10,8 @@
 
 namespace ghostshard::dp {
 
+inline constexpr const char* kStartingWeights = "the weights to start from";  // a part's name
+
 // All that is decided before the first step.
 struct RunBeginning {
   std::optional<FoundRun> resumed;
@@ -20,6 +22,7 @@ struct RunBeginning {
   Extent extent;
   bool finished = false;
   std::optional<accountant::LedgerWriter> ledger;  // rank 0
+  std::optional<RegisteredBudget> registered;      // if the run has a register and goes on
 };
 
 struct PrivateRun::State {

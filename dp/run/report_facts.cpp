@@ -1,9 +1,45 @@
 #include "dp/run/report_facts.h"
 
+#include <chrono>
+#include <cstdio>
+
+#include "dp/run/build_id.h"
+#include "dp/run/digest.h"
+#include "dp/run/private_run_state.h"
+
 namespace ghostshard::dp {
+namespace {
+
+// Of the beginning alone: how long private steps took is not for everybody.
+std::string today() {
+  const std::chrono::year_month_day date(std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now()));
+  char text[16];
+  std::snprintf(text, sizeof text, "%04d-%02u-%02u", static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
+                static_cast<unsigned>(date.day()));
+  return text;
+}
+
+nlohmann::json provenance(const RunKey& key, const fsdp::Mesh& mesh, const std::vector<Part>& parts) {
+  nlohmann::json facts = {{"ranks", mesh.world_size()},
+                          {"mesh", mesh.shape().text()},
+                          {"code", build_id()},
+                          {"begun_on", today()},
+                          {"data_fingerprint", "none: a key is needed, of --noise-key-file or of a budget register"}};
+  facts["config_hash"] = digest_of(binding_header(parts, key).at("run").dump());
+  for (const Part& part : parts) {
+    if (part.name == kStartingWeights) facts["weights_before"] = part.value;
+    // A digest without a key would let anybody test a guess of the data.
+    if (part.binds != Part::Binds::kRunInSecret || !key.comes_again()) continue;
+    facts["data_fingerprint"] = key.tag_of(part.value);
+    facts["data_fingerprint_is"] = "HMAC-SHA256 of a digest of " + part.name + " under the run's secret key and id";
+  }
+  return facts;
+}
+
+}  // namespace
 
 nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::ShardedModel& model,
-                         const RunOptions& options) {
+                         const std::vector<Part>& parts, const RunOptions& options) {
   const fsdp::Mesh& mesh = model.mesh();
   const int64_t batch = plan.config().expected_batch;
   nlohmann::json facts = {
@@ -35,10 +71,20 @@ nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::Shar
              ", because the others' roundings may turn; that is a proven worst case, not counted in epsilon"},
         {"placement",
          "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
-      {"provenance", {{"ranks", mesh.world_size()}, {"mesh", mesh.shape().text()}}}};
+      {"provenance", provenance(key, mesh, parts)}};
   facts.merge_patch(options.facts);
   return facts;
 }
+
+nlohmann::json register_facts(const std::string& data) {
+  return {
+      {"tuning", {{"number_of_runs", "those on the same data are in a budget register, if they named it"}}},
+      {"provenance",
+       {{"data_fingerprint", data},
+        {"data_fingerprint_is", "HMAC-SHA256 of the data file's digest under the secret key of a budget register"}}}};
+}
+
+nlohmann::json facts_at_the_end(const std::string& weights) { return {{"provenance", {{"weights_after", weights}}}}; }
 
 nlohmann::json resumption_facts(const Extent& extent) {
   nlohmann::json facts;

@@ -58,6 +58,11 @@ dp::RunOptions run_options(Prepared& run, const Options& o, dp::StopSignal& stop
   dp::RunOptions options{folder_options(o, stop)};
   options.noise_key_file = o.noise_key_file;
   if (o.epsilon_limit) options.epsilon_limit = accountant::Epsilon(*o.epsilon_limit);
+  if (!o.budget_register.empty()) {
+    auto& entry = options.budget_register.emplace(
+        dp::BudgetRegisterOptions{.file = o.budget_register, .data_digest = digest_of_texts(run.parts)});
+    if (o.budget_limit) entry.limit = accountant::Epsilon(*o.budget_limit);
+  }
   options.recording = clipper_options(run.step, run.model->parameters());
   options.parts = run.parts;
   options.facts = report_facts(o, *run.in);

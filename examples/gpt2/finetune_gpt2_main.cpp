@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 
+#include "examples/gpt2/commit.h"
 #include "examples/gpt2/finetune.h"
 #include "examples/gpt2/generate.h"
 #include "fsdp/agree.h"
@@ -63,8 +64,9 @@ int main(int argc, char** argv) {
   std::unique_ptr<fsdp::Mesh> mesh;
   std::optional<dp::StopSignal> stop;  // outlives the announcement of a failure to the other ranks
   try {
-    const auto options = gpt2::parse_options(argc, argv);
+    auto options = gpt2::parse_options(argc, argv);
     if (!options) return 0;
+    options->commit = gpt2::program_commit();
     if (options->generate_tokens) {
       gpt2::generate_text(*options);
       return 0;

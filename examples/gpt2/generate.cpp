@@ -5,13 +5,16 @@
 #include <charconv>
 #include <iostream>
 #include <stdexcept>
+#include <string>
 
 #include "examples/gpt2/checkpoint.h"
+#include "fsdp/agree.h"
 
 namespace ghostshard::gpt2 {
 
 std::vector<int64_t> generate(Gpt2& model, std::span<const int64_t> prompt, const GenerationOptions& options) {
   if (prompt.empty()) throw std::invalid_argument("the prompt must hold at least one token");
+  fsdp::Mesh& mesh = model.parameters().mesh();
   auto random = at::detail::createCPUGenerator(options.seed);
   std::vector<int64_t> text(prompt.begin(), prompt.end());
   const auto limit = static_cast<size_t>(model.config().n_positions);
@@ -29,10 +32,20 @@ std::vector<int64_t> generate(Gpt2& model, std::span<const int64_t> prompt, cons
       }
       next = at::multinomial(scores.softmax(0), 1, false, random).item<int64_t>();
     }
+    // How many collectives follow depends on it, and another machine may round another way.
+    if (mesh.world_size() > 1) next = std::stoll(fsdp::broadcast_text(mesh, std::to_string(next)));
     if (next == options.end_token) break;
     text.push_back(next);
   }
   return {text.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text.end()};
+}
+
+GenerationOptions generation_options(const Options& o, const nlohmann::json& config) {
+  GenerationOptions how{
+      .max_new_tokens = o.max_new_tokens, .temperature = o.temperature, .top_k = o.top_k, .seed = o.seed};
+  const auto end = config.value("eos_token_id", nlohmann::json());
+  if (end.is_number_integer()) how.end_token = end.get<int64_t>();
+  return how;
 }
 
 std::vector<int64_t> parse_token_ids(const std::string& text, int64_t vocab_size) {
@@ -62,10 +75,7 @@ void generate_text(const Options& o) {
   const auto mesh = fsdp::Mesh::single();
   Gpt2 model(*mesh, folder.config, {});
   load_weights(model, folder);
-  GenerationOptions how{
-      .max_new_tokens = o.max_new_tokens, .temperature = o.temperature, .top_k = o.top_k, .seed = o.seed};
-  const auto& eos = folder.original_config.value("eos_token_id", nlohmann::json());
-  if (eos.is_number_integer()) how.end_token = eos.get<int64_t>();
+  const GenerationOptions how = generation_options(o, folder.original_config);
   std::cout << "tokens: ";
   const char* separator = "";
   for (const int64_t id : generate(model, prompt, how)) {

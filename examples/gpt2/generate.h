@@ -19,7 +19,11 @@ struct GenerationOptions {
   int64_t end_token = -1;  // stops there; -1: never
 };
 
-// The new tokens, the end token not among them. The context is cut to the model's last n_positions tokens.
+// What the options ask for, and the end token of the model's config.json.
+GenerationOptions generation_options(const Options& options, const nlohmann::json& config);
+
+// The new tokens, the end token not among them. The context is cut to the model's last n_positions tokens. A
+// collective.
 std::vector<int64_t> generate(Gpt2& model, std::span<const int64_t> prompt, const GenerationOptions& options);
 
 // "464,3290" → {464, 3290}; std::invalid_argument for anything else or a token outside [0, vocab_size).

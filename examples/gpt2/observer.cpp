@@ -11,6 +11,7 @@ Observer::Observer(const Options& o, const Inputs& in, Gpt2& model, const dp::Co
       begun_(course.extent().first),
       last_step_(course.extent().last),
       progress_(in.steps, model.parameters().mesh().rank() == 0, course.extent().first),
+      samples_(o, in, model, course),
       every_(o.eval_every > 0 ? o.eval_every : std::max<int64_t>(1, in.steps / 10)) {
   for (const auto& line : course.kept_metrics()) {
     earlier_ = line.value("seconds", 0.0);
@@ -47,6 +48,9 @@ nlohmann::ordered_json Observer::after(int64_t steps_done, std::optional<double>
     loss = fields["eval_loss"] = result.loss;
     fields["eval_standard_error"] = result.standard_error;
   }
+  const double before = progress_.seconds();
+  samples_.after(steps_done);
+  evaluating_ += progress_.seconds() - before;
   if (times_are_public()) {
     fields["seconds"] = earlier_ + session;
     if (tokens_per_text_ && steps_of_session > 0) {

@@ -1,4 +1,5 @@
-// Everything that happens beside a step: evaluation on public texts, numbers for metrics.jsonl, the progress line.
+// Everything that happens beside a step: evaluation on public texts, samples, numbers for metrics.jsonl, the progress
+// line.
 #pragma once
 
 #include <optional>
@@ -8,6 +9,7 @@
 #include "dp/run/private_run.h"
 #include "examples/gpt2/evaluate.h"
 #include "examples/gpt2/progress.h"
+#include "examples/gpt2/samples.h"
 #include "examples/gpt2/setup.h"
 
 namespace ghostshard::gpt2 {
@@ -43,6 +45,7 @@ class Observer {
   int64_t begun_;  // steps done by earlier sessions
   int64_t last_step_;
   Progress progress_;
+  Samples samples_;
   std::optional<double> tokens_per_text_;
   std::optional<Evaluation> first_, last_;
   int64_t every_ = 1;

@@ -1,21 +1,16 @@
 #include "examples/gpt2/options.h"
 
 #include <CLI/CLI.hpp>
-#include <cmath>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "accountant/did_you_mean.h"
 #include "dp/planning/memory_budget.h"
-#include "examples/gpt2/flag_suggestion.h"
+#include "examples/gpt2/option_rules.h"
 
 namespace ghostshard::gpt2 {
 namespace {
-
-void must(bool holds, const std::string& rule) {
-  if (!holds) throw std::invalid_argument(rule);
-}
 
 // CLI11 would turn a number that does not fit into one that does.
 const CLI::Validator kWholeNumber(
@@ -35,81 +30,6 @@ const CLI::Validator kMemoryBudget(
       }
     },
     "", "memory budget");
-
-bool valid_utf8(const std::string& text) {
-  try {
-    (void)nlohmann::json(text).dump();
-    return true;
-  } catch (const nlohmann::json::exception&) {
-    return false;
-  }
-}
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
-
-void finite_positive(const char* flag, double value) {
-  must(value > 0 && std::isfinite(value), std::string(flag) + " must be finite and > 0, got " + number(value));
-}
-
-void check_generation(const Options& o) {
-  must(!o.model.empty(), "--generate-tokens needs --model DIR");
-  must(o.device.is_cpu(), "--device is for training, text is generated on the CPU");
-  must(o.max_new_tokens >= 1, "--max-new-tokens must be >= 1, got " + std::to_string(o.max_new_tokens));
-  must(o.temperature >= 0 && std::isfinite(o.temperature),
-       "--temperature must be finite and >= 0, got " + number(o.temperature));
-  must(o.top_k >= 0, "--top-k must be >= 0 (0: all tokens), got " + std::to_string(o.top_k));
-}
-
-void check_training(const Options& o) {
-  must(o.model.empty() != o.model_config.empty(),
-       "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
-  must(!o.data.empty(),
-       "--data FILE is needed: the texts to train on, as written by `python -m ghostshard.texts prepare`");
-  must(!o.output.empty(), "--output DIR is needed: the folder for report, metrics, ledger and model");
-  must(o.expected_batch >= 1, "--expected-batch must be >= 1, got " + std::to_string(o.expected_batch));
-  must(o.microbatch >= 1, "--microbatch must be >= 1, got " + std::to_string(o.microbatch));
-  must(o.steps.has_value() != o.epochs.has_value(), "give one of --steps and --epochs");
-  must(!o.steps || *o.steps >= 1, "--steps must be >= 1, got " + std::to_string(o.steps.value_or(0)));
-  if (o.epochs) finite_positive("--epochs", *o.epochs);
-  must(valid_utf8(o.public_note), "--public-note must be valid UTF-8: it goes into the report");
-  finite_positive("--learning-rate", o.learning_rate);
-  must(o.lora_rank > 0 || !o.lora_alpha, "--lora-alpha needs --lora-rank R");
-  if (o.lora_alpha) finite_positive("--lora-alpha", *o.lora_alpha);
-  must(o.min_learning_rate >= 0 && o.min_learning_rate <= o.learning_rate,
-       "--min-learning-rate must lie between 0 and --learning-rate, got " + number(o.min_learning_rate));
-  must(o.min_learning_rate == 0 || o.lr_schedule != "constant",
-       "--min-learning-rate is for --lr-schedule linear or cosine");
-  must(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
-       "--weight-decay must be finite and >= 0, got " + number(o.weight_decay));
-  must(o.momentum >= 0 && o.momentum < 1, "--momentum must be in [0, 1), got " + number(o.momentum));
-  must(o.momentum == 0 || o.optimizer == "sgd", "--momentum is for --optimizer sgd");
-  must(!o.offload_optimizer || !o.device.is_cpu(),
-       "--offload-optimizer moves the optimizer from a device to host memory: it needs --device cuda");
-  must(o.timeout_seconds >= 1, "--timeout must be >= 1 second, got " + std::to_string(o.timeout_seconds));
-  must(o.eval_every >= 0, "--eval-every must be >= 0, got " + std::to_string(o.eval_every));
-  must(o.keep_checkpoints >= 1, "--keep-checkpoints must be >= 1, got " + std::to_string(o.keep_checkpoints));
-  if (o.epsilon_limit) {
-    finite_positive("--epsilon-limit", *o.epsilon_limit);
-    must(o.resume && !o.non_private, "--epsilon-limit raises the budget of a private run that goes on with --resume");
-  }
-  if (o.non_private) {
-    must(
-        !o.target_epsilon && !o.noise_multiplier && !o.delta && o.noise_key_file.empty(),
-        "--non-private gives no guarantee: it cannot be combined with --target-epsilon, --noise-multiplier, --delta or "
-        "--noise-key-file");
-    return;
-  }
-  must(o.target_epsilon.has_value() != o.noise_multiplier.has_value(),
-       "give one of --target-epsilon E and --noise-multiplier S (or --non-private)");
-  if (o.target_epsilon) finite_positive("--target-epsilon", *o.target_epsilon);
-  if (o.noise_multiplier) finite_positive("--noise-multiplier", *o.noise_multiplier);
-  if (o.delta) must(*o.delta > 0 && *o.delta < 1, "--delta must lie strictly between 0 and 1, got " + number(*o.delta));
-  finite_positive("--clip-norm", o.clip_norm);
-}
 
 fsdp::MeshShape mesh_of(const std::string& text) {
   try {
@@ -158,6 +78,11 @@ CLI::Option_group* add_budget(CLI::App& app, Options& o) {
   group->add_option("--epochs", o.epochs, "Or expected passes over the data");
   group->add_option("--noise-key-file", o.noise_key_file,
                     "32 secret bytes, mode 0600 (default: drawn by the system, never stored)");
+  group->add_option(
+      "--budget-register", o.budget_register,
+      "A file in which all runs on these texts add up; made if it is not there, with a secret key beside it");
+  group->add_option("--budget-limit", o.budget_limit,
+                    "Epsilon of all runs in the register on these texts together; their first run must give it");
   group->add_option("--public-note", o.public_note,
                     "Public data that the starting weights have seen; goes into the report");
   group->add_flag("--allow-nonprivate-metrics", o.allow_nonprivate_metrics,
@@ -214,6 +139,12 @@ void add_optimizer(CLI::Option_group* group, Options& o) {
       ->check(kWholeNumber)
       ->capture_default_str();
   group->add_option("--eval-every", o.eval_every, "Steps between losses on --eval-data (0: about ten in a run)")
+      ->capture_default_str();
+  group->add_option("--sample-tokens", o.sample_tokens,
+                    "Continue these token ids of a public prompt now and then, into samples.jsonl; as text: "
+                    "`ghostshard finetune --sample-prompt TEXT --tokenizer DIR|gpt2`");
+  group->add_option("--sample-every", o.sample_every, "Steps between samples (0: about ten in a run)")
+      ->check(kWholeNumber)
       ->capture_default_str();
 }
 
@@ -281,7 +212,7 @@ std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::
   }
   const size_t flag = sentence.find("--");
   const std::string word = sentence.substr(flag != std::string::npos ? flag : sentence.rfind(' ') + 1);
-  return flag_suggestion(word.substr(0, word.find(' ')), names);
+  return accountant::flag_suggestion(word.substr(0, word.find(' ')), names);
 }
 
 }  // namespace
@@ -292,7 +223,9 @@ at::Device device_of(const std::string& text) {
   if (text == cuda) return at::kCUDA;
   const std::string index = text.starts_with(cuda + ":") ? text.substr(cuda.size() + 1) : "";
   const bool digits = !index.empty() && index.size() <= 2 && index.find_first_not_of("0123456789") == std::string::npos;
-  must(digits, "--device must be cpu, cuda (each rank the device of its LOCAL_RANK) or cuda:N, got '" + text + "'");
+  if (!digits)
+    throw std::invalid_argument("--device must be cpu, cuda (each rank the device of its LOCAL_RANK) or cuda:N, got '" +
+                                text + "'");
   return {at::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(index))};
 }
 
@@ -330,7 +263,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   if (!mesh.empty()) o.mesh = mesh_of(mesh);
   o.device = device_of(device);
   o.given = values_of(groups);
-  o.generate_tokens ? check_generation(o) : check_training(o);
+  check_options(o);
   return o;
 }
 

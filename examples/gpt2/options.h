@@ -35,6 +35,8 @@ struct Options {
   std::optional<double> epochs;
   std::string noise_key_file;
   std::string public_note;
+  std::string budget_register;
+  std::optional<double> budget_limit;
   bool non_private = false;
   bool allow_nonprivate_metrics = false;
 
@@ -54,6 +56,8 @@ struct Options {
   double momentum = 0.0;
   uint64_t seed = 0;
   int64_t eval_every = 0;
+  std::optional<std::string> sample_tokens;  // of a public prompt
+  int64_t sample_every = 0;
   int64_t timeout_seconds = 600;
   std::optional<fsdp::MeshShape> mesh;  // default: all ranks on the shard axis
   at::Device device = at::kCPU;         // CUDA without an index: each rank its own (fsdp/mesh.h)
@@ -69,6 +73,8 @@ struct Options {
   int64_t max_new_tokens = 64;
   double temperature = 0.8;
   int64_t top_k = 40;
+
+  std::string commit;  // that the program was built from, if it is known
 
   // Every option of the command line by name with its value as text (defaults too). A resumed run is compared by these.
   std::map<std::string, std::string> given;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <stdexcept>
 
 #include "dp/run/digest.h"
 
@@ -12,8 +13,9 @@ namespace {
 using Binds = dp::Part::Binds;
 
 // Each rank's own: its place in the file system and its device. (The key file is read by rank 0 alone.)
-constexpr std::array kOfEachRank = {"config",    "help",           "version", "output",       "data",
-                                    "eval-data", "noise-key-file", "model",   "model-config", "device"};
+constexpr std::array kOfEachRank = {"config", "help",         "version",        "output",
+                                    "data",   "eval-data",    "noise-key-file", "budget-register",
+                                    "model",  "model-config", "device"};
 
 // May change when a run is resumed: places, pace, progress, and the numbers that the plan itself compares exactly.
 constexpr std::array kFreeToChange = {"resume",
@@ -27,6 +29,7 @@ constexpr std::array kFreeToChange = {"resume",
                                       "explain-plan",
                                       "activation-checkpointing",
                                       "eval-every",
+                                      "sample-every",
                                       "generate-tokens",
                                       "max-new-tokens",
                                       "temperature",
@@ -36,7 +39,10 @@ constexpr std::array kFreeToChange = {"resume",
                                       "target-epsilon",
                                       "noise-multiplier",
                                       "delta",
+                                      "budget-limit",
                                       "epsilon-limit"};
+
+constexpr const char* kTexts = "the texts in --data";
 
 template <size_t N>
 bool is_among(const std::array<const char*, N>& names, const std::string& name) {
@@ -79,12 +85,18 @@ std::vector<dp::Part> parts_of_options(const Options& o) {
 
 std::vector<dp::Part> parts_of_inputs(const Options& o, const Inputs& in) {
   std::vector<dp::Part> parts = {
-      {"the texts in --data", dp::digest_of_file(o.data), Binds::kRunInSecret},
+      {kTexts, dp::digest_of_file(o.data), Binds::kRunInSecret},
       {"the model's config.json", dp::digest_of(in.original_config.dump()), Binds::kRun},
   };
   if (in.folder) parts.push_back({"the weights in --model", digest_of_folder(o.model), Binds::kRun});
   if (in.eval) parts.push_back({"the texts in --eval-data", dp::digest_of_file(o.eval_data)});
   return parts;
+}
+
+std::string digest_of_texts(const std::vector<dp::Part>& parts) {
+  const auto found = std::find_if(parts.begin(), parts.end(), [](const dp::Part& part) { return part.name == kTexts; });
+  if (found == parts.end()) throw std::logic_error("the texts have been read");
+  return found->value;
 }
 
 }  // namespace ghostshard::gpt2

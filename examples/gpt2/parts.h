@@ -15,5 +15,7 @@ std::vector<dp::Part> parts_of_options(const Options& options);
 
 // The files that this rank has read. std::runtime_error if one cannot be read again.
 std::vector<dp::Part> parts_of_inputs(const Options& options, const Inputs& in);
+// Of the file in --data, as one of these parts has it.
+std::string digest_of_texts(const std::vector<dp::Part>& parts);
 
 }  // namespace ghostshard::gpt2

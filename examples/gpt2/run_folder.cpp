@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "examples/gpt2/parts.h"
+
 namespace ghostshard::gpt2 {
 namespace {
 
@@ -32,6 +34,8 @@ UnitFacts unit_facts(const std::string& unit) {
 json released_outputs(const Options& options) {
   json released = {"the final model", "the epsilon and learning rate of every step"};
   if (!options.eval_data.empty()) released.push_back("the loss on texts declared public, during and after training");
+  if (options.sample_tokens)
+    released.push_back("texts that continue a prompt declared public, during and after training");
   if (options.allow_nonprivate_metrics)
     released.push_back(
         "losses and batch sizes of the private data, times and memory of the steps on them "
@@ -55,6 +59,15 @@ json not_covered(const Options& options, const std::string& unit) {
           "files are the operator's and are not to be shared"};
   for (const json& item : unit_facts(unit).not_covered) facts.push_back(item);
   return facts;
+}
+
+// What was given and what holds by default. Places are left out, and so is what holds none.
+json hyper_parameters(const Options& options) {
+  json values = json::object();
+  for (const dp::Part& part : parts_of_options(options)) {
+    if (part.name.starts_with("--") && !part.value.empty()) values[part.name.substr(2)] = part.value;
+  }
+  return values;
 }
 
 }  // namespace
@@ -84,8 +97,12 @@ nlohmann::json report_facts(const Options& options, const Inputs& in) {
        {{"definition", unit.definition}, {"packing", unit.packing}, {"units_per_person", unit.per_person}}},
       {"claim_boundary", {{"covered", "all optimizer steps on --data"}, {"not_covered", not_covered(options, name)}}},
       {"released_outputs", released_outputs(options)},
+      {"hyper_parameters", hyper_parameters(options)},
       {"mechanism", {{"compute_dtype", options.compute_dtype}}},
-      {"provenance", {{"checkpoint_lineage", starting_point(options)}, {"program", "ghostshard-finetune-gpt2 0.1.0"}}}};
+      {"provenance",
+       {{"checkpoint_lineage", starting_point(options)},
+        {"program", "ghostshard-finetune-gpt2 0.1.0"},
+        {"code_commit", options.commit.empty() ? "not known to the program" : options.commit}}}};
 }
 
 }  // namespace ghostshard::gpt2

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "examples/gpt2/generate.h"
 #include "examples/gpt2/run_folder.h"
 
 namespace ghostshard::gpt2 {
@@ -69,6 +70,7 @@ void read_data(Inputs& in, const Options& o) {
 
 void set_schedule(Inputs& in, const Options& o) {
   in.steps = o.steps ? *o.steps : steps_of_epochs(*o.epochs, in.data->units(), o.expected_batch);
+  if (o.sample_tokens) (void)parse_token_ids(*o.sample_tokens, in.config.vocab_size);
   if (!(o.warmup_steps < in.steps)) {
     throw std::invalid_argument("--warmup-steps must be fewer than the run's " + std::to_string(in.steps) +
                                 " steps, got " + std::to_string(o.warmup_steps));

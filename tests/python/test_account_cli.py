@@ -221,7 +221,9 @@ BAD = {
     "no_points": (["curve", "--phase", "0.1:1:9", "--over-steps", "-d", "1e-5", "--points", "0"], "--points must lie"),
     "unknown_option": ([*words(), "--sigma", "1"], "--sigma"),
     "unknown_command": (["guess", "-d", "1"], 'the command must be one of epsilon, delta, curve, events, tradeoff, noise, '
-                        'steps, rate, report, verify; got "guess"'),
+                        'steps, rate, report, verify, register; got "guess"'),
+    "command_misspelt": (["epsilom", "-d", "1"], "did you mean epsilon?"),
+    "option_misspelt": ([*words(), "--noise-multplier", "1"], "did you mean --noise-multiplier?"),
     "no_command": ([], "subcommand is required"),
     "ledger_missing": (["epsilon", "--ledger", "nowhere.jsonl", "-d", "1e-5"], "--ledger must name a file"),
 }  # fmt: skip

@@ -14,6 +14,7 @@ header in one of their folders (tests may look inside). Within accountant/ and d
                   types, events, accountant <- losses <- gaussian <- contour | grid <- engines
                   then calibration (with tradeoff), report, cli, which know the engines by make_accountant alone
                   gaussian, contour, ledger <- receipt, which only cli knows
+    ledger <- budget_register
     dp            recording <- mechanism | planning <- run
 """
 
@@ -48,7 +49,8 @@ ROOMS = {
         "calibration": {"api"},
         "report": {"api", "ledger"},
         "receipt": {"api", "ledger", "losses", "gaussian", "contour"},
-        "cli": {"api", "ledger", "calibration", "report", "receipt"},
+        "budget_register": {"api", "ledger"},
+        "cli": {"api", "ledger", "calibration", "report", "receipt", "budget_register"},
     },
     "dp": {
         "recording": set(),
@@ -60,12 +62,14 @@ ROOMS = {
 # The room of a file that lies in no folder, by its name without the ending.
 TOP = {
     "types": "api",
+    "did_you_mean": "api",
     "events": "api",
     "accountant": "api",
     "dp_event": "api",
     "rdp_at_orders": "api",
     "ledger": "ledger",
     "rounds": "ledger",
+    "budget_register": "budget_register",
     "calibration": "calibration",
     "tradeoff": "calibration",
     "receipt": "receipt",

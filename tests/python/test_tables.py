@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.parquet
 import pytest
 
 from ghostshard.errors import UserError
@@ -19,22 +20,17 @@ def csv_file(folder):
 
 
 def table(rows):
-    arrow = pytest.importorskip("pyarrow")
     columns = list(zip(*rows, strict=True))
-    return arrow.table({"note": columns[0], "question": columns[1], "patient": columns[2], "unread": [b"x"] * len(rows)})
+    return pyarrow.table({"note": columns[0], "question": columns[1], "patient": columns[2], "unread": [b"x"] * len(rows)})
 
 
 def parquet_file(folder):
     rows = table(ROWS)
-    import pyarrow.parquet
-
     pyarrow.parquet.write_table(rows, folder / "table")
 
 
 def parquet_folder(folder):
     parts = [table(ROWS[:2]), table(ROWS[2:])]
-    import pyarrow.parquet
-
     (folder / "table").mkdir()
     for number, part in enumerate(parts):
         pyarrow.parquet.write_table(part, folder / "table" / f"{number}.parquet")
@@ -43,8 +39,6 @@ def parquet_folder(folder):
 def dataset(folder):
     """As save_to_disk() lays it out."""
     rows = table(ROWS)
-    import pyarrow
-
     (folder / "table").mkdir()
     with pyarrow.OSFile(str(folder / "table" / "data-00000-of-00001.arrow"), "wb") as file:
         with pyarrow.ipc.new_stream(file, rows.schema) as stream:
@@ -97,8 +91,6 @@ BROKEN = {  # no message may hold any of it
 
 @pytest.mark.parametrize("format, content, fields, message", BROKEN.values(), ids=BROKEN)
 def test_messages_hold_nothing_of_a_record(tmp_path, format, content, fields, message):
-    if format == "parquet":
-        pytest.importorskip("pyarrow")
     (tmp_path / "in").write_text(content)
     with pytest.raises(UserError, match=message) as refused:
         read_units(format, tmp_path / "in", **fields)
@@ -106,7 +98,6 @@ def test_messages_hold_nothing_of_a_record(tmp_path, format, content, fields, me
 
 
 def test_a_data_set_of_several_splits_or_of_chosen_rows_is_refused(tmp_path):
-    pytest.importorskip("pyarrow")
     with pytest.raises(UserError, match="save_to_disk"):
         read_units("dataset", tmp_path)
     (tmp_path / "state.json").write_text('{"_data_files": [], "_indices_data_files": [{"filename": "a"}]}')

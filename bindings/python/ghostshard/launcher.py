@@ -14,7 +14,8 @@ HELP = """Fine-tunes language models with differential privacy. `ghostshard COMM
   ghostshard finetune [-n RANKS] ...   fine-tune GPT-2 under a privacy budget, on RANKS processes of this machine (default: 1)
   ghostshard data ...                  from texts to the file that training reads: split, tokenizer, prepare
   ghostshard generate ...              continue a prompt with a fine-tuned model
-  ghostshard account ...               what has been spent: epsilon, noise, steps, report, verify
+  ghostshard metrics RUN ...           a run's public numbers and samples, for TensorBoard and as CSV, while it runs or afterwards
+  ghostshard account ...               what has been spent: epsilon, noise, steps, report, verify, register
   ghostshard doctor                    what this installation has, and what it lacks
 
 Exit status: 0 done, 1 a failure, 2 a mistake in what was asked, 3 stopped with a checkpoint by Ctrl-C or SIGTERM.
@@ -44,8 +45,32 @@ def take_ranks(arguments: list[str]) -> tuple[int | None, list[str]]:
     return (int(value) if value is not None else None), rest
 
 
+def with_sample_tokens(arguments: list[str]) -> list[str]:
+    """--sample-prompt TEXT and --tokenizer DIR|gpt2 as the program has them: --sample-tokens IDS. UserError if one lacks the other."""
+    rest, given, words = [], {}, iter(arguments)
+    for word in words:
+        flag, equals, text = word.partition("=")
+        if flag not in ("--sample-prompt", "--tokenizer"):
+            rest.append(word)
+            continue
+        value = text if equals else next(words, None)
+        if value is None:
+            raise UserError(f"{flag} needs a value")
+        given[flag] = value
+    if not given:
+        return rest
+    if len(given) == 1:
+        raise UserError(f"--sample-prompt TEXT and --tokenizer DIR|gpt2 go together, got {next(iter(given))} alone")
+    from ghostshard.texts.vocabulary import load_vocabulary
+
+    vocabulary = load_vocabulary(given["--tokenizer"])
+    ids = vocabulary.encode([given["--sample-prompt"]])[0] or [vocabulary.end_of_text_id]
+    return [*rest, "--sample-tokens", ",".join(map(str, ids))]
+
+
 def finetune(arguments: list[str]) -> int:
     ranks, rest = take_ranks(arguments)
+    rest = with_sample_tokens(rest)
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 or "TORCHELASTIC_RUN_ID" in os.environ
     if launched and ranks is not None:
         raise UserError("-n starts ranks, and this is one of the ranks of another launcher (WORLD_SIZE is set): leave -n out")
@@ -70,6 +95,12 @@ def generate(arguments: list[str]) -> int:
     return continue_prompt(arguments)
 
 
+def metrics(arguments: list[str]) -> int:
+    from ghostshard.metrics import main as show
+
+    return show(arguments)
+
+
 def doctor(arguments: list[str]) -> int:
     from ghostshard.doctor import main as examine
 
@@ -78,7 +109,8 @@ def doctor(arguments: list[str]) -> int:
 
 PROGRAMS = {"finetune": "ghostshard-finetune-gpt2", "account": "ghostshard-account"}
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "finetune": finetune, "data": data, "generate": generate, "account": account, "doctor": doctor,
+    "finetune": finetune, "data": data, "generate": generate, "metrics": metrics, "account": account,
+    "doctor": doctor,
 }  # fmt: skip
 
 

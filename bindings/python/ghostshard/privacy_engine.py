@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from itertools import chain
@@ -16,7 +17,6 @@ from torch.utils.data import DataLoader
 from . import accountants, checkpoint
 from ._native import load
 from .ghost.checks.alike import items_digest, parts_of, together
-from .ghost.checks.arguments import check_arguments
 from .ghost.checks.batches import DrawnBatches, OwnBatches
 from .ghost.checks.modules import refuse_unsupported
 from .ghost.engine import GhostEngine
@@ -25,7 +25,9 @@ from .ghost.optimizer import GhostOptimizer
 from .ghost.ranks import Ranks
 from .ghost.wrappers import GhostHooks, GhostModule
 from .loaders import GhostDataLoader, SamplingPlan, plan_of
+from .registered_budget import RegisteredBudget
 from .resumable_engine import ResumableEngine, plain_optimizer
+from .run_header import check_call, ledger_header, report_facts
 
 __all__ = ["PrivacyEngine"]
 
@@ -59,6 +61,9 @@ class PrivacyEngine(ResumableEngine):
                 stacklevel=2,
             )
         self.secure_mode = secure_mode
+        self._register_terms: dict[str, Any] | None = None
+        self._budget: RegisteredBudget | None = None
+        self._optimizer: Any = None
 
     def make_private(
         self,
@@ -106,7 +111,7 @@ class PrivacyEngine(ResumableEngine):
                 noise_generator=noise_generator, grad_sample_mode=grad_sample_mode, wrap_model=wrap_model,
                 rand_on_empty=rand_on_empty, **kwargs,
             )  # fmt: skip
-        check_arguments(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, max_grad_norm, rand_on_empty)
+        check_call(noise_generator, self.secure_mode, module, optimizer, grad_sample_mode, max_grad_norm, rand_on_empty)
         if self._ledger is None:
             warnings.warn(
                 "no ledger: there will be no privacy report, since report() is made from a ledger that holds the run from its "
@@ -145,6 +150,7 @@ class PrivacyEngine(ResumableEngine):
         try:
             data_loader, ghost, criterion = together(engine.ranks.control, join)
             self._open(engine, ghost, plan, data_loader, accumulation_steps, allow_vouched)
+            self._register(engine, plan)
         except BaseException:
             private.engine.detach()  # so that the call can be repeated
             raise
@@ -183,6 +189,8 @@ class PrivacyEngine(ResumableEngine):
             accountant=mechanism,
             **tolerance,
         )
+        if self._register_terms is not None and self._register_terms["steps"] is None:
+            self._register_terms["steps"] = epochs * steps
         return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **kwargs)
 
     def attach_ledger(self, path: str | os.PathLike) -> None:
@@ -195,6 +203,26 @@ class PrivacyEngine(ResumableEngine):
         if self._ghost is not None:
             raise ValueError("attach_ledger() comes before make_private(): a ledger holds the run from its first step")
         self._ledger = os.fspath(path)
+
+    def attach_register(
+        self,
+        path: str | os.PathLike,
+        *,
+        data: str | os.PathLike,
+        limit: float | None = None,
+        delta: float | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """Names the register of budgets in which all runs on the same data add up; call it before make_private(), with a ledger.
+
+        A run beyond the limit is refused: in make_private() if `steps` says how many it plans (make_private_with_epsilon() does),
+        otherwise before the step that would break it. Register and secret key (path.key) are made if they are not there.
+        data: the file or folder that holds the data; its content under the key says which data it is. limit: epsilon of all
+        runs together at `delta` (default as in report()); the first run on the data must give it.
+        """
+        if self._ghost is not None:
+            raise ValueError("attach_register() comes before make_private(): it may refuse the run")
+        self._register_terms = {"path": os.fspath(path), "data": data, "limit": limit, "delta": delta, "steps": steps}
 
     def report(self, path: str | os.PathLike, *, delta: float | None = None) -> str:
         """Writes privacy_report.json and privacy_report.html into the folder `path`; returns the summary for people.
@@ -212,7 +240,8 @@ class PrivacyEngine(ResumableEngine):
             delta = accountants.default_delta(len(self.dataset))
         mechanism = self.accountant.mechanism()
         accountant = mechanism if mechanism in _ACCOUNTANTS else "contour"
-        return load("accountant").write_report(self._ledger, float(delta), "{}", str(folder), accountant)
+        facts = json.dumps(report_facts(self._optimizer, self._budget))
+        return load("accountant").write_report(self._ledger, float(delta), facts, str(folder), accountant)
 
     def _sampled(
         self, data_loader: DataLoader, plan: SamplingPlan, ranks: Ranks, batch_first: bool, accumulation_steps: int
@@ -255,6 +284,7 @@ class PrivacyEngine(ResumableEngine):
         if plan.poisson:
             batches = DrawnBatches(lambda: charge(ghost.terms()[1]), allow_vouched=allow_vouched, batch_first=engine.batch_first)
             data_loader.batch_sampler.stamps.receiver = batches  # type: ignore[union-attr]
+        self._optimizer = ghost.original_optimizer
         engine.set_constants(
             sampling_rate=plan.charged_rate,
             divisor=float(plan.expected_batch) if ghost.loss_reduction == "mean" else 1.0,
@@ -264,7 +294,7 @@ class PrivacyEngine(ResumableEngine):
             trained=lambda: chain.from_iterable(group["params"] for group in ghost.original_optimizer.param_groups),
             charge=charge,
         )
-        self._begin_run(engine, data_loader, _ledger_header(plan, ghost, engine, allow_vouched))
+        self._begin_run(engine, data_loader, ledger_header(plan, ghost, engine, allow_vouched))
 
     def _begin_run(self, engine: GhostEngine, data_loader: DataLoader, header: dict) -> None:
         self._header = header
@@ -272,6 +302,19 @@ class PrivacyEngine(ResumableEngine):
             engine.attach_ledger(self._ledger, header)
         self._spending.own = checkpoint.on_rank_0(engine.ranks, lambda: self._spending.own)  # all ranks are one process here
         self._ghost, self._loader = engine, data_loader
+
+    def _register(self, engine: GhostEngine, plan: SamplingPlan) -> None:
+        if self._register_terms is None:
+            return
+        if self._ledger is None:
+            raise ValueError("a budget register knows a run by its ledger: call attach_ledger(path) before make_private()")
+        terms = dict(self._register_terms)
+        if terms["delta"] is None:
+            terms["delta"] = accountants.default_delta(plan.units)
+        at_first = (engine.run.terms_now()[1], plan.charged_rate)
+        self._budget = engine.run.budget = RegisteredBudget(
+            **terms, block_of=plan.steps, ledger=self._ledger, ranks=engine.ranks, terms=at_first
+        )
 
     def _remember(self, data_loader: DataLoader) -> None:
         if self.dataset is None:
@@ -282,35 +325,3 @@ class PrivacyEngine(ResumableEngine):
                 "new engine unless both are the same",
                 stacklevel=5,
             )
-
-
-def _ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine, allow_vouched: bool) -> dict:
-    """The engine refuses every batch that contradicts what stands here of the sampler, so the report may repeat it."""
-    per_layer = "per layer: each of K groups gathered together by clip_norm/sqrt(K)"
-    sampler = {
-        "executed": "poisson",
-        "seen": "by the engine: each step was made of one whole draw of the private loader, and each draw was charged",
-    }
-    if allow_vouched:
-        sampler["seen"] += (
-            "; that tensors which the loop vouched for (allow_vouched=True) hold nothing of other examples than their rows' own is the "
-            "caller's word"
-        )
-    if not plan.poisson:
-        sampler = {
-            "executed": "batches of the caller's own: each step is charged as if it held every unit",
-            "seen": "by nobody: that no step held an example twice, nor as several units, is the caller's word",
-        }
-    header = {
-        "adjacency": "zero-out",
-        "unit_of_privacy": "example",
-        "units": plan.units,
-        "expected_batch": int(plan.exact_batch) if plan.exact_batch.is_integer() else plan.exact_batch,
-        "sampling_rate": plan.charged_rate,
-        "clip_norm": float(optimizer.max_grad_norm),
-        "clipping": "flat, per example, over all trainable parameters" if engine.clipping == "flat" else per_layer,
-        "facts": {"sampler": sampler},
-    }
-    if optimizer.noise_multiplier > 0:
-        header["noise_multiplier"] = float(optimizer.noise_multiplier)
-    return header

@@ -41,6 +41,10 @@ def test_a_plain_model_on_two_ranks_is_refused(said):
     assert all("is a plain model on 2 ranks" in sentence for sentence in said["plain model"])
 
 
+def test_every_rank_is_refused_by_a_full_register(said):
+    assert all("with this run it would be" in sentence for sentence in said["full register"])
+
+
 @pytest.mark.parametrize("how", ["method", "method, plain backward"])
 def test_a_method_that_uses_a_parameter_outside_of_its_layer(said, how):
     sentences, left = said[how]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
+from ghostshard.accountants import ContourAccountant
 
 
 class Run:
@@ -131,6 +133,29 @@ def plain_model() -> None:
     )  # fmt: skip
 
 
+def full_register(folder: Path) -> None:
+    """The limit has room for two steps of one run."""
+    if dist.get_rank() == 0:
+        (folder / "data").write_bytes(b"data")
+    dist.barrier()
+    accountant = ContourAccountant()
+    for _ in range(2):
+        accountant.step(noise_multiplier=1.0, sample_rate=0.25)
+    engine = PrivacyEngine()
+    engine.attach_ledger(folder / "ledger.jsonl")
+    engine.attach_register(folder / "budgets.jsonl", data=folder / "data", limit=accountant.get_epsilon(1e-5) * 1.0001, delta=1e-5)
+    model = FSDP2Wrapper(nn.Linear(6, 3))
+    module, optimizer, criterion, loader = engine.make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0,
+        data_loader=DataLoader(TensorDataset(torch.ones(16, 6), torch.zeros(16, dtype=torch.long)), batch_size=4),
+        grad_sample_mode="ghost_fsdp",
+    )  # fmt: skip
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(module(x), y).backward()
+        optimizer.step()
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()
@@ -170,6 +195,7 @@ def main() -> None:
             run = Run(sharded=sharded, **options)
             found[f"{kind} {name}"] = said_by_each(lambda: scenario(run))
     found["plain model"] = said_by_each(plain_model)
+    found["full register"] = said_by_each(lambda: full_register(Path(sys.argv[1]).parent))
     found["method"], found["method, plain backward"] = entered_by_a_method(False), entered_by_a_method(True)
     report_and_leave(sys.argv[1], found)
 

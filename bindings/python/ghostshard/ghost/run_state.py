@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -16,6 +16,12 @@ from .layout import Layout
 from .ranks import Ranks
 
 Terms = Callable[[], tuple[float, float]]
+
+
+class Budget(Protocol):
+    def charge(self, terms: tuple[float, float], step: int) -> None:
+        """Before step number `step`, of this noise multiplier and sampling rate. ValueError on all ranks if it may not be taken."""
+        ...
 
 
 class RunState:
@@ -29,6 +35,7 @@ class RunState:
         self.ledger_is_open = False  # this run has begun the ledger's file, or has gone on with it
         self._run_id = ""  # sets a resumed run's noise apart, if the key comes from a generator
         self._ledger: tuple[str, str] | None = None
+        self.budget: Budget | None = None  # the register that limits all runs on the data
 
     def set_constants(
         self, *, sampling_rate: float, divisor: float, terms: Terms, generator: torch.Generator | None
@@ -78,6 +85,8 @@ class RunState:
     def begin_logical_batch(self, session: Any) -> tuple[float, float]:
         """Clip norm and noise multiplier of the logical batch that the session opens next."""
         clip_norm, noise_multiplier = self.terms_now()
+        if self.budget is not None:
+            self.budget.charge((noise_multiplier, self.sampling_rate), session.next[0])
         session.set_terms(clip_norm, noise_multiplier)
         if self.generator is not None:
             session.renew_noise_key(_bytes_of(self.generator))

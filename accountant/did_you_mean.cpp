@@ -1,9 +1,9 @@
-#include "examples/gpt2/flag_suggestion.h"
+#include "accountant/did_you_mean.h"
 
 #include <algorithm>
 #include <cstddef>
 
-namespace ghostshard::gpt2 {
+namespace ghostshard::accountant {
 namespace {
 
 // Optimal string alignment distance.
@@ -21,12 +21,8 @@ size_t distance(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
-}  // namespace
-
-std::string flag_suggestion(std::string word, const std::vector<std::string>& names) {
-  word = word.substr(0, word.find('='));
-  word.erase(0, std::min(word.find_first_not_of('-'), word.size()));
-  std::replace(word.begin(), word.end(), '_', '-');
+// Nothing if more than a third of the letters would change.
+std::string nearest_to(const std::string& word, const std::vector<std::string>& names) {
   size_t least = word.size() / 3 + 1;
   std::string nearest;
   for (const std::string& name : names) {
@@ -35,7 +31,22 @@ std::string flag_suggestion(std::string word, const std::vector<std::string>& na
       nearest = name;
     }
   }
+  return nearest;
+}
+
+}  // namespace
+
+std::string flag_suggestion(std::string word, const std::vector<std::string>& names) {
+  word = word.substr(0, word.find('='));
+  word.erase(0, std::min(word.find_first_not_of('-'), word.size()));
+  std::replace(word.begin(), word.end(), '_', '-');
+  const std::string nearest = nearest_to(word, names);
   return nearest.empty() ? "" : "; did you mean --" + nearest + "?";
 }
 
-}  // namespace ghostshard::gpt2
+std::string command_suggestion(const std::string& word, const std::vector<std::string>& names) {
+  const std::string nearest = nearest_to(word, names);
+  return nearest.empty() ? "" : "; did you mean " + nearest + "?";
+}
+
+}  // namespace ghostshard::accountant

@@ -4,10 +4,12 @@
 #include <string>
 #include <vector>
 
-namespace ghostshard::gpt2 {
+namespace ghostshard::accountant {
 
 // "; did you mean --steps?" for the option's name (without dashes) that is nearest to the word, dashes or not, by
 // inserted, deleted, changed and swapped letters; nothing if more than a third of the letters would change.
 std::string flag_suggestion(std::string word, const std::vector<std::string>& names);
+// The same for a command, without dashes.
+std::string command_suggestion(const std::string& word, const std::vector<std::string>& names);
 
-}  // namespace ghostshard::gpt2
+}  // namespace ghostshard::accountant

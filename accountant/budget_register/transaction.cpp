@@ -1,0 +1,137 @@
+#include "accountant/budget_register/transaction.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "accountant/ledger.h"
+#include "accountant/ledger/sha256.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr size_t kKeyBytes = 32;
+constexpr std::chrono::seconds kLongestWait{60};
+
+// The others hold the lock for as long as an accountant takes, seconds at most.
+void lock(int descriptor, const std::filesystem::path& file) {
+  const auto end = std::chrono::steady_clock::now() + kLongestWait;
+  while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) throw_system_error("lock", file);
+    if (std::chrono::steady_clock::now() > end)
+      throw std::runtime_error("budget register " + file.string() + ": another process has held its lock for a minute");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+std::string random_bytes() {
+  std::string bytes(kKeyBytes, '\0');
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t got = ::getrandom(bytes.data() + done, bytes.size() - done, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) throw_system_error("draw random bytes for", "a budget register's key");
+    done += static_cast<size_t>(got);
+  }
+  return bytes;
+}
+
+std::string commitment_of(const std::string& key) { return hmac_sha256_hex(key, "budget register: commitment"); }
+
+void write_new(const std::filesystem::path& file, const std::string& bytes) {
+  const OwnedDescriptor descriptor = open_file(file, O_WRONLY | O_CREAT | O_EXCL);
+  write_all(descriptor.get(), bytes, file);
+  sync_file(descriptor.get(), file);
+  sync_parent_directory(file);
+}
+
+void check_mode(int descriptor, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) throw_system_error("look at", path);
+  if ((status.st_mode & 077) != 0)
+    throw std::invalid_argument("budget register's key " + path.string() +
+                                " must be readable by its owner alone (mode 0600)");
+}
+
+std::string make_register(int descriptor, const std::filesystem::path& file, Adjacency adjacency) {
+  std::string key = random_bytes();
+  write_all(descriptor, key, key_path(file));
+  sync_file(descriptor, key_path(file));
+  const nlohmann::json header = {{"type", "header"},
+                                 {"schema", kBudgetRegisterSchema},
+                                 {"library_version", kLibraryVersion},
+                                 {"adjacency", to_string(adjacency)},
+                                 {"key_commitment", commitment_of(key)},
+                                 {"previous", kNoPrevious}};
+  write_new(file, chained_line_text(header, "budget register's header") + '\n');
+  return key;
+}
+
+}  // namespace
+
+std::filesystem::path key_path(const std::filesystem::path& file) { return file.string() + ".key"; }
+
+std::string register_key(const std::filesystem::path& file, Adjacency adjacency) {
+  const auto path = key_path(file);
+  const bool registered = std::filesystem::exists(file);
+  if (registered && !std::filesystem::exists(path))
+    throw std::invalid_argument("budget register " + file.string() + " is there without its key " + path.string() +
+                                ": without it no data can be recognised");
+  int raw = -1;
+  do raw = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  while (raw < 0 && errno == EINTR);
+  if (raw < 0) throw_system_error("open", path);
+  const OwnedDescriptor descriptor(raw);
+  lock(raw, file);
+  check_mode(raw, path);
+  std::string key = read_all(raw, path);
+  if (key.empty() && !std::filesystem::exists(file)) return make_register(raw, file, adjacency);
+  if (key.size() != kKeyBytes)
+    throw std::invalid_argument("budget register's key " + path.string() + " must hold exactly 32 bytes, has " +
+                                std::to_string(key.size()));
+  if (!std::filesystem::exists(file))
+    throw std::invalid_argument("the key " + path.string() + " is there without its budget register " + file.string() +
+                                ": what its runs have spent is not known. Put the register back, or name another one");
+  const BudgetRecords records = read_budget_register(file);
+  if (records.key_commitment != commitment_of(key))
+    throw std::invalid_argument("the key " + path.string() + " is not that of the budget register beside it");
+  if (records.adjacency != adjacency)
+    throw std::invalid_argument("budget register " + file.string() + " is of " + to_string(records.adjacency) +
+                                " neighbours, the run is of " + to_string(adjacency));
+  return key;
+}
+
+RegisterTransaction::RegisterTransaction(const std::filesystem::path& file)
+    : file_(file), lock_(open_file(key_path(file), O_RDWR)) {
+  lock(lock_.get(), file);
+  descriptor_ = open_file(file, O_RDWR | O_APPEND);
+  const Chain chain = read_records(file, read_all(descriptor_.get(), file), records_);
+  mend_tail(descriptor_.get(), file, chain);
+  // Lines of a process that died before its fsync may still be in memory only, and the next ones rest on them.
+  sync_file(descriptor_.get(), file);
+}
+
+BudgetRecords RegisterTransaction::with(nlohmann::json line) const {
+  BudgetRecords records = records_;
+  line["previous"] = records_.head;
+  apply_line(records, nlohmann::json::parse(chained_line_text(line, "budget register's line")), 2);  // as it is read
+  return records;
+}
+
+void RegisterTransaction::append(nlohmann::json line) {
+  line["previous"] = records_.head;
+  const std::string text = chained_line_text(line, "budget register's line");
+  BudgetRecords after = with(line);
+  write_all(descriptor_.get(), text + '\n', file_);
+  sync_file(descriptor_.get(), file_);
+  after.head = sha256_hex(text);
+  records_ = std::move(after);
+}
+
+}  // namespace ghostshard::accountant

@@ -1,0 +1,55 @@
+#include "dp/run/registered_budget.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "fsdp/agree.h"
+
+namespace ghostshard::dp {
+
+void RegisteredBudget::begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
+                             const std::string& session, int64_t steps) {
+  register_ = accountant::BudgetRegister::open(options.file, plan.config().adjacency);
+  data_ = register_->fingerprint(options.data_digest);
+  session_ = session;
+  (void)register_->agree_on_limit(data_, options.limit, plan.delta());
+  register_->begin({.data = data_,
+                    .run = run,
+                    .session = session,
+                    .unit = plan.config().unit_of_privacy,
+                    .plan = accountant::Charge{plan.event(), steps}},
+                   run != session);
+}
+
+void RegisteredBudget::give_up() const {
+  if (register_) register_->end(session_, {});
+}
+
+void RegisteredBudget::charge_one(const DpPlan& plan, int64_t steps, fsdp::Mesh& mesh) {
+  if (used_ == charged_) {
+    const int64_t planned = std::max<int64_t>(1, steps - charged_);
+    const int64_t more = std::min(accountant::budget_block(steps), planned);
+    fsdp::agree(mesh, [&] {
+      if (register_) register_->charge(session_, {plan.event(), more});
+    });
+    charged_ += more;
+  }
+  ++used_;
+}
+
+void RegisteredBudget::end(const DpPlan& plan, fsdp::Mesh& mesh) {
+  if (ended_) return;
+  ended_ = true;
+  fsdp::agree(mesh, [&] {
+    if (!register_) return;
+    std::vector<accountant::Charge> made;
+    if (used_ > 0) made.push_back({plan.event(), used_});
+    register_->end(session_, made);
+  });
+}
+
+nlohmann::json RegisteredBudget::facts() const {
+  return accountant::budget_facts(accountant::read_budget_register(register_->path()), data_);
+}
+
+}  // namespace ghostshard::dp
