@@ -127,13 +127,14 @@ void share_extent(RunBeginning& begun, fsdp::Mesh& mesh) {
 }
 
 // Creates or takes over the run's folder: from here on there is a ledger. For rank 0.
-void open_folder(RunBeginning& begun, const RunOptions& options, const fsdp::ShardedModel& model) {
+void open_folder(RunBeginning& begun, const RunOptions& options, const fsdp::ShardedModel& model,
+                 const std::string& optimizer) {
   std::filesystem::create_directories(options.folder);
   const auto path = options.folder / "ledger.jsonl";
   if (!begun.resumed) {
     nlohmann::json header = begun.plan->ledger_header(*begun.key);
     header["binding"] = binding_header(begun.parts, *begun.key);
-    header["facts"] = run_facts(*begun.plan, *begun.key, model, options);
+    header["facts"] = run_facts(*begun.plan, *begun.key, model, optimizer, options);
     begun.ledger = accountant::LedgerWriter::create(path, header);
     return;
   }
@@ -166,10 +167,11 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
   }
   agree_on(mesh, decided);
   share_extent(begun, mesh);
+  optimizer->set_error_variance(begun.plan->release_variance());
   if (begun.checkpoint) fsdp::load_checkpoint(model, *optimizer, *begun.checkpoint);
   begun.key->share(mesh);
   fsdp::agree(mesh, [&] {
-    if (mesh.rank() == 0 && !begun.finished) open_folder(begun, options, model);
+    if (mesh.rank() == 0 && !begun.finished) open_folder(begun, options, model, optimizer->rule());
   });
   auto state = std::make_unique<State>(model, std::move(optimizer), std::move(options), std::move(begun));
   if (!state->beginning.finished) state->course.open_metrics();
