@@ -1,19 +1,19 @@
 // Checkpoints of a sharded model and its optimizer: one file per rank, complete or not at all, for any layout.
 //
-//   DIR/step-000000000040/rank-00000-of-00002.safetensors   weights and optimizer slices that rank 0 owns
+//   DIR/step-000000000040/rank-00000-of-00002.safetensors   weights and optimizer states that rank 0 owns
 //                         rank-00001-of-00002.safetensors
 //                         checkpoint.json                    the manifest, written last
 //
-// Tensors are named "weight/PARAMETER@FIRST" and "SLICES/PARAMETER@FIRST" (float32, flat): elements FIRST, FIRST+1, and
-// so on, of the whole parameter. Nothing in the files depends on how the model was sharded, so another number of ranks
-// or another mesh can read them. If several ranks hold the same elements (replicas, model peers), one of them writes.
-// A parameter cut by columns over a model axis makes one tensor for each row, which is correct but makes long headers
-// for very large models. All ranks must see the folder.
+// Tensors are named "weight/PARAMETER@FIRST" and "KIND/PARAMETER@FIRST" (float32, flat): elements FIRST, FIRST+1, and
+// so on, of the whole parameter. Nothing in the files depends on how the model was sharded, so another number of ranks,
+// another mesh or other granules can read them. If several ranks hold the same elements (replicas, model peers), one of
+// them writes. A parameter cut by columns over a model axis makes one tensor for each row, which is correct but makes
+// long headers for very large models. All ranks must see the folder.
 //
 // A checkpoint is written into a folder "step-….partial" beside its place. Each file is written durably
 // (fsdp/durable_file.h), hashed (SHA-256) and listed in the manifest, then the folder is renamed: a crash leaves the
 // whole checkpoint or a partial folder that nobody takes for one. A checkpoint holds weights and the optimizer's
-// slices: no gradient, no activation, nothing per example.
+// states: no gradient, no activation, nothing per example.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,12 @@
-// Optimizers on this rank's shards, in place, by torch's fused kernels. They see only flat slices and never touch
-// padding. Weight decay applies only to parameters with two or more extents (not to biases and norms), as in the
-// training of GPT-2.
+// Optimizers on this rank's shards, in place. They see the elements that this rank owns and never touch padding. SGD
+// and AdamW use torch's fused kernels. Weight decay applies only to parameters with two or more extents (not to biases
+// and norms), as in the training of GPT-2.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,18 +17,21 @@
 namespace ghostshard::fsdp {
 
 // The state of an optimizer that a checkpoint keeps (fsdp/checkpoint.h): its rule's name, how many steps it has taken,
-// and its flat slices, laid out like the model's shards.
+// and, for each kind of state, one number for each element of the parameters that have it. How an optimizer stores
+// these numbers is its own affair: here they are float32, by the element of the parameter.
 class OptimizerState {
  public:
-  struct Slices {
-    std::string name;       // "first_moment"
-    ShardBuffers* buffers;  // lives as long as the optimizer
-  };
   virtual ~OptimizerState() = default;
   virtual std::string rule() const = 0;  // "sgd", "adamw"
   virtual int64_t steps() const = 0;
-  virtual void set_steps(int64_t steps) = 0;  // std::invalid_argument unless >= 0
-  virtual std::vector<Slices> slices() = 0;
+  virtual void set_steps(int64_t steps) = 0;           // std::invalid_argument unless >= 0
+  virtual std::vector<std::string> kinds() const = 0;  // "first_moment"
+  virtual bool keeps(const std::string& kind, const Parameter& parameter) const = 0;
+  // float32 [range.count], a view or a copy: of a range in group.owned() whose parameter keeps this kind.
+  virtual at::Tensor read(const std::string& kind, const FlatGroup& group, const OwnedRange& range) = 0;
+  virtual void write(const std::string& kind, const FlatGroup& group, const OwnedRange& range,
+                     const at::Tensor& values) = 0;
+  virtual int64_t state_bytes() const = 0;  // that this rank's states take
 };
 
 // Where an optimizer's own slices are, and where its rule is computed.
@@ -40,8 +44,13 @@ enum class StatesAt { kWithModel, kHost };
 class Optimizer : public OptimizerState {
  public:
   // gradient: one slice [shard_size] per trainable group; read only. learning_rate > 0 (std::invalid_argument
-  // otherwise). Updates the shards and calls model.weights_changed().
+  // otherwise). Updates the shards and calls model.weights_changed(). Rules that need whole matrices communicate: every
+  // rank calls it for the same step.
   virtual void step(const ShardBuffers& gradient, double learning_rate) = 0;
+  // Every element of the gradients to come is off by an independent error of this variance, a public number; 0: none
+  // that is known. Rules that make no use of it ignore it. Before the first step, and before states are written
+  // (std::logic_error). std::invalid_argument unless finite and >= 0.
+  virtual void set_error_variance(double variance);
 };
 
 // d = gradient + weight_decay·w; v = momentum·v + d (v = d in the first step); w -= lr·v. torch.optim.SGD's rule.
@@ -64,5 +73,37 @@ struct AdamWOptions {
 // Throws std::invalid_argument unless 0 ≤ beta < 1 (both), epsilon > 0 and weight_decay ≥ 0.
 std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& options,
                                       StatesAt states = StatesAt::kWithModel);
+
+// Muon (Jordan et al. 2024; arXiv:2502.16982): a matrix moves along its momentum with all singular values made about
+// equal. Vectors, and matrices that are not chosen, go by AdamW at the same learning rate: a matrix's step is scaled to
+// the root mean square of AdamW's steps, 0.2 (arXiv:2502.16982, section 2.2).
+//
+//   v = momentum·v + (1 − momentum)·g;  u = momentum·v + (1 − momentum)·g (nesterov) or v
+//   w = (1 − lr·weight_decay)·w − lr·0.2·sqrt(max(p, d))·orthogonalised(u)
+//
+// The momentum is sharded like the weights. Once a step every matrix travels to one rank, is orthogonalised there and
+// travels back (fsdp/optimizer/matrix_exchange.h): at most 8 bytes an element sent, whatever the number of
+// microbatches.
+struct MuonOptions {
+  // A matrix whose equal pieces along one extent are matrices of their own, as fused queries, keys and values are (3 of
+  // extent 0 or 1), or each of their heads.
+  struct Pieces {
+    int64_t extent = 0;
+    int64_t count = 1;
+  };
+  double momentum = 0.95;
+  bool nesterov = true;
+  double weight_decay = 0.0;
+  int64_t iterations = 5;  // of Newton and Schulz
+  AdamWOptions adamw;      // for the other parameters, with a weight decay of its own
+  // The matrices, among the trainable parameters of two extents; none: all of them. Embeddings and the head, whose rows
+  // are tokens', are better left to AdamW.
+  std::function<bool(const Parameter&)> matrices;
+  // None: as the model axis cuts them, by their sections (fsdp/model_split.h).
+  std::function<Pieces(const Parameter&)> pieces;
+};
+// Throws std::invalid_argument unless 0 ≤ momentum < 1, weight_decay ≥ 0 and iterations ≥ 1, and naming the parameter
+// for pieces that leave a remainder and for matrices that the model axis cuts. step() is a collective.
+std::unique_ptr<Optimizer> make_muon(ShardedModel& model, const MuonOptions& options);
 
 }  // namespace ghostshard::fsdp

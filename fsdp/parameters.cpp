@@ -54,6 +54,7 @@ void GroupedParameters::declare(const BlockSpec& block, int64_t index, const Pla
     parameter->whole_shape_ = spec.shape;
     parameter->split_ = spec.split;
     parameter->shape_ = part_shape(spec.name, spec.shape, spec.split, mesh_.shape().model);
+    if (spec.granule) parameter->granule_ = spec.granule->of(spec.name, parameter->shape_);
     members[spec.trainable ? 0 : 1].push_back(parameter.get());
     parameters_.push_back(std::move(parameter));
   }

@@ -16,9 +16,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "fsdp/granule.h"
 #include "fsdp/mesh.h"
 #include "fsdp/model_split.h"
 #include "fsdp/shard_plan.h"
@@ -35,6 +37,8 @@ struct ParameterSpec {
   std::vector<int64_t> shape;  // of the whole parameter
   bool trainable = true;
   ModelSplit split{};  // among the ranks of the model axis
+  // What stays on one rank. None: whole rows if that costs little padding, else single elements.
+  std::optional<Granule> granule{};
 };
 
 struct BlockSpec {
@@ -58,6 +62,8 @@ class Parameter {
   // Where the elements [first, first + count) of this rank's part lie in the whole parameter.
   std::vector<ElementRun> whole_runs(int64_t first, int64_t count) const;
   bool trainable() const { return trainable_; }
+  // Elements of this rank's part that its specification keeps together; none if it leaves that to the plan.
+  std::optional<int64_t> granule() const { return granule_; }
   int64_t block() const { return block_; }
   const FlatGroup& group() const { return *group_; }
   int64_t offset() const { return offset_; }  // of the first element within the group's flat buffer
@@ -71,6 +77,7 @@ class Parameter {
   uint32_t id_ = 0;
   std::vector<int64_t> shape_, whole_shape_;
   ModelSplit split_;
+  std::optional<int64_t> granule_;
   bool trainable_ = true;
   int64_t block_ = 0;
   int64_t offset_ = 0;
@@ -120,7 +127,8 @@ class GroupedParameters {
 
  protected:
   using Planner = std::function<ShardPlan(const std::vector<const Parameter*>&, int64_t world_size)>;
-  // Throws std::invalid_argument for a name used twice, a shape without elements, or a cut that leaves a remainder.
+  // Throws std::invalid_argument for a name used twice, a shape without elements, a cut that leaves a remainder, or a
+  // granule that the shape does not have.
   GroupedParameters(Mesh& mesh, std::vector<BlockSpec> blocks, const Planner& plan);
   const std::vector<BlockSpec>& blocks() const { return blocks_; }
   void allocate_shards();

@@ -162,11 +162,12 @@ ShardPlan ShardPlan::make(std::vector<TensorSpec> specs, int64_t world_size, int
   for (const TensorSpec& spec : specs) {
     check_extents(spec);
     const int64_t numel = spec.numel();
-    if (!(spec.granule >= 1) || numel % spec.granule != 0) {
-      throw std::invalid_argument("tensor '" + spec.name + "': granule must divide its " + std::to_string(numel) +
-                                  " elements, got " + std::to_string(spec.granule));
+    if (!(spec.granule >= 1)) {
+      throw std::invalid_argument("tensor '" + spec.name + "': its granule must have at least one element, got " +
+                                  std::to_string(spec.granule));
     }
-    tensors.push_back({numel, spec.granule});
+    // (A granule longer than its tensor: the tensor stays whole.)
+    tensors.push_back({numel, std::max<int64_t>(1, std::min(spec.granule, numel))});
   }
   ShardPlan plan;
   plan.world_size_ = world_size;

@@ -15,7 +15,7 @@ namespace ghostshard::fsdp {
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
-  int64_t granule = 1;  // elements that stay together: 1, a row, k rows, or the whole tensor; must divide numel
+  int64_t granule = 1;  // elements that stay together (fsdp/granule.h); the tensor's last granule may be shorter
 
   int64_t numel() const;
 };
@@ -30,8 +30,8 @@ struct OwnedRange {
 
 class ShardPlan {
  public:
-  // alignment: shard_size is a multiple of it. Throws std::invalid_argument for a granule that does not divide its
-  // tensor, a negative extent, world_size < 1 or alignment < 1, naming the tensor and the value.
+  // alignment: shard_size is a multiple of it. Throws std::invalid_argument for a granule below 1, a negative
+  // extent, world_size < 1 or alignment < 1, naming the tensor and the value.
   static ShardPlan make(std::vector<TensorSpec> specs, int64_t world_size, int64_t alignment = 16);
 
   // The other layout, that of PyTorch's fully_shard: every tensor on its own is cut along its first extent,

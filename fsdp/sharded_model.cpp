@@ -10,15 +10,17 @@ namespace {
 
 constexpr double kMostPaddingForRows = 0.03;
 
-// Whole rows on a rank serve optimizers that look at rows. They are not worth more than a few per cent of padding.
+// Granules that were asked for, whatever they cost. For other parameters whole rows: they serve whoever looks at rows,
+// but are not worth more than a few per cent of padding.
 ShardPlan plan_group(const std::vector<const Parameter*>& parameters, int64_t world_size) {
-  std::vector<TensorSpec> rows;
+  std::vector<TensorSpec> rows, elements;
   for (const Parameter* parameter : parameters) {
     const int64_t row = parameter->shape().size() >= 2 ? parameter->shape().back() : 1;
-    rows.push_back({.name = parameter->name(), .shape = parameter->shape(), .granule = row});
+    rows.push_back(
+        {.name = parameter->name(), .shape = parameter->shape(), .granule = parameter->granule().value_or(row)});
+    elements.push_back(rows.back());
+    elements.back().granule = parameter->granule().value_or(1);
   }
-  std::vector<TensorSpec> elements = rows;
-  for (TensorSpec& spec : elements) spec.granule = 1;
   ShardPlan by_rows = ShardPlan::make(std::move(rows), world_size);
   if (static_cast<double>(by_rows.padding()) < kMostPaddingForRows * static_cast<double>(by_rows.flat_size())) {
     return by_rows;

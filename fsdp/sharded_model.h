@@ -32,9 +32,9 @@ struct BlockPassage;
 
 class ShardedModel final : public GroupedParameters {
  public:
-  // Granules are whole rows (last extent) if that leaves padding under 3 %, else single elements. Throws
-  // std::invalid_argument for a name used twice, a shape without elements, a cut that leaves a remainder, or a compute
-  // dtype that is neither float32 nor bfloat16.
+  // Parameters that name no granule have whole rows (last extent) if that leaves padding under 3 %, else single
+  // elements. Throws std::invalid_argument for a name used twice, a shape without elements, a cut that leaves a
+  // remainder, a granule that the shape does not have, or a compute dtype that is neither float32 nor bfloat16.
   ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype = at::kFloat);
   ~ShardedModel() override;
 

@@ -11,6 +11,7 @@
 #include "kernels/has_kernels.h"
 #include "kernels/linear_norm/device.h"
 #include "kernels/norm_parts/device.h"
+#include "kernels/quantised_moments/device.h"
 #include "kernels/scaled_sum/device.h"
 #include "kernels/tied_pair/device.h"
 
@@ -71,6 +72,10 @@ int64_t fingerprint_chunks(int64_t) { refuse("fingerprint_chunks"); }
 void add_gaussian(const ChaChaKeyWords&, uint32_t, uint64_t, float, float*, uint64_t, Stream) {
   refuse("add_gaussian");
 }
+void adamw_coded(const AdamWTerms&, CodeSign, float*, const float*, const CodedMoments&, int64_t, Stream) {
+  refuse("adamw_coded");
+}
+void adamw_plain(const AdamWTerms&, float*, const float*, float*, float*, int64_t, Stream) { refuse("adamw_plain"); }
 
 }  // namespace device
 }  // namespace ghostshard::kernels

@@ -100,6 +100,11 @@ DpPlan DpPlan::resume(const DpConfig& config, const accountant::LedgerContents& 
 
 accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
 
+double DpPlan::release_variance() const {
+  const double deviation = sigma_.value() * config_.clip_norm.value() / divisor();
+  return deviation * deviation;
+}
+
 accountant::Event DpPlan::event() const { return accountant::PoissonGaussianEvent{sampling_rate(), sigma_}; }
 
 std::unique_ptr<accountant::Accountant> DpPlan::accountant() const {

@@ -56,6 +56,8 @@ class DpPlan {
   accountant::NoiseMultiplier noise_multiplier() const { return sigma_; }
   accountant::Delta delta() const { return delta_; }
   double divisor() const { return static_cast<double>(config_.expected_batch); }
+  // Of the noise in each element of a step's release, (sigma·C/B)²: a public number, for optimizers that use it.
+  double release_variance() const;
   accountant::Event event() const;
   // An accountant that has been charged nothing yet.
   std::unique_ptr<accountant::Accountant> accountant() const;

@@ -74,7 +74,7 @@ double state_bytes(const std::vector<PlannedBlock>& model, const StepShape& shap
     trainable += static_cast<double>(block.trainable);
   }
   const auto ranks = static_cast<double>(shape.shard_ranks);
-  return kFloatBytes * (parameters + trainable * static_cast<double>(shape.optimizer_values + 1)) / ranks;
+  return kFloatBytes * (parameters + trainable * (shape.optimizer_values + 1)) / ranks;
 }
 
 // Gradient sums and everything that is sent.

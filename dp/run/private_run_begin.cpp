@@ -126,13 +126,14 @@ void share_extent(RunBeginning& begun, fsdp::Mesh& mesh) {
 }
 
 // Creates or takes over the run's folder: from here on there is a ledger. For rank 0.
-void open_folder(RunBeginning& begun, const RunOptions& options, const fsdp::ShardedModel& model) {
+void open_folder(RunBeginning& begun, const RunOptions& options, const fsdp::ShardedModel& model,
+                 const std::string& optimizer) {
   std::filesystem::create_directories(options.folder);
   const auto path = options.folder / "ledger.jsonl";
   if (!begun.resumed) {
     nlohmann::json header = begun.plan->ledger_header(*begun.key);
     header["binding"] = binding_header(begun.parts, *begun.key);
-    header["facts"] = run_facts(*begun.plan, *begun.key, model, begun.parts, options);
+    header["facts"] = run_facts(*begun.plan, *begun.key, model, begun.parts, optimizer, options);
     if (begun.registered) header["facts"].merge_patch(register_facts(begun.registered->data()));
     begun.ledger = accountant::LedgerWriter::create(path, header);
     return;
@@ -174,6 +175,7 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
   }
   agree_on(mesh, decided);
   share_extent(begun, mesh);
+  optimizer->set_error_variance(begun.plan->release_variance());
   if (begun.checkpoint) fsdp::load_checkpoint(model, *optimizer, *begun.checkpoint);
   begun.key->share(mesh);
   if (options.budget_register && !begun.finished) begun.registered.emplace();
@@ -181,7 +183,7 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
     if (mesh.rank() != 0 || begun.finished) return;
     register_session(begun, options);
     try {
-      open_folder(begun, options, model);
+      open_folder(begun, options, model, optimizer->rule());
     } catch (...) {
       if (begun.registered) begun.registered->give_up();
       throw;

@@ -39,7 +39,7 @@ nlohmann::json provenance(const RunKey& key, const fsdp::Mesh& mesh, const std::
 }  // namespace
 
 nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::ShardedModel& model,
-                         const std::vector<Part>& parts, const RunOptions& options) {
+                         const std::vector<Part>& parts, const std::string& optimizer, const RunOptions& options) {
   const fsdp::Mesh& mesh = model.mesh();
   const int64_t batch = plan.config().expected_batch;
   nlohmann::json facts = {
@@ -58,6 +58,7 @@ nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::Shar
        {{"clipping_style", to_string(plan.config().clipping)},
         {"normaliser", "the fixed expected batch, a public constant"},
         {"microbatching", "clipped sums are added in float32; how a batch is cut does not change the sensitivity"},
+        {"optimizer", optimizer + ", computed from released gradients and public numbers alone (post-processing)"},
         {"trainable_parameters", model.trainable_parameter_count()}}},
       {"noise_source",
        {{"generator", "ChaCha20 (RFC 8439) keyed per step by HMAC-SHA256; Box-Muller with 64-bit radius, float32"},

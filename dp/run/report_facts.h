@@ -12,7 +12,7 @@ namespace ghostshard::dp {
 
 // For the ledger's header, before the first release. The options' own facts come over these. parts: all of the run's.
 nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::ShardedModel& model,
-                         const std::vector<Part>& parts, const RunOptions& options);
+                         const std::vector<Part>& parts, const std::string& optimizer, const RunOptions& options);
 
 // For the header too, of a run in a budget register. data: the keyed fingerprint.
 nlohmann::json register_facts(const std::string& data);

@@ -19,10 +19,9 @@ namespace {
 
 constexpr const char* kWeight = "weight";
 
-// Elements [first, first + size) of a whole parameter that this rank holds: of its weights or of an optimizer's slices.
-// Only pieces_of() knows how a layout cuts parameters.
+// Elements [first, first + size) of a whole parameter that this rank holds: of its weights or of an optimizer's states.
 struct Piece {
-  std::string kind;  // kWeight or the slices' name
+  std::string kind;  // kWeight or the state's
   const Parameter* parameter;
   int64_t first;
   at::Tensor values;  // float32, flat, a view
@@ -32,27 +31,39 @@ struct Piece {
 // if the parameter is not cut; the first of them writes.
 enum class Whose { kHeld, kWritten };
 
-std::vector<Piece> pieces_of(ShardedModel& model, OptimizerState& optimizer, Whose whose) {
+using Visit = std::function<void(const std::string& kind, const FlatGroup& group, const OwnedRange& range)>;
+
+// In the order in which a file has them. Only this function and cut() know how a layout cuts parameters.
+void for_each_range(const ShardedModel& model, const OptimizerState& optimizer, Whose whose, const Visit& visit) {
   const Mesh& mesh = model.mesh();
-  std::vector<Piece> pieces;
-  const auto add = [&](const std::string& kind, const FlatGroup& group, const at::Tensor& flat) {
-    for (const OwnedRange& range : group.owned()) {
-      const Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
-      const bool first_holder = mesh.replica() == 0 && (parameter.cut() || mesh.model_rank() == 0);
-      if (whose == Whose::kWritten && !first_holder) continue;
-      for (const ElementRun& run : parameter.whole_runs(range.first, range.count)) {
-        pieces.push_back({kind, &parameter, run.whole_first,
-                          flat.narrow(0, range.shard_offset + run.first - range.first, run.count)});
-      }
-    }
-  };
-  const auto slices = optimizer.slices();
+  const auto kinds = optimizer.kinds();
   for (const auto& group : model.groups()) {
-    add(kWeight, *group, group->shard());
-    if (!group->trainable()) continue;
-    for (const auto& state : slices) add(state.name, *group, state.buffers->shard(*group));
+    const auto visit_all = [&](const std::string& kind) {
+      for (const OwnedRange& range : group->owned()) {
+        const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
+        const bool first_holder = mesh.replica() == 0 && (parameter.cut() || mesh.model_rank() == 0);
+        if (whose == Whose::kWritten && !first_holder) continue;
+        if (kind == kWeight || optimizer.keeps(kind, parameter)) visit(kind, *group, range);
+      }
+    };
+    visit_all(kWeight);
+    for (const std::string& kind : kinds) visit_all(kind);
+  }
+}
+
+// values: of the range.
+std::vector<Piece> cut(const std::string& kind, const FlatGroup& group, const OwnedRange& range,
+                       const at::Tensor& values) {
+  const Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
+  std::vector<Piece> pieces;
+  for (const ElementRun& run : parameter.whole_runs(range.first, range.count)) {
+    pieces.push_back({kind, &parameter, run.whole_first, values.narrow(0, run.first - range.first, run.count)});
   }
   return pieces;
+}
+
+at::Tensor weights_of(const FlatGroup& group, const OwnedRange& range) {
+  return group.shard().narrow(0, range.shard_offset, range.count);
 }
 
 // ---------------------------------------------------------------------------------------------------------------
@@ -68,13 +79,16 @@ nlohmann::json shapes_of(const ShardedModel& model) {
 
 std::filesystem::path with_suffix(std::filesystem::path path, const char* suffix) { return path += suffix; }
 
-std::vector<NamedTensor> named(const std::vector<Piece>& pieces) {
+std::vector<NamedTensor> written_tensors(const ShardedModel& model, OptimizerState& optimizer) {
   std::vector<NamedTensor> tensors;
-  tensors.reserve(pieces.size());
-  for (const Piece& piece : pieces) {
-    tensors.push_back(
-        {piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values.cpu()});
-  }
+  for_each_range(
+      model, optimizer, Whose::kWritten, [&](const std::string& kind, const FlatGroup& group, const OwnedRange& range) {
+        const at::Tensor values = kind == kWeight ? weights_of(group, range) : optimizer.read(kind, group, range);
+        for (const Piece& piece : cut(kind, group, range, values)) {
+          tensors.push_back(
+              {piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values.cpu()});
+        }
+      });
   return tensors;
 }
 
@@ -125,7 +139,7 @@ void replace_folder(const std::filesystem::path& partial, const std::filesystem:
 Checkpoint::File write_own_file(ShardedModel& model, OptimizerState& optimizer, const std::filesystem::path& folder) {
   const Mesh& mesh = model.mesh();
   const std::string name = rank_file_name(mesh.rank(), mesh.world_size());
-  write_safetensors(folder / name, named(pieces_of(model, optimizer, Whose::kWritten)), {{"format", "pt"}});
+  write_safetensors(folder / name, written_tensors(model, optimizer), {{"format", "pt"}});
   return {.name = name,
           .bytes = static_cast<int64_t>(std::filesystem::file_size(folder / name)),
           .sha256 = sha256_of_file(folder / name)};
@@ -216,12 +230,12 @@ void check_complete(Parts& parts, const Checkpoint& checkpoint, const ShardedMod
   if (!manifest.is_object() || manifest.value("parameters", nlohmann::json()) != shapes_of(model)) {
     reject("the model must have the parameters, shapes and frozen parts it was taken with");
   }
-  std::vector<std::string> kinds{kWeight};
-  for (const auto& slices : optimizer.slices()) kinds.push_back(slices.name);
+  std::vector<std::string> kinds = optimizer.kinds();
+  kinds.emplace_back(kWeight);
   size_t expected = 0;
   for (const auto& parameter : model.parameters()) {
     for (const std::string& kind : kinds) {
-      if (kind != kWeight && !parameter->trainable()) continue;
+      if (kind != kWeight && !optimizer.keeps(kind, *parameter)) continue;
       ++expected;
       auto& found = parts[key_of(kind, *parameter)];
       std::sort(found.begin(), found.end(), [](const Part& a, const Part& b) { return a.first < b.first; });
@@ -277,9 +291,15 @@ void load_checkpoint(ShardedModel& model, OptimizerState& optimizer, const Check
     const at::NoGradGuard no_grad;
     Parts parts = open_parts(checkpoint);
     check_complete(parts, checkpoint, model, optimizer);
-    for (const Piece& piece : pieces_of(model, optimizer, Whose::kHeld)) {
-      copy_overlaps(piece, parts.at(key_of(piece.kind, *piece.parameter)));
-    }
+    for_each_range(
+        model, optimizer, Whose::kHeld, [&](const std::string& kind, const FlatGroup& group, const OwnedRange& range) {
+          const bool weight = kind == kWeight;
+          const at::Tensor values = weight ? weights_of(group, range) : at::empty({range.count}, at::dtype(at::kFloat));
+          for (const Piece& piece : cut(kind, group, range, values)) {
+            copy_overlaps(piece, parts.at(key_of(kind, *piece.parameter)));
+          }
+          if (!weight) optimizer.write(kind, group, range, values);
+        });
     optimizer.set_steps(checkpoint.optimizer_steps);
   });
   model.weights_changed();

@@ -7,6 +7,7 @@
 
 #include "kernels/gaussian.h"
 #include "kernels/norm_parts.h"
+#include "kernels/quantised_moments.h"
 #include "kernels/segments.h"
 
 namespace ghostshard::kernels::on_device {
@@ -54,5 +55,11 @@ at::Tensor norm_upper_bound_sq(const NormParts& parts);
 at::Tensor clip_factors(const at::Tensor& squared_norms, double limit);
 void add_gaussian(const ChaChaKey& key, uint32_t parameter, uint64_t first, float scale, const at::Tensor& out,
                   int64_t offset, int64_t elements);
+
+// kernels/quantised_moments.h: the caller has checked the tensors.
+void adamw_step(const AdamWTerms& terms, CodeSign second_sign, const at::Tensor& weights, const at::Tensor& gradient,
+                const MomentCodes& moments);
+void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Tensor& gradient, const at::Tensor& first,
+                const at::Tensor& second);
 
 }  // namespace ghostshard::kernels::on_device

@@ -49,9 +49,8 @@ const Shapes kDeepSeekLayer = experts({{1536, 7168},
 std::vector<TensorSpec> by_rows(const Shapes& shapes, int64_t rows) {
   std::vector<TensorSpec> specs;
   for (const auto& shape : shapes) {
-    const bool matrix = shape.size() == 2;
-    const int64_t together = matrix && shape[0] % rows == 0 ? rows : 1;
-    specs.push_back({std::string("t").append(std::to_string(specs.size())), shape, matrix ? together * shape[1] : 1});
+    specs.push_back(
+        {std::string("t").append(std::to_string(specs.size())), shape, shape.size() == 2 ? rows * shape[1] : 1});
   }
   return specs;
 }

@@ -60,9 +60,11 @@ std::map<std::string, at::Tensor> trained(const Make& make, fsdp::StatesAt state
     }
     optimizer->step(gradient, 1e-2);
   }
-  for (const auto& own : optimizer->slices()) {
+  for (const std::string& kind : optimizer->kinds()) {
     for (const auto& group : model.parameters().groups()) {
-      EXPECT_EQ(own.buffers->shard(*group).is_cpu(), states == fsdp::StatesAt::kHost) << own.name;
+      for (const auto& range : group->owned()) {
+        EXPECT_EQ(optimizer->read(kind, *group, range).is_cpu(), states == fsdp::StatesAt::kHost) << kind;
+      }
     }
   }
   return whole_weights(model);

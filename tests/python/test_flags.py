@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 NOISE = "kernels/gaussian/box_muller_pair.h"  # the arithmetic of the noise
+MOMENTS = "kernels/quantised_moments/formula.h"  # of 8-bit moments; their host loops alone compute with it
 SPILLS = "-Xptxas=--warn-on-spills,--warning-as-error"
 EMULATION = Path("tests/emulation/cuda")
 
@@ -62,6 +63,20 @@ def test_noise_is_compiled_without_fused_operations(repository, release):
     assert not [file for file in files for command in release[file] if fuses(command)]
 
 
+def test_moments_are_compiled_without_fused_operations(release):
+    files = ("kernels/quantised_moments/host_loops.cpp", "kernels/quantised_moments/launch.cu")
+    assert not [file for file in files for command in release[file] if fuses(command)]
+
+
+def test_moments_are_computed_in_those_two_files_alone(repository):
+    users = {
+        str(file.relative_to(repository))
+        for file in (repository / "kernels").rglob("*.*")
+        if re.search(r"\b(adamw_element|(?:en|de)code_moment)\b[<(]", file.read_text())
+    }
+    assert users == {MOMENTS, "kernels/quantised_moments/host_loops.cpp", "kernels/quantised_moments/kernels.cuh"}
+
+
 @pytest.mark.parametrize(
     "flags, expected",
     [
@@ -82,10 +97,12 @@ def cmake_commands(file: Path) -> list[str]:
     return [" ".join(found.split()) for found in re.findall(r"\w+\((?:[^()]|\([^()]*\))*\)", text)]
 
 
-def test_device_code_of_the_noise_is_compiled_without_fused_operations(repository):
+def test_device_code_of_noise_and_moments_is_compiled_without_fused_operations(repository):
     named = [c for c in cmake_commands(repository / "kernels/CMakeLists.txt") if "-fmad=false" in c]
     assert len(named) == 1
-    assert re.match(r'set_property\(SOURCE "\$\{CMAKE_CURRENT_SOURCE_DIR\}/gaussian/launch\.cu" APPEND ', named[0])
+    here = r'"\$\{CMAKE_CURRENT_SOURCE_DIR\}/'
+    sources = rf'{here}gaussian/launch\.cu" {here}quantised_moments/launch\.cu"'
+    assert re.match(rf"set_property\(SOURCE {sources} APPEND ", named[0])
 
 
 def test_kernels_that_spill_registers_are_errors_but_for_the_librarys(repository):
@@ -106,7 +123,8 @@ def test_flags_of_the_cuda_tree_are_those_that_its_files_need(repository):
     if not (tree / "compile_commands.json").is_file():
         return
     commands = compile_commands(tree)
-    assert not [command for command in commands["kernels/gaussian/launch.cu"] if fuses(command)]
+    for name in ("gaussian", "quantised_moments"):
+        assert not [command for command in commands[f"kernels/{name}/launch.cu"] if fuses(command)]
     for file in (repository / "kernels").glob("*/*.cu"):
         name = str(file.relative_to(repository))
         by_nvcc = [command for command in commands[name] if Path(command[0]).name == "nvcc"]

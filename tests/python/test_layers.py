@@ -16,6 +16,7 @@ header in one of their folders (tests may look inside). Within accountant/ and d
                   gaussian, contour, ledger <- receipt, which only cli knows
     ledger <- budget_register
     dp            recording <- mechanism | planning <- run
+                  optimizers, which know fsdp and kernels alone: no sum, no gradient of a unit, no plan
 """
 
 import re
@@ -56,6 +57,7 @@ ROOMS = {
         "recording": set(),
         "mechanism": {"recording"},
         "planning": {"recording"},
+        "optimizers": set(),
         "run": {"recording", "mechanism", "planning"},
     },
 }
@@ -86,6 +88,7 @@ OPERATION_HAS_BESIDES = {
     "gaussian": {"box_muller.cpp", "box_muller.h", "box_muller_pair.h", "chacha20_block.h"},  # the noise, for both
     "linear_norm": {"tile_plan.cpp", "tile_plan.h"},  # the host's choice of tiles
     "norm_parts": {"bound.h"},  # the rounding that host and device share
+    "quantised_moments": {"formula.h", "host_loops.cpp", "host_loops.h"},  # the rule, for both
 }
 # Folders in kernels/ that belong to no operation.
 SHARED_BY_OPERATIONS = {"device", "host"}
@@ -241,6 +244,10 @@ SEEN = {
     "mechanism_includes_run": ("dp/mechanism/a.cpp", '#include "dp/run/session.h"\n', True),
     "planning_includes_mechanism": ("dp/planning/a.cpp", '#include "dp/mechanism/plan.h"\n', True),
     "run_includes_all": ("dp/run/a.h", '#include "dp/mechanism/plan.h"\n#include "dp/planning/step_plan.h"\n', False),
+    "optimizers_include_fsdp": ("dp/optimizers/a.cpp", '#include "fsdp/optimizer.h"\n', False),
+    "optimizers_include_recording": ("dp/optimizers/a.cpp", '#include "dp/recording/tape.h"\n', True),
+    "optimizers_include_mechanism": ("dp/optimizers/a.cpp", '#include "dp/mechanism/clipped_sum.h"\n', True),
+    "optimizers_include_run": ("dp/optimizers/a.cpp", '#include "dp/run/session.h"\n', True),
     "operation_has_a_usual_file": ("kernels/scaled_sum/launch.cu", "", False),
     "operation_has_a_listed_file": ("kernels/norm_parts/bound.h", "", False),
     "operation_has_another_file": ("kernels/scaled_sum/helpers.h", "", True),

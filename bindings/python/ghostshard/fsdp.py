@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from opacus.layers.param_rename import RenameParamsMixin
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -24,7 +25,13 @@ def FSDP2Wrapper(model: nn.Module, **kwargs: Any) -> nn.Module:
     Keyword arguments go to `fully_shard` (mesh, reshard_after_forward, mp_policy, offload_policy, ignored_params, …),
     for every block. `opacus_high_precision_layers`: classes (one, or several) whose modules become blocks of their own
     that compute in the default dtype. The optimizer must be built afterwards.
+
+    `granule`: rows that must stay on one rank, for optimizers that look at rows together: a number, for every parameter with
+    two extents or more, or a function of a parameter's name and the parameter that returns one (None: any). `fully_shard`
+    gives ceil(rows / ranks) rows to a rank and cannot cut elsewhere: ValueError, before anything is sharded, if that would
+    cut a granule.
     """
+    _check_granules(model, kwargs.pop("granule", None), kwargs)
     high_precision = _classes(kwargs.pop("opacus_high_precision_layers", ()))
     if kwargs.get("mp_policy", ...) is None:
         del kwargs["mp_policy"]
@@ -55,6 +62,31 @@ def _set_parameters_plainly(module: nn.Module) -> None:
 @functools.cache
 def _plainly_set(kind: type) -> type:
     return type(kind.__name__, (kind,), {"__setattr__": nn.Module.__setattr__, "__module__": kind.__module__, "__doc__": kind.__doc__})
+
+
+Granule = int | Callable[[str, nn.Parameter], "int | None"] | None
+
+
+def _check_granules(model: nn.Module, granule: Granule, kwargs: dict[str, Any]) -> None:
+    if granule is None:
+        return
+    if kwargs.get("shard_placement_fn") is not None:
+        raise ValueError("granule= speaks of rows: shard_placement_fn, which may cut other extents, cannot be given with it")
+    mesh = kwargs.get("mesh")
+    ranks = mesh.size(mesh.ndim - 1) if mesh is not None else dist.get_world_size() if dist.is_initialized() else 1
+    for name, parameter in model.named_parameters():
+        together = granule(name, parameter) if callable(granule) else granule if parameter.dim() >= 2 else None
+        if together is None:
+            continue
+        if isinstance(together, bool) or not isinstance(together, int) or together < 1:
+            raise ValueError(f"granule= must be a whole number of rows, at least 1, got {together!r} for {name}")
+        rows = parameter.shape[0] if parameter.dim() else 1
+        share = -(-rows // ranks)
+        if share < rows and share % together:
+            raise ValueError(
+                f"{name}: fully_shard gives {share} of its {rows} rows to a rank, which cuts granules of {together} rows. Pad it to a "
+                f"multiple of {together * ranks} rows, or have granule= return None for it (GhostShard's C++ engine cuts between granules)"
+            )
 
 
 def _classes(classes: Any) -> tuple[type, ...]:

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "accountant/report.h"
+#include "dp/optimizers/coded_adamw.h"
 #include "dp/recording/layers.h"
 #include "fsdp/agree.h"
 #include "tests/support/ranks.h"
@@ -106,6 +107,20 @@ TEST_F(PrivateRunTest, ReleasesTheClippedMeanOfTheBatch) {
   const double moved = -0.1 * 0.5 / std::sqrt(12.0);
   const at::Tensor weight = layer.model.whole_parameter(layer.model.parameter("weight"));
   EXPECT_LT((weight - moved).abs().max().item<double>(), 1e-6 * std::abs(moved) * 10);
+}
+
+TEST_F(PrivateRunTest, TellsTheOptimizerTheNoisesVariance) {
+  const auto mesh = fsdp::Mesh::single();
+  Layer layer(*mesh);
+  auto optimizer = make_coded_adamw(layer.model, {});
+  const fsdp::Optimizer& seen = *optimizer;
+  EXPECT_EQ(seen.kinds().back(), "second_moment");
+  auto run = PrivateRun::begin(layer.model, std::move(optimizer), config(), options());
+  EXPECT_EQ(seen.kinds().back(), "second_moment_excess") << "over the noise's share";
+  // (sigma·C/B)²
+  EXPECT_DOUBLE_EQ(run.plan().release_variance(), 1.0 * 0.5 / kUnits * (1.0 * 0.5 / kUnits));
+  take(run, layer);
+  EXPECT_THAT(run.finish().at("mechanism").at("optimizer").get<std::string>(), testing::StartsWith("adamw8bit, "));
 }
 
 TEST_F(PrivateRunTest, CannotBeMisused) {

@@ -10,6 +10,7 @@
 #include "kernels/gaussian/device.h"
 #include "kernels/linear_norm/device.h"
 #include "kernels/norm_parts/device.h"
+#include "kernels/quantised_moments/device.h"
 #include "kernels/scaled_sum/device.h"
 #include "kernels/tied_pair/device.h"
 
@@ -56,7 +57,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Operation{"Bits", [] { fingerprint_chunks_of(nullptr, 0, 0, nullptr, nullptr); }},
                     Operation{"BitsJoined", [] { fingerprint_join(nullptr, 0, nullptr, nullptr); }},
                     Operation{"BitsChunks", [] { fingerprint_chunks(1); }},
-                    Operation{"Noise", [] { add_gaussian({}, 0, 0, 0, nullptr, 0, nullptr); }}),
+                    Operation{"Noise", [] { add_gaussian({}, 0, 0, 0, nullptr, 0, nullptr); }},
+                    Operation{"CodedMoments",
+                              [] { adamw_coded({}, CodeSign::kSigned, nullptr, nullptr, {}, 0, nullptr); }},
+                    Operation{"PlainMoments", [] { adamw_plain({}, nullptr, nullptr, nullptr, nullptr, 0, nullptr); }}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

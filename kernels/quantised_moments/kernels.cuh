@@ -1,0 +1,89 @@
+// AdamW on the device: one block of threads for each stretch, one thread for each element. Compiled without
+// contraction, so the bits are the host's.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/device/reduce.cuh"
+#include "kernels/device/shared.cuh"
+#include "kernels/quantised_moments/device.h"
+#include "kernels/quantised_moments/formula.h"
+
+namespace ghostshard::kernels::device {
+
+struct StretchShared {
+  int32_t of_warp[2][kStretch / kWarp];
+};
+
+__device__ __forceinline__ int32_t magnitude_bits(float x) { return __builtin_bit_cast(int32_t, x) & 0x7fffffff; }
+
+__device__ __forceinline__ int32_t warp_max(int32_t x) {
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    const int32_t other = __shfl_xor_sync(kWholeWarp, x, distance);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+// The largest magnitude of a stretch. As integers magnitudes have the same order, and the order of comparisons does not
+// matter.
+__device__ __forceinline__ float largest(const int32_t (&of_warp)[kStretch / kWarp]) {
+  int32_t most = 0;
+  for (const int32_t part : of_warp) most = part > most ? part : most;
+  return __builtin_bit_cast(float, most);
+}
+
+struct CodedStep {
+  AdamWTerms terms;
+  float* weights;
+  const float* gradient;
+  CodedMoments moments;
+  int64_t n;
+};
+
+template <CodeSign kSecond>
+__global__ void __launch_bounds__(kStretch) adamw_of_stretches(CodedStep p) {
+  StretchShared& shared = block_shared<StretchShared>();
+  const int64_t count = (p.n + kStretch - 1) / kStretch;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  for (int64_t s = blockIdx.x; s < count; s += gridDim.x) {
+    const int64_t i = s * kStretch + threadIdx.x;
+    const bool mine = i < p.n;
+    float first = 0, second = 0;
+    if (mine) {
+      first = decode_moment<CodeSign::kSigned>(p.moments.first[i]) * p.moments.first_scale[s];
+      second = decode_moment<kSecond>(p.moments.second[i]) * p.moments.second_scale[s];
+      float weight = p.weights[i];
+      adamw_element(p.terms, p.gradient[i], weight, first, second);
+      p.weights[i] = weight;
+    }
+    const int32_t first_most = warp_max(magnitude_bits(first)), second_most = warp_max(magnitude_bits(second));
+    __syncthreads();  // the last stretch's maxima, and the scales above, have been read
+    if (threadIdx.x % kWarp == 0) {
+      shared.of_warp[0][warp] = first_most;
+      shared.of_warp[1][warp] = second_most;
+    }
+    __syncthreads();
+    const float first_scale = largest(shared.of_warp[0]), second_scale = largest(shared.of_warp[1]);
+    if (mine) {
+      p.moments.first[i] = encode_moment<CodeSign::kSigned>(first, first_scale);
+      p.moments.second[i] = encode_moment<kSecond>(second, second_scale);
+    }
+    if (threadIdx.x == 0) {
+      p.moments.first_scale[s] = first_scale;
+      p.moments.second_scale[s] = second_scale;
+    }
+  }
+}
+
+inline __global__ void __launch_bounds__(kStretch)
+    adamw_of_elements(AdamWTerms terms, float* weights, const float* gradient, float* first, float* second, int64_t n) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    adamw_element(terms, gradient[i], weights[i], first[i], second[i]);
+  }
+}
+
+}  // namespace ghostshard::kernels::device

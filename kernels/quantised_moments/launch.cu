@@ -1,0 +1,25 @@
+// AdamW: the launches of the kernels in kernels.cuh.
+#include "kernels/quantised_moments/kernels.cuh"
+
+#include "kernels/device/launch.cuh"
+
+namespace ghostshard::kernels::device {
+
+// NOLINTNEXTLINE(readability-non-const-parameter): the kernel writes weights and moments
+void adamw_coded(const AdamWTerms& terms, CodeSign second_sign, float* weights, const float* gradient,
+                 const CodedMoments& moments, int64_t n, Stream stream) {
+  const bool with_sign = second_sign == CodeSign::kSigned;
+  launch("adamw_of_stretches",
+         with_sign ? adamw_of_stretches<CodeSign::kSigned> : adamw_of_stretches<CodeSign::kUnsigned>,
+         {.work = blocks_of(n, kStretch), .threads = kStretch, .shared_bytes = sizeof(StretchShared)}, stream,
+         {.terms = terms, .weights = weights, .gradient = gradient, .moments = moments, .n = n});
+}
+
+// NOLINTNEXTLINE(readability-non-const-parameter): the kernel writes weights and moments
+void adamw_plain(const AdamWTerms& terms, float* weights, const float* gradient, float* first, float* second, int64_t n,
+                 Stream stream) {
+  launch("adamw_of_elements", adamw_of_elements, {.work = blocks_of(n, kStretch), .threads = kStretch}, stream, terms,
+         weights, gradient, first, second, n);
+}
+
+}  // namespace ghostshard::kernels::device

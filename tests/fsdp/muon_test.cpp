@@ -1,0 +1,345 @@
+// Muon on shards: beside a float64 twin on whole matrices, and the same bits on every mesh and from every checkpoint.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "fsdp/checkpoint.h"
+#include "fsdp/optimizer.h"
+#include "fsdp/optimizer/matrix_exchange.h"
+#include "fsdp/optimizer/newton_schulz.h"
+#include "tests/support/ranks.h"
+#include "tests/support/recording_mesh.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ghostshard::fsdp {
+namespace {
+
+using tests::run_mesh;
+using Weights = std::map<std::string, at::Tensor>;
+
+constexpr double kRate = 0.02;
+
+at::Tensor random(at::IntArrayRef shape, uint64_t seed, at::ScalarType type = at::kFloat) {
+  return at::randn(shape, at::detail::createCPUGenerator(seed), at::dtype(at::kDouble)).to(type);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Newton and Schulz
+
+double distance(const at::Tensor& a, const at::Tensor& b) {
+  return ((a.to(at::kDouble) - b.to(at::kDouble)).norm() / b.to(at::kDouble).norm()).item<double>();
+}
+
+class Orthogonalised : public testing::TestWithParam<std::vector<int64_t>> {};
+INSTANTIATE_TEST_SUITE_P(, Orthogonalised,
+                         testing::Values(std::vector<int64_t>{64, 64}, std::vector<int64_t>{96, 40},
+                                         std::vector<int64_t>{40, 96}, std::vector<int64_t>{1, 7},
+                                         std::vector<int64_t>{3, 30, 50}),
+                         [](const auto& test) {
+                           std::string name;
+                           for (const int64_t extent : test.param)
+                             name += (name.empty() ? "" : "x") + std::to_string(extent);
+                           return name;
+                         });
+
+TEST_P(Orthogonalised, InFloat32IsTheFloat64Twin) {
+  const at::Tensor matrix = random(GetParam(), 1);
+  // Five iterations of three products of numbers below 2: some twenty roundings of 2^-24 each, multiplied by the
+  // iteration's growth of small singular values, 3.4^5 = 480 at most: 20·480·6e-8 = 6e-4 for a matrix with nothing but
+  // tiny singular values, and 1e-5 for these, whose singular values lie within two decades.
+  EXPECT_LT(distance(orthogonalised(matrix, 5), orthogonalised(matrix.to(at::kDouble), 5)), 1e-5);
+}
+
+TEST_P(Orthogonalised, HasTheSingularVectorsAndNearlyEqualSingularValues) {
+  const at::Tensor matrix = random(GetParam(), 1, at::kDouble);
+  const auto [u, s, v] = at::linalg_svd(matrix, /*full_matrices=*/false);
+  const at::Tensor middle = u.transpose(-2, -1).matmul(orthogonalised(matrix, 5)).matmul(v.transpose(-2, -1));
+  const at::Tensor values = middle.diagonal(0, -2, -1);
+  // A singular value that is small beside the norm is not lifted all the way.
+  const at::Tensor large = s > 0.05 * s.amax(-1, true);
+  EXPECT_TRUE((values.masked_select(large) > 0.6).all().item<bool>()) << values;
+  EXPECT_TRUE((values < 1.3).all().item<bool>()) << values;
+  EXPECT_LT((middle - values.diag_embed()).abs().max().item<double>(), 1e-9);
+}
+
+TEST(OrthogonalisedZeros, AreZeros) { EXPECT_EQ(orthogonalised(at::zeros({4, 6}), 5).abs().max().item<float>(), 0.0F); }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The rule
+
+std::vector<BlockSpec> some_blocks(const std::optional<Granule>& granule = std::nullopt) {
+  return {{"a",
+           {{.name = "a.qkv", .shape = {24, 72}, .split = {.extent = 1, .sections = 3}, .granule = granule},
+            {.name = "a.bias", .shape = {72}},
+            {.name = "a.frozen", .shape = {5, 6}, .trainable = false},
+            {.name = "a.up", .shape = {24, 40}, .granule = granule}}},
+          {"b", {{.name = "b.down", .shape = {40, 24}, .granule = granule}, {.name = "b.scale", .shape = {24}}}},
+          {"end", {{.name = "table", .shape = {50, 24}}}}};
+}
+
+MuonOptions options() {
+  MuonOptions muon{.momentum = 0.9, .weight_decay = 0.1, .adamw = {.weight_decay = 0.1}};
+  muon.matrices = [](const Parameter& parameter) { return parameter.name() != "table"; };
+  return muon;
+}
+
+at::Tensor start_of(const Parameter& parameter) { return random(parameter.whole_shape(), 50 + parameter.id()); }
+at::Tensor gradient_of(const Parameter& parameter, int64_t step) {
+  return random(parameter.whole_shape(), 1000 * static_cast<uint64_t>(step + 1) + parameter.id()).mul_(0.01);
+}
+
+void take_steps(ShardedModel& model, Optimizer& optimizer, int64_t from, int64_t to) {
+  for (int64_t step = from; step < to; ++step) {
+    ShardBuffers gradient(model);
+    for (const auto& group : model.groups()) {
+      if (!group->trainable()) continue;
+      gradient.shard(*group).fill_(std::numeric_limits<float>::quiet_NaN());  // padding, which nothing may read
+      for (const OwnedRange& range : group->owned()) {
+        const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
+        gradient.shard(*group)
+            .narrow(0, range.shard_offset, range.count)
+            .copy_(gradient_of(parameter, step).view({-1}).narrow(0, range.first, range.count));
+      }
+    }
+    optimizer.step(gradient, kRate);
+  }
+}
+
+using Make = std::function<std::unique_ptr<Optimizer>(ShardedModel&)>;
+
+Weights weights_after(const MeshShape& shape, const std::vector<BlockSpec>& blocks, const Make& make, int64_t steps) {
+  Weights weights;
+  std::mutex mutex;
+  run_mesh(shape, [&](Mesh& mesh) {
+    ShardedModel model(mesh, blocks);
+    for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, start_of(*parameter));
+    const auto optimizer = make(model);
+    take_steps(model, *optimizer, 0, steps);
+    Weights mine;
+    for (const auto& parameter : model.parameters()) mine[parameter->name()] = model.whole_parameter(*parameter);
+    const std::lock_guard lock(mutex);
+    weights = mine;
+  });
+  return weights;
+}
+
+Make muon(const MuonOptions& given = options()) {
+  return [given](ShardedModel& model) { return make_muon(model, given); };
+}
+
+// A matrix by the contract's formulas, in float64.
+at::Tensor twin(const MuonOptions& muon, const Parameter& parameter, int64_t pieces, int64_t steps) {
+  at::Tensor w = start_of(parameter).to(at::kDouble), v = at::zeros_like(w);
+  for (int64_t step = 0; step < steps; ++step) {
+    const at::Tensor g = gradient_of(parameter, step).to(at::kDouble);
+    v = muon.momentum * v + (1 - muon.momentum) * g;
+    const at::Tensor u = muon.nesterov ? muon.momentum * v + (1 - muon.momentum) * g : v;
+    std::vector<at::Tensor> moved;
+    for (const at::Tensor& piece : u.chunk(pieces, 1)) {
+      const auto longer = static_cast<double>(std::max(piece.size(0), piece.size(1)));
+      moved.push_back(0.2 * std::sqrt(longer) * orthogonalised(piece, muon.iterations));
+    }
+    w = (1 - kRate * muon.weight_decay) * w - kRate * at::cat(moved, 1);
+  }
+  return w;
+}
+
+TEST(Muon, FollowsTheFloat64TwinOnMatricesAndAdamWOnTheRest) {
+  for (const bool nesterov : {true, false}) {
+    MuonOptions given = options();
+    given.nesterov = nesterov;
+    const Weights found = weights_after({.shard = 2}, some_blocks(), muon(given), 5);
+    const Weights adamw = weights_after(
+        {.shard = 2}, some_blocks(), [](ShardedModel& m) { return make_adamw(m, {.weight_decay = 0.1}); }, 5);
+    const auto mesh = Mesh::single();
+    const ShardedModel model(*mesh, some_blocks());
+    for (const auto& parameter : model.parameters()) {
+      const std::string& name = parameter->name();
+      if (name == "a.qkv" || name == "a.up" || name == "b.down") {
+        const at::Tensor expected = twin(given, *parameter, name == "a.qkv" ? 3 : 1, 5);
+        EXPECT_LT(distance(found.at(name), expected), 1e-5) << name;
+        EXPECT_GT(distance(start_of(*parameter), expected), 1e-3) << "nothing moved";
+      } else {
+        EXPECT_TRUE(at::equal(found.at(name), adamw.at(name))) << name;
+      }
+    }
+  }
+}
+
+TEST(Muon, TakesEachHeadByItselfIfItIsTold) {
+  MuonOptions given = options();
+  given.pieces = [](const Parameter& parameter) {
+    return MuonOptions::Pieces{.extent = 1, .count = parameter.name() == "a.qkv" ? 3 * 4 : 1};
+  };
+  const Weights found = weights_after({.shard = 3}, some_blocks(), muon(given), 3);
+  const auto mesh = Mesh::single();
+  const ShardedModel model(*mesh, some_blocks());
+  EXPECT_LT(distance(found.at("a.qkv"), twin(given, model.parameter("a.qkv"), 12, 3)), 1e-5);
+}
+
+TEST(Muon, StepsHaveTheRootMeanSquareOfAdamWs) {
+  // 0.2·sqrt(max(p, d))·O with O's singular values between 0.7 and 1.2: a root mean square of 0.2·(0.7 … 1.2).
+  MuonOptions given = options();
+  given.weight_decay = 0;
+  const Weights found = weights_after({}, some_blocks(), muon(given), 1);
+  const auto mesh = Mesh::single();
+  const ShardedModel model(*mesh, some_blocks());
+  for (const char* name : {"a.qkv", "a.up", "b.down"}) {
+    const at::Tensor step = (found.at(name) - start_of(model.parameter(name))) / kRate;
+    const double rms = step.square().mean().sqrt().item<double>();
+    EXPECT_GT(rms, 0.2 * 0.6) << name;
+    EXPECT_LT(rms, 0.2 * 1.3) << name;
+  }
+}
+
+TEST(Muon, EndsInTheSameBitsOnEveryMeshAndWithEveryGranule) {
+  const Weights expected = weights_after({}, some_blocks(), muon(), 4);
+  const std::optional<Granule> granules[] = {std::nullopt, Granule::elements(1), Granule::elements(256),
+                                             Granule::whole()};
+  for (const MeshShape shape : {MeshShape{.shard = 2}, MeshShape{.shard = 3}, MeshShape{.shard = 4},
+                                MeshShape{.shard = 8}, MeshShape{.replicate = 2, .shard = 2}}) {
+    for (const auto& granule : granules) {
+      for (const auto& [name, value] : weights_after(shape, some_blocks(granule), muon(), 4)) {
+        EXPECT_TRUE(at::equal(value, expected.at(name))) << name << " on " << shape.text();
+      }
+    }
+  }
+}
+
+TEST(Muon, GoesOnToTheBitFromACheckpointOfAnyMesh) {
+  const Weights expected = weights_after({.shard = 2}, some_blocks(), muon(), 5);
+  for (const auto& [written_by, loaded_by] :
+       {std::pair{MeshShape{.shard = 2}, MeshShape{.shard = 3}}, std::pair{MeshShape{.shard = 4}, MeshShape{}}}) {
+    const tests::TemporaryFolder folder;
+    run_mesh(written_by, [&](Mesh& mesh) {
+      ShardedModel model(mesh, some_blocks());
+      for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, start_of(*parameter));
+      const auto optimizer = make_muon(model, options());
+      take_steps(model, *optimizer, 0, 3);
+      write_checkpoint(model, *optimizer, folder.path(), 3, {});
+    });
+    run_mesh(loaded_by, [&](Mesh& mesh) {
+      ShardedModel model(mesh, some_blocks(Granule::whole()));
+      const auto optimizer = make_muon(model, options());
+      load_checkpoint(model, *optimizer, list_checkpoints(folder.path()).at(0));
+      take_steps(model, *optimizer, 3, 5);
+      for (const auto& parameter : model.parameters()) {
+        EXPECT_TRUE(at::equal(model.whole_parameter(*parameter), expected.at(parameter->name()))) << parameter->name();
+      }
+    });
+  }
+}
+
+TEST(Muon, KeepsOneNumberForAMatrixAndTwoForTheRest) {
+  const auto mesh = Mesh::single();
+  ShardedModel model(*mesh, some_blocks());
+  const auto optimizer = make_muon(model, options());
+  EXPECT_EQ(optimizer->state_bytes(), 4 * ((24 * 72 + 24 * 40 + 40 * 24) + 2 * (72 + 24 + 50 * 24)));
+  EXPECT_TRUE(optimizer->keeps("momentum", model.parameter("a.up")));
+  EXPECT_FALSE(optimizer->keeps("first_moment", model.parameter("a.up")));
+  EXPECT_TRUE(optimizer->keeps("second_moment", model.parameter("table")));
+  EXPECT_FALSE(optimizer->keeps("momentum", model.parameter("a.frozen")));
+}
+
+struct WrongMuon {
+  const char* name;
+  std::function<void(MuonOptions&)> change;
+  const char* sentence;
+};
+void PrintTo(const WrongMuon& c, std::ostream* out) { *out << c.name; }
+class WrongMuons : public testing::TestWithParam<WrongMuon> {};
+INSTANTIATE_TEST_SUITE_P(
+    , WrongMuons,
+    testing::Values(WrongMuon{"momentum_one", [](MuonOptions& o) { o.momentum = 1; }, "momentum must be"},
+                    WrongMuon{"momentum_nan", [](MuonOptions& o) { o.momentum = NAN; }, "momentum must be"},
+                    WrongMuon{"decay_negative", [](MuonOptions& o) { o.weight_decay = -1; }, "weight_decay must be"},
+                    WrongMuon{"no_iterations", [](MuonOptions& o) { o.iterations = 0; }, "iterations must be"},
+                    WrongMuon{"beta_one", [](MuonOptions& o) { o.adamw.beta1 = 1; }, "beta1 must be"},
+                    WrongMuon{"pieces_with_a_remainder",
+                              [](MuonOptions& o) {
+                                o.pieces = [](const Parameter&) { return MuonOptions::Pieces{0, 5}; };
+                              },
+                              "parameter 'a.qkv': the pieces must divide one of its two extents, got 5 of extent 0"}),
+    [](const auto& test) { return std::string(test.param.name); });
+
+TEST_P(WrongMuons, AreRefused) {
+  const auto mesh = Mesh::single();
+  ShardedModel model(*mesh, some_blocks());
+  MuonOptions given = options();
+  GetParam().change(given);
+  EXPECT_THAT([&] { make_muon(model, given); },
+              testing::ThrowsMessage<std::invalid_argument>(testing::HasSubstr(GetParam().sentence)));
+}
+
+TEST(Muon, RefusesMatricesThatTheModelAxisCuts) {
+  tests::RecordingMesh mesh({.model = 2}, 0);
+  ShardedModel model(mesh, {{"a", {{.name = "w", .shape = {8, 6}, .split = {.extent = 0}}}}});
+  EXPECT_THAT([&] { make_muon(model, {}); },
+              testing::ThrowsMessage<std::invalid_argument>(testing::HasSubstr("parameter 'w': muon needs whole")));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Owners and traffic
+
+TEST(DealOut, GivesEveryRankAboutTheSameWork) {
+  std::vector<double> costs;
+  for (int layer = 0; layer < 12; ++layer) costs.insert(costs.end(), {3, 1, 4, 4});
+  const std::vector<int64_t> owners = deal_out(costs, std::vector<int64_t>(costs.size(), -1), 8);
+  std::vector<double> work(8, 0);
+  for (size_t m = 0; m < costs.size(); ++m) work.at(static_cast<size_t>(owners[m])) += costs[m];
+  // Longest processing time first is within 4/3 of the best (Graham 1969), and 12·12/8 = 18 is the mean.
+  EXPECT_LE(*std::max_element(work.begin(), work.end()), 18 * 4.0 / 3);
+  EXPECT_EQ(deal_out({5, 1, 1}, {0, -1, -1}, 2), (std::vector<int64_t>{0, 1, 1})) << "what is fixed counts as work";
+}
+
+TEST(Muon, HasEveryRankIssueTheSameCollectivesAndSendsEachElementTwice) {
+  constexpr int64_t kRanks = 8, kLayers = 16;
+  std::vector<BlockSpec> blocks;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    const std::string name = std::to_string(layer);
+    blocks.push_back({name,
+                      {{.name = name + ".in", .shape = {64, 256}},
+                       {.name = name + ".bias", .shape = {256}},
+                       {.name = name + ".out", .shape = {256, 64}}}});
+  }
+  std::vector<tests::RecordedCall> first;
+  int64_t bytes = 0;
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    tests::RecordingMesh mesh({.shard = kRanks}, rank);
+    ShardedModel model(mesh, blocks);
+    const auto optimizer = make_muon(model, {});
+    mesh.forget();
+    optimizer->step(ShardBuffers(model), kRate);
+    if (rank == 0) first = mesh.calls();
+    EXPECT_EQ(mesh.calls(), first) << "rank " << rank << " would wait for the others for ever";
+    for (const auto& call : mesh.calls()) bytes += call.bytes_sent;
+  }
+  ASSERT_FALSE(first.empty());
+  const double elements = kLayers * 2 * 64 * 256;
+  // Seven eighths of the elements go there and back, four bytes each. A round's slices are padded to its longest: half
+  // of the ranks hold no part of a given matrix, so that is twice as much here.
+  EXPECT_LT(static_cast<double>(bytes), 2.5 * 2 * 4 * elements * (kRanks - 1) / kRanks);
+}
+
+TEST(Muon, SendsNothingIfEveryMatrixIsWhole) {
+  tests::RecordingMesh mesh({.shard = 4}, 1);
+  std::vector<BlockSpec> blocks;
+  for (int64_t layer = 0; layer < 4; ++layer) {
+    blocks.push_back({"b" + std::to_string(layer), {}});
+    for (int64_t m = 0; m < 4; ++m) {
+      blocks.back().parameters.push_back(
+          {.name = std::to_string(layer) + "." + std::to_string(m), .shape = {32, 32}, .granule = Granule::whole()});
+    }
+  }
+  ShardedModel model(mesh, blocks);
+  const auto optimizer = make_muon(model, {});
+  mesh.forget();
+  optimizer->step(ShardBuffers(model), kRate);
+  EXPECT_TRUE(mesh.calls().empty());
+}
+
+}  // namespace
+}  // namespace ghostshard::fsdp
