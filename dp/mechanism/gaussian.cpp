@@ -20,13 +20,16 @@ float rounded_up(double value) {
 }  // namespace
 
 GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKey& key,
-                                     accountant::LedgerWriter* ledger, double divisor, uint64_t plan)
+                                     accountant::LedgerWriter* ledger, double divisor, uint64_t plan,
+                                     const NoiseBands& bands)
     : model_(model),
       key_(&key),
       ledger_(ledger),
       divisor_(divisor),
       plan_(plan),
       slices_(std::make_shared<fsdp::ShardBuffers>(model)),
+      band_norm_(bands.norm()),
+      history_(model, bands),
       reduction_(model, [this](const fsdp::FlatGroup& group) { return noised_slice(group); }) {
   if (ledger != nullptr && model.mesh().rank() != 0) {
     throw std::invalid_argument("the ledger is rank 0's: rank " + std::to_string(model.mesh().rank()) +
@@ -63,11 +66,15 @@ void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
     throw std::logic_error("step " + std::to_string(step.step) + ", attempt " + std::to_string(step.attempt) +
                            " does not come after the last release: its noise would repeat");
   }
+  const bool follows = last_ && released_whole_ && step.step == last_->step + 1;
   last_ = step;
+  released_whole_ = false;
   open_for_.reset();
   charge(step, sum.terms_);
   const StepTerms& terms = sum.terms_;
   noise_scale_ = terms.noise_multiplier ? rounded_up(terms.noise_multiplier->value() * terms.clip_norm.value()) : 0.0F;
+  noise_scale_ = rounded_up(band_norm_ * static_cast<double>(noise_scale_));
+  history_.begin_step(follows);
   noise_key_ = key_->derive(Purpose::kNoise, step);
   started_.assign(model_.groups().size(), false);
   open_for_ = sum.serial_;
@@ -81,7 +88,10 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
   const at::Tensor slice = slices_->shard(group).zero_();
   // Once in the whole mesh: the owners on replica 0. (On the model axis every rank owns other elements, or the same
   // ones of a parameter that all of them hold, and then draws the same noise.)
-  if (model_.mesh().replica() == 0 && noise_scale_ != 0) add_own_noise(group, slice);
+  if (model_.mesh().replica() == 0 && noise_scale_ != 0) {
+    add_own_noise(group, slice);
+    history_.correlate(group, slice);
+  }
   started_[static_cast<size_t>(group.index())] = true;
   return slice;
 }
@@ -176,6 +186,7 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
   open(opened, step);
   reduce_rest(opened);
   agree_on_whole();
+  released_whole_ = true;
   open_for_.reset();
   noise_key_.fill(0);
   return PrivateGradient(slices_);

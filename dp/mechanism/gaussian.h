@@ -9,7 +9,9 @@
 //
 // Noise is N(0, (sigma·C)²) per element. It is a function of (key, run id, step, attempt, parameter, element of the
 // whole parameter) alone: the same for every number of ranks and every mesh. With a replicate axis, replica 0 adds it,
-// once.
+// once. If the plan has noise bands, the steps released before by this mechanism go in as well
+// (dp/mechanism/noise_bands.h). A step continues their chain only if it is the very next one and the one before was
+// released whole.
 #pragma once
 
 #include <memory>
@@ -19,6 +21,7 @@
 #include "accountant/events.h"
 #include "accountant/ledger.h"
 #include "dp/mechanism/clipped_sum.h"
+#include "dp/mechanism/noise_bands.h"
 #include "dp/mechanism/private_gradient.h"
 #include "dp/mechanism/run_key.h"
 #include "fsdp/parameters.h"
@@ -41,7 +44,7 @@ class GaussianMechanism {
   friend class AdjustablePlan;
   friend class Clipper;
   GaussianMechanism(fsdp::GroupedParameters& model, const RunKey& key, accountant::LedgerWriter* ledger, double divisor,
-                    uint64_t plan);
+                    uint64_t plan, const NoiseBands& bands = {});
   // Begins a step unless `sum` already did: checks the order, writes the ledger, derives the noise key. An abandoned
   // sum's step cannot be reused: two sums under one noise would reveal their difference.
   void open(const ClippedSum& sum, const StepId& step);
@@ -76,8 +79,11 @@ class GaussianMechanism {
   std::shared_ptr<fsdp::ShardBuffers> slices_;
   std::optional<StepId> last_;        // opened last
   std::optional<uint64_t> open_for_;  // the sum for which last_ is charged and not released yet
-  float noise_scale_ = 0;             // sigma·C of that sum, rounded up
+  bool released_whole_ = false;       // last_ was released
+  double band_norm_;                  // s of dp/mechanism/noise_bands.h; 1 without bands
+  float noise_scale_ = 0;             // s·sigma·C of that sum, rounded up
   kernels::ChaChaKey noise_key_{};
+  NoiseHistory history_;
   std::vector<bool> started_;  // by group index: the slice holds noise, and maybe microbatches
   // Keeps point 2 above, which the privacy report states as the noise's placement "before the reduction": the pipeline
   // asks noised_slice() for the slice before it adds any contribution of a group, and that slice holds the noise

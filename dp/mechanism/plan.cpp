@@ -16,12 +16,29 @@ void require(bool holds, const std::string& rule, int64_t value) {
   if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(value));
 }
 
-// B/n rounded up: the coins' probability is floor(B·2^64/n)/2^64 (dp/mechanism/sampler.h), which may lie above the
+// B·b/n rounded up: the coins' probability is floor(B·b·2^64/n)/2^64 (dp/mechanism/sampler.h), which may lie above the
 // nearest double.
 accountant::SamplingRate rate(const DpConfig& config) {
-  const double batch = static_cast<double>(config.expected_batch), units = static_cast<double>(config.units);
+  const double batch = static_cast<double>(config.expected_batch * config.noise_bands.count());
+  const double units = static_cast<double>(config.units);
   const double nearest = batch / units;
   return accountant::SamplingRate(std::fma(nearest, units, -batch) < 0 ? std::nextafter(nearest, 1.0) : nearest);
+}
+
+void check_bands(const DpConfig& config) {
+  const int64_t bands = config.noise_bands.count();
+  if (bands == 1) return;
+  config.noise_bands.check();
+  require(bands <= config.steps, "noise bands must be at most the steps (" + std::to_string(config.steps) + ")", bands);
+  const int64_t most = config.units / config.expected_batch;
+  require(bands <= most,
+          "noise bands must be at most n/B (" + std::to_string(most) +
+              "): each step draws its batch from one of as many groups of units",
+          bands);
+  if (config.adjacency != accountant::Adjacency::kZeroOut) {
+    throw std::invalid_argument("noise bands are accounted under zero-out adjacency alone, got " +
+                                accountant::to_string(config.adjacency));
+  }
 }
 
 void check(const DpConfig& config) {
@@ -34,6 +51,24 @@ void check(const DpConfig& config) {
   if (config.target_epsilon.has_value() == config.noise_multiplier.has_value()) {
     throw std::invalid_argument("exactly one of target epsilon and noise multiplier must be given");
   }
+  check_bands(config);
+}
+
+// Of the group with the most: the first one.
+int64_t rounds_of_steps(const DpConfig& config) {
+  return accountant::Rounds(config.noise_bands.count()).most_after(0, config.steps);
+}
+
+// The bands that a run began with: another machine's might differ in the last digit.
+NoiseBands bands_of(const nlohmann::json& header, const NoiseBands& planned) {
+  const auto begun = header.find("noise_bands");
+  if (begun == header.end() || !begun->is_array() || begun->size() != planned.ratios.size() + 1) return planned;
+  NoiseBands bands;
+  for (size_t k = 1; k < begun->size(); ++k) {
+    if (!begun->at(k).is_number()) return planned;
+    bands.ratios.push_back(begun->at(k).get<float>());
+  }
+  return bands;
 }
 
 }  // namespace
@@ -62,11 +97,14 @@ DpPlan DpPlan::make(const DpConfig& config) {
   const accountant::NoiseMultiplier sigma =
       config.noise_multiplier ? *config.noise_multiplier
                               : accountant::calibrate_noise(config.accountant, config.adjacency, *config.target_epsilon,
-                                                            delta, rate(config), config.steps);
+                                                            delta, rate(config), rounds_of_steps(config));
   return {config, sigma, delta};
 }
 
-DpPlan DpPlan::resume(const DpConfig& config, const accountant::LedgerContents& ledger) {
+DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& ledger) {
+  check(given);
+  DpConfig config = given;
+  config.noise_bands = bands_of(ledger.header, given.noise_bands);
   check(config);
   const auto sigma = ledger.header.find("noise_multiplier");
   if (sigma == ledger.header.end() || !sigma->is_number()) {
@@ -111,14 +149,16 @@ std::unique_ptr<accountant::Accountant> DpPlan::accountant() const {
   return accountant::make_accountant(config_.accountant, config_.adjacency);
 }
 
-accountant::EpsilonBound DpPlan::epsilon_after(int64_t steps) const {
+accountant::EpsilonBound DpPlan::epsilon_after(int64_t steps) const { return epsilon_after(rounds(), 0, steps); }
+
+accountant::EpsilonBound DpPlan::epsilon_after(const accountant::Rounds& charged, int64_t first, int64_t steps) const {
   const auto engine = accountant();
-  engine->compose(event(), steps);
+  engine->compose(event(), charged.most_after(first, steps));
   return engine->epsilon(delta_);
 }
 
 PoissonSampler DpPlan::sampler(const RunKey& key, int64_t rank, int64_t world_size) const {
-  return {key, config_.units, config_.expected_batch, rank, world_size};
+  return {key, config_.units, config_.expected_batch, rank, world_size, config_.noise_bands.count()};
 }
 
 Clipper DpPlan::clipper(fsdp::GroupedParameters& model, const ClipperOptions& options) const {
@@ -127,7 +167,7 @@ Clipper DpPlan::clipper(fsdp::GroupedParameters& model, const ClipperOptions& op
 
 GaussianMechanism DpPlan::mechanism(fsdp::GroupedParameters& model, const RunKey& key,
                                     accountant::LedgerWriter* ledger) const {
-  return {model, key, ledger, divisor(), identity_};
+  return {model, key, ledger, divisor(), identity_, config_.noise_bands};
 }
 
 nlohmann::json DpPlan::public_constants() const {
@@ -144,6 +184,12 @@ nlohmann::json DpPlan::public_constants() const {
                               {"delta", delta_.value()},
                               {"planned_steps", config_.steps}};
   if (config_.target_epsilon) constants["target_epsilon"] = config_.target_epsilon->value();
+  if (const NoiseBands& bands = config_.noise_bands; bands.count() > 1) {
+    constants["sampler"] = "cyclic-poisson";
+    constants["sampling_groups"] = bands.count();
+    constants["noise_bands"] = {1};
+    for (const float ratio : bands.ratios) constants["noise_bands"].push_back(static_cast<double>(ratio));
+  }
   return constants;
 }
 
@@ -158,9 +204,10 @@ accountant::Epsilon DpPlan::promised_epsilon() const {
   return config_.target_epsilon ? *config_.target_epsilon : accountant::Epsilon(epsilon_after(config_.steps).upper);
 }
 
-int64_t DpPlan::steps_within(accountant::Epsilon limit, int64_t releases, int64_t steps) const {
+int64_t DpPlan::steps_within(accountant::Epsilon limit, const accountant::Rounds& charged, int64_t first,
+                             int64_t steps) const {
   const auto fits = [&](int64_t further) {
-    return further == 0 || epsilon_after(releases + further).upper <= limit.value();
+    return further == 0 || epsilon_after(charged, first, further).upper <= limit.value();
   };
   if (fits(steps)) return steps;
   int64_t fitting = 0;

@@ -8,6 +8,11 @@
 // Guarantee per logical step: the released value is (sum over sampled units of c_u·g_u + N(0,(sigma·C)²·I))/B, each
 // unit sampled independently with probability q = B/n, ‖c_u·g_u‖ ≤ C: a Poisson-sampled Gaussian with noise
 // multiplier sigma (arXiv:1607.00133; accounting arXiv:1908.10530).
+//
+// With noise bands (dp/mechanism/noise_bands.h) the units are dealt to b groups, step t samples group t mod b alone
+// with probability q = B·b/n, and the noise of consecutive steps is correlated. What a unit's group was not drawn for
+// costs that unit nothing: T steps cost ⌈T/b⌉ Poisson-sampled Gaussians of rate q (arXiv:2306.08153, Thm. 4). Derived
+// for zero-out alone: under add-or-remove a unit's place, hence its group, would not be fixed.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +23,7 @@
 
 #include "accountant/accountant.h"
 #include "accountant/ledger.h"
+#include "accountant/rounds.h"
 #include "dp/mechanism/clipper.h"
 #include "dp/mechanism/gaussian.h"
 #include "dp/mechanism/run_key.h"
@@ -32,6 +38,7 @@ struct DpConfig {
   int64_t steps = 0;           // T ≥ 1
   accountant::ClipNorm clip_norm{1.0};
   Clipping clipping = Clipping::kFlat;
+  NoiseBands noise_bands = {};  // b ≤ T and B·b ≤ n
   // Exactly one of the two.
   std::optional<accountant::Epsilon> target_epsilon;
   std::optional<accountant::NoiseMultiplier> noise_multiplier;
@@ -61,14 +68,19 @@ class DpPlan {
   accountant::Event event() const;
   // An accountant that has been charged nothing yet.
   std::unique_ptr<accountant::Accountant> accountant() const;
-  // Epsilon after `steps` of the plan's steps.
+  // A run that has been charged nothing yet, by groups of units.
+  accountant::Rounds rounds() const { return accountant::Rounds(config_.noise_bands.count()); }
+  // Epsilon after the plan's first `steps` steps, each released once.
   accountant::EpsilonBound epsilon_after(int64_t steps) const;
+  // After what was charged and one release of each of the steps first, …, first + steps - 1.
+  accountant::EpsilonBound epsilon_after(const accountant::Rounds& charged, int64_t first, int64_t steps) const;
   // The plan promises to stay within this epsilon: the target, or the epsilon of all its steps if sigma was given.
   // std::invalid_argument if that is not finite.
   accountant::Epsilon promised_epsilon() const;
-  // How many of `steps` further steps keep epsilon within the limit after `releases` were charged. Steps repeated after
-  // a crash are charged again, so a resumed run may have to stop early to keep its promise.
-  int64_t steps_within(accountant::Epsilon limit, int64_t releases, int64_t steps) const;
+  // How many of the steps first, …, first + steps - 1 keep epsilon within the limit after what was charged. Steps
+  // repeated after a crash are charged again, so a resumed run may have to stop early to keep its promise.
+  int64_t steps_within(accountant::Epsilon limit, const accountant::Rounds& charged, int64_t first,
+                       int64_t steps) const;
 
   // key and ledger must outlive the objects made with them. ledger: on rank 0 alone (std::invalid_argument elsewhere).
   // Null on rank 0 means that nothing is charged: for callers who account for every release themselves, and for tests.

@@ -30,17 +30,23 @@ std::vector<int64_t> joined(const std::vector<int64_t>& part, fsdp::Mesh& mesh) 
 }  // namespace
 
 PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
-                               int64_t world_size)
+                               int64_t world_size, int64_t groups)
     : key_(&key),
       units_(units),
       rank_(rank),
       world_size_(world_size),
-      bound_(CoinBound::of_batch(expected_batch, units)) {}
+      groups_(groups),
+      bound_(CoinBound::of_batch(expected_batch * groups, units)) {}
 
 std::vector<int64_t> PoissonSampler::draw(const StepId& step) const { return draw_part(step, 0, units_); }
 
 std::vector<int64_t> PoissonSampler::draw_part(const StepId& step, int64_t first, int64_t end) const {
-  return drawn_units(*key_, step, first, end, bound_);
+  // Coins are numbered within the group: its unit j·b + group has coin j.
+  const int64_t group = step.step % groups_;
+  const auto below = [&](int64_t unit) { return unit <= group ? 0 : (unit - group - 1) / groups_ + 1; };
+  std::vector<int64_t> drawn = drawn_units(*key_, step, below(first), below(end), bound_);
+  for (int64_t& unit : drawn) unit = unit * groups_ + group;
+  return drawn;
 }
 
 std::vector<int64_t> PoissonSampler::draw_together(const StepId& step, fsdp::Mesh& mesh, int64_t few) const {

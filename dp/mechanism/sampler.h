@@ -1,5 +1,8 @@
 // Poisson sampling, as it is accounted: every unit is in a logical batch independently with probability q.
 //
+// With groups (cyclic Poisson sampling, arXiv:2306.08153, section 4) unit u belongs to group u mod b for the whole run,
+// and step t draws from group t mod b alone, each of its units with probability q = B·b/n: a unit's steps are b apart.
+//
 // Coins are those of dp/mechanism/coins.h. Every rank knows the whole batch, hence the number of microbatches on each
 // rank; of many units each rank tosses the coins of its own part and hears of the others'. The units in a batch, and
 // their number, are secret.
@@ -43,12 +46,14 @@ class PoissonSampler {
   friend class DpPlan;
   friend PoissonSampler nonprivate_sampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
                                            int64_t world_size);
-  PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank, int64_t world_size);
+  PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank, int64_t world_size,
+                 int64_t groups = 1);
 
   const RunKey* key_;
   int64_t units_;
   int64_t rank_;
   int64_t world_size_;
+  int64_t groups_;
   CoinBound bound_;
 };
 

@@ -37,10 +37,10 @@ bool is_reported(const std::filesystem::path& folder, const accountant::LedgerCo
 }  // namespace
 
 nlohmann::json FoundRun::to_json() const {
-  return {{"checkpoint", checkpoint},      {"step", step},
-          {"releases", releases},          {"attempts", attempts.to_json()},
-          {"header", ledger.header},       {"reported", reported},
-          {"steps_charged", steps_charged}};
+  return {{"checkpoint", checkpoint},       {"step", step},
+          {"releases", releases},           {"rounds", rounds.to_json()},
+          {"attempts", attempts.to_json()}, {"header", ledger.header},
+          {"reported", reported},           {"steps_charged", steps_charged}};
 }
 
 FoundRun FoundRun::from_json(const nlohmann::json& json) {
@@ -48,6 +48,7 @@ FoundRun FoundRun::from_json(const nlohmann::json& json) {
   found.checkpoint = json.at("checkpoint").get<std::string>();
   found.step = json.at("step").get<int64_t>();
   found.releases = json.at("releases").get<int64_t>();
+  found.rounds = accountant::Rounds::from_json(json.at("rounds"));
   found.attempts = Attempts::from_json(json.at("attempts"));
   found.ledger.header = json.at("header");
   found.reported = json.at("reported").get<bool>();
@@ -66,7 +67,11 @@ FoundRun find_private_run(const std::filesystem::path& folder) {
   found.ledger = accountant::read_ledger(path);
   found.releases = static_cast<int64_t>(found.ledger.entries.size());
   std::set<int64_t> charged;
-  for (const auto& entry : found.ledger.entries) charged.insert(entry.step);
+  found.rounds = accountant::Rounds(accountant::sampling_groups(found.ledger.header));
+  for (const auto& entry : found.ledger.entries) {
+    charged.insert(entry.step);
+    found.rounds.add(entry.step);
+  }
   found.steps_charged = static_cast<int64_t>(charged.size());
   found.attempts = Attempts(found.ledger, 0);
   // Older checkpoints are witnesses as well: if the ledger does not know one of them, it was put back.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accountant/ledger.h"
+#include "accountant/rounds.h"
 #include "dp/run/resume.h"
 #include "fsdp/mesh.h"
 
@@ -15,7 +16,8 @@ namespace ghostshard::dp {
 struct FoundRun {
   std::string checkpoint;  // empty: none was written, start again at step 0
   int64_t step = 0;
-  int64_t releases = 0;  // charged so far
+  int64_t releases = 0;       // charged so far
+  accountant::Rounds rounds;  // the same, by groups of units
   Attempts attempts;
   // As found; on ranks other than 0 the header alone.
   accountant::LedgerContents ledger;

@@ -41,8 +41,9 @@ PrivateRun::State::State(fsdp::ShardedModel& on, std::unique_ptr<fsdp::Optimizer
              beginning.ledger ? &*beginning.ledger : nullptr, nlohmann::json::object()),
       accountant(beginning.plan->accountant()) {
   releases = beginning.resumed ? beginning.resumed->releases : 0;
+  rounds = beginning.resumed ? beginning.resumed->rounds : beginning.plan->rounds();
   if (releases == 0) return;
-  accountant->compose(beginning.plan->event(), releases);
+  accountant->compose(beginning.plan->event(), rounds.most());
   epsilon = accountant->epsilon(beginning.plan->delta()).upper;
 }
 
@@ -74,6 +75,7 @@ const std::optional<FoundRun>& PrivateRun::resumed() const { return state_->begi
 bool PrivateRun::was_finished() const { return state_->beginning.finished; }
 double PrivateRun::epsilon() const { return state_->epsilon; }
 int64_t PrivateRun::releases() const { return state_->releases; }
+const accountant::Rounds& PrivateRun::rounds() const { return state_->rounds; }
 const std::optional<BatchFacts>& PrivateRun::batch_facts() const { return state_->batch_facts; }
 bool PrivateRun::needs_metrics() const { return state_->course.needs_metrics(); }
 
@@ -132,8 +134,10 @@ void PrivateRun::Step::update(double learning_rate) {
   run.sum.reset();
   run.learning_rate = learning_rate;
   const DpPlan& plan = *run.beginning.plan;
-  run.accountant->compose(plan.event(), 1);
-  run.epsilon = run.accountant->epsilon(plan.delta(), accountant::Effort::kQuick).upper;
+  if (run.rounds.add(run.id.step)) {
+    run.accountant->compose(plan.event(), 1);
+    run.epsilon = run.accountant->epsilon(plan.delta(), accountant::Effort::kQuick).upper;
+  }
   ++run.releases;
   if (run.options.nonprivate_metrics) run.batch_facts = batch_facts_over(run.loss_and_units, run.model.mesh());
   run.course.step_is_done();

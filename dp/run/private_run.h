@@ -109,6 +109,7 @@ class PrivateRun {
   // Upper end of what the ledger has charged.
   double epsilon() const;
   int64_t releases() const;
+  const accountant::Rounds& rounds() const;  // of the releases, by groups of units
   // Of the step ended last, if nonprivate_metrics allows it.
   const std::optional<BatchFacts>& batch_facts() const;
 

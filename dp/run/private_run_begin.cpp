@@ -74,7 +74,7 @@ int64_t last_step(const DpPlan& plan, const FoundRun& found, const RunOptions& o
   if (!std::isfinite(plan.epsilon_after(planned).upper)) return planned;
   const double promised = plan.promised_epsilon().value();
   const accountant::Epsilon limit(std::max(promised, options.epsilon_limit.value_or(plan.promised_epsilon()).value()));
-  return found.step + plan.steps_within(limit, found.releases, planned - found.step);
+  return found.step + plan.steps_within(limit, found.rounds, found.step, planned - found.step);
 }
 
 // For rank 0.

@@ -41,6 +41,7 @@ struct PrivateRun::State {
   std::unique_ptr<accountant::Accountant> accountant;  // charged with the ledger's releases
   double epsilon = 0;
   int64_t releases = 0;
+  accountant::Rounds rounds;  // of them, by groups of units
 
   Phase phase = Phase::kBetweenSteps;
   StepId id;

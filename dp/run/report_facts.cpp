@@ -36,6 +36,19 @@ nlohmann::json provenance(const RunKey& key, const fsdp::Mesh& mesh, const std::
   return facts;
 }
 
+// What noise bands change.
+void add_bands(nlohmann::json& facts, const NoiseBands& bands) {
+  if (bands.count() == 1) return;
+  const std::string b = std::to_string(bands.count());
+  facts["sampler"]["executed"] = "cyclic-poisson";
+  facts["sampler"]["groups"] = "unit u, counted from 0 in the prepared file, belongs to group u mod " + b +
+                               "; step t draws from group t mod " + b;
+  facts["mechanism"]["correlated_noise"] =
+      "banded matrix mechanism (arXiv:2306.08153): the noise of a step takes back parts of the " +
+      std::to_string(bands.count() - 1) +
+      " steps before, by noise_bands in the ledger's header; a resumed run takes back none of an earlier session's";
+}
+
 }  // namespace
 
 nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::ShardedModel& model,
@@ -73,6 +86,7 @@ nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::Shar
         {"placement",
          "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
       {"provenance", provenance(key, mesh, parts)}};
+  add_bands(facts, plan.config().noise_bands);
   facts.merge_patch(options.facts);
   return facts;
 }

@@ -29,7 +29,7 @@ void announce_repeated_steps(const dp::FoundRun& found, const dp::Extent& extent
   const int64_t repeated = found.attempts.redone();
   if (repeated == 0) return;
   const double promised = plan.promised_epsilon().value();
-  const double whole = plan.epsilon_after(found.releases + extent.planned - extent.first).upper;
+  const double whole = plan.epsilon_after(found.rounds, extent.first, extent.planned - extent.first).upper;
   std::cerr << repeated
             << " step(s) after it were charged, but their results are lost: they are repeated with fresh sampling and "
             << "noise and charged again; to the planned end that would be epsilon " << number_text("%.4f", whole)
@@ -48,7 +48,7 @@ void summarize_loss(const Observer& observer) {
 }
 
 void summarize_early_end(const dp::Extent& extent, const dp::PrivateRun& run) {
-  const double epsilon = run.plan().epsilon_after(run.releases() + extent.planned - extent.last).upper;
+  const double epsilon = run.plan().epsilon_after(run.rounds(), extent.last, extent.planned - extent.last).upper;
   std::cout << "Ended after step " << extent.last << " of " << extent.planned
             << ": further steps would break the promised epsilon, because steps were repeated; --resume "
                "--epsilon-limit "

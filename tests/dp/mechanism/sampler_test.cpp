@@ -4,6 +4,7 @@
 #include <atomic>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "tests/dp/single_layer.h"
 #include "tests/support/ranks.h"
@@ -152,6 +153,78 @@ TEST(PoissonSampler, DrawsTheSameOnAnyNumberOfRanks) {
       EXPECT_EQ(alike, ranks) << units << " units";
     }
   }
+}
+
+// ---------------------------------------------------------------------------------------------------------------
+// Groups: cyclic Poisson sampling
+
+dp::DpPlan plan_of_groups(int64_t units, int64_t batch, int64_t groups) {
+  return dp::DpPlan::make({.units = units,
+                           .expected_batch = batch,
+                           .steps = 10,
+                           .noise_bands = {.ratios = std::vector<float>(static_cast<size_t>(groups - 1), 0.5F)},
+                           .noise_multiplier = accountant::NoiseMultiplier(1.0)});
+}
+
+// The coins of the step's group, one for each of its units, at the rate of the whole batch within it.
+TEST(CyclicSampler, TossesTheCoinsOfItsSlowTwin) {
+  const auto key = key_of(5);
+  for (const auto& [units, batch, groups] :
+       {std::tuple<int64_t, int64_t, int64_t>{1000, 37, 4}, {1003, 100, 7}, {12, 3, 4}, {90'001, 11, 2}}) {
+    const auto sampler = plan_of_groups(units, batch, groups).sampler(key, 0, 1);
+    for (int64_t step = 0; step < 9; ++step) {
+      std::vector<int64_t> expected;
+      for (const int64_t coin : slow_draw(key, {step, 1}, units, batch * groups)) {
+        const int64_t unit = coin * groups + step % groups;
+        if (unit < units) expected.push_back(unit);
+      }
+      EXPECT_EQ(sampler.draw({step, 1}), expected) << units << " units, step " << step;
+    }
+  }
+}
+
+TEST(CyclicSampler, DrawsEachUnitInItsGroupsStepsAloneAndAsOftenAsAccounted) {
+  const int64_t units = 400, batch = 20, groups = 4, steps = 1200;
+  const auto key = key_of(9);
+  const auto plan = plan_of_groups(units, batch, groups);
+  const auto sampler = plan.sampler(key, 0, 1);
+  std::vector<double> times(static_cast<size_t>(units), 0.0);
+  double total = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    for (const int64_t unit : sampler.draw({step})) {
+      EXPECT_EQ(unit % groups, step % groups);
+      ++times[static_cast<size_t>(unit)];
+      ++total;
+    }
+  }
+  const double q = plan.sampling_rate().value(), rounds = static_cast<double>(steps / groups);
+  EXPECT_EQ(q, 0.2);
+  for (const double count : times) EXPECT_NEAR(count / rounds, q, 5 * std::sqrt(q * (1 - q) / rounds));
+  // The batch is B on average: binomial, five standard deviations.
+  EXPECT_NEAR(total / steps, batch, 5 * std::sqrt(batch * (1 - q) / steps));
+}
+
+TEST(CyclicSampler, DrawsTheSameInPartsAndOnAnyNumberOfRanks) {
+  const auto key = key_of(6);
+  const int64_t units = 10'007;
+  const auto plan = plan_of_groups(units, 900, 8);
+  const auto sampler = plan.sampler(key, 0, 1);
+  for (int64_t step = 0; step < 8; ++step) {
+    const auto whole = sampler.draw({step});
+    EXPECT_FALSE(whole.empty());
+    for (const int64_t cut : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{8}, int64_t{5003}, units}) {
+      auto batch = sampler.draw_part({step}, 0, cut);
+      const auto rest = sampler.draw_part({step}, cut, units);
+      batch.insert(batch.end(), rest.begin(), rest.end());
+      EXPECT_EQ(batch, whole) << "cut at " << cut << " in step " << step;
+    }
+  }
+  std::atomic<int> alike{0};
+  run_ranks(3, [&](fsdp::Mesh& mesh) {
+    const auto mine = plan.sampler(key, mesh.rank(), 3);
+    alike += mine.draw_together({5}, mesh, /*few=*/0) == mine.draw({5}) ? 1 : 0;
+  });
+  EXPECT_EQ(alike, 3);
 }
 
 struct Deal {

@@ -188,13 +188,18 @@ TEST_F(Resume, AReleaseOfAnotherNoiseMakesTheLedgerUnusable) {
 TEST(StepsWithin, StopsAtTheLastStepWithinTheLimit) {
   const DpPlan plan = DpPlan::make(small_config());
   const accountant::Epsilon promise = plan.promised_epsilon();
-  EXPECT_EQ(plan.steps_within(promise, 0, 20), 20);
-  EXPECT_EQ(plan.steps_within(promise, 5, 15), 15);
-  EXPECT_EQ(plan.steps_within(promise, 5, 20), 15);  // five were redone
-  EXPECT_EQ(plan.steps_within(promise, 20, 1), 0);
-  EXPECT_EQ(plan.steps_within(promise, 40, 7), 0);
-  EXPECT_EQ(plan.steps_within(promise, 20, 0), 0);
-  EXPECT_EQ(plan.steps_within(accountant::Epsilon(plan.epsilon_after(23).upper), 20, 10), 3);
+  const auto within = [&](accountant::Epsilon limit, int64_t releases, int64_t steps) {
+    accountant::Rounds charged = plan.rounds();
+    for (int64_t step = 0; step < releases; ++step) charged.add(step);
+    return plan.steps_within(limit, charged, releases, steps);
+  };
+  EXPECT_EQ(within(promise, 0, 20), 20);
+  EXPECT_EQ(within(promise, 5, 15), 15);
+  EXPECT_EQ(within(promise, 5, 20), 15);  // five were redone
+  EXPECT_EQ(within(promise, 20, 1), 0);
+  EXPECT_EQ(within(promise, 40, 7), 0);
+  EXPECT_EQ(within(promise, 20, 0), 0);
+  EXPECT_EQ(within(accountant::Epsilon(plan.epsilon_after(23).upper), 20, 10), 3);
 }
 
 // ---------------------------------------------------------------------------------------------------------------

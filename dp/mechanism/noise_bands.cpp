@@ -1,0 +1,77 @@
+#include "dp/mechanism/noise_bands.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace ghostshard::dp {
+namespace {
+
+constexpr size_t kMostRatios = 1023;
+constexpr float kLargestRatio = 2;
+// Elements at a time: on the CPU they stay in the cache over all bands; a device wants few launches.
+constexpr int64_t kChunkOnCpu = int64_t{1} << 15, kChunkOnDevice = int64_t{1} << 24;
+
+}  // namespace
+
+double NoiseBands::norm() const {
+  double squares = 1;
+  for (const float ratio : ratios) squares += static_cast<double>(ratio) * static_cast<double>(ratio);
+  // Products of floats are exact in double; each addition and the root round by at most 2^-53 of the result.
+  const double slack = static_cast<double>(ratios.size() + 4) * std::numeric_limits<double>::epsilon();
+  return std::sqrt(squares) * (1 + (ratios.empty() ? 0 : slack));
+}
+
+void NoiseBands::check() const {
+  if (ratios.size() > kMostRatios) {
+    throw std::invalid_argument("noise bands must be at most " + std::to_string(kMostRatios + 1) + ", got " +
+                                std::to_string(count()));
+  }
+  for (const float ratio : ratios) {
+    if (!(std::abs(ratio) <= kLargestRatio)) {
+      throw std::invalid_argument("each ratio of noise bands must lie between -2 and 2, got " + std::to_string(ratio));
+    }
+  }
+}
+
+NoiseHistory::NoiseHistory(const fsdp::GroupedParameters& model, const NoiseBands& bands) : bands_(bands) {
+  bands.check();
+  if (model.mesh().replica() != 0) return;  // it adds no noise
+  for (size_t k = 0; k < bands.ratios.size(); ++k) kept_.emplace_back(model);
+}
+
+void NoiseHistory::begin_step(bool follows) {
+  if (kept_.empty()) return;
+  const auto size = static_cast<int64_t>(kept_.size());
+  known_ = follows ? std::min(known_ + 1, size) : 0;
+  place_ = (place_ + 1) % size;
+}
+
+const fsdp::ShardBuffers& NoiseHistory::past(int64_t steps) const {
+  const auto size = static_cast<int64_t>(kept_.size());
+  return kept_[static_cast<size_t>((place_ + size - steps) % size)];
+}
+
+void NoiseHistory::correlate(const fsdp::FlatGroup& group, const at::Tensor& noise) {
+  if (kept_.empty()) return;
+  const int64_t chunk = noise.is_cpu() ? kChunkOnCpu : kChunkOnDevice;
+  // The step under way has the place of the oldest, which is read before it is overwritten.
+  const at::Tensor kept = past(0).shard(group);
+  const at::Tensor product = at::empty({std::min(chunk, noise.numel())}, noise.options());
+  for (int64_t first = 0; first < noise.numel(); first += chunk) {
+    const int64_t count = std::min(chunk, noise.numel() - first);
+    const at::Tensor part = noise.narrow(0, first, count);
+    at::Tensor scaled = product.narrow(0, 0, count);
+    for (int64_t k = 1; k <= known_; ++k) {
+      // Product and difference apart: a fused one would round otherwise where a kernel's vectors end.
+      at::mul_out(scaled, past(k).shard(group).narrow(0, first, count),
+                  at::scalar_tensor(bands_.ratios[static_cast<size_t>(k - 1)]));
+      part.sub_(scaled);
+    }
+    kept.narrow(0, first, count).copy_(part);
+  }
+}
+
+}  // namespace ghostshard::dp

@@ -1,0 +1,60 @@
+// Noise that later steps partly take back: the banded matrix mechanism (arXiv:2306.08153).
+//
+// With ratios a_1 … a_{b-1} and fresh noise z_t ~ N(0, (s·sigma·C)²·I), s² = 1 + Σ a_k², step t's noise is
+//
+//   x_t = z_t − Σ_{k=1}^{min(t, b−1)} a_k·x_{t−k},      t counted from the chain's first step.
+//
+// So x_t + Σ a_k x_{t−k} = z_t: one unit's clipped gradient of step t stands in the rows t … t+b−1 of that, times
+// (1, a_1, …, a_{b−1}), a vector of norm at most s·C, under noise of s·sigma·C. That is the Gaussian of noise
+// multiplier sigma whatever the ratios are: they decide how useful the noise is, never how private. It holds if a unit
+// takes part in steps that are b apart, which the groups of dp/mechanism/sampler.h see to. docs/guarantee.md,
+// "Correlated noise", has the proof.
+//
+// A *chain* is a sequence of consecutive steps, each released once. A step that is repeated, or left out, begins a new
+// one: if it took back noise that a lost step has taken back already, the units of the steps before would stand in more
+// rows than were charged.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "fsdp/reduce_scatter.h"
+
+namespace ghostshard::dp {
+
+struct NoiseBands {
+  std::vector<float> ratios;  // a_1 … a_{b-1}; empty: the noise of each step is independent
+
+  int64_t count() const { return static_cast<int64_t>(ratios.size()) + 1; }  // b
+  double norm() const;                                                       // s, rounded up
+  // Throws std::invalid_argument unless every ratio is finite and at most 2 in size, and there are at most 1,023.
+  void check() const;
+  bool operator==(const NoiseBands&) const = default;
+};
+
+// The noise of the last b − 1 steps of a chain, as far as this rank owns it: float32 [shard_size] for each trainable
+// group and step.
+class NoiseHistory {
+ public:
+  NoiseHistory(const fsdp::GroupedParameters& model, const NoiseBands& bands);
+
+  // Before a step's first correlate(). follows: the step belongs to the chain of the step before; otherwise it begins
+  // one.
+  void begin_step(bool follows);
+  // noise: this rank's slice of the group, with z_t; x_t afterwards, which is kept. Once for each step and group. Every
+  // element is computed by itself, by single float32 operations in a fixed order: the same bits on every mesh and
+  // device.
+  void correlate(const fsdp::FlatGroup& group, const at::Tensor& noise);
+
+ private:
+  const fsdp::ShardBuffers& past(int64_t steps) const;  // 1: of the step before
+
+  NoiseBands bands_;
+  std::vector<fsdp::ShardBuffers> kept_;  // b − 1, as a ring: the oldest is overwritten
+  int64_t place_ = 0;                     // of the step under way
+  int64_t known_ = 0;                     // steps of the chain before the one under way, at most b − 1
+};
+
+}  // namespace ghostshard::dp

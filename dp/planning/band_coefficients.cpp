@@ -1,0 +1,188 @@
+#include "dp/planning/band_coefficients.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace ghostshard::dp {
+namespace {
+
+using Numbers = std::vector<double>;
+
+constexpr int64_t kMostSteps = 1024;
+
+void check(const BandWorkload& workload, int64_t bands) {
+  const auto steps = static_cast<int64_t>(workload.rates.size());
+  if (!(bands >= 1 && bands <= steps)) {
+    throw std::invalid_argument("noise bands must be from 1 to the number of steps (" + std::to_string(steps) +
+                                "), got " + std::to_string(bands));
+  }
+  if (!(workload.momentum >= 0 && workload.momentum < 1)) {
+    throw std::invalid_argument("a workload's momentum must be in [0, 1), got " + std::to_string(workload.momentum));
+  }
+  for (const double rate : workload.rates) {
+    if (!(rate > 0 && std::isfinite(rate))) {
+      throw std::invalid_argument("a workload's rates must be finite and > 0, got " + std::to_string(rate));
+    }
+  }
+}
+
+double dot(const Numbers& a, const Numbers& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
+double norm(const Numbers& a) { return std::sqrt(dot(a, a)); }
+
+Numbers sum_of(const Numbers& a, double factor, const Numbers& b) {
+  Numbers sum = a;
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += factor * b[i];
+  return sum;
+}
+
+// The first coefficients of series / (1 + Σ a_k x^k), as many as the series has.
+Numbers divided(Numbers series, const Numbers& a) {
+  for (size_t i = 0; i < series.size(); ++i) {
+    for (size_t k = 1; k <= std::min(i, a.size()); ++k) series[i] -= a[k - 1] * series[i - k];
+  }
+  return series;
+}
+
+// The rest of the noise of one step in later steps' momentum: 1 / ((1 + Σ a_k x^k)·(1 − βx)).
+Numbers response(const Numbers& a, double momentum, size_t steps) {
+  Numbers powers(steps, 1);
+  for (size_t i = 1; i < steps; ++i) powers[i] = powers[i - 1] * momentum;
+  return divided(std::move(powers), a);
+}
+
+// The logarithm of F: its slopes do not depend on the rates' scale.
+BandError log_error(const Numbers& a, const BandWorkload& workload) {
+  BandError found = band_error_and_slopes(a, workload);
+  for (double& slope : found.slopes) slope /= found.error;
+  found.error = std::log(found.error);
+  return found;
+}
+
+// The inverse Hessian of BFGS (Nocedal & Wright, Numerical Optimization, 2nd ed., eq. 6.17), by rows.
+class InverseHessian {
+ public:
+  explicit InverseHessian(size_t size) : size_(size) { reset(); }
+  void reset() {
+    rows_.assign(size_ * size_, 0);
+    for (size_t i = 0; i < size_; ++i) rows_[i * size_ + i] = 1;
+  }
+  Numbers times(const Numbers& v) const {
+    Numbers product(size_, 0);
+    for (size_t i = 0; i < size_; ++i) {
+      for (size_t j = 0; j < size_; ++j) product[i] += rows_[i * size_ + j] * v[j];
+    }
+    return product;
+  }
+  void update(const Numbers& moved, const Numbers& turned) {
+    const double curvature = dot(moved, turned);
+    if (!(curvature > 1e-14 * norm(moved) * norm(turned))) return;
+    const Numbers product = times(turned);
+    const double scale = (1 + dot(turned, product) / curvature) / curvature;
+    for (size_t i = 0; i < size_; ++i) {
+      for (size_t j = 0; j < size_; ++j) {
+        rows_[i * size_ + j] +=
+            scale * moved[i] * moved[j] - (product[i] * moved[j] + moved[i] * product[j]) / curvature;
+      }
+    }
+  }
+
+ private:
+  size_t size_;
+  Numbers rows_;
+};
+
+Numbers by_bfgs(Numbers a, const BandWorkload& workload) {
+  constexpr int kMostIterations = 300;
+  constexpr double kFlat = 1e-8, kEnough = 1e-4, kShortest = 1e-12;
+  InverseHessian inverse(a.size());
+  BandError here = log_error(a, workload);
+  for (int i = 0; i < kMostIterations && norm(here.slopes) > kFlat; ++i) {
+    Numbers direction = inverse.times(here.slopes);
+    if (!(dot(direction, here.slopes) > 0)) {
+      inverse.reset();
+      direction = here.slopes;
+    }
+    const double fall = -dot(direction, here.slopes);
+    double length = std::min(1.0, 0.5 / norm(direction));
+    Numbers next = sum_of(a, -length, direction);
+    BandError there = log_error(next, workload);
+    while (!(there.error <= here.error + kEnough * length * fall) && length > kShortest) {
+      length /= 2;
+      next = sum_of(a, -length, direction);
+      there = log_error(next, workload);
+    }
+    if (!(there.error <= here.error)) break;  // from here on rounding decides
+    inverse.update(sum_of(next, -1, a), sum_of(there.slopes, -1, here.slopes));
+    a = std::move(next);
+    here = std::move(there);
+  }
+  return a;
+}
+
+// Of many steps every so manieth, so that the shape of the schedule stays.
+BandWorkload thinned(const BandWorkload& workload) {
+  const auto steps = static_cast<int64_t>(workload.rates.size());
+  if (steps <= kMostSteps) return workload;
+  BandWorkload thin{.rates = {}, .momentum = workload.momentum};
+  for (int64_t s = 0; s < kMostSteps; ++s) {
+    thin.rates.push_back(workload.rates[static_cast<size_t>((2 * s + 1) * steps / (2 * kMostSteps))]);
+  }
+  return thin;
+}
+
+}  // namespace
+
+// With h the response, V_{t,j} = Σ_{i=j}^{t} η_i·h_{i−j} and S = (1/T)·Σ V²: F = (1 + ‖a‖²)·S. Backwards from S:
+// dS/dh_d = (2/T)·Σ_j η_{j+d}·Σ_{t≥j+d} V_{t,j}, and dh/da_k = −x^k·h/(1 + Σ a_k x^k).
+BandError band_error_and_slopes(const std::vector<double>& a, const BandWorkload& workload) {
+  check(workload, static_cast<int64_t>(a.size()) + 1);
+  const Numbers& rates = workload.rates;
+  const size_t steps = rates.size();
+  const Numbers h = response(a, workload.momentum, steps);
+  Numbers by_h(steps, 0), moved(steps, 0);
+  double sum = 0;
+  for (size_t j = 0; j < steps; ++j) {
+    double whole = 0;
+    for (size_t t = j; t < steps; ++t) {
+      whole += rates[t] * h[t - j];
+      moved[t] = whole;
+      sum += whole * whole;
+    }
+    double later = 0;
+    for (size_t t = steps; t-- > j;) {
+      later += moved[t];
+      by_h[t - j] += rates[t] * later;
+    }
+  }
+  const double mean = sum / static_cast<double>(steps), squares = 1 + dot(a, a);
+  const Numbers twice = divided(h, a);
+  BandError found{squares * mean, Numbers(a.size(), 0)};
+  for (size_t k = 1; k <= a.size(); ++k) {
+    double slope = 0;
+    for (size_t d = k; d < steps; ++d) slope += by_h[d] * twice[d - k];
+    found.slopes[k - 1] = 2 * mean * a[k - 1] - squares * slope * 2 / static_cast<double>(steps);
+  }
+  return found;
+}
+
+std::vector<double> optimal_band_ratios(int64_t bands, const BandWorkload& workload) {
+  check(workload, bands);
+  Numbers start;
+  double coefficient = 1;
+  for (int64_t k = 1; k < bands; ++k) {
+    coefficient *= static_cast<double>(2 * k - 1) / static_cast<double>(2 * k);
+    start.push_back(coefficient);
+  }
+  const BandWorkload thin = thinned(workload);
+  if (bands > static_cast<int64_t>(thin.rates.size())) {
+    throw std::invalid_argument("noise bands must be at most " + std::to_string(kMostSteps) + ", got " +
+                                std::to_string(bands));
+  }
+  return bands == 1 ? start : by_bfgs(std::move(start), thin);
+}
+
+}  // namespace ghostshard::dp
