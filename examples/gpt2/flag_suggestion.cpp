@@ -23,10 +23,7 @@ size_t distance(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-std::string flag_suggestion(std::string word, const std::vector<std::string>& names) {
-  word = word.substr(0, word.find('='));
-  word.erase(0, std::min(word.find_first_not_of('-'), word.size()));
-  std::replace(word.begin(), word.end(), '_', '-');
+std::string nearest_name(const std::string& word, const std::vector<std::string>& names) {
   size_t least = word.size() / 3 + 1;
   std::string nearest;
   for (const std::string& name : names) {
@@ -35,6 +32,14 @@ std::string flag_suggestion(std::string word, const std::vector<std::string>& na
       nearest = name;
     }
   }
+  return nearest;
+}
+
+std::string flag_suggestion(std::string word, const std::vector<std::string>& names) {
+  word = word.substr(0, word.find('='));
+  word.erase(0, std::min(word.find_first_not_of('-'), word.size()));
+  std::replace(word.begin(), word.end(), '_', '-');
+  const std::string nearest = nearest_name(word, names);
   return nearest.empty() ? "" : "; did you mean --" + nearest + "?";
 }
 

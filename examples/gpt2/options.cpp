@@ -1,6 +1,7 @@
 #include "examples/gpt2/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "dp/planning/memory_budget.h"
 #include "examples/gpt2/flag_suggestion.h"
+#include "examples/gpt2/optimizer_names.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -35,6 +37,17 @@ const CLI::Validator kMemoryBudget(
       }
     },
     "", "memory budget");
+
+const CLI::Validator kOptimizer(
+    [](std::string& text) -> std::string {
+      const auto names = optimizer_names();
+      if (std::find(names.begin(), names.end(), text) != names.end()) return "";
+      std::string all;
+      for (const std::string& name : names) all += (all.empty() ? "" : ",") + name;
+      const std::string near = nearest_name(text, names);
+      return text + " not in {" + all + "}" + (near.empty() ? "" : "; did you mean " + near + "?");
+    },
+    "", "optimizer");
 
 bool valid_utf8(const std::string& text) {
   try {
@@ -64,6 +77,27 @@ void check_generation(const Options& o) {
   must(o.top_k >= 0, "--top-k must be >= 0 (0: all tokens), got " + std::to_string(o.top_k));
 }
 
+void check_optimizer(const Options& o) {
+  const bool sgd = o.optimizer == kSgd, muon = o.optimizer == kMuon, adamw = o.optimizer == kAdamW;
+  if (o.momentum) {
+    must(*o.momentum >= 0 && *o.momentum < 1, "--momentum must be in [0, 1), got " + number(*o.momentum));
+    must(*o.momentum == 0 || sgd || muon, "--momentum is for --optimizer sgd or muon");
+  }
+  must(!o.muon_heads || muon, "--muon-heads is for --optimizer muon");
+  must(!muon || !o.mesh || o.mesh->model == 1,
+       "--optimizer muon needs whole matrices: --mesh must have no model axis, got " +
+           (o.mesh ? o.mesh->text() : std::string()));
+  if (o.second_moment_floor) {
+    finite_positive("--second-moment-floor", *o.second_moment_floor);
+    must(adamw || o.optimizer == kEightBits, "--second-moment-floor is for --optimizer adamw or adamw8bit");
+    must(!o.non_private, "--second-moment-floor corrects for noise, which --non-private has none of");
+  }
+  must(!o.offload_optimizer || !o.device.is_cpu(),
+       "--offload-optimizer moves the optimizer from a device to host memory: it needs --device cuda");
+  must(!o.offload_optimizer || sgd || (adamw && !o.second_moment_floor),
+       "--offload-optimizer is for --optimizer adamw or sgd, without --second-moment-floor");
+}
+
 void check_training(const Options& o) {
   must(o.model.empty() != o.model_config.empty(),
        "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
@@ -85,10 +119,7 @@ void check_training(const Options& o) {
        "--min-learning-rate is for --lr-schedule linear or cosine");
   must(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
        "--weight-decay must be finite and >= 0, got " + number(o.weight_decay));
-  must(o.momentum >= 0 && o.momentum < 1, "--momentum must be in [0, 1), got " + number(o.momentum));
-  must(o.momentum == 0 || o.optimizer == "sgd", "--momentum is for --optimizer sgd");
-  must(!o.offload_optimizer || !o.device.is_cpu(),
-       "--offload-optimizer moves the optimizer from a device to host memory: it needs --device cuda");
+  check_optimizer(o);
   must(o.timeout_seconds >= 1, "--timeout must be >= 1 second, got " + std::to_string(o.timeout_seconds));
   must(o.eval_every >= 0, "--eval-every must be >= 0, got " + std::to_string(o.eval_every));
   must(o.keep_checkpoints >= 1, "--keep-checkpoints must be >= 1, got " + std::to_string(o.keep_checkpoints));
@@ -192,9 +223,16 @@ void add_memory(CLI::Option_group* group, Options& o) {
 }
 
 void add_optimizer(CLI::Option_group* group, Options& o) {
-  group->add_option("--optimizer", o.optimizer, "adamw or sgd")
+  group
+      ->add_option("--optimizer", o.optimizer,
+                   "adamw; adamw8bit: its moments in 2 bytes a parameter instead of 8; muon: orthogonal steps for the "
+                   "layers' matrices, adamw for the rest; sgd")
       ->capture_default_str()
-      ->check(CLI::IsMember({"adamw", "sgd"}));
+      ->check(kOptimizer);
+  group->add_option("--second-moment-floor", o.second_moment_floor,
+                    "With adamw or adamw8bit: take the noise's known variance out of the second moment, but leave this "
+                    "share of it, e.g. 0.1");
+  group->add_flag("--muon-heads", o.muon_heads, "With muon: each head's queries, keys and values by themselves");
   group->add_flag(
       "--offload-optimizer", o.offload_optimizer,
       "With --device cuda: keep the optimizer's moments in host memory and update the weights there; 8 bytes "
@@ -209,7 +247,7 @@ void add_optimizer(CLI::Option_group* group, Options& o) {
   group->add_option("--min-learning-rate", o.min_learning_rate, "The rate at the end of a falling schedule")
       ->capture_default_str();
   group->add_option("--weight-decay", o.weight_decay, "Decoupled, on matrices")->capture_default_str();
-  group->add_option("--momentum", o.momentum, "For sgd")->capture_default_str();
+  group->add_option("--momentum", o.momentum, "For sgd, and for muon (default 0.95)")->default_str("0");
   group->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")
       ->check(kWholeNumber)
       ->capture_default_str();
