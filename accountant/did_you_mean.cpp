@@ -21,8 +21,9 @@ size_t distance(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
-// Nothing if more than a third of the letters would change.
-std::string nearest_to(const std::string& word, const std::vector<std::string>& names) {
+}  // namespace
+
+std::string nearest_name(const std::string& word, const std::vector<std::string>& names) {
   size_t least = word.size() / 3 + 1;
   std::string nearest;
   for (const std::string& name : names) {
@@ -34,18 +35,16 @@ std::string nearest_to(const std::string& word, const std::vector<std::string>& 
   return nearest;
 }
 
-}  // namespace
-
 std::string flag_suggestion(std::string word, const std::vector<std::string>& names) {
   word = word.substr(0, word.find('='));
   word.erase(0, std::min(word.find_first_not_of('-'), word.size()));
   std::replace(word.begin(), word.end(), '_', '-');
-  const std::string nearest = nearest_to(word, names);
+  const std::string nearest = nearest_name(word, names);
   return nearest.empty() ? "" : "; did you mean --" + nearest + "?";
 }
 
 std::string command_suggestion(const std::string& word, const std::vector<std::string>& names) {
-  const std::string nearest = nearest_to(word, names);
+  const std::string nearest = nearest_name(word, names);
   return nearest.empty() ? "" : "; did you mean " + nearest + "?";
 }
 

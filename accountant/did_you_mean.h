@@ -6,8 +6,12 @@
 
 namespace ghostshard::accountant {
 
-// "; did you mean --steps?" for the option's name (without dashes) that is nearest to the word, dashes or not, by
-// inserted, deleted, changed and swapped letters; nothing if more than a third of the letters would change.
+// The name that is nearest to the word by inserted, deleted, changed and swapped letters; empty if more than a third of
+// the letters would change.
+std::string nearest_name(const std::string& word, const std::vector<std::string>& names);
+
+// "; did you mean --steps?" for the option's name (without dashes) that is nearest to the word, dashes or not;
+// nothing if none is near.
 std::string flag_suggestion(std::string word, const std::vector<std::string>& names);
 // The same for a command, without dashes.
 std::string command_suggestion(const std::string& word, const std::vector<std::string>& names);

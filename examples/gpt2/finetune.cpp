@@ -5,6 +5,7 @@
 #include "accountant/report.h"
 #include "dp/run/plain_run.h"
 #include "dp/run/private_run.h"
+#include "examples/gpt2/optimizers.h"
 #include "examples/gpt2/parts.h"
 #include "examples/gpt2/run_folder.h"
 #include "examples/gpt2/summary.h"
@@ -152,7 +153,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, dp::StopSignal& stop) {
   Prepared prepared;
   prepare(prepared, o, mesh);
   fsdp::ShardedModel& parameters = prepared.model->parameters();
-  auto optimizer = make_optimizer(o, parameters);
+  auto optimizer = make_optimizer(o, prepared.in->config, parameters);
   const bool has_model = model_is_there(o, mesh);
   if (o.non_private) {
     const dp::PlainConfig config{.units = prepared.in->data->units(),

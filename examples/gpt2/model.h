@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ namespace ghostshard::gpt2 {
 
 struct ModelOptions {
   LoraOptions lora;
+  // What every large parameter keeps together on a rank, for optimizers that need it; none: as the plan likes.
+  std::optional<fsdp::Granule> granule;
   bool activation_checkpointing = false;  // blocks keep their input alone and run forward again in backward
   // The type of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax,
   // losses, per-unit norms and sums are float32 either way.

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "examples/gpt2/optimizer_names.h"
+
 namespace ghostshard::gpt2 {
 namespace {
 
@@ -63,6 +65,27 @@ void check_budget(const Options& o) {
   finite_positive("--clip-norm", o.clip_norm);
 }
 
+void check_optimizer(const Options& o) {
+  const bool sgd = o.optimizer == kSgd, muon = o.optimizer == kMuon, adamw = o.optimizer == kAdamW;
+  if (o.momentum) {
+    must(*o.momentum >= 0 && *o.momentum < 1, "--momentum must be in [0, 1), got " + number(*o.momentum));
+    must(*o.momentum == 0 || sgd || muon, "--momentum is for --optimizer sgd or muon");
+  }
+  must(!o.muon_heads || muon, "--muon-heads is for --optimizer muon");
+  must(!muon || !o.mesh || o.mesh->model == 1,
+       "--optimizer muon needs whole matrices: --mesh must have no model axis, got " +
+           (o.mesh ? o.mesh->text() : std::string()));
+  if (o.second_moment_floor) {
+    finite_positive("--second-moment-floor", *o.second_moment_floor);
+    must(adamw || o.optimizer == kEightBits, "--second-moment-floor is for --optimizer adamw or adamw8bit");
+    must(!o.non_private, "--second-moment-floor corrects for noise, which --non-private has none of");
+  }
+  must(!o.offload_optimizer || !o.device.is_cpu(),
+       "--offload-optimizer moves the optimizer from a device to host memory: it needs --device cuda");
+  must(!o.offload_optimizer || sgd || (adamw && !o.second_moment_floor),
+       "--offload-optimizer is for --optimizer adamw or sgd, without --second-moment-floor");
+}
+
 void check_training(const Options& o) {
   must(o.model.empty() != o.model_config.empty(),
        "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
@@ -84,10 +107,7 @@ void check_training(const Options& o) {
        "--min-learning-rate is for --lr-schedule linear or cosine");
   must(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
        "--weight-decay must be finite and >= 0, got " + number(o.weight_decay));
-  must(o.momentum >= 0 && o.momentum < 1, "--momentum must be in [0, 1), got " + number(o.momentum));
-  must(o.momentum == 0 || o.optimizer == "sgd", "--momentum is for --optimizer sgd");
-  must(!o.offload_optimizer || !o.device.is_cpu(),
-       "--offload-optimizer moves the optimizer from a device to host memory: it needs --device cuda");
+  check_optimizer(o);
   must(o.timeout_seconds >= 1, "--timeout must be >= 1 second, got " + std::to_string(o.timeout_seconds));
   must(o.eval_every >= 0, "--eval-every must be >= 0, got " + std::to_string(o.eval_every));
   must(o.keep_checkpoints >= 1, "--keep-checkpoints must be >= 1, got " + std::to_string(o.keep_checkpoints));

@@ -1,6 +1,7 @@
 #include "examples/gpt2/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -8,6 +9,7 @@
 #include "accountant/did_you_mean.h"
 #include "dp/planning/memory_budget.h"
 #include "examples/gpt2/option_rules.h"
+#include "examples/gpt2/optimizer_names.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -30,6 +32,17 @@ const CLI::Validator kMemoryBudget(
       }
     },
     "", "memory budget");
+
+const CLI::Validator kOptimizer(
+    [](std::string& text) -> std::string {
+      const auto names = optimizer_names();
+      if (std::find(names.begin(), names.end(), text) != names.end()) return "";
+      std::string all;
+      for (const std::string& name : names) all += (all.empty() ? "" : ",") + name;
+      const std::string near = accountant::nearest_name(text, names);
+      return text + " not in {" + all + "}" + (near.empty() ? "" : "; did you mean " + near + "?");
+    },
+    "", "optimizer");
 
 fsdp::MeshShape mesh_of(const std::string& text) {
   try {
@@ -117,9 +130,16 @@ void add_memory(CLI::Option_group* group, Options& o) {
 }
 
 void add_optimizer(CLI::Option_group* group, Options& o) {
-  group->add_option("--optimizer", o.optimizer, "adamw or sgd")
+  group
+      ->add_option("--optimizer", o.optimizer,
+                   "adamw; adamw8bit: its moments in 2 bytes a parameter instead of 8; muon: orthogonal steps for the "
+                   "layers' matrices, adamw for the rest; sgd")
       ->capture_default_str()
-      ->check(CLI::IsMember({"adamw", "sgd"}));
+      ->check(kOptimizer);
+  group->add_option("--second-moment-floor", o.second_moment_floor,
+                    "With adamw or adamw8bit: take the noise's known variance out of the second moment, but leave this "
+                    "share of it, e.g. 0.1");
+  group->add_flag("--muon-heads", o.muon_heads, "With muon: each head's queries, keys and values by themselves");
   group->add_flag(
       "--offload-optimizer", o.offload_optimizer,
       "With --device cuda: keep the optimizer's moments in host memory and update the weights there; 8 bytes "
@@ -134,7 +154,7 @@ void add_optimizer(CLI::Option_group* group, Options& o) {
   group->add_option("--min-learning-rate", o.min_learning_rate, "The rate at the end of a falling schedule")
       ->capture_default_str();
   group->add_option("--weight-decay", o.weight_decay, "Decoupled, on matrices")->capture_default_str();
-  group->add_option("--momentum", o.momentum, "For sgd")->capture_default_str();
+  group->add_option("--momentum", o.momentum, "For sgd, and for muon (default 0.95)")->default_str("0");
   group->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")
       ->check(kWholeNumber)
       ->capture_default_str();

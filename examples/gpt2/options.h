@@ -53,7 +53,9 @@ struct Options {
   int64_t warmup_steps = 0;
   double min_learning_rate = 0.0;
   double weight_decay = 0.0;
-  double momentum = 0.0;
+  std::optional<double> momentum;  // default: 0 for sgd, 0.95 for muon
+  bool muon_heads = false;
+  std::optional<double> second_moment_floor;
   uint64_t seed = 0;
   int64_t eval_every = 0;
   std::optional<std::string> sample_tokens;  // of a public prompt

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "examples/gpt2/generate.h"
+#include "examples/gpt2/optimizers.h"
 #include "examples/gpt2/run_folder.h"
 
 namespace ghostshard::gpt2 {
@@ -127,6 +128,7 @@ ModelOptions model_options(const Options& o) {
   return {.lora = {.rank = o.lora_rank,
                    .alpha = o.lora_alpha.value_or(static_cast<double>(o.lora_rank)),
                    .targets = o.lora_targets},
+          .granule = granule_of(o),
           .activation_checkpointing = o.activation_checkpointing,
           .compute_dtype = o.compute_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
 }
@@ -135,26 +137,19 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
                          const dp::StepCosts& costs) {
   PlannedStep step;
   step.shape.costs = costs;
-  step.blocks = planned_blocks(in.config, block_specs(in.config, o.freeze, options), options, mesh.shape().model);
+  const auto specs = block_specs(in.config, o.freeze, options);
+  step.blocks = planned_blocks(in.config, specs, options, mesh.shape().model);
   const int64_t mine = std::max<int64_t>(1, o.expected_batch / mesh.data_size());
   step.shape.units = std::min(o.microbatch, mine);
   step.shape.microbatches = (mine + o.microbatch - 1) / o.microbatch;
   step.shape.rows_per_unit =
       in.eval ? std::max<int64_t>(1, in.eval->tokens() / in.eval->units()) : in.config.n_positions;
   step.shape.shard_ranks = mesh.shape().shard;
-  step.shape.optimizer_values = o.offload_optimizer ? 0 : o.optimizer == "adamw" ? 2 : o.momentum > 0 ? 1 : 0;
+  step.shape.optimizer_values = optimizer_values(o, specs);
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.records = !o.non_private;
   step.plan = dp::plan_step(step.blocks, step.shape, dp::MemoryBudget::parse(o.memory_budget));
   return step;
-}
-
-std::unique_ptr<fsdp::Optimizer> make_optimizer(const Options& o, fsdp::ShardedModel& parameters) {
-  const auto states = o.offload_optimizer ? fsdp::StatesAt::kHost : fsdp::StatesAt::kWithModel;
-  if (o.optimizer == "sgd") {
-    return fsdp::make_sgd(parameters, {.momentum = o.momentum, .weight_decay = o.weight_decay}, states);
-  }
-  return fsdp::make_adamw(parameters, {.weight_decay = o.weight_decay}, states);
 }
 
 }  // namespace ghostshard::gpt2

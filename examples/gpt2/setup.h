@@ -12,7 +12,6 @@
 #include "examples/gpt2/options.h"
 #include "examples/gpt2/step_model.h"
 #include "fsdp/learning_rate.h"
-#include "fsdp/optimizer.h"
 
 namespace ghostshard::gpt2 {
 
@@ -41,7 +40,5 @@ std::filesystem::path model_file(const Options& options);  // the last file that
 // From public numbers alone: the expected batch, and the lengths of the public texts if there are any.
 PlannedStep planned_step(const Options& options, const Inputs& in, const ModelOptions& model, const fsdp::Mesh& mesh,
                          const dp::StepCosts& costs);
-
-std::unique_ptr<fsdp::Optimizer> make_optimizer(const Options& options, fsdp::ShardedModel& parameters);
 
 }  // namespace ghostshard::gpt2

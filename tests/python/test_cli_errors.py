@@ -13,7 +13,7 @@ from program import (
 )  # fmt: skip
 
 NAN_FLAGS = ("target-epsilon", "noise-multiplier", "delta", "clip-norm", "learning-rate", "weight-decay", "momentum",
-             "min-learning-rate")
+             "min-learning-rate", "second-moment-floor")
 
 
 def without(name: str):
@@ -216,7 +216,14 @@ FLAGS = {
     "steps_fractional": (nothing, {"steps": "2.5"}, "--steps"),
     "steps_huge": (nothing, {"steps": "9" * 30}, "--steps"),
     "seed_negative": (nothing, {"seed": "-1"}, "--seed"),
-    "optimizer_unknown": (nothing, {"optimizer": "adam"}, "--optimizer: adam not in {adamw,sgd}"),
+    "optimizer_unknown": (nothing, {"optimizer": "adam"}, "--optimizer: adam not in {adamw,adamw8bit,muon,sgd}; did you mean adamw?"),
+    "optimizer_like_none": (nothing, {"optimizer": "lion"}, "--optimizer: lion not in {adamw,adamw8bit,muon,sgd} (see"),
+    "muon_on_a_model_axis": (nothing, {"optimizer": "muon", "mesh": "1x1x2"}, "--optimizer muon needs whole matrices: --mesh must have no model axis, got 1x1x2"),
+    "muon_heads_of_adamw": (nothing, {"muon_heads": ""}, "--muon-heads is for --optimizer muon"),
+    "muon_momentum_one": (nothing, {"optimizer": "muon", "momentum": "1"}, "--momentum must be in [0, 1), got 1"),
+    "floor_of_sgd": (nothing, {"optimizer": "sgd", "second_moment_floor": "0.1"}, "--second-moment-floor is for --optimizer adamw or adamw8bit"),
+    "floor_zero": (nothing, {"second_moment_floor": "0"}, "--second-moment-floor must be finite and > 0, got 0"),
+    "floor_without_noise": (nothing, {"non_private": "", "noise_multiplier": None, "second_moment_floor": "0.1"}, "which --non-private has none of"),
     "momentum_of_adamw": (nothing, {"momentum": "0.9"}, "--momentum is for --optimizer sgd"),
     "momentum_one": (nothing, {"optimizer": "sgd", "momentum": "1"}, "--momentum must be in [0, 1), got 1"),
     "learning_rate_zero": (nothing, {"learning_rate": "0"}, "--learning-rate must be finite and > 0, got 0"),
