@@ -24,6 +24,22 @@ double NoiseBands::norm() const {
   return std::sqrt(squares) * (1 + (ratios.empty() ? 0 : slack));
 }
 
+double NoiseBands::variance(int64_t steps) const {
+  // x_t = Σ h_i·z_{t-i}, from h_0 = 1 and h_i = -Σ_k a_k·h_{i-k}.
+  std::vector<double> inverse = {1};
+  double squares = 1;
+  const auto bands = static_cast<int64_t>(ratios.size());
+  for (int64_t i = 1; i < (ratios.empty() ? 1 : steps); ++i) {
+    double next = 0;
+    for (int64_t k = 1; k <= std::min(i, bands); ++k) {
+      next -= static_cast<double>(ratios[static_cast<size_t>(k - 1)]) * inverse[static_cast<size_t>(i - k)];
+    }
+    inverse.push_back(next);
+    squares += next * next;
+  }
+  return norm() * norm() * squares;
+}
+
 void NoiseBands::check() const {
   if (ratios.size() > kMostRatios) {
     throw std::invalid_argument("noise bands must be at most " + std::to_string(kMostRatios + 1) + ", got " +

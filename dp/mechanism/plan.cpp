@@ -140,7 +140,7 @@ accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
 
 double DpPlan::release_variance() const {
   const double deviation = sigma_.value() * config_.clip_norm.value() / divisor();
-  return deviation * deviation;
+  return deviation * deviation * config_.noise_bands.variance(config_.steps);
 }
 
 accountant::Event DpPlan::event() const { return accountant::PoissonGaussianEvent{sampling_rate(), sigma_}; }

@@ -64,6 +64,13 @@ void expect_noise_of(const std::vector<dp::StepId>& chain, const std::map<std::s
   }
 }
 
+TEST(NoiseBands, HaveTheVarianceOfTheirInverse) {
+  EXPECT_DOUBLE_EQ(NoiseBands{}.variance(7), 1);
+  // (1 + x/2)^-1 = 1 - x/2 + x²/4 - …, s² = 1.25.
+  EXPECT_DOUBLE_EQ(NoiseBands{{0.5F}}.variance(1), 1.25);
+  EXPECT_DOUBLE_EQ(NoiseBands{{0.5F}}.variance(3), 1.25 * (1 + 0.25 + 0.0625));
+}
+
 TEST(NoiseBands, AreTheirDefinitionBitForBit) {
   std::vector<dp::StepId> steps;
   for (int64_t step = 0; step < 7; ++step) {
