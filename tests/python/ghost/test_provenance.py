@@ -332,6 +332,22 @@ def test_batches_of_any_shape_are_followed(collate, opened):
     assert run.charged == 4
 
 
+@pytest.mark.parametrize("draws", [(8, 2, 6, 1, 0), (2, 6), (6, 8)])
+def test_examples_in_the_second_dimension_are_followed(draws):
+    """[steps, examples, ...], also if a batch has as many examples as columns, or as steps."""
+
+    collate = lambda examples: (torch.stack([x.view(6, 1) for x, _ in examples], 1), torch.stack([y for _, y in examples]))
+    run = Run(model=nn.Sequential(nn.Linear(1, 3), OverSteps()), collate=collate, draws=draws, batch_first=False)
+    for x, y in run.loader:
+        run.step(2 * x, y)
+    assert run.charged == len(draws)
+
+
+class OverSteps(nn.Module):
+    def forward(self, x):
+        return x.mean(0)
+
+
 class Conditioned(nn.Module):
     def __init__(self):
         super().__init__()
