@@ -24,6 +24,10 @@ def labels_of_others(run, x, y):
     run.step(x, run.data[20 : 20 + len(x)][1])
 
 
+def the_label_of_one(run, x, y):
+    run.step(x, y[:1].expand(len(y)))
+
+
 def labels_in_another_order(run, x, y):
     run.step(x, y.flip(0))
 
@@ -99,6 +103,7 @@ def by_numpy_with_other_values(run, x, y):
 REFUSED = {
     a_swapped_batch: "neither from the loader",
     labels_of_others: "a target is not known",
+    the_label_of_one: "of other examples",
     labels_in_another_order: "in another order|other examples",
     mixed_with_a_second_loader: r"joined it with a tensor \(8, 6\)",
     mixed_within_the_batch: "joined rows of different examples",

@@ -177,7 +177,8 @@ class Provenance:
         mine, theirs = origin.numbers(), plain(units).cpu().reshape(-1)
         if isinstance(units, Drawn) and not units.origin.vouched:
             lost = units.origin.memory.lost
-            return _is_not("units=", lost) if lost else "" if units.origin.same_rows(origin) else _is_not("units=", "its rows are others than the input's")
+            lost = lost or ("" if units.origin.same_rows(origin) else "its rows are others than the input's")
+            return _is_not("units=", lost) if lost else ""
         if len(mine) != len(theirs):
             return ""  # packing.py has a sentence for it
         pairs = set(zip(mine.tolist(), theirs.tolist()))
@@ -230,7 +231,9 @@ class Provenance:
         expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
         each, odd = divmod(len(origin.numbers()), max(len(expected), 1))
         same = not odd and torch.equal(origin.numbers(), expected.repeat_interleave(each))
-        return "" if same or origin.dim is None and len(expected) != 1 else _is_not("a target", "its rows are of other examples than the model's output, or in another order")
+        if same or (origin.dim is None and of.joined):  # packed texts are one row
+            return ""
+        return _is_not("a target", "its rows are of other examples than the model's output, or in another order")
 
     # Marks in the autograd graph ------------------------------------------------------------------------------------
 
