@@ -76,6 +76,12 @@ def test_a_table_of_distances(own):
     assert difference(Distances(own), texts(5, 1, 3)) < SUM_TOLERANCE
 
 
+def test_a_table_of_as_many_distances_as_examples():
+    """The first batch has six texts of six tokens, so that the table's ids [6,6] might be the texts' own."""
+    torch.manual_seed(3)
+    assert difference(Distances(True), texts(6, 2)) < SUM_TOLERANCE
+
+
 class Identity(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -123,7 +129,7 @@ class Flat(nn.Module):
 
 def test_flattened_rows():
     torch.manual_seed(3)
-    assert difference(Flat(), texts(5, 2)) < SUM_TOLERANCE
+    assert difference(Flat(), texts(5, 2, 1)) < SUM_TOLERANCE
 
 
 ORDERS = {

@@ -1,7 +1,8 @@
 """Which draw a batch is from: the private loader tells it to the engine whenever it hands a batch out.
 
-The engine stamps the batch's tensors then (ghost/provenance). A sampler notes a Piece for each batch that it draws; batches leave a DataLoader in the order in which they were drawn, so its iterator knows the
-piece of each batch that it hands out, however many batches its workers fetch ahead.
+The engine stamps the batch's tensors then (ghost/provenance). A sampler notes a Piece for each batch that it draws; batches leave
+a DataLoader in the order in which they were drawn, so its iterator knows the piece of each batch that it hands out, however many
+batches its workers fetch ahead.
 """
 
 from __future__ import annotations

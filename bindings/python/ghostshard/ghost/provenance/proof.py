@@ -18,6 +18,7 @@ from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, pla
 from .opened import contents, opened
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
+_NOT_READ = ("num_items_in_batch",)  # Hugging Face's Trainer gives it, and batch.py takes it out
 _MARK = "ghostshard: whose rows"
 OUT = (
     "Change a batch by torch functions that keep its examples apart, or in the data set or its collate_fn (tokenisers, NumPy). If row u of "
@@ -136,10 +137,12 @@ class Provenance:
             return Finding(_is_not("the packed input", "its tokens were moved, and which text they are of is not followed"))
         units = kwargs.get("units")
         wrong = self._wrong_units(units, origin) if units is not None else "" if packed else _once(origin, rows)
-        read = tuple(each.origin.memory for each in contents((args, kwargs)) if isinstance(each, Drawn))
+        aside = ("units", *(_NOT_READ if kwargs.get("labels") is not None else ()))
+        given = [value for name, value in kwargs.items() if name not in aside]
+        read = tuple(each.origin.memory for each in contents((args, given)) if isinstance(each, Drawn))
         found = Finding(wrong, origin.memory.piece, origin.ids, joined=units is not None or packed, read=read)
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
-            for tensor in contents(value) if name not in ("units", "num_items_in_batch") else ():
+            for tensor in contents(value) if name not in aside else ():
                 if not found.wrong and tensor is not examples:
                     found = replace(found, wrong=self._wrong_beside(tensor, origin, rows, name, packed))
         return found
@@ -174,7 +177,8 @@ class Provenance:
         mine, theirs = origin.numbers(), plain(units).cpu().reshape(-1)
         if isinstance(units, Drawn) and not units.origin.vouched:
             lost = units.origin.memory.lost
-            return _is_not("units=", lost) if lost else "" if units.origin.same_rows(origin) else _is_not("units=", "its rows are others than the input's")
+            lost = lost or ("" if units.origin.same_rows(origin) else "its rows are others than the input's")
+            return _is_not("units=", lost) if lost else ""
         if len(mine) != len(theirs):
             return ""  # packing.py has a sentence for it
         pairs = set(zip(mine.tolist(), theirs.tolist()))
@@ -227,7 +231,9 @@ class Provenance:
         expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
         each, odd = divmod(len(origin.numbers()), max(len(expected), 1))
         same = not odd and torch.equal(origin.numbers(), expected.repeat_interleave(each))
-        return "" if same or origin.dim is None and len(expected) != 1 else _is_not("a target", "its rows are of other examples than the model's output, or in another order")
+        if same or (origin.dim is None and of.joined):  # packed texts are one row
+            return ""
+        return _is_not("a target", "its rows are of other examples than the model's output, or in another order")
 
     # Marks in the autograd graph ------------------------------------------------------------------------------------
 
