@@ -214,24 +214,16 @@ void ContourAccountant::admit(const Event& event) {
 
 RdpAccountant ContourAccountant::renyi() const { return rdp_of(charges(), adjacency()); }
 
-namespace {
-
-// A zCDP release may be any mechanism of this rho: its table says how much it may reveal at most, and its moments may
-// say less in a composition.
-bool has_zcdp(const std::vector<Charge>& charges) {
-  return std::any_of(charges.begin(), charges.end(),
-                     [](const Charge& charge) { return std::holds_alternative<ZcdpEvent>(charge.event); });
-}
-
-}  // namespace
-
 // The larger of both neighbours' bounds, if they are two.
 template <class Bound, class Of, class OfRenyi>
 Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRenyi& of_renyi) const {
   const std::span<const size_t> together =
       effort == Effort::kQuick ? std::span<const size_t>(kQuickTogether) : std::span<const size_t>(kTogether);
   const bool truncated = has_truncated(charges());
-  const bool zcdp = has_zcdp(charges());
+  // Any mechanism of this rho: its table says the most that it may reveal, and in a composition its moments may say
+  // less.
+  const bool zcdp = std::any_of(charges().begin(), charges().end(),
+                                [](const Charge& charge) { return std::holds_alternative<ZcdpEvent>(charge.event); });
   std::optional<Bound> worst;
   for (const bool larger_neighbour : {false, true}) {
     if (larger_neighbour && !(truncated && adjacency() == Adjacency::kAddOrRemove)) continue;

@@ -250,7 +250,7 @@ std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<
   // Losses are rare in comparison with delta: a first grid gives its size.
   const bool table =
       std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_table(); });
-  double log_delta = -40;
+  double log_delta = -9;  // of a table: any that finds delta to within some powers of ten
   if (!table)
     log_delta = std::min(-1.0, chernoff_log_delta(direction, phases,
                                                   saddle_of_epsilon(direction, phases, epsilon).value_or(1), epsilon)) -
@@ -261,7 +261,7 @@ std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<
     const double c = sketches.saddle_of(epsilon);
     const bool last = attempt > 0;
     const auto shape = shape_for(sketches, c, epsilon - 4 / c * 1e-3, epsilon, log_delta, kDeltaTolerance / c,
-                                 last ? most : kFewestPoints);
+                                 last ? most : kFewestPoints, last && table ? std::min(most, kEnoughPoints) : 0);
     if (!shape) return std::nullopt;
     const Side upper(pieces_of_phases(direction, phases, *shape, true), *shape, true);
     DirectionBound bound{0, 0, 1, describe(*shape)};
