@@ -148,12 +148,14 @@ void open_folder(RunBeginning& begun, const RunOptions& options, const fsdp::Sha
   }
 }
 
-// The plan of the steps that are left, charged beside all other runs on the data. For rank 0.
+// The plan of the steps that are left, beside all other runs on the data; a resumed run may end earlier for it. For
+// rank 0.
 void register_session(RunBeginning& begun, const RunOptions& options) {
-  if (!begun.registered) return;
   const std::string session = begun.key->run_id_hex();
   const std::string run = begun.resumed ? begun.resumed->ledger.header.value("run_id", session) : session;
-  begun.registered->begin(*options.budget_register, *begun.plan, run, session, begun.extent.last - begun.extent.first);
+  Extent& extent = begun.extent;
+  extent.last = extent.first + begun.registered->begin(*options.budget_register, *begun.plan, run, session,
+                                                       extent.last - extent.first);
 }
 
 }  // namespace
@@ -175,13 +177,18 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
   }
   agree_on(mesh, decided);
   share_extent(begun, mesh);
+  if (options.budget_register && !begun.finished) {
+    begun.registered.emplace();
+    fsdp::agree(mesh, [&] {
+      if (mesh.rank() == 0) register_session(begun, options);
+    });
+    share_extent(begun, mesh);
+  }
   optimizer->set_error_variance(begun.plan->release_variance());
   if (begun.checkpoint) fsdp::load_checkpoint(model, *optimizer, *begun.checkpoint);
   begun.key->share(mesh);
-  if (options.budget_register && !begun.finished) begun.registered.emplace();
   fsdp::agree(mesh, [&] {
     if (mesh.rank() != 0 || begun.finished) return;
-    register_session(begun, options);
     try {
       open_folder(begun, options, model, optimizer->rule());
     } catch (...) {

@@ -6,19 +6,51 @@
 #include "fsdp/agree.h"
 
 namespace ghostshard::dp {
+namespace {
 
-void RegisteredBudget::begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
-                             const std::string& session, int64_t steps) {
+// The most of `steps` further steps that the limit has room for.
+int64_t steps_that_fit(const accountant::BudgetRegister& budgets, const std::string& data, const std::string& run,
+                       const DpPlan& plan, int64_t steps) {
+  const auto fits = [&](int64_t count) {
+    try {
+      budgets.check(data, run, {plan.event(), count});
+      return true;
+    } catch (const accountant::BudgetExceeded&) {
+      return false;
+    }
+  };
+  int64_t fitting = 0;
+  for (int64_t beyond = steps; beyond - fitting > 1;) {
+    const int64_t middle = fitting + (beyond - fitting) / 2;
+    (fits(middle) ? fitting : beyond) = middle;
+  }
+  return fitting;
+}
+
+}  // namespace
+
+int64_t RegisteredBudget::begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
+                                const std::string& session, int64_t steps) {
   register_ = accountant::BudgetRegister::open(options.file, plan.config().adjacency);
   data_ = register_->fingerprint(options.data_digest);
   session_ = session;
   (void)register_->agree_on_limit(data_, options.limit, plan.delta());
-  register_->begin({.data = data_,
-                    .run = run,
-                    .session = session,
-                    .unit = plan.config().unit_of_privacy,
-                    .plan = accountant::Charge{plan.event(), steps}},
-                   run != session);
+  const auto begin_with = [&](int64_t planned) {
+    register_->begin({.data = data_,
+                      .run = run,
+                      .session = session,
+                      .unit = plan.config().unit_of_privacy,
+                      .plan = accountant::Charge{plan.event(), planned}},
+                     run != session);
+    return planned;
+  };
+  try {
+    return begin_with(steps);
+  } catch (const accountant::BudgetExceeded&) {
+    const int64_t fitting = run == session ? 0 : steps_that_fit(*register_, data_, run, plan, steps);
+    if (fitting == 0) throw;
+    return begin_with(fitting);
+  }
 }
 
 void RegisteredBudget::give_up() const {

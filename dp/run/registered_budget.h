@@ -25,9 +25,11 @@ struct BudgetRegisterOptions {
 class RegisteredBudget {
  public:
   // For rank 0, which registers a session of `steps` steps. run: the run's id, session: this process's; they differ if
-  // the run was resumed. Throws as BudgetRegister does, BudgetExceeded if the plan does not fit.
-  void begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
-             const std::string& session, int64_t steps);
+  // the run was resumed. Returns how many steps were planned: of a resumed run, which lost what it was charged ahead,
+  // as many as the limit has room for. Throws as BudgetRegister does, BudgetExceeded if the plan does not fit, or
+  // nothing of it.
+  int64_t begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
+                const std::string& session, int64_t steps);
   // For rank 0: the run does not come to its first step.
   void give_up() const;
   // Makes sure that one more release is charged. AgreedFailure if the limit leaves no room: only a lowered limit, or a

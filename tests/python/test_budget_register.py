@@ -117,11 +117,11 @@ def test_a_resumed_run_cannot_leave_its_register(program):
 
 
 def test_a_resumed_run_needs_the_register_that_it_began_with(program):
-    assert program.run(words(9)).code == 0
+    assert program.run(words(9, checkpoint_every="2")).code == 0
     (program.folder / "run" / "privacy_report.json").unlink()
     for name in ("budgets.jsonl", "budgets.jsonl.key"):
         (program.folder / name).unlink()
-    other = program.run(words(9, resume=""))
+    other = program.run(words(9, checkpoint_every="2", resume="", epsilon_limit="100"))
     assert other.code == 2 and "does not know the run" in other.err
 
 

@@ -97,7 +97,13 @@ class Session:
         self.goes_on = False  # the run has made releases before
 
     def begin(self, run: str, plan: tuple[float, float, int] | None) -> None:
-        self.register.begin(self.data, run, self.id, "example", plan, self.goes_on)
+        try:
+            self.register.begin(self.data, run, self.id, "example", plan, self.goes_on)
+        except ValueError:
+            if plan is None or not self.goes_on:
+                raise
+            # What it was charged ahead is lost: it goes on without a plan, as far as the limit has room.
+            self.register.begin(self.data, run, self.id, "example", None, self.goes_on)
         self.begun = True
         weakref.finalize(self, _end, self.register, self.id, self.made, os.getpid())
 
