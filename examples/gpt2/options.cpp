@@ -9,6 +9,7 @@
 
 #include "dp/planning/memory_budget.h"
 #include "examples/gpt2/flag_suggestion.h"
+#include "examples/gpt2/noise_bands.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -76,6 +77,7 @@ void check_training(const Options& o) {
   must(!o.steps || *o.steps >= 1, "--steps must be >= 1, got " + std::to_string(o.steps.value_or(0)));
   if (o.epochs) finite_positive("--epochs", *o.epochs);
   must(valid_utf8(o.public_note), "--public-note must be valid UTF-8: it goes into the report");
+  must(valid_utf8(o.tuning_note), "--tuning-note must be valid UTF-8: it goes into the report");
   finite_positive("--learning-rate", o.learning_rate);
   must(o.lora_rank > 0 || !o.lora_alpha, "--lora-alpha needs --lora-rank R");
   if (o.lora_alpha) finite_positive("--lora-alpha", *o.lora_alpha);
@@ -96,6 +98,7 @@ void check_training(const Options& o) {
     finite_positive("--epsilon-limit", *o.epsilon_limit);
     must(o.resume && !o.non_private, "--epsilon-limit raises the budget of a private run that goes on with --resume");
   }
+  check_noise_bands(o);
   if (o.non_private) {
     must(
         !o.target_epsilon && !o.noise_multiplier && !o.delta && o.noise_key_file.empty(),
@@ -160,6 +163,7 @@ CLI::Option_group* add_budget(CLI::App& app, Options& o) {
                     "32 secret bytes, mode 0600 (default: drawn by the system, never stored)");
   group->add_option("--public-note", o.public_note,
                     "Public data that the starting weights have seen; goes into the report");
+  group->add_option("--tuning-note", o.tuning_note, "How these flags were chosen; goes into the report");
   group->add_flag("--allow-nonprivate-metrics", o.allow_nonprivate_metrics,
                   "Write losses, batch sizes, times and memory of private steps: NOT covered by the guarantee");
   group->add_flag("--non-private", o.non_private, "The same loop without clipping and noise, to compare; no guarantee");
@@ -315,6 +319,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   auto* how = app.add_option_group("How to train");
   const std::vector<CLI::Option_group*> groups = {add_what_to_train(app, o), add_budget(app, o), how,
                                                   add_resuming(app, o), add_generation(app, o)};
+  add_noise_bands(groups[1], o);
   add_memory(how, o);
   add_optimizer(how, o);
   add_ranks(how, o, mesh, device);

@@ -30,11 +30,13 @@ struct Options {
   std::optional<double> delta;
   double clip_norm = 1.0;
   std::string clipping = "flat";
+  int64_t noise_bands = 1;  // examples/gpt2/noise_bands.h
   int64_t expected_batch = 0;
   std::optional<int64_t> steps;
   std::optional<double> epochs;
   std::string noise_key_file;
   std::string public_note;
+  std::string tuning_note;
   bool non_private = false;
   bool allow_nonprivate_metrics = false;
 
