@@ -55,8 +55,8 @@ struct StepShape {
   int64_t microbatches = 1;
   int64_t shard_ranks = 1;
   int64_t optimizer_values = 2;  // float32 kept per owned element: 2 for AdamW, 1 for momentum; b - 1 for noise bands
-  int64_t value_bytes = 4;  // of a gathered weight
-  bool records = true;      // false: the same step without privacy, which always accumulates
+  int64_t value_bytes = 4;       // of a gathered weight
+  bool records = true;           // false: the same step without privacy, which always accumulates
   StepCosts costs{};
 };
 
