@@ -44,7 +44,7 @@ struct Spent {
   std::map<int64_t, int64_t> releases_per_attempt;
   // That the events assume: "poisson", "cyclic-poisson", "fixed-size", "truncated-poisson".
   std::set<std::string> samplers;
-  std::string groups_void;  // why nothing can be said of a run whose units are dealt to groups; empty: it can
+  std::string groups_void;      // why nothing can be said of a run whose units are dealt to groups; empty: it can
   bool noise_repeated = false;  // two releases of one kind share key epoch, step and attempt, hence their noise
 };
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizer_names.h"
 
 namespace ghostshard::gpt2 {
@@ -98,6 +99,7 @@ void check_training(const Options& o) {
   must(!o.steps || *o.steps >= 1, "--steps must be >= 1, got " + std::to_string(o.steps.value_or(0)));
   if (o.epochs) finite_positive("--epochs", *o.epochs);
   must(valid_utf8(o.public_note), "--public-note must be valid UTF-8: it goes into the report");
+  must(valid_utf8(o.tuning_note), "--tuning-note must be valid UTF-8: it goes into the report");
   finite_positive("--learning-rate", o.learning_rate);
   must(o.lora_rank > 0 || !o.lora_alpha, "--lora-alpha needs --lora-rank R");
   if (o.lora_alpha) finite_positive("--lora-alpha", *o.lora_alpha);
@@ -117,6 +119,7 @@ void check_training(const Options& o) {
   }
   if (o.sample_tokens) check_sampling(o);
   must(o.sample_tokens || o.sample_every == 0, "--sample-every needs --sample-tokens (or --sample-prompt)");
+  check_noise_bands(o);
   check_budget(o);
 }
 

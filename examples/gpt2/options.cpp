@@ -10,6 +10,7 @@
 #include "dp/planning/memory_budget.h"
 #include "examples/gpt2/option_rules.h"
 #include "examples/gpt2/optimizer_names.h"
+#include "examples/gpt2/noise_bands.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -98,6 +99,7 @@ CLI::Option_group* add_budget(CLI::App& app, Options& o) {
                     "Epsilon of all runs in the register on these texts together; their first run must give it");
   group->add_option("--public-note", o.public_note,
                     "Public data that the starting weights have seen; goes into the report");
+  group->add_option("--tuning-note", o.tuning_note, "How these flags were chosen; goes into the report");
   group->add_flag("--allow-nonprivate-metrics", o.allow_nonprivate_metrics,
                   "Write losses, batch sizes, times and memory of private steps: NOT covered by the guarantee");
   group->add_flag("--non-private", o.non_private, "The same loop without clipping and noise, to compare; no guarantee");
@@ -268,6 +270,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   auto* how = app.add_option_group("How to train");
   const std::vector<CLI::Option_group*> groups = {add_what_to_train(app, o), add_budget(app, o), how,
                                                   add_resuming(app, o), add_generation(app, o)};
+  add_noise_bands(groups[1], o);
   add_memory(how, o);
   add_optimizer(how, o);
   add_ranks(how, o, mesh, device);

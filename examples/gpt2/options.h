@@ -30,6 +30,7 @@ struct Options {
   std::optional<double> delta;
   double clip_norm = 1.0;
   std::string clipping = "flat";
+  int64_t noise_bands = 1;  // examples/gpt2/noise_bands.h
   int64_t expected_batch = 0;
   std::optional<int64_t> steps;
   std::optional<double> epochs;
@@ -37,6 +38,7 @@ struct Options {
   std::string public_note;
   std::string budget_register;
   std::optional<double> budget_limit;
+  std::string tuning_note;
   bool non_private = false;
   bool allow_nonprivate_metrics = false;
 

@@ -92,7 +92,7 @@ void check_output_is_new(const std::filesystem::path& output) {
 nlohmann::json report_facts(const Options& options, const Inputs& in) {
   const std::string name = in.data->unit_of_privacy();
   const UnitFacts unit = unit_facts(name);
-  return {
+  json facts = {
       {"unit_of_privacy",
        {{"definition", unit.definition}, {"packing", unit.packing}, {"units_per_person", unit.per_person}}},
       {"claim_boundary", {{"covered", "all optimizer steps on --data"}, {"not_covered", not_covered(options, name)}}},
@@ -103,6 +103,8 @@ nlohmann::json report_facts(const Options& options, const Inputs& in) {
        {{"checkpoint_lineage", starting_point(options)},
         {"program", "ghostshard-finetune-gpt2 0.1.0"},
         {"code_commit", options.commit.empty() ? "not known to the program" : options.commit}}}};
+  if (!options.tuning_note.empty()) facts["tuning"] = {{"how", options.tuning_note}};
+  return facts;
 }
 
 }  // namespace ghostshard::gpt2

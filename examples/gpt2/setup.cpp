@@ -6,6 +6,7 @@
 
 #include "examples/gpt2/generate.h"
 #include "examples/gpt2/optimizers.h"
+#include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/run_folder.h"
 
 namespace ghostshard::gpt2 {
@@ -88,6 +89,7 @@ dp::DpConfig plan_config(const Inputs& in, const Options& o) {
   dp::DpConfig config{.units = in.data->units(), .expected_batch = o.expected_batch, .steps = in.steps};
   config.clip_norm = accountant::ClipNorm(o.clip_norm);
   config.clipping = o.clipping == "flat" ? dp::Clipping::kFlat : dp::Clipping::kPerLayer;
+  config.noise_bands = noise_bands(o, in.rate);
   config.unit_of_privacy = in.data->unit_of_privacy();
   if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);
   if (o.noise_multiplier) config.noise_multiplier = accountant::NoiseMultiplier(*o.noise_multiplier);
@@ -146,6 +148,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
       in.eval ? std::max<int64_t>(1, in.eval->tokens() / in.eval->units()) : in.config.n_positions;
   step.shape.shard_ranks = mesh.shape().shard;
   step.shape.optimizer_values = optimizer_values(o, specs);
+  step.shape.optimizer_values += static_cast<double>(o.noise_bands - 1);  // the noise of the steps before
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.records = !o.non_private;
   step.plan = dp::plan_step(step.blocks, step.shape, dp::MemoryBudget::parse(o.memory_budget));

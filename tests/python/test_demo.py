@@ -93,6 +93,27 @@ def test_warm_start_runs_once_and_the_private_phase_each_time(demo, tmp_path, ca
     assert again.endswith("--output runs/finetune-2")
 
 
+def test_it_takes_the_recipe_and_finds_a_new_one_on_the_public_texts(demo, one_rank, tmp_path, monkeypatch, capfd):
+    settings = json.loads((tmp_path / "demo.json").read_text())
+    tuning = {"target-epsilon": 8, "steps": 3, "try": ["learning-rate=1,2"]}
+    (tmp_path / "demo.json").write_text(json.dumps({**settings, "recipe": "recipe.toml", "tune": tuning}))
+    words = []
+
+    def found(arguments):
+        words.extend(arguments)
+        folder = Path(arguments[arguments.index("--output") + 1])
+        folder.mkdir(parents=True)
+        (folder / "recipe.toml").write_text("learning-rate = 2\n")
+
+    monkeypatch.setattr(demo_module, "find_recipe", found)
+    assert main(["--config", "demo.json", "--cache", "cache", "--runs", "runs", "--tune"]) == 0
+    assert (tmp_path / "recipe.toml").read_text() == "learning-rate = 2\n" and not (tmp_path / "runs").exists()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    assert given["--units"] == "30" and given["--data"].endswith("public-train.safetensors") and given["--try"] == "learning-rate=1,2"
+    (private,) = demo()
+    assert private.startswith("2 --config recipe.toml --public-note")
+
+
 def test_the_parts_are_disjoint_and_the_vocabulary_fits_the_model(demo, one_rank, tmp_path):
     demo()
     (folder,) = (tmp_path / "cache").glob("data-*")
@@ -105,6 +126,17 @@ def test_the_parts_are_disjoint_and_the_vocabulary_fits_the_model(demo, one_rank
     assert {part: data.metadata["declared"] for part, data in parts.items()} == {
         "public-train": "public", "public-eval": "public", "private": "private",
     }  # fmt: skip
+
+
+def test_texts_that_are_one_to_the_model_are_in_one_part_alone(demo, one_rank, tmp_path):
+    """The cut takes away what sets two texts apart; the program refuses public texts that are private too."""
+    long = "a b c d e f g h i j k l m n o p q r s t u v w x y z " * 3
+    (tmp_path / "texts").write_text("\n%\n".join(f"{long}{i % 7} and {i}" if i % 3 else f"text {i}" for i in range(60)))
+    demo()
+    (folder,) = (tmp_path / "cache").glob("data-*")
+    parts = [read_packed(folder / f"{part}.safetensors") for part in ("public-train", "public-eval", "private")]
+    texts = [{tuple(data.unit(i)) for i in range(data.units)} for data in parts]
+    assert not texts[0] & texts[1] and not texts[2] & (texts[0] | texts[1]) and all(texts)
 
 
 CHANGES = {
@@ -144,5 +176,5 @@ def test_the_shipped_settings_fit_together(repository):
     model = json.loads((folder / config["model_config"]).read_text())
     assert model["n_embd"] % model["n_head"] == 0
     assert config["data"]["max_length"] <= model["n_positions"] + 1
-    assert config["private"]["target-epsilon"] == 8 and config["ranks"] == 2
+    assert config["private"]["target-epsilon"] == config["tune"]["target-epsilon"] == 8 and config["ranks"] == 2
     assert model["eos_token_id"] == model["bos_token_id"] == model["vocab_size"] - 1

@@ -12,6 +12,7 @@ from ghostshard.texts.binary import find_binary
 HELP = """Fine-tunes language models with differential privacy. `ghostshard COMMAND --help` explains a command.
 
   ghostshard finetune [-n RANKS] ...   fine-tune GPT-2 under a privacy budget, on RANKS processes of this machine (default: 1)
+  ghostshard tune ...                  flags for a private run, found on texts declared public: spends nothing
   ghostshard data ...                  from texts to the file that training reads: split, tokenizer, prepare
   ghostshard generate ...              continue a prompt with a fine-tuned model
   ghostshard metrics RUN ...           a run's public numbers and samples, for TensorBoard and as CSV, while it runs or afterwards
@@ -89,6 +90,13 @@ def data(arguments: list[str]) -> int:
     return texts(arguments)
 
 
+def tune(arguments: list[str]) -> int:
+    from ghostshard.tune import main as find_flags
+
+    find_flags(arguments)
+    return 0
+
+
 def generate(arguments: list[str]) -> int:
     from ghostshard.generate import main as continue_prompt
 
@@ -109,7 +117,7 @@ def doctor(arguments: list[str]) -> int:
 
 PROGRAMS = {"finetune": "ghostshard-finetune-gpt2", "account": "ghostshard-account"}
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "finetune": finetune, "data": data, "generate": generate, "metrics": metrics, "account": account,
+    "finetune": finetune, "tune": tune, "data": data, "generate": generate, "metrics": metrics, "account": account,
     "doctor": doctor,
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
 """The program of `make finetune`, from texts to a report: `python examples/gpt2/demo/demo.py`.
 
 Every number is in demo.json beside this file, which says what to change; the entries under "warm_start" and "private" are
-passed to ghostshard-finetune-gpt2 as flags of the same names. Data and warm start are kept in data-cache/ under a hash of
+passed to ghostshard-finetune-gpt2 as flags of the same names. `--tune` tries the flags under "tune" on the public texts (ghostshard tune) and writes the file named
+as "recipe"; if that is there, its flags take the place of "private". Data and warm start are kept in data-cache/ under a hash of
 everything they depend on, so a second call goes straight to the private phase.
 
 Only the number of the private texts is printed: it counts as public, like the other constants of the plan.
@@ -25,9 +26,11 @@ from ghostshard.texts import (
 from ghostshard.texts.binary import find_binary, repository
 from ghostshard.texts.generate import Sampling, generate
 from ghostshard.texts.text import TextUnit
+from ghostshard.texts.vocabulary import Vocabulary
+from ghostshard.tune import main as find_recipe
 
 # Raise it when the content of data-cache/ changes for the same settings.
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 
 PARTS = ("public-train", "public-eval", "private")
 
@@ -41,6 +44,7 @@ def _main(arguments: list[str]) -> None:
     command.add_argument("--config", type=Path, default=repository() / "examples" / "gpt2" / "demo" / "demo.json")
     command.add_argument("--cache", type=Path, default=repository() / "data-cache")
     command.add_argument("--runs", type=Path, default=repository() / "runs")
+    command.add_argument("--tune", action="store_true", help="find the recipe anew on the public texts, and train nothing private")
     options = command.parse_args(arguments)
 
     config = _read_json(options.config)
@@ -56,11 +60,14 @@ def _main(arguments: list[str]) -> None:
     _say(f"{counts['private']} private texts; {note}")
 
     warm_model = warm_start(config, model_config, data, options.cache, binary)
+    recipe = options.config.parent / config["recipe"] if "recipe" in config else None
+    if options.tune:
+        return tune(config, recipe, data, counts["private"], warm_model, options.cache)
     output = _next_folder(options.runs)
     _say(f"private phase on {config['ranks']} ranks, into {_shown(output)}")
     status = _train(
         config["ranks"], binary,
-        {**config["private"], "public-note": note, "model": warm_model, "data": data / "private.safetensors",
+        {**({"config": recipe} if recipe and recipe.is_file() else config["private"]), "public-note": note, "model": warm_model, "data": data / "private.safetensors",
          "eval-data": data / "public-eval.safetensors", "output": output},
     )  # fmt: skip
     if status != 0:
@@ -84,11 +91,6 @@ def prepare_data(config: dict, model_config: dict, cache: Path) -> Path:
     split = split_indices(
         len(texts.units), public_units=knobs["public_units"], eval_units=knobs["eval_units"], seed=knobs["split_seed"]
     )
-    # A private text that is a public one too is left out: a rule that looks at one private text alone. (The other way
-    # round, the public texts would tell which of them are private as well.)
-    public_texts = {texts.units[index].text for index in (*split.public_train, *split.public_eval)}
-    private = [index for index in split.private if texts.units[index].text not in public_texts]
-    chosen = {"public-train": split.public_train, "public-eval": split.public_eval, "private": private}
     cache.mkdir(parents=True, exist_ok=True)
     with replacing(folder) as partial:
         partial.mkdir()
@@ -97,6 +99,15 @@ def prepare_data(config: dict, model_config: dict, cache: Path) -> Path:
             partial / "tokenizer"
         )
         vocabulary = load_vocabulary(str(partial / "tokenizer"))
+        # As training sees them: texts that differ behind the cut are one.
+        seen = _seen_tokens(texts.units, vocabulary, knobs["max_length"])
+        chosen = {"public-train": split.public_train}
+        known = {seen[index] for index in split.public_train}
+        chosen["public-eval"] = [index for index in split.public_eval if seen[index] not in known]
+        # A private text that is a public one too is left out: a rule that looks at one private text alone. (The other way
+        # round, the public texts would tell which of them are private as well.)
+        known |= {seen[index] for index in split.public_eval}
+        chosen["private"] = [index for index in split.private if seen[index] not in known]
         for part, indices in chosen.items():
             packed = encode_units(
                 (texts.units[index] for index in indices), vocabulary,
@@ -108,6 +119,12 @@ def prepare_data(config: dict, model_config: dict, cache: Path) -> Path:
             )  # fmt: skip
             write_packed(partial / f"{part}.safetensors", packed)
     return folder
+
+
+def _seen_tokens(units: list[TextUnit], vocabulary: Vocabulary, max_length: int) -> list[tuple[int, ...]]:
+    """Each text's tokens up to the cut, without the end-of-text token in front."""
+    pairs = zip(vocabulary.encode([unit.prompt for unit in units]), vocabulary.encode([unit.text for unit in units]), strict=True)
+    return [tuple([*prompt, *text, vocabulary.end_of_text_id][: max_length - 1]) for prompt, text in pairs]
 
 
 def warm_start(config: dict, model_config: Path, data: Path, cache: Path, binary: Path) -> Path:
@@ -126,6 +143,20 @@ def warm_start(config: dict, model_config: Path, data: Path, cache: Path, binary
                 raise Failure(f"the warm start ended with status {status}; its own message is above")
             _copy_tokenizer(data / "tokenizer", partial / "model")
     return folder / "model"
+
+
+def tune(config: dict, recipe: Path | None, data: Path, private_units: int, warm_model: Path, cache: Path) -> None:
+    """Writes the recipe. Stopped and called again, it goes on."""
+    if recipe is None or "tune" not in config:
+        raise UserError('--tune needs the entries "recipe" and "tune" in the config')
+    folder = cache / f"tuning-{_digest(config['tune'], config['ranks'], warm_model.parent.name, private_units)}"
+    find_recipe([
+        "--ranks", str(config["ranks"]), "--units", str(private_units), "--data", str(data / "public-train.safetensors"),
+        "--eval-data", str(data / "public-eval.safetensors"), "--model", str(warm_model), "--output", str(folder),
+        *flags(config["tune"]),
+    ])  # fmt: skip
+    shutil.copy2(folder / "recipe.toml", recipe)
+    print(f"The demo's recipe is now {_shown(recipe)}")
 
 
 def closing_words(config: dict, output: Path) -> str:

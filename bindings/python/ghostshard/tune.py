@@ -1,0 +1,263 @@
+"""`ghostshard tune`: the flags of a private run, found on texts that were declared public.
+
+Each trial trains on the public texts with the noise, the expected batch, the steps and the clip norm that the private run would
+have, so what is best here is best there as far as the texts are alike. The private texts are not read: of them only the number
+is needed. Successive halving (arXiv:1502.07943): all trials run a quarter of the steps, the better half of them half the steps,
+the better half of those all steps; schedules shrink with the steps, noise and batch do not.
+
+The output folder holds trials.jsonl (one line for each finished run; the same command goes on where it was stopped), a log for each
+run, and at the end recipe.toml, which `ghostshard finetune --config recipe.toml` reads.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from ghostshard.errors import Failure, UserError, number, parser, whole_number
+from ghostshard.files import replacing
+from ghostshard.texts.binary import find_binary
+from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, read_flags, read_space, toml, whole, words_of
+
+# What this command decides itself, or what would touch more than public texts.
+REFUSED = {
+    "epochs": "give --steps: a trial has the private run's steps",
+    "noise-multiplier": "the noise follows from --target-epsilon for each trial",
+    "non-private": "trials have the private run's noise",
+    "resume": "the same command goes on where it was stopped",
+    "noise-key-file": "trials draw their noise from the system",
+    "allow-nonprivate-metrics": "losses are those of --eval-data",
+    "config": "write the flags out",
+}
+PLACES = ("model", "model-config", "data", "eval-data", "output", "checkpoint-every", "eval-every")
+SETTINGS, TRIALS, RECIPE = "settings.json", "trials.jsonl", "recipe.toml"
+
+@dataclass(frozen=True)
+class Settings:
+    units: int
+    target_epsilon: float
+    delta: float
+    data: str
+    eval_data: str
+    ranks: int
+    rungs: int
+    flags: Flags
+    trials: list[dict[str, str]] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)  # digests of the texts
+
+
+@dataclass(frozen=True)
+class Result:
+    trial: int
+    rung: int
+    steps: int
+    noise_multiplier: float
+    loss: float | None  # None: it was no finite number
+    standard_error: float | None
+
+
+def main(arguments: list[str]) -> None:
+    options, rest = _parser().parse_known_args(arguments)
+    settings = settings_of(options, rest)
+    output = Path(options.output)
+    results = open_folder(output, settings)
+    noise = {}
+    for trial in settings.trials:
+        noise[_noise_key(settings, trial)] = None
+    for key in noise:
+        noise[key] = noise_multiplier(settings, *key)
+    best = halve(settings, noise, results, output)
+    write_recipe(output / RECIPE, settings, best, results)
+    print(f"Best of {len(settings.trials)} trials: {words_of(settings.trials[best.trial])}, loss {best.loss:.4f} on {settings.eval_data}")
+    print(f"Written: {output / RECIPE}. With the private texts: ghostshard finetune --config {output / RECIPE} "
+          "--model … --data … --output …")  # fmt: skip
+
+
+def _parser():
+    command = parser(
+        "ghostshard tune",
+        "Finds flags for a private run on texts declared public: spends nothing. Other flags go to ghostshard finetune as they are.",
+    )
+    command.add_argument("--data", required=True, help="public texts to train on, prepared with --declare public")
+    command.add_argument("--eval-data", required=True, help="other public texts: their loss decides")
+    command.add_argument("--output", required=True, help="folder for trials and recipe.toml")
+    command.add_argument("--units", required=True, type=whole_number(at_least=1), help="the number of private texts (or users)")
+    command.add_argument("--target-epsilon", required=True, type=number(at_least=0), help="of the private run")
+    command.add_argument("--delta", type=number(at_least=0), help="of the private run (default: min(1e-6, units^-1.1))")
+    command.add_argument("--try", dest="tried", action="append", default=[], metavar="FLAG=V1,V2",
+                         help=f"values of a flag; repeatable, all combinations are trials. Flags: {', '.join(TUNABLE)}")  # fmt: skip
+    command.add_argument("--trials", type=whole_number(at_least=1), default=16, help="at most so many of them, chosen by --seed")
+    command.add_argument("--rungs", type=whole_number(at_least=1, at_most=6), default=3, help="1: every trial runs all steps")
+    command.add_argument("-n", "--ranks", type=whole_number(at_least=1, at_most=4096), default=1)
+    return command
+
+
+def settings_of(options, rest: list[str]) -> Settings:
+    """UserError for every mistake that can be seen before a trial runs."""
+    flags = read_flags(rest)
+    for name, reason in REFUSED.items():
+        if name in flags:
+            raise UserError(f"--{name} is not for tuning: {reason}")
+    units = {path: public_units(Path(path)) for path in (options.data, options.eval_data)}
+    if not options.target_epsilon > 0:
+        raise UserError(f"--target-epsilon must be > 0, got {options.target_epsilon}")
+    space = read_space(options.tried, flags)
+    for name in ("steps", "expected-batch"):
+        for value in space.get(name, [flags.get(name)]):
+            whole(name, value)
+    delta = min(1e-6, options.units**-1.1) if options.delta is None else options.delta
+    if not 0 < delta < 1:
+        raise UserError(f"--delta must lie strictly between 0 and 1, got {delta}")
+    trials = choose_trials(space, flags, units[options.data], options.units, options.trials, _say)
+    return Settings(
+        options.units, options.target_epsilon, delta, options.data, options.eval_data, options.ranks, options.rungs, flags, trials,
+        {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in units},
+    )  # fmt: skip
+
+
+def public_units(path: Path) -> int:
+    """The number of units of a file that says itself that it is public. Nothing else is opened beyond its header."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            declared = (file.metadata() or {}).get("declared")
+            if declared == "public":
+                name = "unit_offsets" if "unit_offsets" in file.keys() else "offsets"
+                return file.get_slice(name).get_shape()[0] - 1
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} must be a file written by `ghostshard data prepare`: {error}") from error
+    raise UserError(
+        f"{path}: tuning reads only texts declared public, this file was declared {declared or 'neither public nor private'} "
+        "(`ghostshard data prepare --declare public`)"
+    )
+
+
+def open_folder(output: Path, settings: Settings) -> list[Result]:
+    """What an earlier call with the same settings has finished. UserError if the folder is another one's."""
+    stated = json.loads(json.dumps(dataclasses.asdict(settings)))
+    found = output / SETTINGS
+    if found.exists():
+        if json.loads(found.read_text(encoding="utf-8")) != stated:
+            raise UserError(f"{output} holds the trials of another tuning: other flags or other texts; give a new --output")
+    else:
+        if output.exists() and any(output.iterdir()):
+            raise UserError(f"--output must be a new folder or one of the same tuning, {output} holds other files")
+        output.mkdir(parents=True, exist_ok=True)
+        with replacing(found) as partial:
+            partial.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
+    lines = (output / TRIALS).read_text(encoding="utf-8").splitlines(keepends=True) if (output / TRIALS).exists() else []
+    finished = [line for line in lines if line.endswith("\n")]  # a crash may have cut the last one
+    if len(finished) != len(lines):
+        (output / TRIALS).write_text("".join(finished), encoding="utf-8")
+    return [Result(**json.loads(line)) for line in finished]
+
+
+def noise_multiplier(settings: Settings, batch: int, bands: int, steps: int) -> float:
+    """The private run's: its accountant, not this command, decides."""
+    command = [
+        find_binary(program="ghostshard-account"), "noise", "--json", "--epsilon", settings.target_epsilon, "--delta", settings.delta,
+        "--sampling-rate", f"{batch * bands}/{settings.units}", "--steps", -(-steps // bands),
+    ]  # fmt: skip
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise UserError(f"no noise reaches the target: {done.stderr.strip().removeprefix('error: ')}")
+    return json.loads(done.stdout)["noise_multiplier"]
+
+
+def halve(settings: Settings, noise: dict, results: list[Result], output: Path) -> Result:
+    alive = list(range(len(settings.trials)))
+    for rung in range(settings.rungs):
+        finished = []
+        for place, trial in enumerate(alive):
+            known = [result for result in results if (result.trial, result.rung) == (trial, rung)]
+            if not known:
+                known = [run_trial(settings, noise, trial, rung, output)]
+                _append(output / TRIALS, known[0])
+                results.append(known[0])
+            finished.append(known[0])
+            shown = "no finite loss" if known[0].loss is None else f"loss {known[0].loss:.4f} ± {known[0].standard_error:.4f}"
+            _say(f"round {rung + 1} of {settings.rungs}, trial {place + 1} of {len(alive)}: {shown} after {known[0].steps} steps, "
+                 f"{words_of(settings.trials[trial])}")  # fmt: skip
+        finished.sort(key=lambda result: math.inf if result.loss is None else result.loss)
+        if finished[0].loss is None:
+            raise Failure(f"no trial had a finite loss; the logs are in {output}")
+        alive = [result.trial for result in finished[: -(-len(finished) // 2)]]
+    return finished[0]
+
+
+def run_trial(settings: Settings, noise: dict, trial: int, rung: int, output: Path) -> Result:
+    merged: Flags = {**settings.flags, **settings.trials[trial]}
+    share = 0.5 ** (settings.rungs - 1 - rung)
+    all_steps = whole("steps", merged["steps"])
+    steps = max(1, round(all_steps * share), whole("noise-bands", merged.get("noise-bands", "1")))
+    sigma = noise[_noise_key(settings, settings.trials[trial])]
+    if "warmup-steps" in merged:
+        merged["warmup-steps"] = str(min(steps - 1, int(whole("warmup-steps", merged["warmup-steps"], at_least=0) * steps / all_steps)))
+    folder = output / f"trial-{trial:03d}-{rung}"
+    shutil.rmtree(folder, ignore_errors=True)
+    merged |= {"steps": str(steps), "noise-multiplier": repr(sigma), "delta": repr(settings.delta), "data": settings.data,
+               "eval-data": settings.eval_data, "output": str(folder), "checkpoint-every": "0", "eval-every": str(steps)}  # fmt: skip
+    command = [sys.executable, "-m", "ghostshard.launcher", "finetune", "-n", str(settings.ranks), *command_line(merged)]
+    log = output / f"{folder.name}.log"
+    with log.open("wb") as stream:
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream).returncode
+    if code == 3 or code >= 128 or code < 0:
+        raise KeyboardInterrupt
+    if code != 0:
+        mistakes = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("error: ")]
+        said = mistakes[-1].removeprefix("error: ") if mistakes else f"see {log}"
+        raise (UserError if code == 2 else Failure)(f"trial {words_of(settings.trials[trial])}: {said}")
+    last = json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    shutil.rmtree(folder)
+    loss, error = last.get("eval_loss"), last.get("eval_standard_error")
+    finite = isinstance(loss, float) and math.isfinite(loss)
+    return Result(trial, rung, steps, sigma, loss if finite else None, error if finite else None)
+
+
+def write_recipe(path: Path, settings: Settings, best: Result, results: list[Result]) -> None:
+    flags: Flags = {**settings.flags, **settings.trials[best.trial]}
+    flags = {name: value for name, value in flags.items() if name not in PLACES}
+    ranked = sorted(results, key=lambda result: (-result.rung, math.inf if result.loss is None else result.loss))
+    note = (f"{len(results)} runs of {len(settings.trials)} settings on texts declared public, with this run's noise; "
+            "the private texts were not read")  # fmt: skip
+    lines = [
+        "# Written by `ghostshard tune`. Use: ghostshard finetune --config recipe.toml --model … --data … --output …",
+        f"# Planned for {settings.units} private units; the noise multiplier would be {best.noise_multiplier!r}.",
+        f"target-epsilon = {settings.target_epsilon!r}", f"delta = {settings.delta!r}",
+        *(f"{name} = {toml(value)}" for name, value in flags.items()),
+        f"tuning-note = {toml(note)}",
+        "",
+        "# Tried, best first: the loss on the public texts, its standard error, steps, noise multiplier, flags.",
+        *(f"# {_loss(result)}  {result.steps:6d}  {result.noise_multiplier:.4f}  {words_of(settings.trials[result.trial])}"
+          for result in ranked),
+    ]  # fmt: skip
+    with replacing(path) as partial:
+        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _loss(result: Result) -> str:
+    return "no finite loss " if result.loss is None else f"{result.loss:.4f} {result.standard_error:.4f}"
+
+
+def _noise_key(settings: Settings, trial: dict[str, str]) -> tuple[int, int, int]:
+    merged = {**settings.flags, **trial}
+    names = (("expected-batch", None), ("noise-bands", "1"), ("steps", None))
+    return tuple(whole(name, merged.get(name, otherwise)) for name, otherwise in names)  # type: ignore[return-value]
+
+
+def _append(path: Path, result: Result) -> None:
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(dataclasses.asdict(result)) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
