@@ -29,8 +29,8 @@ struct NoiseBands {
 
   int64_t count() const { return static_cast<int64_t>(ratios.size()) + 1; }  // b
   double norm() const;                                                       // s, rounded up
-  // Of x_t's elements in a chain's step number `steps` (from 1), in units of (sigma·C)²: s²·Σ_{i<steps} h_i², where h is the inverse
-  // of (1, a_1, …) as a series. It grows with the steps.
+  // Of x_t's elements in a chain's step number `steps` (from 1), in units of (sigma·C)²: s²·Σ_{i<steps} h_i², where h
+  // is the inverse of (1, a_1, …) as a series. It grows with the steps.
   double variance(int64_t steps) const;
   // Throws std::invalid_argument unless every ratio is finite and at most 2 in size, and there are at most 1,023.
   void check() const;

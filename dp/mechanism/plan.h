@@ -63,8 +63,8 @@ class DpPlan {
   accountant::NoiseMultiplier noise_multiplier() const { return sigma_; }
   accountant::Delta delta() const { return delta_; }
   double divisor() const { return static_cast<double>(config_.expected_batch); }
-  // Of the noise in each element of a step's release, (sigma·C/B)²; with noise bands that of the last step's, which is the largest.
-  // A public number, for optimizers that use it.
+  // Of the noise in each element of a step's release, (sigma·C/B)²; with noise bands that of the last step's, which is
+  // the largest. A public number, for optimizers that use it.
   double release_variance() const;
   accountant::Event event() const;
   // An accountant that has been charged nothing yet.

@@ -54,9 +54,10 @@ struct StepShape {
   int64_t rows_per_unit = 0;  // mean
   int64_t microbatches = 1;
   int64_t shard_ranks = 1;
-  double optimizer_values = 2;  // float32 kept per owned element: 2 for AdamW, 1 for momentum, 0.51 in 8 bits; b - 1 for noise bands
-  int64_t value_bytes = 4;      // of a gathered weight
-  bool records = true;          // false: the same step without privacy, which always accumulates
+  double optimizer_values =
+      2;  // float32 kept per owned element: 2 for AdamW, 1 for momentum, 0.51 in 8 bits; b - 1 for noise bands
+  int64_t value_bytes = 4;  // of a gathered weight
+  bool records = true;      // false: the same step without privacy, which always accumulates
   StepCosts costs{};
 };
 

@@ -8,9 +8,9 @@
 
 #include "accountant/did_you_mean.h"
 #include "dp/planning/memory_budget.h"
-#include "examples/gpt2/option_rules.h"
-#include "examples/gpt2/optimizer_names.h"
 #include "examples/gpt2/noise_bands.h"
+#include "examples/gpt2/optimizer_names.h"
+#include "examples/gpt2/option_rules.h"
 
 namespace ghostshard::gpt2 {
 namespace {

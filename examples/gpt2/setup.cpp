@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "examples/gpt2/generate.h"
-#include "examples/gpt2/optimizers.h"
 #include "examples/gpt2/noise_bands.h"
+#include "examples/gpt2/optimizers.h"
 #include "examples/gpt2/run_folder.h"
 
 namespace ghostshard::gpt2 {

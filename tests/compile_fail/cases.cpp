@@ -1,4 +1,5 @@
-// Beside each case: what the compiler's error must say (an extended regular expression). All cases are compiled at once.
+// Beside each case: what the compiler's error must say (an extended regular expression). All cases are compiled at
+// once.
 #include "dp/mechanism/optimizer.h"
 #include "dp/mechanism/plan.h"
 
@@ -9,74 +10,46 @@ void misuse(dp::ClippedSum& sum, dp::PrivateGradient& gradient, dp::PrivateOptim
             const dp::DpPlan& plan, dp::Tape& tape, const std::shared_ptr<fsdp::GradientBuffers>& buffers,
             const std::shared_ptr<fsdp::ShardBuffers>& shared_slices) {
 #ifdef READ_A_CLIPPED_SUM  // sums_.*is private
-  {
-    sum.sums_->zero();
-  }
+  { sum.sums_->zero(); }
 #endif
 #ifdef COPY_A_CLIPPED_SUM  // use of deleted function|deleted constructor
-  {
-    dp::ClippedSum copy = sum;
-  }
+  { dp::ClippedSum copy = sum; }
 #endif
 #ifdef MAKE_A_CLIPPED_SUM  // is private|private constructor
-  {
-    dp::ClippedSum made(buffers, dp::StepTerms{}, 1);
-  }
+  { dp::ClippedSum made(buffers, dp::StepTerms{}, 1); }
 #endif
 #ifdef CHANGE_A_CLIPPED_SUMS_TERMS  // is private
-  {
-    sum.terms_.noise_multiplier.reset();
-  }
+  { sum.terms_.noise_multiplier.reset(); }
 #endif
 #ifdef STEP_ON_A_CLIPPED_SUM  // cannot convert|cannot bind|no matching|could not convert|no viable
-  {
-    optimizer.step(std::move(sum), 0.1);
-  }
+  { optimizer.step(std::move(sum), 0.1); }
 #endif
 #ifdef STEP_ON_RAW_SLICES  // cannot convert|cannot bind|no matching|could not convert|no viable|is private
-  {
-    optimizer.step(slices, 0.1);
-  }
+  { optimizer.step(slices, 0.1); }
 #endif
 #ifdef MAKE_A_PRIVATE_GRADIENT  // is private|private constructor
-  {
-    dp::PrivateGradient made(shared_slices);
-  }
+  { dp::PrivateGradient made(shared_slices); }
 #endif
 #ifdef COPY_A_PRIVATE_GRADIENT  // use of deleted function|deleted constructor
-  {
-    dp::PrivateGradient copy = gradient;
-  }
+  { dp::PrivateGradient copy = gradient; }
 #endif
 #ifdef PLAIN_OPTIMIZER_ON_A_CLIPPED_SUM  // cannot convert|invalid initialization|no viable|no matching
-  {
-    plain.step(sum, 0.1);
-  }
+  { plain.step(sum, 0.1); }
 #endif
 #ifdef MAKE_A_SAMPLER  // is private|private constructor
-  {
-    dp::PoissonSampler sampler(key, 10, 2, 0, 1);
-  }
+  { dp::PoissonSampler sampler(key, 10, 2, 0, 1); }
 #endif
 #ifdef MAKE_A_CLIPPER  // is private|private constructor
-  {
-    dp::Clipper clipper(model, std::make_shared<dp::StepTerms>(), dp::Clipping::kFlat, dp::ClipperOptions{}, 1);
-  }
+  { dp::Clipper clipper(model, std::make_shared<dp::StepTerms>(), dp::Clipping::kFlat, dp::ClipperOptions{}, 1); }
 #endif
 #ifdef MAKE_A_MECHANISM  // is private|private constructor
-  {
-    dp::GaussianMechanism mechanism(model, key, nullptr, 1.0, 1);
-  }
+  { dp::GaussianMechanism mechanism(model, key, nullptr, 1.0, 1); }
 #endif
 #ifdef MAKE_A_PLAN  // is private|private constructor
-  {
-    dp::DpPlan made(dp::DpConfig{}, accountant::NoiseMultiplier(1.0), accountant::Delta(1e-6));
-  }
+  { dp::DpPlan made(dp::DpConfig{}, accountant::NoiseMultiplier(1.0), accountant::Delta(1e-6)); }
 #endif
 #ifdef READ_A_TAPE  // is private|private member
-  {
-    (void)tape.squared_norms();
-  }
+  { (void)tape.squared_norms(); }
 #endif
 #ifdef SWAP_EPSILON_AND_DELTA  // no match|cannot convert|could not convert|no viable|conversion
   {
@@ -91,9 +64,7 @@ void misuse(dp::ClippedSum& sum, dp::PrivateGradient& gradient, dp::PrivateOptim
   }
 #endif
 #ifdef COPY_A_KEY  // use of deleted function|deleted constructor
-  {
-    dp::RunKey copy = key;
-  }
+  { dp::RunKey copy = key; }
 #endif
   (void)sum, (void)gradient, (void)optimizer, (void)model, (void)plain, (void)slices, (void)key, (void)plan, (void)tape;
   (void)buffers, (void)shared_slices;

@@ -1,5 +1,5 @@
-// docs/guarantee.md, fact 3: noise of variance (sigma·C)² per coordinate, once, the same for every number of owners, new for every
-// step and attempt.
+// docs/guarantee.md, fact 3: noise of variance (sigma·C)² per coordinate, once, the same for every number of owners,
+// new for every step and attempt.
 #include <gtest/gtest.h>
 
 #include <filesystem>

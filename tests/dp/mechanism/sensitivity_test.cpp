@@ -1,4 +1,5 @@
-// docs/guarantee.md, facts 2 and 11: taking one unit out moves the un-noised sum by at most C(1+slack), even if tokens cancel.
+// docs/guarantee.md, facts 2 and 11: taking one unit out moves the un-noised sum by at most C(1+slack), even if tokens
+// cancel.
 #include <gtest/gtest.h>
 
 #include <numeric>

@@ -1,6 +1,6 @@
-// docs/guarantee.md, facts 2 and 11, for a table that is embedding and head at once: taking one unit out moves the un-noised sum by at most
-// C(1+slack), even if the two uses' contributions cancel, in float32 and in bfloat16. (A case's residue is
-// relative to the embedding's part.)
+// docs/guarantee.md, facts 2 and 11, for a table that is embedding and head at once: taking one unit out moves the
+// un-noised sum by at most C(1+slack), even if the two uses' contributions cancel, in float32 and in bfloat16. (A
+// case's residue is relative to the embedding's part.)
 #include <gtest/gtest.h>
 
 #include "tests/dp/single_layer.h"
