@@ -65,10 +65,11 @@ void expect_noise_of(const std::vector<dp::StepId>& chain, const std::map<std::s
 }
 
 TEST(NoiseBands, HaveTheVarianceOfTheirInverse) {
-  EXPECT_DOUBLE_EQ(NoiseBands{}.variance(7), 1);
-  // (1 + x/2)^-1 = 1 - x/2 + x²/4 - …, s² = 1.25.
-  EXPECT_DOUBLE_EQ(NoiseBands{{0.5F}}.variance(1), 1.25);
-  EXPECT_DOUBLE_EQ(NoiseBands{{0.5F}}.variance(3), 1.25 * (1 + 0.25 + 0.0625));
+  EXPECT_EQ(dp::NoiseBands{}.variance(7), 1);
+  // (1 + x/2)^-1 = 1 - x/2 + x²/4 - …, s² = 1.25, rounded up by a few units in the last place.
+  constexpr double kRoundedUp = 1e-14;
+  EXPECT_NEAR(dp::NoiseBands{{0.5F}}.variance(1), 1.25, kRoundedUp);
+  EXPECT_NEAR(dp::NoiseBands{{0.5F}}.variance(3), 1.25 * (1 + 0.25 + 0.0625), kRoundedUp);
 }
 
 TEST(NoiseBands, AreTheirDefinitionBitForBit) {
