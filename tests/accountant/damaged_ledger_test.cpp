@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "line 1: the first line must be of type header"},
         Tampering{"SequenceWithAGap", [](auto& l) { replace(l[3], "\"sequence\":3", "\"sequence\":4"); },
                   "line 4: sequence must be 3, got 4"},
-        Tampering{"UnknownEvent", [](auto& l) { replace(l[3], "\"gaussian\"", "\"laplace\""); },
+        Tampering{"UnknownEvent", [](auto& l) { replace(l[3], "\"gaussian\"", "\"cauchy\""); },
                   "line 4: event type must be one of"},
         Tampering{"UnknownField", [](auto& l) { replace(l[3], "\"step\"", "\"more\":1,\"step\""); },
                   "line 4: must be a release of schema"},

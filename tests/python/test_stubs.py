@@ -20,6 +20,7 @@ MODULES = ["accountant", "engine"]
 PYBIND11 = r"""
 ghostshard\._native\.engine\.(Session|Tape)
 ghostshard\._native\.engine\.Tape\.__init__
+ghostshard\._native\.accountant\.BudgetRegister
 """
 
 

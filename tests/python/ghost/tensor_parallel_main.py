@@ -206,7 +206,8 @@ def made_private(mesh: DeviceMesh, seed: int) -> tuple:
     model = Stack()
     megatron(model, mesh["tensor"])
     model = shard(model, mesh)
-    data = TensorDataset(torch.randint(0, WORDS, (24, 8)), torch.arange(24))
+    words = torch.randint(0, WORDS, (24, 8), generator=torch.Generator().manual_seed(1))  # the same on all ranks
+    data = TensorDataset(words, torch.arange(24))
     engine = PrivacyEngine(accountant="rdp")
     made = engine.make_private(
         module=model, optimizer=torch.optim.AdamW(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0,

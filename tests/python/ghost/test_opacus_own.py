@@ -12,6 +12,7 @@ Left out, and why:
                                                           refused here, taken by Opacus
 """
 
+import importlib.machinery
 import sys
 import types
 import unittest
@@ -64,6 +65,7 @@ def _stand_in_for_torchvision() -> None:
     models.densenet121 = lambda **_: WithBatchNorm()
     vision.models = models
     for module in (vision, datasets, transforms, models):
+        module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)  # transformers asks whether it is installed
         sys.modules.setdefault(module.__name__, module)
 
 
