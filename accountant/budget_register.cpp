@@ -19,7 +19,7 @@ std::string number(double value) {
 }
 
 // Throws BudgetExceeded unless all that was charged and planned stays within the limit of the data.
-void require_within(const BudgetRecords& now, const BudgetRecords& then, std::vector<Charge> spent,
+void require_within(const BudgetRecords& now, const BudgetRecords& then, const std::vector<Charge>& spent,
                     const std::string& data, const std::filesystem::path& path) {
   const BudgetLimit limit = then.limits.at(data);
   const double epsilon = bound_of(spent, then.adjacency, limit.delta).upper;

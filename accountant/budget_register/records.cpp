@@ -131,7 +131,7 @@ void apply_line(BudgetRecords& records, const json& line, int64_t number) {
           "must be a limit, session, charge, end or close of schema " + std::string(kBudgetRegisterSchema) +
               ", got \"" + type + '"');
   BudgetSession* session = find_session(records, hex_field(line, "session", 32));
-  require(session != nullptr, "must be about a session that has begun");
+  if (session == nullptr) throw std::invalid_argument("must be about a session that has begun");
   if (type == "charge") return apply_charge(*session, line);
   if (type == "end") return apply_end(*session, line);
   require_fields(line, std::array{"type", "session", "previous"});

@@ -76,8 +76,8 @@ Bracket table_delta(Direction direction, const ComposedRelease& phase, double ep
   const auto sum = [&](const LossAtoms& atoms, double sign) {
     double total = 0;
     double terms = 16;
-    for (size_t i = atoms.loss.size(); i-- > 0 && atoms.loss[i] > epsilon; ++terms)
-      total += atoms.mass[i] * -std::expm1(epsilon - atoms.loss[i]);
+    for (size_t i = atoms.loss.size(); i > 0 && atoms.loss[i - 1] > epsilon; --i, ++terms)
+      total += atoms.mass[i - 1] * -std::expm1(epsilon - atoms.loss[i - 1]);
     return total * (1 + sign * kRounding * terms) + (sign > 0 ? atoms.infinite : 0);
   };
   return {std::max(0.0, sum(phase.atoms(direction, false), -1)), std::min(1.0, sum(phase.atoms(direction, true), 1))};

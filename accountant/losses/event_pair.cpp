@@ -24,9 +24,13 @@ LossCells sampled_if(const LossCells& cells, SamplingRate q) {
 NormalMixture binomial_means(int64_t group, double q) {
   NormalMixture mixture;
   const auto n = static_cast<double>(group);
+  const auto log_factorial = [](double k) {
+    int sign = 0;
+    return ::lgamma_r(k + 1, &sign);  // std::lgamma writes the sign to a global
+  };
   for (int64_t drawn = 0; drawn <= group; ++drawn) {
     const auto j = static_cast<double>(drawn);
-    const double log_choices = std::lgamma(n + 1) - std::lgamma(j + 1) - std::lgamma(n - j + 1);
+    const double log_choices = log_factorial(n) - log_factorial(j) - log_factorial(n - j);
     const double log_weight = log_choices + (j > 0 ? j * std::log(q) : 0) + (n - j > 0 ? (n - j) * std::log1p(-q) : 0);
     const double weight = std::exp(log_weight);
     if (weight < 1e-300) continue;

@@ -91,7 +91,7 @@ LossCells discrete_gaussian_losses(double deviation, int64_t shift) {
   const auto k = static_cast<double>(shift);
   const auto loss = [&](int64_t x) { return k * (k - 2 * static_cast<double>(x)) * half; };
   const int64_t highest = shift + reach;
-  const int64_t stride = std::max<int64_t>(1, (highest + reach) / (4 * kCells));
+  const int64_t stride = std::max<int64_t>(1, (highest + reach) / (int64_t{4} * kCells));
   LossCells found{{}, kLossError};
   found.cells.push_back({-kInfinity, loss(highest), 0, 0, kBeyond, kBeyond});
   for (int64_t last = highest; last >= -reach; last -= stride) {

@@ -198,7 +198,7 @@ void MatrixExchange::run(const Slice& slice, const Compute& compute, const Take&
   Message coming = send(rounds_.front(), slice);
   std::optional<Message> returning;  // of the round before
   for (size_t r = 0; r < rounds_.size(); ++r) {
-    Message now = std::move(coming);
+    Message now = std::exchange(coming, {});
     if (r + 1 < rounds_.size()) coming = send(rounds_[r + 1], slice);
     std::vector<at::Tensor> results;
     size_t next = 0;

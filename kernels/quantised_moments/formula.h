@@ -64,7 +64,8 @@ GHOSTSHARD_HOST_DEVICE int encode_magnitude(float ratio, std::integer_sequence<i
     offset = kLevel == 0 || x > Decade<kLevel, kBits>::kBottom ? Decade<kLevel, kBits>::kOffset : offset,
     below = kLevel == 0 || x > Decade<kLevel, kBits>::kBottom ? Decade<kLevel, kBits>::kCodes - 1 : below),
    ...);
-  return below + static_cast<int>(x * scale - offset + 0.5F);
+  // Never negative; halves go up, on the host as on a device.
+  return below + static_cast<int>(x * scale - offset + 0.5F);  // NOLINT(bugprone-incorrect-roundings)
 }
 
 template <int kBits, int... kLevel>
