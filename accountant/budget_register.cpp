@@ -83,7 +83,7 @@ void BudgetRegister::check(const std::string& data, const std::string& run, cons
   (void)limit_of(records, data);
   std::vector<Charge> spent = spent_on(records, data, true, run);
   spent.push_back(more);
-  require_within(records, records, std::move(spent), data, path_);
+  require_within(records, records, spent, data, path_);
 }
 
 void BudgetRegister::begin(const BudgetSession& session, bool goes_on) const {
