@@ -134,18 +134,17 @@ class PrivacyEngine(ResumableEngine):
         def join() -> tuple:
             self._remember(data_loader)
             loader = self._sampled(data_loader, plan, engine.ranks, batch_first, accumulation_steps)
-            joined = self._joined(engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)
+            return (loader, *self._joined(engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)), parts
+
+        def parts() -> dict[str, str]:
             arguments = {
                 **options, "grad_sample_mode": grad_sample_mode, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm,
                 "clipping": clipping, "loss_reduction": loss_reduction, "batch_first": batch_first, "own_batches": own_batches,
-                "allow_vouched": allow_vouched,
-                "accumulation_steps": accumulation_steps, "noise_generator": noise_generator is not None,
+                "allow_vouched": allow_vouched, "accumulation_steps": accumulation_steps, "noise_generator": noise_generator is not None,
                 "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch), "a ledger": self._ledger is not None,
             }  # fmt: skip
-            parts = parts_of(module, engine.layout, criterion, optimizer, arguments)
-            if not own_batches:
-                parts["the data set"] = items_digest(data_loader.dataset, engine.ranks.device)
-            return (loader, *joined), parts
+            found = parts_of(module, engine.layout, criterion, optimizer, arguments)
+            return found if own_batches else {**found, "the data set": items_digest(data_loader.dataset, engine.ranks.device)}
 
         try:
             data_loader, ghost, criterion = together(engine.ranks.control, join)

@@ -210,6 +210,17 @@ def test_batches_of_any_shape_are_followed(collate, opened):
     assert run.charged == 4
 
 
+@pytest.mark.parametrize("kind", ["arrays", "lists"])
+def test_arrays_and_lists_that_were_written_to_are_refused(kind):
+    collate, opened = COLLATES[kind]
+    run = Run(collate=collate)
+    with pytest.raises(ValueError, match="neither from the loader"):
+        for batch in run.loader:
+            batch[0][:] = [[2 * each for each in row] for row in batch[0]] if kind == "lists" else batch[0][::-1].copy()
+            run.step(*opened(batch))
+    assert run.charged == 0
+
+
 @pytest.mark.parametrize("draws", [(8, 2, 6, 1, 0), (2, 6), (6, 8)])
 def test_examples_in_the_second_dimension_are_followed(draws):
     """[steps, examples, ...], also if a batch has as many examples as columns, or as steps."""

@@ -1,5 +1,6 @@
 """Whose rows a tensor has, function by function; loops that rest on it are in test_drawn_batches.py."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -82,6 +83,13 @@ LOST = {
     "transposed in memory": (lambda x: x.t().reshape(N, 6), rows(6)),
     "sum of neighbours": (lambda x: x[1:] + x[:-1], rows(6)),
     "einsum": (lambda x: torch.einsum("ij,kj->ik", x, x), rows(6)),
+    "a table that is looked up": (lambda x: F.embedding(PERM, x), rows(6)),
+    "a table of its own": (lambda x: F.embedding((10 * x[:, 0]).long() % N, x), rows(6)),
+    "weights": (lambda x: F.linear(torch.ones(N, 6), x), rows(6)),
+    "kernels": (lambda x: F.conv2d(torch.ones(N, 3, 8, 8), x), rows(3, 3, 3)),
+    "scales of a norm": (lambda x: F.layer_norm(torch.arange(5.0 * N).view(N, 5), (5,), x), rows()),
+    "beside rows of nobody's": (lambda x: torch.bmm(torch.arange(36.0 * N).view(N, 6, 6), x), rows(6, 4)),
+    "places": (lambda x: torch.where(x > 1)[0], rows(6)),
     "written over": (lambda x: _written_over(x), rows(6)),
 }
 
@@ -130,3 +138,51 @@ def test_what_is_written_to_a_view_is_written_to_all():
     view = x.view(N, 2, 3)[:, 0]
     view.copy_(torch.rand(N, 3))
     assert "did not hand out" in x.origin.memory.lost and not drawn(rows(6), of_rows("piece", N)).origin.memory.lost
+
+
+UNSEEN = {
+    "an alias": lambda x: x.as_subclass(torch.Tensor).copy_(torch.rand(N, 6)),
+    "an alias that is Drawn": lambda x: plain(x).mul_(torch.rand(N, 1)),
+    "another storage": lambda x: x.set_(torch.rand(N, 6)),
+    "bytes": lambda x: x.untyped_storage().copy_(torch.rand(N, 6).untyped_storage()),
+    "DLPack": lambda x: torch.from_dlpack(x).copy_(torch.rand(N, 6)),
+    "NumPy": lambda x: np.copyto(x.numpy(), np.zeros((N, 6), np.float32)),
+    "NumPy, of a part": lambda x: np.copyto(np.asarray(x[0].detach()), x[1].numpy()),
+    "a list": lambda x: torch._foreach_mul_([x], [torch.rand(N, 6)]),
+    "functions that are not followed": lambda x: _not_followed(x),
+    "data": lambda x: setattr(x, "data", torch.rand(N, 6)),
+    "what data gave": lambda x: x.data.copy_(torch.rand(N, 6)),
+}
+
+
+def _not_followed(x):
+    with torch._C.DisableTorchFunctionSubclass():
+        x.copy_(x.flip(0).clone())
+
+
+@pytest.mark.parametrize("write", UNSEEN.values(), ids=UNSEEN)
+def test_no_write_is_unseen(write):
+    x = drawn(rows(6), of_rows("piece", N))
+    write(x)
+    assert x.origin.memory.lost
+    assert (2 * x).origin.memory.lost and x[:, :2].origin.memory.lost
+
+
+SEEN = {
+    "in place": lambda x: x.mul_(2),
+    "through data": lambda x: x.data.clamp_(0, 1),
+    "in place without an underscore": lambda x: F.relu(x, inplace=True),
+    "a part": lambda x: x[:, :2].mul_(2),
+    "itself": lambda x: x.add_(x),
+    "after NumPy read it": lambda x: (x.numpy().mean(), x.mul_(2)),
+    "nothing": lambda x: (x.numpy(), x.untyped_storage(), x.data_ptr()),
+}
+
+
+@pytest.mark.parametrize("write", SEEN.values(), ids=SEEN)
+def test_a_write_that_keeps_rows_apart_is_followed(write):
+    x = drawn(rows(6), of_rows("piece", N))
+    view = x[1:3]
+    write(x)
+    assert not x.origin.memory.lost and not view.origin.memory.lost
+    assert (2 * x).origin.numbers().tolist() == list(range(N))

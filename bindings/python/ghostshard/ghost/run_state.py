@@ -78,7 +78,7 @@ class RunState:
             path, header = self._ledger
             begun = self.ledger_is_open
             write = lambda: session.attach_ledger(path, header, begun) if ranks.rank == 0 else None
-            together(ranks.control, lambda: (write(), {}))
+            together(ranks.control, lambda: (write(), dict))
             self.ledger_is_open = True
         return session
 

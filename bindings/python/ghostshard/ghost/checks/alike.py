@@ -25,8 +25,8 @@ Result = TypeVar("Result")
 Parts = Mapping[str, str]  # name as a sentence gives it: value, or a digest
 
 
-def together(control: Any, make: Callable[[], tuple[Result, Parts]]) -> Result:
-    """What make() gives beside this rank's parts. ValueError with one sentence on all ranks if the parts differ; if make() raises on a
+def together(control: Any, make: Callable[[], tuple[Result, Callable[[], Parts]]]) -> Result:
+    """What make() gives beside a function for this rank's parts. ValueError with one sentence on all ranks if the parts differ; if make() raises on a
     rank, all raise. A collective over `control`, the group of all ranks; None for one alone, which has nothing to compare."""
     if control is None:
         return make()[0]
@@ -34,7 +34,8 @@ def together(control: Any, make: Callable[[], tuple[Result, Parts]]) -> Result:
     parts: Parts = {}
     wrong: Exception | None = None
     try:
-        made, parts = make()
+        made, described = make()
+        parts = described()
     except Exception as error:  # of whatever kind: the other ranks wait for this one's parts
         wrong = error
     every: list[Any] = [None] * dist.get_world_size(control)

@@ -25,7 +25,31 @@ class Memory:
 
     def __init__(self, piece: Any, lost: str = ""):
         self.piece = piece  # of the loader (loaders/stamps.py); VOUCHED
-        self.lost = lost  # why it is not known any more whose the rows are; "": it is
+        self.writes = 0  # that were followed, as torch's version counters count them
+        self._lost = lost
+        self._exposed: list[tuple[torch.Tensor, torch.Tensor]] = []  # bytes that others can write to, and what they were
+
+    @property
+    def lost(self) -> str:
+        """Why it is not known any more whose the rows are; "": it is."""
+        if not self._lost and not all(torch.equal(now, then) for now, then in self._exposed):
+            self._lost = "its memory was written to outside of torch"
+        return self._lost
+
+    @lost.setter
+    def lost(self, why: str) -> None:
+        self._lost = why
+
+    def expose(self, value: torch.Tensor) -> None:
+        """The memory of this plain tensor goes to somebody whose writing is not followed (NumPy, DLPack, storages)."""
+        if not self._exposed:
+            content = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
+            self._exposed = [(content, content.clone())]
+
+    def written(self, times: int) -> None:
+        """By a function that was followed."""
+        self.writes += times
+        self._exposed = [(now, now.clone()) for now, _ in self._exposed]
 
 
 VOUCHED = "vouched"
@@ -67,8 +91,20 @@ class Origin:
 class Drawn(torch.Tensor):
     """Made by drawn()."""
 
-    origin: Origin
     followed: Callable[[Any, tuple, dict], Any]  # set by operations.py
+    _origin: Origin
+    _place: tuple[int, int]
+
+    @property
+    def origin(self) -> Origin:
+        memory = self._origin.memory
+        if self._place != place_of(self, memory) and not memory.lost:
+            memory.lost = "it was written to in a way that is not followed"
+        return self._origin
+
+    def stays_here(self) -> None:
+        """After a write that was followed, which may have moved it (x.data = y)."""
+        self._place = place_of(self, self._origin.memory)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -90,8 +126,25 @@ class Drawn(torch.Tensor):
 def drawn(value: torch.Tensor, origin: Origin) -> torch.Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         found = value.as_subclass(Drawn)
-    found.origin = origin
+    found._origin = origin
+    found.stays_here()
     return found
+
+
+def version_of(value: torch.Tensor) -> int:
+    """How often it was written to; views count together."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return 0 if value.is_inference() else value._version
+
+
+def place_of(value: torch.Tensor, memory: Memory) -> tuple[int, int]:
+    """Stays what it is as long as every write was followed."""
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            address = value.data_ptr()
+        except RuntimeError:  # no storage
+            address = 0
+    return address, version_of(value) - memory.writes
 
 
 def of_rows(piece: Any, rows: int, dim: int = 0) -> Origin:
@@ -140,4 +193,4 @@ def vouch_for(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
     return drawn(plain(tensor), of_rows(VOUCHED, tensor.shape[dim] if tensor.dim() else 1, dim))
 
 
-__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "vouch_for"]
+__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "version_of", "vouch_for"]

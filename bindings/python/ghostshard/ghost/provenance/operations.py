@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..tensor_trees import mapped, tensors_in
-from .drawn import Drawn, Memory, Origin, constant, drawn, plain
+from .drawn import Drawn, Memory, Origin, constant, drawn, plain, version_of
 from .moves import MOVES, moved
 
 # Element by element, with broadcasting. Reversed operators, in-place ones and underscored names follow from these.
@@ -47,6 +47,9 @@ _LAYERS = {
     **{f"{name}{n}d": n + 2 for n in (1, 2, 3) for name in (
         "conv", "conv_transpose", "avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "dropout")},
 }  # fmt: skip
+# Layers of which several inputs have rows; how many dimensions a tensor may have that all rows share. Of the others the first alone has.
+_OF_SEVERAL = {"matmul": 2, "bmm": 0, "scaled_dot_product_attention": 2, "grid_sample": 0, "affine_grid": 0}
+_EXPOSING = {"numpy", "array", "untyped_storage", "storage", "dlpack", "data_ptr", "cuda_array_interface"}  # memory, to be written to unseen
 _HELD = {"_base", "_grad"}  # by a tensor, not made of it
 _ASIDE = {"requires_grad", "grad", "names"}  # may be set
 
@@ -71,16 +74,32 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
     name, writes = name_of(func)
     if name == "iter":
         return iter(followed(torch.unbind, args[:1], {}))
+    if name == "data" and not writes:
+        func = torch.Tensor.detach  # the same, but writing to it counts as writing to the tensor
     with torch._C.DisableTorchFunctionSubclass():
+        given = [each for each in tensors_in((args, kwargs)) if isinstance(each, Drawn)]
+        if name in _EXPOSING:
+            for each in given:
+                each.origin.memory.expose(plain(each))
+        before = [(each, version_of(each), each.origin.memory.lost) for each in given]
         out = func(*args, **kwargs)
-        if not tensors_in(out) and not writes or name in _HELD:
+        written = _count_writes(before)
+        if not tensors_in(out) and not writes and not written or name in _HELD:
             return out
-        sources = [each for each in tensors_in((args, kwargs)) if isinstance(each, Drawn)]
-        target = kwargs.get("out", args[0] if writes else None)
-        if target is not None:
-            _written(name, target, args, kwargs, sources)
-            return out
-        return _stamped(name, args, kwargs, out, sources)
+        targets = tensors_in(kwargs["out"]) if "out" in kwargs else tensors_in(args[0]) if writes else written
+        for target in targets:
+            if isinstance(target, Drawn):
+                target.stays_here()
+                _written(name, target, args, kwargs, given)
+        return out if targets else _stamped(name, args, kwargs, out, given)
+
+
+def _count_writes(before: list[tuple[Drawn, int, str]]) -> list[torch.Tensor]:
+    """The tensors whose memory the function wrote to."""
+    written = [(each, version_of(each) - version) for each, version, _ in before if version_of(each) != version]
+    for memory, times in {id(each._origin.memory): (each._origin.memory, times) for each, times in written}.values():
+        memory.written(times)
+    return [each for each, _ in written]
 
 
 def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> Any:
@@ -103,9 +122,9 @@ def _share(one: torch.Tensor, two: torch.Tensor) -> bool:
         return True
 
 
-def _written(name: str, target: Any, args: tuple, kwargs: dict, sources: list[Drawn]) -> None:
+def _written(name: str, target: Drawn, args: tuple, kwargs: dict, sources: list[Drawn]) -> None:
     """The target of a function that writes keeps its owners if what is written is of the same ones."""
-    if not isinstance(target, Drawn) or name in _ASIDE:
+    if name in _ASIDE:
         return
     if name == "data" or name == "setitem":
         one = _origin_of_setting(args) if name == "setitem" else target.origin.lost("its data were replaced")
@@ -143,7 +162,7 @@ def _origins(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
     pieces = [each.origin.memory.piece for each in sources if not each.origin.vouched]
     if any(piece is not pieces[0] for piece in pieces):
         return [first.lost(f"{name} joined it with another batch of the loader") for _ in results]
-    if name in _ELEMENTWISE:
+    if name in _ELEMENTWISE and len(results) == 1:  # not where(mask), which gives places
         found = [_elementwise(name, results[0], sources[:1] if name in _LIKE else tensors_in((args, kwargs)))]
     elif name in MOVES:
         found = moved(name, args, kwargs, out, sources)
@@ -219,26 +238,28 @@ def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], so
 
 def _layer(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: list[Drawn]) -> Origin:
     """Rows are the first dimension of every input that is known, and anything else is weights, which all rows share."""
-    origin, dims = sources[0].origin, _LAYERS[name]
+    origin, unknown = sources[0].origin, f"whether {name} keeps its rows apart is not known"
+    if name not in _OF_SEVERAL and (len(sources) > 1 or sources[0] is not (args[0] if args else kwargs.get("input"))):
+        return origin.lost(f"{name} took rows of the batch for weights")
+    plains = [each for each in tensors_in((args, kwargs)) if not isinstance(each, Drawn)]
+    if name in _OF_SEVERAL and not all(each.dim() <= _OF_SEVERAL[name] or constant(each, 0) for each in plains):
+        return origin.lost(f"{name} joined it with rows that the loader did not hand out")
     if all(each.origin.dim is None for each in sources):
         same = all(each.origin.same_rows(origin) for each in sources)
         return origin.at(None, origin.ids, moved=True) if same else origin.lost(f"{name} joined rows of several examples")
+    dims = _LAYERS[name]
     least = dims or (1 if name in ("embedding", "one_hot") else 2 if len(sources) == 1 else 3)
     fits = all(each.origin.dim == 0 and each.dim() >= least and each.origin.same_rows(origin) for each in sources)
     fits = fits and (dims == 0 or all(each.dim() == dims for each in sources)) and out.dim() > 0 and out.shape[0] == sources[0].shape[0]
     if name == "matmul":
-        others = [each for each in args if not isinstance(each, Drawn)]
-        fits = fits and isinstance(args[0], Drawn) and all(each.dim() <= 2 for each in others)
+        fits = fits and (tensors_in((args, kwargs))[0] is sources[0] or sources[0].dim() > 2)
     if name == "pad":
         fits = fits and len(args[1] if len(args) > 1 else kwargs["pad"]) // 2 < sources[0].dim()
     if name == "layer_norm":
         fits = fits and len(args[1] if len(args) > 1 else kwargs["normalized_shape"]) < sources[0].dim()
-    weights = [each for each in tensors_in((args, kwargs)) if not isinstance(each, Drawn)]
     if name == "scaled_dot_product_attention":
-        fits = fits and len(sources) >= 3 and all(each.dim() < 3 or constant(each, 0) for each in weights)
-    if name == "grid_sample":
-        fits = fits and all(constant(each, 0) for each in weights)
-    return origin.at(0, origin.ids, moved=True) if fits else origin.lost(f"whether {name} keeps its rows apart is not known")
+        fits = fits and len(sources) >= 3
+    return origin.at(0, origin.ids, moved=True) if fits else origin.lost(unknown)
 
 
 Drawn.followed = staticmethod(followed)

@@ -6,6 +6,7 @@ its output in the autograd graph, and a backward looks from its losses which for
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from ..tensor_trees import first_tensor, tensors_in
-from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, plain
+from .drawn import VOUCHED, Drawn, Origin, constant, drawn, of_rows, plain
 from .opened import contents, opened
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
@@ -35,7 +36,7 @@ class Finding:
     piece: Any = None  # of the loader; None: no tensor of it was in
     ids: torch.Tensor | None = None  # which rows of the piece, in order; None: all in their order
     joined: bool = False  # units= says whose they are
-    read: tuple[Memory, ...] = ()  # what was read: writing to it unseen by autograd (x.data) comes too late to be seen by the forward
+    read: tuple[Drawn, ...] = ()  # what was read: writing to it unseen by autograd comes too late to be seen by the forward
     forward: bool = True
 
 
@@ -104,8 +105,8 @@ class Provenance:
             return drawn(value, own)
 
         def note(value: Any) -> None:
-            if origin is None and len(value):
-                self._handed_out.append((value, 0, of_rows(piece, len(value))))
+            if origin is None and len(value) and not isinstance(value[0], str):
+                self._handed_out.append((copy.deepcopy(value), 0, of_rows(piece, len(value))))
 
         return opened(stamp, batch, torch.Tensor, note)
 
@@ -139,7 +140,7 @@ class Provenance:
         wrong = self._wrong_units(units, origin) if units is not None else "" if packed else _once(origin, rows)
         aside = ("units", *(_NOT_READ if kwargs.get("labels") is not None else ()))
         given = [value for name, value in kwargs.items() if name not in aside]
-        read = tuple(each.origin.memory for each in contents((args, given)) if isinstance(each, Drawn))
+        read = tuple(each for each in contents((args, given)) if isinstance(each, Drawn))
         found = Finding(wrong, origin.memory.piece, origin.ids, joined=units is not None or packed, read=read)
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
             for tensor in contents(value) if name not in aside else ():
@@ -265,7 +266,7 @@ class Provenance:
         if not any(each.forward for each in found) and self._latest is not None:
             found.append(self._latest)  # its output has no mark: a hook took a layer's
         wrong = next((each.wrong for each in found if each.wrong), "")
-        wrong = wrong or next((_is_not("the model's input", each.lost) for one in found for each in one.read if each.lost), "")
+        wrong = wrong or next((_is_not("the model's input", each.origin.memory.lost) for one in found for each in one.read if each.origin.memory.lost), "")
         others = [each for each in found if each.piece is not None and each.piece is not VOUCHED and each.piece is not piece]
         if not wrong and others:
             wrong = _is_not("the model's input", "it is of another batch of the loader than the one at hand")
