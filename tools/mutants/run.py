@@ -139,7 +139,9 @@ def failed(test: str) -> str | None:
     if is_pytest(test):
         if done.returncode not in (0, 1):
             raise Unusable(f"{test}: pytest ended with status {done.returncode}\n{done.stdout[-2000:]}")
-        words = [line.split()[1].split("::")[-1] for line in lines if line.startswith("FAILED ")]
+        words = [line.split()[1].split("::")[-1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        if done.returncode == 1 and not words:  # a Python without pytest ends with 1, too
+            raise Unusable(f"{test}: no test failed, yet the status is 1\n{(done.stdout + done.stderr)[-2000:]}")
     else:
         if not any(" ran." in line and not line.startswith("[==========] 0 tests") for line in lines) and done.returncode >= 0:
             raise Unusable(f"{test}: no test ran\n{(done.stdout + done.stderr)[-2000:]}")

@@ -100,7 +100,17 @@ def by_numpy_with_other_values(run, x, y):
     run.step(torch.from_numpy(x.numpy() * 2), y)
 
 
+def divided_by_a_count_of_the_batch(run, x, y):
+    (run.criterion(run.module(x), y) / (y >= 0).sum()).backward()
+
+
+def weighted_by_a_number_of_one(run, x, y):
+    (run.criterion(run.module(x), y) * x[0, 0]).backward()
+
+
 REFUSED = {
+    divided_by_a_count_of_the_batch: "sum joined its examples",
+    weighted_by_a_number_of_one: "a number of the batch|other examples",
     a_swapped_batch: "neither from the loader",
     labels_of_others: "a target is not known",
     the_label_of_one: "of other examples",

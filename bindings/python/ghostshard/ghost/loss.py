@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from .batch import loss_kind
 from .cross_entropy import cross_entropy, is_plain
 from .packing import Packing, shifted
-from .provenance import Finding, plain
+from .provenance import Drawn, Finding, plain
 from .recording import RecordingEngine
 from .shared import Shared
 
@@ -67,8 +67,9 @@ class PrivateLoss(DPTensorFastGradientClipping):
         return PrivateLoss(self.engine, losses, self.loss_reduction)
 
     def _met(self, operation: Callable[[Any, Any], torch.Tensor], other: Any) -> PrivateLoss:
-        """operation(losses, other). A tensor with a value for each example must be of the examples, as a criterion's targets."""
-        if isinstance(other, torch.Tensor) and other.dim() > 0:
+        """operation(losses, other). A tensor with a value for each example must be of the examples, as a criterion's targets; one for all
+        of them must not be of the batch (its number of tokens)."""
+        if isinstance(other, torch.Tensor) and (other.dim() > 0 or isinstance(other, Drawn)):
             (losses, other), _, found = self.engine.provenance.targets((self.loss_per_sample, other), {})
             return self._with(operation(losses, other), found)
         return self._with(operation(self.loss_per_sample, self._other(other)))

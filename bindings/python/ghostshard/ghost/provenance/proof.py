@@ -211,7 +211,7 @@ class Provenance:
 
     def targets(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, Finding]:
         """A criterion's arguments with plain tensors, and what was found of those that follow from no forward."""
-        tensors = [each for each in tensors_in((args, kwargs)) if each.grad_fn is None and each.dim() > 0]
+        tensors = [each for each in tensors_in((args, kwargs)) if each.grad_fn is None and (each.dim() > 0 or isinstance(each, Drawn))]
         bare = plain((args, kwargs))
         of = [each for each in self.under(tensors_in(bare)) if each.forward] or ([self._latest] if self._latest else [])
         if not of:
@@ -227,6 +227,8 @@ class Provenance:
         origin, wrong = self._origin_of(tensor, "a target")
         if wrong:
             return wrong
+        if tensor.dim() == 0 and origin.rows != 1 and not origin.vouched:
+            return _is_not("a target", "it is a number of the batch, and would stand in every example's loss")
         if origin.memory.piece is not of.piece and not (origin.vouched or of.piece is VOUCHED):
             return _is_not("a target", "it is of another batch of the loader")
         expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
