@@ -1,6 +1,8 @@
 """python -m ghostshard.doctor: what it finds missing, with the remedy."""
 
 import importlib.metadata
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -56,7 +58,7 @@ def test_programs_are_not_needed(monkeypatch, capsys):
     def find_binary(program: str):
         raise doctor.UserError(f"the program {program} is not there")
 
-    monkeypatch.setattr(doctor, "find_binary", find_binary)
+    monkeypatch.setattr("ghostshard.texts.binary.find_binary", find_binary)
     assert doctor.main([]) == 0
     assert "the program ghostshard-account is not there" in missing(capsys.readouterr().out)["ghostshard-account"]
 
@@ -79,6 +81,18 @@ def test_no_device_of_a_build_without_kernels_passes_for_usable(monkeypatch):
         monkeypatch.setattr(_native, "build_facts", lambda built=built: built)
         found = {finding.name: finding for finding in doctor.devices()}
         assert found["cuda:0"].missing != fits and not found["cuda:0"].needed
+
+
+def test_a_package_that_is_not_there_ends_in_no_traceback():
+    """As in an environment of one's own after pip install --no-deps."""
+    lines = [
+        "import importlib.metadata as m, sys", "sys.modules['safetensors'] = None", "known = m.version",
+        "def version(name):\n if name == 'safetensors': raise m.PackageNotFoundError(name)\n return known(name)",
+        "m.version = version", "from ghostshard import doctor", "sys.exit(doctor.main([]))",
+    ]  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr and "pip install 'safetensors>=0.5'" in done.stdout
 
 
 def test_unknown_words_are_a_mistake(run_module):

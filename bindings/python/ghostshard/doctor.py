@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from ghostshard import __version__, _native
 from ghostshard.errors import UserError, parser, run
-from ghostshard.texts.binary import find_binary
 
 TORCH = ((2, 9), (2, 12))  # from, below; setup.py builds for these
 PACKAGES = {"opacus": (1, 6), "transformers": (5, 0), "tokenizers": (0, 22), "safetensors": (0, 5), "numpy": (2, 0)}
@@ -76,6 +75,11 @@ def modules() -> Iterator[Finding]:
 
 
 def programs() -> Iterator[Finding]:
+    try:
+        from ghostshard.texts.binary import find_binary
+    except ImportError as error:  # of a package, which packages() names
+        yield Finding("programs", "not looked for", str(error), needed=False)
+        return
     for name in ("ghostshard-finetune-gpt2", "ghostshard-account"):
         try:
             binary = find_binary(program=name)
