@@ -220,3 +220,29 @@ def test_an_engine_that_ends_says_why(peers):
     engine.ranks[0].wait()
     with pytest.raises(SystemExit, match="no kernels here"):
         engine.step("step")
+
+
+def random_run(**engines) -> dict:
+    found = {engine: {"lower": low, "upper": high, "seconds": 0.01, "mib": 5} for engine, (low, high) in engines.items()}
+    return {"family": "few steps", "seed": 1, "run": 0, "delta": 1e-6, **found}
+
+
+@pytest.mark.parametrize(
+    "contour, prv, code",
+    [((1.0, 1.2), (1.1, 1.3), 0), ((1.0, 1.2), (1.21, 1.3), 1), ((1.21, 1.3), (1.0, 1.2), 1), ((1.2, 1.1), (1.0, 1.3), 1),
+     ((1.0, "nan"), (1.0, 1.3), 1), ((1.0, "inf"), (1.0, 1.3), 0)],
+    ids=["meet", "below", "above", "ends in the wrong order", "no number", "no bound"],
+)  # fmt: skip
+def test_the_table_of_random_runs_counts_contradictions(repository, tmp_path, contour, prv, code):
+    (tmp_path / "runs.jsonl").write_text(json.dumps(random_run(contour=contour, prv=prv)) + "\n")
+    out = run(sys.executable, repository / "bench" / "accountant_fuzz" / "table.py", tmp_path / "runs.jsonl", code=code).stdout
+    assert ("; 0 contradictions" in out) == (code == 0)
+
+
+def test_random_runs_are_the_same_each_time_and_their_brackets_meet(built, repository, tmp_path):
+    words = ["--seed", 7, "--runs", 1, "--families", "few steps,corners"]
+    first, again = (run(built("accountant_fuzz"), *words).stdout for _ in range(2))
+    drawn = [[(row["phases"], row["contour"]["upper"]) for row in map(json.loads, text.splitlines())] for text in (first, again)]
+    assert drawn[0] == drawn[1] and len(drawn[0]) == 2
+    (tmp_path / "runs.jsonl").write_text(first)
+    run(sys.executable, repository / "bench" / "accountant_fuzz" / "table.py", tmp_path / "runs.jsonl")
