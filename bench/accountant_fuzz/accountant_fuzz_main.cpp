@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <ctime>
 #include <fstream>
+#include <initializer_list>
 #include <iostream>
 #include <random>
 #include <sstream>
@@ -39,10 +40,8 @@ struct Run {
 
 class Draw {
  public:
-  Draw(uint64_t seed, size_t family, uint64_t number) {
-    std::seed_seq sequence{seed, static_cast<uint64_t>(family), number};
-    random_.seed(sequence);
-  }
+  Draw(uint64_t seed, size_t family, uint64_t number)
+      : random_(seeded({seed, static_cast<uint64_t>(family), number})) {}
   double uniform(double low, double high) {  // not std::uniform_real_distribution: the same everywhere
     return low + (high - low) * static_cast<double>(random_() >> 11) * 0x1p-53;
   }
@@ -51,6 +50,11 @@ class Draw {
   bool heads(double probability) { return uniform(0, 1) < probability; }
 
  private:
+  static std::mt19937_64 seeded(std::initializer_list<uint64_t> from) {
+    std::seed_seq sequence(from);
+    return std::mt19937_64(sequence);
+  }
+
   std::mt19937_64 random_;
 };
 
@@ -185,7 +189,7 @@ int main(int count, char** words) {
           {"family", name},    {"seed", seed}, {"run", i}, {"phases", described(run)}, {"distinct", run.phases.size()},
           {"delta", run.delta}};
       for (const std::string& engine : engines) line[engine] = measure(engine, run);
-      std::cout << line.dump() << std::endl;
+      std::cout << line.dump() << '\n' << std::flush;
     }
   return 0;
 }
