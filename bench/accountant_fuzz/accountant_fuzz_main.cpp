@@ -1,5 +1,5 @@
 // Random runs through all engines: width of each bracket, CPU time, peak memory. A line of JSON for each run, which
-// accountant_fuzz.py reads: it counts contradictions and writes the table of docs/accountant.md.
+// table.py reads: it counts contradictions and writes the table of docs/accountant.md.
 //
 //   accountant_fuzz --seed 1 --runs 400 [--families corners,schedules] [--engines contour,prv,rdp]
 //

@@ -1,6 +1,7 @@
 """Loops whose batches are the drawn ones, or are refused; functions one by one are in test_provenance.py."""
 
 import collections
+import threading
 
 import numpy as np
 import pytest
@@ -218,6 +219,17 @@ def test_batches_of_any_shape_are_followed(collate, opened):
     for batch in run.loader:
         run.step(*opened(batch))
     assert run.charged == 4
+
+
+def test_columns_of_one_tensor_are_written_to_in_place():
+    """And a list of objects that cannot be copied may be in the batch."""
+    collate = lambda examples: [*torch.cat([torch.stack([x for x, _ in examples]), torch.zeros(len(examples), 1)], 1).split(6, 1), [threading.Lock()]]
+    run = Run(collate=collate)
+    for x, zeros, _ in run.loader:
+        x.mul_(2)
+        zeros.add_(1)
+        run.step(x, zeros[:, 0].long())
+    assert run.charged > 0
 
 
 @pytest.mark.parametrize("kind", ["arrays", "lists"])

@@ -26,8 +26,8 @@ Parts = Mapping[str, str]  # name as a sentence gives it: value, or a digest
 
 
 def together(control: Any, make: Callable[[], tuple[Result, Callable[[], Parts]]]) -> Result:
-    """What make() gives beside a function for this rank's parts. ValueError with one sentence on all ranks if the parts differ; if make() raises on a
-    rank, all raise. A collective over `control`, the group of all ranks; None for one alone, which has nothing to compare."""
+    """What make() gives beside a function for this rank's parts. ValueError with one sentence on all ranks if the parts differ; if
+    make() raises on a rank, all raise. A collective over `control`, the group of all ranks; None for one alone, which has nothing to compare."""
     if control is None:
         return make()[0]
     made: Any = None

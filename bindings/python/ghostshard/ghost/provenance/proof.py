@@ -6,7 +6,6 @@ its output in the autograd graph, and a backward looks from its losses which for
 
 from __future__ import annotations
 
-import copy
 import itertools
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from ..tensor_trees import first_tensor, tensors_in
-from .drawn import VOUCHED, Drawn, Origin, constant, drawn, of_rows, plain
+from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, plain
 from .opened import contents, opened
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
@@ -91,6 +90,7 @@ class Provenance:
 
     def _stamped(self, batch: Any, origin: Origin | None, piece: Any = None) -> Any:
         numbers = itertools.count()
+        memories: dict[int, Memory] = {}
 
         def stamp(value: torch.Tensor) -> torch.Tensor:
             if origin is None and value.dim() == 0:
@@ -101,12 +101,14 @@ class Provenance:
                 own = of_rows(piece, value.shape[max(dim, 0)], max(dim, 0))
             else:
                 own = origin.at(None, origin.ids)
+            if value.layout is torch.strided and value.numel():  # columns of one tensor are written to together
+                own = own.within(memories.setdefault(value.untyped_storage().data_ptr(), own.memory))
             self._handed_out.append((value, value._version, own))
             return drawn(value, own)
 
         def note(value: Any) -> None:
-            if origin is None and len(value) and not isinstance(value[0], str):
-                self._handed_out.append((copy.deepcopy(value), 0, of_rows(piece, len(value))))
+            if origin is None and (copied := _numbers(value)) is not None:
+                self._handed_out.append((copied, 0, of_rows(piece, len(value))))
 
         return opened(stamp, batch, torch.Tensor, note)
 
@@ -312,6 +314,19 @@ def _once(origin: Origin, rows: int) -> str:
         return ""  # the count of units has a sentence of its own
     once = torch.equal(origin.ids.reshape(-1).sort().values, torch.arange(rows))
     return "" if once else _is_not("the model's input", "it does not hold each example once")
+
+
+def _numbers(value: Any) -> np.ndarray | None:
+    """A copy of an array or a list of numbers, which a loop may write to; None for anything else, and for none."""
+    first = value
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    if not isinstance(first, (np.ndarray, np.generic, int, float)) or len(value) == 0:
+        return None
+    try:
+        return np.array(value)
+    except ValueError:  # rows of different lengths
+        return None
 
 
 def _same_values(value: Any, version: int, tensor: torch.Tensor) -> bool:
