@@ -1,6 +1,8 @@
 // Exit codes: 0 done; 2 a user's mistake, named in one sentence, nothing overwritten; 3 stopped by SIGTERM or Ctrl-C
 // with a checkpoint, to go on with --resume; 128 + the signal's number if it ended the program at once; 1 anything
 // else.
+#include <c10/util/Logging.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -60,6 +62,7 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as `import torch` does
   fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
   std::optional<dp::StopSignal> stop;  // outlives the announcement of a failure to the other ranks

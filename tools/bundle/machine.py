@@ -78,7 +78,7 @@ def variables(bundle: Path, place: Path, torch: Path) -> dict[str, str]:
         "PATH": os.pathsep.join([str(place / "bin"), os.environ.get("PATH", ""), f"{toolkit}/bin"]),
         "GHOSTSHARD_MODULES": str(place / "modules"), "GHOSTSHARD_BINARY": str(place / "bin" / "ghostshard-finetune-gpt2"),
         "GHOSTSHARD_SOURCE_DIR": str(tree), "GHOSTSHARD_PYTHON": sys.executable, "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1",
+        "OMP_NUM_THREADS": "1", "RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR",
     }  # fmt: skip
 
 

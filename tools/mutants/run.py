@@ -117,8 +117,8 @@ def build(targets: list[str], jobs: int) -> str | None:
 
 def environment() -> dict[str, str]:
     return os.environ | {
-        "OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1", "GHOSTSHARD_SOURCE_DIR": str(TREE),
-        "GHOSTSHARD_PYTHON": sys.executable, "PYTHONPATH": str(TREE / "bindings" / "python"), "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1", "RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR",
+        "GHOSTSHARD_SOURCE_DIR": str(TREE), "GHOSTSHARD_PYTHON": sys.executable, "PYTHONPATH": str(TREE / "bindings" / "python"), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
 
 
