@@ -33,7 +33,7 @@ help:
 	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
 	@echo '  FIGURE_FLAGS=…  of check-figures: --all, --only WORD, --raise-ratchet, --documents'
 	@echo '  BUNDLE_FLAGS=…  of bundle: --python PATH, a further Python (with headers) to build the modules for; repeatable'
-	@echo '  MUTANT_FLAGS=…  of mutants: --short, --only NAME, --list'
+	@echo '  MUTANT_FLAGS=…  of mutants: --short, --only NAME, --list, --here'
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
 
 setup:

@@ -67,3 +67,26 @@ def test_a_list_that_does_not_fit_the_tree_is_named(runner, tmp_path, text, foun
         f"one: the old text must be in a.cpp exactly once, found {found} times"
     ]
     assert "one: the name must be used once" in runner.faults_of([mutant, mutant], tmp_path)
+
+
+def test_a_planted_file_gets_its_former_text_back(runner, tmp_path, monkeypatch):
+    planted, seen = tmp_path / "a.cpp", []
+    planted.write_text("once")
+    mutant = runner.Mutant("one", "why", ("dp_test A.*",), (runner.Edit("a.cpp", "once", "never"),), False)
+
+    def failed(tree, test):
+        seen.append((tree / "a.cpp").read_text())
+        return "A.B"
+
+    monkeypatch.setattr(runner, "failed", failed)
+    monkeypatch.setattr(runner, "build", lambda *_: None)
+    assert runner.try_mutant(tmp_path, mutant, 2) == "dp_test: A.B"
+    assert (seen, planted.read_text()) == (["never"], "once")
+
+    def ended(*_):
+        raise SystemExit(143)
+
+    monkeypatch.setattr(runner, "build", ended)
+    with pytest.raises(SystemExit):
+        runner.try_mutant(tmp_path, mutant, 2)
+    assert planted.read_text() == "once"

@@ -1,8 +1,10 @@
 """Plants each fault of tools/mutants/mutants.toml in a copy of the tree, builds it and runs the tests that must see it.
 
-Usage: tools/mutants/run.py [--short] [--only NAME ...] [--list] [-j N]
+Usage: tools/mutants/run.py [--short] [--only NAME ...] [--list] [--here] [-j N]
 
 The copy lies in build/mutants/tree and is built there incrementally (with ccache, mostly from what was compiled before).
+--here plants them in this tree instead, which saves the copy's first build: for a checkout that nobody edits or builds
+meanwhile, as that of continuous integration. Each file gets its former text back, after a signal too.
 First all tests run without a fault: they must pass. Then each fault is planted alone. It is killed if one of its tests
 fails; it survives if all of them pass. The last line is `N killed, N survived`; the exit status is 0 only if none
 survived. build/mutants/table.md is the result as a table.
@@ -17,6 +19,7 @@ import argparse
 import dataclasses
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -109,29 +112,29 @@ def make_copy() -> None:
         (TREE / ".venv").symlink_to((ROOT / ".venv").resolve(), target_is_directory=True)
 
 
-def build(targets: list[str], jobs: int) -> str | None:
+def build(tree: Path, targets: list[str], jobs: int) -> str | None:
     """None, or the compiler's words."""
-    done = subprocess.run(["tools/build.sh", "-j", str(jobs), *targets], cwd=TREE, capture_output=True, text=True)
+    done = subprocess.run(["tools/build.sh", "-j", str(jobs), *targets], cwd=tree, capture_output=True, text=True)
     return None if done.returncode == 0 else (done.stdout + done.stderr)[-4000:]
 
 
-def environment() -> dict[str, str]:
+def environment(tree: Path) -> dict[str, str]:
     return os.environ | {
         "OMP_NUM_THREADS": "1", "RES_OPTIONS": "attempts:0", "TORCH_CPP_LOG_LEVEL": "ERROR",
-        "GHOSTSHARD_SOURCE_DIR": str(TREE), "GHOSTSHARD_PYTHON": sys.executable, "PYTHONPATH": str(TREE / "bindings" / "python"), "PYTHONDONTWRITEBYTECODE": "1",
+        "GHOSTSHARD_SOURCE_DIR": str(tree), "GHOSTSHARD_PYTHON": sys.executable, "PYTHONPATH": str(tree / "bindings" / "python"), "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
 
 
-def failed(test: str) -> str | None:
+def failed(tree: Path, test: str) -> str | None:
     """The first failure of a test, None if it passes. Unusable if nothing ran."""
     if is_pytest(test):
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
     else:
         program, pattern = test.split(maxsplit=1)
-        command = [str(TREE / "build/release/bin" / program), f"--gtest_filter={pattern}", "--gtest_brief=1"]
+        command = [str(tree / "build/release/bin" / program), f"--gtest_filter={pattern}", "--gtest_brief=1"]
     try:
         done = subprocess.run(
-            command, cwd=TREE, env=environment(), capture_output=True, text=True, timeout=TEST_SECONDS, check=False
+            command, cwd=tree, env=environment(tree), capture_output=True, text=True, timeout=TEST_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return f"no end within {TEST_SECONDS} s"
@@ -151,26 +154,26 @@ def failed(test: str) -> str | None:
     return words[0] if words else f"status {done.returncode}"
 
 
-def planted(mutant: Mutant) -> dict[Path, str]:
+def planted(tree: Path, mutant: Mutant) -> dict[Path, str]:
     """Plants the fault; returns the files' former texts."""
     before: dict[Path, str] = {}
     for edit in mutant.edits:
-        path = TREE / edit.file
+        path = tree / edit.file
         text = path.read_text(encoding="utf-8")
         before.setdefault(path, text)
         path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
     return before
 
 
-def try_mutant(mutant: Mutant, jobs: int) -> str | None:
+def try_mutant(tree: Path, mutant: Mutant, jobs: int) -> str | None:
     """The test that killed it, or None."""
-    before = planted(mutant)
+    before = planted(tree, mutant)
     try:
-        errors = build(targets_of(list(mutant.killed_by)), jobs)
+        errors = build(tree, targets_of(list(mutant.killed_by)), jobs)
         if errors is not None:
             raise Unusable(f"{mutant.name} does not build:\n{errors}")
         for test in mutant.killed_by:
-            failure = failed(test)
+            failure = failed(tree, test)
             if failure is not None:
                 return f"{test if is_pytest(test) else test.split()[0]}: {failure}"
         return None
@@ -179,22 +182,21 @@ def try_mutant(mutant: Mutant, jobs: int) -> str | None:
             path.write_text(text, encoding="utf-8")
 
 
-def run(mutants: list[Mutant], jobs: int) -> list[tuple[Mutant, str | None]]:
-    make_copy()
+def run(tree: Path, mutants: list[Mutant], jobs: int) -> list[tuple[Mutant, str | None]]:
     tests = sorted({test for mutant in mutants for test in mutant.killed_by})
     began = time.monotonic()
-    errors = build(targets_of(tests), jobs)
+    errors = build(tree, targets_of(tests), jobs)
     if errors is not None:
         raise Unusable(f"the tree does not build:\n{errors}")
     for test in tests:
-        failure = failed(test)
+        failure = failed(tree, test)
         if failure is not None:
             raise Unusable(f"{test} fails without any fault: {failure}")
     print(f"{len(tests)} tests pass without a fault ({time.monotonic() - began:.0f} s)", flush=True)
     results = []
     for mutant in mutants:
         began = time.monotonic()
-        killer = try_mutant(mutant, jobs)
+        killer = try_mutant(tree, mutant, jobs)
         verdict = "survived" if killer is None else "killed  "
         print(f"{verdict}  {mutant.name}  {killer or ''}  ({time.monotonic() - began:.0f} s)", flush=True)
         results.append((mutant, killer))
@@ -212,6 +214,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="one fault of each kind")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults")
     parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument("--here", action="store_true", help="in this tree, not in a copy: nobody may edit or build it meanwhile")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 2, help="compile so many files at a time")
     given = parser.parse_args()
     mutants = read_list()
@@ -225,11 +228,15 @@ def main() -> int:
     if given.list:
         print(*(f"{m.name}: {m.why}" for m in chosen), sep="\n")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that files get their former texts back
     try:
-        results = run(chosen, given.jobs)
+        if not given.here:
+            make_copy()
+        results = run(ROOT if given.here else TREE, chosen, given.jobs)
     except Unusable as reason:
         print(f"mutants: {reason}", file=sys.stderr)
         return 2
+    WORK.mkdir(parents=True, exist_ok=True)
     (WORK / "table.md").write_text(table(results), encoding="utf-8")
     survived = sum(killer is None for _, killer in results)
     print(f"{len(results) - survived} killed, {survived} survived")
