@@ -13,6 +13,7 @@ HELP = """Fine-tunes language models with differential privacy. `ghostshard COMM
 
   ghostshard finetune [-n RANKS] ...   fine-tune GPT-2 under a privacy budget, on RANKS processes of this machine (default: 1)
   ghostshard tune ...                  flags for a private run, found on texts declared public: spends nothing
+  ghostshard advise ...                how much noise a plan's batch and steps mean, and what other batches would
   ghostshard data ...                  from texts to the file that training reads: split, tokenizer, prepare
   ghostshard generate ...              continue a prompt with a fine-tuned model
   ghostshard metrics RUN ...           a run's public numbers and samples, for TensorBoard and as CSV, while it runs or afterwards
@@ -97,6 +98,12 @@ def tune(arguments: list[str]) -> int:
     return 0
 
 
+def advise(arguments: list[str]) -> int:
+    from ghostshard.advise import main as show_noise
+
+    return show_noise(arguments)
+
+
 def generate(arguments: list[str]) -> int:
     from ghostshard.generate import main as continue_prompt
 
@@ -117,8 +124,8 @@ def doctor(arguments: list[str]) -> int:
 
 PROGRAMS = {"finetune": "ghostshard-finetune-gpt2", "account": "ghostshard-account"}
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "finetune": finetune, "tune": tune, "data": data, "generate": generate, "metrics": metrics, "account": account,
-    "doctor": doctor,
+    "finetune": finetune, "tune": tune, "advise": advise, "data": data, "generate": generate, "metrics": metrics,
+    "account": account, "doctor": doctor,
 }  # fmt: skip
 
 
