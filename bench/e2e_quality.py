@@ -1,23 +1,29 @@
-"""The cost of privacy in quality: the same small GPT-2 on E2E from fresh weights, without privacy, with clipping alone, and
-under two budgets, after equal steps. Loss per token of the reference texts of the test split, which is not trained on.
+"""What privacy costs in quality: a small GPT-2 on E2E from fresh weights, without privacy and under budgets, by method. Loss per
+token of the reference texts of the test split, which is not trained on.
 
-    python bench/e2e_quality.py --train devset.csv --test testset_w_refs.csv --output bench/results/e2e_quality.json
+    python bench/e2e_quality.py --train devset.csv --test testset_w_refs.csv --output bench/results/e2e_quality.json \\
+        --plot docs/quality.svg
 
-The two files are of the E2E NLG challenge (columns mr, ref); each row is a privacy unit. Every number is in
-e2e_quality.json beside this file. "Clipping only" runs the private code with a noise multiplier of 0.01, which gives no useful
-guarantee: it shows the cost of clipping and of Poisson batches, almost without noise.
+The two files are of the E2E NLG challenge (columns mr, ref); each row is a privacy unit. Every number is in e2e_quality.json
+beside this file. All methods are tuned alike: the learning rate is doubled and halved until the best has a worse one on either
+side, by one run each, with a seed of its own, on every fourth row of the test split. The other rows then give the losses that
+count, one run for each seed at the best rate. Runs that --output has already are not made again.
 """
 
 import argparse
+import concurrent.futures
+import csv
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+MOST_RATES = 8  # of a method at one budget
 
 
 def flags(values: dict) -> list[str]:
@@ -27,6 +33,17 @@ def flags(values: dict) -> list[str]:
     return words
 
 
+def rows_apart(path: Path, every: int, folder: Path) -> dict[str, Path]:
+    """Every so-manieth row in a file for tuning, the others in one for the losses that count."""
+    with path.open(newline="") as file:
+        head, *rows = csv.reader(file)
+    parts = {"tune": rows[::every], "test": [row for i, row in enumerate(rows) if i % every]}
+    for name, part in parts.items():
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([head, *part])
+    return {name: folder / f"{name}.csv" for name in parts}
+
+
 def prepare(config: dict, train: Path, test: Path, folder: Path) -> None:
     def data(*words) -> None:
         subprocess.run([sys.executable, "-m", "ghostshard.texts", *map(str, words)], check=True, stdout=sys.stderr)
@@ -34,30 +51,141 @@ def prepare(config: dict, train: Path, test: Path, folder: Path) -> None:
     vocabulary = config["vocabulary"]
     data("tokenizer", "--format", vocabulary["format"], "--input", vocabulary["input"], "--vocab-size",
          vocabulary["size"], "--output", folder / "tokenizer")  # fmt: skip
-    for name, path in {"train": train, "test": test}.items():
+    parts = {"train": train, **rows_apart(test, config["data"]["tuning_rows_of_test"], folder)}
+    for name, path in parts.items():
         data("prepare", "--format", "e2e", "--input", path, "--tokenizer", folder / "tokenizer", "--max-length",
-             config["data"]["max_length"], "--declare", "public" if name == "test" else "private",
+             config["data"]["max_length"], "--declare", "private" if name == "train" else "public",
              "--output", folder / f"{name}.safetensors")  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config["model"]))
 
 
-def run(binary: Path, config: dict, setting: dict, seed: int, folder: Path, output: Path) -> dict:
-    words = {**config["run"], **setting, "seed": seed, "model-config": folder / "config.json",
-             "data": folder / "train.safetensors", "eval-data": folder / "test.safetensors",
-             "eval-every": config["run"]["steps"], "output": output}  # fmt: skip
-    if "non-private" in setting:
-        for name in ("delta", "clip-norm"):
-            words.pop(name)
-    subprocess.run([binary, *flags(words)], check=True, stdout=sys.stderr)
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    evaluated = [line["eval_loss"] for line in lines if "eval_loss" in line]
-    found = {"before": evaluated[0], "after": evaluated[-1], "steps": lines[-1]["step"]}
-    report = output / "privacy_report.json"
-    if report.exists():
-        guarantee = json.loads(report.read_text())["guarantee"]
-        header = json.loads((output / "ledger.jsonl").read_text().splitlines()[0])
-        found |= {"epsilon": guarantee["epsilon"]["upper"], "noise_multiplier": header["noise_multiplier"]}
-    return found
+def cells_of(config: dict) -> list[dict]:
+    """A cell is a method at one budget: {"method", "epsilon" (None: none), "flags", "first_rate"}."""
+    cells = []
+    for method in config["methods"]:
+        for epsilon in method.get("budgets", [None]):
+            target = {} if epsilon is None else {"target-epsilon": epsilon}
+            cells.append({"method": method["name"], "epsilon": epsilon, "first_rate": method["first_rate"],
+                          "flags": {**method.get("flags", {}), **target}})  # fmt: skip
+    return cells
+
+
+class Runs:
+    """Makes runs, and keeps all in a file: a run is its cell, rate, seed, and the part it was evaluated on."""
+
+    def __init__(self, config: dict, binary: Path, folder: Path, output: Path):
+        self.config, self.binary, self.folder, self.output = config, binary, folder, output
+        known = json.loads(output.read_text()) if output.exists() else {}
+        self.done = known["runs"] if known.get("config") == config else []
+        self.begun = time.time()
+        self.writing = threading.Lock()
+
+    def loss(self, cell: dict, rate: float, seed: int, part: str) -> float:
+        key = {"method": cell["method"], "epsilon": cell["epsilon"], "rate": rate, "seed": seed, "part": part}
+        for run in self.done:
+            if {name: run[name] for name in key} == key:
+                return run["after"]
+        found = self._train(cell, rate, seed, part, Path(tempfile.mkdtemp(dir=self.folder)) / "run")
+        with self.writing:
+            self.done.append({**key, **found})
+            self._write()
+        print(f"{time.time() - self.begun:6.0f} s  {cell['method']}, epsilon {cell['epsilon']}, rate {rate:g}, seed {seed}, "
+              f"{part}: {found['after']:.4f}", file=sys.stderr, flush=True)  # fmt: skip
+        return found["after"]
+
+    def _train(self, cell: dict, rate: float, seed: int, part: str, output: Path) -> dict:
+        words = {**self.config["run"], **cell["flags"], "learning-rate": rate, "seed": seed,
+                 "model-config": self.folder / "config.json", "data": self.folder / "train.safetensors",
+                 "eval-data": self.folder / f"{part}.safetensors", "eval-every": self.config["run"]["steps"],
+                 "output": output}  # fmt: skip
+        if "non-private" in cell["flags"]:
+            for word in ("delta", "clip-norm"):
+                words.pop(word)
+        done = subprocess.run([self.binary, *flags(words)], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{cell['method']} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        evaluated = [line["eval_loss"] for line in lines if "eval_loss" in line]
+        found = {"before": evaluated[0], "after": evaluated[-1]}
+        report = output / "privacy_report.json"
+        if report.exists():
+            header = json.loads((output / "ledger.jsonl").read_text().splitlines()[0])
+            found |= {"stated_epsilon": json.loads(report.read_text())["guarantee"]["epsilon"]["upper"],
+                      "noise_multiplier": header["noise_multiplier"]}  # fmt: skip
+        return found
+
+    def _write(self) -> None:
+        commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        whole = {"commit": commit, "config": self.config, "runs": self.done}
+        self.output.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def tuned_rate(loss_at, first: float) -> float:
+    """The best of the rates first·2^k, with a worse one on either side. loss_at(rate): the loss to make small."""
+    losses: dict[float, float] = {}
+
+    def at(power: int) -> float:
+        rate = first * 2.0**power
+        if rate not in losses and len(losses) < MOST_RATES:
+            losses[rate] = loss_at(rate)
+        return losses.get(rate, float("inf"))
+
+    best = 0
+    while True:
+        better = min((best, best + 1, best - 1), key=at)
+        if better == best:
+            return first * 2.0**best
+        best = better
+
+
+def measure(runs: Runs, cell: dict) -> dict:
+    config = runs.config
+    rate = tuned_rate(lambda rate: runs.loss(cell, rate, config["tuning_seed"], "tune"), cell["first_rate"])
+    losses = [runs.loss(cell, rate, seed, "test") for seed in config["seeds"]]
+    stated = next((run for run in runs.done if (run["method"], run["epsilon"]) == (cell["method"], cell["epsilon"])), {})
+    return {"method": cell["method"], "epsilon": cell["epsilon"], "rate": rate, "losses": losses,
+            "mean": statistics.mean(losses), "standard_error": standard_error(losses),
+            "noise_multiplier": stated.get("noise_multiplier")}  # fmt: skip
+
+
+def standard_error(values: list[float]) -> float:
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+
+
+def table(results: list[dict]) -> str:
+    lines = ["| method | ε | noise multiplier | learning rate | loss | standard error |", "|---|---|---|---|---|---|"]
+    for r in results:
+        sigma = f"{r['noise_multiplier']:.3f}" if r["noise_multiplier"] else "–"
+        epsilon = f"{r['epsilon']:g}" if r["epsilon"] else "–"
+        lines.append(f"| {r['method']} | {epsilon} | {sigma} | {r['rate']:g} | {r['mean']:.3f} | {r['standard_error']:.3f} |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(results: list[dict], path: Path) -> None:
+    """Loss over ε for each method that has several budgets, with standard errors, and the line without privacy."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "ghostshard"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.6))
+    by_method: dict[str, list[dict]] = {}
+    for result in results:
+        by_method.setdefault(result["method"], []).append(result)
+    for method, points in by_method.items():
+        if points[0]["epsilon"] and len(points) > 1:
+            points = sorted(points, key=lambda point: point["epsilon"])
+            axes.errorbar([p["epsilon"] for p in points], [p["mean"] for p in points],
+                          [p["standard_error"] for p in points], marker="o", capsize=3, label=method)  # fmt: skip
+        elif method == "without privacy":
+            axes.axhline(points[0]["mean"], color="#666666", linestyle="--", label=method)
+    axes.set(xscale="log", xlabel="ε (δ = 1e-5)", ylabel="loss per token, test split")
+    axes.set_xticks([1, 3, 8], ["1", "3", "8"])
+    axes.minorticks_off()
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
@@ -67,30 +195,20 @@ def main() -> None:
     command.add_argument("--config", type=Path, default=Path(__file__).with_suffix(".json"))
     command.add_argument("--binary", type=Path, default=ROOT / "build" / "release" / "bin" / "ghostshard-finetune-gpt2")
     command.add_argument("--output", type=Path, required=True)
+    command.add_argument("--plot", type=Path, help="an SVG")
+    command.add_argument("--jobs", type=int, default=1, help="methods at a time, one core each")
     options = command.parse_args()
 
     config = json.loads(options.config.read_text())
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    results: dict[str, list] = {name: [] for name in config["settings"]}
-    begun = time.time()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        prepare(config, options.train, options.test, folder)
-        for seed in config["seeds"]:
-            for name, setting in config["settings"].items():
-                output = folder / f"{name.replace(' ', '-')}-{seed}"
-                found = run(options.binary, config, setting, seed, folder, output)
-                results[name].append({"seed": seed, **found})
-                whole = {"commit": commit, "config": config, "results": results}
-                options.output.write_text(json.dumps(whole, indent=1) + "\n")
-                print(f"{time.time() - begun:6.0f} s  seed {seed}  {name:14} loss {found['after']:.4f}", file=sys.stderr)
-    print("| | test loss per token | standard deviation over seeds | noise multiplier | epsilon |\n|---|---|---|---|---|")
-    for name, runs in results.items():
-        losses = [found["after"] for found in runs]
-        sigma, epsilon = runs[0].get("noise_multiplier"), runs[0].get("epsilon")
-        told = f"{epsilon:.3f}" if isinstance(epsilon, float) and sigma > 0.1 else "none"
-        print(f"| {name} | {statistics.mean(losses):.4f} | {statistics.stdev(losses) if len(losses) > 1 else 0:.4f} "
-              f"| {sigma if sigma else '–'} | {told} |")  # fmt: skip
+    with tempfile.TemporaryDirectory() as temporary, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        prepare(config, options.train, options.test, Path(temporary))
+        runs = Runs(config, options.binary, Path(temporary), options.output)
+        results = list(pool.map(lambda cell: measure(runs, cell), cells_of(config)))
+    whole = json.loads(options.output.read_text()) | {"results": results}
+    options.output.write_text(json.dumps(whole, indent=1) + "\n")
+    print(table(results), end="")
+    if options.plot:
+        plot(results, options.plot)
 
 
 if __name__ == "__main__":
