@@ -61,6 +61,7 @@ class CMakeBuild(build_ext):
             modules.mkdir(parents=True, exist_ok=True)
             for file in (tree / "python" / "build.json", *(tree / "python").glob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}")):
                 shutil.copy2(file, modules / file.name)
+        note_commit(modules / "build.json")
 
     @staticmethod
     def _built_tree(torch: Path | None) -> Path | None:
@@ -107,6 +108,15 @@ class CMakeBuild(build_ext):
     def get_outputs(self):
         package = Path(self.build_lib) / "ghostshard"
         return [str(path) for folder in ("_native", "_programs") for path in (package / folder).glob("*")]
+
+
+def note_commit(build_facts: Path) -> None:
+    """For the reports of runs: ghostshard/code_id.py reads it."""
+    spec = importlib.util.spec_from_file_location("commit", ROOT / "bindings/python/ghostshard/commit.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    facts = json.loads(build_facts.read_text()) | {"commit": module.commit_of(ROOT)}
+    build_facts.write_text(json.dumps(facts) + "\n")
 
 
 def find_torch() -> Path | None:

@@ -82,8 +82,9 @@ def main() -> None:
     weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if first:
         model.save_pretrained(args.output / "model", state_dict=weights)
-        print(engine.report(args.output, delta=delta))
-    dist.barrier()
+    summary = engine.report(args.output, delta=delta, every_rank=True)
+    if first:
+        print(summary)
     dist.destroy_process_group()
 
 

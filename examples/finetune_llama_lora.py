@@ -83,8 +83,9 @@ def main() -> None:
     if first:
         adapters.save_pretrained(args.output / "adapters")
         save_file(get_peft_model_state_dict(model, weights), args.output / "adapters" / "adapter_model.safetensors")
-        print(engine.report(args.output, delta=delta))
-    dist.barrier()
+    summary = engine.report(args.output, delta=delta, every_rank=True)
+    if first:
+        print(summary)
     dist.destroy_process_group()
 
 

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from .ghost.packing import pack_texts as pack_texts
     from .ghost.provenance import vouch_for as vouch_for
     from .ghost.rules import register_rule as register_rule
+    from .ghost.weights import digest_of_weights as digest_of_weights
     from .privacy_engine import PrivacyEngine as PrivacyEngine
 
 # Loaded when asked for: the commands of this package need neither Opacus nor the compiled engine.
 _PLACES = {
     "PrivacyEngine": "privacy_engine",
     "FSDP2Wrapper": "fsdp",
+    "digest_of_weights": "ghost.weights",
     "next_token_labels": "ghost.packing",
     "pack_texts": "ghost.packing",
     "register_rule": "ghost.rules",

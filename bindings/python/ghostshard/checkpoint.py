@@ -164,6 +164,7 @@ def parse(text: Any) -> dict:
 # Facts that a ledger's header and the run that goes on must have in common: if one differs, the ledger's numbers would
 # describe a run that did not happen.
 _SAME = ("adjacency", "unit_of_privacy", "units", "clipping", "facts")
+_OF_A_BEGINNING = "provenance"  # a section of the facts that is the first session's: its code, day, ranks and starting weights
 
 
 def read_ledger(path: str, mark: dict | None, step: int, header: dict) -> dict:
@@ -172,12 +173,14 @@ def read_ledger(path: str, mark: dict | None, step: int, header: dict) -> dict:
     found, header_hash, history, attempts = load("engine").resume_ledger(path, json.dumps(mark) if mark else "", step)
     written = json.loads(found)
     for name in _SAME:
-        if written.get(name) != header.get(name):
-            raise ValueError(
-                f"the ledger {path} is of a run with {name} {written.get(name)!r}, this one has {header.get(name)!r}: its "
-                "epsilon would be of neither"
-            )
+        there, here = _comparable(written.get(name)), _comparable(header.get(name))
+        if there != here:
+            raise ValueError(f"the ledger {path} is of a run with {name} {there!r}, this one has {here!r}: its epsilon would be of neither")
     return {"hash": header_hash, "history": history, "attempts": attempts}
+
+
+def _comparable(value: Any) -> Any:
+    return {name: part for name, part in value.items() if name != _OF_A_BEGINNING} if isinstance(value, dict) else value
 
 
 def compare_terms(before: dict, now: dict) -> None:

@@ -23,6 +23,7 @@ from .ghost.engine import GhostEngine
 from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.optimizer import GhostOptimizer
 from .ghost.ranks import Ranks
+from .ghost.weights import digest_of_weights
 from .ghost.wrappers import GhostHooks, GhostModule
 from .loaders import GhostDataLoader, SamplingPlan, plan_of
 from .registered_budget import RegisteredBudget
@@ -223,24 +224,33 @@ class PrivacyEngine(ResumableEngine):
             raise ValueError("attach_register() comes before make_private(): it may refuse the run")
         self._register_terms = {"path": os.fspath(path), "data": data, "limit": limit, "delta": delta, "steps": steps}
 
-    def report(self, path: str | os.PathLike, *, delta: float | None = None) -> str:
+    def report(self, path: str | os.PathLike, *, delta: float | None = None, every_rank: bool = False) -> str:
         """Writes privacy_report.json and privacy_report.html into the folder `path`; returns the summary for people.
 
         The numbers come from the ledger, so attach_ledger() must have come first. delta: default min(1e-6, n^-1.1) for n
-        examples. On several ranks call it on rank 0.
+        examples. On several ranks call it on rank 0; or on all of them with every_rank=True: then rank 0 writes, and the report of a
+        sharded model has the digest of its weights, which all ranks gather for it (ghostshard.digest_of_weights).
         """
         if self._ledger is None or self._ghost is None:
             raise ValueError("report() is made from the write-ahead ledger: call attach_ledger(path) before make_private()")
-        if self._ghost.ranks.control is None:
-            self._ghost.charge_skipped()
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
+        ghost, ledger = self._ghost, self._ledger
+        if every_rank or ghost.ranks.control is None:
+            ghost.charge_skipped()
+        weights = "not known: the model is sharded, and report() was called on one rank, without every_rank=True"
+        if every_rank or not checkpoint.is_sharded(ghost.model):
+            weights = digest_of_weights((entry.name, entry.parameter) for entry in ghost.layout.parameters)
         if delta is None:
             delta = accountants.default_delta(len(self.dataset))
-        mechanism = self.accountant.mechanism()
-        accountant = mechanism if mechanism in _ACCOUNTANTS else "contour"
-        facts = json.dumps(report_facts(self._optimizer, self._budget))
-        return load("accountant").write_report(self._ledger, float(delta), facts, str(folder), accountant)
+
+        def write() -> str:
+            folder = Path(path)
+            folder.mkdir(parents=True, exist_ok=True)
+            mechanism = self.accountant.mechanism()
+            accountant = mechanism if mechanism in _ACCOUNTANTS else "contour"
+            facts = json.dumps(report_facts(self._optimizer, self._budget, weights))
+            return load("accountant").write_report(ledger, float(delta), facts, str(folder), accountant)
+
+        return checkpoint.on_rank_0(ghost.ranks, write) if every_rank else write()
 
     def _sampled(
         self, data_loader: DataLoader, plan: SamplingPlan, ranks: Ranks, batch_first: bool, accumulation_steps: int

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+from datetime import datetime, timezone
 from itertools import chain
 from typing import Any
 
-import torch
 from opacus.grad_sample import AbstractGradSampleModule
 from torch import nn, optim
 from torch.distributed.fsdp import FSDPModule
 
-from . import __version__
+from .code_id import code_commit, code_id
 from .ghost.engine import GhostEngine
 from .ghost.optimizer import GhostOptimizer
 from .loaders import SamplingPlan
@@ -37,7 +39,7 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
             "executed": "batches of the caller's own: each step is charged as if it held every unit",
             "seen": "by nobody: that no step held an example twice, nor as several units, is the caller's word",
         }
-    header = {
+    header: dict[str, Any] = {
         "adjacency": "zero-out",
         "unit_of_privacy": "example",
         "units": plan.units,
@@ -49,17 +51,41 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
     }
     if optimizer.noise_multiplier > 0:
         header["noise_multiplier"] = float(optimizer.noise_multiplier)
+    header["facts"]["provenance"] = {"config_hash": _digest(header), **_beginning(engine)}
     return header
 
 
-def report_facts(optimizer: optim.Optimizer, budget: RegisteredBudget | None) -> dict:
-    """What the ledger does not hold: code, the optimizer's settings as they are now, other runs in the register."""
+def _digest(terms: dict) -> str:
+    return "sha256:" + hashlib.sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
+
+
+def _beginning(engine: GhostEngine) -> dict:
+    """Of the first session; the digest of the weights joins it when the ledger begins. The day alone: how long private steps took is
+    not for everybody."""
+    replicate, shard, model = engine.ranks.shape
+    return {
+        "code": code_id(),
+        "code_commit": code_commit(),
+        "begun_on": datetime.now(timezone.utc).date().isoformat(),
+        "ranks": replicate * shard * model,
+        "mesh": f"{replicate}x{shard}x{model}",
+        "checkpoint_lineage": "the model as the caller built or loaded it; weights_before is its digest",
+    }
+
+
+def report_facts(optimizer: optim.Optimizer, budget: RegisteredBudget | None, weights: str) -> dict:
+    """What the ledger does not hold: the optimizer's settings as they are now, the digest of the weights, other runs in the register."""
     settings: dict[str, Any] = {"optimizer": type(optimizer).__name__}
     for name, value in optimizer.param_groups[0].items():
         numbers = value if isinstance(value, (list, tuple)) else [value]
         if name != "params" and all(isinstance(number, (bool, int, float)) and math.isfinite(number) for number in numbers):
             settings[name] = value
-    facts: dict[str, dict] = {"hyper_parameters": settings, "provenance": {"code": f"ghostshard {__version__}, torch {torch.__version__}"}}
+    provenance = {
+        "code_of_report": code_id(),
+        "weights_after": weights,
+        "data_fingerprint": "none: a key is needed, of a budget register (attach_register)",
+    }
+    facts: dict[str, dict] = {"hyper_parameters": settings, "provenance": provenance}
     for section, statements in ({} if budget is None else budget.facts()).items():
         facts[section] = facts.get(section, {}) | statements
     return facts

@@ -14,6 +14,7 @@ from .. import _native
 from .checks.alike import together
 from .layout import Layout
 from .ranks import Ranks
+from .weights import digest_of_weights
 
 Terms = Callable[[], tuple[float, float]]
 
@@ -34,7 +35,7 @@ class RunState:
         self.stopped: str | None = None  # the sentence that refuses every step
         self.ledger_is_open = False  # this run has begun the ledger's file, or has gone on with it
         self._run_id = ""  # sets a resumed run's noise apart, if the key comes from a generator
-        self._ledger: tuple[str, str] | None = None
+        self._ledger: tuple[str, dict] | None = None
         self.budget: Budget | None = None  # the register that limits all runs on the data
 
     def set_constants(
@@ -50,7 +51,7 @@ class RunState:
     def attach_ledger(self, path: str, header: dict) -> None:
         if self._ledger is not None:
             raise ValueError(f"a ledger is attached already: {self._ledger[0]}")
-        self._ledger = (path, json.dumps(header))
+        self._ledger = (path, header)
 
     def resume(self, step: int, attempts: list[tuple[int, int]], *, ledger_open: bool) -> None:
         self.attempts = attempts
@@ -77,7 +78,8 @@ class RunState:
         if self._ledger is not None:
             path, header = self._ledger
             begun = self.ledger_is_open
-            write = lambda: session.attach_ledger(path, header, begun) if ranks.rank == 0 else None
+            text = json.dumps(header if begun else _with_weights(header, layout, ranks))
+            write = lambda: session.attach_ledger(path, text, begun) if ranks.rank == 0 else None
             together(ranks.control, lambda: (write(), dict))
             self.ledger_is_open = True
         return session
@@ -100,6 +102,14 @@ class RunState:
             session.second_pass()
         session.clip()
         session.release()
+
+
+def _with_weights(header: dict, layout: Layout, ranks: Ranks) -> dict:
+    """The header of a run that begins with the model as it is now. ValueError on all ranks if replicas of it differ. A collective."""
+    digest = digest_of_weights((entry.name, entry.parameter) for entry in layout.parameters)
+    together(ranks.control, lambda: (None, lambda: {"the model's starting weights": digest}))
+    facts = header.get("facts", {})
+    return header | {"facts": facts | {"provenance": facts.get("provenance", {}) | {"weights_before": digest}}}
 
 
 def _bytes_of(generator: torch.Generator) -> bytes:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ... import _native
+from ...code_id import code_id
 from ..layout import Layout, original_class
 from .state import State
 
@@ -59,7 +59,7 @@ def parts_of(
         for entry in layout.parameters
     ]
     return {
-        "the library": f"{_native.load('engine').build_id}, torch {torch.__version__}",
+        "the library": code_id(),
         **{name: repr(value) for name, value in arguments.items()},
         "the model's layers": _hash(repr(structure).encode()),
         "the model's parameters": _hash(repr(parameters).encode()),
