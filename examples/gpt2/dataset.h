@@ -1,6 +1,6 @@
 // Tokenized texts, grouped into privacy units, and batches of them as rows without padding.
 //
-// `python -m ghostshard.texts prepare` writes the file: tokens int32 [N], offsets int64 [S+1] of the texts,
+// `ghostshard data prepare` writes the file: tokens int32 [N], offsets int64 [S+1] of the texts,
 // loss_mask uint8 [N] (1 for a token that must be predicted), and, if a unit is more than a text (all texts of a user),
 // unit_offsets int64 [U+1]: unit u is the texts unit_offsets[u] to unit_offsets[u+1]−1. Without it each text is a unit.
 #pragma once

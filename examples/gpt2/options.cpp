@@ -57,7 +57,7 @@ CLI::Option_group* add_what_to_train(CLI::App& app, Options& o) {
   auto* group = app.add_option_group("What to train");
   group->add_option("--model", o.model, "Hugging Face folder with config.json and model.safetensors");
   group->add_option("--model-config", o.model_config, "A config.json: start from fresh weights (see --seed)");
-  group->add_option("--data", o.data, "Texts to train on, written by `python -m ghostshard.texts prepare`");
+  group->add_option("--data", o.data, "Texts to train on, written by `ghostshard data prepare`");
   group->add_option("--eval-data", o.eval_data, "Texts you declare public; their loss is shown and written");
   group->add_option("--output", o.output, "New folder for report, metrics, ledger, checkpoints and model");
   group->add_flag("--untied", o.untied, "Train the head apart from the token embedding (starts as its copy)");

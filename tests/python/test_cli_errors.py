@@ -141,7 +141,7 @@ DATA = {
     "no_flag": (nothing, {"data": None}, "--data FILE is needed"),
     "garbage": (lambda work: (work / "data.safetensors").write_bytes(b"x" * 300), {}, "data.safetensors is not a file of tokens"),
     "unprepared": (lambda work: (work / "notes.jsonl").write_text('{"text": "private"}\n' * 9), {"data": "notes.jsonl"},
-                   "prepare it first, with `python -m ghostshard.texts prepare --format jsonl --input notes.jsonl --tokenizer "
+                   "prepare it first, with `ghostshard data prepare --format jsonl --input notes.jsonl --tokenizer "
                    "MODEL_FOLDER --max-length N --output notes.safetensors`"),
     "unprepared_and_public": (lambda work: (work / "a").write_text("x" * 99), {"eval_data": "a"}, "--format FORMAT --input a"),
     "no_public_file": (nothing, {"eval_data": "nothing.safetensors"}, "nothing.safetensors"),

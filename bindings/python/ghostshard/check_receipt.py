@@ -365,7 +365,7 @@ def check(receipt: dict, header: dict, released: Counter, head: str) -> dict:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ghostshard-check-receipt", description=__doc__.split("\n")[0],
                                      epilog="Exit status: 0 it is proven, 1 it is not, 2 wrong options.")  # fmt: skip
-    parser.add_argument("--receipt", required=True, help="receipt.json, from `ghostshard-account report --receipt`")
+    parser.add_argument("--receipt", required=True, help="receipt.json, from `ghostshard account report --receipt`")
     parser.add_argument("--ledger", required=True, help="the run's ledger.jsonl")
     parser.add_argument("--report", help="privacy_report.json: must claim no less than the receipt proves")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

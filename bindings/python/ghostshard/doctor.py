@@ -155,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
-    command = parser("python -m ghostshard.doctor", "What this installation of GhostShard has, and what it lacks.")
+    command = parser("ghostshard doctor", "What this installation of GhostShard has, and what it lacks.")
     command.add_argument("--step", action="store_true", help="train one private step as well")
     options = command.parse_args(arguments)
     findings = [finding for check in CHECKS for finding in check()]

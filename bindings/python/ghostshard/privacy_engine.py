@@ -198,7 +198,7 @@ class PrivacyEngine(ResumableEngine):
         gradient is used.
 
         Rank 0 writes. A file that exists is refused, unless load_checkpoint() or load_state_dict() goes on with its run.
-        `ghostshard-account verify` checks the ledger, and report() is made from it.
+        `ghostshard account verify` checks the ledger, and report() is made from it.
         """
         if self._ghost is not None:
             raise ValueError("attach_ledger() comes before make_private(): a ledger holds the run from its first step")

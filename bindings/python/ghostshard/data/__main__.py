@@ -1,4 +1,4 @@
-"""The old name of `python -m ghostshard.texts`."""
+"""The old name of `ghostshard data`."""
 
 import sys
 
@@ -6,5 +6,5 @@ from ghostshard.renamed import warn
 from ghostshard.texts.__main__ import main
 
 if __name__ == "__main__":
-    warn("python -m ghostshard.data", "python -m ghostshard.texts")
+    warn("python -m ghostshard.data", "ghostshard data")
     sys.exit(main())

@@ -1,6 +1,6 @@
 """From text to the file that training reads.
 
-Three steps, each a sub-command of `python -m ghostshard.texts`, in an order that leaks nothing: `split` declares a part of
+Three steps, each a sub-command of `ghostshard data`, in an order that leaks nothing: `split` declares a part of
 the units public without looking at them, `tokenizer` learns a vocabulary from the public part alone, `prepare` turns units
 into tokens. `generate` goes the other way: text from a trained model.
 """

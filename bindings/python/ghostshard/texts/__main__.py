@@ -1,4 +1,4 @@
-"""python -m ghostshard.texts {split,tokenizer,prepare}: see each one's --help."""
+"""ghostshard data {split,tokenizer,prepare}: see each one's --help."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> None:
-    commands = parser("python -m ghostshard.texts", "From text to the file that training reads.")
+    commands = parser("ghostshard data", "From text to the file that training reads.")
     sub = commands.add_subparsers(dest="command", required=True, metavar="split|tokenizer|prepare")
 
     prepare = sub.add_parser("prepare", allow_abbrev=False, help="turn texts into tokens, one privacy unit per text or per user")

@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> None:
-    command = parser("python -m ghostshard.generate", "Continues a prompt with a model from a Hugging Face folder.")
+    command = parser("ghostshard generate", "Continues a prompt with a model from a Hugging Face folder.")
     command.add_argument("--model", required=True, type=Path, metavar="DIR")
     command.add_argument("--prompt", required=True, metavar="TEXT", help='"" lets the model begin a text')
     command.add_argument("--tokenizer", metavar="DIR|gpt2", help="default: the one in the model's folder")
