@@ -25,6 +25,7 @@ MODULES = {
     "ghostshard.accountants": [],
     "ghostshard.loaders": ["GhostDataLoader", "BatchMemoryManager", "PoissonBatchSampler"],
     "ghostshard.checkpoint": [],
+    "ghostshard.ghost.weights": ["digest_of_weights"],
     "ghostshard.texts.vocabulary": ["load_vocabulary", "gpt2_vocabulary", "train_vocabulary"],
 }
 LIBRARIES = {"accountant": "*.h", "kernels": "*.h", "fsdp": "*.h", "dp": "*/*.h"}
