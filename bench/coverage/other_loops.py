@@ -9,6 +9,7 @@ from loop import loop
 from torch import nn
 
 from ghostshard import vouch_for
+from ghostshard.ghost.loss import PrivateLoss
 
 
 @loop("a step for every second draw")
@@ -67,6 +68,56 @@ def _statistics(run):
 def _other_labels(run):
     for (x, y), (_, y2) in zip(run.loader, run.plain):
         run.step(x, y2[: len(y)])
+
+
+def _others(run, x):
+    return run.data[:][0][: len(x)]
+
+
+@loop("statistics of the batch, of the model's outputs")
+def _centred_outputs(run):
+    for x, y in run.loader:
+        out = run.module(x)
+        run.criterion(out - out.detach().mean(0), y).backward()
+
+
+@loop("values of other examples, added to the model's outputs")
+def _others_in_outputs(run):
+    for x, y in run.loader:
+        run.criterion(run.module(x) + _others(run, x)[:, :3], y).backward()
+
+
+@loop("labels of other examples, in losses of one's own")
+def _others_in_losses(run):
+    for (x, y), (_, y2) in zip(run.loader, run.plain):
+        losses = nn.functional.cross_entropy(run.module(x), y2[: len(y)], reduction="none")
+        PrivateLoss(run.module.engine, losses).backward()
+
+
+@loop(
+    "statistics of the batch, within a criterion",
+    criterion=lambda out, y: nn.functional.cross_entropy(out - out.detach().mean(0), y, reduction="none"),
+)
+def _centring_criterion(run):
+    for x, y in run.loader:
+        run.step(x, y)
+
+
+@loop("a forward pre-hook that puts other examples in")
+def _hooked(run):
+    run.model.register_forward_pre_hook(lambda _, args: (_others(run, args[0]),))
+    for x, y in run.loader:
+        run.step(x, y)
+
+
+@loop("weights, margins and noise of each example, between model and criterion")
+def _between(run):
+    for x, y in run.loader:
+        run.optimizer.zero_grad()
+        out = run.module(x)
+        weights = (1 - out.detach().softmax(1).gather(1, y[:, None])) ** 2
+        run.criterion((out - 0.3 * torch.eye(3)[y] + 0.1 * torch.randn_like(out)) * weights, y).backward()
+        run.optimizer.step()
 
 
 @loop("the batch in another order")

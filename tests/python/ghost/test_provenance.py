@@ -54,9 +54,31 @@ KEPT = {
     "gather": (lambda x: x.gather(1, x.argsort(1)), rows(6)),
     "last place": (lambda x: x[torch.arange(N), x.sum(-1).argmax(1)], rows(7, 6)),
     "table": (lambda x: torch.arange(100.0)[(10 * x).long()], rows(6)),
+    "similar to a constant": (lambda x: F.cosine_similarity(x, WEIGHT[:1]), rows(6)),
+    "similar to itself": (lambda x: F.pairwise_distance(x, x.flip(1)), rows(6)),
+    "batch norm of constants": (lambda x: F.batch_norm(x, torch.zeros(6), torch.ones(6)), rows(6)),
+    "addmm": (lambda x: torch.addmm(torch.ones(4), x, WEIGHT.T), rows(6)),
+    "einsum in it": (lambda x: torch.einsum("bij,kj->bki", x, WEIGHT), rows(4, 6)),
+    "einsum with itself": (lambda x: torch.einsum("bi,bj->ijb", x, x), rows(6)),
+    "errors": (lambda x: F.mse_loss(x, x.flip(1), reduction="none"), rows(6)),
+    "losses of classes": (lambda x: F.cross_entropy(x, x.argmin(1), reduction="none"), rows(6)),
+    "one of several": (lambda x: torch.zeros(N, 6).scatter_(1, x.argmax(1, keepdim=True), 1.0), rows(6)),
+    "scattered": (lambda x: x.scatter(1, x.argmin(1, keepdim=True), 0.0), rows(6)),
+    "more rows of each": (lambda x: x.reshape(3 * N, 2), rows(6)),
+    "one row of each": (lambda x: x.reshape(1, N, 24), rows(4, 6)),
     "in place": (lambda x: x.clone().mul_(2).clamp_(0, 1), rows(6)),
     "set": (lambda x: _set(x), rows(6)),
+    "set to constants": (lambda x: _set_to(x, (slice(None), slice(2, 4)), torch.tensor([3.0, 4.0])), rows(6)),
+    "set to its own": (lambda x: _set_to(x, (slice(None), 2), x[:, 1] * 2), rows(6)),
+    "set at its masks": (lambda x: _set_to(x, x[:, 0] > 1, 0.0), rows(6)),
+    "set at places": (lambda x: _set_to(x, (slice(None), torch.tensor([1, 3])), 0.0), rows(6)),
 }
+
+
+def _set_to(x, index, value):
+    x = x.clone()
+    x[index] = value
+    return x
 
 
 def _set(x):
@@ -90,6 +112,30 @@ LOST = {
     "scales of a norm": (lambda x: F.layer_norm(torch.arange(5.0 * N).view(N, 5), (5,), x), rows()),
     "beside rows of nobody's": (lambda x: torch.bmm(torch.arange(36.0 * N).view(N, 6, 6), x), rows(6, 4)),
     "places": (lambda x: torch.where(x > 1)[0], rows(6)),
+    "reshaped across rows": (lambda x: x.reshape(2, N, 3), rows(6)),
+    "reshaped to parts of rows": (lambda x: x.reshape(6, N), rows(2, 3)),
+    "similar to others": (lambda x: F.cosine_similarity(x, x[PERM]), rows(6)),
+    "similar along the batch": (lambda x: F.cosine_similarity(x, x.flip(1), dim=0), rows(6)),
+    "batch norm in training": (lambda x: F.batch_norm(x, torch.zeros(6), torch.ones(6), None, None, True), rows(6)),
+    "addmm of weights": (lambda x: torch.addmm(torch.ones(6), WEIGHT[:, :N], x), rows(6)),
+    "addmm to strangers": (lambda x: torch.addmm(torch.arange(4.0 * N).view(N, 4), x, WEIGHT.T), rows(6)),
+    "addmm of a row to columns": (lambda x: torch.addmm(x, torch.ones(N, 6), torch.ones(6, N)), rows()),
+    "einsum over the batch": (lambda x: torch.einsum("bi,bj->ij", x, x), rows(6)),
+    "einsum with strangers": (lambda x: torch.einsum("bi,bi->b", x, torch.arange(6.0 * N).view(N, 6)), rows(6)),
+    "einsum of a diagonal": (lambda x: torch.einsum("bb->b", x), rows(N)),
+    "mean error": (lambda x: F.mse_loss(x, x.flip(1)), rows(6)),
+    "errors to others": (lambda x: F.mse_loss(x, x.flip(0), reduction="none"), rows(6)),
+    "losses of classes of others": (lambda x: F.cross_entropy(x, x.argmin(1)[PERM], reduction="none"), rows(6)),
+    "losses of classes of strangers": (lambda x: F.cross_entropy(x, PERM, reduction="none"), rows(6)),
+    "losses weighted by the batch": (lambda x: F.cross_entropy(torch.ones(N, N), torch.zeros(N).long(), weight=x, reduction="none"), rows()),
+    "scattered along the batch": (lambda x: x.scatter(0, x.argmin(1, keepdim=True) % N, 0.0), rows(6)),
+    "scattered to strangers": (lambda x: torch.arange(6.0 * N).view(N, 6).scatter(1, x.argmin(1, keepdim=True), 0.0), rows(6)),
+    "set to a column of strangers": (lambda x: _set_to(x, (slice(None), 0), torch.arange(1.0 * N)), rows(6)),
+    "set to columns of others": (lambda x: _set_to(x, (slice(None), slice(0, 2)), x.flip(0)[:, :2]), rows(6)),
+    "set at a mask of strangers": (lambda x: _set_to(x, torch.arange(N) > 2, 0.0), rows(6)),
+    "set at rows of strangers": (lambda x: _set_to(x, torch.tensor([1, 3]), 0.0), rows(6)),
+    "a row set to strangers": (lambda x: _set_to(x, 2, torch.arange(6.0)), rows(6)),
+    "a row set to another": (lambda x: _set_to(x, 2, x[1]), rows(6)),
     "written over": (lambda x: _written_over(x), rows(6)),
 }
 
@@ -117,7 +163,7 @@ def test_a_row_says_whose_it_is(function, x):
     for v in range(len(x)):
         other = x.clone()
         other[v] = torch.rand_like(other[v]) + 0.5
-        changed = (plain(followed(function, other)) != plain(found)).movedim(found.origin.dim, 0).flatten(1).any(1)
+        changed = (plain(followed(function, other)) != plain(found)).movedim(found.origin.dim, 0).reshape(len(ids), -1).any(1)
         assert not bool((changed & (ids != v)).any()), v
 
 
@@ -131,6 +177,14 @@ def test_rows_that_stay_apart_are_known(function, x):
 @pytest.mark.parametrize("function, x", LOST.values(), ids=LOST)
 def test_rows_that_meet_are_lost(function, x):
     assert followed(function, x).origin.memory.lost
+
+
+def test_views_of_large_tensors_cost_no_memory():
+    x = drawn(torch.zeros(()).expand(64, 2**14, 2**14), of_rows("piece", 64))
+    found = x[:, 1:].flatten(0, 1)
+    assert not found.origin.memory.lost and found.origin.dim == 0
+    assert torch.equal(found.origin.numbers(), torch.arange(64).repeat_interleave(2**14 - 1))
+    assert not x.transpose(0, 2)[3, :, 5:].origin.memory.lost
 
 
 def test_what_is_written_to_a_view_is_written_to_all():

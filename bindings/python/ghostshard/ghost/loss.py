@@ -15,6 +15,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch.distributed.tensor import DTensor
 
 from .batch import loss_kind
+from .checks.criterions import leave_call_beside
 from .cross_entropy import cross_entropy, is_plain
 from .packing import Packing, shifted
 from .provenance import Drawn, Finding, plain
@@ -47,8 +48,13 @@ class PrivateLoss(DPTensorFastGradientClipping):
     """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (GhostEngine.backward in engine.py)."""
 
     def __init__(self, engine: RecordingEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
-        super().__init__(engine, None, plain(loss_per_sample), loss_reduction)
+        found = None
+        if isinstance(loss_per_sample, Drawn):  # of the caller's own, formed of outputs that are followed
+            (loss_per_sample,), _, found = engine.provenance.targets((loss_per_sample,), {})
+        super().__init__(engine, None, loss_per_sample, loss_reduction)
         self.engine = engine
+        if found is not None:
+            engine.provenance.mark(loss_per_sample, found)
 
     def backward(
         self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
@@ -160,9 +166,13 @@ class PrivateCriterion(DPLossFastGradientClipping):
         self.loss_reduction = loss_reduction
 
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
+        given = args, kwargs
         args, kwargs, found = self.engine.provenance.targets(args, kwargs)
         losses = self._unreduced(*args, **kwargs)
         self.engine.provenance.mark(losses, found)
+        leave_call_beside(
+            losses, self.criterion, self._unreduced, *given, packing=self.engine.packing, batch_first=self.engine.batch_first
+        )
         if losses.dim() == 0:
             raise ValueError(
                 f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar"

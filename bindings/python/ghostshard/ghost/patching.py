@@ -46,9 +46,10 @@ class PatchedForward:
             return self._recorded(args, kwargs)
         args, kwargs, found = layer.engine.provenance.read_layer(args, kwargs, batch_first=layer.engine.batch_first)
         output = self._recorded(args, kwargs)
-        if found is not None:
-            layer.engine.provenance.mark(output, found)
-        return output
+        if found is None:
+            return output
+        layer.engine.provenance.mark(output, found)
+        return layer.engine.provenance.give_back(output, found)
 
     def _recorded(self, args: tuple, kwargs: dict) -> Any:
         layer = self.layer
@@ -136,10 +137,11 @@ class PatchedModel:
         self._guard = Guard(gathers=fsdp)
         # What a model's compiled forward calls, and what looks at tensors from outside of its graph.
         self._read, self._mark = torch.compiler.disable(self._read_arguments), torch.compiler.disable(self._mark_outputs)
+        self._give_back = torch.compiler.disable(self._give_back_output)
         # Before fully_shard's own hook, which gathers parameters.
         self._handles.append(model.register_forward_pre_hook(self._meet, prepend=True, with_kwargs=True))
         self._handles.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
-        self._handles.append(model.register_forward_hook(self._after_forward, always_call=True))
+        self._handles.append(model.register_forward_hook(self._after_forward, always_call=True, with_kwargs=True))
         self._patch_layers(engine)
         self._guard_blocks(engine.layout, fsdp=fsdp)
         self.own_loss = OwnLoss(model, self._transformer, self.again, lambda: engine.ranks.device)
@@ -222,21 +224,29 @@ class PatchedModel:
         if engine is None:
             return plain_tensors(args), plain_tensors(kwargs)
         engine.meet()
-        return self._read(args, kwargs)
+        return None  # hooks that come before the batch is read are followed, like the loop
 
     def _read_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         engine = self._engine
         assert engine is not None
         return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording)
 
-    def _mark_outputs(self, output: Any) -> None:
-        assert self._engine is not None
+    def _mark_outputs(self, output: Any, taken: tuple = ()) -> None:
+        """taken: the arguments that the forward had in the end."""
+        assert self._engine is not None and self._given is not None
+        self._engine.provenance.taken(tensors_in(taken), tensors_in((self._given.args, self._given.kwargs)))
         self._engine.provenance.mark(output)
+
+    def _give_back_output(self, output: Any) -> Any:
+        assert self._engine is not None
+        return self._engine.provenance.give_back(output)
 
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self._repeating:
             return None
         engine = self._engine
+        if engine is not None:
+            args, kwargs = self._read(args, kwargs)
         given = self._given = batch.read(
             module, self._transformer, args, kwargs, batch_first=self._batch_first,
             recording=engine is not None and engine.recording, keeps_labels=engine is not None and self.own_loss.keeps_labels,
@@ -247,7 +257,7 @@ class PatchedModel:
             engine.begin_forward(given)
         return given.args, given.kwargs
 
-    def _after_forward(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+    def _after_forward(self, _module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
         if self._repeating:
             return output
         engine, given = self._engine, self._given
@@ -256,14 +266,14 @@ class PatchedModel:
         if output is None:
             return None
         output = given.output_of_units(output)
-        if engine is not None and engine.recording:
-            self._mark(output)
-        if engine is None or not engine.recording or self._transformer is None:
+        if engine is None or not engine.recording:
             return output
-        losses = self.own_loss.losses(output, given, engine.loss_reduction)
+        self._mark(output, (args, kwargs))
+        losses = None if self._transformer is None else self.own_loss.losses(output, given, engine.loss_reduction)
         if losses is None:
-            return output
+            return self._give_back(output)
         self._mark(losses)
+        output = self._give_back(output)
         output["loss"] = PrivateLoss(engine, losses, engine.loss_reduction)
         if hasattr(output, "move_to_end"):
             output.move_to_end("loss", last=False)  # outputs[0] is the loss, as where the model forms it

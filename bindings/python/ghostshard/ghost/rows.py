@@ -17,7 +17,7 @@ _BY_ROWS = {
     for name in (
         "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Pow", "Exp", "Log", "Sqrt", "Rsqrt", "Reciprocal", "Erf", "Tanh", "Sigmoid",
         "Relu", "Gelu", "Silu", "Mish", "Elu", "LeakyRelu", "Hardtanh", "Hardswish", "Hardsigmoid", "Softplus", "Clamp", "ToCopy",
-        "Clone", "NativeDropout", "MaskedFill", "Where", "NativeLayerNorm", "FusedRmsNorm",
+        "Alias", "Clone", "NativeDropout", "MaskedFill", "Where", "NativeLayerNorm", "FusedRmsNorm",
     )
     for number in (0, 1)
 }  # fmt: skip

@@ -8,7 +8,7 @@ two units a leak from the later to the earlier shows in one of the two only.
 
 Gradients that are not a number decide nothing, since a unit that is not finite makes them out of zeros (0·inf): the
 check is then made again at the next microbatch. Effects of another unit's *values* without a gradient between them (frozen
-layers that mix, detached statistics) are looked for in forward, with other inputs (values.py).
+layers that mix, detached statistics) are looked for in forward, with other inputs (values.py), and in the criterion (criterions.py).
 
 A session checks once for packed batches and once for others, because each may go another way through the model. On several
 ranks all check at the same microbatch, even those with no units or one, because backward communicates; and all learn of one
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .criterions import APART, MIXED, UNKNOWN, criterions_under
 from .values import Repeat
 
 
@@ -71,12 +72,19 @@ class AttributionCheck:
             self._coins = random.Random(seed)
         half = set(random.Random(seed).sample(range(units), units // 2))
         reached, undecided, output = -1, False, False
-        for chosen in ([u in half for u in range(units)], [u not in half for u in range(units)]):
-            found, unclear = self._watched(session, losses, chosen if units > 1 else [True] * units)
+        for part in ([u in half for u in range(units)], [u not in half for u in range(units)]):
+            found, unclear = self._watched(session, losses, part if units > 1 else [True] * units)
             reached, undecided = max(reached, found), undecided or unclear
+        chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
         if repeat is not None:
-            output = repeat.reaches_others(torch.tensor([u in half for u in range(units)], dtype=torch.bool))
-        reached, undecided, output = self._highest([reached, undecided, output])
+            output = repeat.reaches_others(chosen)
+        loss = max([APART, *(each.reaches_others(chosen, losses.device) for each in criterions_under(losses))])
+        reached, undecided, output, loss = self._highest([reached, undecided, output, loss])
+        self._refuse(reached, output, loss)
+        if not undecided:
+            self._settled.add(bool(any_packed))
+
+    def _refuse(self, reached: int, output: int, loss: int) -> None:
         if reached >= 0:
             raise RuntimeError(
                 f"parameter {self._names[reached]!r}: an example's gradient must not depend on other examples, but here "
@@ -90,8 +98,16 @@ class AttributionCheck:
                 "changed with the inputs of others. Some layer mixes examples, frozen or without a gradient. Nothing "
                 "of this backward was kept"
             )
-        if not undecided:
-            self._settled.add(bool(any_packed))
+        if loss == MIXED:
+            raise RuntimeError(
+                "an example's loss must not depend on other examples, but here losses that the criterion gave changed with the outputs or the "
+                "targets of others: statistics of the batch, or weights that follow from it. Nothing of this backward was kept"
+            )
+        if loss == UNKNOWN:
+            raise RuntimeError(
+                "whether the criterion keeps its examples apart cannot be told, because it takes no other outputs and targets in the place of "
+                "some of them. attribution_check=False leaves this check out"
+            )
 
     def _by_lot(self) -> bool:
         return self._coins is not None and self._coins.random() < self.again

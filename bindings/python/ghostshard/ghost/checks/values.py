@@ -22,7 +22,7 @@ from .state import State
 # share of the largest output.
 _LEAST_CHANGE = 1e-4
 _DIRECTIONS = 4
-_MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
+MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Repeat:
         """
         try:
             return self._reaches_others(chosen, mirrored=True)
-        except _MODELS_OWN as error:
+        except MODELS_OWN as error:
             if self.communicates:  # the other ranks wait within this forward
                 raise
             first = error
         try:
             return self._reaches_others(chosen, mirrored=False)
-        except _MODELS_OWN:
+        except MODELS_OWN:
             raise RuntimeError(
                 f"whether the model keeps its examples apart cannot be told, because it takes no other inputs in the place of some of them "
                 f"({type(first).__name__}: {' '.join(str(first).split())[:160]}). attribution_check=False leaves this check out"
@@ -60,12 +60,12 @@ class Repeat:
             with torch.no_grad():
                 for moved in (torch.zeros_like(chosen), chosen, ~chosen):
                     state.again()
-                    args, kwargs = self._exchanged(moved, _nearest(moved), mirrored=mirrored)
+                    args, kwargs = self._exchanged(moved, nearest(moved), mirrored=mirrored)
                     outputs.append(self._rows_of_output(self.forward(*args, **kwargs), len(chosen)))
         finally:
             state.again()
         as_given, chosen_moved, others_moved = outputs
-        return _differ(as_given, chosen_moved, ~self._of_rows(chosen)) or _differ(as_given, others_moved, self._of_rows(chosen))
+        return differ(as_given, chosen_moved, ~self._of_rows(chosen)) or differ(as_given, others_moved, self._of_rows(chosen))
 
     def _exchanged(self, moved: torch.Tensor, source: torch.Tensor, *, mirrored: bool) -> tuple[tuple, dict]:
         """The arguments, with other values for the units that moved: in the examples mirrored ones, which differ most; in every other
@@ -140,7 +140,7 @@ def _narrowed(value: torch.Tensor, rows: int) -> torch.Tensor:
     return value @ torch.randn(value.shape[-1], _DIRECTIONS, generator=fixed).to(value.device, value.dtype)
 
 
-def _nearest(moved: torch.Tensor) -> torch.Tensor:
+def nearest(moved: torch.Tensor) -> torch.Tensor:
     """Whose values each unit has: those that moved have the ones of the nearest unit before them that stays, or of the first that
     stays. So what is sorted (the lengths of packed sequences) stays sorted."""
     own = torch.arange(len(moved))
@@ -150,7 +150,7 @@ def _nearest(moved: torch.Tensor) -> torch.Tensor:
     return torch.where(before < 0, own[~moved][0], before)
 
 
-def _differ(one: list[tuple[int, torch.Tensor]], two: list[tuple[int, torch.Tensor]], rows: torch.Tensor) -> bool:
+def differ(one: list[tuple[int, torch.Tensor]], two: list[tuple[int, torch.Tensor]], rows: torch.Tensor) -> bool:
     for (last_of_a, a), (last_of_b, b) in zip(one, two):
         if a.dim() != b.dim():
             return True

@@ -1,7 +1,10 @@
 """Is the batch that reaches the model the one that the private loader drew? drawn.py has the idea."""
 
 from . import operations as operations
+
 from .drawn import Drawn, of_the_same, plain, vouch_for
-from .proof import Finding, NoProvenance, Provenance
+from .findings import Finding
+from .no_provenance import NoProvenance
+from .proof import Provenance
 
 __all__ = ["Drawn", "Finding", "NoProvenance", "Provenance", "of_the_same", "plain", "vouch_for"]

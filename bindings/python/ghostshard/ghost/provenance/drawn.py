@@ -5,6 +5,10 @@ its result follows from row u of what was drawn, and from nothing else that diff
 result is Drawn too, so devices, dtypes, crops, flips, noise of torch.randn_like() and permutations of the batch go through. If not,
 or if the function is not known, the result carries the reason, and a backward over it is refused with that reason.
 
+The outputs of a model are Drawn as well, because values without a gradient may join them before the criterion (statistics of the
+batch that were detached, values of others). Functions that are not known are taken there as long as all that they join has a gradient:
+a gradient shows whose rows it reaches (checks/gradients.py).
+
 Not seen: what leaves torch and comes back (NumPy, lists, strings; if it comes back with the same values, proof.py knows it
 again), numbers that were read from a tensor (`x.max().item()`), and constants, whose rows are all the same.
 """
@@ -23,11 +27,18 @@ from .opened import opened
 class Memory:
     """What all views of one memory share: writing to one of them is writing to all."""
 
-    def __init__(self, piece: Any, lost: str = ""):
+    def __init__(self, piece: Any, lost: str = "", *, strangers: bool = False):
         self.piece = piece  # of the loader (loaders/stamps.py); VOUCHED
+        self.strangers = strangers  # it was lost to a tensor without a gradient
+        self.loose = False  # lost to tensors with gradients alone, which checks/gradients.py watches
         self.writes = 0  # that were followed, as torch's version counters count them
         self._lost = lost
         self._exposed: list[tuple[torch.Tensor, torch.Tensor]] = []  # bytes that others can write to, and what they were
+
+    @property
+    def wrong(self) -> str:
+        """Why it may not stand in a loss; "": it may."""
+        return "" if self.loose else self.lost
 
     @property
     def lost(self) -> str:
@@ -62,6 +73,7 @@ class Origin:
     dim: int | None  # of the rows; None: all of it is of one row
     ids: torch.Tensor | None = None  # int64 [extent of dim], on the host; None: 0, 1, … rows - 1. One number if dim is None
     moved: bool = False  # elements have other places than in the tensor that was handed out
+    live: bool = False  # an output of the model, or what follows from it with its gradient
 
     @property
     def vouched(self) -> bool:
@@ -81,8 +93,9 @@ class Origin:
         memory = Memory(self.memory.piece, self.memory.lost)
         return Origin(memory, self.rows, dim, ids, self.moved or moved)
 
-    def lost(self, why: str) -> Origin:
-        return Origin(Memory(self.memory.piece, self.memory.lost or why), self.rows, None, None, True)
+    def lost(self, why: str, *, strangers: bool = False) -> Origin:
+        """strangers: to a tensor without a gradient."""
+        return Origin(Memory(self.memory.piece, self.memory.lost or why, strangers=strangers), self.rows, None, None, True)
 
     def within(self, memory: Memory) -> Origin:
         return replace(self, memory=memory)
@@ -98,8 +111,8 @@ class Drawn(torch.Tensor):
     @property
     def origin(self) -> Origin:
         memory = self._origin.memory
-        if self._place != place_of(self, memory) and not memory.lost:
-            memory.lost = "it was written to in a way that is not followed"
+        if self._place != place_of(self, memory) and not memory.wrong:
+            memory.lost, memory.loose = "it was written to in a way that is not followed", False
         return self._origin
 
     def stays_here(self) -> None:

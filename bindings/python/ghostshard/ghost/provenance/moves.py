@@ -30,13 +30,16 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
         return [_looked_up(name, chosen_by, each, sources) for each in results]
     first = next((each for each in of_data if each.origin.dim is not None), of_data[0])
     dim = first.origin.dim
+    if name in _RESHAPE and len(results) == 1 and (place := _reshaped(first, results[0])) is not None:
+        return [first.origin.at(*place, moved=False)]
+    small = _smallest(max(each.origin.rows for each in of_data))
 
     def numbers(value: torch.Tensor) -> torch.Tensor:
         if isinstance(value, Drawn):
-            return _spread(value.origin, value)
+            return spread(value.origin, value, small)
         if dim is not None and value.dim() == first.dim() and value.shape[dim] == first.shape[dim] and constant(value, dim):
-            return _spread(first.origin, value)  # the same for all rows, so it is each row's own
-        return torch.full_like(value, -1, dtype=torch.int64)
+            return spread(first.origin, value, small)  # the same for all rows, so it is each row's own
+        return torch.full((), -1, dtype=small, device=value.device).expand(value.shape)
 
     call = getattr(torch.Tensor, {"getitem": "__getitem__", "view": "reshape"}.get(name, name), None) if name not in _JOIN else getattr(torch, name)
     try:
@@ -46,38 +49,61 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
         return [first.origin.lost(f"whether {name} keeps the rows of a batch apart is not known")] * len(results)
     origins = []
     for shadow in tensors_in(found):
-        place = _located(shadow, dim)
-        if place is None:
-            origins.append(first.origin.lost(f"{name} put rows of several examples together"))
+        place = located(shadow, dim)
+        live = any(each.origin.live for each in of_data)
+        if place is None or (live and bool((place[1] < 0).any())):
+            others = any(not each.requires_grad and not constant(each, min(dim or 0, each.dim() - 1)) for each in data if each.dim())
+            origins.append(first.origin.lost(f"{name} put rows of several examples together", strangers=others))
         elif not all(_chosen_rightly(each, first, shadow, place, dim) for each in chosen_by):
-            origins.append(first.origin.lost(f"{name} chose its elements by a tensor that the loader did not hand out"))
+            why = f"{name} chose its elements by a tensor that the loader did not hand out"
+            origins.append(first.origin.lost(why, strangers=True))
         else:
             still = all(each.origin.moved is False for each in of_data) and name in _RESHAPE
             origins.append(first.origin.at(*place, moved=not still))
     return origins
 
 
-def _spread(origin: Origin, value: torch.Tensor) -> torch.Tensor:
+def _reshaped(value: Drawn, out: torch.Tensor) -> tuple[int, torch.Tensor] | None:
+    """(dimension, numbers along it) of rows that stood along the first dimension, without a tensor of the value's size. None: not
+    along one dimension alone, or not to be told here."""
+    if value.origin.dim != 0 or out.numel() != value.numel() or value.numel() == 0:
+        return None
+    of_row, inner = value.numel() // value.shape[0], 1
+    for dim in reversed(range(out.dim())):
+        if out.shape[dim] * inner > of_row:
+            whole = of_row % inner == 0 and all(extent == 1 for extent in out.shape[:dim])
+            return (dim, value.origin.numbers()[torch.arange(out.shape[dim]) * inner // of_row]) if whole else None
+        inner *= out.shape[dim]
+    return None
+
+
+def _smallest(rows: int) -> torch.dtype:
+    """That numbers rows, and has -1: as many numbers as elements are looked at."""
+    return next((each for each in (torch.int8, torch.int16, torch.int32) if rows <= torch.iinfo(each).max), torch.int64)
+
+
+def spread(origin: Origin, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """[shape of value] numbers of rows, as a view."""
-    ids = origin.numbers().to(value.device)
+    ids = origin.numbers().to(value.device, dtype)
     if origin.dim is None:
         return ids.reshape(()).expand(value.shape)
     return ids.view([-1 if d == origin.dim else 1 for d in range(value.dim())]).expand(value.shape)
 
 
-def _located(shadow: torch.Tensor, likely: int | None) -> tuple[int | None, torch.Tensor] | None:
+def located(shadow: torch.Tensor, likely: int | None) -> tuple[int | None, torch.Tensor] | None:
     """(dimension, numbers along it) if the numbers differ along one dimension alone, or (None, the number); None otherwise."""
     if shadow.numel() == 0:
         dim = likely if likely is not None and likely < shadow.dim() else 0
         return dim, torch.zeros(shadow.shape[dim], dtype=torch.int64)
     dims = [d for d in range(shadow.dim()) if shadow.shape[d] > 1 and shadow.stride(d) != 0]
+    shadow = shadow[tuple(slice(None) if d in dims else slice(0, 1) for d in range(shadow.dim()))]  # the others repeat one memory
     one = shadow[(0,) * shadow.dim()]
     if not dims or bool((shadow == one).all()):
-        return None, one.cpu().clone()
+        return None, one.cpu().long()
     for d in sorted(dims, key=lambda d: d != likely):
         line = shadow[tuple(slice(None) if k == d else slice(0, 1) for k in range(shadow.dim()))]
         if len(dims) == 1 or bool((shadow == line).all()):
-            return d, line.reshape(-1).cpu().clone()
+            return d, line.reshape(-1).cpu().long()
     return None
 
 
@@ -103,4 +129,4 @@ def _looked_up(name: str, indices: list[torch.Tensor], out: torch.Tensor, source
     return origin.at(origin.dim, origin.ids, moved=True)
 
 
-__all__ = ["MOVES", "moved"]
+__all__ = ["MOVES", "located", "moved", "spread"]

@@ -1,18 +1,21 @@
-"""Whose rows does a torch function give? Four kinds of functions are known; any other loses its rows' owners.
+"""Whose rows does a torch function give? Five kinds of functions are known; any other loses its rows' owners.
 
 A function may keep a row in its place (elementwise), move whole rows and parts of them (moves.py), reduce or sort along other
-dimensions, or compute with constant weights along the first (layers).
+dimensions, compute with constant weights along the first (layers), or bring rows of several tensors together (joins.py).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..tensor_trees import mapped, tensors_in
 from .drawn import Drawn, Memory, Origin, constant, drawn, plain, version_of
+from .joins import JOINS, elementwise, joined
 from .moves import MOVES, moved
+from .setting import after_setting
 
 # Element by element, with broadcasting. Reversed operators, in-place ones and underscored names follow from these.
 _ELEMENTWISE = set(
@@ -24,6 +27,7 @@ _ELEMENTWISE = set(
     "masked_fill maximum minimum fmax fmin eq ne lt le gt ge equal_to not_equal greater greater_equal less less_equal isnan isinf isfinite "
     "isneginf isposinf logical_and logical_or logical_not logical_xor and or xor invert bitwise_and bitwise_or bitwise_xor bitwise_not lshift "
     "rshift bitwise_left_shift bitwise_right_shift addcmul addcdiv bernoulli dropout alpha_dropout feature_alpha_dropout heaviside hypot "
+    "logaddexp xlogy float_power lgamma digamma sinc erfcx expit logsigmoid log_sigmoid prelu "
     "real imag conj resolve_conj resolve_neg angle deg2rad rad2deg copysign isclose rand_like randn_like randint_like zeros_like ones_like "
     "full_like empty_like zero normal uniform random exponential fill copy".split()
 )
@@ -37,13 +41,14 @@ _ALONG: dict[str, tuple[int, Any]] = {
     **{name: (1, None) for name in "softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp".split()},
     **{name: (1, -1) for name in "sort argsort mode glu".split()},
     **{name: (2, -1) for name in "topk kthvalue fft ifft rfft irfft diff".split()},
-    "norm": (2, None), "vector_norm": (2, None), "normalize": (2, 1),
+    "norm": (2, None), "vector_norm": (2, None), "linalg_vector_norm": (2, None), "linalg_norm": (2, None), "normalize": (2, 1),
 }  # fmt: skip
 
 # With a batch in front: how many dimensions the input has with it (0: two or more). All but it is mixed; the rest are weights.
 _LAYERS = {
-    "linear": 0, "embedding": 0, "one_hot": 0, "layer_norm": 0, "rms_norm": 0, "group_norm": 0, "scaled_dot_product_attention": 0, "pad": 0,
-    "matmul": 0, "bmm": 3, "interpolate": 0, "instance_norm": 0, "grid_sample": 4, "affine_grid": 3, "pixel_shuffle": 4, "pixel_unshuffle": 4,
+    "linear": 0, "embedding": 0, "one_hot": 0, "bucketize": 0, "layer_norm": 0, "rms_norm": 0, "group_norm": 0, "batch_norm": 0, "pad": 0,
+    "scaled_dot_product_attention": 0, "matmul": 0, "bmm": 3, "interpolate": 0, "instance_norm": 0, "grid_sample": 4, "affine_grid": 3,
+    "pixel_shuffle": 4, "pixel_unshuffle": 4,
     **{f"{name}{n}d": n + 2 for n in (1, 2, 3) for name in (
         "conv", "conv_transpose", "avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "dropout")},
 }  # fmt: skip
@@ -78,10 +83,14 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
         func = torch.Tensor.detach  # the same, but writing to it counts as writing to the tensor
     with torch._C.DisableTorchFunctionSubclass():
         given = [each for each in tensors_in((args, kwargs)) if isinstance(each, Drawn)]
+        for each in given:
+            if each.requires_grad and not each.origin.live and isinstance(each.grad_fn, torch.autograd.function.BackwardCFunction):
+                each._origin = _of_a_function(each.origin)
         if name in _EXPOSING:
             for each in given:
                 each.origin.memory.expose(plain(each))
         before = [(each, version_of(each), each.origin.memory.lost) for each in given]
+        blank = writes and args and name in ("scatter", "scatter_add") and not isinstance(args[0], Drawn) and _all_alike(args[0])
         out = func(*args, **kwargs)
         written = _count_writes(before)
         if not tensors_in(out) and not writes and not written or name in _HELD:
@@ -91,7 +100,20 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
             if isinstance(target, Drawn):
                 target.stays_here()
                 _written(name, target, args, kwargs, given)
+        if blank:  # torch.zeros(n, classes).scatter_(1, labels, 1) is the labels' own
+            return _stamped(name, (torch.zeros(()).expand(out.shape), *args[1:]), kwargs, out, given)
         return out if targets else _stamped(name, args, kwargs, out, given)
+
+
+def _of_a_function(origin: Origin) -> Origin:
+    """Of what a torch.autograd.Function gave, whose forward is not asked what it joins."""
+    found = replace(origin.lost("an autograd.Function made it"), live=True)
+    found.memory.loose = True
+    return found
+
+
+def _all_alike(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() > 0 and bool((value == value.reshape(-1)[0]).all())
 
 
 def _count_writes(before: list[tuple[Drawn, int, str]]) -> list[torch.Tensor]:
@@ -106,13 +128,25 @@ def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
     origins = iter(_origins(name, args, kwargs, out, sources))
 
     def stamp(value: torch.Tensor) -> torch.Tensor:
-        origin = next(origins)
+        origin = _with_gradient(next(origins), value, sources)
         if any(value is each for each in sources):
             return value
         shares = next((each.origin.memory for each in sources if _share(each, value)), None)
         return drawn(plain(value), origin if shares is None or origin.memory.lost else origin.within(shares))
 
     return mapped(stamp, out)
+
+
+def _with_gradient(origin: Origin, value: torch.Tensor, sources: list[Drawn]) -> Origin:
+    """Of what follows from outputs of the model with their gradients: if its rows are lost to tensors with gradients alone, it is loose."""
+    if not value.requires_grad or not torch.is_grad_enabled() or not any(each.origin.live and each.requires_grad for each in sources):
+        return origin
+    if origin.memory.lost:
+        wrong = next((each.origin.memory.wrong for each in sources if each.origin.memory.wrong), "")
+        loose = not wrong and not origin.memory.strangers
+        origin = origin if not wrong else origin.lost(wrong)
+        origin.memory.loose = loose
+    return replace(origin, live=True)
 
 
 def _share(one: torch.Tensor, two: torch.Tensor) -> bool:
@@ -127,29 +161,24 @@ def _written(name: str, target: Drawn, args: tuple, kwargs: dict, sources: list[
     if name in _ASIDE:
         return
     if name == "data" or name == "setitem":
-        one = _origin_of_setting(args) if name == "setitem" else target.origin.lost("its data were replaced")
+        one = after_setting(*args) if name == "setitem" else target.origin.lost("its data were replaced", strangers=True)
     else:
         sources = [each for each in sources if each is not kwargs.get("out")]
         kwargs = {key: value for key, value in kwargs.items() if key != "out"}
-        one = _origins(name, args, kwargs, target, sources)[0] if sources else target.origin.lost(f"{name} wrote to it")
+        one = _origins(name, args, kwargs, target, sources)[0] if sources else target.origin.lost(f"{name} wrote to it", strangers=True)
+    one = _with_gradient(one, target, sources)
     now = target.origin
+    if one.live and not now.live:
+        target._origin = now = replace(now, live=True)
     if one.memory.lost:
-        now.memory.lost = now.memory.lost or one.memory.lost
+        _lose(now.memory, one.memory.lost, loose=one.memory.loose)
     elif (one.dim, one.rows) != (now.dim, now.rows) or not one.same_rows(now):
-        now.memory.lost = now.memory.lost or f"{name} wrote other rows to it"
+        _lose(now.memory, f"{name} wrote other rows to it", loose=one.live and all(each.requires_grad for each in tensors_in(args)))
 
 
-def _origin_of_setting(args: tuple) -> Origin:
-    """Of x[index] = value: one value for all, at places that are the same for all or of the mask of each row itself."""
-    x, index, value = args[0], args[1], args[2]
-    indices = index if isinstance(index, tuple) else (index,)
-    others = [each for each in indices if isinstance(each, torch.Tensor)]
-    if isinstance(value, torch.Tensor) and value.dim() > 0:
-        others.append(value)
-        if any(isinstance(each, torch.Tensor) for each in indices) or (x.origin.dim is not None and value.shape != x[index].shape):
-            return x.origin.lost("rows were written to it")
-        others[-1] = value if value.dim() == x.dim() else value.expand_as(x[index])
-    return _elementwise("setting of values", x, [x, *others])
+def _lose(memory: Memory, why: str, *, loose: bool) -> None:
+    memory.loose = loose and not memory.wrong
+    memory.lost = memory.lost or why
 
 
 def _origins(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> list[Origin]:
@@ -158,14 +187,18 @@ def _origins(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
     first = sources[0].origin
     lost = next((each.origin for each in sources if each.origin.memory.lost), None)
     if lost is not None:
-        return [lost.lost("") for _ in results]
+        strangers = name in _ELEMENTWISE and any(_has_rows_of_others(each, lost.rows) for each in tensors_in((args, kwargs)))
+        return [lost.lost("", strangers=strangers) for _ in results]
     pieces = [each.origin.memory.piece for each in sources if not each.origin.vouched]
     if any(piece is not pieces[0] for piece in pieces):
-        return [first.lost(f"{name} joined it with another batch of the loader") for _ in results]
+        apart = not all(each.requires_grad for each in sources)
+        return [first.lost(f"{name} joined it with another batch of the loader", strangers=apart) for _ in results]
     if name in _ELEMENTWISE and len(results) == 1:  # not where(mask), which gives places
-        found = [_elementwise(name, results[0], sources[:1] if name in _LIKE else tensors_in((args, kwargs)))]
+        found = [elementwise(name, results[0], sources[:1] if name in _LIKE else tensors_in((args, kwargs)))]
     elif name in MOVES:
         found = moved(name, args, kwargs, out, sources)
+    elif name in JOINS and len(results) == 1:
+        found = [joined(name, args, kwargs, results[0], sources)]
     elif name in _ALONG:
         found = _along(name, args, kwargs, results, sources)
     elif name in _LAYERS:
@@ -175,50 +208,22 @@ def _origins(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
     return [_of_loader(each, sources) for each in found]
 
 
+def _has_rows_of_others(value: torch.Tensor, rows: int) -> bool:
+    """Beside rows that are not followed any more."""
+    return not (isinstance(value, Drawn) or value.requires_grad or value.dim() == 0 or value.shape[0] != rows or constant(value, 0))
+
+
 def _of_loader(origin: Origin, sources: list[Drawn]) -> Origin:
     """With the loader's piece, if anything in it is the loader's."""
     piece = next((each.origin.memory.piece for each in sources if not each.origin.vouched), None)
-    return origin if piece is None or not origin.vouched else origin.within(Memory(piece, origin.memory.lost))
-
-
-def _elementwise(name: str, out: torch.Tensor, operands: list[torch.Tensor]) -> Origin:
-    stamped = [each for each in operands if isinstance(each, Drawn)]
-    of_rows = [each for each in stamped if each.origin.dim is not None]
-    first = (of_rows or stamped)[0]
-    origin = first.origin
-    if not of_rows:  # all of it is of one row
-        others = [each for each in operands if not isinstance(each, Drawn) and each.dim() == first.dim() and each.numel() > 1]
-        if not all(each.origin.same_rows(origin) for each in stamped):
-            return origin.lost(f"{name} joined rows of several examples")
-        if origin.rows > 1 and any(bool((each != each.reshape(-1)[0]).any()) for each in others):
-            return origin.lost(f"{name} joined one example with values that the loader did not hand out")
-        return origin.at(None, origin.ids, moved=_any_moved(stamped))
-    place = origin.dim - first.dim()
-    extent = first.shape[place]
-    for each in operands:
-        if isinstance(each, Drawn) and each.origin.dim is not None:
-            if each.origin.dim - each.dim() != place or not each.origin.same_rows(origin):
-                return origin.lost(f"{name} joined rows of different examples")
-        elif isinstance(each, Drawn) and not each.origin.vouched:
-            return origin.lost(f"{name} joined one example with the rows of all")
-        elif each.dim() >= -place and not constant(each, place):
-            return origin.lost(
-                f"{name} joined it with a tensor {tuple(each.shape)} whose {extent} rows the loader did not hand out (for noise and the like "
-                "torch.randn_like() and its kin say whose rows it has)"
-            )
-    dim = out.dim() + place
-    return origin.at(dim, origin.ids, moved=_any_moved(stamped)) if out.shape[dim] == extent else origin.lost(f"{name} broadcast its rows")
-
-
-def _any_moved(stamped: list[Drawn]) -> bool:
-    return any(each.origin.moved for each in stamped)
+    return origin if piece is None or not origin.vouched else origin.within(Memory(piece, origin.memory.lost, strangers=origin.memory.strangers))
 
 
 def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], sources: list[Drawn]) -> list[Origin]:
     x = args[0] if args else kwargs["input"]
     others = [each for each in tensors_in((args[1:], kwargs)) if each is not x and each.dim() > 0]
     if others and name in ("max", "min"):
-        return [_elementwise(name, results[0], [x, *others])]
+        return [elementwise(name, results[0], [x, *others])]
     if not isinstance(x, Drawn) or len(sources) > 1:
         return [sources[0].origin.lost(f"{name} joined rows")] * len(results)
     origin = x.origin
@@ -239,27 +244,32 @@ def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], so
 def _layer(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: list[Drawn]) -> Origin:
     """Rows are the first dimension of every input that is known, and anything else is weights, which all rows share."""
     origin, unknown = sources[0].origin, f"whether {name} keeps its rows apart is not known"
+    apart = not all(each.requires_grad for each in sources)
     if name not in _OF_SEVERAL and (len(sources) > 1 or sources[0] is not (args[0] if args else kwargs.get("input"))):
-        return origin.lost(f"{name} took rows of the batch for weights")
+        return origin.lost(f"{name} took rows of the batch for weights", strangers=apart)
     plains = [each for each in tensors_in((args, kwargs)) if not isinstance(each, Drawn)]
-    if name in _OF_SEVERAL and not all(each.dim() <= _OF_SEVERAL[name] or constant(each, 0) for each in plains):
-        return origin.lost(f"{name} joined it with rows that the loader did not hand out")
+    others = [each for each in plains if name in _OF_SEVERAL and each.dim() > _OF_SEVERAL[name] and not constant(each, 0)]
+    if others:
+        strangers = not all(each.requires_grad for each in others)
+        return origin.lost(f"{name} joined it with rows that the loader did not hand out", strangers=strangers)
     if all(each.origin.dim is None for each in sources):
         same = all(each.origin.same_rows(origin) for each in sources)
-        return origin.at(None, origin.ids, moved=True) if same else origin.lost(f"{name} joined rows of several examples")
+        return origin.at(None, origin.ids, moved=True) if same else origin.lost(f"{name} joined rows of several examples", strangers=apart)
     dims = _LAYERS[name]
-    least = dims or (1 if name in ("embedding", "one_hot") else 2 if len(sources) == 1 else 3)
+    least = dims or (1 if name in ("embedding", "one_hot", "bucketize") else 2 if len(sources) == 1 else 3)
     fits = all(each.origin.dim == 0 and each.dim() >= least and each.origin.same_rows(origin) for each in sources)
     fits = fits and (dims == 0 or all(each.dim() == dims for each in sources)) and out.dim() > 0 and out.shape[0] == sources[0].shape[0]
     if name == "matmul":
         fits = fits and (tensors_in((args, kwargs))[0] is sources[0] or sources[0].dim() > 2)
+    if name == "batch_norm":
+        fits = fits and not (kwargs.get("training", args[5] if len(args) > 5 else False))
     if name == "pad":
         fits = fits and len(args[1] if len(args) > 1 else kwargs["pad"]) // 2 < sources[0].dim()
     if name == "layer_norm":
         fits = fits and len(args[1] if len(args) > 1 else kwargs["normalized_shape"]) < sources[0].dim()
     if name == "scaled_dot_product_attention":
         fits = fits and len(sources) >= 3
-    return origin.at(0, origin.ids, moved=True) if fits else origin.lost(unknown)
+    return origin.at(0, origin.ids, moved=True) if fits else origin.lost(unknown, strangers=apart)
 
 
 Drawn.followed = staticmethod(followed)

@@ -7,36 +7,23 @@ its output in the autograd graph, and a backward looks from its losses which for
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..tensor_trees import first_tensor, tensors_in
+from ..tensor_trees import first_tensor, mapped, tensors_in
 from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, plain
+from .findings import Finding, is_not, mark, under
 from .opened import contents, opened
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
 _NOT_READ = ("num_items_in_batch",)  # Hugging Face's Trainer gives it, and batch.py takes it out
-_MARK = "ghostshard: whose rows"
-OUT = (
-    "Change a batch by torch functions that keep its examples apart, or in the data set or its collate_fn (tokenisers, NumPy). If row u of "
-    "a tensor holds nothing of any example but the u-th of the batch (noise, generated data, code that cannot be followed), say so by "
-    "ghostshard.vouch_for(tensor) and make_private(allow_vouched=True)"
+_BY_HOOK = (
+    "a forward pre-hook that was registered after make_private() put another tensor in its place. Register it before make_private(), so "
+    "that it is followed, or on the module that make_private() returned"
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Of one forward, or of a criterion's targets."""
-
-    wrong: str = ""  # why a backward over it is refused
-    piece: Any = None  # of the loader; None: no tensor of it was in
-    ids: torch.Tensor | None = None  # which rows of the piece, in order; None: all in their order
-    joined: bool = False  # units= says whose they are
-    read: tuple[Drawn, ...] = ()  # what was read: writing to it unseen by autograd comes too late to be seen by the forward
-    forward: bool = True
 
 
 class Provenance:
@@ -44,7 +31,8 @@ class Provenance:
 
     def __init__(self, *, allow_vouched: bool = False, batch_first: bool = True):
         self._allow_vouched, self._batch_first = allow_vouched, batch_first
-        self._dims: dict[int, int] = {}  # of the examples, by the tensor's number in the batch, as other batches showed it; -1: none
+        # Dimensions of the examples, by a tensor's number in the batch, or in an output and its extents, as other batches showed it; -1: none
+        self._dims: dict[Any, int] = {}
         self._handed_out: list[tuple[Any, Any, int, Origin]] = []  # (plain tensor, array or list; version; origin)
         self._by_columns: bool | None = None  # a batch is [columns], not [examples]; None: not known yet
         self._latest: Finding | None = None
@@ -80,7 +68,7 @@ class Provenance:
             return not of_columns
         return self._by_columns is False
 
-    def _dim_of(self, number: int, value: torch.Tensor, units: int) -> int:
+    def _dim_of(self, number: Any, value: torch.Tensor, units: int) -> int:
         """The dimension of the examples in the batch's tensor of this number; -1: it has other rows (crops, packed texts)."""
         fits = [d for d in range(min(value.dim(), 2)) if value.shape[d] == units]
         if units > 1 and len(fits) < 2:
@@ -135,31 +123,43 @@ class Provenance:
         if wrong:
             return Finding(wrong)
         if not packed and rows > 1 and origin.dim != dim:
-            return Finding(_is_not("the model's input", f"the rows of its dimension {dim} are not those of the examples"))
+            return Finding(is_not("the model's input", f"the rows of its dimension {dim} are not those of the examples"))
         if packed and origin.moved:
-            return Finding(_is_not("the packed input", "its tokens were moved, and which text they are of is not followed"))
+            return Finding(is_not("the packed input", "its tokens were moved, and which text they are of is not followed"))
         units = kwargs.get("units")
         wrong = self._wrong_units(units, origin) if units is not None else "" if packed else _once(origin, rows)
         aside = ("units", *(_NOT_READ if kwargs.get("labels") is not None else ()))
         given = [value for name, value in kwargs.items() if name not in aside]
         read = tuple(each for each in contents((args, given)) if isinstance(each, Drawn))
-        found = Finding(wrong, origin.memory.piece, origin.ids, joined=units is not None or packed, read=read)
+        found = Finding(wrong, origin.memory.piece, origin.ids, origin.rows, joined=units is not None or packed, read=read)
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
             for tensor in contents(value) if name not in aside else ():
                 if not found.wrong and tensor is not examples:
                     found = replace(found, wrong=self._wrong_beside(tensor, origin, rows, name, packed))
         return found
 
+    def taken(self, tensors: list[torch.Tensor], read: list[torch.Tensor]) -> None:
+        """What the forward had in the end, and what was read for it: a hook that comes after the reading is not followed."""
+        strangers = [each for each in tensors if not any(each is one for one in read)]
+        if self._latest is None or self._latest.wrong or not strangers:
+            return
+        for each in strangers:
+            alike = each.dim() == 0 or isinstance(each, torch.nn.Parameter) or all(constant(each, d) for d in range(min(each.dim(), 2)))
+            if not alike and not any(_same_values(one, one._version, each) for one in read):
+                self._latest = replace(self._latest, wrong=is_not("the model's input", _BY_HOOK))
+
     def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, Finding | None]:
         """The arguments of a layer that is called outside of the model's forward, and what was found, for mark(). None: they follow
         from other layers' outputs, which have marks."""
         examples = first_tensor(args, kwargs)
-        derived = examples is None or (examples.grad_fn is not None and not isinstance(examples, Drawn))
+        loose = not isinstance(examples, Drawn) or examples.origin.memory.loose
+        derived = examples is None or (loose and examples.grad_fn is not None)
         return plain(args), plain(kwargs), None if derived else self._found(args, kwargs, batch_first)
 
     def _forwards_under(self, tensor: torch.Tensor) -> list[Finding]:
         """Of the forwards that a tensor follows from, those that were refused first."""
-        found = [] if isinstance(tensor, Drawn) else [each for each in self.under([tensor]) if each.forward]
+        followed = isinstance(tensor, Drawn) and not tensor.origin.memory.loose
+        found = [] if followed else [each for each in under([tensor]) if each.forward]
         return sorted(found, key=lambda each: not each.wrong)
 
     def _origin_of(self, tensor: torch.Tensor, name: str) -> tuple[Any, str]:
@@ -168,11 +168,11 @@ class Provenance:
             origin = tensor.origin
             if origin.vouched and not self._allow_vouched:
                 return origin, f"{name} was vouched for by ghostshard.vouch_for(): give make_private(allow_vouched=True), so that the report says so"
-            return origin, _is_not(name, origin.memory.lost) if origin.memory.lost else ""
+            return origin, is_not(name, origin.memory.wrong) if origin.memory.wrong else ""
         for value, version, origin in self._handed_out:
             if not origin.memory.lost and _same_values(value, version, tensor):
                 return origin, ""
-        return None, _is_not(name, f"it ({tuple(tensor.shape)}) came neither from the loader nor from a batch of it")
+        return None, is_not(name, f"it ({tuple(tensor.shape)}) came neither from the loader nor from a batch of it")
 
     def _wrong_units(self, units: torch.Tensor, origin: Origin) -> str:
         """units= says whose each row is: the rows of one number must be those of one row that the loader handed out, unless it came with
@@ -181,13 +181,13 @@ class Provenance:
         if isinstance(units, Drawn) and not units.origin.vouched:
             lost = units.origin.memory.lost
             lost = lost or ("" if units.origin.same_rows(origin) else "its rows are others than the input's")
-            return _is_not("units=", lost) if lost else ""
+            return is_not("units=", lost) if lost else ""
         if len(mine) != len(theirs):
             return ""  # packing.py has a sentence for it
         pairs = set(zip(mine.tolist(), theirs.tolist()))
         if len(pairs) == len({one for one, _ in pairs}) == len({two for _, two in pairs}):
             return ""
-        return _is_not("units=", "it joins other rows than those that were made of one drawn example")
+        return is_not("units=", "it joins other rows than those that were made of one drawn example")
 
     def _wrong_beside(self, tensor: torch.Tensor, origin: Origin, rows: int, name: str, packed: bool) -> str:
         """Why a tensor may not stand beside the examples; "" if it may."""
@@ -199,26 +199,28 @@ class Provenance:
                 alike = alike or all(constant(tensor, d) for d in range(min(tensor.dim(), 2)) if tensor.shape[d] == rows)
             if alike or isinstance(tensor, torch.nn.Parameter):
                 return ""
-            if before := self._forwards_under(tensor):
-                return before[0].wrong
+        if before := self._forwards_under(tensor):
+            return before[0].wrong
         beside, wrong = self._origin_of(tensor, name)
         if wrong:
             return wrong
         if packed:
-            return _is_not(name, "its tokens were moved") if beside.moved else ""
+            return is_not(name, "its tokens were moved") if beside.moved else ""
         if beside.memory.piece is not origin.memory.piece and not (beside.vouched or origin.vouched):
-            return _is_not(name, "it is of another batch of the loader")
+            return is_not(name, "it is of another batch of the loader")
         same = beside.rows != origin.rows or beside.same_rows(origin)
-        return "" if same else _is_not(name, "its rows are of other examples than the input's, or in another order")
+        return "" if same else is_not(name, "its rows are of other examples than the input's, or in another order")
 
     def targets(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, Finding]:
         """A criterion's arguments with plain tensors, and what was found of those that follow from no forward."""
-        tensors = [each for each in tensors_in((args, kwargs)) if each.grad_fn is None and (each.dim() > 0 or isinstance(each, Drawn))]
+        given = tensors_in((args, kwargs))
+        tensors = [each for each in given if each.grad_fn is None and (each.dim() > 0 or isinstance(each, Drawn))]
         bare = plain((args, kwargs))
-        of = [each for each in self.under(tensors_in(bare)) if each.forward] or ([self._latest] if self._latest else [])
+        of = [each for each in under(tensors_in(bare)) if each.forward] or ([self._latest] if self._latest else [])
         if not of:
             return *bare, Finding(forward=False)
-        wrong = next((found for each in tensors if (found := self._wrong_target(each, of[0]))), "")
+        wrong = next((found for each in given if (found := _wrong_output(each))), "")
+        wrong = wrong or next((found for each in tensors if (found := self._wrong_target(each, of[0]))), "")
         return *bare, Finding(wrong, forward=False)
 
     def _wrong_target(self, tensor: torch.Tensor, of: Finding) -> str:
@@ -230,76 +232,65 @@ class Provenance:
         if wrong:
             return wrong
         if tensor.dim() == 0 and origin.rows != 1 and not origin.vouched:
-            return _is_not("a target", "it is a number of the batch, and would stand in every example's loss")
+            return is_not("a target", "it is a number of the batch, and would stand in every example's loss")
         if origin.memory.piece is not of.piece and not (origin.vouched or of.piece is VOUCHED):
-            return _is_not("a target", "it is of another batch of the loader")
+            return is_not("a target", "it is of another batch of the loader")
         expected = torch.arange(origin.rows) if of.ids is None else of.ids.reshape(-1)
         each, odd = divmod(len(origin.numbers()), max(len(expected), 1))
         same = not odd and torch.equal(origin.numbers(), expected.repeat_interleave(each))
         if same or (origin.dim is None and of.joined):  # packed texts are one row
             return ""
-        return _is_not("a target", "its rows are of other examples than the model's output, or in another order")
+        return is_not("a target", "its rows are of other examples than the model's output, or in another order")
+
+    # The model's side -----------------------------------------------------------------------------------------------
+
+    def give_back(self, output: Any, finding: Finding | None = None) -> Any:
+        """The output of the forward that was read last, or of a layer with what was found: Drawn, like the batch, where it is certain which
+        rows it has."""
+        finding = finding or self._latest
+        if finding is None or finding.wrong or finding.piece is None or finding.joined or finding.rows < 2:
+            return output
+        numbers = itertools.count()
+
+        def stamp(value: torch.Tensor) -> torch.Tensor:
+            key = "output", next(numbers), value.dim()
+            if type(value) is not torch.Tensor or value.layout is not torch.strided or value.dim() == 0 or self._dims.get(key) == -1:
+                return value
+            dim = self._dim_of(key, value, finding.rows)
+            return value if dim < 0 else drawn(value, Origin(Memory(finding.piece), finding.rows, dim, finding.ids, True, value.requires_grad))
+
+        return mapped(stamp, output)
 
     # Marks in the autograd graph ------------------------------------------------------------------------------------
 
     def mark(self, values: Any, finding: Finding | None = None) -> None:
         """The outputs of the forward that was read last; or of a criterion, with what was found."""
         finding = finding or self._latest
-        for value in tensors_in(values):
-            if finding is not None and value.grad_fn is not None:
-                value.grad_fn.metadata.setdefault(_MARK, []).append(finding)
-
-    def under(self, values: list[torch.Tensor]) -> list[Finding]:
-        """Of the forwards and criterions that these follow from."""
-        found: list[Finding] = []
-        waiting, seen = [each.grad_fn for each in values], set()
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            marks = node.metadata.get(_MARK, [])
-            found += marks
-            if not any(each.forward for each in marks):
-                waiting.extend(following for following, _ in node.next_functions)
-        return found
+        if finding is not None:
+            mark(values, finding)
 
     def check(self, losses: torch.Tensor, piece: Any) -> None:
         """ValueError unless the losses are of this piece of the loader's."""
-        found = self.under([losses])
+        found = under([losses])
         if not any(each.forward for each in found) and self._latest is not None:
             found.append(self._latest)  # its output has no mark: a hook took a layer's
         wrong = next((each.wrong for each in found if each.wrong), "")
-        wrong = wrong or next((_is_not("the model's input", each.origin.memory.lost) for one in found for each in one.read if each.origin.memory.lost), "")
+        wrong = wrong or next((is_not("the model's input", each.origin.memory.wrong) for one in found for each in one.read if each.origin.memory.wrong), "")
         others = [each for each in found if each.piece is not None and each.piece is not VOUCHED and each.piece is not piece]
         if not wrong and others:
-            wrong = _is_not("the model's input", "it is of another batch of the loader than the one at hand")
+            wrong = is_not("the model's input", "it is of another batch of the loader than the one at hand")
         if not wrong and not _one_order([each for each in found if each.piece is piece and not each.joined]):
-            wrong = _is_not("the model's input", "the forwards that the loss is over have its examples in different orders")
+            wrong = is_not("the model's input", "the forwards that the loss is over have its examples in different orders")
         if not wrong and piece.units and not any(each.piece is not None for each in found):
-            wrong = _is_not("the model's input", "no tensor of the loader reached the model")
+            wrong = is_not("the model's input", "no tensor of the loader reached the model")
         if wrong:
             raise ValueError(wrong)
 
 
-class NoProvenance:
-    """Of batches of the caller's own, which are charged as what they are at worst."""
-
-    def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> tuple[tuple, dict]:
-        return plain(args), plain(kwargs)
-
-    def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, None]:
-        return plain(args), plain(kwargs), None
-
-    def targets(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, Finding]:
-        return *plain((args, kwargs)), Finding(forward=False)
-
-    def mark(self, values: Any, finding: Finding | None = None) -> None:
-        pass
-
-
-def _is_not(name: str, why: str) -> str:
-    return f"{name} is not known to be of the batch that the private loader drew: {why}. {OUT}"
+def _wrong_output(tensor: torch.Tensor) -> str:
+    """Why an output of the model, or what follows from it by gradient, may not stand in a loss."""
+    wrong = tensor.origin.memory.wrong if isinstance(tensor, Drawn) and tensor.origin.live else ""
+    return is_not("what the loss is formed of", wrong) if wrong else ""
 
 
 def _one_order(forwards: list[Finding]) -> bool:
@@ -313,7 +304,7 @@ def _once(origin: Origin, rows: int) -> str:
     if origin.rows != rows or origin.ids is None:
         return ""  # the count of units has a sentence of its own
     once = torch.equal(origin.ids.reshape(-1).sort().values, torch.arange(rows))
-    return "" if once else _is_not("the model's input", "it does not hold each example once")
+    return "" if once else is_not("the model's input", "it does not hold each example once")
 
 
 def _numbers(value: Any) -> np.ndarray | None:
@@ -342,4 +333,4 @@ def _same_values(value: Any, version: int, tensor: torch.Tensor) -> bool:
     return torch.equal(handed_out.to(tensor.device, tensor.dtype), tensor)
 
 
-__all__ = ["Finding", "NoProvenance", "Provenance"]
+__all__ = ["Provenance"]

@@ -1,0 +1,144 @@
+"""Repeats the criterion of a loss with the rows of some units exchanged: do the others' losses stay?
+
+A criterion of the caller's own may mix examples by values that pass no gradient: statistics of the batch that were detached,
+targets that were centred, weights by how often a class is in the batch. So its call is left beside its losses in the autograd graph, and
+is repeated when the model's forward is (values.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..packing import Packing
+from ..provenance import Drawn, plain
+from ..tensor_trees import mapped, tensors_in
+from .state import State
+from .values import MODELS_OWN, differ, nearest
+
+APART, MIXED, UNKNOWN = 0, 1, 2
+_MARK = "ghostshard: criterion"
+# Each loss follows from its own place alone.
+_OF_TORCH = {
+    nn.L1Loss, nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCEWithLogitsLoss, nn.BCELoss, nn.NLLLoss, nn.CrossEntropyLoss, nn.KLDivLoss,
+    nn.MultiMarginLoss, nn.MultiLabelSoftMarginLoss, nn.SoftMarginLoss, nn.CosineEmbeddingLoss, nn.TripletMarginLoss, nn.PoissonNLLLoss,
+}  # fmt: skip
+
+
+def leave_call_beside(
+    losses: torch.Tensor, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, *, packing: Packing | None,
+    batch_first: bool,
+) -> None:  # fmt: skip
+    """For criterions_under(). unreduced(*args, **kwargs) gave losses [units, ...] or [units · rows, ...]."""
+    if losses.grad_fn is not None and not _is_of_torch(criterion):
+        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first)
+
+
+def criterions_under(losses: torch.Tensor) -> list[Call]:
+    """Calls whose losses these follow from."""
+    found: list[Call] = []
+    waiting, seen = [losses.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        call = node.metadata.get(_MARK)
+        if call is not None:
+            found.append(call)
+        else:
+            waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
+class Call:
+    """One call of a criterion."""
+
+    def __init__(self, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, packing: Packing | None, batch_first: bool):
+        self._criterion, self._unreduced = criterion, unreduced
+        self._packing, self._batch_first = packing, batch_first
+        given = tensors_in((args, kwargs))
+        self._followed = [each.origin if isinstance(each, Drawn) else None for each in given]
+        self._derived = [each.requires_grad for each in given]
+        detach = lambda tensor: plain(tensor).detach()  # or the graph would hold itself
+        self._args, self._kwargs = mapped(detach, args), mapped(detach, kwargs)
+
+    def reaches_others(self, chosen: torch.Tensor, device: torch.device) -> int:
+        """MIXED if what belongs to the chosen units, or to the rest, moves losses of the others; UNKNOWN if the criterion takes no other
+        values. chosen: bool [units]."""
+        of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
+        if len(of_rows) < 2:
+            return APART
+        state = State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device)
+        attributes, losses = _Attributes(self._criterion), []
+        try:
+            with torch.no_grad():
+                for moved in (torch.zeros_like(of_rows), of_rows, ~of_rows):
+                    state.again()
+                    attributes.again()
+                    args, kwargs = self._exchanged(moved)
+                    losses.append([(0, self._unreduced(*args, **kwargs).reshape(len(of_rows), -1))])
+        except MODELS_OWN:
+            return UNKNOWN
+        finally:
+            state.again()
+            attributes.again()
+        moved = differ(losses[0], losses[1], ~of_rows) or differ(losses[0], losses[2], of_rows)
+        return MIXED if moved else APART
+
+    def _exchanged(self, moved: torch.Tensor) -> tuple[tuple, dict]:
+        """Rows that moved have the values of the nearest ones that stay."""
+        if not bool(moved.any()) or bool(moved.all()):
+            return self._args, self._kwargs
+        source, numbers = nearest(moved), iter(range(len(self._derived)))
+
+        def new(value: torch.Tensor) -> torch.Tensor:
+            dim = self._dim_of(next(numbers), value, len(moved))
+            if dim is None:
+                return value
+            if self._packing is not None and value.dim() > 1 and tuple(value.shape[:2]) == tuple(self._packing.extents):
+                return value.flatten(0, 1).index_select(0, source.to(value.device)).view(value.shape)
+            each, odd = divmod(value.shape[dim], len(moved))
+            rows = (source[:, None] * each + torch.arange(each)).flatten()
+            return value if odd or not each else value.index_select(dim, rows.to(value.device))
+
+        return mapped(new, self._args), mapped(new, self._kwargs)
+
+    def _dim_of(self, number: int, value: torch.Tensor, units: int) -> int | None:
+        """The dimension of a tensor's rows, each unit's together; None: it has none. If the loader's tensors are followed, all others
+        without a gradient are constants."""
+        origin = self._followed[number]
+        if origin is not None and not origin.memory.lost:
+            ids = origin.numbers()
+            together = origin.dim is not None and len(ids.unique_consecutive()) == len(ids.unique()) == units
+            return origin.dim if together or self._packing is not None else None
+        constant = any(each is not None for each in self._followed)
+        if value.dim() == 0 or (constant and not self._derived[number]):
+            return None
+        fits = [d for d in range(min(value.dim(), 2)) if value.shape[d] == units]
+        if len(fits) == 1:
+            return fits[0]
+        return 0 if self._batch_first or value.dim() == 1 else 1
+
+
+class _Attributes:
+    """A criterion's, in which it may count."""
+
+    def __init__(self, criterion: Any):
+        modules = criterion.modules() if isinstance(criterion, nn.Module) else [criterion]
+        self._held = [(vars(each), dict(vars(each))) for each in modules if isinstance(getattr(each, "__dict__", None), dict)]
+
+    def again(self) -> None:
+        for held, before in self._held:
+            held.update(before)
+
+
+def _is_of_torch(criterion: Any) -> bool:
+    """And as it is."""
+    return type(criterion) in _OF_TORCH and not ("forward" in vars(criterion) or criterion._forward_hooks or criterion._forward_pre_hooks)
+
+
+__all__ = ["APART", "MIXED", "UNKNOWN", "Call", "criterions_under", "leave_call_beside"]
