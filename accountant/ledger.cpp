@@ -40,9 +40,18 @@ void require_fields(const nlohmann::json& json, const char* kind, const std::arr
 }
 
 LedgerEntry parse_entry(const nlohmann::json& json) {
-  require_fields(json, "a release", std::array{"type", "sequence", "step", "attempt", "event", "previous"});
-  return {count_field(json, "sequence"), count_field(json, "step"), count_field(json, "attempt"),
-          event_from_json(json.at("event")), ""};
+  const auto clip_norm = json.find("clip_norm");
+  if (clip_norm == json.end()) {
+    require_fields(json, "a release", std::array{"type", "sequence", "step", "attempt", "event", "previous"});
+  } else {
+    require_fields(json, "a release",
+                   std::array{"type", "sequence", "step", "attempt", "event", "previous", "clip_norm"});
+    if (!clip_norm->is_number()) throw std::invalid_argument("clip_norm must be a number, got " + clip_norm->dump());
+  }
+  LedgerEntry entry{count_field(json, "sequence"), count_field(json, "step"), count_field(json, "attempt"),
+                    event_from_json(json.at("event")), ""};
+  if (clip_norm != json.end()) entry.clip_norm.emplace(clip_norm->get<double>());
+  return entry;
 }
 
 LedgerEpoch parse_epoch(const nlohmann::json& json, int64_t number) {
@@ -170,7 +179,7 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   return writer;
 }
 
-void LedgerWriter::append(int64_t step, int64_t attempt, const Event& event) {
+void LedgerWriter::append(int64_t step, int64_t attempt, const Event& event, std::optional<ClipNorm> clip_norm) {
   if (!(step >= 0 && attempt >= 0))
     throw std::invalid_argument("step and attempt must be >= 0, got " + std::to_string(step) + " and " +
                                 std::to_string(attempt));
@@ -178,7 +187,9 @@ void LedgerWriter::append(int64_t step, int64_t attempt, const Event& event) {
     throw std::invalid_argument("step " + std::to_string(step) + " must be charged with an attempt above " +
                                 std::to_string(last->second) +
                                 ", the last one in the ledger: its noise would repeat; got " + std::to_string(attempt));
-  write_line({{"type", "release"}, {"step", step}, {"attempt", attempt}, {"event", to_json(event)}}, "ledger entry");
+  nlohmann::json line = {{"type", "release"}, {"step", step}, {"attempt", attempt}, {"event", to_json(event)}};
+  if (clip_norm) line["clip_norm"] = clip_norm->value();
+  write_line(std::move(line), "ledger entry");
   last_attempts_[step] = attempt;
   ++entries_;
 }

@@ -10,9 +10,10 @@
 //   {"attempt":0,"event":{…},"previous":"6f…","sequence":1,"step":0,"type":"release"}
 //   {"epoch":1,"key":{"origin":"operating system"},"previous":"a4…","run_id":"…","sequence":2,"step":1,"type":"epoch"}
 //
-// "sequence" counts the lines after the header. A step may be charged several times, once for each attempt, but never
-// twice with the same attempt: the noise would be the same. From an epoch line on, coins and noise follow from another
-// key or run id: the run was resumed, by another process. An epoch is no release and costs nothing.
+// A release may have one more field, "clip_norm": the number that bounded this step's contributions, if it follows from
+// the releases before. "sequence" counts the lines after the header. A step may be charged several times, once for each
+// attempt, but never twice with the same attempt: the noise would be the same. From an epoch line on, coins and noise
+// follow from another key or run id: the run was resumed, by another process. An epoch is no release and costs nothing.
 //
 // The report reads these fields of the header. All but the first are optional; others are kept and shown as they are:
 //   adjacency         "zero-out", "add-or-remove" or "replace-one"; required, since without it nothing can be accounted
@@ -22,7 +23,8 @@
 //   expected_batch    B, the fixed divisor
 //   sampling_rate     q, as planned; sampling_groups: b, step t draws from group t mod b (accountant/rounds.h)
 //   noise_multiplier  sigma, as planned; noise_bands: [1, a_1, …] (dp/mechanism/noise_bands.h)
-//   clip_norm         C
+//   clip_norm         C; of the first step if it changes
+//   clip_quantile     how it changes, {"target", "rate", "count_noise", "least", "most"} (dp/mechanism/clip_quantile.h)
 //   planned_steps     T
 //   delta             at which the run is to be reported
 //   facts             statements of the run about itself, as build_report takes them, fixed before the first release
@@ -36,6 +38,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +59,7 @@ struct LedgerEntry {
   int64_t attempt = 0;   // > 0 when a step is redone after a crash: charged again
   Event event;
   std::string hash;  // SHA-256 of this line, hex
+  std::optional<ClipNorm> clip_norm = {};
 };
 
 // Another key and run id hold from this line on. Epoch 0 is the header's.
@@ -102,7 +106,8 @@ class LedgerWriter {
   // attempt is above every one already charged for the step; nothing is written then, and the writer stays usable. If
   // writing fails, throws std::runtime_error and refuses every further append: the disk's content is then unknown, and
   // reopen() finds it out.
-  void append(int64_t step, int64_t attempt, const Event& event);
+  // clip_norm: if it is another in each step.
+  void append(int64_t step, int64_t attempt, const Event& event, std::optional<ClipNorm> clip_norm = {});
   // The line is durable when this returns, and fails as append() does. Throws std::invalid_argument unless step >= 0
   // and key is an object.
   void begin_epoch(int64_t step, const std::string& run_id, const nlohmann::json& key);

@@ -8,6 +8,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -36,6 +37,8 @@ using Released = py::call_guard<py::gil_scoped_release>;
 using ParameterEntry = std::tuple<std::string, std::vector<int64_t>, bool, int64_t>;
 using BlockEntry = std::pair<std::string, std::vector<ParameterEntry>>;
 using MeshEntry = std::tuple<int64_t, int64_t, int64_t>;  // replicate, shard, model
+// target, rate, count noise, least and most clip norm; none: the clip norm does not adapt
+using QuantileEntry = std::optional<std::tuple<double, double, double, double, double>>;
 using StepPairs = std::vector<std::pair<int64_t, int64_t>>;
 using History = std::vector<std::tuple<double, double, int64_t>>;
 
@@ -48,12 +51,36 @@ std::array<uint8_t, 32> key_bytes(const std::string& bytes) {
   return key;
 }
 
+Clipping clipping_of(const std::string& name) {
+  if (name == "flat") return Clipping::kFlat;
+  if (name == "per_layer") return Clipping::kPerLayer;
+  if (name == "automatic") return Clipping::kAutomatic;
+  throw std::invalid_argument("clipping must be flat, per_layer or automatic, got " + name);
+}
+
+std::optional<ClipQuantile> quantile_of(const QuantileEntry& entry) {
+  if (!entry) return std::nullopt;
+  const auto [target, rate, count_noise, least, most] = *entry;
+  return ClipQuantile{.target = target,
+                      .rate = rate,
+                      .count_noise = accountant::NoiseMultiplier(count_noise),
+                      .least = accountant::ClipNorm(least),
+                      .most = accountant::ClipNorm(most)};
+}
+
+// Of both parts of a step whose clip norm adapts. Not above what the step was given: ClipQuantile::gradient_noise makes
+// both together larger than that by 2^-45 of it.
+double whole_noise(const accountant::AdaptiveClippingEvent& event) {
+  return (1 - 0x1p-45 - 0x1p-50) / std::hypot(1 / event.sigma.value(), 1 / (2 * event.count_sigma.value()));
+}
+
 std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, const MeshEntry& mesh, int64_t rank,
                                       const std::array<std::string, 4>& groups, at::Device device, double sampling_rate,
-                                      double divisor, bool per_layer, bool streamed,
-                                      std::optional<int64_t> memory_budget, int64_t hold_memory,
-                                      const std::optional<std::string>& key, const std::string& run_id,
-                                      const std::pair<int64_t, int64_t>& first, const StepPairs& attempts) {
+                                      double divisor, const std::string& clipping, const QuantileEntry& quantile,
+                                      double expected_batch, bool streamed, std::optional<int64_t> memory_budget,
+                                      int64_t hold_memory, const std::optional<std::string>& key,
+                                      const std::string& run_id, const std::pair<int64_t, int64_t>& first,
+                                      const StepPairs& attempts) {
   std::vector<fsdp::BlockSpec> specs;
   for (const auto& [block, parameters] : blocks) {
     fsdp::BlockSpec spec{.name = block, .parameters = {}};
@@ -65,7 +92,9 @@ std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, con
   const fsdp::MeshShape shape{.replicate = std::get<0>(mesh), .shard = std::get<1>(mesh), .model = std::get<2>(mesh)};
   const SessionOptions options{.plan = {.sampling_rate = accountant::SamplingRate(sampling_rate),
                                         .divisor = divisor,
-                                        .clipping = per_layer ? Clipping::kPerLayer : Clipping::kFlat},
+                                        .clipping = clipping_of(clipping),
+                                        .clip_quantile = quantile_of(quantile),
+                                        .expected_batch = expected_batch},
                                .streamed = streamed,
                                .memory_budget_bytes = memory_budget,
                                .hold_memory_bytes = hold_memory};
@@ -102,6 +131,8 @@ std::tuple<std::string, std::string, History, StepPairs> resume_ledger(const std
       ++charged[{poisson->sigma.value(), poisson->q.value()}];
     } else if (const auto* whole = std::get_if<accountant::GaussianEvent>(&entry.event)) {
       ++charged[{whole->sigma.value(), 1.0}];
+    } else if (const auto* adaptive = std::get_if<accountant::AdaptiveClippingEvent>(&entry.event)) {
+      ++charged[{whole_noise(*adaptive), adaptive->q.value()}];
     } else {
       throw std::invalid_argument("ledger " + path + " has charges of a kind that a history cannot hold: line " +
                                   std::to_string(entry.sequence + 1));
@@ -171,16 +202,18 @@ PYBIND11_MODULE(engine, module) {
   module.def("resume_ledger", &resume_ledger, py::arg("path"), py::arg("mark"), py::arg("step"), Released());
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("blocks"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
-           py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("per_layer"), py::arg("streamed"),
-           py::arg("memory_budget"), py::arg("hold_memory"), py::arg("key"), py::arg("run_id"), py::arg("first"),
-           py::arg("attempts"), Released())
+           py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("clipping"),
+           py::arg("clip_quantile"), py::arg("expected_batch"), py::arg("streamed"), py::arg("memory_budget"),
+           py::arg("hold_memory"), py::arg("key"), py::arg("run_id"), py::arg("first"), py::arg("attempts"), Released())
+      .def_property_readonly("clip_norm", [](const Session& session) { return session.clip_norm().value(); })
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def(
           "renew_noise_key",
           [](Session& session, const std::string& bytes) { session.renew_noise_key(key_bytes(bytes)); },
           py::arg("bytes"), Released())
       .def("attach_ledger", &attach_ledger, py::arg("path"), py::arg("header"), py::arg("reopen"))
-      .def("begin_microbatch", py::overload_cast<int64_t>(&Session::begin_microbatch), py::arg("units"))
+      .def("begin_microbatch", py::overload_cast<int64_t, bool>(&Session::begin_microbatch), py::arg("units"),
+           py::arg("of_nobody") = false)
       .def("begin_packed", &begin_packed, py::arg("extents"), py::arg("offsets"), py::arg("order"),
            py::arg("one_for_each"))
       .def_property_readonly("units", &Session::units)

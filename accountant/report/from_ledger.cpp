@@ -172,6 +172,20 @@ json population_and_steps(const LedgerContents& ledger, const Spent& spent) {
   return section;
 }
 
+// Of a run whose clip norm changes: what its lines state, in the order of the releases.
+json clip_norms(const LedgerContents& ledger) {
+  json range;
+  for (const LedgerEntry& entry : ledger.entries) {
+    if (!entry.clip_norm) continue;
+    const double value = entry.clip_norm->value();
+    if (range.is_null()) range = {{"first", value}, {"least", value}, {"most", value}};
+    range["least"] = std::min(value, range["least"].get<double>());
+    range["most"] = std::max(value, range["most"].get<double>());
+    range["last"] = value;
+  }
+  return range;
+}
+
 json mechanism(const LedgerContents& ledger, const Spent& spent) {
   std::set<double> sigmas;
   json table = json::array();
@@ -179,10 +193,12 @@ json mechanism(const LedgerContents& ledger, const Spent& spent) {
     if (const auto sigma = noise_multiplier(event)) sigmas.insert(*sigma);
     table.push_back({{"event", accountant::to_json(event)}, {"releases", count}});
   }
-  return {{"events", table},
-          {"noise_multipliers_charged", sigmas},
-          {"noise_multiplier_planned", from_header(ledger, "noise_multiplier")},
-          {"clip_norm", from_header(ledger, "clip_norm")}};
+  json section = {{"events", table},
+                  {"noise_multipliers_charged", sigmas},
+                  {"noise_multiplier_planned", from_header(ledger, "noise_multiplier")},
+                  {"clip_norm", from_header(ledger, "clip_norm")}};
+  if (const json range = clip_norms(ledger); !range.is_null()) section["clip_norms"] = range;
+  return section;
 }
 
 json sampler_section(const Spent& spent, const json& facts) {

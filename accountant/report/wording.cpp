@@ -149,6 +149,11 @@ void add_plan(json& list, const json& header, const Spent& spent) {
                            static_cast<int64_t>(spent.steps.size()) <= header.at("planned_steps").get<int64_t>()));
 }
 
+bool adapts_clip_norm(const Spent& spent) {
+  return std::any_of(spent.events.begin(), spent.events.end(),
+                     [](const auto& charged) { return std::holds_alternative<AdaptiveClippingEvent>(charged.first); });
+}
+
 // What the ledger cannot show of how batches were drawn.
 void add_sampling(json& list, const Spent& spent) {
   if (spent.samplers.contains("poisson") || spent.samplers.contains("truncated-poisson"))
@@ -164,8 +169,7 @@ void add_sampling(json& list, const Spent& spent) {
     list.push_back(
         unchecked("Where more units were drawn than the cap, those kept were chosen uniformly among them; the data set "
                   "has no more units than charged, one more for a neighbour."));
-  if (std::any_of(spent.events.begin(), spent.events.end(),
-                  [](const auto& charged) { return std::holds_alternative<AdaptiveClippingEvent>(charged.first); }))
+  if (adapts_clip_norm(spent))
     list.push_back(
         unchecked("The count by which the clip norm was adapted counts each unit once, is centred at one half, and "
                   "has noise of its own with the charged deviation."));
@@ -215,8 +219,11 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
   list.push_back(unchecked(noise_sentence(ledger.header)));
   list.push_back(unchecked("Noise in floating-point arithmetic behaves like real-valued noise."));
   list.push_back(
-      unchecked("Clip norm, noise multiplier, expected batch and number of units were fixed without "
-                "looking at the data."));
+      unchecked(adapts_clip_norm(spent)
+                    ? "The clip norm of each step followed from the releases before it alone; the first one, noise "
+                      "multiplier, expected batch and number of units were fixed without looking at the data."
+                    : "Clip norm, noise multiplier, expected batch and number of units were fixed without "
+                      "looking at the data."));
   list.push_back(unchecked("Each record belongs to one unit, and units are what this report says they are."));
   list.push_back(unchecked("Nothing but the releases and what was computed from them left the trusted machines."));
   return list;

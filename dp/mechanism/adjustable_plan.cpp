@@ -11,10 +11,27 @@ AdjustablePlan::AdjustablePlan(const Config& config)
   if (!(config.divisor > 0 && std::isfinite(config.divisor))) {
     throw std::invalid_argument("the divisor must be positive and finite, got " + std::to_string(config.divisor));
   }
+  if (config.clip_quantile && !(config.expected_batch > 0 && std::isfinite(config.expected_batch))) {
+    throw std::invalid_argument("a clip norm that adapts needs the expected batch, got " +
+                                std::to_string(config.expected_batch));
+  }
+  if (config.clip_quantile && config.clipping != Clipping::kFlat) {
+    throw std::invalid_argument("a clip norm that adapts is that of whole gradients: it needs flat clipping");
+  }
 }
 
 void AdjustablePlan::set_terms(accountant::ClipNorm clip_norm,
                                std::optional<accountant::NoiseMultiplier> noise_multiplier) {
+  if (const auto& quantile = config_.clip_quantile) {
+    quantile->check(clip_norm);
+    if (!noise_multiplier) throw std::invalid_argument("a clip norm that adapts needs noise, got none");
+    const accountant::NoiseMultiplier sigma = quantile->gradient_noise(*noise_multiplier);
+    *terms_ = {.clip_norm = clip_norm,
+               .noise_multiplier = sigma,
+               .count_noise = quantile->count_noise,
+               .event = accountant::AdaptiveClippingEvent{config_.sampling_rate, sigma, quantile->count_noise}};
+    return;
+  }
   terms_->clip_norm = clip_norm;
   terms_->noise_multiplier = noise_multiplier;
   terms_->event.reset();
@@ -32,7 +49,9 @@ Clipper AdjustablePlan::clipper(fsdp::GroupedParameters& model, const ClipperOpt
 
 GaussianMechanism AdjustablePlan::mechanism(fsdp::GroupedParameters& model, const RunKey& key,
                                             accountant::LedgerWriter* ledger) const {
-  return {model, key, ledger, config_.divisor, identity_};
+  std::optional<ClipAdaptation> adaptation;
+  if (config_.clip_quantile) adaptation = {*config_.clip_quantile, terms_, config_.expected_batch};
+  return {model, key, ledger, config_.divisor, identity_, {}, std::move(adaptation)};
 }
 
 }  // namespace ghostshard::dp

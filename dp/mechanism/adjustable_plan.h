@@ -22,11 +22,15 @@ class AdjustablePlan {
     accountant::SamplingRate sampling_rate{1.0};
     double divisor = 1;  // > 0; std::invalid_argument otherwise
     Clipping clipping = Clipping::kFlat;
+    std::optional<ClipQuantile> clip_quantile = {};  // with flat clipping
+    double expected_batch = 0;                       // B, for the clip quantile: whatever the divisor is
   };
   explicit AdjustablePlan(const Config& config);
 
-  // From the next logical batch on. No noise multiplier: no noise, no privacy, and nothing for a ledger.
+  // From the next logical batch on. No noise multiplier: no noise, no privacy, and nothing for a ledger. If the clip
+  // norm adapts, the noise multiplier is that of gradients and count together, and std::invalid_argument without one.
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
+  accountant::ClipNorm clip_norm() const { return terms_->clip_norm; }  // of the next logical batch
 
   // key (and ledger, on rank 0; null elsewhere) must outlive the objects made with them.
   Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;

@@ -31,6 +31,7 @@ class ClippedSum {
   StepTerms terms_;                              // its bound, its noise and its charge
   uint64_t plan_;                                // the plan whose terms they are
   bool unfinished_ = false;                      // a microbatch is added in part
+  at::Tensor centred_count_;                     // float64 [1]; undefined unless the terms have noise for it
   // If parts are streamed: the mechanism that reduces them, and the step they are charged as. Null otherwise.
   GaussianMechanism* mechanism_ = nullptr;
   StepId step_;

@@ -4,12 +4,31 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "dp/mechanism/clip_quantile.h"
 #include "kernels/clip_factors.h"
 
 namespace ghostshard::dp {
+namespace {
+
+constexpr double kStability = 0.01;  // γ of AUTO-S
+// For the rounding of the product, as in kernels/clip_factors.h, and of the factor to float32.
+constexpr double kShrunk = 1 - 0x1p-22 - 0x1p-24;
+
+// Divisions and roots of IEEE 754: the same bits on every device. Below the least normal number a factor would be
+// rounded by more than kShrunk allows for: such a unit contributes nothing.
+at::Tensor automatic_factors(const at::Tensor& squared_norms, accountant::ClipNorm clip_norm) {
+  const at::Tensor factors = (squared_norms.sqrt() + kStability).reciprocal().mul(clip_norm.value() * kShrunk);
+  const at::Tensor none = squared_norms.isfinite().logical_and(factors.ge(0x1p-126)).logical_not();
+  return factors.masked_fill(none, 0).to(at::kFloat);
+}
+
+}  // namespace
 
 std::string to_string(Clipping clipping) {
   if (clipping == Clipping::kFlat) return "flat, per unit, over all trainable parameters";
+  if (clipping == Clipping::kAutomatic) {
+    return "automatic, per unit, over all trainable parameters: each is scaled by clip_norm/(its norm + 0.01)";
+  }
   return "per layer, per unit: each of the K groups of trainable parameters that are gathered together is bounded by "
          "clip_norm/sqrt(K)";
 }
@@ -52,7 +71,9 @@ ClippedSum Clipper::begin_sum() {
   if (sums_.use_count() != 1)
     throw std::logic_error("the previous clipped sum must be released before the next begins");
   sums_->zero();
-  return {sums_, *terms_, plan_};
+  ClippedSum sum(sums_, *terms_, plan_);
+  if (terms_->count_noise) sum.centred_count_ = at::zeros({1}, at::dtype(at::kDouble).device(model_.device()));
+  return sum;
 }
 
 std::shared_ptr<Tape> Clipper::record(int64_t units) { return record(units, options_.planned_recording); }
@@ -86,16 +107,27 @@ std::vector<const fsdp::FlatGroup*> Clipper::streamed_groups() const {
   return groups;
 }
 
-GroupFactors Clipper::factors(const Tape& tape, accountant::ClipNorm clip_norm) const {
+at::Tensor Clipper::flat_factors(const at::Tensor& squared_norms, accountant::ClipNorm clip_norm) const {
+  return clipping_ == Clipping::kAutomatic ? automatic_factors(squared_norms, clip_norm)
+                                           : kernels::clip_factors(squared_norms, clip_norm.value());
+}
+
+GroupFactors Clipper::factors(ClippedSum& sum, const Tape& tape) const {
+  const accountant::ClipNorm clip_norm = sum.terms_.clip_norm;
   const bool shared_too = model_.mesh().model_rank() == 0;
   const auto agree = [&](const at::Tensor& squared_norms) {
     if (model_.mesh().shape().model > 1) model_.mesh().model().all_reduce_sum(squared_norms);
     return squared_norms;
   };
   const auto groups = static_cast<int64_t>(model_.groups().size());
-  if (clipping_ == Clipping::kFlat) {
-    return GroupFactors(static_cast<size_t>(groups),
-                        kernels::clip_factors(agree(tape.squared_norms(shared_too)), clip_norm.value()));
+  if (clipping_ != Clipping::kPerLayer) {
+    const at::Tensor squared_norms = agree(tape.squared_norms(shared_too));
+    GroupFactors factors(static_cast<size_t>(groups), flat_factors(squared_norms, clip_norm));
+    // The ranks of the model axis have the same units.
+    if (sum.centred_count_.defined() && model_.mesh().model_rank() == 0 && !tape.of_nobody()) {
+      sum.centred_count_ += centred_count(squared_norms, clip_norm);
+    }
+    return factors;
   }
   const at::Tensor squared_norms = agree(tape.squared_norms_by_group(groups, shared_too));
   const accountant::ClipNorm share(clip_norm.value() / std::sqrt(static_cast<double>(layers_)));
@@ -111,7 +143,7 @@ bool Clipper::second_pass(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
   if (!two_pass_) return false;
   if (tape->in_second_pass()) throw std::logic_error("a microbatch has two passes, not three");
   sum.unfinished_ = true;
-  GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
+  GroupFactors by_group = factors(sum, *tape);
   if (!sums_->any_streamed()) {
     tape->begin_second_pass(std::move(by_group), *sum.sums_);
     return true;
@@ -141,7 +173,7 @@ void Clipper::add(ClippedSum& sum, const std::shared_ptr<Tape>& tape) {
     return;
   }
   if (two_pass_) throw std::logic_error("matrices of this plan are recorded in two passes: second_pass() comes first");
-  const GroupFactors by_group = factors(*tape, sum.terms_.clip_norm);
+  const GroupFactors by_group = factors(sum, *tape);
   sum.unfinished_ = true;  // a sum that fails half-way must not be added to again, nor released
   // Streamed groups come first, one by one; then those that are summed up here.
   if (sums_->any_streamed()) {

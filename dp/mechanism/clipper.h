@@ -3,6 +3,8 @@
 // that is gathered together (a transformer block, an embedding), has a factor of its own, min(1, C/(√K·‖g_u of that
 // layer‖)). K is a public number.
 //
+// Automatic (AUTO-S, arXiv:2206.07136): c_u = C/(‖g_u‖ + 0.01), whatever the norm.
+//
 // Each unit obeys the bound ‖c_u·g_u as added‖ ≤ C; per layer because the squares of K parts of at most C/√K add up to
 // at most C². Norms are upper bounds (kernels/norm_parts.h); factors are rounded towards zero and shrunk by 2^-22 for
 // the rounding of the product. A unit whose norm is not finite contributes exactly zero (per layer: in that layer;
@@ -30,7 +32,7 @@
 
 namespace ghostshard::dp {
 
-enum class Clipping { kFlat, kPerLayer };
+enum class Clipping { kFlat, kPerLayer, kAutomatic };
 // A sentence for ledgers and reports.
 std::string to_string(Clipping clipping);
 
@@ -80,7 +82,9 @@ class Clipper {
   ClippedSum begin_sum();
   std::vector<const fsdp::FlatGroup*> streamed_groups() const;
   void check(const ClippedSum& sum, const std::shared_ptr<Tape>& tape) const;
-  GroupFactors factors(const Tape& tape, accountant::ClipNorm clip_norm) const;
+  // Counts the units below the clip norm, if the sum's terms have noise for that: once for each microbatch.
+  GroupFactors factors(ClippedSum& sum, const Tape& tape) const;
+  at::Tensor flat_factors(const at::Tensor& squared_norms, accountant::ClipNorm clip_norm) const;
 
   fsdp::GroupedParameters& model_;
   std::shared_ptr<const StepTerms> terms_;  // the plan's; a sum takes them as they are when it begins

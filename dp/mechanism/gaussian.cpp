@@ -21,7 +21,7 @@ float rounded_up(double value) {
 
 GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKey& key,
                                      accountant::LedgerWriter* ledger, double divisor, uint64_t plan,
-                                     const NoiseBands& bands)
+                                     const NoiseBands& bands, std::optional<ClipAdaptation> adaptation)
     : model_(model),
       key_(&key),
       ledger_(ledger),
@@ -30,6 +30,7 @@ GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKe
       slices_(std::make_shared<fsdp::ShardBuffers>(model)),
       band_norm_(bands.norm()),
       history_(model, bands),
+      adaptation_(std::move(adaptation)),
       reduction_(model, [this](const fsdp::FlatGroup& group) { return noised_slice(group); }) {
   if (ledger != nullptr && model.mesh().rank() != 0) {
     throw std::invalid_argument("the ledger is rank 0's: rank " + std::to_string(model.mesh().rank()) +
@@ -45,7 +46,8 @@ void GaussianMechanism::charge(const StepId& step, const StepTerms& terms) {
   if (ledger_ != nullptr) {
     try {
       if (!terms.event) throw std::invalid_argument("a step without noise cannot be charged");
-      ledger_->append(step.step, step.attempt, *terms.event);
+      ledger_->append(step.step, step.attempt, *terms.event,
+                      terms.count_noise ? std::optional(terms.clip_norm) : std::nullopt);
     } catch (const std::exception& error) {
       reason = error.what();
       written.zero_();
@@ -180,12 +182,33 @@ void GaussianMechanism::agree_on_whole() {
   }
 }
 
+void GaussianMechanism::adapt_clip_norm(const ClippedSum& sum, const StepId& step) {
+  noised_share_.reset();
+  if (!adaptation_ || !sum.centred_count_.defined()) return;
+  fsdp::Mesh& mesh = model_.mesh();
+  const at::Tensor count = sum.centred_count_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  if (mesh.rank() == 0) {
+    kernels::ChaChaKey key = key_->derive(Purpose::kCountNoise, step);
+    count += count_noise(key, *sum.terms_.count_noise);
+    key.fill(0);
+  }
+  // Multiples of 1/2, which add up exactly whatever the order is.
+  if (mesh.world_size() > 1) mesh.control().all_reduce_sum(count);
+  noised_share_ = 0.5 + count.item<double>() / adaptation_->expected_batch;
+  // Rank 0's: another machine's exponential may differ in the last digit.
+  const at::Tensor next =
+      at::full({1}, adaptation_->quantile.next(sum.terms_.clip_norm, *noised_share_).value(), at::kDouble);
+  if (mesh.world_size() > 1) mesh.control().broadcast(next, 0);
+  adaptation_->terms->clip_norm = accountant::ClipNorm(next.item<double>());
+}
+
 PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step) {
   const ClippedSum opened = std::move(sum);
   check_releasable(opened, step);
   open(opened, step);
   reduce_rest(opened);
   agree_on_whole();
+  adapt_clip_norm(opened, step);
   released_whole_ = true;
   open_for_.reset();
   noise_key_.fill(0);

@@ -6,6 +6,9 @@
 //      rank order (fsdp/reduce_scatter.h), so that no sum without noise ever exists.
 //   3. The sum is divided by the fixed divisor.
 //   4. Parameters that every rank of the model axis holds whole become model rank 0's.
+//   5. If the clip norm adapts (dp/mechanism/clip_quantile.h), rank 0's count of units below it gets noise of a key of
+//      its own, the ranks' counts are added up, and the next step's clip norm follows from the noised count, which is
+//      kept nowhere else.
 //
 // Noise is N(0, (sigma·C)²) per element. It is a function of (key, run id, step, attempt, parameter, element of the
 // whole parameter) alone: the same for every number of ranks and every mesh. With a replicate axis, replica 0 adds it,
@@ -20,6 +23,7 @@
 
 #include "accountant/events.h"
 #include "accountant/ledger.h"
+#include "dp/mechanism/clip_quantile.h"
 #include "dp/mechanism/clipped_sum.h"
 #include "dp/mechanism/noise_bands.h"
 #include "dp/mechanism/private_gradient.h"
@@ -28,6 +32,13 @@
 #include "fsdp/reduce_pipeline.h"
 
 namespace ghostshard::dp {
+
+// The clip norm of one clipper and one mechanism, which adapts.
+struct ClipAdaptation {
+  ClipQuantile quantile;
+  std::shared_ptr<StepTerms> terms;  // shared with the clipper, which takes the next step's clip norm from them
+  double expected_batch;             // B, that the count is divided by
+};
 
 class GaussianMechanism {
  public:
@@ -38,13 +49,16 @@ class GaussianMechanism {
   // Leaves the slices of the last release to those who hold them; the next step gets new ones. For callers who show the
   // slices to code that may keep them: they must not change into the next batch's sum under the same noise.
   void detach_slices() { slices_.reset(); }
+  // If the clip norm adapts, after a release: the share of units below the clip norm, with noise. A part of the
+  // release.
+  const std::optional<double>& noised_share() const { return noised_share_; }
 
  private:
   friend class DpPlan;
   friend class AdjustablePlan;
   friend class Clipper;
   GaussianMechanism(fsdp::GroupedParameters& model, const RunKey& key, accountant::LedgerWriter* ledger, double divisor,
-                    uint64_t plan, const NoiseBands& bands = {});
+                    uint64_t plan, const NoiseBands& bands = {}, std::optional<ClipAdaptation> adaptation = {});
   // Begins a step unless `sum` already did: checks the order, writes the ledger, derives the noise key. An abandoned
   // sum's step cannot be reused: two sums under one noise would reveal their difference.
   void open(const ClippedSum& sum, const StepId& step);
@@ -58,6 +72,8 @@ class GaussianMechanism {
   // (activations of other bits, dropout of other coins), two sums under one noise would reveal their difference: so all
   // take model rank 0's.
   void agree_on_whole();
+  // Releases the count, if there is one, and sets the next step's clip norm: the same on every rank.
+  void adapt_clip_norm(const ClippedSum& sum, const StepId& step);
   // Where the ranks' contributions to a group are added: this rank's slice, which holds at least the noise it owns.
   at::Tensor noised_slice(const fsdp::FlatGroup& group);
   // This rank's slice, cleared and holding nothing but the noise that this rank owns.
@@ -84,7 +100,9 @@ class GaussianMechanism {
   float noise_scale_ = 0;             // s·sigma·C of that sum, rounded up
   kernels::ChaChaKey noise_key_{};
   NoiseHistory history_;
-  std::vector<bool> started_;  // by group index: the slice holds noise, and maybe microbatches
+  std::optional<ClipAdaptation> adaptation_;
+  std::optional<double> noised_share_;  // of the last release
+  std::vector<bool> started_;           // by group index: the slice holds noise, and maybe microbatches
   // Keeps point 2 above, which the privacy report states as the noise's placement "before the reduction": the pipeline
   // asks noised_slice() for the slice before it adds any contribution of a group, and that slice holds the noise
   // already.

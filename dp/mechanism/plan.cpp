@@ -41,6 +41,24 @@ void check_bands(const DpConfig& config) {
   }
 }
 
+void check_quantile(const DpConfig& config) {
+  if (!config.clip_quantile) return;
+  config.clip_quantile->check(config.clip_norm);
+  if (config.clipping != Clipping::kFlat) {
+    throw std::invalid_argument("a clip norm that adapts is that of whole gradients: it needs flat clipping, got " +
+                                to_string(config.clipping));
+  }
+  if (config.noise_bands.count() > 1) {
+    throw std::invalid_argument(
+        "noise bands are derived for one clip norm in all steps: they cannot be combined with one that adapts");
+  }
+}
+
+// sigma, of the noise that gradients get, so that a step costs what one release with the noise multiplier `whole` does.
+accountant::NoiseMultiplier gradient_noise(const DpConfig& config, accountant::NoiseMultiplier whole) {
+  return config.clip_quantile ? config.clip_quantile->gradient_noise(whole) : whole;
+}
+
 void check(const DpConfig& config) {
   require(config.units >= 1, "the number of units must be >= 1", config.units);
   require(config.steps >= 1, "steps must be >= 1", config.steps);
@@ -52,6 +70,7 @@ void check(const DpConfig& config) {
     throw std::invalid_argument("exactly one of target epsilon and noise multiplier must be given");
   }
   check_bands(config);
+  check_quantile(config);
 }
 
 // Of the group with the most: the first one.
@@ -89,16 +108,24 @@ DpPlan::DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::D
       delta_(delta),
       terms_(std::make_shared<StepTerms>(
           StepTerms{.clip_norm = config_.clip_norm, .noise_multiplier = sigma, .event = event()})),
-      identity_(next_plan_identity()) {}
+      identity_(next_plan_identity()) {
+  if (config_.clip_quantile) terms_->count_noise = config_.clip_quantile->count_noise;
+}
 
 DpPlan DpPlan::make(const DpConfig& config) {
   check(config);
   const accountant::Delta delta = config.delta.value_or(default_delta(config.units));
-  const accountant::NoiseMultiplier sigma =
+  const accountant::NoiseMultiplier whole =
       config.noise_multiplier ? *config.noise_multiplier
                               : accountant::calibrate_noise(config.accountant, config.adjacency, *config.target_epsilon,
                                                             delta, rate(config), rounds_of_steps(config));
-  return {config, sigma, delta};
+  DpPlan plan(config, gradient_noise(config, whole), delta);
+  if (!config.clip_quantile || !config.target_epsilon) return plan;
+  // Calibrated for one Gaussian; the bound on both parts together may differ in its last digits.
+  for (double more = 0x1p-30; plan.epsilon_after(config.steps).upper > config.target_epsilon->value(); more *= 8) {
+    plan = {config, gradient_noise(config, accountant::NoiseMultiplier(whole.value() * (1 + more))), delta};
+  }
+  return plan;
 }
 
 DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& ledger) {
@@ -110,7 +137,9 @@ DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& l
   if (sigma == ledger.header.end() || !sigma->is_number()) {
     throw std::invalid_argument("the ledger's header must have the run's noise_multiplier");
   }
-  const DpPlan plan(config, config.noise_multiplier.value_or(accountant::NoiseMultiplier(sigma->get<double>())),
+  const DpPlan plan(config,
+                    config.noise_multiplier ? gradient_noise(config, *config.noise_multiplier)
+                                            : accountant::NoiseMultiplier(sigma->get<double>()),
                     config.delta.value_or(default_delta(config.units)));
   const nlohmann::json own = plan.public_constants();
   if (!own.contains("target_epsilon") && ledger.header.contains("target_epsilon")) {
@@ -136,14 +165,24 @@ DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& l
   return plan;
 }
 
+void DpPlan::go_on_with(accountant::ClipNorm clip_norm) {
+  if (!config_.clip_quantile) throw std::invalid_argument("the clip norm of this plan does not adapt");
+  config_.clip_quantile->check(clip_norm);
+  terms_->clip_norm = clip_norm;
+}
+
 accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
 
 double DpPlan::release_variance() const {
+  if (config_.clip_quantile) return 0;
   const double deviation = sigma_.value() * config_.clip_norm.value() / divisor();
   return deviation * deviation * config_.noise_bands.variance(config_.steps);
 }
 
-accountant::Event DpPlan::event() const { return accountant::PoissonGaussianEvent{sampling_rate(), sigma_}; }
+accountant::Event DpPlan::event() const {
+  if (!config_.clip_quantile) return accountant::PoissonGaussianEvent{sampling_rate(), sigma_};
+  return accountant::AdaptiveClippingEvent{sampling_rate(), sigma_, config_.clip_quantile->count_noise};
+}
 
 std::unique_ptr<accountant::Accountant> DpPlan::accountant() const {
   return accountant::make_accountant(config_.accountant, config_.adjacency);
@@ -167,7 +206,9 @@ Clipper DpPlan::clipper(fsdp::GroupedParameters& model, const ClipperOptions& op
 
 GaussianMechanism DpPlan::mechanism(fsdp::GroupedParameters& model, const RunKey& key,
                                     accountant::LedgerWriter* ledger) const {
-  return {model, key, ledger, divisor(), identity_, config_.noise_bands};
+  std::optional<ClipAdaptation> adaptation;
+  if (config_.clip_quantile) adaptation = {*config_.clip_quantile, terms_, divisor()};
+  return {model, key, ledger, divisor(), identity_, config_.noise_bands, std::move(adaptation)};
 }
 
 nlohmann::json DpPlan::public_constants() const {
@@ -184,6 +225,7 @@ nlohmann::json DpPlan::public_constants() const {
                               {"delta", delta_.value()},
                               {"planned_steps", config_.steps}};
   if (config_.target_epsilon) constants["target_epsilon"] = config_.target_epsilon->value();
+  if (config_.clip_quantile) constants["clip_quantile"] = to_json(*config_.clip_quantile);
   if (const NoiseBands& bands = config_.noise_bands; bands.count() > 1) {
     constants["sampler"] = "cyclic-poisson";
     constants["sampling_groups"] = bands.count();

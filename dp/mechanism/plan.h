@@ -13,6 +13,9 @@
 // with probability q = B·b/n, and the noise of consecutive steps is correlated. What a unit's group was not drawn for
 // costs that unit nothing: T steps cost ⌈T/b⌉ Poisson-sampled Gaussians of rate q (arXiv:2306.08153, Thm. 4). Derived
 // for zero-out alone: under add-or-remove a unit's place, hence its group, would not be fixed.
+//
+// If the clip norm adapts (dp/mechanism/clip_quantile.h), C is the first step's, each step also releases a count, and
+// the noise multiplier that is given or calibrated is that of both together: sigma, the gradients', is larger.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +27,7 @@
 #include "accountant/accountant.h"
 #include "accountant/ledger.h"
 #include "accountant/rounds.h"
+#include "dp/mechanism/clip_quantile.h"
 #include "dp/mechanism/clipper.h"
 #include "dp/mechanism/gaussian.h"
 #include "dp/mechanism/run_key.h"
@@ -38,7 +42,8 @@ struct DpConfig {
   int64_t steps = 0;           // T ≥ 1
   accountant::ClipNorm clip_norm{1.0};
   Clipping clipping = Clipping::kFlat;
-  NoiseBands noise_bands = {};  // b ≤ T and B·b ≤ n
+  std::optional<ClipQuantile> clip_quantile = {};  // with flat clipping, without noise bands
+  NoiseBands noise_bands = {};                     // b ≤ T and B·b ≤ n
   // Exactly one of the two.
   std::optional<accountant::Epsilon> target_epsilon;
   std::optional<accountant::NoiseMultiplier> noise_multiplier;
@@ -57,14 +62,19 @@ class DpPlan {
   // another one), and every other constant must be the ledger's. Throws std::invalid_argument naming the constant that
   // differs, or the release in the ledger that this plan would not make.
   static DpPlan resume(const DpConfig& config, const accountant::LedgerContents& ledger);
+  // The clip norm of the next step, before clipper() and mechanism(). std::invalid_argument unless it adapts and this
+  // one lies within its limits.
+  void go_on_with(accountant::ClipNorm clip_norm);
 
   const DpConfig& config() const { return config_; }
   accountant::SamplingRate sampling_rate() const;
-  accountant::NoiseMultiplier noise_multiplier() const { return sigma_; }
+  accountant::NoiseMultiplier noise_multiplier() const { return sigma_; }  // of the sums of gradients
+  accountant::ClipNorm clip_norm() const { return terms_->clip_norm; }     // of the next step
   accountant::Delta delta() const { return delta_; }
   double divisor() const { return static_cast<double>(config_.expected_batch); }
   // Of the noise in each element of a step's release, (sigma·C/B)²; with noise bands that of the last step's, which is
-  // the largest. A public number, for optimizers that use it.
+  // the largest. 0 if the clip norm adapts: steps have no variance in common. A public number, for optimizers that use
+  // it.
   double release_variance() const;
   accountant::Event event() const;
   // An accountant that has been charged nothing yet.
@@ -85,6 +95,7 @@ class DpPlan {
 
   // key and ledger must outlive the objects made with them. ledger: on rank 0 alone (std::invalid_argument elsewhere).
   // Null on rank 0 means that nothing is charged: for callers who account for every release themselves, and for tests.
+  // If the clip norm adapts, clipper and mechanism share it, and a plan serves one of each.
   PoissonSampler sampler(const RunKey& key, int64_t rank, int64_t world_size) const;
   Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;
   GaussianMechanism mechanism(fsdp::GroupedParameters& model, const RunKey& key,
@@ -105,8 +116,8 @@ class DpPlan {
   DpConfig config_;
   accountant::NoiseMultiplier sigma_;
   accountant::Delta delta_;
-  std::shared_ptr<const StepTerms> terms_;  // of every step
-  uint64_t identity_;                       // ties sums to the plan that bounded them
+  std::shared_ptr<StepTerms> terms_;  // of every step; if the clip norm adapts, of the next one
+  uint64_t identity_;                 // ties sums to the plan that bounded them
 };
 
 // min(1e-6, n^-1.1).

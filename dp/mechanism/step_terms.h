@@ -15,7 +15,9 @@ struct StepTerms {
   accountant::ClipNorm clip_norm{1.0};
   // The noise per coordinate, as a multiple of clip_norm. None: no noise and no privacy, nothing is charged.
   std::optional<accountant::NoiseMultiplier> noise_multiplier;
-  std::optional<accountant::Event> event;  // its cost; there exactly if noise_multiplier is
+  // If the clip norm adapts (dp/mechanism/clip_quantile.h): the deviation of the noise of the count of units below it.
+  std::optional<accountant::NoiseMultiplier> count_noise;
+  std::optional<accountant::Event> event;  // the cost of all of this; there exactly if noise_multiplier is
 };
 
 // Ties clippers, sums and mechanisms to the plan that made them; another one on every call.

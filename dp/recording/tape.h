@@ -62,6 +62,9 @@ class Tape final : public Recorder {
   void looked_up(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments) override;
 
   int64_t units() const { return units_; }
+  // The microbatch is of nobody: its one unit is a placeholder, without a loss.
+  void stand_for_nobody() { of_nobody_ = true; }
+  bool of_nobody() const { return of_nobody_; }
   bool began_recording() const { return backward_ != -1 || was_watched_ || in_second_pass(); }
   // A second backward came and was refused. Autograd turns every C++ error into one of its own, so that callers above
   // it cannot catch a type: they ask here.
@@ -144,6 +147,7 @@ class Tape final : public Recorder {
   OnStreamed on_streamed_;
   RecorderPtr watcher_;
   bool was_watched_ = false;
+  bool of_nobody_ = false;
   bool refused_second_backward_ = false;
 };
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -47,6 +48,9 @@ class Course {
          const accountant::LedgerWriter* ledger, nlohmann::json about);
   // Once the folder is this run's: takes the lines of lost steps out of metrics.jsonl. A collective; rank 0 writes.
   void open_metrics();
+
+  // A public number or text that checkpoints keep from now on.
+  void keep(const std::string& name, nlohmann::json value) { about_[name] = std::move(value); }
 
   const Extent& extent() const { return extent_; }
   int64_t done() const { return done_; }

@@ -82,6 +82,8 @@ bool PrivateRun::needs_metrics() const { return state_->course.needs_metrics(); 
 void PrivateRun::write_metrics(const nlohmann::ordered_json& fields) {
   nlohmann::ordered_json line = {{"epsilon", state_->epsilon}};
   if (state_->learning_rate) line["learning_rate"] = *state_->learning_rate;
+  if (state_->clip_norm) line[kClipNorm] = *state_->clip_norm;
+  if (const auto& share = state_->mechanism.noised_share()) line["share_below_clip_norm"] = *share;
   line.update(fields);
   state_->course.write_metrics(line);
 }
@@ -130,10 +132,15 @@ void PrivateRun::Step::update(double learning_rate) {
   if (!(learning_rate > 0 && std::isfinite(learning_rate))) {
     throw std::invalid_argument("the learning rate must be > 0 and finite, got " + std::to_string(learning_rate));
   }
+  const DpPlan& plan = *run.beginning.plan;
+  const double clip_norm = plan.clip_norm().value();
   run.optimizer.step(run.mechanism.release(std::move(*run.sum), run.id), learning_rate);
   run.sum.reset();
   run.learning_rate = learning_rate;
-  const DpPlan& plan = *run.beginning.plan;
+  if (plan.config().clip_quantile) {
+    run.clip_norm = clip_norm;
+    run.course.keep(kClipNorm, plan.clip_norm().value());  // the next step's
+  }
   if (run.rounds.add(run.id.step)) {
     run.accountant->compose(plan.event(), 1);
     run.epsilon = run.accountant->epsilon(plan.delta(), accountant::Effort::kQuick).upper;

@@ -105,6 +105,14 @@ void decide(RunBeginning& begun, const DpConfig& config, const RunOptions& optio
   } else {
     begun.plan = DpPlan::make(config);
   }
+  if (begun.checkpoint && config.clip_quantile) {
+    const auto& about = begun.checkpoint->about;
+    if (!about.contains(kClipNorm) || !about.at(kClipNorm).is_number()) {
+      throw std::invalid_argument("a checkpoint of a run whose clip norm adapts must hold it, " +
+                                  begun.resumed->checkpoint + " does not");
+    }
+    begun.plan->go_on_with(accountant::ClipNorm(about.at(kClipNorm).get<double>()));
+  }
   begun.extent.planned = begun.extent.last = begun.plan->config().steps;
   if (begun.resumed) begun.extent.first = begun.resumed->step;
   if (begun.checkpoint) begun.extent.newest_checkpoint = begun.checkpoint->step;
@@ -175,6 +183,7 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
   for (const auto& constant : constants.items()) {
     decided.push_back({"the plan's " + constant.key(), constant.value().dump()});
   }
+  decided.push_back({"the next step's clip norm", nlohmann::json(begun.plan->clip_norm().value()).dump()});
   agree_on(mesh, decided);
   share_extent(begun, mesh);
   if (options.budget_register && !begun.finished) {

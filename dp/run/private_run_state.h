@@ -11,6 +11,7 @@
 namespace ghostshard::dp {
 
 inline constexpr const char* kStartingWeights = "the weights to start from";  // a part's name
+inline constexpr const char* kClipNorm = "clip_norm";  // in checkpoints and metrics, if it adapts
 
 // All that is decided before the first step.
 struct RunBeginning {
@@ -47,6 +48,7 @@ struct PrivateRun::State {
   StepId id;
   std::optional<ClippedSum> sum;
   std::optional<double> learning_rate;                      // of the step done last
+  std::optional<double> clip_norm;                          // the same, if it adapts
   at::Tensor loss_and_units = at::zeros({2}, at::kDouble);  // of this rank's batch
   std::optional<BatchFacts> batch_facts;
 };

@@ -49,6 +49,18 @@ void add_bands(nlohmann::json& facts, const NoiseBands& bands) {
       " steps before, by noise_bands in the ledger's header; a resumed run takes back none of an earlier session's";
 }
 
+// What a clip norm that adapts changes.
+void add_quantile(nlohmann::json& facts, const std::optional<ClipQuantile>& quantile) {
+  if (!quantile) return;
+  facts["mechanism"]["adaptive_clipping"] =
+      "the clip norm follows a quantile of the units' norms (arXiv:1905.03871): each step also releases how many units "
+      "lay below it, each counted as 1/2 or -1/2, with Gaussian noise of a key of its own, of clip_quantile's "
+      "deviation "
+      "in the ledger's header, rounded to a multiple of 1/2; the next clip norm follows from that number over the "
+      "expected batch";
+  facts["released_outputs"]["released"].push_back("the clip norm of every step, and the noised count it follows from");
+}
+
 }  // namespace
 
 nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::ShardedModel& model,
@@ -87,6 +99,7 @@ nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::Shar
          "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
       {"provenance", provenance(key, mesh, parts)}};
   add_bands(facts, plan.config().noise_bands);
+  add_quantile(facts, plan.config().clip_quantile);
   facts.merge_patch(options.facts);
   return facts;
 }

@@ -52,11 +52,14 @@ void Session::renew_noise_key(const std::array<uint8_t, 32>& bytes) {
   key_.share(*mesh_);
 }
 
-void Session::begin_microbatch(int64_t units) {
+void Session::begin_microbatch(int64_t units, bool of_nobody) {
   TORCH_CHECK_VALUE(units >= 0, "a microbatch has >= 0 units, got ", units);
-  if (tape_ != nullptr && packed_ == nullptr && tape_->units() == units && !tape_->began_recording()) return;
+  TORCH_CHECK_VALUE(!of_nobody || units == 1, "one placeholder stands for nobody, got ", units);
+  const bool as_before = tape_ != nullptr && packed_ == nullptr && tape_->units() == units;
+  if (as_before && tape_->of_nobody() == of_nobody && !tape_->began_recording()) return;
   give_up_microbatch();
   tape_ = clipper_->record(units, planned_);
+  if (of_nobody) tape_->stand_for_nobody();
 }
 
 void Session::begin_microbatch(const std::shared_ptr<const PackedRows>& packed) {

@@ -56,6 +56,8 @@ class Session {
 
   // For the next logical batch (dp/mechanism/adjustable_plan.h).
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
+  // Of the next logical batch: after a release it may have adapted.
+  accountant::ClipNorm clip_norm() const { return plan_.clip_norm(); }
 
   // From the next logical batch on noise follows from rank 0's bytes, for callers whose noise comes from their own
   // generator. Every call must bring other bytes. Not within a logical batch (std::logic_error). A collective.
@@ -63,8 +65,8 @@ class Session {
 
   // A forward over this many units begins, each the same number of consecutive rows of every layer. Further forwards
   // before a backward belong to the same microbatch if they have as many units; otherwise the earlier ones' records are
-  // given up.
-  void begin_microbatch(int64_t units);
+  // given up. of_nobody: its one unit is a placeholder, for a batch that nobody is in.
+  void begin_microbatch(int64_t units, bool of_nobody = false);
   // The same over texts laid end to end (dp/recording/packed_rows.h): layers' inputs are [tokens' extents..., d] then.
   void begin_microbatch(const std::shared_ptr<const PackedRows>& packed);
   at::Device device() const { return model_.device(); }  // of the model, and of all tensors that layers are given

@@ -8,6 +8,7 @@
 
 #include "accountant/did_you_mean.h"
 #include "dp/planning/memory_budget.h"
+#include "examples/gpt2/clipping.h"
 #include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizer_names.h"
 #include "examples/gpt2/option_rules.h"
@@ -81,12 +82,7 @@ CLI::Option_group* add_budget(CLI::App& app, Options& o) {
   group->add_option("--noise-multiplier", o.noise_multiplier,
                     "Or give sigma: noise per coordinate is sigma x clip norm");
   group->add_option("--delta", o.delta, "Default: min(1e-6, n^-1.1) for n texts");
-  group->add_option("--clip-norm", o.clip_norm, "Largest L2 norm of one text's gradient")->capture_default_str();
-  group
-      ->add_option("--clipping", o.clipping,
-                   "flat: the norm over all weights; per-layer: each of K layers at clip norm/sqrt(K)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"flat", "per-layer"}));
+  add_clipping(group, o);
   group->add_option("--expected-batch", o.expected_batch, "Mean texts per step; each is drawn with probability this/n");
   group->add_option("--steps", o.steps, "Optimizer steps")->check(kWholeNumber);
   group->add_option("--epochs", o.epochs, "Or expected passes over the data");

@@ -33,6 +33,8 @@ UnitFacts unit_facts(const std::string& unit) {
 
 json released_outputs(const Options& options) {
   json released = {"the final model", "the epsilon and learning rate of every step"};
+  if (options.clipping == "adaptive")
+    released.push_back("the clip norm of every step, and the noised count it follows from");
   if (!options.eval_data.empty()) released.push_back("the loss on texts declared public, during and after training");
   if (options.sample_tokens)
     released.push_back("texts that continue a prompt declared public, during and after training");

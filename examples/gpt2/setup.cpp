@@ -4,6 +4,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "examples/gpt2/clipping.h"
 #include "examples/gpt2/generate.h"
 #include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizers.h"
@@ -87,8 +88,7 @@ void set_schedule(Inputs& in, const Options& o) {
 
 dp::DpConfig plan_config(const Inputs& in, const Options& o) {
   dp::DpConfig config{.units = in.data->units(), .expected_batch = o.expected_batch, .steps = in.steps};
-  config.clip_norm = accountant::ClipNorm(o.clip_norm);
-  config.clipping = o.clipping == "flat" ? dp::Clipping::kFlat : dp::Clipping::kPerLayer;
+  set_clipping(config, o);
   config.noise_bands = noise_bands(o, in.rate);
   config.unit_of_privacy = in.data->unit_of_privacy();
   if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);

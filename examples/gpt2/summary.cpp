@@ -9,10 +9,17 @@
 namespace ghostshard::gpt2 {
 namespace {
 
+std::string clipping_text(const dp::DpPlan& plan) {
+  const auto& quantile = plan.config().clip_quantile;
+  if (!quantile) return "";
+  return " (adapts: quantile " + number_text("%g", quantile->target) + " of the norms, counted with noise " +
+         number_text("%g", quantile->count_noise.value()) + ")";
+}
+
 void announce_budget(const Options& o, const dp::DpPlan& plan) {
   const double delta = plan.delta().value(), inverse_n = 1.0 / static_cast<double>(plan.config().units);
   std::cerr << "Budget: noise multiplier " << number_text("%.4f", plan.noise_multiplier().value()) << ", clip norm "
-            << number_text("%g", o.clip_norm) << ", epsilon "
+            << number_text("%g", o.clip_norm) << clipping_text(plan) << ", epsilon "
             << number_text("%.4f", plan.epsilon_after(plan.config().steps).upper) << " at delta "
             << number_text("%g", delta) << " after all steps\n";
   if (delta >= inverse_n) {

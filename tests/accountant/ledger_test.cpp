@@ -71,6 +71,21 @@ TEST_F(Ledger, ReopenGoesOnWhereTheFileEnds) {
   EXPECT_EQ(read_ledger(path_).entries.back().sequence, 4);
 }
 
+TEST_F(Ledger, AReleaseKeepsItsClipNormIfItHasOneOfItsOwn) {
+  constexpr double kNumber = 0.1 + 0.2;  // every digit counts
+  {
+    LedgerWriter writer = LedgerWriter::create(path_, header());
+    writer.append(0, 0, kEvent, ClipNorm(kNumber));
+    writer.append(1, 0, kEvent);
+  }
+  LedgerWriter::reopen(path_).append(2, 0, kEvent, ClipNorm(7));
+  const LedgerContents contents = read_ledger(path_);
+  EXPECT_EQ(contents.entries[0].clip_norm->value(), kNumber);
+  EXPECT_FALSE(contents.entries[1].clip_norm.has_value());
+  EXPECT_EQ(contents.entries[2].clip_norm->value(), 7);
+  EXPECT_FALSE(nlohmann::json::parse(lines()[2]).contains("clip_norm"));
+}
+
 TEST_F(Ledger, AMovedWriterWritesAndTheOldOneRefuses) {
   LedgerWriter writer = LedgerWriter::create(path_, header());
   LedgerWriter other = std::move(writer);

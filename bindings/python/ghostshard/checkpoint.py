@@ -20,7 +20,7 @@ import os
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,17 @@ def charges_of(history: Any) -> Charges:
         if not (steps >= 0 and steps == int(steps)):
             raise ValueError(f"steps must be a whole number >= 0, got {steps}")
         found[(float(noise_multiplier), float(sampling_rate))] += int(steps)
+    return found
+
+
+def charges_named_alike(history: Any, known: Iterable[Charges]) -> Charges:
+    """A ledger's charges. Of a step whose clip norm adapts it holds the noise of both parts; put together again, its last digits may
+    not be those of the noise multiplier that was split. A charge that is known counts under its own name."""
+    names = {terms for charges in known for terms in charges}
+    found: Charges = Counter()
+    for (noise, rate), steps in charges_of(history).items():
+        alike = [name for name in names if name[1] == rate and abs(name[0] - noise) <= 1e-12 * noise]
+        found[min(alike, key=lambda name: abs(name[0] - noise), default=(noise, rate))] += steps
     return found
 
 
@@ -163,7 +174,7 @@ def parse(text: Any) -> dict:
 
 # Facts that a ledger's header and the run that goes on must have in common: if one differs, the ledger's numbers would
 # describe a run that did not happen.
-_SAME = ("adjacency", "unit_of_privacy", "units", "clipping", "facts")
+_SAME = ("adjacency", "unit_of_privacy", "units", "clipping", "clip_quantile", "facts")
 _OF_A_BEGINNING = "provenance"  # a section of the facts that is the first session's: its code, day, ranks and starting weights
 
 

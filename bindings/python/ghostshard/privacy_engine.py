@@ -19,6 +19,8 @@ from ._native import load
 from .ghost.checks.alike import items_digest, parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
 from .ghost.checks.modules import refuse_unsupported
+from .ghost import clip_quantile
+from .ghost.clip_quantile import Adaptation, ClipQuantile
 from .ghost.engine import GhostEngine
 from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.optimizer import GhostOptimizer
@@ -95,6 +97,11 @@ class PrivacyEngine(ResumableEngine):
         backward recomputes the records, with 0 from the beginning; by default what the machine has room for), `accumulate` (sum the
         microbatches of a step on the rank, reduce once),
         `attribution_check` (True: models whose examples' gradients depend on each other are refused at the first backward).
+
+        clipping: "flat", "per_layer", "automatic" (AUTO-S: each example times C/(norm + 0.01)) or "adaptive": max_grad_norm is the first
+        step's and follows a quantile of the norms, with Opacus' `target_unclipped_quantile` (0.5), `clipbound_learning_rate` (0.2),
+        `max_clipbound`, `min_clipbound` (1000 times and 1/1000 of it) and `unclipped_num_std` (expected batch/20: the count's noise);
+        noise_multiplier is that of gradients and count together.
         """
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
@@ -130,17 +137,21 @@ class PrivacyEngine(ResumableEngine):
         kind = GhostModule if wrap_model else GhostHooks
         private = kind(module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **options)
         terms = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, "generator": noise_generator}
-        engine = private.engine
+        engine, quantile = private.engine, None
 
         def join() -> tuple:
+            nonlocal quantile
             self._remember(data_loader)
+            quantile = clip_quantile.taken(
+                clipping, kwargs, start=max_grad_norm, noise_multiplier=noise_multiplier, expected_batch=plan.expected_batch
+            )
             loader = self._sampled(data_loader, plan, engine.ranks, batch_first, accumulation_steps)
             return (loader, *self._joined(engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)), parts
 
         def parts() -> dict[str, str]:
             arguments = {
                 **options, "grad_sample_mode": grad_sample_mode, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm,
-                "clipping": clipping, "loss_reduction": loss_reduction, "batch_first": batch_first, "own_batches": own_batches,
+                "clipping": clipping, "the clip quantile": quantile, "loss_reduction": loss_reduction, "batch_first": batch_first, "own_batches": own_batches,
                 "allow_vouched": allow_vouched, "accumulation_steps": accumulation_steps, "noise_generator": noise_generator is not None,
                 "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch), "a ledger": self._ledger is not None,
             }  # fmt: skip
@@ -149,7 +160,7 @@ class PrivacyEngine(ResumableEngine):
 
         try:
             data_loader, ghost, criterion = together(engine.ranks.control, join)
-            self._open(engine, ghost, plan, data_loader, accumulation_steps, allow_vouched)
+            self._open(engine, ghost, plan, quantile, data_loader, accumulation_steps, allow_vouched)
             self._register(engine, plan)
         except BaseException:
             private.engine.detach()  # so that the call can be repeated
@@ -280,8 +291,8 @@ class PrivacyEngine(ResumableEngine):
         return ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction)
 
     def _open(
-        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, data_loader: DataLoader, accumulation_steps: int,
-        allow_vouched: bool,
+        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, quantile: ClipQuantile | None, data_loader: DataLoader,
+        accumulation_steps: int, allow_vouched: bool,
     ) -> None:
         """Loader, engine, optimizer and accountant become one run: what the loader hands out is what the engine may train on, and
         each logical batch is charged when it begins."""
@@ -302,6 +313,7 @@ class PrivacyEngine(ResumableEngine):
             batches=batches,
             trained=lambda: chain.from_iterable(group["params"] for group in ghost.original_optimizer.param_groups),
             charge=charge,
+            adaptation=None if quantile is None else Adaptation(quantile, float(plan.expected_batch), ghost.set_clip_norm),
         )
         self._begin_run(engine, data_loader, ledger_header(plan, ghost, engine, allow_vouched))
 

@@ -190,7 +190,9 @@ class ResumableEngine(opacus.PrivacyEngine):
             found = self._verified_ledger(state)
             open_now = found is not None
             if found is not None:
-                ledger = (self._ledger, found["hash"], checkpoint.charges_of(found["history"]))
+                known = [state["counted"], *(branch.charges for branch in state["branches"].values())]
+                known.append(checkpoint.charges_of(self.accountant.history))
+                ledger = (self._ledger, found["hash"], checkpoint.charges_named_alike(found["history"], known))
                 attempts = [tuple(pair) for pair in found["attempts"]]
         else:
             warnings.warn(
@@ -198,6 +200,7 @@ class ResumableEngine(opacus.PrivacyEngine):
                 "(attach_ledger keeps them)",
                 stacklevel=4,
             )
+        engine.run.adapt(state["terms"]["clip_norm"])
         checkpoint.compare_terms(state["terms"], self._terms())
         total = self._spending.merge(state["branches"], state["counted"], self.accountant.history, ledger)
         self.accountant.history = checkpoint.history_of(total)

@@ -22,9 +22,17 @@ from .registered_budget import RegisteredBudget
 __all__ = ["check_call", "ledger_header", "report_facts"]
 
 
+_FLAT = "flat, per example, over all trainable parameters"
+_CLIPPINGS = {
+    "flat": _FLAT,
+    "per_layer": "per layer: each of K groups gathered together by clip_norm/sqrt(K)",
+    "automatic": "automatic, per example, over all trainable parameters: each is scaled by clip_norm/(its norm + 0.01)",
+    "adaptive": f"{_FLAT}; clip_norm, of the first step, follows a quantile of the norms (arXiv:1905.03871)",
+}
+
+
 def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine, allow_vouched: bool) -> dict:
     """The engine refuses every batch that contradicts what stands here of the sampler, so the report may repeat it."""
-    per_layer = "per layer: each of K groups gathered together by clip_norm/sqrt(K)"
     sampler = {
         "executed": "poisson",
         "seen": "by the engine: each step was made of one whole draw of the private loader, and each draw was charged",
@@ -46,11 +54,14 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
         "expected_batch": int(plan.exact_batch) if plan.exact_batch.is_integer() else plan.exact_batch,
         "sampling_rate": plan.charged_rate,
         "clip_norm": float(optimizer.max_grad_norm),
-        "clipping": "flat, per example, over all trainable parameters" if engine.clipping == "flat" else per_layer,
+        "clipping": _CLIPPINGS[engine.clipping],
         "facts": {"sampler": sampler},
     }
     if optimizer.noise_multiplier > 0:
         header["noise_multiplier"] = float(optimizer.noise_multiplier)
+    if (quantile := engine.run.clip_quantile) is not None:
+        header["clip_quantile"] = quantile.for_header()
+        header["noise_multiplier"] = quantile.gradient_noise(optimizer.noise_multiplier)
     header["facts"]["provenance"] = {"config_hash": _digest(header), **_beginning(engine)}
     return header
 

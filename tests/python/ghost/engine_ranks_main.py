@@ -1,6 +1,6 @@
 """Whole training loops on several ranks, started by torchrun: see test_ghost_training.py.
 
-    torchrun --nproc_per_node 2 engine_ranks_main.py results.json poisson|memory_manager|replicas|raises|leaks|kinds
+    torchrun --nproc_per_node 2 engine_ranks_main.py results.json poisson|memory_manager|adaptive|replicas|raises|leaks|kinds
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ def task(units: int, batch_size: int):
     return FSDP2Wrapper(model), DataLoader(data, batch_size=batch_size)
 
 
-def train(physical: int | None) -> dict:
+def train(physical: int | None, **options) -> dict:
     """8 units, 2 a step: most local batches are empty or of one (fault H1)."""
     model, loader = task(8, 2)
     engine = PrivacyEngine(accountant="rdp")
     module, optimizer, criterion, loader = engine.make_private(
         module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=loader, noise_multiplier=1.0,
-        max_grad_norm=1.0, grad_sample_mode="ghost_fsdp",
+        max_grad_norm=1.0, grad_sample_mode="ghost_fsdp", **options,
     )  # fmt: skip
     seen: list[list[int]] = []
+    clip_norms: list[float] = []
 
     def epoch(batches) -> None:
         for x, y, units in batches:
@@ -48,6 +49,7 @@ def train(physical: int | None) -> dict:
             optimizer.zero_grad()
             criterion(module(x), y).backward()
             optimizer.step()
+            clip_norms.append(optimizer.max_grad_norm)
 
     for _ in range(EPOCHS):
         if physical is None:
@@ -57,7 +59,8 @@ def train(physical: int | None) -> dict:
                 epoch(batches)
     weights = torch.cat([p.full_tensor().flatten() for p in model.parameters()])
     every: list = [None] * dist.get_world_size()
-    dist.all_gather_object(every, {"history": engine.accountant.history, "seen": seen, "weights": weights.sum().item()})
+    found = {"history": engine.accountant.history, "seen": seen, "clip_norms": clip_norms, "weights": weights.sum().item()}
+    dist.all_gather_object(every, found)
     return {"ranks": every}
 
 
@@ -146,6 +149,7 @@ def kinds() -> list:
 SCENARIOS = {
     "poisson": lambda: train(None),
     "memory_manager": lambda: train(1),
+    "adaptive": lambda: train(None, clipping="adaptive", unclipped_num_std=2.0),
     "replicas": replicas,
     "raises": raises,
     "leaks": leaks,

@@ -29,6 +29,15 @@ def test_ranks_take_the_same_steps(scenario, tmp_path):
         assert max(map(len, first["seen"] + second["seen"])) == 1
 
 
+def test_ranks_have_one_clip_norm_that_adapts(tmp_path):
+    file = tmp_path / "results.json"
+    run_ranks(SCRIPT, 2, str(file), "adaptive")
+    first, second = json.loads(file.read_text())["ranks"]
+    assert first["history"] == second["history"] == [[1.0, 0.25, EPOCHS * STEPS]]
+    assert first["clip_norms"] == second["clip_norms"] and len(set(first["clip_norms"])) > EPOCHS
+    assert first["weights"] == second["weights"]
+
+
 def test_whole_models_on_every_rank(tmp_path):
     file = tmp_path / "results.json"
     run_ranks(SCRIPT, 2, str(file), "replicas")

@@ -300,7 +300,7 @@ def test_batches_of_ones_own_are_charged_as_if_they_held_everybody(options, tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clipping": "adaptive"}, "'flat' or 'per_layer'"),
+        ({"clipping": "quantile"}, "one of 'flat', 'per_layer', 'automatic', 'adaptive'"),
         ({"max_grad_norm": [1.0, 2.0]}, "one number"),
         ({"grad_sample_mode": "ghost_fsdp"}, "under FSDP2"),
         ({"rand_on_empty": True}, "twice the clip norm"),

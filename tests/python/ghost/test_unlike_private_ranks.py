@@ -10,6 +10,7 @@ NAMED = {
     "noise": "noise_multiplier on rank 1",
     "clip_norm": "max_grad_norm on rank 1",
     "clipping": "clipping on rank 1",
+    "clip_quantile": "the clip quantile on rank 1",
     "reduction": "loss_reduction on rank 1",
     "criterion": "the criterion on rank 1",
     "accumulation": "accumulation_steps on rank 1",

@@ -69,6 +69,7 @@ UNLIKE = {
     "noise": lambda: {"noise_multiplier": 0.001},
     "clip_norm": lambda: {"max_grad_norm": 100.0},
     "clipping": lambda: {"clipping": "per_layer"},
+    "clip_quantile": lambda: {"clipping": "adaptive", "unclipped_num_std": 3.0},
     "reduction": lambda: {"loss_reduction": "sum", "criterion": nn.CrossEntropyLoss(reduction="sum")},
     "criterion": lambda: {"criterion": nn.CrossEntropyLoss(label_smoothing=0.1)},
     "accumulation": lambda: {"accumulation_steps": 2},

@@ -18,6 +18,7 @@ from .batch import Inputs
 from .checks.batches import Batches
 from .checks.gate import Gate
 from .checks.values import Repeat
+from .clip_quantile import Adaptation
 from .layout import Layout, read_layout
 from .loss import check_losses
 from .memory_budget import Memory
@@ -27,6 +28,9 @@ from .ranks import Ranks, ranks_of
 from .run_state import Terms
 from .sessions import Sessions
 
+
+# By the names of make_private(), those of the session. "adaptive" is flat, and the clip norm follows a quantile of the norms.
+_CLIPPINGS = {"flat": "flat", "per_layer": "per_layer", "automatic": "automatic", "adaptive": "flat"}
 
 _REENTRANT = (
     "layers ran a backward of their own within this backward, as activation checkpointing with use_reentrant=True does: their norms "
@@ -60,8 +64,8 @@ class GhostEngine:
         clipping: str = "flat",
         attribution_check: bool = True,
     ):
-        if clipping not in ("flat", "per_layer"):
-            raise ValueError(f"clipping must be 'flat' or 'per_layer', got {clipping!r}")
+        if clipping not in _CLIPPINGS:
+            raise ValueError(f"clipping must be one of {', '.join(map(repr, _CLIPPINGS))}, got {clipping!r}")
         self.model = model
         self.batch_first = batch_first
         self.loss_reduction = loss_reduction
@@ -70,7 +74,7 @@ class GhostEngine:
         self.layout: Layout = read_layout(model, fsdp=fsdp)
         self.ranks: Ranks = ranks_of(model, self.layout, fsdp=fsdp)
         self.sessions = Sessions(
-            self.layout, self.ranks, Memory(memory_budget), accumulate=accumulate, per_layer=clipping == "per_layer",
+            self.layout, self.ranks, Memory(memory_budget), accumulate=accumulate, clipping=_CLIPPINGS[clipping],
             checked=attribution_check,
         )  # fmt: skip
         self.run = self.sessions.run  # constants, ledger, next step
@@ -94,10 +98,13 @@ class GhostEngine:
         batches: Batches,
         trained: Callable[[], Iterable[nn.Parameter]] = tuple,
         charge: Callable[[float], None] = lambda _: None,
+        adaptation: Adaptation | None = None,
     ) -> None:
         """terms() gives (clip norm, noise multiplier) whenever a logical batch begins; charge(noise multiplier) is called then, before
         anything of it is released. batches: which ones a step may be made of. trained() gives the optimizer's parameters."""
-        self.run.set_constants(sampling_rate=sampling_rate, divisor=divisor, terms=terms, generator=generator)
+        self.run.set_constants(
+            sampling_rate=sampling_rate, divisor=divisor, terms=terms, generator=generator, adaptation=adaptation
+        )
         self._gate.open_for(batches, trained, terms)
         self._charge = charge
         self.sessions.drop()
@@ -173,7 +180,7 @@ class GhostEngine:
         self._prepare()
         self.charge_skipped()
         if given.packing is None or given.units == 0:
-            self.session.begin_microbatch(max(given.units, 1))  # a placeholder stands for none
+            self.session.begin_microbatch(max(given.units, 1), of_nobody=given.units == 0)
         else:
             self.session.begin_packed(*given.packing.described())
         self._begun = given
@@ -254,6 +261,7 @@ class GhostEngine:
             entry.parameter.grad = None  # a frozen one's is of another phase of the training
             if own is not None and entry.parameter.requires_grad:
                 entry.set_gradient(own)
+        self.run.adapt(session.clip_norm)
         self._gate.batches.stepped()
 
     def _check_release(self) -> None:

@@ -50,6 +50,10 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         """Clip norm and noise multiplier, as they are now."""
         return float(self.max_grad_norm), float(self.noise_multiplier)
 
+    def set_clip_norm(self, clip_norm: float) -> None:
+        """Of the next step, from what was released."""
+        self.max_grad_norm = clip_norm
+
     @property
     def accumulated_iterations(self) -> int:
         return 1

@@ -12,6 +12,7 @@ import torch
 
 from .. import _native
 from .checks.alike import together
+from .clip_quantile import Adaptation, ClipQuantile
 from .layout import Layout
 from .ranks import Ranks
 from .weights import digest_of_weights
@@ -28,6 +29,7 @@ class Budget(Protocol):
 class RunState:
     def __init__(self) -> None:
         self.sampling_rate = self.divisor = 1.0
+        self._adaptation: Adaptation | None = None
         self._terms: Terms | None = None
         self.generator: torch.Generator | None = None
         self.next = (0, 0)  # step and attempt that the next logical batch is charged as, if there is no session
@@ -39,14 +41,25 @@ class RunState:
         self.budget: Budget | None = None  # the register that limits all runs on the data
 
     def set_constants(
-        self, *, sampling_rate: float, divisor: float, terms: Terms, generator: torch.Generator | None
-    ) -> None:
+        self, *, sampling_rate: float, divisor: float, terms: Terms, generator: torch.Generator | None, adaptation: Adaptation | None = None
+    ) -> None:  # fmt: skip
         self.sampling_rate, self.divisor, self._terms, self.generator = sampling_rate, divisor, terms, generator
+        self._adaptation = adaptation
 
     def terms_now(self) -> tuple[float, float]:
         """Clip norm and noise multiplier, as they are now."""
         assert self._terms is not None
         return self._terms()
+
+    @property
+    def clip_quantile(self) -> ClipQuantile | None:
+        """None: the clip norm does not adapt."""
+        return None if self._adaptation is None else self._adaptation.quantile
+
+    def adapt(self, clip_norm: float) -> None:
+        """The next logical batch's, if it adapts."""
+        if self._adaptation is not None:
+            self._adaptation.set_clip_norm(clip_norm)
 
     def attach_ledger(self, path: str, header: dict) -> None:
         if self._ledger is not None:
@@ -69,6 +82,8 @@ class RunState:
             device=ranks.device,
             sampling_rate=self.sampling_rate,
             divisor=self.divisor,
+            clip_quantile=None if self._adaptation is None else self._adaptation.quantile.for_session(),
+            expected_batch=0.0 if self._adaptation is None else self._adaptation.expected_batch,
             key=None if self.generator is None else bytes(32),  # renewed with every logical batch
             run_id=self._run_id,
             first=self.next,
@@ -96,7 +111,7 @@ class RunState:
 
     def charge_step_of_nobody(self, session: Any) -> None:
         """A step of no examples, whose noise nobody sees. A collective."""
-        session.begin_microbatch(1)
+        session.begin_microbatch(1, of_nobody=True)
         self.begin_logical_batch(session)
         if session.takes_two_passes:
             session.second_pass()

@@ -18,10 +18,10 @@ class Sessions:
     """accumulate: sum a logical batch's microbatches on the rank. checked: each session begins with an AttributionCheck."""
 
     def __init__(
-        self, layout: Layout, ranks: Ranks, memory: Memory, *, accumulate: bool, per_layer: bool, checked: bool
+        self, layout: Layout, ranks: Ranks, memory: Memory, *, accumulate: bool, clipping: str, checked: bool
     ):
         self._layout, self._ranks, self.memory = layout, ranks, memory
-        self._accumulate, self._per_layer, self.checked = accumulate, per_layer, checked
+        self._accumulate, self._clipping, self.checked = accumulate, clipping, checked
         self._trainable: tuple[bool, ...] = ()
         self.run = RunState()
         self.now: Any = None
@@ -55,7 +55,7 @@ class Sessions:
         if ranks.device.type == "cpu" and os.environ.get("GHOSTSHARD_SYSTEM_HEAP", "0") == "0":
             _native.load("engine").reuse_host_memory()  # of the whole process: fsdp/host_memory.h
         self.now = self.run.make_session(
-            layout, ranks, per_layer=self._per_layer, streamed=not self._accumulate,
+            layout, ranks, clipping=self._clipping, streamed=not self._accumulate,
             **self.memory.options(layout, ranks, accumulate=self._accumulate),
         )  # fmt: skip
         self._trainable = trainable
