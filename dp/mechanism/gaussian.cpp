@@ -186,7 +186,7 @@ void GaussianMechanism::adapt_clip_norm(const ClippedSum& sum, const StepId& ste
   noised_share_.reset();
   if (!adaptation_ || !sum.centred_count_.defined()) return;
   fsdp::Mesh& mesh = model_.mesh();
-  const at::Tensor count = sum.centred_count_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  at::Tensor count = sum.centred_count_.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   if (mesh.rank() == 0) {
     kernels::ChaChaKey key = key_->derive(Purpose::kCountNoise, step);
     count += count_noise(key, *sum.terms_.count_noise);

@@ -146,6 +146,11 @@ DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& l
     throw std::invalid_argument("a run goes on under the plan it began with: the ledger's target_epsilon is " +
                                 ledger.header.at("target_epsilon").dump() + ", here none is given");
   }
+  if (!config.clip_quantile && ledger.header.contains("clip_quantile")) {
+    throw std::invalid_argument(
+        "a run goes on under the plan it began with: the ledger's clip norm adapts, here it "
+        "does not");
+  }
   const auto compare = [&](const std::string& name) {
     const nlohmann::json begun = ledger.header.value(name, nlohmann::json());
     if (begun != own.at(name)) {

@@ -21,7 +21,7 @@ dp::DpConfig good() {
 }
 
 TEST(AdaptivePlan, SpendsItsTargetOnBothParts) {
-  for (const double count_noise : {0.5, 25.0}) {
+  for (const double count_noise : {0.6, 25.0}) {
     dp::DpConfig config = good();
     config.clip_quantile->count_noise = NoiseMultiplier(count_noise);
     const auto plan = dp::DpPlan::make(config);
