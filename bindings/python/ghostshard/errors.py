@@ -17,13 +17,27 @@ class Failure(RuntimeError):
 
 
 class _Parser(argparse.ArgumentParser):
+    _words: tuple[str, ...] = ()  # that it was given
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
+        self._words = tuple(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str):  # argparse would print the whole usage first
         raise UserError(f"{message.removeprefix('argument ')}{self._suggestion(message)} (--help lists the options)")
 
     def _suggestion(self, message: str) -> str:
-        """The option that a word which argparse does not know was probably meant to be."""
-        unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
-        return did_you_mean(unknown[1], _options_of(self)) if unknown else ""
+        """What a word that argparse does not know was probably meant to be. If an option is missing, the word that was meant to be it."""
+        options = _options_of(self)
+        if unknown := re.match(r"unrecognized arguments: (--[^ =]+)", message):
+            return did_you_mean(unknown[1], options)
+        if choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message):
+            return did_you_mean(choice[1], re.findall(r"[^\s,']+", choice[2]))
+        if message.startswith("the following arguments are required"):
+            given = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+            strange = [(word, did_you_mean(word, options)) for word in given if word not in options]
+            return next((f"; {word} is not known{meant}" for word, meant in strange if meant), "")
+        return ""
 
 
 def _options_of(command: argparse.ArgumentParser) -> list[str]:
