@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numbers>
 
@@ -35,15 +36,16 @@ double modulus_at_most(std::complex<long double> z) {
 
 namespace {
 
+// An upper bound on log |M(c+it')/M(c)| of all releases, for all t' >= t.
+using LogRest = std::function<double(double t)>;
+
 // Sum over the nodes t_k >= t, a step apart, of an upper bound of |M(c+it_k)/M(c)|/t_k², by doublings of t. +infinity
 // if it exceeds `wanted`.
-double rest_beyond(std::span<const PhaseMoment> lines, double t, double step, double wanted) {
+double rest_beyond(const LogRest& log_rest, double t, double step, double wanted) {
   double sum = 0;
   for (int i = 0; i < 200; ++i) {
-    double log_bound = 0;
-    for (const PhaseMoment& line : lines) log_bound += line.log_rest(t);
     // Σ 1/t_k², t_k >= t. The logarithms, of some hundred each, and their sum err by less than a thousandth.
-    const double share = 1.001 * std::exp(log_bound) * (1 / (step * t) + 1 / (t * t));
+    const double share = 1.001 * std::exp(log_rest(t)) * (1 / (step * t) + 1 / (t * t));
     sum += share;
     if (!(sum <= wanted)) return kInfinity;
     if (share <= wanted - sum) return sum + share;  // the shares fall at least by halves
@@ -55,14 +57,15 @@ double rest_beyond(std::span<const PhaseMoment> lines, double t, double step, do
 }  // namespace
 
 std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
-                                      double epsilon, double log_delta, double intercept, double wanted_digits) {
+                                      double epsilon, double log_delta, double intercept, double wanted_digits,
+                                      const SigmaRule* rule) {
   // K on a geometric grid around the saddle point gives the cost of each intercept.
   std::vector<std::pair<double, double>> grid;  // (c, K(c))
   for (const double share : {0.3, 0.4,  0.5,  0.6,  0.7,  0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99,
                              1.0, 1.01, 1.03, 1.07, 1.15, 1.3,  1.5,  1.8,  2.2,  3.0,  4.0,  5.5}) {
     const double c = saddle * share;
     const RealMoment moment = composed_moment(direction, phases, c);
-    const double k = moment.log_m + moment.error;
+    const double k = moment.log_m + moment.error + (rule != nullptr ? rule->log_error(c, 0) : 0);
     grid.emplace_back(c, k);
     if (share > 1 && !(k - c * epsilon <= 60 - 3 * log_delta)) break;  // useless from here on
   }
@@ -130,17 +133,17 @@ struct LineEnd {
   double t;
   double rest;
 };
-std::optional<LineEnd> end_of_line(std::span<const PhaseMoment> lines, double step, double wanted, double farthest) {
+std::optional<LineEnd> end_of_line(const LogRest& log_rest, double step, double wanted, double farthest) {
   LineEnd end{4 * step, 0};
   double too_near = 0;
-  while (!((end.rest = rest_beyond(lines, end.t, step, wanted)) < kInfinity)) {
+  while (!((end.rest = rest_beyond(log_rest, end.t, step, wanted)) < kInfinity)) {
     too_near = end.t;
     end.t *= 2;
     if (too_near > farthest) return std::nullopt;
   }
   for (int i = 0; i < 4 && end.t > too_near * 1.1 && end.t > 8 * step; ++i) {
     const double middle = too_near == 0 ? end.t / 2 : std::sqrt(too_near * end.t);
-    const double rest = rest_beyond(lines, middle, step, wanted);
+    const double rest = rest_beyond(log_rest, middle, step, wanted);
     if (rest < kInfinity) end.rest = rest;
     (rest < kInfinity ? end.t : too_near) = middle;
   }
@@ -152,8 +155,8 @@ std::optional<LineEnd> end_of_line(std::span<const PhaseMoment> lines, double st
 
 std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
                                              double saddle, double epsilon, double log_delta, double intercept,
-                                             int64_t budget, double wanted_digits) {
-  auto choice = choose_line(direction, phases, saddle, epsilon, log_delta, intercept, wanted_digits);
+                                             int64_t budget, double wanted_digits, const SigmaRule* rule) {
+  auto choice = choose_line(direction, phases, saddle, epsilon, log_delta, intercept, wanted_digits, rule);
   if (!choice) return std::nullopt;
   ContourLine line;
   const double c = line.c_ = choice->c;
@@ -161,6 +164,7 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   line.chernoff_ = std::move(choice->beyond);
   auto moments = moments_on_line(direction, phases, c);
   if (!moments) return std::nullopt;
+  if (rule != nullptr) rule->align(moments->each);
   line.log_scale_ = moments->log_scale;
   line.phases_ = phases.size();
   const auto log_scale = static_cast<double>(moments->log_scale);
@@ -168,8 +172,15 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
 
   const auto step = line.step<double>();
   const double wanted = std::exp(log_delta + c * epsilon - log_scale + std::log(line.period_ / 2) - wanted_digits);
-  const double farthest = step * static_cast<double>(std::min(kMostNodes, budget / static_cast<int64_t>(nodes)));
-  const auto end = end_of_line(moments->each, step, wanted, farthest);
+  double farthest = step * static_cast<double>(std::min(kMostNodes, budget / static_cast<int64_t>(nodes)));
+  if (rule != nullptr) farthest = std::min(farthest, rule->reach(c) - step);
+  const auto log_rest = [&](double t) {
+    if (rule != nullptr) return rule->log_rest(moments->each, c, t);
+    double sum = 0;
+    for (const PhaseMoment& moment : moments->each) sum += moment.log_rest(t);
+    return sum;
+  };
+  const auto end = end_of_line(log_rest, step, wanted, farthest);
   if (!end) return std::nullopt;
   line.rest_ = end->rest;
 
@@ -179,13 +190,16 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
       excess > kCancelling && n * nodes <= std::max(kLeastPrecise, static_cast<size_t>(budget / kPreciseCost));
   if (line.precise_)
     for (size_t i = 0; i < phases.size(); ++i) moments->each[i] = PhaseMoment(direction, phases[i], c, true);
-  line.take_integrand(moments->each, n);
+  line.take_integrand(moments->each, n, rule);
   return line;
 }
 
-void ContourLine::take_integrand(std::span<const PhaseMoment> moments, size_t n) {
+void ContourLine::take_integrand(std::span<const PhaseMoment> moments, size_t n, const SigmaRule* rule) {
   integrand_.assign(n, 0);
   error_.assign(n, 0);
+  if (rule != nullptr)
+    for (size_t k = 0; k < n; ++k)
+      error_[k] = std::expm1(rule->log_error(c_, step<double>() * static_cast<double>(k))) * (1 + 8 * kRounding);
   std::vector<double> sizes(n, 0);  // sums of moduli: the rounding of adding so many logarithms
   const auto add = [&](size_t k, const LineMoment::Value& value) {
     integrand_[k] += value.log_power;

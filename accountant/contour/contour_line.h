@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "accountant/contour/phase_moment.h"
+#include "accountant/contour/sigma_rule.h"
 #include "accountant/gaussian/single_release.h"
 
 namespace ghostshard::accountant {
@@ -31,16 +32,18 @@ struct LineChoice {
   std::vector<std::pair<double, double>> beyond;  // (c', K(c') rounded up) with c' > c
 };
 std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
-                                      double epsilon, double log_delta, double intercept, double wanted_digits);
+                                      double epsilon, double log_delta, double intercept, double wanted_digits,
+                                      const SigmaRule* rule = nullptr);
 
 class ContourLine {
  public:
   // A line for epsilons near `epsilon`, where delta is about e^log_delta: the alias and the nodes beyond the last are
   // e^-wanted_digits of that. intercept: c as a share of the saddle point; 0: the share with the shortest period, hence
-  // the fewest nodes. Nothing if more than `budget` evaluations of an integrand would be needed.
+  // the fewest nodes. Nothing if more than `budget` evaluations of an integrand would be needed. rule: of which these
+  // are the phases.
   static std::optional<ContourLine> make(Direction direction, std::span<const ComposedRelease> phases, double saddle,
                                          double epsilon, double log_delta, double intercept, int64_t budget,
-                                         double wanted_digits = 32);
+                                         double wanted_digits = 32, const SigmaRule* rule = nullptr);
 
   struct Value {
     double delta;       // the trapezoid rule's
@@ -55,7 +58,7 @@ class ContourLine {
 
  private:
   ContourLine() = default;
-  void take_integrand(std::span<const PhaseMoment> moments, size_t n);
+  void take_integrand(std::span<const PhaseMoment> moments, size_t n, const SigmaRule* rule);
   // e^log_power/(z(z+1)) at node k.
   std::complex<long double> over_z(std::complex<long double> log_power, size_t k) const;
   template <class Real>

@@ -70,6 +70,16 @@ class LineMoment {
   ShiftedRest log_rest_at_one_shift(double t) const;
   size_t nodes() const { return l_re_.size(); }
 
+  // The shifts y that are tried have the angles y/sigma² = angle_of(0), …, angle_of(kShifts - 1), falling.
+  static constexpr size_t kShifts = 64;  // down to 1.4^-64 of the widest: 4e-10
+  double angle_of(size_t index) const;
+  void limit_angle(double widest);
+  // An upper bound on the logarithm of B_y(t)/M(c) of one execution at this shift; 0 says nothing.
+  double log_bound(size_t index, double t) const;
+  double log_m() const { return log_m_; }  // of one execution: at M(c), of which log_m_error() is the error
+  double log_m_error() const { return log_m_error_; }
+  double sigma() const { return sigma_; }
+
  private:
   // B_y for one y: B_y(t)/M(c) - 1 = Σ mass·expm1(fixed - t·angle).
   struct Shifted {
@@ -109,8 +119,6 @@ class LineMoment {
   template <class Real>
   Value finish_excess(Real re, Real im, double error) const;  // of M - 1
   const Shifted& shifted(size_t index) const;
-  double shift_of(size_t index) const;
-  double log_bound(size_t index, double t) const;
 
   Direction direction_;
   double q_, sigma_, count_, c_, log_m_, log_m_error_;
@@ -123,7 +131,7 @@ class LineMoment {
   std::vector<double> u_, mass_, of_mass_;  // mass: the real tilted measure, for B, with its relative rounding
   double direct_error_ = 0, direct_error_per_p_ = 0;
   double excess_error_ = 0, excess_error_per_p_ = 0, excess_error_per_p2_ = 0;
-  double bound_error_ = 0, widest_shift_ = 0;
+  double bound_error_ = 0, widest_angle_ = 0;
   mutable std::vector<Shifted> shifts_;
   mutable size_t last_shift_ = 0;
 };

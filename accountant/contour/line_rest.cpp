@@ -11,12 +11,16 @@ namespace {
 
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kShiftRatio = 1.4;
-constexpr size_t kShifts = 64;  // down to 1.4^-64 of the widest: 4e-10
 
 }  // namespace
 
-double LineMoment::shift_of(size_t index) const {
-  return widest_shift_ * std::pow(kShiftRatio, -static_cast<double>(index));
+double LineMoment::angle_of(size_t index) const {
+  return widest_angle_ * std::pow(kShiftRatio, -static_cast<double>(index));
+}
+
+void LineMoment::limit_angle(double widest) {
+  widest_angle_ = std::min(widest_angle_, widest);
+  shifts_.clear();
 }
 
 const LineMoment::Shifted& LineMoment::shifted(size_t index) const {
@@ -24,9 +28,8 @@ const LineMoment::Shifted& LineMoment::shifted(size_t index) const {
   Shifted& shifted = shifts_[index];
   if (shifted.known) return shifted;
   shifted.known = true;
-  const double y = shift_of(index);
-  const double theta = y / (sigma_ * sigma_);
-  const double lift = y * y / (2 * sigma_ * sigma_);
+  const double theta = angle_of(index);
+  const double lift = theta * theta * sigma_ * sigma_ / 2;
   const double half_sin = std::sin(theta / 2);
   const double p0 = direction_ == Direction::kRemove ? 1 + c_ : -c_;
   for (const double u : u_) {
@@ -90,7 +93,7 @@ LineMoment::ShiftedRest LineMoment::log_rest_at_one_shift(double t) const {
   if (exact_) return {log_rest(t), 0};
   ShiftedRest best{count_ * 1.01 * log_m_error_, 0.1 * std::numbers::pi * sigma_ * sigma_};
   for (size_t index = 0; index < kShifts; ++index) {
-    const double shift = shift_of(index);
+    const double shift = angle_of(index) * sigma_ * sigma_;
     if (shift > 0.3 * std::numbers::pi * sigma_ * sigma_) continue;
     const double value = count_ * log_bound(index, t);
     if (value < best.log_rest) best = {value, shift};

@@ -129,7 +129,7 @@ LineMoment::LineMoment(Direction direction, const ComposedRelease& composed, dou
       .unit = precise ? static_cast<double>(std::numeric_limits<long double>::epsilon()) : kRounding,
   };
   use_excess_ = log_m_ < 1.5;
-  widest_shift_ = shift;
+  widest_angle_ = shift / (sigma_ * sigma_);
   Sums sums;
   for (int64_t i = 0; i < nodes; ++i) add_node(frame, i, sums);
   // Adding n terms in eight lanes: at most n/8 + 8 roundings of the sum of moduli.

@@ -24,6 +24,8 @@ class PhaseMoment {
   double log_rest(double t) const;
   LineMoment::ShiftedRest log_rest_at_one_shift(double t) const;  // of one pair, not of a mixture
   size_t nodes() const;
+  double count() const { return count_; }
+  LineMoment& pair() { return parts_.front(); }  // if it is no mixture
 
  private:
   LineMoment::Value mixed(std::complex<long double> less_one, double error) const;

@@ -9,7 +9,8 @@
 #include <sstream>
 #include <utility>
 
-#include "accountant/contour/contour_line.h"
+#include "accountant/contour/line_bound.h"
+#include "accountant/contour/schedule.h"
 #include "accountant/engines/rdp.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/direction_bound.h"
@@ -37,15 +38,15 @@ constexpr double kQuickWidth = 2e-3;       // relative
 constexpr double kAddedByMesh = 1e-6;
 constexpr double kAddedByQuickMesh = 1e-5;
 
-// A line leaves out e^-32 of delta, or e^-20 if that would need too many nodes.
-constexpr double kAllDigits = 32;
-constexpr double kFewDigits = 20;
-constexpr size_t kLongLine = 10'000;
 // Distinct sampled releases up to which each counts as itself, and what they are put together to beyond: first as many
 // as a line takes in a second, then as many as a grid does.
 constexpr size_t kMostPhases = 400;
+// With fewer each is integrated by itself; more are a schedule, and only if no line answers for that they are put
+// together.
+constexpr size_t kFewPhases = 16;
 constexpr std::array<size_t, 3> kTogether = {400, 128, 8};
 constexpr std::array<size_t, 2> kQuickTogether = {48, 8};
+constexpr size_t kAll = std::numeric_limits<size_t>::max();
 constexpr size_t kMostOnGrid = 24;  // phases: each is transformed by itself
 
 using Phases = std::vector<ComposedRelease>;
@@ -55,6 +56,10 @@ using Result = DirectionBound;
 template <class Bound>  // of epsilon
 bool is_narrow(const Bound& bound) {
   return bound.upper - bound.lower <= kQuickWidth * (1e-3 + bound.lower);
+}
+
+bool is_tight(const Result& bound) {
+  return bound.upper - bound.lower <= std::max(kTightWidth, kTightShare * bound.lower);
 }
 
 bool has_closed_form(const Phases& phases) { return phases.size() == 1 && phases.front().count == 1; }
@@ -74,6 +79,13 @@ bool beyond_both(const Phases& phases) {
       std::count_if(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_table(); });
   return phases.size() > kMostOnGrid + 1 + static_cast<size_t>(tables) ||
          std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_mixture(); });
+}
+
+// More releases than a line should take one by one, of which none is a table or a mixture.
+bool is_schedule(const Phases& phases) {
+  return phases.size() > kFewPhases && std::none_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) {
+           return phase.is_table() || phase.is_mixture();
+         });
 }
 
 // Finite losses reach no further than all the largest ones together, and an infinite one has a probability of its own.
@@ -97,106 +109,10 @@ Result beside_largest_losses(Direction direction, const Phases& phases, Delta de
   return *found;
 }
 
-std::string describe(const ContourLine& line, bool checked) {
-  std::ostringstream text;
-  text << "line at " << line.intercept() << ", period " << line.period() << ", " << line.nodes() << " nodes"
-       << (checked ? ", checked on a second line" : "");
-  return text.str();
-}
-
-bool overlap(const Bracket& a, const Bracket& b) { return a.lower <= b.upper && b.lower <= a.upper; }
-
-// The proof covers the arithmetic; that the proof is right shows here, on a line elsewhere with another mesh. Where a
-// line is long, to nine digits of delta: half the nodes.
-std::optional<bool> agrees_elsewhere(Direction direction, const Phases& phases, double epsilon, const ContourLine& line,
-                                     int64_t budget) {
-  const ContourLine::Value here = line.at(epsilon);
-  const auto other = ContourLine::make(direction, phases, line.intercept(), epsilon, std::log(here.delta), 0.83, budget,
-                                       line.nodes() > kLongLine ? kFewDigits : kAllDigits);
-  if (!other) return std::nullopt;
-  return overlap(here.bracket, other->at(epsilon).bracket);
-}
-
 std::optional<Result> closed_form_epsilon(Direction direction, const Phases& phases, Delta delta) {
   const Bracket found = single_phase_epsilon(direction, phases.front(), delta);
   if (!(found.upper < kInfinity)) return std::nullopt;
   return Result{found.lower, found.lower + (found.upper - found.lower) / 2, found.upper, "closed form of one release"};
-}
-
-std::optional<Result> line_epsilon(Direction direction, const Phases& phases, Delta delta, int64_t budget, bool check) {
-  const double log_delta = std::log(delta.value());
-  const auto saddle = saddle_of_delta(direction, phases, log_delta);
-  if (!saddle) return std::nullopt;
-  double c = saddle->c;
-  double epsilon = saddle->epsilon;
-  std::optional<ContourLine> line;
-  bool settled = false;
-  for (int attempt = 0; attempt < 8 && !settled; ++attempt) {
-    line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kAllDigits);
-    if (!line) line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kFewDigits);
-    if (!line) return std::nullopt;
-    // Newton on log delta, each step at most a few units of 1/c: there the line is good. Where delta is lost in the
-    // rounding, epsilon is far too large.
-    const double start = epsilon;
-    for (int i = 0; i < 25 && !settled; ++i) {
-      const ContourLine::Value value = line->at(epsilon);
-      double move = -3 / c;
-      if (value.bracket.lower > 0 && value.derivative < 0)
-        move = (std::log(value.delta) - log_delta) * value.delta / -value.derivative;
-      const double next = std::max(0.0, epsilon + std::clamp(move, -3 / c, 3 / c));
-      settled = std::abs(next - epsilon) <= 4e-16 * epsilon || (next == 0 && epsilon == 0) ||
-                (i > 8 && std::abs(next - epsilon) * c < 1e-13);
-      epsilon = next;
-      if (std::abs(epsilon - start) * c > 4) break;
-    }
-    if (std::abs(epsilon - start) * c <= 4) break;
-    settled = false;
-    if (const auto moved = saddle_of_epsilon(direction, phases, epsilon)) c = *moved;
-  }
-  const ContourLine::Value value = line->at(epsilon);
-  if (check && agrees_elsewhere(direction, phases, epsilon, *line, budget) == false) return std::nullopt;
-  Result result{0, epsilon, kInfinity, describe(*line, check)};
-  const double width = (value.bracket.upper - value.bracket.lower) / -value.derivative;
-  if (!(width >= 0)) return std::nullopt;
-  double margin = width + 2e-16 * epsilon + 1e-300;
-  for (int i = 0; i < 30 && !(result.upper < kInfinity); ++i, margin *= 2)
-    if (line->at(epsilon + margin).bracket.upper <= delta.value()) result.upper = epsilon + margin;
-  if (line->at(epsilon).bracket.upper <= delta.value()) result.upper = epsilon;
-  margin = width + 2e-16 * epsilon + 1e-300;
-  for (int i = 0; i < 30 && margin < epsilon; ++i, margin *= 2)
-    if (line->at(epsilon - margin).bracket.lower >= delta.value()) {
-      result.lower = epsilon - margin;
-      break;
-    }
-  if (!(result.upper < kInfinity)) return std::nullopt;
-  return result;
-}
-
-std::optional<Result> line_delta(Direction direction, const Phases& phases, double epsilon, int64_t budget,
-                                 bool check) {
-  const auto c = saddle_of_epsilon(direction, phases, epsilon);
-  if (!c) return std::nullopt;
-  const RealMoment moment = composed_moment(direction, phases, *c);
-  const double width = 6.283 * (moment.variance + 1 / (*c * *c) + 1 / ((1 + *c) * (1 + *c)));
-  double log_delta = moment.log_m - *c * epsilon - std::log(*c) - std::log1p(*c) - 0.5 * std::log(width);
-  // The saddle-point approximation may be far off near a phase transition: then the line gives the better guess.
-  for (int attempt = 0; attempt < 4; ++attempt) {
-    auto line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kAllDigits);
-    if (!line)
-      line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kFewDigits);
-    if (!line) return std::nullopt;
-    const ContourLine::Value value = line->at(epsilon);
-    if (!(value.bracket.upper > 0)) return std::nullopt;
-    const double found = std::log(std::max(value.delta, value.bracket.upper / 8));
-    if (found < log_delta - 2 && attempt < 3) {
-      log_delta = found;
-      continue;
-    }
-    if (check && agrees_elsewhere(direction, phases, epsilon, *line, budget) == false) return std::nullopt;
-    return Result{value.bracket.lower, std::clamp(value.delta, value.bracket.lower, value.bracket.upper),
-                  value.bracket.upper, describe(*line, check)};
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -215,8 +131,9 @@ void ContourAccountant::admit(const Event& event) {
 RdpAccountant ContourAccountant::renyi() const { return rdp_of(charges(), adjacency()); }
 
 // The larger of both neighbours' bounds, if they are two.
-template <class Bound, class Of, class OfRenyi>
-Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRenyi& of_renyi) const {
+template <class Bound, class OfSchedule, class Of, class OfRenyi>
+Bound ContourAccountant::over_neighbours(Effort effort, const OfSchedule& of_schedule, const Of& of,
+                                         const OfRenyi& of_renyi) const {
   const std::span<const size_t> together =
       effort == Effort::kQuick ? std::span<const size_t>(kQuickTogether) : std::span<const size_t>(kTogether);
   const bool truncated = has_truncated(charges());
@@ -232,8 +149,14 @@ Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRe
       return composed_releases(charges(), adjacency(), name(), most, together[attempt], larger_neighbour);
     };
     size_t attempt = 0;
-    ReleaseBracket releases = releases_at(attempt);
-    std::optional<Bound> first = of(releases.less_private);
+    ReleaseBracket releases = composed_releases(charges(), adjacency(), name(), kAll, kAll, larger_neighbour);
+    std::optional<Bound> first;
+    if (is_schedule(releases.less_private)) first = of_schedule(releases.less_private);
+    const bool scheduled = first.has_value();
+    if (!first) {
+      releases = releases_at(attempt);
+      first = of(releases.less_private);
+    }
     while (!first && attempt + 1 < together.size()) {
       releases = releases_at(++attempt);
       first = of(releases.less_private);
@@ -243,7 +166,8 @@ Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRe
     if (truncated || zcdp || (effort == Effort::kUpper && !releases.exact()))
       found.lower = 0;
     else if (!releases.exact())
-      found = with_lower_of(std::move(found), of(releases.more_private));
+      found =
+          with_lower_of(std::move(found), scheduled ? of_schedule(releases.more_private) : of(releases.more_private));
     if (zcdp) found = capped(std::move(found), of_renyi());
     if (!worst || found.upper > worst->upper) worst = std::move(found);
   }
@@ -252,8 +176,28 @@ Bound ContourAccountant::over_neighbours(Effort effort, const Of& of, const OfRe
 
 EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const {
   return over_neighbours<EpsilonBound>(
-      effort, [&](const Phases& phases) { return epsilon_of(phases, delta, effort); },
-      [&] { return renyi().epsilon(delta); });
+      effort, [&](const Phases& phases) { return epsilon_of_schedule(phases, delta, effort); },
+      [&](const Phases& phases) { return epsilon_of(phases, delta, effort); }, [&] { return renyi().epsilon(delta); });
+}
+
+std::optional<EpsilonBound> ContourAccountant::epsilon_of_schedule(const Phases& phases, Delta delta,
+                                                                   Effort effort) const {
+  if (beyond_resolution(phases)) return std::nullopt;
+  const bool tight = effort != Effort::kQuick;
+  const Schedule schedule(phases);
+  const auto solve = [&](Direction direction) {
+    auto found = schedule.epsilon(direction, delta, tight ? kTightBudget : kQuickBudget, tight);
+    // Put together as far as the other engines want them, more releases than a line takes are wider still.
+    if (found && !is_tight(*found) && !(is_narrow(*found) && (!tight || phases.size() > kMostPhases))) found.reset();
+    return found;
+  };
+  const auto remove = solve(Direction::kRemove);
+  if (!remove) return std::nullopt;
+  if (schedule.adding_is_no_worse(remove->upper, std::log(delta.value())))
+    return larger_of<EpsilonBound>(*remove, Result{0, -1, 0, ""});
+  const auto add = solve(Direction::kAdd);
+  if (!add) return std::nullopt;
+  return larger_of<EpsilonBound>(*remove, *add);
 }
 
 std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, Delta delta, Effort effort) const {
@@ -267,11 +211,9 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, 
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
     const auto line = has_table(phases)
                           ? std::nullopt
-                          : line_epsilon(direction, phases, delta, tight ? kTightBudget : kQuickBudget, tight);
+                          : line_epsilon({direction, phases}, delta, tight ? kTightBudget : kQuickBudget, tight);
     if (for_line_alone(phases)) return line;
-    if (line &&
-        (tight ? line->upper - line->lower <= std::max(kTightWidth, kTightShare * line->lower) : is_narrow(*line)))
-      return line;
+    if (line && (tight ? is_tight(*line) : is_narrow(*line))) return line;
     const GridRequest request{.size = tight ? GridSize::kLarge : GridSize::kSmall,
                               .added_by_mesh = tight && !has_table(phases) ? kAddedByMesh : kAddedByQuickMesh,
                               .upper_only = upper_only};
@@ -285,7 +227,7 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, 
       if (both && direction == Direction::kRemove) both = inside_both(both, few_losses_bound(phases, delta));
     }
     if (!tight || line || (both && upper_only) || (both && both->upper - both->lower <= kWideGrid)) return both;
-    return inside_both(line_epsilon(direction, phases, delta, kLastBudget, tight), both);
+    return inside_both(line_epsilon({direction, phases}, delta, kLastBudget, tight), both);
   };
   const auto remove = solve(Direction::kRemove);
   if (!remove && for_line_alone(phases)) return std::nullopt;
@@ -309,8 +251,28 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, 
 
 DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
   return over_neighbours<DeltaBound>(
-      effort, [&](const Phases& phases) { return delta_of(phases, epsilon, effort); },
-      [&] { return renyi().delta(epsilon); });
+      effort, [&](const Phases& phases) { return delta_of_schedule(phases, epsilon, effort); },
+      [&](const Phases& phases) { return delta_of(phases, epsilon, effort); }, [&] { return renyi().delta(epsilon); });
+}
+
+std::optional<DeltaBound> ContourAccountant::delta_of_schedule(const Phases& phases, Epsilon epsilon,
+                                                               Effort effort) const {
+  if (beyond_resolution(phases)) return std::nullopt;
+  const bool tight = effort != Effort::kQuick;
+  const Schedule schedule(phases);
+  const auto solve = [&](Direction direction) -> std::optional<Result> {
+    if (direction == Direction::kAdd && epsilon.value() >= largest_loss_of_adding(phases))
+      return Result{0, 0, 0, "beyond the largest loss"};
+    auto found = schedule.delta(direction, epsilon.value(), tight ? kTightBudget : kQuickBudget, tight);
+    if (found && !(found->upper - found->lower <= (tight ? kTightDeltaWidth : kQuickWidth) * found->upper))
+      found.reset();
+    return found;
+  };
+  const auto remove = solve(Direction::kRemove);
+  if (!remove) return std::nullopt;
+  const auto add = solve(Direction::kAdd);
+  if (!add) return std::nullopt;
+  return larger_of<DeltaBound>(*remove, *add);
 }
 
 std::optional<DeltaBound> ContourAccountant::delta_of(const Phases& phases, Epsilon epsilon, Effort effort) const {
@@ -324,9 +286,9 @@ std::optional<DeltaBound> ContourAccountant::delta_of(const Phases& phases, Epsi
     }
     if (direction == Direction::kAdd && epsilon.value() >= largest_loss_of_adding(phases))
       return Result{0, 0, 0, "beyond the largest loss"};
-    const auto line = has_table(phases)
-                          ? std::nullopt
-                          : line_delta(direction, phases, epsilon.value(), tight ? kTightBudget : kQuickBudget, tight);
+    const auto line = has_table(phases) ? std::nullopt
+                                        : line_delta({direction, phases}, epsilon.value(),
+                                                     tight ? kTightBudget : kQuickBudget, tight);
     if (for_line_alone(phases)) return line;
     if (line && line->upper - line->lower <= (tight ? kTightDeltaWidth : kQuickWidth) * line->upper) return line;
     return inside_both(line,

@@ -38,8 +38,13 @@ class ContourAccountant final : public Accountant {
   // Nothing if only a line could bound them and none does.
   std::optional<EpsilonBound> epsilon_of(const std::vector<ComposedRelease>& phases, Delta delta, Effort effort) const;
   std::optional<DeltaBound> delta_of(const std::vector<ComposedRelease>& phases, Epsilon epsilon, Effort effort) const;
-  template <class Bound, class Of, class OfRenyi>
-  Bound over_neighbours(Effort effort, const Of& of, const OfRenyi& of_renyi) const;
+  // Nothing if no line answers for a few of them (schedule.h).
+  std::optional<EpsilonBound> epsilon_of_schedule(const std::vector<ComposedRelease>& phases, Delta delta,
+                                                  Effort effort) const;
+  std::optional<DeltaBound> delta_of_schedule(const std::vector<ComposedRelease>& phases, Epsilon epsilon,
+                                              Effort effort) const;
+  template <class Bound, class OfSchedule, class Of, class OfRenyi>
+  Bound over_neighbours(Effort effort, const OfSchedule& of_schedule, const Of& of, const OfRenyi& of_renyi) const;
   RdpAccountant renyi() const;  // answers if neither line nor grid does
 };
 

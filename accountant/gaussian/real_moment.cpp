@@ -90,8 +90,9 @@ struct Mesh {
 
 // Removing: one mesh serves every c, and grows to the right. Adding: one for all c up to a power of this.
 constexpr double kServes = 4;
-constexpr size_t kMostKept = 12;          // meshes, of several phases in both directions
+constexpr size_t kMostKept = 160;         // meshes, of several phases in both directions
 constexpr size_t kMostOutcomes = 50'000;  // of one that is kept
+constexpr size_t kMostInAll = 600'000;    // outcomes of all that are kept
 
 double most_served(Direction direction, double c) {
   if (direction == Direction::kRemove) return std::numeric_limits<double>::infinity();
@@ -134,7 +135,12 @@ Mesh& mesh_of(std::vector<Mesh>& kept, Direction direction, SampledGaussian rele
     std::rotate(kept.begin(), found, found + 1);
     return kept.front();
   }
-  if (kept.size() == kMostKept) kept.pop_back();
+  size_t outcomes = 0;
+  for (const Mesh& mesh : kept) outcomes += mesh.outcomes.size();
+  while (!kept.empty() && (kept.size() >= kMostKept || outcomes > kMostInAll)) {
+    outcomes -= kept.back().outcomes.size();
+    kept.pop_back();
+  }
   kept.insert(kept.begin(), mesh_for(direction, release, most_c, kPrecision));
   return kept.front();
 }

@@ -1,0 +1,26 @@
+// Epsilon and delta by integration along a line: Newton's method on nodes that do not depend on epsilon.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "accountant/contour/sigma_rule.h"
+#include "accountant/gaussian/chernoff.h"
+#include "accountant/gaussian/direction_bound.h"
+
+namespace ghostshard::accountant {
+
+struct LineProblem {
+  Direction direction;
+  const std::vector<ComposedRelease>& phases;
+  const SigmaRule* rule = nullptr;  // of which these are the phases
+  std::optional<Saddle> saddle{};   // if it is known
+};
+
+// Nothing if a line would need more than `budget` evaluations of an integrand. check: on a second line with another
+// mesh; nothing if the two brackets do not meet.
+std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta delta, int64_t budget, bool check);
+std::optional<DirectionBound> line_delta(const LineProblem& problem, double epsilon, int64_t budget, bool check);
+
+}  // namespace ghostshard::accountant

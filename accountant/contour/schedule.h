@@ -1,0 +1,32 @@
+// A noise schedule on a line: more releases than one takes one by one, those of one rate under a rule (sigma_rule.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "accountant/gaussian/chernoff.h"
+#include "accountant/gaussian/direction_bound.h"
+
+namespace ghostshard::accountant {
+
+class Schedule {
+ public:
+  // In the order of composed_releases. No mixtures and no tables.
+  explicit Schedule(const std::vector<ComposedRelease>& all);
+
+  // As line_bound.h's. Nothing if no rule is good enough.
+  std::optional<DirectionBound> epsilon(Direction direction, Delta delta, int64_t budget, bool check) const;
+  std::optional<DirectionBound> delta(Direction direction, double epsilon, int64_t budget, bool check) const;
+  // As in releases.h.
+  bool adding_is_no_worse(double epsilon, double log_delta) const;
+
+ private:
+  // t beyond which the integrand is negligible, about.
+  double scale(Direction direction, double c) const;
+
+  const std::vector<ComposedRelease>& all_;
+  std::vector<ComposedRelease> sketch_;  // a few that are like them: it tells where to look
+};
+
+}  // namespace ghostshard::accountant

@@ -1,0 +1,100 @@
+// Releases of one rate and many sigmas as a few of them, with an error that is proven: what a noise schedule needs.
+//
+// Let v = 1/sigma². Under Q the log odds u = (2x - 1)/(2 sigma²) have the density
+//   k_v(u) = (2 pi v)^(-1/2)·exp(-u²/(2v) - u/2 - v/8),  and  M(z; v) = ∫ k_v(u)·w(u)^p du,  w(u) = 1 - q + q·e^u,
+// p = 1 + z if a unit is removed, -z if one is added: v stands in k alone. So M is analytic in v wherever
+// Re(1/v) > 0. With v = |v|·e^(i·theta) and v' = |v|/cos(theta), |k_v| is at most
+//   C·k_v',  C = cos(theta)^(-1/2)·exp(|v|·sin²(theta)/(8·cos(theta))).
+// As ∫ k_v = ∫ k_v·w = 1, M - 1 is the integral of w^p - 1 - p(w - 1) = p(p-1)·∫_1^w (w - s)·s^(p-2) ds, whose modulus
+// is at most κ = |z(z+1)|/(c(c+1)) times its value at z = c, c = Re z, for either p. So
+//   |M(z; v) - 1| <= C·κ·(M(c; v') - 1) =: β,
+// which rises with v' (more noise is post-processing). Where β < 1, log M is analytic and at most -log(1 - β).
+//
+// Releases whose log v lies in a *cell* of half width W are put together under a Gauss rule: few sigmas, with counts
+// that are no whole numbers, which give the same sum of any polynomial in log v of degree 2K - 1. Let x in [-1, 1] be
+// the place in the cell. If log M is at most S on the ellipse with foci ±1 whose half axes add up to ρ, its Chebyshev
+// coefficients are at most 2S·ρ^-m (Trefethen 2013, Approximation Theory and Approximation Practice, Thm. 8.1). So the
+// sums of log M over the releases and over the rule differ by at most
+//   S·(miss_0 + Σ_m 2ρ^-m·miss_m + 4n·ρ^-(degree+1)/(1 - 1/ρ)),
+// n executions, miss_m as measured (gauss_rule.h): nothing need be known of the rule but its numbers. On the ellipse
+// |log v| exceeds its middle by W·(ρ + 1/ρ)/2 at most, theta is at most W·(ρ - 1/ρ)/2.
+//
+// The rest of the line. B(T; v) of contour_moments.h with the shift y = theta·sigma² is e^(theta²·sigma²/2)·∫ k_v·G,
+// where G does not depend on v and is at most w^(1+c), or w^-c·cos(theta/2)^-c. So ∫ k_v·G is analytic too, at most
+// C·M(c; v') or that times cos(theta/2)^-c, the rule gives its sum, and by Jensen's inequality
+//   Σ log B(T; v) <= theta²/2·Σ sigma² + n·log(Σ ∫ k_v·G/n).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "accountant/contour/phase_moment.h"
+#include "accountant/gaussian/composed_release.h"
+
+namespace ghostshard::accountant {
+
+class SigmaRule {
+ public:
+  // For lines near the intercept c. scale: t from where on the integrand is small. Phases in the order of
+  // composed_releases: by rate, then by sigma; no mixtures and no tables. Nothing if no rule is good enough.
+  static std::optional<SigmaRule> make(Direction direction, std::span<const ComposedRelease> all, double c,
+                                       double scale);
+
+  const std::vector<ComposedRelease>& phases() const { return phases_; }
+
+  // A bound on |Σ log M(c + it)| of all releases less that of phases(). Infinite from somewhere on.
+  double log_error(double c, double t) const;
+  // The t up to which log_error is finite.
+  double reach(double c) const;
+  // An upper bound on log |M(c + it')| of all releases, less log M(c) of phases(), for all t' >= t. moments: those of
+  // phases(), at the same c.
+  double log_rest(std::span<PhaseMoment> moments, double c, double t) const;
+  // Gives the moments of each cell the same angles: once, before log_rest.
+  void align(std::span<PhaseMoment> moments) const;
+
+ private:
+  static constexpr size_t kEllipses = 4;
+  struct Ellipse {
+    double most_v;   // v'
+    double growth;   // C
+    double missing;  // what stands after S in the bound
+  };
+  struct Cell {
+    size_t first, size;  // of phases()
+    bool exact = true;   // the releases themselves
+    double q = 1, executions = 0, variances = 0, miss = 0;
+    std::array<Ellipse, kEllipses> ellipses{};
+  };
+  struct Wanted {
+    double c, share;  // tolerance for each execution
+    double ratio, ratio_at_end;
+  };
+  struct Choice {
+    size_t size, nodes;
+    double width;
+  };
+  using Moments = std::vector<std::array<double, kEllipses>>;
+
+  explicit SigmaRule(Direction direction) : direction_(direction) {}
+  static std::array<Ellipse, kEllipses> ellipses_of(double middle, double width);
+  double excess_on(const Ellipse& ellipse, double q, double c) const;
+  size_t nodes_for(double middle, double width, double q, const Wanted& wanted) const;
+  std::optional<Choice> choose(std::span<const ComposedRelease> alike, const Wanted& wanted) const;
+  bool take(std::span<const ComposedRelease> alike, const Wanted& wanted);
+  void take_exact(std::span<const ComposedRelease> releases);
+  void take_cell(std::span<const ComposedRelease> releases, size_t nodes);
+  const Moments& moments_at(double c) const;
+  double cell_rest(const Cell& cell, std::span<PhaseMoment> moments, double c, double t, size_t index) const;
+
+  Direction direction_;
+  std::vector<ComposedRelease> phases_;
+  std::vector<Cell> cells_;
+  mutable std::map<double, Moments> excess_;  // C·(M(c; v') - 1) of each cell and ellipse, by c
+  mutable std::vector<size_t> last_angle_;
+};
+
+}  // namespace ghostshard::accountant
