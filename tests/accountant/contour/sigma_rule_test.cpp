@@ -141,7 +141,9 @@ TEST_P(ManySigmas, TheRestOfTheLineIsBounded) {
       EXPECT_GE(bound, static_cast<double>(exact.log_m.real() - of_few) - exact.error) << share << ' ' << further;
     }
     EXPECT_LE(bound, before);
-    if (share >= 2) EXPECT_LT(bound, 0.8 * each_alone[index]) << share;  // nearer, no line ends
+    if (share >= 2) {  // nearer, no line ends
+      EXPECT_LT(bound, 0.8 * each_alone[index]) << share;
+    }
     ++index;
     before = bound;
   }

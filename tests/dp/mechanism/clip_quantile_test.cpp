@@ -117,11 +117,11 @@ struct Ways {
 // Steps on one rank; each unit's gradient is that of the bias, so its norm is the chosen number.
 class Steps {
  public:
-  Steps(fsdp::Mesh& mesh, dp::DpPlan plan, const Ways& ways = {})
+  Steps(fsdp::Mesh& mesh, dp::DpPlan planned, const Ways& ways = {})
       : layer(mesh, 1, 1),
-        plan(std::move(plan)),
-        clipper_(this->plan.clipper(layer.model, {.recording = ways.recording, .streamed = {ways.streamed}})),
-        mechanism(this->plan.mechanism(layer.model, key_, nullptr)) {}
+        plan(std::move(planned)),
+        clipper_(plan.clipper(layer.model, {.recording = ways.recording, .streamed = {ways.streamed}})),
+        mechanism(plan.mechanism(layer.model, key_, nullptr)) {}
 
   // This rank's units, microbatch by microbatch. Returns the noised share.
   double take(const dp::StepId& step, const std::vector<std::vector<double>>& microbatches) {
