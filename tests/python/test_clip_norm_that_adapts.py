@@ -8,7 +8,7 @@ import pytest
 from program import PRIVATE, arguments, json_lines, metrics, report, write_key
 
 ADAPTIVE = {**PRIVATE, "--clipping": "adaptive", "--count-noise": "3", "--noise-multiplier": "1", "--steps": "8",
-            "--checkpoint-every": "3", "--noise-key-file": "key"}  # fmt: skip
+            "--checkpoint-every": "3", "--keep-checkpoints": "5", "--noise-key-file": "key"}  # fmt: skip
 
 
 @pytest.fixture
