@@ -49,11 +49,11 @@ void require_prepared(const std::filesystem::path& path) {
   const std::map<std::string, std::string> formats = {
       {".jsonl", "jsonl"}, {".csv", "csv"}, {".txt", "text"}, {".parquet", "parquet"}};
   const auto found = formats.find(suffix);
-  throw std::invalid_argument(
-      name + " is not a file of tokens: prepare it first, with `ghostshard data prepare --format " +
-      (found == formats.end() ? "FORMAT" : found->second) + " --input " + name +
-      " --tokenizer MODEL_FOLDER --max-length N --output " +
-      std::filesystem::path(path).replace_extension(".safetensors").string() + "`");
+  throw std::invalid_argument(name +
+                              " is not a file of tokens: prepare it first, with `ghostshard data prepare --format " +
+                              (found == formats.end() ? "FORMAT" : found->second) + " --input " + name +
+                              " --tokenizer MODEL_FOLDER --max-length N --output " +
+                              std::filesystem::path(path).replace_extension(".safetensors").string() + "`");
 }
 
 // Collects rows unit by unit.

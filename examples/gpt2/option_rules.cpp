@@ -91,8 +91,7 @@ void check_optimizer(const Options& o) {
 void check_training(const Options& o) {
   must(o.model.empty() != o.model_config.empty(),
        "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
-  must(!o.data.empty(),
-       "--data FILE is needed: the texts to train on, as written by `ghostshard data prepare`");
+  must(!o.data.empty(), "--data FILE is needed: the texts to train on, as written by `ghostshard data prepare`");
   must(!o.output.empty(), "--output DIR is needed: the folder for report, metrics, ledger and model");
   must(o.expected_batch >= 1, "--expected-batch must be >= 1, got " + std::to_string(o.expected_batch));
   must(o.microbatch >= 1, "--microbatch must be >= 1, got " + std::to_string(o.microbatch));
