@@ -10,15 +10,12 @@ as fast as the batch, a larger batch buys nothing. The table shows where between
 `pays` is the largest batch at which doubling, at the same steps, still takes away a quarter of the ratio.
 """
 
-import json
-import subprocess
 from dataclasses import dataclass
 
 from ghostshard.errors import UserError, number, parser, whole_number
-from ghostshard.texts.binary import find_binary
+from ghostshard.planned_noise import planned_delta, planned_noise
 
 PAYS = 0.75  # of the ratio, after a doubling
-MOST_BATCHES = 24
 
 
 @dataclass(frozen=True)
@@ -38,12 +35,10 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"--expected-batch must be at most --units ({options.units}), got {options.expected_batch}")
     if not options.target_epsilon > 0:
         raise UserError(f"--target-epsilon must be > 0, got {options.target_epsilon}")
-    delta = min(1e-6, options.units**-1.1) if options.delta is None else options.delta
-    if not 0 < delta < 1:
-        raise UserError(f"--delta must lie strictly between 0 and 1, got {delta}")
+    delta = planned_delta(options.delta, options.units)
 
     def row(batch: int, steps: int) -> Row:
-        return Row(batch, steps, noise_multiplier(options.units, options.target_epsilon, delta, batch, steps))
+        return Row(batch, steps, planned_noise(options.target_epsilon, delta, f"{batch}/{options.units}", steps))
 
     batches = batches_around(options.expected_batch, options.units)
     same_steps = [row(batch, options.steps) for batch in batches]
@@ -69,17 +64,7 @@ def _parser():
 def batches_around(batch: int, units: int) -> list[int]:
     """The batch, its halves and its doubles: from an eighth to 64 times it, within 1 and the number of units."""
     found = [batch * 2**power if power >= 0 else batch // 2**-power for power in range(-3, 7)]
-    return sorted({each for each in found if 1 <= each <= units})[:MOST_BATCHES]
-
-
-def noise_multiplier(units: int, epsilon: float, delta: float, batch: int, steps: int) -> float:
-    """The accountant's."""
-    command = [find_binary(program="ghostshard-account"), "noise", "--json", "--epsilon", epsilon, "--delta", delta,
-               "--sampling-rate", f"{batch}/{units}", "--steps", steps]  # fmt: skip
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise UserError(f"no noise reaches the target: {done.stderr.strip().removeprefix('error: ')}")
-    return json.loads(done.stdout)["noise_multiplier"]
+    return sorted({each for each in found if 1 <= each <= units})
 
 
 def table(title: str, rows: list[Row], chosen: int) -> str:

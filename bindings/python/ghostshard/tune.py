@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 
 from ghostshard.errors import Failure, UserError, number, parser, whole_number
 from ghostshard.files import replacing
+from ghostshard.planned_noise import planned_delta, planned_noise
 from ghostshard.texts.binary import find_binary
 from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, read_flags, read_space, toml, whole, words_of
 
@@ -113,9 +114,7 @@ def settings_of(options, rest: list[str]) -> Settings:
     for name in ("steps", "expected-batch"):
         for value in space.get(name, [flags.get(name)]):
             whole(name, value)
-    delta = min(1e-6, options.units**-1.1) if options.delta is None else options.delta
-    if not 0 < delta < 1:
-        raise UserError(f"--delta must lie strictly between 0 and 1, got {delta}")
+    delta = planned_delta(options.delta, options.units)
     trials = choose_trials(space, flags, units[options.data], options.units, options.trials, _say)
     return Settings(
         options.units, options.target_epsilon, delta, options.data, options.eval_data, options.ranks, options.rungs, flags, trials,
@@ -161,14 +160,7 @@ def open_folder(output: Path, settings: Settings) -> list[Result]:
 
 def noise_multiplier(settings: Settings, batch: int, bands: int, steps: int) -> float:
     """The private run's: its accountant, not this command, decides."""
-    command = [
-        find_binary(program="ghostshard-account"), "noise", "--json", "--epsilon", settings.target_epsilon, "--delta", settings.delta,
-        "--sampling-rate", f"{batch * bands}/{settings.units}", "--steps", -(-steps // bands),
-    ]  # fmt: skip
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise UserError(f"no noise reaches the target: {done.stderr.strip().removeprefix('error: ')}")
-    return json.loads(done.stdout)["noise_multiplier"]
+    return planned_noise(settings.target_epsilon, settings.delta, f"{batch * bands}/{settings.units}", -(-steps // bands))
 
 
 def halve(settings: Settings, noise: dict, results: list[Result], output: Path) -> Result:
