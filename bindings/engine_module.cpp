@@ -193,6 +193,12 @@ PYBIND11_MODULE(engine, module) {
       py::arg("device"));
   module.def("drawn_units", &drawn_by, py::arg("key"), py::arg("run_id"), py::arg("step"), py::arg("units"),
              py::arg("sampling_rate"), Released());
+  module.def(
+      "gradient_noise",
+      [](const QuantileEntry::value_type& entry, double whole) {
+        return quantile_of(entry)->gradient_noise(accountant::NoiseMultiplier(whole)).value();
+      },
+      py::arg("clip_quantile"), py::arg("noise_multiplier"));
   module.def("reuse_host_memory", &fsdp::reuse_host_memory, Released());
   module.def(
       "host_memory_left", [] { return host_memory_left(); }, Released());

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from .. import _native
+
 _NAMES = ("target_unclipped_quantile", "clipbound_learning_rate", "max_clipbound", "min_clipbound", "unclipped_num_std")
 
 
@@ -31,10 +33,8 @@ class ClipQuantile:
         return dict(zip(names, self.for_session(), strict=True))
 
     def gradient_noise(self, noise_multiplier: float) -> float:
-        """What is left for gradients of a noise multiplier for both parts (arXiv:1905.03871, Theorem 1), as the session splits it."""
-        deviations, count = 1 / noise_multiplier, 1 / (2 * self.unclipped_num_std)
-        squared = (deviations - count) * (deviations + count)
-        return (1 + 2**-45 * (deviations * deviations / squared)) / math.sqrt(squared)
+        """What is left for gradients of a noise multiplier for both parts, as the session splits it."""
+        return _native.load("engine").gradient_noise(self.for_session(), noise_multiplier)
 
 
 @dataclass(frozen=True)
