@@ -9,7 +9,8 @@ namespace {
 
 using Weights = std::map<std::string, at::Tensor>;
 
-constexpr int64_t kSteps = 20;
+// A device is emulated hundreds of times slower.
+int64_t steps() { return test_device().is_cpu() ? 20 : 6; }
 constexpr int64_t kBatch = 6;
 constexpr double kClipNorm = 3.0;
 
@@ -31,7 +32,7 @@ class Trajectory : public ::testing::TestWithParam<Case> {
   gpt2::Gpt2 model{*mesh, config, {}};
   const dp::DpPlan plan = dp::DpPlan::make({.units = static_cast<int64_t>(texts.size()),
                                             .expected_batch = kBatch,
-                                            .steps = kSteps,
+                                            .steps = steps(),
                                             .clip_norm = accountant::ClipNorm(kClipNorm),
                                             .clipping = c.clipping,
                                             .noise_multiplier = accountant::NoiseMultiplier(c.noise_multiplier)});
@@ -48,7 +49,7 @@ class Trajectory : public ::testing::TestWithParam<Case> {
     const auto sampler = plan.sampler(key, 0, 1);
     dp::PrivateOptimizer optimizer(c.adamw ? fsdp::make_adamw(model.parameters(), {})
                                            : fsdp::make_sgd(model.parameters(), {}));
-    for (int64_t step = 0; step < kSteps; ++step) {
+    for (int64_t step = 0; step < steps(); ++step) {
       auto sum =
           clipped_batch(model, clipper, data, sampler.draw_local({step}, 4, data.row_counts()), mechanism, {step});
       optimizer.step(mechanism.release(std::move(sum), {step}), c.learning_rate);
@@ -88,7 +89,7 @@ class Trajectory : public ::testing::TestWithParam<Case> {
     auto clipper = plan.clipper(model.parameters());
     auto mechanism = plan.mechanism(model.parameters(), key, nullptr);
     const auto sampler = plan.sampler(key, 0, 1);
-    for (int64_t step = 0; step < kSteps; ++step) {
+    for (int64_t step = 0; step < steps(); ++step) {
       std::vector<Unit> batch;
       const std::vector<int64_t> one_each(texts.size(), 1);
       for (const auto& units : sampler.draw_local({step}, 1, one_each)) {
@@ -135,9 +136,9 @@ TEST_P(Trajectory, EqualsTheSlowReferenceUnderTheSameNoise) {
   }
   // A step's clipped sum errs by 1e-5 of itself (clipped_sum_test.cpp), so one step moves the weights by at most
   // lr·1e-5·(n·C/B = 6) wrongly; Adam's step, by its normalisation, by about lr·1e-5·sqrt(elements ~ 2e4) if noise
-  // is of the gradient's size. Twenty such steps, and ten times that because one step's error turns the next gradients.
+  // is of the gradient's size. As many such steps, and ten times that because one step's error turns the next gradients.
   const double per_step = c.learning_rate * 1e-5 * (c.adamw ? 140 : 6);
-  EXPECT_LT(std::sqrt(difference), 10 * kSteps * per_step) << "of weights of norm " << std::sqrt(size);
+  EXPECT_LT(std::sqrt(difference), 10 * static_cast<double>(steps()) * per_step) << "of weights of norm " << std::sqrt(size);
   EXPECT_GT(std::sqrt(moved), 1000 * std::sqrt(difference)) << "the noise must matter, or nothing was compared";
   const double loss = mean_loss(found);
   EXPECT_NEAR(loss, mean_loss(expected), 1e-4 * loss);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "tests/dp/mechanism/spoilt_plans.h"
 #include "tests/dp/single_layer.h"
 
 namespace ghostshard::tests {
@@ -15,7 +16,7 @@ using accountant::ClipNorm;
 using accountant::NoiseMultiplier;
 
 dp::DpConfig good() {
-  dp::DpConfig config{.units = 10000, .expected_batch = 500, .steps = 100, .target_epsilon = accountant::Epsilon(4.0)};
+  dp::DpConfig config = good_config();
   config.clip_quantile = dp::ClipQuantile::around(config.clip_norm, 500);
   return config;
 }
@@ -62,13 +63,7 @@ TEST(AdaptivePlan, IsResumedWithItsOwnNumbersAlone) {
   EXPECT_THROW(plan_without_noise(10, 1).go_on_with(ClipNorm(1)), std::invalid_argument) << "it does not adapt";
 }
 
-struct Bad {
-  const char* name;
-  std::function<void(dp::DpConfig&)> spoil;
-  const char* message;
-};
-void PrintTo(const Bad& c, std::ostream* out) { *out << c.name; }
-const Bad kBad[] = {
+const SpoiltPlan kBad[] = {
     {"layers_of_their_own", [](auto& c) { c.clipping = dp::Clipping::kPerLayer; }, "it needs flat clipping"},
     {"no_clipping_at_all", [](auto& c) { c.clipping = dp::Clipping::kAutomatic; }, "it needs flat clipping"},
     {"noise_bands", [](auto& c) { c.noise_bands.ratios = {0.5F}; }, "cannot be combined with one that adapts"},
@@ -85,15 +80,11 @@ const Bad kBad[] = {
      },
      "must be more than half the noise multiplier of 1.0"},
 };
-class BadAdaptivePlan : public ::testing::TestWithParam<Bad> {};
+class BadAdaptivePlan : public ::testing::TestWithParam<SpoiltPlan> {};
 TEST_P(BadAdaptivePlan, IsRefusedWithRuleAndValue) {
-  dp::DpConfig config = good();
-  GetParam().spoil(config);
-  EXPECT_THAT([&] { (void)dp::DpPlan::make(config); },
-              testing::ThrowsMessage<std::invalid_argument>(testing::HasSubstr(GetParam().message)));
+  expect_refused(GetParam(), good());
 }
-INSTANTIATE_TEST_SUITE_P(Plan, BadAdaptivePlan, ::testing::ValuesIn(kBad),
-                         [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(Plan, BadAdaptivePlan, ::testing::ValuesIn(kBad), name_of);
 
 }  // namespace
 }  // namespace ghostshard::tests

@@ -3,26 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "dp/mechanism/plan.h"
+#include "tests/dp/mechanism/spoilt_plans.h"
 #include "tests/support/keys.h"
 
 namespace ghostshard::tests {
 namespace {
 
-dp::DpConfig good() {
-  return {.units = 10000, .expected_batch = 500, .steps = 100, .target_epsilon = accountant::Epsilon(4.0)};
-}
-
-struct Bad {
-  const char* name;
-  std::function<void(dp::DpConfig&)> spoil;
-  const char* message;
-};
-void PrintTo(const Bad& c, std::ostream* out) { *out << c.name; }
-const Bad kBad[] = {
+const SpoiltPlan kBad[] = {
     {"more_bands_than_steps",
      [](auto& c) {
        c.steps = 2, c.noise_bands.ratios = {0.5F, 0.4F};
@@ -42,20 +32,16 @@ const Bad kBad[] = {
      "under zero-out adjacency alone, got add-or-remove"},
     {"bands_of_no_number", [](auto& c) { c.noise_bands.ratios = {NAN}; }, "each ratio of noise bands"},
 };
-class BadBandedPlan : public ::testing::TestWithParam<Bad> {};
+class BadBandedPlan : public ::testing::TestWithParam<SpoiltPlan> {};
 
 TEST_P(BadBandedPlan, IsRefusedWithRuleAndValue) {
-  dp::DpConfig config = good();
-  GetParam().spoil(config);
-  EXPECT_THAT([&] { (void)dp::DpPlan::make(config); },
-              testing::ThrowsMessage<std::invalid_argument>(testing::HasSubstr(GetParam().message)));
+  expect_refused(GetParam(), good_config());
 }
-INSTANTIATE_TEST_SUITE_P(Plan, BadBandedPlan, ::testing::ValuesIn(kBad),
-                         [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(Plan, BadBandedPlan, ::testing::ValuesIn(kBad), name_of);
 
 // Against one band at the same target: fewer rounds at a higher rate. 25 steps: seven rounds of the first group.
 TEST(BandedPlan, ChargesTheRoundsOfOneGroup) {
-  dp::DpConfig config = good();
+  dp::DpConfig config = good_config();
   config.steps = 25;
   config.noise_bands.ratios = {0.6F, 0.5F, 0.4F};
   const auto plan = dp::DpPlan::make(config);
@@ -70,7 +56,7 @@ TEST(BandedPlan, ChargesTheRoundsOfOneGroup) {
 }
 
 TEST(BandedPlan, KeepsItsPromiseIfStepsAreRepeated) {
-  dp::DpConfig config = good();
+  dp::DpConfig config = good_config();
   config.steps = 16;
   config.noise_bands.ratios = {0.6F, 0.5F, 0.4F};
   const auto plan = dp::DpPlan::make(config);
@@ -85,7 +71,7 @@ TEST(BandedPlan, KeepsItsPromiseIfStepsAreRepeated) {
 }
 
 TEST(BandedPlan, IsResumedWithTheLedgersOwn) {
-  dp::DpConfig config = good();
+  dp::DpConfig config = good_config();
   config.noise_bands.ratios = {0.6F, 0.5F};
   const auto begun = dp::DpPlan::make(config);
   accountant::LedgerContents ledger{.header = nlohmann::json::parse(begun.ledger_header(key_of(3)).dump())};

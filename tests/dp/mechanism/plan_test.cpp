@@ -2,26 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "kernels/clip_factors.h"
+#include "tests/dp/mechanism/spoilt_plans.h"
 #include "tests/dp/single_layer.h"
 
 namespace ghostshard::tests {
 namespace {
 
-dp::DpConfig good() {
-  return {.units = 10000, .expected_batch = 500, .steps = 100, .target_epsilon = accountant::Epsilon(4.0)};
-}
-
-struct Bad {
-  const char* name;
-  std::function<void(dp::DpConfig&)> spoil;
-  const char* message;
-};
-void PrintTo(const Bad& c, std::ostream* out) { *out << c.name; }
-const Bad kBad[] = {
+const SpoiltPlan kBad[] = {
     {"no_units", [](auto& c) { c.units = 0; }, "number of units must be >= 1, got 0"},
     {"batch_larger_than_n", [](auto& c) { c.expected_batch = 10001; },
      "at most the number of units (10000), got 10001"},
@@ -37,30 +27,22 @@ const Bad kBad[] = {
      "epsilon"},
     {"unknown_accountant", [](auto& c) { c.accountant = "guess"; }, "guess"},
 };
-class BadPlan : public ::testing::TestWithParam<Bad> {};
+class BadPlan : public ::testing::TestWithParam<SpoiltPlan> {};
 
 TEST_P(BadPlan, IsRefusedWithRuleAndValue) {
-  dp::DpConfig config = good();
-  GetParam().spoil(config);
-  try {
-    dp::DpPlan::make(config);
-    FAIL() << "was accepted";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_NE(std::string(error.what()).find(GetParam().message), std::string::npos) << error.what();
-  }
+  expect_refused(GetParam(), good_config());
 }
-INSTANTIATE_TEST_SUITE_P(Plan, BadPlan, ::testing::ValuesIn(kBad),
-                         [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(Plan, BadPlan, ::testing::ValuesIn(kBad), name_of);
 
 TEST(Plan, CalibratedNoiseKeepsTheRunWithinItsTarget) {
-  const auto plan = dp::DpPlan::make(good());
+  const auto plan = dp::DpPlan::make(good_config());
   EXPECT_LE(plan.epsilon_after(100).upper, 4.0);
   EXPECT_GT(plan.epsilon_after(100).upper, 3.99) << "noise is wasted";
   EXPECT_LT(plan.epsilon_after(50).upper, plan.epsilon_after(100).upper);
 }
 
 TEST(Plan, AccountsTheSamplingRateAndNoiseThatRun) {
-  const auto plan = dp::DpPlan::make(good());
+  const auto plan = dp::DpPlan::make(good_config());
   const auto event = std::get<accountant::PoissonGaussianEvent>(plan.event());
   EXPECT_EQ(event.q.value(), 500.0 / 10000.0);
   EXPECT_EQ(event.sigma.value(), plan.noise_multiplier().value());
@@ -74,7 +56,7 @@ TEST(Plan, DefaultDeltaIsTheSmallerOfAMillionthAndNToTheMinusElevenTenths) {
 
 TEST(Plan, LedgerHeaderHoldsWhatAnAuditorNeeds) {
   const auto key = key_of(3);
-  const auto header = dp::DpPlan::make(good()).ledger_header(key);
+  const auto header = dp::DpPlan::make(good_config()).ledger_header(key);
   for (const char* field : {"run_id", "adjacency", "unit_of_privacy", "units", "expected_batch", "sampling_rate",
                             "sampler", "noise_multiplier", "clip_norm", "divisor", "delta", "planned_steps"}) {
     EXPECT_TRUE(header.contains(field)) << field;
@@ -111,8 +93,7 @@ TEST_P(ClipFactor, NeverLetsAUnitExceedTheNorm) {
     EXPECT_EQ(factor, 0.0F);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Clipper, ClipFactor, ::testing::ValuesIn(kFactors),
-                         [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(Clipper, ClipFactor, ::testing::ValuesIn(kFactors), name_of);
 
 TEST(RunKey, SubkeysDifferByPurposeStepAttemptAndRun) {
   const auto key = key_of(1);

@@ -5,9 +5,9 @@
 #include <fstream>
 
 #include "accountant/report.h"
-#include "dp/recording/layers.h"
 #include "dp/run/private_run.h"
 #include "fsdp/agree.h"
+#include "tests/dp/run/row_sums.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ghostshard::dp {
@@ -15,22 +15,9 @@ namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
+using tests::RowSums;
 
 constexpr int64_t kUnits = 12;
-
-// Every unit's gradient is all ones, of norm sqrt(12): above a clip norm of 0.5, which therefore climbs.
-struct Layer {
-  explicit Layer(fsdp::Mesh& mesh) : model(mesh, {{.name = "block", .parameters = {{"weight", {3, 4}}}}}) {}
-  at::Tensor loss(std::span<const int64_t> units, const RecorderPtr& recorder) {
-    const auto count = static_cast<int64_t>(units.size());
-    const auto rows = std::make_shared<kernels::Segments>(kernels::Segments::even(count, 1));
-    const LinearUse use{.weight = &model.parameter("weight")};
-    return fsdp::run_block(model, 0, -1, -1, at::ones({count, 4}),
-                           [&](const at::Tensor& x) { return linear(use, x, rows, recorder); })
-        .sum();
-  }
-  fsdp::ShardedModel model;
-};
 
 DpConfig config() {
   DpConfig adaptive{.units = kUnits, .expected_batch = kUnits, .steps = 6, .clip_norm = accountant::ClipNorm(0.5)};
@@ -59,7 +46,7 @@ class AdaptiveRun : public testing::Test {
 
   const tests::TemporaryFolder temporary_;
   std::unique_ptr<fsdp::Mesh> mesh_ = fsdp::Mesh::single();
-  Layer layer_{*mesh_};
+  RowSums layer_{*mesh_};
 };
 
 TEST_F(AdaptiveRun, ChargesBothPartsAndShowsEveryClipNorm) {

@@ -11,9 +11,9 @@
 
 #include "accountant/report.h"
 #include "dp/optimizers/coded_adamw.h"
-#include "dp/recording/layers.h"
 #include "fsdp/agree.h"
 #include "kernels/gaussian_tensor.h"
+#include "tests/dp/run/row_sums.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temporary_folder.h"
 
@@ -22,27 +22,9 @@ namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
+using tests::RowSums;
 
 constexpr int64_t kUnits = 12;
-
-// y = x Wᵀ, a unit's loss is the sum of its row of y.
-struct Layer {
-  explicit Layer(fsdp::Mesh& mesh, float first = 0.0F)
-      : model(mesh, {{.name = "block", .parameters = {{"weight", {3, 4}}}}}) {
-    at::Tensor start = at::zeros({3, 4});
-    start[0][0] = first;
-    model.set_parameter(model.parameter("weight"), start);
-  }
-  at::Tensor loss(std::span<const int64_t> units, const RecorderPtr& recorder) {
-    const auto count = static_cast<int64_t>(units.size());
-    const auto rows = std::make_shared<kernels::Segments>(kernels::Segments::even(count, 1));
-    const LinearUse use{.weight = &model.parameter("weight")};
-    return fsdp::run_block(model, 0, -1, -1, at::ones({count, 4}),
-                           [&](const at::Tensor& x) { return linear(use, x, rows, recorder); })
-        .sum();
-  }
-  fsdp::ShardedModel model;
-};
 
 DpConfig config(int64_t steps = 4) {
   return {.units = kUnits,
@@ -65,10 +47,10 @@ class PrivateRunTest : public testing::Test {
     ::chmod(path.c_str(), 0600);
     return path;
   }
-  static PrivateRun begin(Layer& layer, const RunOptions& options, const DpConfig& plan = config()) {
+  static PrivateRun begin(RowSums& layer, const RunOptions& options, const DpConfig& plan = config()) {
     return PrivateRun::begin(layer.model, fsdp::make_sgd(layer.model, {}), plan, options);
   }
-  static void take(PrivateRun& run, Layer& layer, int64_t steps = 1000, double weight = 1) {
+  static void take(PrivateRun& run, RowSums& layer, int64_t steps = 1000, double weight = 1) {
     for (int64_t i = 0; i < steps; ++i) {
       auto step = run.next();
       if (!step) return;
@@ -77,7 +59,7 @@ class PrivateRunTest : public testing::Test {
       step->update(0.1);
     }
   }
-  static void take_without_gradient(PrivateRun& run, Layer& layer, int64_t steps) { take(run, layer, steps, 0); }
+  static void take_without_gradient(PrivateRun& run, RowSums& layer, int64_t steps) { take(run, layer, steps, 0); }
   accountant::LedgerContents ledger() const { return accountant::read_ledger(folder() / "ledger.jsonl"); }
 
   const tests::TemporaryFolder temporary_;
@@ -85,7 +67,7 @@ class PrivateRunTest : public testing::Test {
 
 TEST_F(PrivateRunTest, LeavesLedgerMetricsCheckpointsAndReport) {
   const auto mesh = fsdp::Mesh::single();
-  Layer layer(*mesh);
+  RowSums layer(*mesh);
   auto run = begin(layer, options());
   take(run, layer);
   const auto report = run.finish();
@@ -100,7 +82,7 @@ TEST_F(PrivateRunTest, LeavesLedgerMetricsCheckpointsAndReport) {
 
 TEST_F(PrivateRunTest, ReleasesTheClippedMeanOfTheBatch) {
   const auto mesh = fsdp::Mesh::single();
-  Layer layer(*mesh);
+  RowSums layer(*mesh);
   auto quiet = config(1);
   quiet.noise_multiplier = accountant::NoiseMultiplier(1e-9);
   auto run = begin(layer, options(), quiet);
@@ -114,7 +96,7 @@ TEST_F(PrivateRunTest, ReleasesTheClippedMeanOfTheBatch) {
 
 TEST_F(PrivateRunTest, TellsTheOptimizerTheNoisesVariance) {
   const auto mesh = fsdp::Mesh::single();
-  Layer layer(*mesh);
+  RowSums layer(*mesh);
   auto optimizer = make_coded_adamw(layer.model, {});
   const fsdp::Optimizer& seen = *optimizer;
   EXPECT_EQ(seen.kinds().back(), "second_moment");
@@ -128,7 +110,7 @@ TEST_F(PrivateRunTest, TellsTheOptimizerTheNoisesVariance) {
 
 TEST_F(PrivateRunTest, CannotBeMisused) {
   const auto mesh = fsdp::Mesh::single();
-  Layer layer(*mesh);
+  RowSums layer(*mesh);
   const LossOfUnits loss = [&](std::span<const int64_t> units, const RecorderPtr& r) { return layer.loss(units, r); };
   auto run = begin(layer, options());
   auto step = run.next();
@@ -149,7 +131,7 @@ TEST_F(PrivateRunTest, CannotBeMisused) {
 
 TEST_F(PrivateRunTest, ALossThatThrowsEndsTheRun) {
   const auto mesh = fsdp::Mesh::single();
-  Layer layer(*mesh);
+  RowSums layer(*mesh);
   auto run = begin(layer, options());
   auto step = run.next();
   EXPECT_THROW(step->add({}, 5, [](auto, const auto&) -> at::Tensor { throw std::runtime_error("broken"); }),
@@ -161,7 +143,7 @@ TEST_F(PrivateRunTest, ALossThatThrowsEndsTheRun) {
 
 TEST_F(PrivateRunTest, ALossIsOneNumber) {
   const auto mesh = fsdp::Mesh::single();
-  Layer layer(*mesh);
+  RowSums layer(*mesh);
   auto run = begin(layer, options());
   EXPECT_THROW(run.next()->add({}, 5, [](auto units, const auto&) { return at::ones({2 + (int64_t)units.size()}); }),
                c10::ValueError);
@@ -172,13 +154,13 @@ TEST_F(PrivateRunTest, GoesOnFromItsCheckpointUnderARunIdOfItsOwn) {
   auto with_key = options();
   with_key.noise_key_file = key_file();
   {
-    Layer layer(*mesh);
+    RowSums layer(*mesh);
     auto run = begin(layer, with_key);
     take(run, layer, 3);
   }
   EXPECT_EQ(ledger().entries.size(), 3U);
   with_key.resume = true;
-  Layer layer(*mesh);
+  RowSums layer(*mesh);
   auto run = begin(layer, with_key);
   EXPECT_EQ(run.course().done(), 2);
   take(run, layer);
@@ -189,7 +171,7 @@ TEST_F(PrivateRunTest, GoesOnFromItsCheckpointUnderARunIdOfItsOwn) {
   EXPECT_EQ(lines.entries[3].step, 2);
   EXPECT_EQ(lines.entries[3].attempt, 1) << "its result was lost: charged again";
   EXPECT_EQ(lines.entries.size(), 4U) << "and the promised epsilon ends the run a step earlier";
-  Layer again(*mesh);
+  RowSums again(*mesh);
   EXPECT_TRUE(begin(again, with_key).was_finished());
 }
 
@@ -202,12 +184,12 @@ TEST_F(PrivateRunTest, WithNoiseBandsGoesOnWithAChainOfItsOwn) {
   auto with_key = options();
   with_key.noise_key_file = key_file();
   {
-    Layer layer(*mesh);
+    RowSums layer(*mesh);
     auto run = begin(layer, with_key, banded);
     take_without_gradient(run, layer, 3);  // the third one's result is lost
   }
   with_key.resume = true;
-  Layer layer(*mesh);
+  RowSums layer(*mesh);
   auto run = begin(layer, with_key, banded);
   const auto noise_of_next = [&] {
     const at::Tensor before = layer.model.whole_parameter(layer.model.parameter("weight")).clone();
@@ -261,7 +243,7 @@ class ResumedRun : public PrivateRunTest, public testing::WithParamInterface<Cha
 TEST_P(ResumedRun, IsRefusedBeforeItsFirstCheckpointAndLeftAsItIs) {
   const auto mesh = fsdp::Mesh::single();
   {
-    Layer layer(*mesh);
+    RowSums layer(*mesh);
     auto run = begin(layer, options());
     take(run, layer, 1);
   }
@@ -269,7 +251,7 @@ TEST_P(ResumedRun, IsRefusedBeforeItsFirstCheckpointAndLeftAsItIs) {
   auto changed = options(/*resume=*/true);
   auto plan = config();
   GetParam().change(changed, plan);
-  Layer layer(*mesh, GetParam().first_weight);
+  RowSums layer(*mesh, GetParam().first_weight);
   EXPECT_THAT([&] { begin(layer, changed, plan); }, ThrowsMessage<fsdp::AgreedFailure>(HasSubstr(GetParam().message)));
   EXPECT_EQ(ledger().head, head);
 }
@@ -287,7 +269,7 @@ TEST_F(PrivateRunTest, RanksThatDifferAreRefusedAndNothingIsWritten) {
       auto plan = config();
       float first = 0;
       if (mesh.rank() == 1) change(own, plan, first);
-      Layer layer(mesh, first);
+      RowSums layer(mesh, first);
       try {
         begin(layer, own, plan);
       } catch (const fsdp::AgreedFailure& failure) {
@@ -323,7 +305,7 @@ TEST_F(PrivateRunTest, RanksThatWouldDealTheBatchOutOtherwiseEndBeforeItIsCharge
     std::filesystem::remove_all(folder());
     std::atomic<int> refused{0};
     tests::run_ranks(2, [&](fsdp::Mesh& mesh) {
-      Layer layer(mesh);
+      RowSums layer(mesh);
       auto run = begin(layer, options());
       const bool first = mesh.rank() == 0;
       auto step = run.next();

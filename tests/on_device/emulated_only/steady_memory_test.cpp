@@ -73,7 +73,7 @@ TEST_P(SteadyMemory, TakesAsMuchInTheLastStepAsInTheThird) {
 using Choice = dp::RecordingChoice;
 INSTANTIATE_TEST_SUITE_P(Gpt2, SteadyMemory,
                          testing::Values(Case{"hold", Choice::kHold, false},             //
-                                         Case{"replay", Choice::kReplay, false, 60, 2},  //
+                                         Case{"replay", Choice::kReplay, false, 30, 2},  //
                                          Case{"replay_hundreds_of_steps", Choice::kReplay, false, 300, 2},
                                          Case{"accumulate", Choice::kReplay, true},  //
                                          Case{"two_ranks", Choice::kReplay, false, 10, 1, 2}),
