@@ -84,7 +84,7 @@ class BadAdaptivePlan : public ::testing::TestWithParam<SpoiltPlan> {};
 TEST_P(BadAdaptivePlan, IsRefusedWithRuleAndValue) {
   expect_refused(GetParam(), good());
 }
-INSTANTIATE_TEST_SUITE_P(Plan, BadAdaptivePlan, ::testing::ValuesIn(kBad), name_of);
+INSTANTIATE_TEST_SUITE_P(Plan, BadAdaptivePlan, ::testing::ValuesIn(kBad), spoilt_part);
 
 }  // namespace
 }  // namespace ghostshard::tests

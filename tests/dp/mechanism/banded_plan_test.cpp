@@ -37,7 +37,7 @@ class BadBandedPlan : public ::testing::TestWithParam<SpoiltPlan> {};
 TEST_P(BadBandedPlan, IsRefusedWithRuleAndValue) {
   expect_refused(GetParam(), good_config());
 }
-INSTANTIATE_TEST_SUITE_P(Plan, BadBandedPlan, ::testing::ValuesIn(kBad), name_of);
+INSTANTIATE_TEST_SUITE_P(Plan, BadBandedPlan, ::testing::ValuesIn(kBad), spoilt_part);
 
 // Against one band at the same target: fewer rounds at a higher rate. 25 steps: seven rounds of the first group.
 TEST(BandedPlan, ChargesTheRoundsOfOneGroup) {

@@ -32,7 +32,7 @@ class BadPlan : public ::testing::TestWithParam<SpoiltPlan> {};
 TEST_P(BadPlan, IsRefusedWithRuleAndValue) {
   expect_refused(GetParam(), good_config());
 }
-INSTANTIATE_TEST_SUITE_P(Plan, BadPlan, ::testing::ValuesIn(kBad), name_of);
+INSTANTIATE_TEST_SUITE_P(Plan, BadPlan, ::testing::ValuesIn(kBad), spoilt_part);
 
 TEST(Plan, CalibratedNoiseKeepsTheRunWithinItsTarget) {
   const auto plan = dp::DpPlan::make(good_config());
@@ -93,7 +93,8 @@ TEST_P(ClipFactor, NeverLetsAUnitExceedTheNorm) {
     EXPECT_EQ(factor, 0.0F);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Clipper, ClipFactor, ::testing::ValuesIn(kFactors), name_of);
+INSTANTIATE_TEST_SUITE_P(Clipper, ClipFactor, ::testing::ValuesIn(kFactors),
+                         [](const auto& param) { return std::string(param.param.name); });
 
 TEST(RunKey, SubkeysDifferByPurposeStepAttemptAndRun) {
   const auto key = key_of(1);

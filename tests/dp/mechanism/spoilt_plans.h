@@ -23,7 +23,7 @@ struct SpoiltPlan {
   const char* message;
 };
 inline void PrintTo(const SpoiltPlan& c, std::ostream* out) { *out << c.name; }
-inline std::string name_of(const testing::TestParamInfo<SpoiltPlan>& info) { return info.param.name; }
+inline std::string spoilt_part(const testing::TestParamInfo<SpoiltPlan>& info) { return info.param.name; }
 
 inline void expect_refused(const SpoiltPlan& plan, dp::DpConfig config) {
   plan.spoil(config);
