@@ -244,7 +244,9 @@ TEST(PlanFrontByHand, ASecondPassIsNeverFree) {
     const auto [model, shape] = random_case(seed, 7, 4);
     for (const auto& plan : dp::plan_front(model, shape)) {
       EXPECT_GT(plan.extra_seconds, 0) << seed;
-      if (plan.two_pass()) EXPECT_GT(plan.extra_flops, 0) << seed;
+      if (plan.two_pass()) {
+        EXPECT_GT(plan.extra_flops, 0) << seed;
+      }
     }
   }
 }
