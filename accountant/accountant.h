@@ -110,6 +110,8 @@ class Accountant {
 //   discrete_gaussian              contour prv rdp            contour prv rdp, refused if sampled
 //   exponential_mechanism, zcdp,
 //   epsilon_delta, loss_table      contour prv rdp            contour prv rdp
+//   tuning_negative_binomial,
+//   tuning_poisson                 as the run that is tuned, if it has no infinite losses
 //
 // All below tree_aggregation, and what is sampled under replace-one, are tables of losses (losses/dominating_pair.h),
 // which contour and prv compose on the grid, rdp by their moments.

@@ -137,6 +137,35 @@ int64_t longest_tree(const json& event) {
   return longest;
 }
 
+// Of the truncated negative binomial distribution with this mean: rounded to the side of more runs.
+double gamma_of(double mean, double shape) {
+  const auto mean_at = [shape](double log_g) {
+    const double share = shape == 0 ? -1 / log_g : shape / -std::expm1(shape * log_g);
+    return share * -std::expm1(log_g) * std::exp(-log_g);
+  };
+  double many = -700;  // log gamma: the mean falls with it
+  double few = -1e-12;
+  for (int i = 0; i < 200; ++i) {
+    const double middle = (many + few) / 2;
+    (mean_at(middle) >= mean ? many : few) = middle;
+  }
+  if (!(mean > 1 && mean_at(many) >= mean))
+    throw std::invalid_argument("RepeatAndSelectDpEvent's mean must be > 1, and one that its shape can have, got " +
+                                std::to_string(mean));
+  return std::exp(many) * (1 - 1e-12);
+}
+
+// shape: infinity is Poisson's; JSON has no word for it but a text.
+Event repeated(const json& event, int depth) {
+  std::vector<TunedRelease> run;
+  for (auto& [release, count] : read(event.at("event"), depth + 1)) run.push_back({std::move(release), count});
+  const double mean = number(event, "mean");
+  const json& shape = event.at("shape");
+  if (shape == "inf") return TuningPoissonEvent{RepeatMean(mean), std::move(run)};
+  const RepeatShape given(number(event, "shape"));
+  return TuningNegativeBinomialEvent{given, RepeatGamma(gamma_of(mean, given.value())), std::move(run)};
+}
+
 // One release, or nothing if the class is none.
 std::vector<Event> release(const json& event, const std::string& name, int depth) {
   const auto has = [&](std::initializer_list<const char*> fields) { require_fields(event, fields); };
@@ -175,6 +204,10 @@ std::vector<Event> release(const json& event, const std::string& name, int depth
   if (name == "ZCDpEvent") {
     has({"rho", "xi"});
     return {ZcdpEvent{Rho(number(event, "rho")), Rho(number(event, "xi"))}};
+  }
+  if (name == "RepeatAndSelectDpEvent") {
+    has({"event", "mean", "shape"});
+    return {repeated(event, depth)};
   }
   if (name == "SingleEpochTreeAggregationDpEvent") {
     has({"noise_multiplier", "step_counts"});
@@ -249,6 +282,18 @@ struct Written {
   }
   json operator()(const TreeAggregationEvent& e) const {
     return made("SingleEpochTreeAggregationDpEvent", {{"noise_multiplier", e.sigma.value()}, {"step_counts", e.steps}});
+  }
+  json operator()(const TuningPoissonEvent& e) const { return repeats(e.run, e.mean.value(), "inf"); }
+  json operator()(const TuningNegativeBinomialEvent& e) const {
+    const double h = e.shape.value();
+    const double log_g = std::log(e.gamma.value());
+    const double share = h == 0 ? -1 / log_g : h / -std::expm1(h * log_g);
+    return repeats(e.run, share * (1 - e.gamma.value()) / e.gamma.value(), h);
+  }
+  static json repeats(const std::vector<TunedRelease>& run, double mean, const json& shape) {
+    Events releases;
+    for (const auto& [event, count] : run) releases.emplace_back(event, count);
+    return made("RepeatAndSelectDpEvent", {{"event", to_dp_accounting(releases)}, {"mean", mean}, {"shape", shape}});
   }
   template <class E>
   json operator()(const E& e) const {

@@ -3,10 +3,8 @@
 #include "accountant/events.h"
 
 #include <array>
-#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -61,6 +59,9 @@ GHOSTSHARD_EVENT(MixtureOfGaussiansEvent, "mixture_of_gaussians", at("standard_d
 GHOSTSHARD_EVENT(TreeAggregationEvent, "tree_aggregation", at("steps", &E::steps), at("noise_multiplier", &E::sigma));
 GHOSTSHARD_EVENT(LossTableEvent, "loss_table", at("losses", &E::losses), at("probabilities", &E::probabilities),
                  at("infinite", &E::infinite));
+GHOSTSHARD_EVENT(TuningNegativeBinomialEvent, "tuning_negative_binomial", at("shape", &E::shape),
+                 at("gamma", &E::gamma), at("run", &E::run));
+GHOSTSHARD_EVENT(TuningPoissonEvent, "tuning_poisson", at("mean", &E::mean), at("run", &E::run));
 #undef GHOSTSHARD_EVENT
 
 template <size_t I = 0>
@@ -107,6 +108,25 @@ std::vector<double> read<std::vector<double>>(const nlohmann::json& value, const
   return numbers;
 }
 
+// Tuning of tuning is refused before it is read: the depth of what is read stays at two.
+template <>
+std::vector<TunedRelease> read<std::vector<TunedRelease>>(const nlohmann::json& value, const char* key) {
+  if (!value.is_array())
+    throw std::invalid_argument(std::string("event's ") + key + " must be a list of {event, count}, got " +
+                                value.dump());
+  std::vector<TunedRelease> run;
+  for (const nlohmann::json& one : value) {
+    if (!one.is_object() || one.size() != 2 || !one.contains("event") || !one.contains("count"))
+      throw std::invalid_argument(std::string("event's ") + key + " must be a list of {event, count}, got " +
+                                  one.dump());
+    const nlohmann::json& event = one.at("event");
+    if (event.is_object() && event.contains("run"))
+      throw std::invalid_argument("a tuned run must not be tuning itself, got " + event.dump());
+    run.push_back({event_from_json(event), read<int64_t>(one.at("count"), "count")});
+  }
+  return run;
+}
+
 template <class E>
 E event_of(const nlohmann::json& json) {
   const auto& form = Form<E>::kFields;
@@ -144,72 +164,11 @@ const auto& plain(const T& value) {
 template <class T>
 requires requires(const T& t) { t.value(); }
 double plain(const T& value) { return value.value(); }
-
-void require_count(const char* name, int64_t count) {
-  if (!(count >= 1)) throw std::invalid_argument(std::string(name) + " must be >= 1, got " + std::to_string(count));
+nlohmann::json plain(const std::vector<TunedRelease>& run) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [event, count] : run) list.push_back({{"event", to_json(event)}, {"count", count}});
+  return list;
 }
-
-// 1 <= part <= units.
-void require_part(const char* name, int64_t part, int64_t units) {
-  require_count("units", units);
-  if (!(part >= 1 && part <= units))
-    throw std::invalid_argument(std::string(name) + " must be >= 1 and at most units (" + std::to_string(units) +
-                                "), got " + std::to_string(part));
-}
-
-constexpr size_t kLongestTable = 1 << 20;
-constexpr double kSumsTo = 1e-9;  // how far a table's probabilities may be from 1 together
-constexpr double kLargestInteger = 1e9;
-
-void require_limit(const char* name, int64_t value, double most) {
-  require_count(name, value);
-  if (!(static_cast<double>(value) <= most))
-    throw std::invalid_argument(std::string(name) + " must be at most " + std::to_string(static_cast<int64_t>(most)) +
-                                ", got " + std::to_string(value));
-}
-
-void require_table(const char* name, const std::vector<double>& values, const std::vector<double>& probabilities,
-                   double beside) {
-  if (values.empty() || values.size() != probabilities.size() || values.size() > kLongestTable)
-    throw std::invalid_argument(std::string(name) + " and probabilities must be as many, from 1 to " +
-                                std::to_string(kLongestTable) + "; got " + std::to_string(values.size()) + " and " +
-                                std::to_string(probabilities.size()));
-  for (const double value : values)
-    if (!std::isfinite(value))
-      throw std::invalid_argument(std::string(name) + " must be finite numbers, got " + std::to_string(value));
-  for (const double one : probabilities)
-    if (!(one >= 0 && one <= 1))
-      throw std::invalid_argument("probabilities must lie between 0 and 1, got " + std::to_string(one));
-  const double sum = std::accumulate(probabilities.begin(), probabilities.end(), beside);
-  if (!(std::abs(sum - 1) <= kSumsTo))
-    throw std::invalid_argument("probabilities must add up to 1, got " + std::to_string(sum));
-}
-
-struct Check {
-  void operator()(const FixedSizeGaussianEvent& e) const { require_part("batch", e.batch, e.units); }
-  void operator()(const TruncatedPoissonGaussianEvent& e) const { require_part("cap", e.cap, e.units); }
-  void operator()(const DiscreteLaplaceEvent& e) const { require_limit("sensitivity", e.sensitivity, kLargestInteger); }
-  void operator()(const DiscreteGaussianEvent& e) const {
-    require_limit("sensitivity", e.sensitivity, kLargestInteger);
-  }
-  void operator()(const GroupPoissonGaussianEvent& e) const { require_limit("group", e.group, 1000); }
-  void operator()(const TreeAggregationEvent& e) const { require_count("steps", e.steps); }
-  void operator()(const MixtureOfGaussiansEvent& e) const {
-    require_table("sensitivities", e.sensitivities, e.probabilities, 0);
-    for (const double one : e.sensitivities)
-      if (!(one >= 0)) throw std::invalid_argument("sensitivities must be >= 0, got " + std::to_string(one));
-  }
-  void operator()(const LossTableEvent& e) const {
-    require_table("losses", e.losses, e.probabilities, e.infinite.value());
-    double other = 0;
-    for (size_t i = 0; i < e.losses.size(); ++i)
-      if (e.probabilities[i] > 0) other += std::exp(std::log(e.probabilities[i]) - e.losses[i]);
-    if (!(other <= 1 + kSumsTo))
-      throw std::invalid_argument("probabilities times e^-loss must add up to at most 1, got " + std::to_string(other) +
-                                  ": losses are log(P/Q) and probabilities P's");
-  }
-  void operator()(const auto&) const {}
-};
 
 }  // namespace
 
@@ -233,14 +192,35 @@ Adjacency adjacency_from_string(const std::string& text) {
   throw std::invalid_argument(std::string("adjacency must be one of ") + kKnownAdjacencies + "; got \"" + text + '"');
 }
 
+bool TuningNegativeBinomialEvent::operator==(const TuningNegativeBinomialEvent& other) const {
+  return shape == other.shape && gamma == other.gamma && run == other.run;
+}
+bool TuningPoissonEvent::operator==(const TuningPoissonEvent& other) const {
+  return mean == other.mean && run == other.run;
+}
+
 EventKey key_of(const Event& event) {
   EventKey key{event.index(), {}, {}};
+  // How many numbers of each sort each release of a tuned run has stands before them.
+  const auto add_run = [&key](const std::vector<TunedRelease>& run) {
+    auto& [index, numbers, counts] = key;
+    counts.push_back(static_cast<int64_t>(run.size()));
+    for (const TunedRelease& release : run) {
+      const auto [kind, of_numbers, of_counts] = key_of(release.event);
+      counts.insert(counts.end(), {release.count, static_cast<int64_t>(kind), static_cast<int64_t>(of_numbers.size()),
+                                   static_cast<int64_t>(of_counts.size())});
+      counts.insert(counts.end(), of_counts.begin(), of_counts.end());
+      numbers.insert(numbers.end(), of_numbers.begin(), of_numbers.end());
+    }
+  };
   for_each_number(event, [&](const char*, const auto& value) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, int64_t>) {
       std::get<2>(key).push_back(value);
     } else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, std::vector<double>>) {
       std::get<2>(key).push_back(static_cast<int64_t>(value.size()));
       std::get<1>(key).insert(std::get<1>(key).end(), value.begin(), value.end());
+    } else if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, std::vector<TunedRelease>>) {
+      add_run(value);
     } else {
       std::get<1>(key).push_back(value.value());
     }
@@ -262,8 +242,6 @@ std::optional<double> noise_multiplier(const Event& event) {
       },
       event);
 }
-
-void require_valid(const Event& event) { std::visit(Check(), event); }
 
 nlohmann::json to_json(const Event& event) {
   require_valid(event);

@@ -157,10 +157,37 @@ struct LossTableEvent {
   bool operator==(const LossTableEvent&) const = default;
 };
 
+// Tuning of hyper-parameters (Papernot, Steinke 2022, arXiv:2110.03620). One run, of the releases in `run` and with
+// hyper-parameters drawn independently of the data, is done K times over; the output of the best run is released, with
+// its score, and nothing of the others. The score is part of each run's output: what it reads of the data is charged in
+// `run`. K is drawn by itself and stays secret. gaussian/tuning.h has the bound.
+//   negative binomial  P(K = k) ∝ (1-gamma)^k·Π_{l<k} (l+shape)/(l+1) for k >= 1; shape 1 is geometric, 0 logarithmic.
+//   Poisson            of this mean; for K = 0 something is released that does not depend on the data.
+struct TunedRelease;
+struct TuningNegativeBinomialEvent {
+  RepeatShape shape;
+  RepeatGamma gamma;
+  std::vector<TunedRelease> run;
+  bool operator==(const TuningNegativeBinomialEvent& other) const;
+};
+struct TuningPoissonEvent {
+  RepeatMean mean;
+  std::vector<TunedRelease> run;
+  bool operator==(const TuningPoissonEvent& other) const;
+};
+
 using Event = std::variant<GaussianEvent, PoissonGaussianEvent, FixedSizeGaussianEvent, TruncatedPoissonGaussianEvent,
                            AdaptiveClippingEvent, LaplaceEvent, DiscreteLaplaceEvent, DiscreteGaussianEvent,
                            ExponentialMechanismEvent, EpsilonDeltaEvent, ZcdpEvent, GroupPoissonGaussianEvent,
-                           MixtureOfGaussiansEvent, TreeAggregationEvent, LossTableEvent>;
+                           MixtureOfGaussiansEvent, TreeAggregationEvent, LossTableEvent, TuningNegativeBinomialEvent,
+                           TuningPoissonEvent>;
+
+// `count` executions in each run that is tuned.
+struct TunedRelease {
+  Event event;
+  int64_t count;
+  bool operator==(const TunedRelease&) const = default;
+};
 
 // {"type":"gaussian","noise_multiplier":s}
 // {"type":"poisson_gaussian","sampling_rate":q,"noise_multiplier":s}
@@ -177,6 +204,8 @@ using Event = std::variant<GaussianEvent, PoissonGaussianEvent, FixedSizeGaussia
 // {"type":"mixture_of_gaussians","standard_deviation":s,"sensitivities":[…],"probabilities":[…]}
 // {"type":"tree_aggregation","steps":t,"noise_multiplier":s}
 // {"type":"loss_table","losses":[…],"probabilities":[…],"infinite":p}
+// {"type":"tuning_negative_binomial","shape":h,"gamma":g,"run":[{"event":{…},"count":n},…]}
+// {"type":"tuning_poisson","mean":m,"run":[{"event":{…},"count":n},…]}
 // event_from_json throws std::invalid_argument with the rule that is broken; an unknown type is an error, never a
 // guess. to_json throws if require_valid does.
 nlohmann::json to_json(const Event& event);
@@ -188,8 +217,9 @@ EventKey key_of(const Event& event);
 
 std::string type_name(const Event& event);                   // "gaussian", …
 std::optional<double> noise_multiplier(const Event& event);  // of a release of gradients; nothing for another release
-// Throws std::invalid_argument unless counts are >= 1, a batch, a cap and a group at most the units, and tables add up
-// as their events say.
+bool is_tuning(const Event& event);                          // either of the two
+// Throws std::invalid_argument unless counts are >= 1, a batch, a cap and a group at most the units, tables add up as
+// their events say, and a tuned run has releases of which none is tuning itself.
 void require_valid(const Event& event);
 
 }  // namespace ghostshard::accountant

@@ -35,6 +35,9 @@ GHOSTSHARD_CHECKED_TYPE(SamplingRate, "sampling rate", v > 0 && v <= 1, "must be
 GHOSTSHARD_CHECKED_TYPE(ClipNorm, "clip norm", v > 0 && v <= kLargest, "must be finite and > 0");
 GHOSTSHARD_CHECKED_TYPE(NoiseParameter, "noise parameter", v > 0 && v <= kLargest, "must be finite and > 0");
 GHOSTSHARD_CHECKED_TYPE(Probability, "probability", v >= 0 && v <= 1, "must lie between 0 and 1");
+GHOSTSHARD_CHECKED_TYPE(RepeatShape, "shape", v > -1 && v <= 1e6, "must be > -1 and <= 1e6");
+GHOSTSHARD_CHECKED_TYPE(RepeatGamma, "gamma", v > 0 && v < 1, "must lie strictly between 0 and 1");
+GHOSTSHARD_CHECKED_TYPE(RepeatMean, "mean", v > 0 && v <= 1e9, "must be > 0 and <= 1e9");
 GHOSTSHARD_CHECKED_TYPE(Rho, "rho or xi", v >= 0 && v <= kLargest, "must be finite and >= 0");
 #undef GHOSTSHARD_CHECKED_TYPE
 

@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
   cli::add_delta(program, action);
   cli::add_curve(program, action);
   cli::add_events(program, action);
+  cli::add_zcdp(program, action);
   cli::add_tradeoff(program, action);
   cli::add_noise(program, action);
   cli::add_steps(program, action);

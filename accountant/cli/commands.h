@@ -26,6 +26,8 @@ void add_delta(CLI::App& program, Action& action);
 void add_curve(CLI::App& program, Action& action);
 // The run in the words of another library.
 void add_events(CLI::App& program, Action& action);
+// commands_zcdp.cpp: the run in rho
+void add_zcdp(CLI::App& program, Action& action);
 // commands_tradeoff.cpp: what it means for those who test or guess
 void add_tradeoff(CLI::App& program, Action& action);
 // commands_calibrate.cpp: the limits that a budget sets

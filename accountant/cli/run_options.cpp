@@ -127,7 +127,7 @@ void RunOptions::add_to(CLI::App& command) {
       .add_option("--event", events_,
                   "COUNT:{\"type\":…}: releases beside the gradients, as a ledger has them: laplace, discrete_laplace, "
                   "discrete_gaussian, exponential_mechanism, epsilon_delta, zcdp, group_poisson_gaussian, "
-                  "mixture_of_gaussians, tree_aggregation, loss_table")
+                  "mixture_of_gaussians, tree_aggregation, loss_table, tuning_negative_binomial, tuning_poisson")
       ->group("What ran");
   command.add_option("--dp-event", dp_events_, "a file with a DpEvent of dp_accounting as JSON")->group("What ran");
 }

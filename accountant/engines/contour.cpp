@@ -14,6 +14,7 @@
 #include "accountant/engines/rdp.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/direction_bound.h"
+#include "accountant/gaussian/event_table.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/few_losses.h"
@@ -119,7 +120,7 @@ std::optional<Result> closed_form_epsilon(Direction direction, const Phases& pha
 
 void ContourAccountant::admit(const Event& event) {
   if (has_loss_table(event, adjacency())) {
-    (void)loss_table(event, adjacency(), name());
+    (void)event_table(event, adjacency(), name());
     return;
   }
   if (std::holds_alternative<TruncatedPoissonGaussianEvent>(event) && adjacency() != Adjacency::kReplaceOne)
@@ -137,10 +138,10 @@ Bound ContourAccountant::over_neighbours(Effort effort, const OfSchedule& of_sch
   const std::span<const size_t> together =
       effort == Effort::kQuick ? std::span<const size_t>(kQuickTogether) : std::span<const size_t>(kTogether);
   const bool truncated = has_truncated(charges());
-  // Any mechanism of this rho: its table says the most that it may reveal, and in a composition its moments may say
-  // less.
-  const bool zcdp = std::any_of(charges().begin(), charges().end(),
-                                [](const Charge& charge) { return std::holds_alternative<ZcdpEvent>(charge.event); });
+  // Any mechanism of these moments: its table says the most that it may reveal, and in a composition its moments may
+  // say less.
+  const bool by_moments = std::any_of(charges().begin(), charges().end(),
+                                      [](const Charge& charge) { return is_bounded_by_moments(charge.event); });
   std::optional<Bound> worst;
   for (const bool larger_neighbour : {false, true}) {
     if (larger_neighbour && !(truncated && adjacency() == Adjacency::kAddOrRemove)) continue;
@@ -163,12 +164,12 @@ Bound ContourAccountant::over_neighbours(Effort effort, const OfSchedule& of_sch
     }
     Bound found = first ? *std::move(first) : of_renyi();
     // Of a truncated run only the other releases have a lower end.
-    if (truncated || zcdp || (effort == Effort::kUpper && !releases.exact()))
+    if (truncated || by_moments || (effort == Effort::kUpper && !releases.exact()))
       found.lower = 0;
     else if (!releases.exact())
       found =
           with_lower_of(std::move(found), scheduled ? of_schedule(releases.more_private) : of(releases.more_private));
-    if (zcdp) found = capped(std::move(found), of_renyi());
+    if (by_moments) found = capped(std::move(found), of_renyi());
     if (!worst || found.upper > worst->upper) worst = std::move(found);
   }
   return *worst;

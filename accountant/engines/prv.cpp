@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "accountant/engines/rdp.h"
+#include "accountant/gaussian/event_table.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
 #include "accountant/grid/few_losses.h"
@@ -23,10 +24,10 @@ bool unsampled(const std::vector<ComposedRelease>& phases) {
   return phases.size() == 1 && phases.front().release.q == 1 && !has_table(phases);
 }
 
-// What is known of zCDP releases are upper ends.
+// What is known of zCDP and of tuning are upper ends.
 bool only_from_above(const std::vector<Charge>& charges) {
   return std::any_of(charges.begin(), charges.end(),
-                     [](const Charge& charge) { return std::holds_alternative<ZcdpEvent>(charge.event); });
+                     [](const Charge& charge) { return is_bounded_by_moments(charge.event); });
 }
 
 DirectionBound closed_form(const Bracket& found) {
@@ -55,7 +56,7 @@ std::optional<DirectionBound> adding_beside(const DirectionBound& remove, const 
 
 void PrvAccountant::admit(const Event& event) {
   if (has_loss_table(event, adjacency()))
-    (void)loss_table(event, adjacency(), name());
+    (void)event_table(event, adjacency(), name());
   else
     (void)sampled_gaussian(event, adjacency(), name());
 }

@@ -9,11 +9,11 @@
 #include <unordered_map>
 #include <utility>
 
-#include "accountant/gaussian/fixed_size.h"
+#include "accountant/gaussian/event_moment.h"
+#include "accountant/gaussian/event_table.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/sampled_gaussian.h"
 #include "accountant/gaussian/single_release.h"
-#include "accountant/gaussian/truncated_poisson.h"
 #include "accountant/losses/event_pair.h"
 
 namespace ghostshard::accountant {
@@ -32,71 +32,11 @@ constexpr int kGoldenSteps = 32;        // 0.618^32 of a quarter decade: c to 1e
 
 double order_at(double index) { return std::pow(10.0, index / kPerDecade); }
 
-// Upper bound of log M(c) of one mixture: M is the mean of its pairs' moments, and M - 1 that of theirs less 1.
-double mixture_log_moment(Direction direction, const ComposedRelease& mixture, double c) {
-  std::vector<std::pair<double, double>> parts = {{mixture.nothing, 0.0},
-                                                  {mixture.weight, log_moment_upper(direction, mixture.release, c)}};
-  for (const auto& [weight, release] : mixture.alternatives)
-    parts.emplace_back(weight, log_moment_upper(direction, release, c));
-  double top = 0;
-  double weights = 0;
-  for (const auto& [weight, log_m] : parts) {
-    if (weight > 0) top = std::max(top, log_m);
-    weights += weight;
-  }
-  const double rounding = 16 * std::numeric_limits<double>::epsilon();
-  double sum = top > 1 ? 0 : weights - 1;
-  for (const auto& [weight, log_m] : parts)
-    if (weight > 0) sum += top > 1 ? weight * std::exp(log_m - top) : weight * std::expm1(log_m);
-  const double log_m = top > 1 ? top + std::log(sum) : std::log1p(sum);
-  return log_m + rounding * (1 + std::abs(log_m));
-}
-
-// The larger of both directions, and of both neighbours if one has a unit more.
-double truncated_log_moment(const TruncatedPoissonGaussianEvent& event, double c, Adjacency adjacency) {
-  double largest = 0;
-  for (const int64_t others : {event.units - 1, adjacency == Adjacency::kAddOrRemove ? event.units : event.units - 1})
-    for (const Direction direction : {Direction::kRemove, Direction::kAdd}) {
-      const ComposedRelease mixture = truncated_release(event, adjacency, others, 1);
-      largest = std::max(largest, mixture.is_mixture() ? mixture_log_moment(direction, mixture, c)
-                                                       : log_moment_upper(direction, mixture.release, c));
-    }
-  return largest;
-}
-
-// log Σ mass·e^(c·loss) of the finite losses, rounded up: one rounding for each term, and those of the exponents.
-double log_moment_of(const LossAtoms& atoms, double c) {
-  double top = 0;
-  for (size_t i = 0; i < atoms.loss.size(); ++i) top = std::max(top, c * atoms.loss[i] + std::log(atoms.mass[i]));
-  double sum = 0;
-  double total = 0;
-  const bool far = top > 1;
-  for (size_t i = 0; i < atoms.loss.size(); ++i) {
-    total += atoms.mass[i];
-    sum += far ? atoms.mass[i] * std::exp(c * atoms.loss[i] - top) : atoms.mass[i] * std::expm1(c * atoms.loss[i]);
-  }
-  const double rounding = std::numeric_limits<double>::epsilon() * (16 + static_cast<double>(atoms.loss.size()));
-  const double log_m = far ? top + std::log(sum) : std::log1p(sum + (total - 1));
-  return std::max(0.0, log_m + rounding * (1 + std::abs(log_m)));
-}
-
-double table_log_moment(const Event& event, double c, Adjacency adjacency) {
-  if (const auto* zcdp = std::get_if<ZcdpEvent>(&event))
-    return c * (zcdp->xi.value() + zcdp->rho.value() * (1 + c)) * (1 + 8 * std::numeric_limits<double>::epsilon());
-  const auto table = loss_table(event, adjacency, "rdp");
-  return std::max(log_moment_of(table->remove.less_private, c), log_moment_of(table->add.less_private, c));
-}
-
 // The probability that some execution has an infinite loss, which no moment bounds: delta pays for it.
 double infinite_of(const std::vector<Charge>& charges, Adjacency adjacency) {
   double sum = 0;
   for (const Charge& charge : charges)
-    if (has_loss_table(charge.event, adjacency) && !std::holds_alternative<ZcdpEvent>(charge.event) &&
-        !std::holds_alternative<FixedSizeGaussianEvent>(charge.event)) {
-      const auto table = loss_table(charge.event, adjacency, "rdp");
-      sum += static_cast<double>(charge.count) *
-             std::max(table->remove.less_private.infinite, table->add.less_private.infinite);
-    }
+    sum += static_cast<double>(charge.count) * infinite_loss(charge.event, adjacency);
   return sum * (1 + 1e-12);
 }
 
@@ -108,33 +48,12 @@ double rdp_log_moment(const Event& event, double c, Adjacency adjacency) {
     message << "alpha - 1 must be finite and > 0, got " << c;
     throw std::invalid_argument(message.str());
   }
-  if (const auto* fixed = std::get_if<FixedSizeGaussianEvent>(&event); fixed && adjacency == Adjacency::kReplaceOne)
-    return fixed_size_log_moment(*fixed, c);
-  if (const auto* truncated = std::get_if<TruncatedPoissonGaussianEvent>(&event);
-      truncated && adjacency != Adjacency::kReplaceOne)
-    return truncated_log_moment(*truncated, c, adjacency);
-  if (has_loss_table(event, adjacency)) return table_log_moment(event, c, adjacency);
-  // For this mechanism removing is never the better direction (Mironov et al. 2019, Thm. 5); the maximum is
-  // taken anyway, so that nothing rests on a theorem about another mechanism when one is added.
-  const SampledGaussian release = sampled_gaussian(event, adjacency, "rdp");
-  return std::max(log_moment_upper(Direction::kRemove, release, c), log_moment_upper(Direction::kAdd, release, c));
+  return event_log_moment(event, c, adjacency);
 }
 
-double rdp_to_epsilon(double c, double k, Delta delta) {
-  const double rdp = k / c;
-  const double shift = std::log1p(-1 / (1 + c));
-  const double tail = std::log(delta.value()) / c;
-  const double order = std::log1p(c) / c;
-  const double rounding = 4 * std::numeric_limits<double>::epsilon() * (rdp + std::abs(shift) + std::abs(tail) + order);
-  return rdp + shift - tail - order + rounding;
-}
+double rdp_to_epsilon(double c, double k, Delta delta) { return epsilon_of_moment(c, k, std::log(delta.value())); }
 
-double rdp_to_log_delta(double c, double k, Epsilon epsilon) {
-  const double order = std::log1p(c);
-  const double shift = c * std::log1p(-1 / (1 + c));
-  const double gain = c * epsilon.value();
-  return k + shift - order - gain + 4 * std::numeric_limits<double>::epsilon() * (k + std::abs(shift) + order + gain);
-}
+double rdp_to_log_delta(double c, double k, Epsilon epsilon) { return log_delta_of_moment(c, k, epsilon.value()); }
 
 class RdpCurve {
  public:
@@ -285,7 +204,7 @@ void RdpAccountant::admit(const Event& event) {
   require_valid(event);
   const bool replace = adjacency() == Adjacency::kReplaceOne;
   if (has_loss_table(event, adjacency()))
-    (void)loss_table(event, adjacency(), name());
+    (void)event_table(event, adjacency(), name());
   else if (!(replace ? std::holds_alternative<FixedSizeGaussianEvent>(event)
                      : std::holds_alternative<TruncatedPoissonGaussianEvent>(event)))
     (void)sampled_gaussian(event, adjacency(), name());

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "accountant/gaussian/chernoff.h"
+#include "accountant/gaussian/event_table.h"
 #include "accountant/gaussian/truncated_poisson.h"
 #include "accountant/losses/event_pair.h"
 
@@ -97,7 +98,7 @@ void add_tables(const std::vector<Charge>& charges, Adjacency adjacency, const s
   for (const Charge& charge : charges)
     if (has_loss_table(charge.event, adjacency)) {
       ComposedRelease release{{1.0, 1.0}, rounded(charge.count, less_private)};
-      release.table = loss_table(charge.event, adjacency, engine);
+      release.table = event_table(charge.event, adjacency, engine);
       tables.insert({key_of(charge.event), std::move(release)});
     }
   for (auto& [key, release] : tables) phases.push_back(std::move(release));

@@ -116,6 +116,8 @@ struct CellsOf {
   }
   Found operator()(const TreeAggregationEvent&) const { return std::nullopt; }
   Found operator()(const LossTableEvent& e) const { return table_losses(e); }
+  Found operator()(const TuningNegativeBinomialEvent&) const { return std::nullopt; }
+  Found operator()(const TuningPoissonEvent&) const { return std::nullopt; }
 };
 
 }  // namespace
@@ -139,9 +141,13 @@ bool has_loss_table(const Event& event, Adjacency adjacency) {
     bool operator()(const MixtureOfGaussiansEvent&) const { return !replace; }
     bool operator()(const TreeAggregationEvent&) const { return false; }
     bool operator()(const LossTableEvent&) const { return true; }
+    bool operator()(const TuningNegativeBinomialEvent&) const { return true; }
+    bool operator()(const TuningPoissonEvent&) const { return true; }
   };
   return std::visit(Has{replace}, event);
 }
+
+bool is_bounded_by_moments(const Event& event) { return std::holds_alternative<ZcdpEvent>(event) || is_tuning(event); }
 
 std::shared_ptr<const DominatingPair> loss_table(const Event& event, Adjacency adjacency, const std::string& engine) {
   require_valid(event);

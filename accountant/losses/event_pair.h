@@ -16,8 +16,13 @@ namespace ghostshard::accountant {
 // and N(v'), of which |v| = 1 and v' = -v is the worst (normal_laws.cpp).
 bool has_loss_table(const Event& event, Adjacency adjacency);
 
+// Whether all that is known of it are Rényi moments: of a composition they may say less than tables, and nothing from
+// below.
+bool is_bounded_by_moments(const Event& event);
+
 // Its table. Tables are kept: the same event gives the same object. Throws std::invalid_argument, naming engine, event
-// and adjacency, if the event has none.
+// and adjacency, if the event has none, as tuning
+// has none here (gaussian/event_table.h).
 std::shared_ptr<const DominatingPair> loss_table(const Event& event, Adjacency adjacency, const std::string& engine);
 
 }  // namespace ghostshard::accountant

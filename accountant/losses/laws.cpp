@@ -166,11 +166,11 @@ double zcdp_log_delta(double rho, double xi, double loss) {
 // delta at losses l_0 = 0 < l_1 < … bounds that of any such mechanism, which is convex in e^l: so the chords of the
 // lower convex hull bound it between them as well. Their slopes are the pair's masses. Negative losses are those of the
 // other direction, which has the same bound; the rest of the probability loses nothing.
-LossCells zcdp_losses(double rho, double xi) {
+LossCells losses_below(const std::function<double(double loss)>& log_delta) {
   constexpr double kLeastDelta = -500;  // logarithm; beyond the last loss all is lost
   LossCells found{{}, kLossError};
   double last = 1;
-  while (zcdp_log_delta(rho, xi, last) > kLeastDelta && last < 600) last *= 1.5;
+  while (log_delta(last) > kLeastDelta && last < 600) last *= 1.5;
   struct Point {
     double loss, delta;
   };
@@ -179,7 +179,7 @@ LossCells zcdp_losses(double rho, double xi) {
   const auto slope = [](const Point& a, const Point& b) { return (a.delta - b.delta) / -std::expm1(a.loss - b.loss); };
   for (int i = 0; i <= kCells; ++i) {
     const double loss = last * i / kCells;
-    const Point next{loss, std::exp(zcdp_log_delta(rho, xi, loss))};
+    const Point next{loss, std::exp(log_delta(loss))};
     while (hull.size() >= 2) {
       const Point& a = hull[hull.size() - 2];
       const Point& b = hull.back();
@@ -213,6 +213,10 @@ LossCells zcdp_losses(double rho, double xi) {
   found.cells.insert(found.cells.end(), positive.begin(), positive.end());
   found.cells.push_back({hull.back().loss, kInfinity, beyond, 0, 0, 0});
   return found;
+}
+
+LossCells zcdp_losses(double rho, double xi) {
+  return losses_below([&](double loss) { return zcdp_log_delta(rho, xi, loss); });
 }
 
 LossCells table_losses(const LossTableEvent& table) {

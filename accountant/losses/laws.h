@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "accountant/events.h"
@@ -22,6 +23,8 @@ LossCells bounded_range_losses(double epsilon);
 LossCells epsilon_delta_losses(double epsilon, double delta);
 // (xi, rho)-zCDP, by the best conversion at each loss: sound, and looser than Rényi accounting of many such releases.
 LossCells zcdp_losses(double rho, double xi);
+// Any mechanism of which log delta is at most log_delta(loss) at each loss >= 0, in both directions.
+LossCells losses_below(const std::function<double(double loss)>& log_delta);
 LossCells table_losses(const LossTableEvent& table);
 
 // Σ weight_i·N(at_i, sigma²): one neighbour's side of a pair.

@@ -22,7 +22,8 @@ TEST(DpAccountingEvents, ReadBackAsTheyWereWritten) {
                          {DiscreteLaplaceEvent{q, NoiseParameter(0.5), 2}, 1},
                          {ZcdpEvent{Rho(0.5), Rho(0)}, 1},
                          {MixtureOfGaussiansEvent{s, {0, 2}, {0.5, 0.5}}, 1},
-                         {TreeAggregationEvent{100, s}, 1}};
+                         {TreeAggregationEvent{100, s}, 1},
+                         {TuningPoissonEvent{RepeatMean(8), {{PoissonGaussianEvent{q, s}, 7}}}, 1}};
   EXPECT_EQ(events_from_dp_accounting(to_dp_accounting(events)), events);
 }
 
@@ -33,6 +34,21 @@ TEST(DpAccountingEvents, TwoGaussiansOfOneSampleAreOne) {
   const auto& one = std::get<PoissonGaussianEvent>(found.front().first);
   EXPECT_LE(one.sigma.value(), 2.4);  // 1/sqrt(1/9 + 1/16)
   EXPECT_NEAR(one.sigma.value(), 2.4, 1e-14);
+}
+
+// dp_accounting names the mean; gamma comes out on the side of more runs.
+TEST(DpAccountingEvents, RepeatsKeepTheirMean) {
+  for (const double shape : {-0.5, 0.0, 1.0, 7.0})
+    for (const double gamma : {1e-5, 0.3, 0.99}) {
+      const Event event =
+          TuningNegativeBinomialEvent{RepeatShape(shape), RepeatGamma(gamma), {{GaussianEvent{NoiseMultiplier(2)}, 3}}};
+      const Events found = events_from_dp_accounting(to_dp_accounting({{event, 1}}));
+      ASSERT_EQ(found.size(), 1U);
+      const auto& one = std::get<TuningNegativeBinomialEvent>(found.front().first);
+      EXPECT_LT(one.gamma.value(), gamma) << shape;
+      EXPECT_NEAR(one.gamma.value(), gamma, 1e-11 * gamma + 1e-11 * (gamma > 0.9)) << shape;
+      EXPECT_EQ(one.run, (std::vector<TunedRelease>{{GaussianEvent{NoiseMultiplier(2)}, 3}}));
+    }
 }
 
 TEST(DpAccountingEvents, CountsMultiply) {
@@ -57,7 +73,11 @@ TEST(DpAccountingEvents, WhatIsNotKnownIsRefusedByName) {
              {"class_name":"SelfComposedDpEvent","count":2,"event":{"class_name":"LaplaceDpEvent","noise_multiplier":1}}})",
           "of one Laplace event");
   refused(R"({"class_name":"RepeatAndSelectDpEvent","mean":2,"shape":1,"event":{"class_name":"NoOpDpEvent"}})",
-          "got RepeatAndSelectDpEvent");
+          "run must have from 1");
+  refused(R"({"class_name":"RepeatAndSelectDpEvent","mean":1,"shape":1,
+             "event":{"class_name":"GaussianDpEvent","noise_multiplier":1}})",
+          "mean must be > 1");
+  refused(R"({"class_name":"WhatNobodyKnowsDpEvent"})", "got WhatNobodyKnowsDpEvent");
 }
 
 TEST(DpAccountingEvents, AnEventWithoutAClassIsNotWritten) {

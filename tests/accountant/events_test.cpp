@@ -56,6 +56,13 @@ INSTANTIATE_TEST_SUITE_P(
              R"({"noise_multiplier":2.0,"steps":8,"type":"tree_aggregation"})"},
         Form{"LossTable", LossTableEvent{{0.5, -1}, {0.5, 0.25}, Probability(0.25)},
              R"({"infinite":0.25,"losses":[0.5,-1.0],"probabilities":[0.5,0.25],"type":"loss_table"})"},
+        Form{"TuningNegativeBinomial",
+             TuningNegativeBinomialEvent{RepeatShape(1), RepeatGamma(0.25), {{GaussianEvent{NoiseMultiplier(2)}, 3}}},
+             R"({"gamma":0.25,"run":[{"count":3,"event":{"noise_multiplier":2.0,"type":"gaussian"}}],"shape":1.0,)"
+             R"("type":"tuning_negative_binomial"})"},
+        Form{"TuningPoisson", TuningPoissonEvent{RepeatMean(8), {{GaussianEvent{NoiseMultiplier(2)}, 3}}},
+             R"({"mean":8.0,"run":[{"count":3,"event":{"noise_multiplier":2.0,"type":"gaussian"}}],)"
+             R"("type":"tuning_poisson"})"},
         Form{
             "ValuesWithoutAShortDecimal", PoissonGaussianEvent{SamplingRate(256.0 / 60000), NoiseMultiplier(1.0 / 3)},
             R"({"noise_multiplier":0.3333333333333333,"sampling_rate":0.004266666666666667,"type":"poisson_gaussian"})"}),
@@ -123,6 +130,20 @@ INSTANTIATE_TEST_SUITE_P(
                 "cap must be >= 1 and at most units (5), got 0"},
         Refused{"FractionOfUnits", R"({"type":"fixed_size_gaussian","noise_multiplier":1,"units":5.5,"batch":2})",
                 "units must be a whole number, got 5.5"},
+        Refused{"TuningOfNothing", R"({"type":"tuning_poisson","mean":8,"run":[]})", "run must have from 1"},
+        Refused{"TuningOfTuning",
+                R"({"type":"tuning_poisson","mean":8,"run":[{"count":1,"event":{"type":"tuning_poisson","mean":8,)"
+                R"("run":[{"count":1,"event":{"type":"gaussian","noise_multiplier":1}}]}}]})",
+                "must not be tuning itself"},
+        Refused{"TuningOfNoCount",
+                R"({"type":"tuning_poisson","mean":8,"run":[{"event":{"type":"gaussian","noise_multiplier":1}}]})",
+                "a list of {event, count}"},
+        Refused{
+            "TuningZeroTimes",
+            R"({"type":"tuning_poisson","mean":8,"run":[{"count":0,"event":{"type":"gaussian","noise_multiplier":1}}]})",
+            "count must be >= 1"},
+        Refused{"TuningWithoutEnd", R"({"type":"tuning_negative_binomial","shape":1,"gamma":0,"run":[]})",
+                "gamma must lie strictly between 0 and 1"},
         Refused{"RateAboveOne", R"({"type":"poisson_gaussian","noise_multiplier":1,"sampling_rate":2})",
                 "sampling rate must be > 0 and <= 1, got 2"}),
     [](const auto& c) { return c.param.name; });

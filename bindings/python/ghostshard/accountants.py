@@ -247,8 +247,8 @@ def _dp_event(event: Any) -> Any:
     if isinstance(event, list | tuple):
         return [_dp_event(value) for value in event]
     if hasattr(event, "item"):  # a number of NumPy
-        return event.item()
-    return event
+        event = event.item()
+    return "inf" if event == math.inf else event  # the shape of repeats whose number is Poisson's
 
 
 def _known(accountant: str) -> None:

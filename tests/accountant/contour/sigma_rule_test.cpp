@@ -6,6 +6,7 @@
 #include <cmath>
 #include <complex>
 #include <random>
+#include <string>
 
 #include "accountant/contour/gauss_rule.h"
 #include "accountant/gaussian/chernoff.h"
@@ -117,6 +118,32 @@ TEST_P(ManySigmas, AFewHaveTheirMoment) {
   }
 }
 
+// A rule that was made for another line, and so for fewer nodes, misses what shows: no more than it says.
+TEST_P(ManySigmas, WhatIsMissedShowsAndIsBounded) {
+  const double made_for = 0.25 * GetParam().c;
+  const auto coarse = SigmaRule::make(GetParam().direction, all_, made_for, 0.1 * scale_);
+  ASSERT_TRUE(coarse.has_value());
+  double most = 0;
+  for (const double share_of_c : {0.5, 1.0, 1.5, 2.0}) {
+    const double c = share_of_c * GetParam().c;
+    auto each = moments_of(all_, c);
+    auto few = moments_of(coarse->phases(), c);
+    for (const double share : {0.0, 0.5, 1.0, 2.0, 4.0}) {
+      const double t = share * scale_;
+      if (t > coarse->reach(c)) continue;
+      const Sum exact = sum_at(all_, each, c, t);
+      const Sum found = sum_at(coarse->phases(), few, c, t);
+      const auto apart = static_cast<double>(std::abs(exact.log_m - found.log_m));
+      EXPECT_LE(apart, coarse->log_error(c, t) + exact.error + found.error) << c << ' ' << share;
+      most = std::max(most, apart / (exact.error + found.error));
+    }
+  }
+  const std::string name = GetParam().name;
+  if (name != "Add" && name != "LargeRate") {  // there the line's own error hides it
+    EXPECT_GT(most, 3);
+  }
+}
+
 TEST_P(ManySigmas, TheRestOfTheLineIsBounded) {
   const double c = GetParam().c;
   auto each = moments_of(all_, c);
@@ -162,6 +189,22 @@ TEST(SigmaRule, RefusesReleasesOutOfOrder) {
   std::vector<ComposedRelease> all;
   for (int i = 0; i < 100; ++i) all.push_back({{0.02, 3 - 0.01 * i}, 10.0});
   EXPECT_FALSE(SigmaRule::make(Direction::kRemove, all, 2, 10));
+}
+
+// The moment of a cell's ellipse may exceed a double where those of its nodes do not: then the rest may be anything.
+TEST(SigmaRule, SaysNothingOfTheRestWhereAnEllipseOverflows) {
+  std::vector<ComposedRelease> all;
+  for (int i = 0; i < 100; ++i) all.push_back({{0.02, 1 + 0.01 * i}, 10.0});
+  const auto rule = SigmaRule::make(Direction::kRemove, all, 6, 10);
+  ASSERT_TRUE(rule);
+  const auto largest = [&](double c) { return real_moment(Direction::kRemove, all.front().release, c).log_m; };
+  double low = 6;
+  double high = 100;
+  for (int i = 0; i < 60; ++i) (largest((low + high) / 2) < 690 ? low : high) = (low + high) / 2;
+  std::vector<PhaseMoment> few;
+  for (const ComposedRelease& phase : rule->phases()) few.emplace_back(Direction::kRemove, phase, low, true);
+  rule->align(few);
+  EXPECT_TRUE(std::isinf(rule->log_rest(few, low, 0)));
 }
 
 // Where β exceeds 1 nothing is said.
