@@ -177,6 +177,24 @@ TEST(TuningBound, IsNotLoose) {
   EXPECT_LE(bound, 3.01);
 }
 
+// Of a Gaussian, whose D(lambda) is rho·lambda: the best lambda^ is sqrt(log(1/g)/rho).
+TEST(TuningBound, IsTheTheorems) {
+  const double rho = 0.02;
+  const std::vector<TunedRelease> run = {{GaussianEvent{NoiseMultiplier(5)}, 1}};
+  for (const double gamma : {0.3, 1e-3}) {
+    const double inverse = -std::log(gamma);
+    const double selecting = 2 * std::sqrt(inverse * rho) - rho;
+    for (const auto& [shape, mean] : {std::pair{1.0, 1 / gamma}, {0.0, (1 / gamma - 1) / inverse}})
+      for (const double c : {0.1, 2.0, 50.0}) {
+        const double exact = c * (1 + c) * rho + c * (1 + shape) * selecting + std::log(mean);
+        const Event event = TuningNegativeBinomialEvent{RepeatShape(shape), RepeatGamma(gamma), run};
+        const double bound = event_log_moment(event, c, Adjacency::kZeroOut);
+        EXPECT_GE(bound, exact * (1 - 1e-12)) << gamma << ' ' << shape << ' ' << c;
+        EXPECT_LE(bound, exact * (1 + 2e-3)) << gamma << ' ' << shape << ' ' << c;
+      }
+  }
+}
+
 TEST(TuningBound, OneRunForCertainCostsWhatTheRunCosts) {
   const std::vector<TunedRelease> run = {{PoissonGaussianEvent{SamplingRate(0.01), NoiseMultiplier(1)}, 1000}};
   const auto rdp = make_accountant("rdp", Adjacency::kZeroOut);
