@@ -43,6 +43,7 @@ void prepare(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
     const auto contents = parts_of_inputs(o, *run.in);
     run.parts.insert(run.parts.end(), contents.begin(), contents.end());
     build_model(run, o, mesh);
+    if (mesh.rank() == 0 && !o.resume) check_output_can_hold(o.output, run.model->parameters());
   });
 }
 

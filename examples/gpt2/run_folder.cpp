@@ -1,6 +1,12 @@
 #include "examples/gpt2/run_folder.h"
 
+#include <c10/util/accumulate.h>
+
+#include <unistd.h>
+
+#include <cerrno>
 #include <stdexcept>
+#include <system_error>
 
 #include "examples/gpt2/parts.h"
 
@@ -72,12 +78,38 @@ json hyper_parameters(const Options& options) {
   return values;
 }
 
-}  // namespace
-
-void check_output_is_new(const std::filesystem::path& output) {
+// The nearest folder above that is there.
+std::filesystem::path folder_above(const std::filesystem::path& output) {
   std::error_code ignored;
   auto parent = std::filesystem::absolute(output).parent_path();
   while (!std::filesystem::exists(parent, ignored) && parent != parent.root_path()) parent = parent.parent_path();
+  return parent;
+}
+
+std::string mebibytes(uintmax_t bytes) { return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB"; }
+
+}  // namespace
+
+void check_output_can_hold(const std::filesystem::path& output, const fsdp::ShardedModel& model) {
+  std::error_code unknown;
+  const auto place = std::filesystem::exists(output, unknown) ? output : folder_above(output);
+  if (::access(place.c_str(), W_OK | X_OK) != 0) {
+    throw std::invalid_argument("--output must lie in a folder that may be written to, " + place.string() +
+                                " may not: " + std::generic_category().message(errno));
+  }
+  constexpr uintmax_t kReportAndLedger = 256U << 10;  // of a short run
+  uintmax_t needed = kReportAndLedger;
+  for (const auto& parameter : model.parameters())
+    needed += sizeof(float) * static_cast<uintmax_t>(c10::multiply_integers(parameter->whole_shape()));
+  const auto room = std::filesystem::space(place, unknown);
+  if (unknown || room.available >= needed) return;
+  throw std::invalid_argument("--output must lie on a disk with room for the trained model (" + mebibytes(needed) +
+                              "), " + place.string() + " has " + mebibytes(room.available) + " free");
+}
+
+void check_output_is_new(const std::filesystem::path& output) {
+  std::error_code ignored;
+  const auto parent = folder_above(output);
   if (!std::filesystem::is_directory(parent, ignored)) {
     throw std::invalid_argument("--output must lie in a folder, " + parent.string() + " is a file");
   }

@@ -87,8 +87,11 @@ class RankMesh final : public CommunicatorMesh {
       failure_ = std::make_unique<FailureChannel>(c10::make_intrusive<c10d::PrefixStore>(where.prefix, own_connection),
                                                   where.rank);
     } catch (const std::exception& error) {
+      const std::string reason = reason_of(error);
+      const bool taken = where.serve_store && reason.find("EADDRINUSE") != std::string::npos;
       throw std::runtime_error(self() + " could not join the store at " + place_of_store(where) + " within " +
-                               seconds_of(where.timeout) + ": " + reason_of(error));
+                               seconds_of(where.timeout) + ": " +
+                               (taken ? "another program listens there; MASTER_PORT names another port" : reason));
     }
   }
 

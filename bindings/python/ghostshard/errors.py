@@ -1,11 +1,17 @@
-"""Errors of commands: one sentence; exit code 2 for a mistake of the user, 1 for anything else."""
+"""Errors of commands: one sentence; exit code 2 for a mistake of the user, 1 for anything else, 130 and 143 for Ctrl-C and SIGTERM."""
 
 import argparse
+import codecs
 import difflib
+import io
 import math
+import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(ValueError):
@@ -58,21 +64,91 @@ def parser(prog: str, description: str) -> argparse.ArgumentParser:
     return _Parser(prog=prog, description=description, allow_abbrev=False)
 
 
+class _Terminated(BaseException):
+    """SIGTERM, raised where the command is, so that it takes back what it has half written."""
+
+
+@contextmanager
+def _raising_sigterm() -> Iterator[None]:
+    """A SIGTERM that is ignored, or has a handler already, stays as it is."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    def end(_signum: int, _frame: object) -> None:
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def run(command: Callable[[list[str]], int | None], arguments: list[str] | None) -> int:
     """Runs a command line's function; returns the exit code."""
+    _speak_utf8()
     try:
-        return command(sys.argv[1:] if arguments is None else arguments) or 0
+        with _raising_sigterm():
+            code = command(sys.argv[1:] if arguments is None else arguments) or 0
+            sys.stdout.flush()  # a full disk shows here, not in the interpreter's last words
+            return code
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _fail(str(error), 2)
     except Failure as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return _fail(str(error), 1)
     except BrokenPipeError:
+        _drop_output()
         return 1
+    except OSError as error:
+        _drop_output()
+        return _fail(of_system(error), 1)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "ghostshard":
+            raise
+        package = error.name.partition(".")[0]
+        return _fail(f"this command needs the Python package {package}: python -m pip install {package}", 1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except _Terminated:
+        return 143
+
+
+def _speak_utf8() -> None:
+    """Where the locale knows ASCII alone, names of files and generated texts would end in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name == "ascii":
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+
+
+def typed_text(text: str, flag: str) -> str:
+    """A text of the command line as the user typed it, whatever the locale took its bytes for. UserError unless it is UTF-8."""
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError as error:
+        raise UserError(f"{flag} must be UTF-8 text, its byte {getattr(error, 'start', 0)} is not") from error
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return code
+
+
+def of_system(error: OSError) -> str:
+    """What the operating system refused, as a sentence."""
+    reason = error.strerror or str(error)
+    return f"{error.filename} cannot be used: {reason}" if error.filename is not None else f"reading or writing failed: {reason}"
+
+
+def _drop_output() -> None:
+    """What standard output still holds goes nowhere: the interpreter would try to write it once more, and print a traceback."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def whole_number(*, at_least: int, at_most: int = 2**63 - 1) -> Callable[[str], int]:

@@ -1,12 +1,15 @@
 """Writing so that a crash leaves the old file or the new one, never half of one."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ghostshard.errors import UserError
+from ghostshard.errors import Failure, UserError
+
+OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the place is right, the disk is not
 
 
 def require_writable_file(path: Path, *, force: bool) -> None:
@@ -35,14 +38,17 @@ def _make_parent(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the folder {path.parent} cannot be made: {error.strerror}") from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UserError(f"the output {path} must lie in a folder that may be written to, {path.parent} is read-only for this user")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a path beside `path` to write to, and moves it to `path` (a file or a folder) if the `with` body succeeds."""
+    """Gives a path beside `path` to write to, and moves it to `path` (a file or a folder) if the `with` body succeeds.
+    UserError if nothing can be written there, Failure if the disk is full or broken."""
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    _remove(partial)
     try:
+        _remove(partial)
         yield partial
         if partial.is_file():
             with partial.open("rb") as stream:
@@ -51,9 +57,11 @@ def replacing(path: Path) -> Iterator[Path]:
             _remove(path)  # a folder cannot be replaced in one move
         os.replace(partial, path)
     except OSError as error:
-        raise UserError(f"the output {path} cannot be written: {error.strerror}") from error
+        kind = Failure if error.errno in OUT_OF_ROOM else UserError
+        raise kind(f"the output {path} cannot be written: {error.strerror}") from error
     finally:
-        _remove(partial)
+        with suppress(OSError):
+            _remove(partial)
 
 
 def _remove(path: Path) -> None:

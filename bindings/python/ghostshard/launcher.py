@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 from ghostshard import __version__
-from ghostshard.errors import UserError, did_you_mean, run
+from ghostshard.errors import UserError, did_you_mean, run, typed_text
 from ghostshard.local_ranks import run_ranks
 from ghostshard.texts.binary import find_binary
 
@@ -66,7 +66,7 @@ def with_sample_tokens(arguments: list[str]) -> list[str]:
     from ghostshard.texts.vocabulary import load_vocabulary
 
     vocabulary = load_vocabulary(given["--tokenizer"])
-    ids = vocabulary.encode([given["--sample-prompt"]])[0] or [vocabulary.end_of_text_id]
+    ids = vocabulary.encode([typed_text(given["--sample-prompt"], "--sample-prompt")])[0] or [vocabulary.end_of_text_id]
     return [*rest, "--sample-tokens", ",".join(map(str, ids))]
 
 

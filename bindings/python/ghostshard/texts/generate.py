@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ghostshard.texts.binary import find_binary
 from ghostshard.texts.vocabulary import Vocabulary, load_vocabulary
-from ghostshard.errors import Failure, UserError, number, parser, run, whole_number
+from ghostshard.errors import Failure, UserError, number, parser, run, typed_text, whole_number
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _main(arguments: list[str]) -> None:
     command.add_argument("--binary", metavar="FILE", help="the C++ program (default: the one built in this tree)")
     options = command.parse_args(arguments)
     sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, options.seed)
-    print(generate(options.model, options.prompt, tokenizer=options.tokenizer, sampling=sampling,
+    print(generate(options.model, typed_text(options.prompt, "--prompt"), tokenizer=options.tokenizer, sampling=sampling,
                    backend=options.backend, binary=options.binary))
 
 

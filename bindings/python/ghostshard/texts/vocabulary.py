@@ -43,7 +43,8 @@ class Vocabulary:
     def save(self, folder: Path) -> None:
         """Writes a folder that transformers' AutoTokenizer and GPT2TokenizerFast read."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.tokenizer.save(str(folder / "tokenizer.json"))
+        # Not by Tokenizer.save(): of a full disk it raises a bare Exception.
+        (folder / "tokenizer.json").write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
         model = json.loads(self.tokenizer.to_str())["model"]
         (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), encoding="utf-8")
         merges = (pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"])

@@ -1,0 +1,188 @@
+"""How a command of Python ends if the system refuses something, or if it is stopped: one sentence, a true exit status, no traceback,
+nothing half written."""
+
+import errno
+import importlib.metadata
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from program import PATIENCE, wait_until
+
+from ghostshard import _native, launcher
+from ghostshard.errors import UserError, run
+from ghostshard.texts import binary
+
+COMMAND = [sys.executable, "-m", "ghostshard.launcher"]
+
+
+def prepare(folder, *words: str) -> list[str]:
+    return [*COMMAND, "data", "prepare", "--format", "text", "--input", str(folder / "texts.txt"), "--tokenizer", "gpt2",
+            "--max-length", "16", "--output", str(folder / "out.safetensors"), *words]  # fmt: skip
+
+
+@pytest.fixture
+def texts(tmp_path):
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    return tmp_path
+
+
+def refused(error: Exception):
+    def command(_arguments: list[str]) -> int:
+        raise error
+
+    return command
+
+
+REFUSED = {
+    "full": (OSError(28, "No space left on device", "run/out"), "error: run/out cannot be used: No space left on device\n"),
+    "read_only": (OSError(30, "Read-only file system"), "error: reading or writing failed: Read-only file system\n"),
+    "package": (ModuleNotFoundError("", name="tokenizers.models"),
+                "error: this command needs the Python package tokenizers: python -m pip install tokenizers\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error, sentence", REFUSED.values(), ids=REFUSED)
+def test_what_the_system_refuses_is_a_sentence(error, sentence, capsys):
+    assert run(refused(error), []) == 1
+    assert capsys.readouterr().err == sentence
+
+
+def test_a_module_of_our_own_that_is_missing_is_a_fault_of_ours():
+    with pytest.raises(ModuleNotFoundError):
+        run(refused(ModuleNotFoundError("", name="ghostshard.nothing")), [])
+
+
+@pytest.mark.parametrize("words", [["--help"], ["data", "prepare"]], ids=["the_list", "a_command"])
+def test_a_full_disk_under_standard_output(texts, words):
+    command = [*COMMAND, *words] if words == ["--help"] else prepare(texts)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "error: reading or writing failed: No space left on device\n")
+
+
+def test_a_reader_that_is_gone_is_no_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*COMMAND, "--help"], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_sigterm_leaves_nothing_half_written(texts):
+    script = f"""
+import os, sys, time
+import ghostshard.texts.packed as packed
+from ghostshard.launcher import main
+def forever(data):
+    open({str(texts / "out.safetensors.partial-")!r} + str(os.getpid()), "w").write("half")
+    print("writing", flush=True)
+    while True: time.sleep(0.05)
+packed._safetensors = forever
+sys.exit(main({prepare(texts)[3:]!r}))
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "writing\n"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60 * PATIENCE)
+    assert (process.returncode, err) == (143, "")
+    assert [file.name for file in texts.iterdir()] == ["texts.txt"]
+
+
+def test_sigterm_ends_what_a_command_started(tmp_path):
+    """ghostshard tune waits for its trials; ended by SIGTERM it must not leave one training."""
+    pid = tmp_path / "pid"
+    script = f"""
+import subprocess, sys
+from ghostshard.errors import run
+sys.exit(run(lambda words: subprocess.run(["bash", "-c", "echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 600"]).returncode, []))
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    wait_until(pid.exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60 * PATIENCE) == 143
+    wait_until(lambda: not os.path.exists(f"/proc/{pid.read_text().strip()}"))
+
+
+def test_sigterm_stays_as_the_caller_has_it():
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append("caller"))
+    try:
+        assert run(lambda _words: os.kill(os.getpid(), signal.SIGTERM), []) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == ["caller"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+TORCHES = {  # what the program was built with, what is there, what is said
+    "none": ("2.11.0", None, "was built with torch 2.11.0, this environment has none: python -m pip install 'torch==2.11.*'"),
+    "another": ("2.9.0", "2.11.0+cu130", "was built with torch 2.9.0, this environment has 2.11.0+cu130"),
+    "same": ("2.11.0", "2.11.1", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("built, found, sentence", TORCHES.values(), ids=TORCHES)
+def test_an_installed_program_needs_the_torch_it_was_built_with(built, found, sentence, monkeypatch, tmp_path, capsys):
+    def version(_name: str) -> str:
+        if found is None:
+            raise importlib.metadata.PackageNotFoundError
+        return found
+
+    (tmp_path / binary.PROGRAM).touch()
+    monkeypatch.setattr(binary, "INSTALLED", tmp_path)
+    monkeypatch.setattr(binary, "repository", lambda: tmp_path)
+    monkeypatch.delenv("GHOSTSHARD_BINARY", raising=False)
+    monkeypatch.setattr(_native, "build_facts", lambda: {"torch": built, "cuda": False})
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    if sentence:
+        assert launcher.main(["finetune", "--steps", "1"]) == 2
+        assert sentence in capsys.readouterr().err
+        with pytest.raises(UserError):
+            binary.find_binary()
+    else:
+        assert binary.find_binary() == tmp_path / binary.PROGRAM
+
+
+@pytest.mark.parametrize("words", [["--prompt", "über"], ["--prompt", b"\xff"]], ids=["utf8", "no_text"])
+def test_a_prompt_is_utf8_whatever_the_locale(words, fake_binary, tmp_path):
+    """The C locale has Python take each byte beyond ASCII for half of a surrogate pair."""
+    fake_binary('echo "tokens: 1"')
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([*COMMAND, "generate", "--model", str(tmp_path / "model"), "--tokenizer", "gpt2", *words], env=environment,
+                          capture_output=True)  # fmt: skip
+    if words[1] == "über":
+        assert (done.returncode, done.stderr) == (0, b"") and done.stdout.startswith("über".encode())
+    else:
+        assert (done.returncode, done.stderr) == (2, b"error: --prompt must be UTF-8 text, its byte 0 is not\n")
+
+
+def test_the_c_locale_shows_names_of_files_as_they_are():
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([*COMMAND, "metrics", "Läufe"], env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (2, "error: RUN must be the folder of a run (its --output), got Läufe\n".encode())
+
+
+@pytest.mark.parametrize("number, code", [(errno.ENOSPC, 1), (errno.EROFS, 2)], ids=["full", "read_only"])
+@pytest.mark.parametrize("command", ["prepare", "tokenizer"])
+def test_a_full_disk_is_a_failure_and_a_read_only_one_a_mistake(command, number, code, texts, monkeypatch, capsys):
+    def write(path, *_words, **_options):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr(Path, "write_text", write)
+    words = prepare(texts)[3:] if command == "prepare" else ["data", "tokenizer", "--gpt2", "--output", str(texts / "out.safetensors")]
+    assert launcher.main(words) == code
+    assert capsys.readouterr().err == f"error: the output {texts / 'out.safetensors'} cannot be written: {os.strerror(number)}\n"
+
+
+def test_a_folder_that_is_read_only_is_refused_before_anything_is_read(texts, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    (texts / "texts.txt").unlink()
+    assert launcher.main(prepare(texts)[3:]) == 2
+    assert f"{texts} is read-only for this user" in capsys.readouterr().err
