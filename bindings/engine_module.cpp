@@ -236,6 +236,7 @@ PYBIND11_MODULE(engine, module) {
       .def("instantiated", &Session::instantiated, py::arg("tape"), py::arg("parameter"), py::arg("gradients"),
            Released())
       .def("begin_attribution_check", &Session::begin_attribution_check, py::arg("chosen"))
+      .def("watched_masses", &Session::watched_masses)
       .def("end_attribution_check", &Session::end_attribution_check)
       .def_property_readonly("takes_two_passes", &Session::takes_two_passes)
       .def_property_readonly("in_two_passes", &Session::in_two_passes)

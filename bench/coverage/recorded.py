@@ -23,13 +23,13 @@ EXAMPLES, BATCH, WIDTH, DELTA, SIGMA = 40, 8, 6, 1e-3, 1.0
 class Run:
     """40 examples, the first feature of which is their number; rate 1/5. Records what takes part."""
 
-    def __init__(self, *, workers: int = 0, model: nn.Module | None = None, **options: Any):
+    def __init__(self, *, workers: int = 0, model: type[nn.Module] | None = None, collate: Any = None, **options: Any):
         torch.manual_seed(5)
         x = torch.cat([torch.arange(float(EXAMPLES))[:, None], torch.randn(EXAMPLES, WIDTH - 1)], 1)
         self.data = TensorDataset(x, torch.randint(0, 3, (EXAMPLES,)))
         coins = torch.Generator().manual_seed(5)
-        self.plain = DataLoader(self.data, batch_size=BATCH, shuffle=True, num_workers=workers, generator=coins)
-        self.model = model or nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 3))
+        self.plain = DataLoader(self.data, batch_size=BATCH, shuffle=True, num_workers=workers, generator=coins, collate_fn=collate)
+        self.model = model() if model else nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 3))
         self.engine = PrivacyEngine(accountant="rdp")
         arguments = {"noise_multiplier": SIGMA, "max_grad_norm": 0.1, "grad_sample_mode": "ghost"} | options
         self.module, self.optimizer, self.criterion, self.loader = self.engine.make_private(

@@ -12,7 +12,7 @@ const fsdp::Parameter& trained(const fsdp::Parameter* one, const fsdp::Parameter
 
 }  // namespace
 
-Attribution::Attribution(std::vector<bool> chosen) : chosen_(std::move(chosen)) {}
+Attribution::Attribution(std::vector<bool> chosen) : chosen_(std::move(chosen)), masses_(chosen_.size()) {}
 
 void Attribution::linear(const LinearUse& use, const at::Tensor& /*a*/, const at::Tensor& g,
                          const SegmentsPtr& segments) {
@@ -45,8 +45,11 @@ void Attribution::look(const fsdp::Parameter& parameter, const at::Tensor& g, co
                     " rows of gradients for segments of ", segments.units(), " units and ", segments.rows(),
                     " rows, in a microbatch of ", units(), " units");
   for (int64_t u = 0; u < units() && reached_ == nullptr; ++u) {
-    if (chosen_[static_cast<size_t>(u)]) continue;
     const at::Tensor own = g.narrow(0, segments.begin(u), segments.length(u));
+    if (chosen_[static_cast<size_t>(u)]) {
+      masses_[static_cast<size_t>(u)] += own.square().sum(at::kDouble).item<double>();
+      continue;
+    }
     if (own.count_nonzero().item<int64_t>() == 0) continue;  // a value that is not a number counts as nonzero
     const at::Tensor numbers = own.ne(own).logical_not_();
     if (own.ne(0).logical_and_(numbers).any().item<bool>()) reached_ = &parameter;

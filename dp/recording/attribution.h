@@ -39,6 +39,9 @@ class Attribution final : public Recorder {
   const fsdp::Parameter* reached() const { return reached_; }
   // Some unit outside the chosen ones has gradients that are not a number.
   bool undecided() const { return undecided_; }
+  // [U]: the squared gradients that layers reported for each unit, summed up. A unit's must not depend on which others
+  // are chosen beside it: a gradient that is divided by the norm of the whole batch's reaches nobody, and does.
+  const std::vector<double>& masses() const { return masses_; }
 
  private:
   void look(const fsdp::Parameter& parameter, const at::Tensor& g, const kernels::Segments& segments);
@@ -46,6 +49,7 @@ class Attribution final : public Recorder {
   std::vector<bool> chosen_;
   const fsdp::Parameter* reached_ = nullptr;
   bool undecided_ = false;
+  std::vector<double> masses_;
 };
 
 }  // namespace ghostshard::dp

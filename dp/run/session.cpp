@@ -207,6 +207,11 @@ void Session::begin_attribution_check(const std::vector<bool>& chosen) {
   tape_->watch(watcher_);
 }
 
+std::vector<double> Session::watched_masses() const {
+  if (watcher_ == nullptr) throw std::logic_error("no attribution check was begun");
+  return watcher_->masses();
+}
+
 std::pair<int64_t, bool> Session::end_attribution_check() {
   if (watcher_ == nullptr || tape_ == nullptr) throw std::logic_error("no attribution check was begun");
   tape_->watch(nullptr);

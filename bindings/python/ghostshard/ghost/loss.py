@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from .batch import loss_kind
@@ -56,6 +57,15 @@ class PrivateLoss(DPTensorFastGradientClipping):
         if found is not None:
             engine.provenance.mark(loss_per_sample, found)
 
+    @property
+    def loss_per_sample(self) -> torch.Tensor:
+        """[units], followed like the model's outputs."""
+        return self.engine.provenance.losses(self._losses)
+
+    @loss_per_sample.setter
+    def loss_per_sample(self, losses: torch.Tensor) -> None:
+        self._losses = losses
+
     def backward(
         self, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
     ) -> None:
@@ -65,7 +75,7 @@ class PrivateLoss(DPTensorFastGradientClipping):
                 "a private step has one backward, of every example's own loss: gradient=, create_graph= (a penalty on gradients) "
                 "and inputs= would go past the clipping of each example"
             )
-        self.engine.backward(self.loss_per_sample)
+        self.engine.backward(self._losses)
 
     def _with(self, losses: torch.Tensor, found: Finding | None = None) -> PrivateLoss:
         if found is not None:
@@ -76,9 +86,10 @@ class PrivateLoss(DPTensorFastGradientClipping):
         """operation(losses, other). A tensor with a value for each example must be of the examples, as a criterion's targets; one for all
         of them must not be of the batch (its number of tokens)."""
         if isinstance(other, torch.Tensor) and (other.dim() > 0 or isinstance(other, Drawn)):
-            (losses, other), _, found = self.engine.provenance.targets((self.loss_per_sample, other), {})
+            (losses, other), _, found = self.engine.provenance.targets((self._losses, other), {})
             return self._with(operation(losses, other), found)
-        return self._with(operation(self.loss_per_sample, self._other(other)))
+        found = None if isinstance(other, DPTensorFastGradientClipping) else self.engine.provenance.met("the loss", other)
+        return self._with(operation(self._losses, self._other(other)), found)
 
     def _other(self, other: Any) -> Any:
         if not isinstance(other, DPTensorFastGradientClipping):
@@ -87,7 +98,7 @@ class PrivateLoss(DPTensorFastGradientClipping):
             raise ValueError(
                 f"losses that are added must have one reduction, got {self.loss_reduction} and {other.loss_reduction}"
             )
-        return other.loss_per_sample
+        return other._losses if isinstance(other, PrivateLoss) else other.loss_per_sample
 
     def __truediv__(self, other: Any) -> PrivateLoss:
         return self._met(operator.truediv, other)
@@ -105,7 +116,7 @@ class PrivateLoss(DPTensorFastGradientClipping):
         return self._met(lambda losses, other: other - losses, other)
 
     def __neg__(self) -> PrivateLoss:
-        return self._with(-self.loss_per_sample)
+        return self._with(-self._losses)
 
     __rmul__ = __mul__
     __radd__ = __add__
@@ -143,7 +154,7 @@ class PrivateLoss(DPTensorFastGradientClipping):
         return bool(self.item() >= float(other))
 
     def __repr__(self) -> str:
-        return f"PrivateLoss(loss_reduction={self.loss_reduction}, shape={tuple(self.loss_per_sample.shape)})"
+        return f"PrivateLoss(loss_reduction={self.loss_reduction}, shape={tuple(self._losses.shape)})"
 
     def __str__(self) -> str:
         return f"PrivateLoss({self.item():.4f})"
@@ -167,7 +178,7 @@ class PrivateCriterion(DPLossFastGradientClipping):
 
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
         given = args, kwargs
-        args, kwargs, found = self.engine.provenance.targets(args, kwargs)
+        args, kwargs, found = self.engine.provenance.targets(args, kwargs, constants_of(self.criterion))
         losses = self._unreduced(*args, **kwargs)
         self.engine.provenance.mark(losses, found)
         leave_call_beside(
@@ -207,6 +218,16 @@ class PrivateCriterion(DPLossFastGradientClipping):
         if ignored is None or not isinstance(target, torch.Tensor) or target.shape != losses.shape:
             return None
         return target != ignored
+
+
+def constants_of(criterion: Any) -> dict[str, Any]:
+    """Numbers and buffers that it has, by name."""
+    found: dict[str, Any] = {}
+    for name, module in criterion.named_modules() if isinstance(criterion, nn.Module) else ():
+        own = {**vars(module), **{key: value for key, value in module._buffers.items() if value is not None}}
+        numbers = {key: value for key, value in own.items() if isinstance(value, (float, torch.Tensor)) or type(value) is int}
+        found.update((f"{name}.{key}".lstrip("."), value) for key, value in numbers.items() if not key.startswith("_"))
+    return found
 
 
 def reduce_units(losses: torch.Tensor, valid: torch.Tensor | None, reduction: str) -> torch.Tensor:

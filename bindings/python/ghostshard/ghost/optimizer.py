@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from opacus.optimizers import DPOptimizerFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from .provenance import Drawn, Read, ReadInt
 
 if TYPE_CHECKING:
     from .engine import GhostEngine
@@ -45,9 +50,15 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         if kwargs:
             raise TypeError(f"unknown arguments for grad_sample_mode 'ghost' and 'ghost_fsdp': {sorted(kwargs)}")
         self.engine = engine
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "LBFGS asks for several gradients of one batch in a step, and a private step releases one: take another optimizer"
+            )
 
     def terms(self) -> tuple[float, float]:
-        """Clip norm and noise multiplier, as they are now."""
+        """Clip norm and noise multiplier, as they are now. ValueError if they were read from a private batch."""
+        _refuse_read("max_grad_norm", self.max_grad_norm)
+        _refuse_read("noise_multiplier", self.noise_multiplier)
         return float(self.max_grad_norm), float(self.noise_multiplier)
 
     def set_clip_norm(self, clip_norm: float) -> None:
@@ -87,6 +98,9 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
             self.engine.pause()
             return False
         self._is_last_step_skipped = False
+        for group in self.param_groups:
+            for name, value in group.items():
+                _refuse_read(name, value)
         self.engine.release()
         if self.step_hook:
             self.step_hook(self)
@@ -101,3 +115,29 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
             return None
         stepped = self.original_optimizer.step()
         return loss if stepped is None else stepped
+
+
+def _refuse_read(name: str, value: object) -> None:
+    if isinstance(value, (Read, ReadInt, Drawn)):
+        raise ValueError(
+            f"the optimizer's {name} was read from a private batch (its loss, its norms): what is released would follow from it without "
+            'noise. Let it follow from the step, or from public data; clipping="adaptive" follows the norms privately'
+        )
+
+
+def _watch_plateaus() -> None:
+    """A ReduceLROnPlateau of a private optimizer takes no number of a private batch, as long as it is known to be one."""
+    step = ReduceLROnPlateau.step
+
+    @functools.wraps(step)
+    def watched(self: ReduceLROnPlateau, metrics: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(self.optimizer, GhostOptimizer) and isinstance(metrics, DPTensorFastGradientClipping):
+            metrics = metrics.detach()
+        if isinstance(self.optimizer, GhostOptimizer):
+            _refuse_read("learning rate", metrics)
+        step(self, metrics, *args, **kwargs)
+
+    ReduceLROnPlateau.step = watched  # type: ignore[method-assign]
+
+
+_watch_plateaus()

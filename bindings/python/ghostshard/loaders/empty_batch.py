@@ -11,17 +11,21 @@ import torch
 from opacus.data_loader import CollateFnWithEmpty
 from torch.utils.data import Dataset
 
+from .collate_check import CollateCheck
+
 
 class CollateOrEmpty(CollateFnWithEmpty):
-    """Collates. Makes the empty batch when it is first needed, from a batch of one example and a batch of it twice."""
+    """Collates, and looks whether examples are kept apart (collate_check.py). Makes the empty batch when it is first needed, from a batch of one example and a batch of it twice."""
 
     def __init__(self, collate_fn, dataset: Dataset, batch_first: bool):
         super().__init__(collate_fn, batch_first=batch_first)
         self._dataset = dataset
         self._empty: tuple[Any] | None = None
+        self._check = CollateCheck()
 
     def __call__(self, batch: list) -> Any:
         if len(batch) > 0:
+            self._check(self.wrapped_collator_fn, batch)
             return self.wrapped_collator_fn(batch)
         if self._empty is None:
             fetch_many = getattr(self._dataset, "__getitems__", None)

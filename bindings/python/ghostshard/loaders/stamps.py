@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -21,6 +21,7 @@ class Piece:
     index: int
     count: int
     units: int
+    constants: Any = field(default=None, compare=False, repr=False)  # that its tensors may meet: the receiver's
 
 
 class Receiver(Protocol):

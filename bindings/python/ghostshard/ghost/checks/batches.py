@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -93,6 +94,7 @@ class DrawnBatches:
             self.provenance.forget()
             self._draws, self._done, self._units = self._draws + 1, 0, 0
         self._units += piece.units
+        piece = replace(piece, constants=self.provenance.constants)
         self._waiting.append(piece)
         return self.provenance.hand_out(piece, batch)
 

@@ -16,10 +16,9 @@ from torch import nn
 from ..packing import Packing
 from ..provenance import Drawn, plain
 from ..tensor_trees import mapped, tensors_in
-from .state import State
-from .values import MODELS_OWN, differ, nearest
+from .state import State, alike, copied
+from .values import APART, KEPT, MIXED, MODELS_OWN, UNKNOWN, differ, nearest
 
-APART, MIXED, UNKNOWN = 0, 1, 2
 _MARK = "ghostshard: criterion"
 # Each loss follows from its own place alone.
 _OF_TORCH = {
@@ -73,7 +72,7 @@ class Call:
         if len(of_rows) < 2:
             return APART
         state = State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device)
-        attributes, losses = _Attributes(self._criterion), []
+        attributes, losses, held = _Attributes(self._criterion), [], []
         try:
             with torch.no_grad():
                 for moved in (torch.zeros_like(of_rows), of_rows, ~of_rows):
@@ -81,27 +80,60 @@ class Call:
                     attributes.again()
                     args, kwargs = self._exchanged(moved)
                     losses.append([(0, self._unreduced(*args, **kwargs).reshape(len(of_rows), -1))])
+                    held.append((state.held(), attributes.held()))
         except MODELS_OWN:
             return UNKNOWN
         finally:
             state.again()
             attributes.again()
-        moved = differ(losses[0], losses[1], ~of_rows) or differ(losses[0], losses[2], of_rows)
-        return MIXED if moved else APART
+        if differ(losses[0], losses[1], ~of_rows) or differ(losses[0], losses[2], of_rows):
+            return MIXED
+        if self._counts(chosen, losses[0], (state, attributes)):
+            return MIXED
+        return KEPT if any(not alike(one, held[0]) for one in held[1:]) else APART
+
+    def _counts(self, chosen: torch.Tensor, as_given: list, states: tuple[Any, Any]) -> bool:
+        """Whether losses of the chosen units are others if they alone are there, as those are that are divided by how many there are."""
+        if self._packing is not None or not bool(chosen.any()) or bool(chosen.all()):
+            return False
+        places = torch.arange(len(chosen))
+
+        def losses(of: torch.Tensor) -> list:
+            args, kwargs = self._taken(of, len(chosen))
+            return [(0, self._unreduced(*args, **kwargs).reshape(len(of), -1))]
+
+        try:
+            with torch.no_grad():
+                for each in states:
+                    each.again()
+                alone = losses(places[chosen])
+                kept = [(0, as_given[0][1][chosen.to(as_given[0][1].device)])]
+                everything = torch.ones_like(places[chosen], dtype=torch.bool)
+                # If other coins give other losses, these tell nothing.
+                return differ(kept, alone, everything) and not differ(as_given, losses(places), torch.ones_like(chosen))
+        except MODELS_OWN:
+            return False
+        finally:
+            for each in states:
+                each.again()
 
     def _exchanged(self, moved: torch.Tensor) -> tuple[tuple, dict]:
         """Rows that moved have the values of the nearest ones that stay."""
         if not bool(moved.any()) or bool(moved.all()):
             return self._args, self._kwargs
-        source, numbers = nearest(moved), iter(range(len(self._derived)))
+        return self._taken(nearest(moved), len(moved))
+
+    def _taken(self, source: torch.Tensor, units: int) -> tuple[tuple, dict]:
+        """Rows of these units, in the place of those of all."""
+        numbers = iter(range(len(self._derived)))
 
         def new(value: torch.Tensor) -> torch.Tensor:
-            dim = self._dim_of(next(numbers), value, len(moved))
+            dim = self._dim_of(next(numbers), value, units)
             if dim is None:
                 return value
             if self._packing is not None and value.dim() > 1 and tuple(value.shape[:2]) == tuple(self._packing.extents):
                 return value.flatten(0, 1).index_select(0, source.to(value.device)).view(value.shape)
-            each, odd = divmod(value.shape[dim], len(moved))
+            each, odd = divmod(value.shape[dim], units)
             rows = (source[:, None] * each + torch.arange(each)).flatten()
             return value if odd or not each else value.index_select(dim, rows.to(value.device))
 
@@ -135,10 +167,15 @@ class _Attributes:
         for held, before in self._held:
             held.update(before)
 
+    def held(self) -> list[Any]:
+        """Numbers and tensors that are others now than they were."""
+        changed = [{name: each for name, each in now.items() if each is not before.get(name)} for now, before in self._held]
+        return [{name: copied(each) for name, each in one.items() if isinstance(each, (int, float, list, torch.Tensor))} for one in changed]
+
 
 def _is_of_torch(criterion: Any) -> bool:
     """And as it is."""
     return type(criterion) in _OF_TORCH and not ("forward" in vars(criterion) or criterion._forward_hooks or criterion._forward_pre_hooks)
 
 
-__all__ = ["APART", "MIXED", "UNKNOWN", "Call", "criterions_under", "leave_call_beside"]
+__all__ = ["Call", "criterions_under", "leave_call_beside"]

@@ -4,7 +4,8 @@ The rows of unit u must hold the effect of u's loss on a layer's parameters and 
 rows whose norm was taken. A layer that mixes units breaks that without any error. So at a session's first microbatch
 of two units or more, the losses of a random half of them go backward alone, then those of the other half. All rows of
 units whose losses stayed behind must have gradients of exactly zero (dp/recording/attribution.h). Both halves are needed: with
-two units a leak from the later to the earlier shows in one of the two only.
+two units a leak from the later to the earlier shows in one of the two only. Then all go backward together: the gradients of each
+unit must be as large as they were among half of the others. (A gradient that is divided by the norm of all of them reaches nobody.)
 
 Gradients that are not a number decide nothing, since a unit that is not finite makes them out of zeros (0·inf): the
 check is then made again at the next microbatch. Effects of another unit's *values* without a gradient between them (frozen
@@ -25,16 +26,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from .criterions import APART, MIXED, UNKNOWN, criterions_under
-from .values import Repeat
+from .criterions import criterions_under
+from .state import State
+from .values import APART, KEPT, MIXED, UNKNOWN, Repeat
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class AttributionCheck:
     """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number.
 
     A path through the model may open later (a warm-up, a length, an expert), so the check is made again at random later
-    microbatches: one in 400, at the price of two backwards and three forwards, so below 1 % of the time.
+    microbatches: one in 400, at the price of three backwards and five forwards (some of half of the batch), so below 1 % of the time.
     """
 
     again = 1 / 400
@@ -43,6 +49,7 @@ class AttributionCheck:
         self._control = control
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
+        self._looks: set[tuple] = set()  # of the model, with which it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
 
     def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None) -> None:
@@ -53,12 +60,13 @@ class AttributionCheck:
         """
         units = len(losses)
         packed = repeat is not None and repeat.inputs.packing is not None
+        look = () if repeat is None or self._control is not None else _look_of(repeat.model)
         if self._control is not None and self._settled:
             if units and packed not in self._settled:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
             if not self._by_lot():
                 return
-        elif packed in self._settled and not self._by_lot():
+        elif packed in self._settled and look in self._looks and not self._by_lot():
             return
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         due, any_packed, any_plain, seed = self._highest(
@@ -71,26 +79,43 @@ class AttributionCheck:
         if self._coins is None:
             self._coins = random.Random(seed)
         half = set(random.Random(seed).sample(range(units), units // 2))
-        reached, undecided, output = -1, False, False
-        for part in ([u in half for u in range(units)], [u not in half for u in range(units)]):
-            found, unclear = self._watched(session, losses, part if units > 1 else [True] * units)
+        reached, undecided, output = -1, False, APART
+        coins, masses = State(nn.Module(), losses.device), []
+        for part in ([u in half for u in range(units)], [u not in half for u in range(units)], [True] * units):
+            coins.again()  # a layer may run again in backward
+            found, unclear, own = self._watched(session, losses, part if units > 1 else [True] * units)
             reached, undecided = max(reached, found), undecided or unclear
+            masses.append(own)
+        coins.again()
+        scaled = not undecided and any(_other_mass(masses[u not in half][u], masses[2][u]) for u in range(units))
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
         if repeat is not None:
             output = repeat.reaches_others(chosen)
         loss = max([APART, *(each.reaches_others(chosen, losses.device) for each in criterions_under(losses))])
-        reached, undecided, output, loss = self._highest([reached, undecided, output, loss])
-        self._refuse(reached, output, loss)
+        reached, undecided, scaled, output, loss = self._highest([reached, undecided, scaled, output, loss])
+        self._refuse(reached, bool(scaled), output, loss)
         if not undecided:
             self._settled.add(bool(any_packed))
+            self._looks.add(look)
 
-    def _refuse(self, reached: int, output: int, loss: int) -> None:
+    def _refuse(self, reached: int, scaled: bool, output: int, loss: int) -> None:
         if reached >= 0:
             raise RuntimeError(
                 f"parameter {self._names[reached]!r}: an example's gradient must not depend on other examples, but here "
                 "the loss of some reached the rows of others. Some layer mixes examples: attention across the batch or "
                 "across packed texts, statistics of the batch, batch and time in each other's place. Nothing of this "
                 "backward was kept"
+            )
+        if scaled:
+            raise RuntimeError(
+                "an example's gradient must not depend on other examples, but here it was another one when the losses of the others went "
+                "backward beside it: a hook on gradients, or a backward of your own, divides by the norm of all or takes their mean. "
+                "Nothing of this backward was kept"
+            )
+        if output == KEPT:
+            raise RuntimeError(
+                "the model's buffers follow from examples (running statistics, an average of activations): they have no noise, and would be "
+                "saved with the weights. Make them follow from public data alone, and freeze them. Nothing of this backward was kept"
             )
         if output:
             raise RuntimeError(
@@ -103,6 +128,11 @@ class AttributionCheck:
                 "an example's loss must not depend on other examples, but here losses that the criterion gave changed with the outputs or the "
                 "targets of others: statistics of the batch, or weights that follow from it. Nothing of this backward was kept"
             )
+        if loss == KEPT:
+            raise RuntimeError(
+                "the criterion keeps numbers or tensors that follow from examples (running statistics, an average of its losses): in later "
+                "batches they would be in the losses of others. Nothing of this backward was kept"
+            )
         if loss == UNKNOWN:
             raise RuntimeError(
                 "whether the criterion keeps its examples apart cannot be told, because it takes no other outputs and targets in the place of "
@@ -112,12 +142,13 @@ class AttributionCheck:
     def _by_lot(self) -> bool:
         return self._coins is not None and self._coins.random() < self.again
 
-    def _watched(self, session: Any, losses: torch.Tensor, chosen: list[bool]) -> tuple[int, bool]:
+    def _watched(self, session: Any, losses: torch.Tensor, chosen: list[bool]) -> tuple[int, bool, list[float]]:
         # A rank without units has one unit of zeros in their place, which has no loss.
         session.begin_attribution_check(chosen or [True] * session.units)
         with _leaves_untouched(losses):
             losses.backward(torch.tensor(chosen, dtype=losses.dtype, device=losses.device), retain_graph=True)
-        return session.end_attribution_check()
+        masses = session.watched_masses()
+        return *session.end_attribution_check(), masses
 
     def _highest(self, mine: list[int]) -> list[int]:
         if self._control is None:
@@ -125,6 +156,23 @@ class AttributionCheck:
         of_all = torch.tensor([int(each) for each in mine])
         dist.all_reduce(of_all, dist.ReduceOp.MAX, group=self._control)
         return of_all.tolist()
+
+
+def _look_of(model: nn.Module) -> tuple:
+    """What may send a batch another way than before: hooks of modules, and which of them train. Ranks may have different ones, so only a
+    model of one rank is asked."""
+    found, waiting = [], [model]
+    while waiting:
+        module = waiting.pop()
+        held = module.__dict__
+        found.append((held["training"], *(len(held[name]) for name in _HOOKS)))
+        waiting.extend(child for child in held["_modules"].values() if child is not None)
+    return tuple(found)
+
+
+def _other_mass(alone: float, together: float) -> bool:
+    """Beyond rounding. Not a number decides nothing."""
+    return abs(alone - together) > 0.02 * max(alone, together)
 
 
 def _name(packed: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,10 @@ class State:
     def now(self) -> State:
         return State(self._model, self._device)
 
+    def held(self) -> list[torch.Tensor]:
+        """Copies of the buffers as they are now."""
+        return [module._buffers[name].detach().clone() for module, name, _, _ in self._buffers if module._buffers.get(name) is not None]
+
     def again(self) -> None:
         """Goes back to the states at construction: the next draws repeat all draws since."""
         random.setstate(self._python)
@@ -41,4 +46,24 @@ class State:
                     buffer.copy_(before)
 
 
-__all__ = ["State"]
+def copied(value: Any) -> Any:
+    """Numbers and tensors in lists, which may be written to."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return [copied(each) for each in value] if isinstance(value, list) else value
+
+
+def alike(one: Any, two: Any) -> bool:
+    """The same numbers and tensors, in the same places."""
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        close = one.is_floating_point() and one.shape == two.shape
+        return torch.allclose(one, two, rtol=1e-4, atol=1e-6, equal_nan=True) if close else torch.equal(one, two)
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(alike(one[key], two[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
+        return len(one) == len(two) and all(map(alike, one, two))
+    same_number = isinstance(one, float) and isinstance(two, float) and abs(one - two) <= 1e-4 * abs(one)
+    return type(one) is type(two) and (same_number or one == two or not isinstance(one, (int, float)))
+
+
+__all__ = ["State", "alike", "copied"]

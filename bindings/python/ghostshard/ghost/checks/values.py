@@ -16,12 +16,13 @@ from torch import nn
 
 from ..batch import Inputs
 from ..tensor_trees import mapped
-from .state import State
+from .state import State, alike
 
 # Rows of a matrix product follow from their own inputs alone, bit for bit on most machines. On others they may differ by this
 # share of the largest output.
 _LEAST_CHANGE = 1e-4
 _DIRECTIONS = 4
+APART, KEPT, MIXED, UNKNOWN = 0, 1, 2, 3  # what is found of a model or a criterion; the later ones are worse
 MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
 
 
@@ -33,10 +34,11 @@ class Repeat:
     device: torch.device  # of the model
     communicates: bool = False  # a forward does
 
-    def reaches_others(self, chosen: torch.Tensor) -> bool:
-        """Whether the inputs of the chosen units, or of the rest, move outputs of the others. chosen: bool [units].
+    def reaches_others(self, chosen: torch.Tensor) -> int:
+        """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move buffers.
+        chosen: bool [units].
 
-        Three forwards without gradients, from the same state; a collective if the forward communicates. RuntimeError if the model
+        Five forwards without gradients, from the same state; a collective if the forward communicates. RuntimeError if the model
         takes no other inputs.
         """
         try:
@@ -53,19 +55,57 @@ class Repeat:
                 f"({type(first).__name__}: {' '.join(str(first).split())[:160]}). attribution_check=False leaves this check out"
             ) from first
 
-    def _reaches_others(self, chosen: torch.Tensor, *, mirrored: bool) -> bool:
+    def _reaches_others(self, chosen: torch.Tensor, *, mirrored: bool) -> int:
         state = State(self.model, self.device)
-        outputs = []
+        outputs, held = [], []
         try:
             with torch.no_grad():
                 for moved in (torch.zeros_like(chosen), chosen, ~chosen):
                     state.again()
                     args, kwargs = self._exchanged(moved, nearest(moved), mirrored=mirrored)
                     outputs.append(self._rows_of_output(self.forward(*args, **kwargs), len(chosen)))
+                    held.append(state.held())
         finally:
             state.again()
         as_given, chosen_moved, others_moved = outputs
-        return differ(as_given, chosen_moved, ~self._of_rows(chosen)) or differ(as_given, others_moved, self._of_rows(chosen))
+        if differ(as_given, chosen_moved, ~self._of_rows(chosen)) or differ(as_given, others_moved, self._of_rows(chosen)):
+            return MIXED
+        if self.inputs.packing is None and self._counts(chosen, state):
+            return MIXED
+        return KEPT if any(not alike(one, held[0]) for one in held[1:]) else APART
+
+    def _counts(self, chosen: torch.Tensor, state: State) -> bool:
+        """Whether outputs of the chosen units are others if they alone are in the batch. Without dropout, whose coins are others then."""
+        units, training = len(chosen), [module for module in self.model.modules() if module.training]
+        places = torch.arange(units)
+        some = places[chosen] if bool(chosen.any()) else places
+
+        def outputs(of: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
+            take = lambda value: value if (dim := self._dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
+            found = self.forward(*mapped(take, self.inputs.args), **mapped(take, self.inputs.kwargs))
+            return self._rows_of_output(found, len(of))
+
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                state.again()
+                everybody = outputs(places)
+                state.again()
+                alone = outputs(some)
+                kept = [(last, rows.index_select(0, some.to(rows.device))) for last, rows in everybody]
+                moved = len(kept) == len(alone) and differ(kept, alone, torch.ones(len(some), dtype=torch.bool))
+                if not moved and not self.communicates:
+                    return False
+                # A forward that tosses coins all the same tells nothing.
+                return moved and not differ(everybody, outputs(places), torch.ones(units, dtype=torch.bool))
+        except MODELS_OWN:
+            if self.communicates:
+                raise
+            return False
+        finally:
+            for module in training:
+                module.training = True
+            state.again()
 
     def _exchanged(self, moved: torch.Tensor, source: torch.Tensor, *, mirrored: bool) -> tuple[tuple, dict]:
         """The arguments, with other values for the units that moved: in the examples mirrored ones, which differ most; in every other

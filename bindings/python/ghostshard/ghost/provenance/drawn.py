@@ -127,13 +127,20 @@ class Drawn(torch.Tensor):
         return self.clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        self._is_read("pickling")
         return plain(self).__reduce_ex__(protocol)
 
     def __repr__(self, **_: Any) -> str:
+        self._is_read("repr()")
         return repr(plain(self))
 
     def __format__(self, spec: str) -> str:
+        self._is_read("format()")
         return format(plain(self), spec)
+
+    def _is_read(self, how: str) -> None:
+        if constants := getattr(self._origin.memory.piece, "constants", None):
+            constants.was_read(how)
 
 
 def drawn(value: torch.Tensor, origin: Origin) -> torch.Tensor:

@@ -11,9 +11,9 @@ from .drawn import Drawn, Origin, constant
 
 _RESHAPE = {"view", "reshape", "unsqueeze", "squeeze", "flatten", "view_as", "reshape_as", "ravel", "unflatten"}  # no element moves
 _PROPERTIES = {"T", "mT", "H", "mH"}
-_JOIN = {"cat", "concat", "concatenate", "stack", "hstack", "vstack"}
+JOIN = {"cat", "concat", "concatenate", "stack", "hstack", "vstack"}
 _CHOOSE = {"getitem", "gather", "take_along_dim", "index_select", "masked_select"}
-MOVES = _RESHAPE | _JOIN | _CHOOSE | set(
+MOVES = _RESHAPE | JOIN | _CHOOSE | set(
     "T mT H mH permute transpose t swapaxes swapdims movedim moveaxis expand expand_as broadcast_to repeat tile repeat_interleave "
     "flip fliplr flipud roll rot90 narrow select split chunk tensor_split unbind unfold diagonal split_with_sizes".split()
 )  # fmt: skip
@@ -41,7 +41,7 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
             return spread(first.origin, value, small)  # the same for all rows, so it is each row's own
         return torch.full((), -1, dtype=small, device=value.device).expand(value.shape)
 
-    call = getattr(torch.Tensor, {"getitem": "__getitem__", "view": "reshape"}.get(name, name), None) if name not in _JOIN else getattr(torch, name)
+    call = getattr(torch.Tensor, {"getitem": "__getitem__", "view": "reshape"}.get(name, name), None) if name not in JOIN else getattr(torch, name)
     try:
         of_numbers = mapped(numbers, args[0])
         found = call.__get__(of_numbers) if name in _PROPERTIES else call(of_numbers, *args[1:], **kwargs)  # type: ignore
@@ -129,4 +129,4 @@ def _looked_up(name: str, indices: list[torch.Tensor], out: torch.Tensor, source
     return origin.at(origin.dim, origin.ids, moved=True)
 
 
-__all__ = ["MOVES", "located", "moved", "spread"]
+__all__ = ["JOIN", "MOVES", "located", "moved", "spread"]

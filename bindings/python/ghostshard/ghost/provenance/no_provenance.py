@@ -13,6 +13,8 @@ from .findings import Finding
 class NoProvenance:
     """Of batches of the caller's own, which are charged as what they are at worst."""
 
+    constants = None
+
     def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> tuple[tuple, dict]:
         return plain(args), plain(kwargs)
 
@@ -22,8 +24,14 @@ class NoProvenance:
     def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, None]:
         return plain(args), plain(kwargs), None
 
-    def targets(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, Finding]:
+    def targets(self, args: tuple, kwargs: dict, beside: dict[str, Any] | None = None) -> tuple[tuple, dict, Finding]:
         return *plain((args, kwargs)), Finding(forward=False)
+
+    def met(self, name: str, constant: Any) -> None:
+        return None
+
+    def losses(self, losses: torch.Tensor) -> torch.Tensor:
+        return losses
 
     def mark(self, values: Any, finding: Finding | None = None) -> None:
         pass

@@ -64,4 +64,30 @@ def contents(value: Any) -> list[torch.Tensor]:
     return found
 
 
-__all__ = ["contents", "opened"]
+def numbers_of(value: Any) -> np.ndarray | None:
+    """A copy of an array or a list of numbers, which a loop may write to; None for anything else, and for none."""
+    first = value
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    if not isinstance(first, (np.ndarray, np.generic, int, float)) or len(value) == 0:
+        return None
+    try:
+        return np.array(value)
+    except ValueError:  # rows of different lengths
+        return None
+
+
+def same_values(value: Any, version: int, tensor: torch.Tensor) -> bool:
+    """Whether the tensor is what was handed out, up to its dtype and its device."""
+    try:
+        handed_out = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.asarray(value))
+    except (TypeError, ValueError, RuntimeError):  # texts
+        return False
+    if handed_out.shape != tensor.shape or handed_out.is_floating_point() < tensor.is_floating_point():
+        return False
+    if handed_out._version != version and isinstance(value, torch.Tensor):
+        return False
+    return torch.equal(handed_out.to(tensor.device, tensor.dtype), tensor)
+
+
+__all__ = ["contents", "numbers_of", "opened", "same_values"]

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from ..tensor_trees import mapped, tensors_in
+from .constants import as_read
 from .drawn import Drawn, Memory, Origin, constant, drawn, plain, version_of
 from .joins import JOINS, elementwise, joined
+from .met import wrong_constant
 from .moves import MOVES, moved
 from .setting import after_setting
 
@@ -55,6 +57,16 @@ _LAYERS = {
 # Layers of which several inputs have rows; how many dimensions a tensor may have that all rows share. Of the others the first alone has.
 _OF_SEVERAL = {"matmul": 2, "bmm": 0, "scaled_dot_product_attention": 2, "grid_sample": 0, "affine_grid": 0}
 _EXPOSING = {"numpy", "array", "untyped_storage", "storage", "dlpack", "data_ptr", "cuda_array_interface"}  # memory, to be written to unseen
+_METADATA = set(
+    "shape size dim ndim ndimension numel nelement dtype device layout requires_grad grad_fn stride storage_offset element_size len get_device "
+    "names has_names itemsize nbytes output_nr retains_grad version register_hook register_post_accumulate_grad_hook retain_grad backward "
+    "result_type dir sizeof hash type typename broadcast_shapes can_cast promote_types".split()
+)  # tells nothing of values
+_AS_READ = 1 << 12  # of a list's numbers
+_WRITTEN_TO_A_PARAMETER = (
+    "values of a private batch were written to a parameter: what is released would have them without clipping and noise. Parameters follow "
+    "from the optimizer's steps, from public data and from coins"
+)
 _HELD = {"_base", "_grad"}  # by a tensor, not made of it
 _ASIDE = {"requires_grad", "grad", "names"}  # may be set
 
@@ -94,9 +106,11 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
         out = func(*args, **kwargs)
         written = _count_writes(before)
         if not tensors_in(out) and not writes and not written or name in _HELD:
-            return out
+            return _noted(name, out, given)
         targets = tensors_in(kwargs["out"]) if "out" in kwargs else tensors_in(args[0]) if writes else written
         for target in targets:
+            if isinstance(target, torch.nn.Parameter):
+                raise ValueError(_WRITTEN_TO_A_PARAMETER)
             if isinstance(target, Drawn):
                 target.stays_here()
                 _written(name, target, args, kwargs, given)
@@ -110,6 +124,16 @@ def _of_a_function(origin: Origin) -> Origin:
     found = replace(origin.lost("an autograd.Function made it"), live=True)
     found.memory.loose = True
     return found
+
+
+def _noted(name: str, out: Any, given: list[Drawn]) -> Any:
+    """What is no tensor. Values that leave torch are noted, and numbers among them stay known as such."""
+    if name in _METADATA or name in _HELD or (name.startswith("is_") and name != "is_nonzero"):
+        return out
+    for each in given:
+        if constants := getattr(each._origin.memory.piece, "constants", None):
+            constants.was_read(f"{name}()")
+    return as_read(out) if name == "item" or (name == "tolist" and given[0].numel() <= _AS_READ) else out
 
 
 def _all_alike(value: Any) -> bool:
@@ -162,6 +186,8 @@ def _written(name: str, target: Drawn, args: tuple, kwargs: dict, sources: list[
         return
     if name == "data" or name == "setitem":
         one = after_setting(*args) if name == "setitem" else target.origin.lost("its data were replaced", strangers=True)
+        if name == "setitem" and (wrong := wrong_constant(name, args, kwargs, target, sources)):
+            one = one.lost(wrong, strangers=True)
     else:
         sources = [each for each in sources if each is not kwargs.get("out")]
         kwargs = {key: value for key, value in kwargs.items() if key != "out"}
@@ -183,6 +209,11 @@ def _lose(memory: Memory, why: str, *, loose: bool) -> None:
 
 def _origins(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> list[Origin]:
     """One for each tensor of `out`."""
+    found, wrong = _owners(name, args, kwargs, out, sources), wrong_constant(name, args, kwargs, out, sources)
+    return [each.lost(wrong, strangers=True) for each in found] if wrong else found
+
+
+def _owners(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> list[Origin]:
     results = tensors_in(out)
     first = sources[0].origin
     lost = next((each.origin for each in sources if each.origin.memory.lost), None)

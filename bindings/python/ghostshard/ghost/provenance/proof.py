@@ -10,13 +10,13 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from ..tensor_trees import first_tensor, mapped, tensors_in
+from ..tensor_trees import constants_in, first_tensor, mapped, tensors_in
+from .constants import Constants, ReadInt
 from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, plain
 from .findings import Finding, is_not, mark, under
-from .opened import contents, opened
+from .opened import contents, numbers_of, opened, same_values
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
 _NOT_READ = ("num_items_in_batch",)  # Hugging Face's Trainer gives it, and batch.py takes it out
@@ -36,6 +36,7 @@ class Provenance:
         self._handed_out: list[tuple[Any, Any, int, Origin]] = []  # (plain tensor, array or list; version; origin)
         self._by_columns: bool | None = None  # a batch is [columns], not [examples]; None: not known yet
         self._latest: Finding | None = None
+        self.constants = Constants()
 
     # The loader's side ----------------------------------------------------------------------------------------------
 
@@ -43,9 +44,11 @@ class Provenance:
         """A new draw begins."""
         self._handed_out.clear()
         self._latest = None
+        self.constants.begin_draw()
 
     def hand_out(self, piece: Any, batch: Any) -> Any:
         """The batch, with Drawn tensors in the place of its own."""
+        self.constants.begin_batch(piece.units)
         if piece.units == 0:
             return batch
         if self._lists_examples(batch, piece.units):
@@ -81,9 +84,9 @@ class Provenance:
         memories: dict[int, Memory] = {}
 
         def stamp(value: torch.Tensor) -> torch.Tensor:
-            if origin is None and value.dim() == 0:
-                return value  # the same for all of them
             value = plain(value)
+            if origin is None and value.dim() == 0:
+                return drawn(value, of_rows(piece, piece.units).lost("it is one number of the batch", strangers=True))
             if origin is None:
                 dim = self._dim_of(next(numbers), value, piece.units)
                 own = of_rows(piece, value.shape[max(dim, 0)], max(dim, 0))
@@ -95,7 +98,7 @@ class Provenance:
             return drawn(value, own)
 
         def note(value: Any) -> None:
-            if origin is None and (copied := _numbers(value)) is not None:
+            if origin is None and (copied := numbers_of(value)) is not None:
                 self._handed_out.append((copied, 0, of_rows(piece, len(value))))
 
         return opened(stamp, batch, torch.Tensor, note)
@@ -131,6 +134,7 @@ class Provenance:
         aside = ("units", *(_NOT_READ if kwargs.get("labels") is not None else ()))
         given = [value for name, value in kwargs.items() if name not in aside]
         read = tuple(each for each in contents((args, given)) if isinstance(each, Drawn))
+        wrong = wrong or self._wrong_numbers("the model", (args, given))
         found = Finding(wrong, origin.memory.piece, origin.ids, origin.rows, joined=units is not None or packed, read=read)
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
             for tensor in contents(value) if name not in aside else ():
@@ -145,7 +149,7 @@ class Provenance:
             return
         for each in strangers:
             alike = each.dim() == 0 or isinstance(each, torch.nn.Parameter) or all(constant(each, d) for d in range(min(each.dim(), 2)))
-            if not alike and not any(_same_values(one, one._version, each) for one in read):
+            if not alike and not any(same_values(one, one._version, each) for one in read):
                 self._latest = replace(self._latest, wrong=is_not("the model's input", _BY_HOOK))
 
     def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, Finding | None]:
@@ -170,7 +174,7 @@ class Provenance:
                 return origin, f"{name} was vouched for by ghostshard.vouch_for(): give make_private(allow_vouched=True), so that the report says so"
             return origin, is_not(name, origin.memory.wrong) if origin.memory.wrong else ""
         for value, version, origin in self._handed_out:
-            if not origin.memory.lost and _same_values(value, version, tensor):
+            if not origin.memory.lost and same_values(value, version, tensor):
                 return origin, ""
         return None, is_not(name, f"it ({tuple(tensor.shape)}) came neither from the loader nor from a batch of it")
 
@@ -198,7 +202,8 @@ class Provenance:
             if not packed:
                 alike = alike or all(constant(tensor, d) for d in range(min(tensor.dim(), 2)) if tensor.shape[d] == rows)
             if alike or isinstance(tensor, torch.nn.Parameter):
-                return ""
+                known = places or isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad
+                return "" if known else self._wrong_constant(name, tensor, alone=rows == 1 and not packed)
         if before := self._forwards_under(tensor):
             return before[0].wrong
         beside, wrong = self._origin_of(tensor, name)
@@ -211,8 +216,9 @@ class Provenance:
         same = beside.rows != origin.rows or beside.same_rows(origin)
         return "" if same else is_not(name, "its rows are of other examples than the input's, or in another order")
 
-    def targets(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, Finding]:
-        """A criterion's arguments with plain tensors, and what was found of those that follow from no forward."""
+    def targets(self, args: tuple, kwargs: dict, beside: dict[str, Any] | None = None) -> tuple[tuple, dict, Finding]:
+        """A criterion's arguments with plain tensors, and what was found of those that follow from no forward. beside: constants that
+        the criterion has."""
         given = tensors_in((args, kwargs))
         tensors = [each for each in given if each.grad_fn is None and (each.dim() > 0 or isinstance(each, Drawn))]
         bare = plain((args, kwargs))
@@ -221,13 +227,15 @@ class Provenance:
             return *bare, Finding(forward=False)
         wrong = next((found for each in given if (found := _wrong_output(each))), "")
         wrong = wrong or next((found for each in tensors if (found := self._wrong_target(each, of[0]))), "")
+        wrong = wrong or self._wrong_numbers("the criterion", (args, kwargs))
+        wrong = wrong or next((found for name, each in (beside or {}).items() if (found := self._wrong_constant(name, each))), "")
         return *bare, Finding(wrong, forward=False)
 
     def _wrong_target(self, tensor: torch.Tensor, of: Finding) -> str:
         if of.piece is None or of.wrong or tensor.numel() == 0:
             return ""
         if not isinstance(tensor, Drawn) and constant(tensor, 0):
-            return ""
+            return self._wrong_constant("a target", tensor, alone=of.rows == 1)
         origin, wrong = self._origin_of(tensor, "a target")
         if wrong:
             return wrong
@@ -242,24 +250,48 @@ class Provenance:
             return ""
         return is_not("a target", "its rows are of other examples than the model's output, or in another order")
 
+    def met(self, name: str, constant: Any) -> Finding:
+        """What was found of a number, or of a tensor without rows, that met losses."""
+        return Finding(self._wrong_constant(name, constant), forward=False)
+
+    def _wrong_constant(self, name: str, constant: Any, *, alone: bool = False) -> str:
+        wrong = self.constants.wrong(name, constant, alone=alone)
+        return is_not("what the loss is formed of", wrong) if wrong else ""
+
+    def _wrong_numbers(self, name: str, given: Any) -> str:
+        numbers = [each for each in constants_in(given) if isinstance(each, (float, ReadInt))]
+        return next((found for each in numbers if (found := self._wrong_constant(name, each))), "")
+
     # The model's side -----------------------------------------------------------------------------------------------
 
     def give_back(self, output: Any, finding: Finding | None = None) -> Any:
         """The output of the forward that was read last, or of a layer with what was found: Drawn, like the batch, where it is certain which
         rows it has."""
         finding = finding or self._latest
-        if finding is None or finding.wrong or finding.piece is None or finding.joined or finding.rows < 2:
+        if finding is None or finding.wrong or finding.piece is None or finding.joined or finding.rows < 1:
             return output
         numbers = itertools.count()
 
         def stamp(value: torch.Tensor) -> torch.Tensor:
-            key = "output", next(numbers), value.dim()
-            if type(value) is not torch.Tensor or value.layout is not torch.strided or value.dim() == 0 or self._dims.get(key) == -1:
+            key, memory = ("output", next(numbers), value.dim()), Memory(finding.piece)
+            if type(value) is not torch.Tensor or value.layout is not torch.strided:
                 return value
-            dim = self._dim_of(key, value, finding.rows)
-            return value if dim < 0 else drawn(value, Origin(Memory(finding.piece), finding.rows, dim, finding.ids, True, value.requires_grad))
+            if finding.rows == 1 and value.dim():
+                return drawn(value, Origin(memory, 1, None, torch.tensor(0), True, value.requires_grad))
+            dim = -1 if value.dim() == 0 or self._dims.get(key) == -1 else self._dim_of(key, value, finding.rows)
+            if dim >= 0:
+                return drawn(value, Origin(memory, finding.rows, dim, finding.ids, True, value.requires_grad))
+            if not value.requires_grad and not self._wrong_constant("the model's output", value, alone=True):
+                return value  # a table
+            memory.lost, memory.loose = "the model gave it for all examples together", value.requires_grad
+            return drawn(value, Origin(memory, finding.rows, None, None, True, value.requires_grad))
 
         return mapped(stamp, output)
+
+    def losses(self, losses: torch.Tensor) -> torch.Tensor:
+        """[units] losses as the loop gets them, Drawn."""
+        found = next((each for each in under([losses]) if each.forward), None)
+        return losses if found is None else self.give_back(losses, found)
 
     # Marks in the autograd graph ------------------------------------------------------------------------------------
 
@@ -305,32 +337,6 @@ def _once(origin: Origin, rows: int) -> str:
         return ""  # the count of units has a sentence of its own
     once = torch.equal(origin.ids.reshape(-1).sort().values, torch.arange(rows))
     return "" if once else is_not("the model's input", "it does not hold each example once")
-
-
-def _numbers(value: Any) -> np.ndarray | None:
-    """A copy of an array or a list of numbers, which a loop may write to; None for anything else, and for none."""
-    first = value
-    while isinstance(first, (list, tuple)) and first:
-        first = first[0]
-    if not isinstance(first, (np.ndarray, np.generic, int, float)) or len(value) == 0:
-        return None
-    try:
-        return np.array(value)
-    except ValueError:  # rows of different lengths
-        return None
-
-
-def _same_values(value: Any, version: int, tensor: torch.Tensor) -> bool:
-    """Whether the tensor is what was handed out, up to its dtype and its device."""
-    try:
-        handed_out = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.asarray(value))
-    except (TypeError, ValueError, RuntimeError):  # texts
-        return False
-    if handed_out.shape != tensor.shape or handed_out.is_floating_point() < tensor.is_floating_point():
-        return False
-    if handed_out._version != version and isinstance(value, torch.Tensor):
-        return False
-    return torch.equal(handed_out.to(tensor.device, tensor.dtype), tensor)
 
 
 __all__ = ["Provenance"]

@@ -1,0 +1,161 @@
+"""Constants that meet a batch: numbers and tensors that stand for all of its examples. Do they follow from the batch?
+
+A number that a loop reads from private tensors (`y.float().mean().item()`) may come back as a constant, and Python does not say
+where a number comes from. But a constant stays what it is from draw to draw, and a number of the batch does not. So each
+place of the loop remembers which constants it had, and a change is refused where it may follow from examples:
+
+* after values of the draw were read, until its loss is formed (what is read after that cannot enter it);
+* if the constant goes with the number of examples that were drawn;
+* a tensor's, in a batch of one example, or after functions that are not followed: nothing tells it from a row of another example.
+
+A constant that changes by itself (an annealed weight, a random scale) goes through elsewhere. Numbers that were read are Read or
+ReadInt, and are known again after plain arithmetic, also in later draws.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import os
+import sys
+from typing import Any
+
+import torch
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "")
+_MOST = 1 << 16  # elements of a tensor of which a copy is kept; of larger ones, a few sums
+_POWERS = (1.0, -1.0, 0.5, -0.5, 2.0, -2.0)
+_LATER = "Read numbers of a batch when its loss is formed (loss = criterion(...) comes first, then metrics, then backward())"
+
+
+class Constants:
+    """Of one run."""
+
+    def __init__(self) -> None:
+        # By place: the constant, how many examples its batch had, and how often it has gone with their number
+        self._known: dict[Any, tuple[Any, int, int]] = {}
+        self._times: collections.Counter = collections.Counter()
+        self._units = 0
+        self._draws = 0
+        self.read = ""  # what was read of this draw
+
+    def begin_draw(self) -> None:
+        self.read = ""
+        self._draws += 1
+
+    def begin_batch(self, units: int) -> None:
+        self._units = units
+        self._times.clear()
+
+    def was_read(self, how: str) -> None:
+        self.read = self.read or how
+
+    def wrong(self, name: str, value: Any, *, alone: bool = False) -> str:
+        """Why this number or tensor is not known to be a constant, where the loop now is; "" if it is one. alone: nothing else tells it
+        from rows of other examples."""
+        if isinstance(value, (Read, ReadInt)):
+            return f"{name} met a number that was read from a private batch"
+        line = (name, *_place())
+        self._times[line] += 1
+        place, kept = (*line, self._times[line]), _kept(value)
+        before, units, hits = self._known.get(place, (None, 0, 0))
+        self._known[place] = kept, self._units, hits if units == self._units else 0
+        if before is None:
+            last = self._known.get((*line, self._times[line] - 1), (None,))[0]
+            if not self.read or self._draws < 2 or (last is not None and _same(last, kept)):  # a loop over more rows than before
+                return ""
+            return f"{name} met a constant that earlier draws did not have, after {self.read} read values of this one. {_LATER}"
+        if _same(before, kept):
+            return ""
+        if self.read:
+            return f"{name} met a constant that is not what it was in earlier draws, after {self.read} read values of this one. {_LATER}"
+        if alone and isinstance(value, torch.Tensor):
+            return (
+                f"{name} joined it with a tensor {tuple(value.shape)} that is not what it was in earlier draws, and nothing tells it from "
+                "a row of another example here"
+            )
+        if isinstance(value, (int, float)) and _follows(before, units, value, self._units):
+            self._known[place] = kept, self._units, hits + 1
+            if hits:  # once may be chance
+                return f"{name} met a number that goes with how many examples were drawn (the sum is divided by the expected batch, once)"
+        return ""
+
+
+def _place() -> tuple[str, int]:
+    """File and line of the loop."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_TORCH, _OURS)):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _kept(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    if value.numel() > _MOST:
+        flat = value.reshape(-1)
+        return torch.stack([flat[start::7].double().sum() for start in range(7)])
+    return value.clone()
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
+        return one.dtype == two.dtype and one.shape == two.shape and one.device == two.device and torch.equal(one, two)
+    return type(one) is type(two) and one == two
+
+
+def _follows(one: float, units: int, two: float, units_now: int) -> bool:
+    """A power of the number of examples, times a constant."""
+    if units == units_now or units * units_now == 0 or not isinstance(one, (int, float)) or one * two <= 0 or math.isinf(one * two):
+        return False
+    power = math.log(two / one) / math.log(units_now / units)
+    return any(abs(power - each) < 1e-6 for each in _POWERS)
+
+
+# Numbers that were read -------------------------------------------------------------------------------------------------
+
+_ARITHMETIC = "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg pos abs round floor ceil trunc".split()
+
+
+class Read(float):
+    """A number that was read from a private tensor, and what follows from it."""
+
+    def __reduce__(self) -> tuple:
+        return float, (float(self),)
+
+
+class ReadInt(int):
+    """A whole number that was read from a private tensor, and what follows from it."""
+
+    def __reduce__(self) -> tuple:
+        return int, (int(self),)
+
+
+def as_read(value: Any) -> Any:
+    """Numbers, in lists too, as what they are: read."""
+    if type(value) is float:
+        return Read(value)
+    if type(value) is int:
+        return ReadInt(value)
+    return [as_read(each) for each in value] if type(value) is list else value
+
+
+def _carried(kind: type, name: str) -> Any:
+    own = getattr(kind, f"__{name}__")
+
+    def carried(self: Any, *others: Any) -> Any:
+        result = own(self, *others)
+        if result is NotImplemented and others and isinstance(others[0], float):  # ReadInt with a float
+            result = getattr(float, f"__{name}__")(float(self), *others)
+        return as_read(result)
+
+    return carried
+
+
+for _name in _ARITHMETIC:
+    setattr(Read, f"__{_name}__", _carried(float, _name))
+    setattr(ReadInt, f"__{_name}__", _carried(int, _name))
+
+__all__ = ["Constants", "Read", "ReadInt", "as_read"]

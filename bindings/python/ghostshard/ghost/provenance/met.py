@@ -1,0 +1,63 @@
+"""Which numbers and tensors a torch function brings to rows of a batch, and whether they are constants (constants.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..tensor_trees import constants_in, tensors_in
+from .constants import Read, ReadInt
+from .drawn import Drawn
+from .moves import JOIN, MOVES
+
+_CUTS = {"getitem", "narrow", "select"}
+# Whole numbers are operands here, and dimensions or extents elsewhere.
+_OF_NUMBERS = set(
+    "add sub subtract mul multiply div divide true_divide truediv floordiv floor_divide mod remainder fmod pow clamp clamp_min clamp_max clip "
+    "where masked_fill lerp fill full_like addcmul addcdiv setitem eq ne lt le gt ge maximum minimum float_power".split()
+)
+
+
+def wrong_constant(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> str:
+    """Why some number or tensor of the call is not known to be a constant; "" if all are."""
+    constants = next((found for each in sources if (found := getattr(each._origin.memory.piece, "constants", None))), None)
+    if constants is None:
+        return ""
+    if name in _CUTS:
+        wrong = next((found for each in _places(args, kwargs) if constants.read and (found := constants.wrong(name, each))), "")
+        return "" if wrong and _leaves_padding_out(args, out) else wrong
+    for each in constants_in((args, list(kwargs.values()))):
+        if name not in MOVES and (isinstance(each, (float, Read, ReadInt)) or (type(each) is int and name in _OF_NUMBERS)):
+            if found := constants.wrong(name, each):
+                return found
+    if name in MOVES and name not in JOIN:
+        return ""
+    alone = any(each._origin.rows == 1 or each._origin.memory.lost for each in sources)
+    for each in tensors_in((args, list(kwargs.values()))):
+        if not isinstance(each, Drawn) and not each.requires_grad and each.numel():
+            if found := constants.wrong(name, each, alone=alone):
+                return found
+    return ""
+
+
+def _places(args: tuple, kwargs: dict) -> list[int]:
+    """Which elements are taken, of each row."""
+    x, *given = args
+    indices = [each for index in (*given, *kwargs.values()) for each in (index if isinstance(index, tuple) else (index,))]
+    if isinstance(x, Drawn) and x._origin.dim is not None and x._origin.dim < len(indices):
+        del indices[x._origin.dim]  # whose row that is, is followed
+    numbers = [n for each in indices for n in ((each.start, each.stop, each.step) if isinstance(each, slice) else (each,))]
+    return [n for n in numbers if isinstance(n, int) and not isinstance(n, bool)]
+
+
+def _leaves_padding_out(args: tuple, out: Any) -> bool:
+    """x[:, :n], where the rest is all one value."""
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if not isinstance(out, torch.Tensor) or not all(isinstance(each, slice) and each.start in (None, 0) and each.step in (None, 1) for each in index):
+        return False
+    rest = [args[0].narrow(d, out.shape[d], args[0].shape[d] - out.shape[d]) for d in range(len(index))]
+    return all(each.numel() == 0 or bool((each == each.reshape(-1)[0]).all()) for each in rest)
+
+
+__all__ = ["wrong_constant"]

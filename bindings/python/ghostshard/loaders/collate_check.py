@@ -1,0 +1,184 @@
+"""Does a collate_fn keep its examples apart? Called again with other neighbours, it must give the same rows of the same examples.
+
+Rows of a batch pass for those of single examples. A collate_fn that mixes them (mixup, statistics of the batch) would make one
+example part of several rows, before anything of the batch can be followed. So at the first batch of a loader (of each of its
+workers), and at one in 400, it is called again: the first half of the examples stays, and the others are replaced by copies of
+these, or come in another order. Coins are tossed again as they were. Only padding may follow from the neighbours.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import random
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+_AGAIN = 1 / 400
+_PADDING = (0, -100)
+_MIXED = (
+    "collate_fn mixes its examples: the rows of some changed with the others of their batch, so one example would be in several units and "
+    "epsilon would be too small. Leave mixup, cutmix and statistics of the batch out of it. (Padding to the longest example and random "
+    "augmentation of each example are no mixing.)"
+)
+
+
+class CollateCheck:
+    """Of one collate_fn, in one process."""
+
+    def __init__(self) -> None:
+        self._done = False
+        self._lot = random.Random(secrets.randbits(64))  # not one of the generators that the loop seeds
+
+    def __call__(self, collate: Callable[[list], Any], examples: list) -> None:
+        """ValueError if it mixes them. Generators stay what they were."""
+        if collate is default_collate or len(examples) < 2 or (self._done and self._lot.random() >= _AGAIN):
+            return
+        self._done = True
+        before = _Coins()
+        try:
+            if self._mixes(collate, copy.deepcopy(examples), before):
+                raise ValueError(_MIXED)
+        finally:
+            before.again()
+
+    def _mixes(self, collate: Callable[[list], Any], examples: list, before: _Coins) -> bool:
+        start = self._lot.randrange(len(examples))
+        examples = examples[start:] + examples[:start]
+        stays = (len(examples) + 1) // 2
+        first, others = examples[:stays], examples[stays:]
+
+        def batch(neighbours: list) -> Any:
+            before.again()
+            return collate(copy.deepcopy(first + neighbours))
+
+        as_given = batch(others)
+        for neighbours in (first[: len(others)], others[::-1]):
+            found = batch(neighbours)
+            if same_rows(as_given, found, stays, len(examples)) or in_another_order(as_given, found, stays, len(examples)):
+                continue
+            if same_extents(as_given, found):
+                return True  # the coins of the first examples are tossed before those of the others
+            again = collate(copy.deepcopy(first + others))  # with other coins
+            if same_rows(as_given, again, stays, len(examples)):
+                return True
+        return False
+
+
+class _Coins:
+    """States of the generators that a collate_fn may toss."""
+
+    def __init__(self) -> None:
+        self._python, self._numpy, self._torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+    def again(self) -> None:
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch.set_rng_state(self._torch)
+
+
+def same_rows(one: Any, two: Any, stays: int, units: int) -> bool:
+    """Whether the first `stays` examples of `units` have the same rows in both batches, up to padding."""
+    if isinstance(one, (torch.Tensor, np.ndarray)):
+        if type(one) is not type(two) or one.ndim != two.ndim:
+            return False
+        dim = next((d for d in range(min(one.ndim, 2)) if one.shape[d] == two.shape[d] == units), None)
+        if dim is None:
+            return True  # packed, or flattened: no row is told apart
+        rows = (slice(None),) * dim + (slice(stays),)
+        return _same_but_padding(torch.as_tensor(one[rows]), torch.as_tensor(two[rows]))
+    if isinstance(one, Mapping):
+        return isinstance(two, Mapping) and one.keys() == two.keys() and all(same_rows(one[key], two[key], stays, units) for key in one)
+    if isinstance(one, (list, tuple)):
+        if not isinstance(two, (list, tuple)):
+            return False
+        of_examples = len(one) == len(two) == units
+        pairs = list(zip(one, two))[: stays if of_examples and not _columns(one, units) else None]
+        return all(same_rows(a, b, stays, units) for a, b in pairs) and (len(one) == len(two) or not of_examples)
+    if isinstance(one, (str, bytes, int, float)):
+        return True  # a list's are compared by their list; one alone is no row
+    held = getattr(one, "__dict__", None)
+    return held is None or same_rows(held, getattr(two, "__dict__", {}), stays, units)
+
+
+def _columns(batch: Any, units: int) -> bool:
+    """As many columns as examples."""
+    return all(isinstance(each, (torch.Tensor, np.ndarray)) and each.ndim and each.shape[0] == units for each in batch)
+
+
+def _same_but_padding(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """On the right, or on the left."""
+    left = tuple(slice(min(a, b)) for a, b in zip(one.shape, two.shape))
+    right = tuple(slice(max(a - b, 0), None) for a, b in zip(one.shape, two.shape))
+    left_of_two = tuple(slice(max(b - a, 0), None) for a, b in zip(one.shape, two.shape))
+    return any(_close(one[at], two[of]) and _is_padding(one, at) and _is_padding(two, of) for at, of in ((left, left), (right, left_of_two)))
+
+
+def _close(one: torch.Tensor, two: torch.Tensor) -> bool:
+    if not one.is_floating_point() or not one.numel():
+        return torch.equal(one, two)
+    largest = torch.where(torch.isfinite(one), one, 0).abs().max()
+    return bool((((one - two).abs() <= 1e-6 * largest) | (one == two) | (one.isnan() & two.isnan())).all())
+
+
+def _is_padding(value: torch.Tensor, common: tuple) -> bool:
+    """What lies beyond the common extents is all one value."""
+    beyond = torch.ones(value.shape, dtype=torch.bool)
+    beyond[common] = False
+    rest = value[beyond]
+    return rest.numel() == 0 or bool((rest == rest[0]).all())
+
+
+def in_another_order(one: Any, two: Any, stays: int, units: int) -> bool:
+    """Whether both batches have `stays` rows in common, each with all that belongs to it: sorted by length, for example."""
+    rows = [collections.Counter(zip(*_columns_of(each, units))) for each in (one, two)]
+    return sum((rows[0] & rows[1]).values()) >= stays
+
+
+def _columns_of(batch: Any, units: int) -> list[list]:
+    """What the batch has of each example, without padding."""
+    if isinstance(batch, (torch.Tensor, np.ndarray)):
+        value = torch.as_tensor(batch)
+        dim = next((d for d in range(min(value.dim(), 2)) if value.shape[d] == units), None)
+        return [] if dim is None else [[_stripped(row) for row in value.movedim(dim, 0).flatten(1 if value.dim() > 1 else 0).unbind()]]
+    if isinstance(batch, Mapping):
+        return [column for each in batch.values() for column in _columns_of(each, units)]
+    if isinstance(batch, (list, tuple)):
+        if len(batch) == units and not _columns(batch, units):
+            return [[repr(each) for each in batch]]
+        return [column for each in batch for column in _columns_of(each, units)]
+    return []
+
+
+def _stripped(row: torch.Tensor) -> Any:
+    if row.dim() == 0:
+        return row.item()
+    found = row.tolist()
+    for end in (-1, 0):
+        while found and found[end] in _PADDING:
+            del found[end]
+    return tuple(found)
+
+
+def same_extents(one: Any, two: Any) -> bool:
+    shapes: list[list] = [[], []]
+    for batch, found in zip((one, two), shapes):
+        waiting = [batch]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, (torch.Tensor, np.ndarray)):
+                found.append(tuple(each.shape))
+            elif isinstance(each, Mapping):
+                waiting.extend(each.values())
+            elif isinstance(each, (list, tuple)):
+                found.append(len(each))
+                waiting.extend(each)
+    return shapes[0] == shapes[1]
+
+
+__all__ = ["CollateCheck"]

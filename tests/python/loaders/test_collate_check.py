@@ -1,0 +1,184 @@
+"""A collate_fn that mixes examples is refused; padding and augmentation are not."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from ghostshard.loaders import GhostDataLoader
+from ghostshard.loaders.collate_check import CollateCheck
+
+N = 24
+
+
+class Texts:
+    """Vectors of lengths from 2 to 8 and numbers from 0 to 2."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return torch.arange(1.0 + i, 3.0 + i + i % 7), i % 3
+
+
+def padded(rows, value=0.0):
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
+
+
+def stacked(examples):
+    return torch.stack([x[:2] for x, _ in examples]), torch.tensor([y for _, y in examples])
+
+
+def mixup(examples):
+    x, y = stacked(examples)
+    return 0.7 * x + 0.3 * x[torch.randperm(len(x))], y
+
+
+def mixup_with_the_next(examples):
+    x, y = stacked(examples)
+    return 0.7 * x + 0.3 * x.roll(1, 0), y
+
+
+def standardised(examples):
+    x, y = stacked(examples)
+    return (x - x.mean(0)) / (x.std(0) + 1e-3), y
+
+
+def labels_of_others(examples):
+    x, y = stacked(examples)
+    return x, y.flip(0)
+
+
+def padded_by_the_mean(examples):
+    x = [x for x, _ in examples]
+    return padded(x, float(torch.cat(x).mean())) * torch.cat(x).mean()
+
+
+def by_numpy(examples):
+    x = np.stack([x[:2].numpy() for x, _ in examples])
+    return {"x": x / x.max(), "y": [y for _, y in examples]}
+
+
+def sorted_by_length(examples):
+    return stacked(sorted(examples, key=lambda each: -len(each[0])))
+
+
+def divided_by_how_many(examples):
+    x, y = stacked(examples)
+    return x / (x > 0).sum(), y
+
+
+MIXING = (mixup, mixup_with_the_next, standardised, labels_of_others, padded_by_the_mean, by_numpy)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("collate", MIXING, ids=lambda each: each.__name__)
+def test_a_collate_fn_that_mixes_is_refused(collate, workers):
+    if workers and collate is not mixup:
+        pytest.skip("one of them with a worker")
+    loader = GhostDataLoader(Texts(), sample_rate=0.9, steps=2, collate_fn=collate, num_workers=workers)
+    with pytest.raises(ValueError, match="collate_fn mixes its examples"):
+        list(loader)
+
+
+def left_padded(examples):
+    rows = [x for x, _ in examples]
+    longest = max(map(len, rows))
+    return torch.stack([torch.nn.functional.pad(x, (longest - len(x), 0)) for x in rows])
+
+
+def to_the_longest(examples):
+    x = padded([x for x, _ in examples])
+    return {"x": x, "mask": x != 0, "lengths": torch.tensor([len(x) for x, _ in examples]), "y": [y for _, y in examples]}
+
+
+def augmented(examples):
+    """With coins of every generator, as many as each example needs."""
+    rows = []
+    for x, _ in examples:
+        while random.random() < 0.5:
+            x = x + 1
+        start = np.random.randint(0, len(x) - 1)
+        rows.append(x[start : start + 2] + torch.randn(2))
+    return torch.stack(rows)
+
+
+def masked(examples):
+    """As for masked language models."""
+    x = padded([x for x, _ in examples])
+    hidden = torch.bernoulli(torch.full(x.shape, 0.3)).bool() & (x != 0)
+    return torch.where(hidden, 99.0, x), torch.where(hidden, x, -100.0)
+
+
+def as_it_is(examples):
+    return examples
+
+
+def time_first(examples):
+    return torch.nn.utils.rnn.pad_sequence([x for x, _ in examples])
+
+
+def of_strings(examples):
+    return {"text": [str(x.tolist()) for x, _ in examples], "n": len(examples)}
+
+
+def in_crops(examples):
+    return torch.cat([torch.stack([x[:2], x[:2].flip(0)]) for x, _ in examples])
+
+
+def taken_apart(examples):
+    return [each.pop("x") for each in [{"x": x} for x, _ in examples]]
+
+
+APART = (stacked, to_the_longest, augmented, masked, as_it_is, time_first, of_strings, in_crops, taken_apart, left_padded, sorted_by_length)
+
+
+@pytest.mark.parametrize("collate", APART, ids=lambda each: each.__name__)
+def test_padding_and_augmentation_are_taken(collate, monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1.0)
+    for _ in range(3):
+        loader = GhostDataLoader(Texts(), sample_rate=0.5, steps=4, collate_fn=collate)
+        assert len(list(loader)) == 4
+
+
+def test_the_batch_and_its_coins_are_what_they_would_be():
+    made = []
+    for check in (True, False):
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        collate = augmented
+        if check:
+            examples = [Texts()[i] for i in range(N)]
+            CollateCheck()(collate, examples)
+            assert all(torch.equal(one, Texts()[i][0]) for i, (one, _) in enumerate(examples))
+        made.append((augmented([Texts()[i] for i in range(N)]), random.random(), np.random.rand(), torch.rand(1)))
+    assert torch.equal(made[0][0], made[1][0]) and made[0][1:] == made[1][1:]
+
+
+def test_the_usual_collate_fn_is_not_called_again():
+    calls = []
+
+    class Counted(Texts):
+        def __getitem__(self, i):
+            calls.append(i)
+            return torch.zeros(2), 0
+
+    assert len(list(GhostDataLoader.from_data_loader(DataLoader(Counted(), batch_size=6)))) == 4
+    assert len(calls) <= 4 * N
+
+
+def test_it_is_looked_at_again_by_lot(monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1.0)
+    late = {"mixes": False}
+
+    def collate(examples):
+        return (mixup_with_the_next if late["mixes"] else stacked)(examples)
+
+    check, examples = CollateCheck(), [Texts()[i] for i in range(8)]
+    check(collate, examples)
+    late["mixes"] = True
+    with pytest.raises(ValueError, match="mixes its examples"):
+        check(collate, examples)
