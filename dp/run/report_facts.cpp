@@ -54,7 +54,8 @@ void add_quantile(nlohmann::json& facts, const std::optional<ClipQuantile>& quan
   if (!quantile) return;
   facts["mechanism"]["adaptive_clipping"] =
       "the clip norm follows a quantile of the units' norms (arXiv:1905.03871): each step also releases how many units "
-      "lay below it, each counted as 1/2 or -1/2, with Gaussian noise of a key of its own, rounded to a multiple of 1/2; "
+      "lay below it, each counted as 1/2 or -1/2, with Gaussian noise of a key of its own, rounded to a multiple of "
+      "1/2; "
       "its deviation is clip_quantile's in the ledger's header, and the next clip norm follows from that number over "
       "the expected batch";
   facts["released_outputs"]["released"].push_back("the clip norm of every step, and the noised count it follows from");

@@ -14,8 +14,8 @@ namespace ghostshard::gpt2 {
 void check_output_is_new(const std::filesystem::path& output);
 
 // Asked by rank 0, which writes, before anything is charged: a model that cannot be written at the end is lost, its
-// epsilon is spent. std::invalid_argument if the place is read-only, or if its free space, as far as the system tells it,
-// does not hold the model in float32.
+// epsilon is spent. std::invalid_argument if the place is read-only, or if its free space, as far as the system tells
+// it, does not hold the model in float32.
 void check_output_can_hold(const std::filesystem::path& output, const fsdp::ShardedModel& model);
 
 // What the program knows about a run and the library does not, for its report (dp/run/private_run.h, facts).

@@ -136,9 +136,11 @@ TEST_P(Trajectory, EqualsTheSlowReferenceUnderTheSameNoise) {
   }
   // A step's clipped sum errs by 1e-5 of itself (clipped_sum_test.cpp), so one step moves the weights by at most
   // lr·1e-5·(n·C/B = 6) wrongly; Adam's step, by its normalisation, by about lr·1e-5·sqrt(elements ~ 2e4) if noise
-  // is of the gradient's size. As many such steps, and ten times that because one step's error turns the next gradients.
+  // is of the gradient's size. As many such steps, and ten times that because one step's error turns the next
+  // gradients.
   const double per_step = c.learning_rate * 1e-5 * (c.adamw ? 140 : 6);
-  EXPECT_LT(std::sqrt(difference), 10 * static_cast<double>(steps()) * per_step) << "of weights of norm " << std::sqrt(size);
+  EXPECT_LT(std::sqrt(difference), 10 * static_cast<double>(steps()) * per_step)
+      << "of weights of norm " << std::sqrt(size);
   EXPECT_GT(std::sqrt(moved), 1000 * std::sqrt(difference)) << "the noise must matter, or nothing was compared";
   const double loss = mean_loss(found);
   EXPECT_NEAR(loss, mean_loss(expected), 1e-4 * loss);

@@ -81,9 +81,7 @@ const SpoiltPlan kBad[] = {
      "must be more than half the noise multiplier of 1.0"},
 };
 class BadAdaptivePlan : public ::testing::TestWithParam<SpoiltPlan> {};
-TEST_P(BadAdaptivePlan, IsRefusedWithRuleAndValue) {
-  expect_refused(GetParam(), good());
-}
+TEST_P(BadAdaptivePlan, IsRefusedWithRuleAndValue) { expect_refused(GetParam(), good()); }
 INSTANTIATE_TEST_SUITE_P(Plan, BadAdaptivePlan, ::testing::ValuesIn(kBad), spoilt_part);
 
 }  // namespace

@@ -34,9 +34,7 @@ const SpoiltPlan kBad[] = {
 };
 class BadBandedPlan : public ::testing::TestWithParam<SpoiltPlan> {};
 
-TEST_P(BadBandedPlan, IsRefusedWithRuleAndValue) {
-  expect_refused(GetParam(), good_config());
-}
+TEST_P(BadBandedPlan, IsRefusedWithRuleAndValue) { expect_refused(GetParam(), good_config()); }
 INSTANTIATE_TEST_SUITE_P(Plan, BadBandedPlan, ::testing::ValuesIn(kBad), spoilt_part);
 
 // Against one band at the same target: fewer rounds at a higher rate. 25 steps: seven rounds of the first group.

@@ -29,9 +29,7 @@ const SpoiltPlan kBad[] = {
 };
 class BadPlan : public ::testing::TestWithParam<SpoiltPlan> {};
 
-TEST_P(BadPlan, IsRefusedWithRuleAndValue) {
-  expect_refused(GetParam(), good_config());
-}
+TEST_P(BadPlan, IsRefusedWithRuleAndValue) { expect_refused(GetParam(), good_config()); }
 INSTANTIATE_TEST_SUITE_P(Plan, BadPlan, ::testing::ValuesIn(kBad), spoilt_part);
 
 TEST(Plan, CalibratedNoiseKeepsTheRunWithinItsTarget) {

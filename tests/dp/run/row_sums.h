@@ -1,5 +1,5 @@
-// A model of one matrix for tests of whole runs: y = x Wᵀ with x all ones, a unit's loss is the sum of its row of y. Every
-// unit's gradient is all ones, of norm sqrt(12).
+// A model of one matrix for tests of whole runs: y = x Wᵀ with x all ones, a unit's loss is the sum of its row of y.
+// Every unit's gradient is all ones, of norm sqrt(12).
 #pragma once
 
 #include <ATen/ATen.h>
