@@ -20,6 +20,7 @@
 #include "dp/mechanism/coins.h"
 #include "dp/planning/host_memory_left.h"
 #include "dp/recording/cross_entropy.h"
+#include "dp/recording/leaves.h"
 #include "dp/run/build_id.h"
 #include "dp/run/digest.h"
 #include "dp/run/session.h"
@@ -187,6 +188,14 @@ PYBIND11_MODULE(engine, module) {
       .def_property_readonly("refused_second_backward", &Tape::refused_second_backward);
   module.def("cross_entropy", &cross_entropy, py::arg("logits"), py::arg("targets"), py::arg("ignore_index"),
              Released());
+  module.def(
+      "leaves_of",
+      [](const at::Tensor& loss) {
+        std::vector<std::pair<at::Tensor, bool>> found;
+        for (const Leaf& leaf : leaves_of(loss)) found.emplace_back(leaf.tensor, leaf.input_of_layer);
+        return found;
+      },
+      py::arg("loss"));
   // Whether this build can compute on tensors there: always on the CPU.
   module.def(
       "has_kernels", [](at::Device device) { return device.is_cpu() || kernels::has_kernels(device.type()); },

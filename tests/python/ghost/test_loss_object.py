@@ -131,3 +131,32 @@ def test_a_plain_loss_is_told_which_loss_to_take():
     nn.functional.cross_entropy(module(torch.randn(4, 6)), torch.randint(0, 3, (4,))).backward()
     with pytest.raises(RuntimeError, match=r"of the loss that the criterion of make_private\(\) gives"):
         optimizer.step()
+
+
+class Slots:
+    __slots__ = ()
+
+    def __call__(self, out, y):
+        return nn.functional.cross_entropy(out, y, reduction="none")
+
+    method = __call__
+
+
+class FixedReduction(Slots):
+    reduction = property(lambda self: "mean")
+
+
+@pytest.mark.parametrize("criterion", [Slots(), Slots().method, FixedReduction()], ids=["slots", "method", "property"])
+def test_criterions_that_take_no_attribute(criterion):
+    module, optimizer, criterion, loader = private(nn.Linear(6, 3), criterion=criterion)
+    hand_out(loader, 4)
+    criterion(module(torch.randn(4, 6)), torch.randint(0, 3, (4,))).backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("given", [None, (1, 2), {"loss": 1}], ids=["nothing", "tuple", "dict"])
+def test_criterions_that_give_no_tensor_are_refused(given):
+    module, optimizer, criterion, loader = private(nn.Linear(6, 3), criterion=lambda out, y: given)
+    hand_out(loader, 4)
+    with pytest.raises(ValueError, match="the criterion must give a tensor, one loss for each example"):
+        criterion(module(torch.randn(4, 6)), torch.randint(0, 3, (4,)))

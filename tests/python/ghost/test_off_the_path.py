@@ -128,11 +128,12 @@ def test_a_path_that_opens_with_a_mode_is_looked_at():
             self.layer = nn.Linear(6, 3)
 
         def forward(self, x):
-            return self.layer(x if self.training else x - x.mean(0))
+            return self.layer(x - x.mean(0) if self.training else x)
 
     run = Run(model=Later())
-    run.step(*next(iter(run.loader)))
     run.module.eval()
+    run.step(*next(iter(run.loader)))
+    run.module.train()
     with pytest.raises(RuntimeError, match="must not depend on other examples"):
         passes(run)
 
@@ -393,7 +394,7 @@ def test_outputs_of_the_batch_before_are_refused():
     assert run.charged == 1
 
 
-def test_a_copy_of_the_model_as_a_teacher_is_refused_unless_vouched_for():
+def test_a_copy_of_the_model_as_a_teacher_is_followed():
     run = Run(attribution_check=False)
     teacher = copy.deepcopy(run.model)
     x, y = next(iter(run.loader))
@@ -457,3 +458,29 @@ def test_forwards_in_parts_are_joined_before_the_criterion():
         half = len(x) // 2
         run.criterion(torch.cat([run.module(x[:half]), run.module(x[half:])]), y).backward()
     assert run.charged == 0
+
+
+def test_hooks_of_the_optimizer_are_those_of_the_one_that_steps():
+    run, seen = Run(), []
+    hooks = [
+        run.optimizer.register_step_pre_hook(lambda optimizer, *_: seen.append(("before", run.model.weight.grad is not None))),
+        run.optimizer.register_step_post_hook(lambda optimizer, *_: seen.append(("after", optimizer is run.optimizer.original_optimizer))),
+    ]
+    run.step(*next(iter(run.loader)))
+    for hook in hooks:
+        hook.remove()
+    run.step(*next(iter(run.loader)))
+    assert seen == [("before", True), ("after", True)]
+
+
+def test_constants_come_in_batches_of_any_size():
+    """Rows that are all alike are one constant, of one example or of many; and nothing of an empty batch is one."""
+    run = Run(draws=(0, 8, 1, 5, 1))
+    for x, y in run.loader:
+        run.optimizer.zero_grad()
+        seen = y.tolist()
+        x = x[:, :5] - torch.linspace(0, 1, 5).repeat(len(x), 1) + torch.zeros(len(x), 5)
+        out = run.module(F.pad(x, (0, 1))) * torch.zeros(len(seen), 3).scatter_(1, y[:, None], 1.0)
+        run.criterion(out, torch.tensor(y.tolist(), dtype=torch.int64)).backward()
+        run.optimizer.step()
+    assert run.charged == 5

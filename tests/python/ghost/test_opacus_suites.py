@@ -51,6 +51,7 @@ from torch.nn import functional
 from ghostshard import PrivacyEngine, accountants
 from ghostshard.loaders import GhostDataLoader, PoissonBatchSampler
 from ghostshard.ghost.loss import PrivateCriterion, PrivateLoss
+from ghostshard.ghost.provenance import NoProvenance
 from ghostshard.ghost.wrappers import GhostModule
 from ghostshard.ghost.optimizer import GhostOptimizer
 
@@ -219,6 +220,7 @@ class _MadeAsTheirs(type):
     """(module, optimizer, losses, reduction)."""
 
     def __call__(cls, engine, _optimizer, losses, loss_reduction="mean"):
+        engine.provenance = NoProvenance()  # of a mock
         return PrivateLoss(engine, losses, loss_reduction)
 
     def __instancecheck__(cls, instance):

@@ -37,6 +37,21 @@ def test_all_ranks_say_why(said, kind, name):
         assert expected in found
 
 
+DEEDS = {
+    "mixes": "outputs changed with the inputs of others", "counts": "outputs changed with the inputs of others", "carries": "outputs for the next batch follow from it",
+    "takes_nothing_else": "takes no other inputs in the place of some of them",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["sharded", "replicas"])
+@pytest.mark.parametrize("deed", DEEDS)
+def test_all_ranks_learn_what_the_model_does_on_one(said, kind, deed):
+    """They make as many forwards, which communicate if the model is sharded."""
+    found = said.get(f"{kind} {deed}")
+    assert (found is None) == (kind == "sharded" and deed == "takes_nothing_else")
+    assert found is None or all(DEEDS[deed] in sentence for sentence in found)
+
+
 def test_a_plain_model_on_two_ranks_is_refused(said):
     assert all("is a plain model on 2 ranks" in sentence for sentence in said["plain model"])
 

@@ -80,7 +80,7 @@ def an_average_of_earlier_losses(run, x, y):
 
 
 def weights_of_classes(run, x, y):
-    run.criterion.criterion.weight = torch.tensor([1.0 + n for n in np.bincount(y.numpy(), minlength=3)])
+    run.criterion.criterion.weight = torch.tensor([1.0 + float(n) for n in np.bincount(y.numpy(), minlength=3)])
     return run.criterion(run.module(x), y)
 
 
@@ -292,7 +292,7 @@ def test_a_batch_of_one_takes_constants():
 
 def test_others_after_a_function_that_is_not_followed():
     run, done = Run(attribution_check=False), 0
-    with pytest.raises(ValueError, match="nothing tells it from a row of another example"):
+    with pytest.raises(ValueError, match="is not known to be of the batch"):
         for x, y in run.loader:
             run.optimizer.zero_grad()
             out = torch.cdist(run.module(x), torch.eye(3))  # not known

@@ -102,6 +102,42 @@ def two_and_one_against_one_and_two(run: Run) -> None:
     managed(run, ([4, 2], [2, 4]))
 
 
+class OnRankOne(nn.Module):
+    """Does to its batch on rank 1 alone what no model may."""
+
+    def __init__(self, deed):
+        super().__init__()
+        self.first, self.last, self.deed, self.kept = nn.Linear(6, 8), nn.Linear(8, 3), deed, 0.0
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return self.last(self.deed(self, x, h) if dist.get_rank() == 1 else h)
+
+
+def mixes(_model, _x, h):
+    return h - h.detach().mean(0)
+
+
+def counts(_model, _x, h):
+    return h / len(h)
+
+
+def carries(model, x, h):
+    before, model.kept = model.kept, float(x.mean())
+    return h + before
+
+
+def takes_nothing_else(_model, _x, h):
+    if not torch.is_grad_enabled():
+        raise ValueError("not these")
+    return h
+
+
+def one_step_of_noise(run: Run) -> None:
+    hand_out(run.loader, 4)
+    run.criterion(run.module(torch.randn(4, 6)), torch.zeros(4, dtype=torch.long)).backward()
+
+
 SCENARIOS = {
     "one_rank_skips_its_empty_batch": (one_rank_skips_its_empty_batch, {}),
     "one_rank_leaves_a_loss_out": (one_rank_leaves_a_loss_out, {}),
@@ -194,6 +230,9 @@ def main() -> None:
             print(f"rank {dist.get_rank()}: {kind} {name}", file=sys.stderr, flush=True)
             run = Run(sharded=sharded, **options)
             found[f"{kind} {name}"] = said_by_each(lambda: scenario(run))
+        for deed in (mixes, counts, carries, *(() if sharded else (takes_nothing_else,))):
+            run = Run(sharded=sharded, model=OnRankOne(deed))
+            found[f"{kind} {deed.__name__}"] = said_by_each(lambda: one_step_of_noise(run))
     found["plain model"] = said_by_each(plain_model)
     found["full register"] = said_by_each(lambda: full_register(Path(sys.argv[1]).parent))
     found["method"], found["method, plain backward"] = entered_by_a_method(False), entered_by_a_method(True)

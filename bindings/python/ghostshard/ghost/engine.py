@@ -213,7 +213,8 @@ class GhostEngine:
         units = session.units if given is None else given.units
         try:
             check = lambda: check_losses(loss_per_unit, units)
-            if self._gate.backward(self.sessions.at, loss_per_unit, units, check, news=self._patches.own_loss.pending):
+            packed = given is not None and given.packing is not None
+            if self._gate.backward(self.sessions.at, loss_per_unit, units, check, packed=packed, news=self._patches.own_loss.pending):
                 if self._gate.together(self.sessions.at, self._patches.compare_own_loss):
                     self._patches.own_loss.settled()
         except (ValueError, RuntimeError):

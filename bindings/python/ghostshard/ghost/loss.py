@@ -129,7 +129,7 @@ class PrivateLoss(DPTensorFastGradientClipping):
 
     def __iter__(self) -> Any:
         raise ValueError(
-            "a private loss is one number. torch.amp.GradScaler takes none, because each example's gradient is clipped before it could "
+            "a private loss is one number, whose backward() is called itself (not torch.autograd.backward()). torch.amp.GradScaler takes none, because each example's gradient is clipped before it could "
             "be scaled back: leave the scaler out, bfloat16 needs none"
         )
 
@@ -180,13 +180,16 @@ class PrivateCriterion(DPLossFastGradientClipping):
         given = args, kwargs
         args, kwargs, found = self.engine.provenance.targets(args, kwargs, constants_of(self.criterion))
         losses = self._unreduced(*args, **kwargs)
+        if not isinstance(losses, torch.Tensor):
+            raise ValueError(f"the criterion must give a tensor, one loss for each example, got {type(losses).__name__}")
         self.engine.provenance.mark(losses, found)
         leave_call_beside(
             losses, self.criterion, self._unreduced, *given, packing=self.engine.packing, batch_first=self.engine.batch_first
         )
         if losses.dim() == 0:
             raise ValueError(
-                f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar"
+                f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar: leave out the mean "
+                "over the examples, in a criterion of your own too"
             )
         valid = self._valid(args, kwargs, losses)
         if self.engine.packing is not None:
@@ -202,7 +205,10 @@ class PrivateCriterion(DPLossFastGradientClipping):
             return cross_entropy(*args, ignore_index=self.criterion.ignore_index)
         given = hasattr(self.criterion, "reduction")
         before = getattr(self.criterion, "reduction", None)
-        self.criterion.reduction = "none"
+        try:
+            self.criterion.reduction = "none"
+        except (AttributeError, TypeError, RuntimeError):  # a bound method, slots, TorchScript: it gives what it gives
+            return self.criterion(*args, **kwargs)
         try:
             return self.criterion(*args, **kwargs)
         finally:

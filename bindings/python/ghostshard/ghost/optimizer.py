@@ -117,6 +117,23 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         return loss if stepped is None else stepped
 
 
+def _of_the_original(name: str) -> Callable[..., Any]:
+    """Hooks are those of the optimizer that steps."""
+
+    def register(self: GhostOptimizer, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.original_optimizer, name)(*args, **kwargs)
+
+    register.__name__ = name
+    return register
+
+
+for _name in (
+    "register_step_pre_hook", "register_step_post_hook", "register_state_dict_pre_hook", "register_state_dict_post_hook",
+    "register_load_state_dict_pre_hook", "register_load_state_dict_post_hook",
+):  # fmt: skip
+    setattr(GhostOptimizer, _name, _of_the_original(_name))
+
+
 def _refuse_read(name: str, value: object) -> None:
     if isinstance(value, (Read, ReadInt, Drawn)):
         raise ValueError(

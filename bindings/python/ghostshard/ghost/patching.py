@@ -15,7 +15,6 @@ from .checks.guard import Guard, warn_of_uncovered
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .own_loss import OwnLoss
-from .provenance import plain as plain_tensors
 from .recording import RecordingEngine
 from .rows import rows_of_each
 from .shared import Shared, plain, shared
@@ -218,12 +217,8 @@ class PatchedModel:
         return _idle_patches, ()
 
     def _meet(self, _module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
-        engine = self._engine
-        if self._repeating:
-            return None
-        if engine is None:
-            return plain_tensors(args), plain_tensors(kwargs)
-        engine.meet()
+        if self._engine is not None and not self._repeating:
+            self._engine.meet()
         return None  # hooks that come before the batch is read are followed, like the loop
 
     def _read_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

@@ -15,6 +15,16 @@ from .packing import Packing
 from .ranks import Ranks
 
 
+ANCHOR = "ghostshard_anchor"
+
+
+def anchor() -> torch.Tensor:
+    """A leaf by which backward reaches a layer whose inputs need no gradient (dp/recording/layers.cpp makes its own)."""
+    found = torch.zeros((), requires_grad=True)
+    setattr(found, ANCHOR, True)
+    return found
+
+
 class RecordingEngine(Protocol):
     """A model is private under it: its layers record, and its losses go backward through it."""
 
@@ -67,4 +77,4 @@ class RecordingEngine(Protocol):
         ...
 
 
-__all__ = ["RecordingEngine"]
+__all__ = ["ANCHOR", "RecordingEngine", "anchor"]

@@ -87,11 +87,10 @@ def same_rows(one: Any, two: Any, stays: int, units: int) -> bool:
     if isinstance(one, (torch.Tensor, np.ndarray)):
         if type(one) is not type(two) or one.ndim != two.ndim:
             return False
-        dim = next((d for d in range(min(one.ndim, 2)) if one.shape[d] == two.shape[d] == units), None)
-        if dim is None:
-            return True  # packed, or flattened: no row is told apart
-        rows = (slice(None),) * dim + (slice(stays),)
-        return _same_but_padding(torch.as_tensor(one[rows]), torch.as_tensor(two[rows]))
+        dims = [d for d in range(min(one.ndim, 2)) if one.shape[d] == two.shape[d] == units]
+        rows = [(slice(None),) * dim + (slice(stays),) for dim in dims]  # both, if there are as many steps as examples
+        # None: packed, or flattened, and no row is told apart.
+        return not dims or any(_same_but_padding(torch.as_tensor(one[each]), torch.as_tensor(two[each])) for each in rows)
     if isinstance(one, Mapping):
         return isinstance(two, Mapping) and one.keys() == two.keys() and all(same_rows(one[key], two[key], stays, units) for key in one)
     if isinstance(one, (list, tuple)):

@@ -16,6 +16,7 @@ from .empty_batch import CollateOrEmpty
 from .plan import ITERABLE, plan_of
 from .poisson import PoissonBatchSampler
 from .stamps import StampedLoader
+from .units import refuse_repeated
 
 
 class GhostDataLoader(StampedLoader, DPDataLoader):
@@ -54,6 +55,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
             )
         if isinstance(dataset, IterableDataset):
             raise ValueError(ITERABLE)
+        refuse_repeated(dataset)
         self.sample_rate = sample_rate
         self.distributed = world_size > 1
         # Not DPDataLoader's constructor: it makes Opacus' sampler, and needs examples that can be iterated over.

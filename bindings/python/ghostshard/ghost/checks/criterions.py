@@ -16,8 +16,8 @@ from torch import nn
 from ..packing import Packing
 from ..provenance import Drawn, plain
 from ..tensor_trees import mapped, tensors_in
-from .state import State, alike, copied
-from .values import APART, KEPT, MIXED, MODELS_OWN, UNKNOWN, differ, nearest
+from .state import Attributes, State, alike
+from .values import APART, CARRIED, MIXED, MODELS_OWN, UNKNOWN, differ, nearest
 
 _MARK = "ghostshard: criterion"
 # Each loss follows from its own place alone.
@@ -66,31 +66,39 @@ class Call:
         self._args, self._kwargs = mapped(detach, args), mapped(detach, kwargs)
 
     def reaches_others(self, chosen: torch.Tensor, device: torch.device) -> int:
-        """MIXED if what belongs to the chosen units, or to the rest, moves losses of the others; UNKNOWN if the criterion takes no other
-        values. chosen: bool [units]."""
+        """MIXED if what belongs to the chosen units, or to the rest, moves losses of the others; CARRIED if it moves buffers, or the losses
+        of the call that follows; UNKNOWN if the criterion takes no other values. chosen: bool [units]."""
         of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
         if len(of_rows) < 2:
             return APART
         state = State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device)
-        attributes, losses, held = _Attributes(self._criterion), [], []
+        kept, losses, held, following = Attributes(self._criterion), [], [], []
+
+        def of_all(moved: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
+            args, kwargs = self._exchanged(moved)
+            return [(0, self._unreduced(*args, **kwargs).reshape(len(of_rows), -1))]
+
+        nobody = torch.zeros_like(of_rows)
         try:
             with torch.no_grad():
-                for moved in (torch.zeros_like(of_rows), of_rows, ~of_rows):
+                for moved in (nobody, of_rows, ~of_rows):
                     state.again()
-                    attributes.again()
-                    args, kwargs = self._exchanged(moved)
-                    losses.append([(0, self._unreduced(*args, **kwargs).reshape(len(of_rows), -1))])
-                    held.append((state.held(), attributes.held()))
+                    kept.again()
+                    losses.append(of_all(moved))
+                    held.append(state.held())
+                    if moved is not nobody:
+                        following.append(of_all(nobody))
         except MODELS_OWN:
             return UNKNOWN
         finally:
             state.again()
-            attributes.again()
+            kept.again()
         if differ(losses[0], losses[1], ~of_rows) or differ(losses[0], losses[2], of_rows):
             return MIXED
-        if self._counts(chosen, losses[0], (state, attributes)):
+        if self._counts(chosen, losses[0], (state, kept)):
             return MIXED
-        return KEPT if any(not alike(one, held[0]) for one in held[1:]) else APART
+        carried = any(not alike(one, held[0]) for one in held[1:]) or differ(*following, torch.ones_like(of_rows))
+        return CARRIED if carried else APART
 
     def _counts(self, chosen: torch.Tensor, as_given: list, states: tuple[Any, Any]) -> bool:
         """Whether losses of the chosen units are others if they alone are there, as those are that are divided by how many there are."""
@@ -154,23 +162,6 @@ class Call:
         if len(fits) == 1:
             return fits[0]
         return 0 if self._batch_first or value.dim() == 1 else 1
-
-
-class _Attributes:
-    """A criterion's, in which it may count."""
-
-    def __init__(self, criterion: Any):
-        modules = criterion.modules() if isinstance(criterion, nn.Module) else [criterion]
-        self._held = [(vars(each), dict(vars(each))) for each in modules if isinstance(getattr(each, "__dict__", None), dict)]
-
-    def again(self) -> None:
-        for held, before in self._held:
-            held.update(before)
-
-    def held(self) -> list[Any]:
-        """Numbers and tensors that are others now than they were."""
-        changed = [{name: each for name, each in now.items() if each is not before.get(name)} for now, before in self._held]
-        return [{name: copied(each) for name, each in one.items() if isinstance(each, (int, float, list, torch.Tensor))} for one in changed]
 
 
 def _is_of_torch(criterion: Any) -> bool:

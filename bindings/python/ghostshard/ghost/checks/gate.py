@@ -13,7 +13,7 @@ from ..layout import Layout
 from ..provenance import NoProvenance, Provenance
 from .agreement import BACKWARD, FORWARD, STEP, Agreement
 from .batches import Batches
-from .parameters import no_gradients_of_autograd, refuse_uncovered
+from .parameters import no_gradients_of_autograd, refuse_strangers, refuse_uncovered
 
 
 class Gate:
@@ -57,7 +57,9 @@ class Gate:
         if self._communicates or self.draws_to_charge:
             self._meet(FORWARD, at, self.batches.check_forward)
 
-    def backward(self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], news: bool = False) -> bool:
+    def backward(
+        self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, packed: bool = False, news: bool = False
+    ) -> bool:
         """check(): the engine's own. Whether any rank has news."""
 
         def all_checks() -> None:
@@ -65,6 +67,7 @@ class Gate:
             self.batches.check_backward(losses, units)
             if self.batches.place[2] == 0:  # once a step, and before the step
                 refuse_uncovered(self._model, self._layout, self._trained())
+            refuse_strangers(losses, self._layout, units, packed=packed)
 
         return self._meet(BACKWARD, at, all_checks, news)
 

@@ -30,7 +30,7 @@ from torch import nn
 
 from .criterions import criterions_under
 from .state import State
-from .values import APART, KEPT, MIXED, UNKNOWN, Repeat
+from .values import APART, CARRIED, KEPT, MIXED, UNKNOWN, Repeat
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -40,10 +40,10 @@ class AttributionCheck:
     """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number.
 
     A path through the model may open later (a warm-up, a length, an expert), so the check is made again at random later
-    microbatches: one in 400, at the price of three backwards and five forwards (some of half of the batch), so below 1 % of the time.
+    microbatches: one in 500, at the price of three backwards and seven forwards (one of half of the batch), so below 1 % of the time.
     """
 
-    again = 1 / 400
+    again = 1 / 500
 
     def __init__(self, control: Any, names: list[str]):
         self._control = control
@@ -90,15 +90,15 @@ class AttributionCheck:
         scaled = not undecided and any(_other_mass(masses[u not in half][u], masses[2][u]) for u in range(units))
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
         if repeat is not None:
-            output = repeat.reaches_others(chosen)
+            output = repeat.reaches_others(chosen, self._highest)
         loss = max([APART, *(each.reaches_others(chosen, losses.device) for each in criterions_under(losses))])
         reached, undecided, scaled, output, loss = self._highest([reached, undecided, scaled, output, loss])
-        self._refuse(reached, bool(scaled), output, loss)
+        self._refuse(reached, bool(scaled), output, loss, "" if repeat is None else "".join(repeat.refusals[:1]))
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)
 
-    def _refuse(self, reached: int, scaled: bool, output: int, loss: int) -> None:
+    def _refuse(self, reached: int, scaled: bool, output: int, loss: int, why: str) -> None:
         if reached >= 0:
             raise RuntimeError(
                 f"parameter {self._names[reached]!r}: an example's gradient must not depend on other examples, but here "
@@ -117,6 +117,17 @@ class AttributionCheck:
                 "the model's buffers follow from examples (running statistics, an average of activations): they have no noise, and would be "
                 "saved with the weights. Make them follow from public data alone, and freeze them. Nothing of this backward was kept"
             )
+        if output == CARRIED:
+            raise RuntimeError(
+                "the model keeps what follows from examples (a memory, a queue, the state of the batch before), and its outputs for the next batch "
+                "follow from it: an example would be in the gradients of others, in steps that it was not drawn for. Nothing of this backward "
+                "was kept"
+            )
+        if output == UNKNOWN:
+            raise RuntimeError(
+                "whether the model keeps its examples apart cannot be told, because it takes no other inputs in the place of some of them "
+                f"({why or 'on another rank'}). attribution_check=False leaves this check out"
+            )
         if output:
             raise RuntimeError(
                 "an example's output must not depend on other examples, or its gradient does too, but here outputs "
@@ -128,7 +139,7 @@ class AttributionCheck:
                 "an example's loss must not depend on other examples, but here losses that the criterion gave changed with the outputs or the "
                 "targets of others: statistics of the batch, or weights that follow from it. Nothing of this backward was kept"
             )
-        if loss == KEPT:
+        if loss == CARRIED:
             raise RuntimeError(
                 "the criterion keeps numbers or tensors that follow from examples (running statistics, an average of its losses): in later "
                 "batches they would be in the losses of others. Nothing of this backward was kept"

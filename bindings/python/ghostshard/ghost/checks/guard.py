@@ -11,6 +11,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..layout import ParameterEntry, Slot, own_parameters
+from .parameters import OURS
+
+
+_IN_ITS_PLACE = (
+    "another tensor stands in the place of parameter {!r} (torch.func.functional_call, load_state_dict(assign=True)): its gradient would be "
+    "taken for the parameter's. A private step computes with the model's own parameters"
+)
 
 
 class Guard:
@@ -32,6 +39,8 @@ class Guard:
             parameter = getattr(slot.module, slot.attribute)
             if isinstance(parameter, DTensor) and not self._whole_here(parameter, entry):
                 continue
+            if not (isinstance(parameter, nn.Parameter) if self._gathers else parameter is entry.parameter):
+                raise RuntimeError(_IN_ITS_PLACE.format(entry.name))
             wanted = entry.parameter.requires_grad
             if parameter.requires_grad != wanted:
                 parameter.requires_grad_(wanted)
@@ -51,6 +60,7 @@ class Guard:
                     "gradient; nothing of this backward was kept"
                 )
 
+        setattr(refuse, OURS, True)
         return refuse
 
     def remove(self) -> None:

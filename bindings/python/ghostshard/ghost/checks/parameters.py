@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from ..._native import load
 from ..layout import Layout
+from ..recording import ANCHOR
 
 _WAY_OUT = "Build the whole model first, and call make_private() on it: a model that changes needs a new PrivacyEngine run"
+
+_HOOKED = (
+    "parameter {!r} has a hook on its gradient (register_hook, register_post_accumulate_grad_hook), and a private step would never call it, "
+    "because autograd forms no gradient of a parameter. Change the released one instead, in a hook of the optimizer (register_step_pre_hook)"
+)
+OURS = "of_the_guard"  # marks hooks of guard.py
 
 
 def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Parameter]) -> None:
     """ValueError for a parameter of the model that requires a gradient, or one of the optimizer's (`trained`), that the
-    layout lacks."""
+    layout lacks, and for hooks on gradients."""
     # Walked by hand: this runs at every backward and step.
     seen, waiting, by_slot, parameters = set(), [model], layout.by_slot, layout.parameters
     while waiting:
@@ -34,6 +43,8 @@ def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Para
                     f"parameter {name!r} was not in the model when it was made private, so it would train without clipping and "
                     f"noise. {_WAY_OUT}, or freeze the parameter"
                 )
+            if _hooked(parameter):
+                raise ValueError(_HOOKED.format(parameters[number].name))
     known = {id(entry.parameter) for entry in layout.parameters}
     for parameter in trained:
         if id(parameter) not in known and parameter.requires_grad:
@@ -41,6 +52,26 @@ def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Para
                 f"the optimizer has a parameter of shape {tuple(parameter.shape)} that was not in the model when it was made "
                 f"private, so it would train without clipping and noise. {_WAY_OUT}, with this parameter in it"
             )
+
+
+def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, *, packed: bool) -> None:
+    """ValueError if a backward of these losses would give a gradient to a parameter outside of the model, or to another leaf that stands for
+    all examples together. Inputs of the examples' own may get one."""
+    known = {id(entry.parameter) for entry in layout.parameters}
+    for leaf, of_layer in load("engine").leaves_of(losses) if units else ():  # of nobody: all gradients are zero
+        own = id(leaf) in known or any(hasattr(hook, OURS) for hook in (leaf._backward_hooks or {}).values())  # guard.py has a sentence
+        of_examples = not isinstance(leaf, nn.Parameter) and (of_layer or packed or units in leaf.shape[:2])
+        if not (own or of_examples or hasattr(leaf, ANCHOR)):
+            raise ValueError(
+                f"this backward would give a gradient to a tensor of shape {tuple(leaf.shape)} outside of the model (a parameter of the criterion, of a "
+                "second model, a learnt prompt): it has no clipping and no noise. Make it a parameter of the model before make_private(), or "
+                "keep its gradient out: requires_grad_(False), detach(), torch.no_grad()"
+            )
+
+
+def _hooked(parameter: nn.Parameter) -> bool:
+    hooks = parameter._backward_hooks
+    return bool(parameter._post_accumulate_grad_hooks) or (bool(hooks) and not all(hasattr(hook, OURS) for hook in hooks.values()))
 
 
 def _same(known: nn.Parameter, found: nn.Parameter) -> bool:

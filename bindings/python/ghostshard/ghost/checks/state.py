@@ -1,8 +1,11 @@
-"""What a forward may move beside its output: generators and buffers. Forwards of a check leave both as they were."""
+"""What a forward may move beside its output: generators, buffers and attributes. Forwards of a check leave them as they were."""
 
 from __future__ import annotations
 
+import collections
+import functools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,24 +49,82 @@ class State:
                     buffer.copy_(before)
 
 
-def copied(value: Any) -> Any:
-    """Numbers and tensors in lists, which may be written to."""
+class Attributes:
+    """What a model or a criterion holds in plain attributes at construction: numbers, tensors, containers of these, and generators of its
+    own. Not what torch keeps in a module."""
+
+    def __init__(self, owner: Any):
+        parts = owner.modules() if isinstance(owner, nn.Module) else [getattr(owner, "__self__", owner)]
+        held = [(vars(each), isinstance(each, nn.Module)) for each in parts if isinstance(getattr(each, "__dict__", None), dict)]
+        self._held = [(of, {name: _saved(value) for name, value in of.items() if not (module and name in _OF_TORCH)}) for of, module in held]
+
+    def again(self) -> None:
+        """Goes back to what they were, within the same containers."""
+        for of, before in self._held:
+            for name in [name for name in of if name not in before and name not in _OF_TORCH]:
+                del of[name]
+            for name, (value, restore) in before.items():
+                restore()
+                of[name] = value
+
+
+_OF_TORCH = frozenset(vars(nn.Module())) | {"forward"}
+
+
+def _nothing() -> None:
+    pass
+
+
+def _saved(value: Any, depth: int = 4) -> tuple[Any, Callable[[], None]]:
+    """The object, and what gives it back the content that it has now."""
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    return [copied(each) for each in value] if isinstance(value, list) else value
+        return value, _nothing if value.requires_grad or isinstance(value, nn.Parameter) else _content(value)
+    if isinstance(value, torch.Generator):
+        return value, functools.partial(value.set_state, value.get_state())
+    if isinstance(value, np.random.Generator):
+        return value, functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state)
+    if isinstance(value, random.Random):
+        return value, functools.partial(value.setstate, value.getstate())
+    if depth and type(value) in (list, collections.deque, dict, collections.OrderedDict, collections.defaultdict):
+        return value, _contents(value, depth)
+    return value, _nothing
 
 
-def alike(one: Any, two: Any) -> bool:
-    """The same numbers and tensors, in the same places."""
-    if isinstance(one, torch.Tensor) and isinstance(two, torch.Tensor):
-        close = one.is_floating_point() and one.shape == two.shape
-        return torch.allclose(one, two, rtol=1e-4, atol=1e-6, equal_nan=True) if close else torch.equal(one, two)
-    if isinstance(one, dict) and isinstance(two, dict):
-        return one.keys() == two.keys() and all(alike(one[key], two[key]) for key in one)
-    if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
-        return len(one) == len(two) and all(map(alike, one, two))
-    same_number = isinstance(one, float) and isinstance(two, float) and abs(one - two) <= 1e-4 * abs(one)
-    return type(one) is type(two) and (same_number or one == two or not isinstance(one, (int, float)))
+def _content(value: torch.Tensor) -> Callable[[], None]:
+    before = value.detach().clone()
+
+    def restore() -> None:
+        if value.shape == before.shape and not torch.equal(value, before):
+            with torch.no_grad():
+                value.copy_(before)
+
+    return restore
 
 
-__all__ = ["State", "alike", "copied"]
+def _contents(value: Any, depth: int) -> Callable[[], None]:
+    mapping = isinstance(value, dict)
+    before = [(key, _saved(each, depth - 1)) for key, each in (value.items() if mapping else enumerate(value))]
+
+    def restore() -> None:
+        for _, (_, again) in before:
+            again()
+        value.clear()
+        if mapping:
+            value.update((key, each) for key, (each, _) in before)
+        else:
+            value.extend(each for _, (each, _) in before)
+
+    return restore
+
+
+def alike(one: list[torch.Tensor], two: list[torch.Tensor]) -> bool:
+    """The same tensors, up to rounding."""
+    return len(one) == len(two) and all(map(_close, one, two))
+
+
+def _close(one: torch.Tensor, two: torch.Tensor) -> bool:
+    floating = one.is_floating_point() and one.shape == two.shape
+    return torch.allclose(one, two, rtol=1e-4, atol=1e-6, equal_nan=True) if floating else torch.equal(one, two)
+
+
+__all__ = ["Attributes", "State", "alike"]

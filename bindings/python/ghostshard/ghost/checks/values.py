@@ -8,7 +8,7 @@ change that the other unit makes to them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,13 +16,13 @@ from torch import nn
 
 from ..batch import Inputs
 from ..tensor_trees import mapped
-from .state import State, alike
+from .state import Attributes, State, alike
 
 # Rows of a matrix product follow from their own inputs alone, bit for bit on most machines. On others they may differ by this
 # share of the largest output.
 _LEAST_CHANGE = 1e-4
 _DIRECTIONS = 4
-APART, KEPT, MIXED, UNKNOWN = 0, 1, 2, 3  # what is found of a model or a criterion; the later ones are worse
+APART, KEPT, CARRIED, MIXED, UNKNOWN = range(5)  # what is found of a model or a criterion; the later ones are worse
 MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
 
 
@@ -33,48 +33,75 @@ class Repeat:
     inputs: Inputs
     device: torch.device  # of the model
     communicates: bool = False  # a forward does
+    refusals: list[str] = field(default_factory=list)  # of the model, if it took no other inputs
 
-    def reaches_others(self, chosen: torch.Tensor) -> int:
-        """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move buffers.
-        chosen: bool [units].
+    def reaches_others(self, chosen: torch.Tensor, highest: Callable[[list[int]], list[int]] = list) -> int:
+        """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move
+        buffers; CARRIED if they move the outputs of the forward that follows; UNKNOWN if the model takes no other inputs. chosen: bool [units].
 
-        Five forwards without gradients, from the same state; a collective if the forward communicates. RuntimeError if the model
-        takes no other inputs.
+        Seven forwards without gradients, from the same state. If a forward communicates, a collective: highest() gives the largest of all
+        ranks' numbers, so that all make as many forwards.
         """
+        state, kept = State(self.model, self.device), Attributes(self.model)
         try:
-            return self._reaches_others(chosen, mirrored=True)
+            with torch.no_grad():
+                found = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=True))
+                if found is None:
+                    found = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=False))
+                unknown, moved, mixed, carried = highest([found is None, *(found or (0, 0, 0))])
+                if unknown:
+                    return UNKNOWN
+                if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
+                    carried = highest([bool(self._tried(lambda: self._carries(chosen, (state, kept))))])[0]
+                if mixed or (self.inputs.packing is None and self._counts(chosen, (state, kept), highest)):
+                    return MIXED
+        finally:
+            state.again()
+            kept.again()
+        return CARRIED if carried else KEPT if moved else APART
+
+    def _tried(self, what: Callable[[], Any]) -> Any:
+        """None if the model refused what it was given."""
+        try:
+            return what()
         except MODELS_OWN as error:
             if self.communicates:  # the other ranks wait within this forward
                 raise
-            first = error
-        try:
-            return self._reaches_others(chosen, mirrored=False)
-        except MODELS_OWN:
-            raise RuntimeError(
-                f"whether the model keeps its examples apart cannot be told, because it takes no other inputs in the place of some of them "
-                f"({type(first).__name__}: {' '.join(str(first).split())[:160]}). attribution_check=False leaves this check out"
-            ) from first
+            self.refusals.append(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
+            return None
 
-    def _reaches_others(self, chosen: torch.Tensor, *, mirrored: bool) -> int:
-        state = State(self.model, self.device)
-        outputs, held = [], []
-        try:
-            with torch.no_grad():
-                for moved in (torch.zeros_like(chosen), chosen, ~chosen):
-                    state.again()
-                    args, kwargs = self._exchanged(moved, nearest(moved), mirrored=mirrored)
-                    outputs.append(self._rows_of_output(self.forward(*args, **kwargs), len(chosen)))
-                    held.append(state.held())
-        finally:
-            state.again()
+    def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[tuple[int, torch.Tensor]]:
+        """Rows of the outputs for the batch in which the units that moved have other inputs."""
+        state.again()
+        args, kwargs = self._exchanged(moved, nearest(moved), mirrored=mirrored)
+        return self._rows_of_output(self.forward(*args, **kwargs), len(moved))
+
+    def _among_others(self, chosen: torch.Tensor, before: tuple[State, Attributes], *, mirrored: bool) -> tuple[bool, bool, bool]:
+        """Whether buffers moved, outputs of others, and outputs of the forward that follows."""
+        state, kept = before
+        outputs, held, following = [], [], []
+        nobody = torch.zeros_like(chosen)
+        for moved in (nobody, chosen, ~chosen):
+            kept.again()
+            outputs.append(self._of_all(moved, state, mirrored=mirrored))
+            held.append(state.held())
+            if moved is not nobody:
+                following.append(self._of_all(nobody, state))
         as_given, chosen_moved, others_moved = outputs
-        if differ(as_given, chosen_moved, ~self._of_rows(chosen)) or differ(as_given, others_moved, self._of_rows(chosen)):
-            return MIXED
-        if self.inputs.packing is None and self._counts(chosen, state):
-            return MIXED
-        return KEPT if any(not alike(one, held[0]) for one in held[1:]) else APART
+        mixed = differ(as_given, chosen_moved, ~self._of_rows(chosen)) or differ(as_given, others_moved, self._of_rows(chosen))
+        return any(not alike(one, held[0]) for one in held[1:]), mixed, differ(*following, self._of_rows(torch.ones_like(chosen)))
 
-    def _counts(self, chosen: torch.Tensor, state: State) -> bool:
+    def _carries(self, chosen: torch.Tensor, before: tuple[State, Attributes]) -> bool:
+        """Whether the outputs of a forward are the same again after the same forward before it, so that a difference is of its inputs."""
+        state, kept = before
+        following = []
+        for _ in range(2):
+            kept.again()
+            self._of_all(chosen, state)
+            following.append(self._of_all(torch.zeros_like(chosen), state))
+        return not differ(*following, self._of_rows(torch.ones_like(chosen)))
+
+    def _counts(self, chosen: torch.Tensor, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
         """Whether outputs of the chosen units are others if they alone are in the batch. Without dropout, whose coins are others then."""
         units, training = len(chosen), [module for module in self.model.modules() if module.training]
         places = torch.arange(units)
@@ -82,30 +109,29 @@ class Repeat:
 
         def outputs(of: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
             take = lambda value: value if (dim := self._dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
-            found = self.forward(*mapped(take, self.inputs.args), **mapped(take, self.inputs.kwargs))
-            return self._rows_of_output(found, len(of))
+            return self._rows_of_output(self.forward(*mapped(take, self.inputs.args), **mapped(take, self.inputs.kwargs)), len(of))
+
+        def compared() -> tuple[list, bool]:
+            found = []
+            for of in (places, some):
+                for each in before:
+                    each.again()
+                found.append(outputs(of))
+            everybody, alone = found
+            chosens = [(last, rows.index_select(0, some.to(rows.device))) for last, rows in everybody]
+            return everybody, len(chosens) == len(alone) and differ(chosens, alone, torch.ones(len(some), dtype=torch.bool))
 
         self.model.eval()
         try:
-            with torch.no_grad():
-                state.again()
-                everybody = outputs(places)
-                state.again()
-                alone = outputs(some)
-                kept = [(last, rows.index_select(0, some.to(rows.device))) for last, rows in everybody]
-                moved = len(kept) == len(alone) and differ(kept, alone, torch.ones(len(some), dtype=torch.bool))
-                if not moved and not self.communicates:
-                    return False
-                # A forward that tosses coins all the same tells nothing.
-                return moved and not differ(everybody, outputs(places), torch.ones(units, dtype=torch.bool))
-        except MODELS_OWN:
-            if self.communicates:
-                raise
-            return False
+            everybody, moved = self._tried(compared) or ([], False)
+            if not highest([moved])[0]:
+                return False
+            # A forward that tosses coins all the same tells nothing.
+            again = self._tried(lambda: outputs(places))
+            return moved and again is not None and not differ(everybody, again, torch.ones(units, dtype=torch.bool))
         finally:
             for module in training:
                 module.training = True
-            state.again()
 
     def _exchanged(self, moved: torch.Tensor, source: torch.Tensor, *, mirrored: bool) -> tuple[tuple, dict]:
         """The arguments, with other values for the units that moved: in the examples mirrored ones, which differ most; in every other

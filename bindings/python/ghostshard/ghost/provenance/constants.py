@@ -37,14 +37,17 @@ class Constants:
         self._known: dict[Any, tuple[Any, int, int]] = {}
         self._times: collections.Counter = collections.Counter()
         self._units = 0
-        self._draws = 0
+        self._draws = 0  # with examples
+        self._empty = True
         self.read = ""  # what was read of this draw
 
     def begin_draw(self) -> None:
         self.read = ""
-        self._draws += 1
+        self._empty = True
 
     def begin_batch(self, units: int) -> None:
+        self._draws += self._empty and units > 0  # an empty batch meets nothing that is followed
+        self._empty = self._empty and units == 0
         self._units = units
         self._times.clear()
 
@@ -58,7 +61,7 @@ class Constants:
             return f"{name} met a number that was read from a private batch"
         line = (name, *_place())
         self._times[line] += 1
-        place, kept = (*line, self._times[line]), _kept(value)
+        place, kept = (*line, self._times[line]), _kept(value, self._units)
         before, units, hits = self._known.get(place, (None, 0, 0))
         self._known[place] = kept, self._units, hits if units == self._units else 0
         if before is None:
@@ -90,10 +93,15 @@ def _place() -> tuple[str, int]:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: Any, units: int) -> Any:
+    """Of rows that are all alike, one: batches differ in how many they are. Of values that are all alike, one."""
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach()
+    if value.dim() and value.numel() and bool((value == value.reshape(-1)[0]).all()):
+        return value.reshape(-1)[:1].clone()
+    if value.dim() and value.shape[0] == units and bool((value == value[:1]).all()):
+        value = value[:1]
     if value.numel() > _MOST:
         flat = value.reshape(-1)
         return torch.stack([flat[start::7].double().sum() for start in range(7)])

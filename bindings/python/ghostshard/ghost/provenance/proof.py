@@ -173,10 +173,14 @@ class Provenance:
             if origin.vouched and not self._allow_vouched:
                 return origin, f"{name} was vouched for by ghostshard.vouch_for(): give make_private(allow_vouched=True), so that the report says so"
             return origin, is_not(name, origin.memory.wrong) if origin.memory.wrong else ""
-        for value, version, origin in self._handed_out:
-            if not origin.memory.lost and same_values(value, version, tensor):
-                return origin, ""
+        if (found := self._was_handed_out(tensor)) is not None:
+            return found, ""
         return None, is_not(name, f"it ({tuple(tensor.shape)}) came neither from the loader nor from a batch of it")
+
+    def _was_handed_out(self, tensor: torch.Tensor) -> Origin | None:
+        """Whose the tensor is, if the loader handed out the same values."""
+        found = (origin for value, version, origin in self._handed_out if not origin.memory.lost and same_values(value, version, tensor))
+        return next(found, None)
 
     def _wrong_units(self, units: torch.Tensor, origin: Origin) -> str:
         """units= says whose each row is: the rows of one number must be those of one row that the loader handed out, unless it came with
@@ -203,6 +207,7 @@ class Provenance:
                 alike = alike or all(constant(tensor, d) for d in range(min(tensor.dim(), 2)) if tensor.shape[d] == rows)
             if alike or isinstance(tensor, torch.nn.Parameter):
                 known = places or isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad
+                known = known or self._was_handed_out(tensor)
                 return "" if known else self._wrong_constant(name, tensor, alone=rows == 1 and not packed)
         if before := self._forwards_under(tensor):
             return before[0].wrong
@@ -235,7 +240,7 @@ class Provenance:
         if of.piece is None or of.wrong or tensor.numel() == 0:
             return ""
         if not isinstance(tensor, Drawn) and constant(tensor, 0):
-            return self._wrong_constant("a target", tensor, alone=of.rows == 1)
+            return "" if self._was_handed_out(tensor) else self._wrong_constant("a target", tensor, alone=of.rows == 1)
         origin, wrong = self._origin_of(tensor, "a target")
         if wrong:
             return wrong

@@ -9,6 +9,7 @@ import torch
 
 from ..autocast import as_in, state_of
 from ..layout import original_class
+from ..recording import anchor
 from ..shared import shared
 from ..tensor_trees import refilled, tensors_in
 from .call import Call
@@ -25,9 +26,8 @@ def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
     layer.refuse_packed("it has no rule, only torch.func's per-example gradients; register one (ghostshard.register_rule)")
     refuse_parts(layer)
     call = Call(layer, args, kwargs)
-    anchor = torch.zeros((), requires_grad=True)
     tree: list = []  # the output, as the layer gives it, and which of its tensors have a value for each unit behind them
-    values = _PerExample.apply(anchor, call, tree, *call.inputs())
+    values = _PerExample.apply(anchor(), call, tree, *call.inputs())
     output, of_all = tree
     values = values if isinstance(values, tuple) else (values,)
     return refilled(output, [shared(value) if of_all[i] else value for i, value in enumerate(values)])

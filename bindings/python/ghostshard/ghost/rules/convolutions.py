@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..autocast import in_lower_precision, without_autocast
+from ..recording import anchor
 from .layer import Layer, register_rule
 
 # Largest piece of a batch's patches, when per-unit gradients are formed.
@@ -40,7 +41,7 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
         width = math.prod(module.weight.shape[1:])
         layer.by_rows = module.groups == 1 and 2 * places * (width + module.out_channels) < width * module.out_channels
     if not layer.by_rows:
-        return _Convolution.apply(x, layer, torch.zeros((), requires_grad=True))
+        return _Convolution.apply(x, layer, anchor())
     extents = _places(module, x)
     rows = _patches(module, x).flatten(1, 1 + dims).flatten(2).transpose(1, 2)  # [units, places, c·k]
     with without_autocast(x):

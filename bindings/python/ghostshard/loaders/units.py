@@ -1,0 +1,55 @@
+"""A data set's indices are the units of privacy, so each must be another example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch.utils.data import ConcatDataset, Subset
+
+
+def refuse_repeated(dataset: Any) -> None:
+    """ValueError if torch's own combinations of data sets (Subset, ConcatDataset) hold one example at several indices: it would be
+    several units, drawn and clipped each for itself."""
+    places: dict[int, list[np.ndarray]] = {}
+    for source, indices in _sources(dataset, None):
+        places.setdefault(id(source), []).append(np.arange(len(source)) if indices is None else indices % max(len(source), 1))
+    for given in places.values():
+        found, times = np.unique(np.concatenate(given), return_counts=True)
+        if len(found) and times.max() > 1:
+            raise ValueError(
+                f"the data set holds example {found[times.argmax()]} at {times.max()} indices: each index is a unit that is drawn and clipped for "
+                "itself, so epsilon would hold for one of its copies alone. Let each example be in it once; for more passes take more epochs"
+            )
+
+
+def _sources(dataset: Any, chosen: np.ndarray | None) -> Iterator[tuple[Any, np.ndarray | None]]:
+    """Data sets that are no combination, with the indices that are taken of each; None: all, in order."""
+    if type(dataset) is Subset:
+        indices = _whole_numbers(dataset.indices)
+        if indices is not None:
+            yield from _sources(dataset.dataset, indices if chosen is None else indices[chosen])
+        return
+    if type(dataset) is not ConcatDataset:
+        yield dataset, chosen
+        return
+    begins = 0
+    for part in dataset.datasets:
+        own = None
+        if chosen is not None:
+            own = chosen[(chosen >= begins) & (chosen < begins + len(part))] - begins
+        yield from _sources(part, own)
+        begins += len(part)
+
+
+def _whole_numbers(indices: Any) -> np.ndarray | None:
+    """None for keys of other kinds, which a data set of one's own may take."""
+    try:
+        found = np.asarray(indices)
+    except ValueError:
+        return None
+    return found.astype(np.int64) if found.ndim == 1 and found.dtype.kind in "iu" else None
+
+
+__all__ = ["refuse_repeated"]
