@@ -41,7 +41,10 @@ void Tape::give_up() {
 }
 
 void Tape::watch(RecorderPtr watcher) {
-  if (closed_ || backward_ != -1) throw std::logic_error("a backward is watched before the one that is recorded");
+  if (closed_ || backward_ != -1) {
+    refused_second_backward_ = backward_ != -1;
+    throw std::logic_error("a backward is watched before the one that is recorded");
+  }
   watcher_ = std::move(watcher);
   was_watched_ = true;
 }
@@ -51,7 +54,11 @@ std::optional<kernels::Recording> Tape::planned(const fsdp::Parameter& parameter
 }
 
 Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
-  if (closed_) throw std::logic_error("a tape takes nothing more once it was added to a clipped sum");
+  if (closed_) {
+    throw std::logic_error(
+        "a tape takes nothing more once it was added to a clipped sum, or given up: another forward, or a layer called "
+        "on its own with another number of rows, came between the forward of this loss and its backward");
+  }
   const int backward = fsdp::current_backward_pass();
   if (backward_ == -1) backward_ = backward;
   if (backward != backward_) {

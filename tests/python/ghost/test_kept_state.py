@@ -177,3 +177,30 @@ def test_what_a_criterion_carries_to_the_next_batch_is_refused(criterion):
     with pytest.raises(RuntimeError, match="criterion keeps numbers or tensors"):
         passes(run)
     assert run.charged == 0
+
+
+class Scaling(nn.Module):
+    """No rule: torch.func's gradients of one example after another. Counts its calls; tosses coins; goes another way for some values."""
+
+    def __init__(self, coins=False, branches=False):
+        super().__init__()
+        self.scale, self.coins, self.branches = nn.Parameter(torch.ones(6)), coins, branches
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        if self.branches and len(x) == 1 and float(x[0, 0]) > 0:  # vmap cannot follow
+            x = x + 0.0
+        if self.coins:
+            x = F.dropout(x, 0.3, self.training)
+        return x * self.scale * (1 + self.calls)
+
+
+@pytest.mark.parametrize("options", [{}, {"coins": True}, {"branches": True}, {"coins": True, "branches": True}], ids=str)
+def test_buffers_of_a_layer_without_a_rule_move_once_a_forward(options, monkeypatch):
+    monkeypatch.setattr(AttributionCheck, "again", 1)
+    run = Run(model=nn.Sequential(nn.Linear(6, 6), Scaling(**options), nn.Linear(6, 3)))
+    for number, (x, y) in enumerate(run.loader):
+        run.step(x, y)
+        assert run.model[1].calls == number + 1
+    assert run.charged == 5

@@ -160,3 +160,16 @@ def test_criterions_that_give_no_tensor_are_refused(given):
     hand_out(loader, 4)
     with pytest.raises(ValueError, match="the criterion must give a tensor, one loss for each example"):
         criterion(module(torch.randn(4, 6)), torch.randint(0, 3, (4,)))
+
+
+def test_torch_functions_of_it():
+    loss, _ = one_loss()
+    assert torch.isfinite(loss) and not torch.isnan(loss) and not torch.isinf(loss) and torch.isclose(loss, loss)
+    assert loss.requires_grad and loss.shape == () and loss.dim() == 0 and loss.numel() == 1 and loss.dtype == torch.float32
+    assert loss.device.type == "cpu" and loss.data.item() == loss.item()
+    for made in (torch.tensor(2.0) * loss, torch.mul(loss, 2.0), torch.add(loss, loss), torch.tensor(0.0) + loss + loss):
+        assert abs(made.item() - 2 * loss.item()) < 1e-6
+    assert abs((torch.tensor(1.0) - loss).item() - (1 - loss.item())) < 1e-6
+    for refused in (lambda: torch.stack([loss]), lambda: torch.exp(loss), lambda: loss**2, lambda: 1 / loss, lambda: torch.tensor(1.0) / loss):
+        with pytest.raises(TypeError, match="has no gradient of one example"):
+            refused()

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from opacus.validators.errors import UnsupportedModuleError
 from private_run import N, Run
 from torch import nn
 from torch.nn import functional as F
@@ -213,7 +214,7 @@ def test_a_penalty_on_gradients_is_refused():
     x, y = next(iter(run.loader))
     x.requires_grad_(True)
     out = run.module(x)
-    with pytest.raises((RuntimeError, ValueError)):
+    with pytest.raises((RuntimeError, ValueError), match="layers ran a backward of their own|sum joined its examples"):
         (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         (run.criterion(out, y) + slope.pow(2).sum(1)).backward()
     assert run.charged == 0
@@ -484,3 +485,26 @@ def test_constants_come_in_batches_of_any_size():
         run.criterion(out, torch.tensor(y.tolist(), dtype=torch.int64)).backward()
         run.optimizer.step()
     assert run.charged == 5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_is_taken():
+    run = Run(model=torch.compile(nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)), backend="eager"))
+    passes(run)
+    assert run.charged == 5
+
+
+@pytest.mark.parametrize("scripted", [torch.jit.script, lambda m: torch.jit.trace(m, torch.zeros(2, 6))], ids=["script", "trace"])
+@pytest.mark.filterwarnings("ignore")
+def test_torchscript_is_refused_with_a_sentence(scripted):
+    with pytest.raises(UnsupportedModuleError, match="TorchScript"):
+        Run(model=nn.Sequential(scripted(nn.Linear(6, 6)), nn.Linear(6, 3)))
+
+
+def test_layers_called_by_methods_over_other_rows_are_refused_with_a_sentence():
+    run = Run(own_batches=True, model=nn.ModuleDict({"a": nn.Linear(6, 6), "b": nn.Linear(6, 3)}))
+    x = torch.randn(4, 5, 6)
+    out = run.model["b"](run.model["a"](x.flatten(0, 1)).view(4, 5, 6).mean(1))
+    with pytest.raises(RuntimeError, match="a layer called on its own with another number of rows"):
+        run.criterion(out, torch.zeros(4, dtype=torch.long)).backward()
+    assert run.charged == 0

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from .batch import loss_kind
 from .checks.criterions import leave_call_beside
 from .cross_entropy import cross_entropy, is_plain
+from .like_a_number import ReadsLikeANumber
 from .packing import Packing, shifted
 from .provenance import Drawn, Finding, plain
 from .recording import RecordingEngine
@@ -45,7 +46,7 @@ def check_losses(losses: torch.Tensor, units: int) -> None:
         )
 
 
-class PrivateLoss(DPTensorFastGradientClipping):
+class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
     """Losses [units] with the arithmetic of a scalar; `backward()` clips and reduces (GhostEngine.backward in engine.py)."""
 
     def __init__(self, engine: RecordingEngine, loss_per_sample: torch.Tensor, loss_reduction: str = "mean"):
@@ -126,32 +127,6 @@ class PrivateLoss(DPTensorFastGradientClipping):
         return self
 
     sum = mean
-
-    def __iter__(self) -> Any:
-        raise ValueError(
-            "a private loss is one number, whose backward() is called itself (not torch.autograd.backward()). torch.amp.GradScaler takes none, because each example's gradient is clipped before it could "
-            "be scaled back: leave the scaler out, bfloat16 needs none"
-        )
-
-    # Read like a scalar tensor: float(loss), f"{loss:.3f}", loss < best, math.isnan(loss).
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec else str(self)
-
-    def __lt__(self, other: Any) -> bool:
-        return bool(self.item() < float(other))
-
-    def __le__(self, other: Any) -> bool:
-        return bool(self.item() <= float(other))
-
-    def __gt__(self, other: Any) -> bool:
-        return bool(self.item() > float(other))
-
-    def __ge__(self, other: Any) -> bool:
-        return bool(self.item() >= float(other))
 
     def __repr__(self) -> str:
         return f"PrivateLoss(loss_reduction={self.loss_reduction}, shape={tuple(self._losses.shape)})"

@@ -175,9 +175,8 @@ def _look_of(model: nn.Module) -> tuple:
     found, waiting = [], [model]
     while waiting:
         module = waiting.pop()
-        held = module.__dict__
-        found.append((held["training"], *(len(held[name]) for name in _HOOKS)))
-        waiting.extend(child for child in held["_modules"].values() if child is not None)
+        found.append((module.training, *(len(getattr(module, name)) for name in _HOOKS)))
+        waiting.extend(child for child in module._modules.values() if child is not None)
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opacus.utils.module_utils import trainable_modules
 from opacus.validators import ModuleValidator
 from opacus.validators.errors import IllegalModuleConfigurationError, UnsupportedModuleError
-from torch import nn
+from torch import jit, nn
 
 from ..layout import original_class
 
@@ -17,6 +17,11 @@ def refuse_unsupported(model: nn.Module) -> None:
     errors = []
     if not model.training:
         errors.append(IllegalModuleConfigurationError("Model needs to be in training mode"))
+    scripted = next((name for name, module in model.named_modules() if isinstance(module, jit.ScriptModule)), None)
+    if scripted is not None:
+        raise UnsupportedModuleError(
+            [IllegalModuleConfigurationError(f"{scripted or 'the model'} is TorchScript, whose layers cannot be recorded: use the module it was made from")]
+        )
     for _, module in trainable_modules(model):
         kind = original_class(module)
         if kind in ModuleValidator.VALIDATORS and kind not in _TAKEN:

@@ -63,9 +63,9 @@ def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, *, packed
         of_examples = not isinstance(leaf, nn.Parameter) and (of_layer or packed or units in leaf.shape[:2])
         if not (own or of_examples or hasattr(leaf, ANCHOR)):
             raise ValueError(
-                f"this backward would give a gradient to a tensor of shape {tuple(leaf.shape)} outside of the model (a parameter of the criterion, of a "
-                "second model, a learnt prompt): it has no clipping and no noise. Make it a parameter of the model before make_private(), or "
-                "keep its gradient out: requires_grad_(False), detach(), torch.no_grad()"
+                f"this backward would give a gradient to a tensor of shape {tuple(leaf.shape)} outside of the model's layers (a parameter of the criterion "
+                "or of a second model, a learnt prompt, a parameter of the model that a method uses beside its layer): it has no clipping and no noise. Make "
+                "it one of a layer of the model before make_private(), or keep its gradient out: requires_grad_(False), detach(), torch.no_grad()"
             )
 
 

@@ -14,7 +14,7 @@ from ..shared import shared
 from ..tensor_trees import refilled, tensors_in
 from .call import Call
 from .layer import Layer, local, refuse_parts, same_output
-from .one_by_one import Coins, of_each_unit, outputs_of_each_unit
+from .one_by_one import Buffers, Coins, of_each_unit, outputs_of_each_unit
 from .skeleton import no_way_back, skeleton
 
 def per_example(layer: Layer, *args: Any, **kwargs: Any) -> Any:
@@ -40,7 +40,7 @@ class _PerExample(torch.autograd.Function):
         ctx.call, ctx.tape, ctx.autocast = call, layer.session.tape, state_of(inputs[0] if inputs else _anchor)
         for number in layer.numbers.values():
             layer.session.count_use(number)
-        output, ctx.coins = _computed(call, list(inputs))
+        output, ctx.coins, ctx.buffers = _computed(call, list(inputs))
         outputs = tensors_in(output)
         ctx.like = [torch.empty(value.shape, device="meta") for value in outputs]
         ctx.of_units = [value.is_floating_point() and call.has_units(value) for value in outputs]
@@ -75,7 +75,7 @@ class _PerExample(torch.autograd.Function):
         chosen = [call.units_first(gradients[i]) if ctx.of_units[i] else gradients[i] for i in wanted]
         with as_in(ctx.autocast):
             of_parameters, of_inputs, primal = of_each_unit(
-                call, parameters, list(inputs), differentiable, [(i, ctx.like[i]) for i in wanted], chosen, ctx.coins
+                call, parameters, list(inputs), differentiable, [(i, ctx.like[i]) for i in wanted], chosen, ctx.coins, ctx.buffers
             )
         if outputs:
             _compare(layer, primal, [call.units_first(outputs[i]) if ctx.of_units[i] else outputs[i] for i in wanted])
@@ -89,11 +89,11 @@ class _PerExample(torch.autograd.Function):
         return tuple(result)
 
 
-def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, Coins | None]:
-    """The layer's output, and the coins before it if it tossed any: its forward then ran unit by unit."""
+def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, Coins | None, Buffers]:
+    """The layer's output, the coins before it if it tossed any (its forward then ran unit by unit), and what buffers held that it moved."""
     layer = call.layer
     args, kwargs = call.of(inputs)
-    buffers = [(buffer, buffer.clone()) for buffer in layer.module.buffers()] if not layer.compared else []
+    buffers = Buffers(layer.module)
     coins = Coins(inputs[0].device if inputs else torch.device("cpu"))
     with torch.no_grad(), no_way_back(layer):
         output = skeleton(layer.module).forward(*args, **kwargs)
@@ -102,10 +102,11 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, Coins | None
         if tossed:
             coins.again()
         _compare_with_own(layer, tensors_in(output), args, kwargs, buffers)
+    buffers.moved()
     if not tossed:
-        return output, None
+        return output, None, buffers
     coins.again()
-    return refilled(output, outputs_of_each_unit(call, inputs, tensors_in(output))), coins
+    return refilled(output, outputs_of_each_unit(call, inputs, tensors_in(output), buffers)), coins, buffers
 
 
 def _fresh(value: torch.Tensor, inputs: tuple) -> torch.Tensor:
@@ -114,12 +115,10 @@ def _fresh(value: torch.Tensor, inputs: tuple) -> torch.Tensor:
     return value.view_as(value) if value.untyped_storage().data_ptr() in storages else value
 
 
-def _compare_with_own(layer: Layer, found: list[torch.Tensor], args: tuple, kwargs: dict, buffers: list) -> None:
+def _compare_with_own(layer: Layer, found: list[torch.Tensor], args: tuple, kwargs: dict, buffers: Buffers) -> None:
     """At first use. RuntimeError if the skeleton, which has no hooks, gives something else than the layer. Buffers move once: before
     the layer's own forward they are set back."""
-    for buffer, before in buffers:
-        if not torch.equal(buffer, before):
-            buffer.copy_(before)
+    buffers.again()
     with torch.no_grad():
         own = tensors_in(layer.original(*args, **kwargs))
     floats = [(one, two) for one, two in zip(found, own) if two.is_floating_point()]

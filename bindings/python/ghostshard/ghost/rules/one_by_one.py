@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..tensor_trees import tensors_in
 from .call import Call
@@ -43,8 +44,37 @@ class Coins:
             now.again()
 
 
-def outputs_of_each_unit(call: Call, inputs: list[torch.Tensor], like: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The layer's outputs, with coins of each unit's own. like: what it gives for all units at once."""
+class Buffers:
+    """What a layer's buffers hold now. The layer's own forward moves them, once; what is computed unit by unit leaves them as they are."""
+
+    def __init__(self, module: nn.Module):
+        self._before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+
+    def moved(self) -> Buffers:
+        """Of those that hold something else now."""
+        self._before = [(buffer, before) for buffer, before in self._before if not torch.equal(buffer, before)]
+        return self
+
+    def again(self) -> None:
+        with torch.no_grad():
+            for buffer, before in self._before:
+                buffer.copy_(before)
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """They begin with what they held, and hold afterwards what they hold now."""
+        now = [(buffer, buffer.detach().clone()) for buffer, _ in self._before]
+        self.again()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, held in now:
+                    buffer.copy_(held)
+
+
+def outputs_of_each_unit(call: Call, inputs: list[torch.Tensor], like: list[torch.Tensor], buffers: Buffers) -> list[torch.Tensor]:
+    """The layer's outputs, with coins of each unit's own. like: what it gives for all units at once; buffers: before that."""
     bare = skeleton(call.layer.module)
 
     def one(values: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -55,9 +85,9 @@ def outputs_of_each_unit(call: Call, inputs: list[torch.Tensor], like: list[torc
         return torch.func.vmap(one, randomness="different")(inputs)
 
     def looped() -> list[torch.Tensor]:
-        return [torch.stack(each) for each in zip(*(one([value[u] for value in inputs]) for u in range(call.units)))]
+        return [torch.stack(each) for each in zip(*(one([value[u] for value in inputs]) for u in _anew(call.units, buffers)))]
 
-    with torch.no_grad():
+    with torch.no_grad(), buffers.repeated():
         found = _first_that_works(call, mapped, looped, Coins(inputs[0].device).again)
     return [call.as_given(value, of_all) if call.has_units(of_all) else value[0] for value, of_all in zip(found, like)]
 
@@ -70,10 +100,11 @@ def of_each_unit(
     wanted: list[tuple[int, torch.Tensor]],
     gradients: list[torch.Tensor],
     coins: Coins | None,
+    buffers: Buffers,
 ) -> tuple[dict[str, torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
     """([units, ...] gradients of the parameters by name, of the differentiable inputs, and the wanted outputs themselves).
 
-    wanted: numbers of outputs, and what the layer gives for all units at once; gradients: theirs.
+    wanted: numbers of outputs, and what the layer gives for all units at once; gradients: theirs. coins, buffers: before its forward.
     """
     bare = skeleton(call.layer.module)
 
@@ -97,14 +128,21 @@ def of_each_unit(
     def looped() -> tuple:
         each = [
             _by_autograd(forward, parameters, *([value[u] for value in values] for values in (floats, inputs, gradients)))
-            for u in range(call.units)
+            for u in _anew(call.units, buffers)
         ]
         stacked = lambda values: [torch.stack(one) for one in zip(*values)]
         of_parameters = {name: torch.stack([found[0][name] for found in each]) for name in parameters}
         return of_parameters, stacked([found[1] for found in each]), stacked([found[2] for found in each])
 
-    with nullcontext() if coins is None else coins.repeated():
+    with nullcontext() if coins is None else coins.repeated(), buffers.repeated():
         return _first_that_works(call, mapped, looped, Coins(counts.device if not inputs else inputs[0].device).again)
+
+
+def _anew(units: int, buffers: Buffers) -> Iterator[int]:
+    """Each unit meets the buffers as all of them do in the batch's forward."""
+    for u in range(units):
+        buffers.again()
+        yield u
 
 
 def _by_autograd(forward: Callable, parameters: dict, floats: list, whole: list, of_outputs: list) -> tuple:
@@ -139,4 +177,4 @@ def _first_that_works(call: Call, mapped: Callable, looped: Callable, coins_agai
     return found
 
 
-__all__ = ["Coins", "of_each_unit", "outputs_of_each_unit"]
+__all__ = ["Buffers", "Coins", "of_each_unit", "outputs_of_each_unit"]

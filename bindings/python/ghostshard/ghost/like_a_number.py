@@ -1,0 +1,93 @@
+"""What a loss and a scalar tensor have in common: reading, comparing, arithmetic beside tensors."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+_ASKED = {"isnan", "isinf", "isfinite", "isneginf", "isposinf", "isclose", "allclose", "lt", "le", "gt", "ge"}
+_ARITHMETIC = {"add": operator.add, "sub": operator.sub, "subtract": operator.sub, "mul": operator.mul, "multiply": operator.mul, "div": operator.truediv,
+               "divide": operator.truediv, "true_divide": operator.truediv, "truediv": operator.truediv}  # fmt: skip
+_REVERSED = {operator.add: "__radd__", operator.sub: "__rsub__", operator.mul: "__rmul__"}
+_NO_FUNCTION = (
+    "{} of a private loss is a function of the whole batch's loss, which has no gradient of one example. Let the criterion form it for each example, "
+    "or take loss.detach() for a number to look at"
+)
+
+
+class ReadsLikeANumber:
+    """float(loss), f"{loss:.3f}", loss < best, math.isnan(loss), torch.isfinite(loss), tensor * loss. Of a class with item() and detach()."""
+
+    requires_grad = True
+    is_leaf = False
+    shape = torch.Size([])
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Functions that ask something of the number; arithmetic of a tensor with a loss. TypeError for any other."""
+        name = getattr(function, "__name__", str(function)).strip("_")
+        if name in _ASKED:
+            return function(*(each.detach() if isinstance(each, cls) else each for each in args), **(kwargs or {}))
+        operation = _ARITHMETIC.get(name)
+        if operation is not None and len(args) == 2 and not kwargs:
+            one, other = args
+            if isinstance(one, cls):
+                return operation(one, other)
+            if operation in _REVERSED:
+                return getattr(other, _REVERSED[operation])(one)
+        raise TypeError(_NO_FUNCTION.format(f"torch's {name}()"))
+
+    def __pow__(self, other: Any) -> Any:
+        raise TypeError(_NO_FUNCTION.format("a power"))
+
+    def __rtruediv__(self, other: Any) -> Any:
+        raise TypeError(_NO_FUNCTION.format("the reciprocal"))
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self.detach()  # type: ignore[attr-defined]
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.data.dtype
+
+    def dim(self) -> int:
+        return 0
+
+    def numel(self) -> int:
+        return 1
+
+    def __iter__(self) -> Any:
+        raise ValueError(
+            "a private loss is one number, whose backward() is called itself (not torch.autograd.backward()). torch.amp.GradScaler takes none, "
+            "because each example's gradient is clipped before it could be scaled back: leave the scaler out, bfloat16 needs none"
+        )
+
+    def _number(self) -> float:
+        return float(self.item())  # type: ignore[attr-defined]
+
+    __float__ = _number
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)  # type: ignore[attr-defined]
+
+    def __lt__(self, other: Any) -> bool:
+        return self._number() < float(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self._number() <= float(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self._number() > float(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self._number() >= float(other)
+
+
+__all__ = ["ReadsLikeANumber"]
