@@ -47,5 +47,17 @@ class GhostModule(AbstractGradSampleModule):
     disable_hooks = GhostHooks.disable_hooks
     remove_hooks = GhostHooks.remove_hooks
 
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            model = self.__dict__.get("_modules", {}).get("_module")
+            if model is None or name.startswith("_") or not hasattr(model, name):
+                raise
+            raise AttributeError(
+                f"{name!r} is of the model, not of the wrapper that make_private() returned: take module._module.{name}, or leave the wrapper out with "
+                "make_private(wrap_model=False)"
+            ) from error
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         nn.Module.zero_grad(self, set_to_none)

@@ -33,6 +33,7 @@ _ELEMENTWISE = set(
     "real imag conj resolve_conj resolve_neg angle deg2rad rad2deg copysign isclose rand_like randn_like randint_like zeros_like ones_like "
     "full_like empty_like zero normal uniform random exponential fill copy".split()
 )
+_NEW = {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}  # of values that the loop gives; an extent of the rows' is theirs
 _LIKE = {name for name in _ELEMENTWISE if name.endswith("_like")}  # take no value from their argument
 
 # Along some dimensions, by the argument `dim`: where it stands, and its default (None: all of them).
@@ -114,9 +115,16 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
             if isinstance(target, Drawn):
                 target.stays_here()
                 _written(name, target, args, kwargs, given)
+        if name in _NEW and not _has_rows_like(out, given[0]):
+            return plain(out)  # a constant
         if blank:  # torch.zeros(n, classes).scatter_(1, labels, 1) is the labels' own
             return _stamped(name, (torch.zeros(()).expand(out.shape), *args[1:]), kwargs, out, given)
         return out if targets else _stamped(name, args, kwargs, out, given)
+
+
+def _has_rows_like(out: torch.Tensor, x: Drawn) -> bool:
+    dim = x.origin.dim
+    return not x.origin.memory.lost and dim is not None and out.dim() > dim and out.shape[dim] == x.shape[dim] and _all_alike(out)
 
 
 def _of_a_function(origin: Origin) -> Origin:
@@ -226,6 +234,8 @@ def _owners(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]
         return [first.lost(f"{name} joined it with another batch of the loader", strangers=apart) for _ in results]
     if name in _ELEMENTWISE and len(results) == 1:  # not where(mask), which gives places
         found = [elementwise(name, results[0], sources[:1] if name in _LIKE else tensors_in((args, kwargs)))]
+    elif name in _NEW:
+        found = [first.at(first.dim, first.ids, moved=True)]
     elif name in MOVES:
         found = moved(name, args, kwargs, out, sources)
     elif name in JOINS and len(results) == 1:
