@@ -9,6 +9,7 @@ from typing import Any
 import usual_loops  # noqa: F401  the order of the table
 import other_loops  # noqa: F401
 import reading_loops  # noqa: F401
+import kept_loops  # noqa: F401
 from loop import LOOPS, Loop
 from one_step import judged
 from recorded import Run
