@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from program import PATIENCE, wait_until
 
-from ghostshard import _native, launcher
+from ghostshard import _native, binary, launcher
 from ghostshard.errors import UserError, run
-from ghostshard.texts import binary
 
 COMMAND = [sys.executable, "-m", "ghostshard.launcher"]
 
@@ -51,9 +50,9 @@ def test_what_the_system_refuses_is_a_sentence(error, sentence, capsys):
     assert capsys.readouterr().err == sentence
 
 
-def test_a_module_of_our_own_that_is_missing_is_a_fault_of_ours():
-    with pytest.raises(ModuleNotFoundError):
-        run(refused(ModuleNotFoundError("", name="ghostshard.nothing")), [])
+def test_a_module_of_our_own_that_is_missing_is_a_fault_of_ours(capsys):
+    assert run(refused(ModuleNotFoundError("", name="ghostshard.nothing")), []) == 1
+    assert "a fault of ghostshard" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--help"], ["data", "prepare"]], ids=["the_list", "a_command"])

@@ -58,7 +58,7 @@ def test_programs_are_not_needed(monkeypatch, capsys):
     def find_binary(program: str):
         raise doctor.UserError(f"the program {program} is not there")
 
-    monkeypatch.setattr("ghostshard.texts.binary.find_binary", find_binary)
+    monkeypatch.setattr(doctor, "find_binary", find_binary)
     assert doctor.main([]) == 0
     assert "the program ghostshard-account is not there" in missing(capsys.readouterr().out)["ghostshard-account"]
 

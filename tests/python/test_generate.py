@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ghostshard.texts import binary as binary_module
+from ghostshard import binary as binary_module
 from ghostshard.texts.vocabulary import train_vocabulary
 from ghostshard.texts.generate import main
 

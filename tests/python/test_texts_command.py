@@ -142,7 +142,7 @@ MISTAKES = {
     "nothing_private": (f"{SPLIT} --public-units 25", "fewer than the 30 units there are, got 25 + 5"),
     "negative_units": (f"{SPLIT} --eval-units -1", "must be a whole number >= 0, got '-1'"),
     "split_into_a_file": (SPLIT.replace("--output parts", "--output texts.txt"), "must be a folder, texts.txt is a file"),
-    "small_vocabulary": (f"{TOKENIZER} --vocab-size 256", "must be a whole number >= 257, got '256'"),
+    "small_vocabulary": (f"{TOKENIZER} --vocab-size 256", "must be a whole number from 257 to 1000000, got '256'"),
     "vocabulary_of_nothing": ("tokenizer --vocab-size 300 --output vocabulary", "needs --format, --input and --vocab-size"),
     "gpt2_is_not_trained": (f"{TOKENIZER} --gpt2", "goes with neither --input nor --vocab-size"),
 }

@@ -141,7 +141,7 @@ def test_another_end_of_text_is_taken_from_the_folders_settings(trained_folder, 
 REFUSED = {
     "no_such_folder": ({}, "must be gpt2 or a folder"),
     "empty_folder": ({"readme": "x"}, "must hold tokenizer.json, or vocab.json and merges.txt"),
-    "broken_tokenizer": ({"tokenizer.json": "{"}, "cannot be read"),
+    "broken_tokenizer": ({"tokenizer.json": "{"}, "tokenizer.json is not a file that"),
     "broken_vocab": ({"vocab.json": "[", "merges.txt": ""}, "cannot be read"),
     "no_end_of_text": ({"vocab.json": '{"a": 0}', "merges.txt": ""}, "end-of-text token '<|endoftext|>'"),
 }

@@ -2,8 +2,8 @@
 
 import runpy
 
+from ghostshard.binary import repository
 from ghostshard.renamed import warn
-from ghostshard.texts.binary import repository
 
 if __name__ == "__main__":
     warn("python -m ghostshard.demo", "python examples/gpt2/demo/demo.py")

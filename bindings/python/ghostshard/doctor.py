@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ghostshard import __version__, _native
+from ghostshard.binary import find_binary
 from ghostshard.errors import UserError, parser, run
 
 TORCH = ((2, 9), (2, 12))  # from, below; setup.py builds for these
@@ -75,11 +76,6 @@ def modules() -> Iterator[Finding]:
 
 
 def programs() -> Iterator[Finding]:
-    try:
-        from ghostshard.texts.binary import find_binary
-    except ImportError as error:  # of a package, which packages() names
-        yield Finding("programs", "not looked for", str(error), needed=False)
-        return
     for name in ("ghostshard-finetune-gpt2", "ghostshard-account"):
         try:
             binary = find_binary(program=name)

@@ -10,8 +10,14 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+
+SHOW_FAULTS = "GHOSTSHARD_TRACEBACK"  # set: a fault of this package ends in Python's traceback
+PACKAGE = Path(__file__).resolve().parent
 
 
 class UserError(ValueError):
@@ -104,15 +110,19 @@ def run(command: Callable[[list[str]], int | None], arguments: list[str] | None)
         _drop_output()
         return _fail(of_system(error), 1)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "ghostshard":
-            raise
-        package = error.name.partition(".")[0]
+        package = (error.name or "ghostshard").partition(".")[0]
+        if package == "ghostshard":
+            return _fault(error)
         return _fail(f"this command needs the Python package {package}: python -m pip install {package}", 1)
+    except MemoryError:
+        return _fail("this machine's memory is not enough for that", 1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except _Terminated:
         return 143
+    except Exception as error:
+        return _fault(error)
 
 
 def _speak_utf8() -> None:
@@ -128,6 +138,17 @@ def typed_text(text: str, flag: str) -> str:
         return os.fsencode(text).decode("utf-8")
     except UnicodeError as error:
         raise UserError(f"{flag} must be UTF-8 text, its byte {getattr(error, 'start', 0)} is not") from error
+
+
+def _fault(error: Exception) -> int:
+    """A fault of this package, by its kind and place alone: what the exception says may quote a private record."""
+    if os.environ.get(SHOW_FAULTS):
+        raise error
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if PACKAGE in Path(frame.filename).parents] or frames
+    place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
+    return _fail(f"{type(error).__name__} at {place}: a fault of ghostshard, please report it; {SHOW_FAULTS}=1 shows the whole "
+                 "traceback, which may quote private data", 1)  # fmt: skip
 
 
 def _fail(sentence: str, code: int) -> int:

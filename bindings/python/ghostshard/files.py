@@ -14,26 +14,57 @@ OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the place 
 
 def require_writable_file(path: Path, *, force: bool) -> None:
     """UserError if something is at `path` already (unless a file, with force), or no folder can be made to hold it."""
-    if path.is_dir():
-        raise UserError(f"the output must be a file, {path} is a folder")
-    if path.exists() and not force:
-        raise UserError(f"the output {path} exists already; --force overwrites it")
-    _make_parent(path)
+    with _visible(path):
+        if path.is_dir():
+            raise UserError(f"the output must be a file, {path} is a folder")
+        _require_no_device(path)
+        if path.exists() and not force:
+            raise UserError(f"the output {path} exists already; --force overwrites it")
+    make_parent(path)
 
 
 def require_writable_folder(path: Path, *, force: bool, holds: set[str]) -> None:
     """The same for a folder. force removes a folder only if it holds nothing but files of the names in `holds`."""
-    if path.exists() and not path.is_dir():
-        raise UserError(f"the output must be a folder, {path} is a file")
-    present = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    present = names_in_output(path)
     if present and not force:
         raise UserError(f"the output {path} exists already; --force overwrites it")
     if others := sorted(present - holds):
         raise UserError(f"--force overwrites only what this command writes, {path} holds {others[0]} as well")
-    _make_parent(path)
+    make_parent(path)
 
 
-def _make_parent(path: Path) -> None:
+def names_in_output(path: Path) -> set[str]:
+    """What a folder to write to holds already; nothing if it is still to be made. UserError if something else is at `path`."""
+    with _visible(path):
+        if path.exists() and not path.is_dir():
+            raise UserError(f"the output must be a folder, {path} is a file")
+        return {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+
+
+def require_apart(output: Path, *inputs: Path | None) -> None:
+    """UserError if an input lies where the output is written: with --force it would be gone."""
+    for path in inputs:
+        if path is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(output)):
+            raise UserError(f"the output {output} would overwrite the input {path}")
+
+
+@contextmanager
+def _visible(path: Path) -> Iterator[None]:
+    """UserError if the operating system does not say what is at `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"the output {path} cannot be used: {error.strerror}") from error
+
+
+def _require_no_device(path: Path) -> None:
+    """UserError for a device, a pipe or a socket: a move would put a file in its place, /dev/null too if root asks for it."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UserError(f"the output must be a file or a folder, {path} is a device or a pipe")
+
+
+def make_parent(path: Path) -> None:
+    """UserError if there can be no folder that holds `path` and may be written to."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,18 +75,20 @@ def _make_parent(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a path beside `path` to write to, and moves it to `path` (a file or a folder) if the `with` body succeeds.
-    UserError if nothing can be written there, Failure if the disk is full or broken."""
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    """Gives a path beside `path` to write to, and moves it to `path` (a file or a folder) if the `with` body succeeds. What a
+    link leads to is replaced, the link stays. UserError if nothing can be written there, Failure if the disk is full or broken."""
+    place = Path(os.path.realpath(path))
+    partial = place.with_name(f"{place.name}.partial-{os.getpid()}")
     try:
+        _require_no_device(path)
         _remove(partial)
         yield partial
         if partial.is_file():
             with partial.open("rb") as stream:
                 os.fsync(stream.fileno())
-        if partial.is_dir() and path.exists():
-            _remove(path)  # a folder cannot be replaced in one move
-        os.replace(partial, path)
+        if partial.is_dir() and place.exists():
+            _remove(place)  # a folder cannot be replaced in one move
+        os.replace(partial, place)
     except OSError as error:
         kind = Failure if error.errno in OUT_OF_ROOM else UserError
         raise kind(f"the output {path} cannot be written: {error.strerror}") from error

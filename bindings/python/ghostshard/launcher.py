@@ -5,9 +5,9 @@ import sys
 from collections.abc import Callable
 
 from ghostshard import __version__
+from ghostshard.binary import find_binary
 from ghostshard.errors import UserError, did_you_mean, run, typed_text
 from ghostshard.local_ranks import run_ranks
-from ghostshard.texts.binary import find_binary
 
 HELP = """Fine-tunes language models with differential privacy. `ghostshard COMMAND --help` explains a command.
 

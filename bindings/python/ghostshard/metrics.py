@@ -18,19 +18,57 @@ from ghostshard.files import replacing
 from ghostshard.texts.vocabulary import load_vocabulary
 
 PUBLIC = ("step", "epsilon", "learning_rate", "eval_loss", "eval_standard_error")
+HEADER = ",".join(PUBLIC).encode()
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def lines_of(path: Path) -> list[dict]:
-    """Whole lines; a last one that is being written is left out. None without a file."""
+    """Whole lines that name their step; a last one that is being written is left out. None without a file. UserError for a line
+    that no run writes; it says no more of it, because --allow-nonprivate-metrics may have written it."""
     if not path.is_file():
         return []
-    texts = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [line for line in map(json.loads, texts) if isinstance(line.get("step"), int)]
+    lines = []
+    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            line = json.loads(text.decode("utf-8"))
+        except (ValueError, RecursionError):
+            line = None
+        if not isinstance(line, dict) or not all(_fits(name, line[name]) for name in line.keys() & FITS.keys()):
+            raise UserError(f"line {number} of {path} is not one that a run writes")
+        if "step" in line:
+            lines.append(line)
+    return lines
+
+
+def _fits(name: str, value: object) -> bool:
+    return FITS[name](value)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))  # null: no finite loss
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
+def _are_tokens(value: object) -> bool:
+    return isinstance(value, list) and all(type(token) is int and 0 <= token < 2**31 for token in value)
+
+
+FITS = {"step": _is_count, "prompt": _are_tokens, "tokens": _are_tokens, **dict.fromkeys(PUBLIC[1:], _is_number)}
 
 
 def public_numbers(folder: Path) -> list[dict]:
     return [{name: line[name] for name in PUBLIC if name in line} for line in lines_of(folder / "metrics.jsonl")]
+
+
+def require_own_csv(path: Path) -> None:
+    """UserError unless the file is new or begins as write_csv begins one: a ledger given by mistake must not be overwritten."""
+    if path.is_dir():
+        raise UserError(f"--csv must name a file, {path} is a folder")
+    if path.is_file() and path.stat().st_size and path.read_bytes()[: len(HEADER)] != HEADER:
+        raise UserError(f"--csv must name a new file or one that this command wrote, {path} is another")
 
 
 def write_csv(folder: Path, path: Path) -> None:
@@ -51,7 +89,10 @@ class Board:
         except ImportError as error:
             raise UserError("--tensorboard needs the package tensorboard: pip install tensorboard") from error
         self._vocabulary = None if tokenizer is None else load_vocabulary(tokenizer)
-        self._writer = SummaryWriter(str(folder))
+        try:
+            self._writer = SummaryWriter(str(folder))
+        except OSError as error:
+            raise UserError(f"--tensorboard {folder} cannot be written: {error.strerror}") from error
         self._step = self._sample = -1
 
     def add_new(self, folder: Path) -> None:
@@ -60,7 +101,7 @@ class Board:
             if line["step"] > self._step:
                 self._step = line["step"]
                 for name in PUBLIC[1:]:
-                    if name in line:
+                    if line.get(name) is not None:
                         self._writer.add_scalar(name, line[name], self._step)
         for line in lines_of(folder / "samples.jsonl"):
             if line["step"] > self._sample:
@@ -72,7 +113,7 @@ class Board:
         self._writer.close()
 
     def _text_of(self, line: dict) -> str:
-        tokens = [*line["prompt"], *line["tokens"]]
+        tokens = [*line.get("prompt", []), *line.get("tokens", [])]
         return str(tokens) if self._vocabulary is None else self._vocabulary.decode(tokens)
 
 
@@ -94,9 +135,15 @@ def _main(arguments: list[str]) -> None:
     options = _options(arguments)
     if not options.run.is_dir():
         raise UserError(f"RUN must be the folder of a run (its --output), got {options.run}")
+    if options.tokenizer is not None and options.tensorboard is None:
+        raise UserError("--tokenizer shows the samples of --tensorboard DIR as text, which is not given")
     if options.csv is None and options.tensorboard is None:
+        if options.follow:
+            raise UserError("--follow writes to --csv FILE or --tensorboard DIR, neither is given")
         _print(options.run)
         return
+    if options.csv is not None:
+        require_own_csv(options.csv)
     board: Any = None if options.tensorboard is None else Board(options.tensorboard, options.tokenizer)
     try:
         for _ in looks(options.run, options.follow):
@@ -110,9 +157,10 @@ def _main(arguments: list[str]) -> None:
 
 
 def _print(folder: Path) -> None:
+    numbers = public_numbers(folder)
     writer = csv.DictWriter(sys.stdout, PUBLIC, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(public_numbers(folder))
+    writer.writerows(numbers)
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

@@ -3,8 +3,8 @@
 import json
 import subprocess
 
+from ghostshard.binary import find_binary
 from ghostshard.errors import UserError
-from ghostshard.texts.binary import find_binary
 
 
 def planned_delta(given: float | None, units: int) -> float:

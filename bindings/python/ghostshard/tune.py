@@ -23,9 +23,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ghostshard.errors import Failure, UserError, number, parser, whole_number
-from ghostshard.files import replacing
+from ghostshard.files import make_parent, names_in_output, replacing
 from ghostshard.planned_noise import planned_delta, planned_noise
-from ghostshard.texts.binary import find_binary
 from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, read_flags, read_space, toml, whole, words_of
 
 # What this command decides itself, or what would touch more than public texts.
@@ -129,11 +128,15 @@ def public_units(path: Path) -> int:
             declared = (file.metadata() or {}).get("declared")
             if declared == "public":
                 name = "unit_offsets" if "unit_offsets" in file.keys() else "offsets"
-                return file.get_slice(name).get_shape()[0] - 1
+                shape = file.get_slice(name).get_shape()
+                if len(shape) != 1 or shape[0] < 2:
+                    raise UserError(f"{path} must hold at least one text, {name!r} has shape {shape}")
+                return shape[0] - 1
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} must be a file written by `ghostshard data prepare`: {error}") from error
+    found = "private" if declared == "private" else "neither public nor private"
     raise UserError(
-        f"{path}: tuning reads only texts declared public, this file was declared {declared or 'neither public nor private'} "
+        f"{path}: tuning reads only texts declared public, this file was declared {found} "
         "(`ghostshard data prepare --declare public`)"
     )
 
@@ -142,20 +145,33 @@ def open_folder(output: Path, settings: Settings) -> list[Result]:
     """What an earlier call with the same settings has finished. UserError if the folder is another one's."""
     stated = json.loads(json.dumps(dataclasses.asdict(settings)))
     found = output / SETTINGS
-    if found.exists():
-        if json.loads(found.read_text(encoding="utf-8")) != stated:
+    present = names_in_output(output)
+    if SETTINGS in present:
+        if _read_settings(found) != stated:
             raise UserError(f"{output} holds the trials of another tuning: other flags or other texts; give a new --output")
     else:
-        if output.exists() and any(output.iterdir()):
+        if present:
             raise UserError(f"--output must be a new folder or one of the same tuning, {output} holds other files")
-        output.mkdir(parents=True, exist_ok=True)
+        make_parent(output)
+        output.mkdir(exist_ok=True)
         with replacing(found) as partial:
             partial.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
     lines = (output / TRIALS).read_text(encoding="utf-8").splitlines(keepends=True) if (output / TRIALS).exists() else []
     finished = [line for line in lines if line.endswith("\n")]  # a crash may have cut the last one
     if len(finished) != len(lines):
         (output / TRIALS).write_text("".join(finished), encoding="utf-8")
-    return [Result(**json.loads(line)) for line in finished]
+    try:
+        return [Result(**json.loads(line)) for line in finished]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{output / TRIALS} holds a line that this command did not write: give a new --output") from error
+
+
+def _read_settings(path: Path) -> object:
+    """None if it is no file of this command's."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def noise_multiplier(settings: Settings, batch: int, bands: int, steps: int) -> float:

@@ -18,12 +18,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ghostshard.binary import find_binary, repository
 from ghostshard.errors import Failure, UserError, parser, run
 from ghostshard.files import replacing
 from ghostshard.texts import (
     encode_units, load_vocabulary, read_packed, read_units, split_indices, train_vocabulary, write_packed,
 )  # fmt: skip
-from ghostshard.texts.binary import find_binary, repository
 from ghostshard.texts.generate import Sampling, generate
 from ghostshard.texts.text import TextUnit
 from ghostshard.texts.vocabulary import Vocabulary

@@ -10,7 +10,7 @@ from ghostshard.texts.tables import TABLES
 from ghostshard.texts.text import FORMATS, TextData, read_units, to_jsonl
 from ghostshard.texts.vocabulary import VOCABULARY_FILES, gpt2_vocabulary, load_vocabulary, train_vocabulary
 from ghostshard.errors import UserError, parser, run, whole_number
-from ghostshard.files import replacing, require_writable_file, require_writable_folder
+from ghostshard.files import replacing, require_apart, require_writable_file, require_writable_folder
 
 SPLIT_FILES = {"public-train.jsonl", "public-eval.jsonl", "private.jsonl", "split.json"}
 
@@ -55,7 +55,8 @@ def _main(arguments: list[str]) -> None:
     tokenizer = sub.add_parser("tokenizer", allow_abbrev=False, help="learn a byte-level BPE vocabulary from public texts")
     _add_input(tokenizer, required=False)
     tokenizer.add_argument("--gpt2", action="store_true", help="write GPT-2's vocabulary; reads no input")
-    tokenizer.add_argument("--vocab-size", type=whole_number(at_least=257), metavar="N")
+    # The trainer reserves memory for all tokens at once.
+    tokenizer.add_argument("--vocab-size", type=whole_number(at_least=257, at_most=1_000_000), metavar="N")
     _add_output(tokenizer, "the folder to write, as transformers' AutoTokenizer loads it")
     tokenizer.set_defaults(run=_tokenizer)
 
@@ -96,6 +97,7 @@ def _dropped(texts: TextData) -> str:
 
 def _prepare(options) -> None:
     require_writable_file(options.output, force=options.force)
+    require_apart(options.output, options.input, options.users_file)
     vocabulary = load_vocabulary(options.tokenizer)
     texts = _read(options, user_field=options.user_field, users_file=options.users_file)
     data = encode_units(texts.units, vocabulary, max_length=options.max_length,
@@ -115,6 +117,7 @@ def _prepare(options) -> None:
 
 def _split(options) -> None:
     require_writable_folder(options.output, force=options.force, holds=SPLIT_FILES)
+    require_apart(options.output, options.input, options.users_file)
     texts = _read(options, user_field=options.user_field, users_file=options.users_file)
     groups = units_of(texts.units)
     split = split_indices(len(groups), public_units=options.public_units, eval_units=options.eval_units, seed=options.seed)
@@ -135,6 +138,7 @@ def _split(options) -> None:
 
 def _tokenizer(options) -> None:
     require_writable_folder(options.output, force=options.force, holds=VOCABULARY_FILES)
+    require_apart(options.output, options.input)
     if options.gpt2:
         if options.input is not None or options.vocab_size is not None:
             raise UserError("--gpt2 writes a fixed vocabulary; it goes with neither --input nor --vocab-size")

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ghostshard.texts.binary import find_binary
+from ghostshard.binary import find_binary
 from ghostshard.texts.vocabulary import Vocabulary, load_vocabulary
 from ghostshard.errors import Failure, UserError, number, parser, run, typed_text, whole_number
 
@@ -64,17 +64,25 @@ def _native(binary: Path, model: Path, ids: list[int], sampling: Sampling) -> li
         "--seed", str(sampling.seed),
     ]  # fmt: skip
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     except OSError as error:
         raise UserError(f"{command[0]} cannot be started: {error.strerror}") from error
     if done.returncode == 2:
-        raise UserError(done.stderr.strip().removeprefix("error: "))
+        raise UserError(_last_line(done.stderr).removeprefix("error: "))
     if done.returncode != 0:
-        raise Failure(f"{command[0]} ended with status {done.returncode}: {done.stderr.strip()}")
+        raise Failure(f"{command[0]} ended with status {done.returncode}: {_last_line(done.stderr)}")
     line = re.search(r"(?m)^tokens:[ \t]*((?:\d+(?:,\d+)*)?)[ \t]*$", done.stdout)
     if line is None:
-        raise Failure(f"{command[0]} must print a line `tokens: 1,2,3`, printed {done.stdout.strip()!r}")
+        raise Failure(f"{command[0]} must print a line `tokens: 1,2,3`, printed {_last_line(done.stdout)!r} at the end")
     return [int(token) for token in line[1].split(",") if token]
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+
+
+def _last_line(text: str) -> str:
+    return _first_line("\n".join(reversed(text.splitlines())))
 
 
 def _transformers(model: Path, ids: list[int], vocabulary: Vocabulary, sampling: Sampling) -> list[int]:
@@ -82,7 +90,15 @@ def _transformers(model: Path, ids: list[int], vocabulary: Vocabulary, sampling:
     import torch
     import transformers
 
-    network = transformers.AutoModelForCausalLM.from_pretrained(model, local_files_only=True).eval()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        network, found = transformers.AutoModelForCausalLM.from_pretrained(model, local_files_only=True, output_loading_info=True)
+    except Exception as error:  # a dozen kinds, by what is wrong with the folder
+        raise UserError(f"transformers cannot load the model in {model}: {_first_line(str(error))}") from error
+    if missing := sorted(found["missing_keys"]):  # transformers would draw them at random
+        raise UserError(f"the model in {model} lacks {len(missing)} of its weights, {missing[0]} for one")
+    network.eval()
     torch.manual_seed(sampling.seed)
     choice = (
         {"do_sample": True, "temperature": sampling.temperature, "top_k": sampling.top_k}

@@ -5,14 +5,14 @@ Messages name rows and the fields that the caller named, never a value or anothe
 """
 
 import csv
-import io
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ghostshard.errors import UserError
-from ghostshard.texts.text import TextUnit, read_text, user_of
+from ghostshard.texts.text import TextUnit, csv_rows, require_different_names, user_of
 
 Row = tuple[str, dict]  # where it stands, for messages; its fields
 
@@ -53,13 +53,11 @@ def _require(columns: Iterable[str], fields: Fields, path: Path) -> None:
 
 
 def _csv(path: Path, fields: Fields) -> Iterator[Row]:
-    rows = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
-    csv.field_size_limit(2**31 - 1)
+    rows = csv_rows(path)
     try:
         columns = rows.fieldnames or []
         _require(columns, fields, path)
-        if len(set(columns)) != len(columns):
-            raise UserError(f"the columns of {path} must have different names")
+        require_different_names(columns, path)
         for row in rows:
             place = f"line {rows.line_num} of {path}"
             if None in row or None in row.values():
@@ -79,6 +77,19 @@ def _pyarrow():
     return pyarrow
 
 
+@contextmanager
+def _reading(arrow, file: Path, kind: str) -> Iterator[None]:
+    """UserError if the file is broken. What pyarrow says of it may hold values, so it is left out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:  # the operating system's: who reads the input reports it
+            raise
+        raise UserError(f"{file} is not {kind}, or it is damaged") from error
+    except arrow.ArrowException as error:
+        raise UserError(f"{file} is not {kind}, or it is damaged") from error
+
+
 def _files(path: Path, pattern: str) -> list[Path]:
     if path.is_file():
         return [path]
@@ -91,12 +102,12 @@ def _files(path: Path, pattern: str) -> list[Path]:
 def _parquet(path: Path, fields: Fields) -> Iterator[Row]:
     arrow = _pyarrow()
     for file in _files(path, "*.parquet"):
-        try:
+        with _reading(arrow, file, "a Parquet file"):
             table = arrow.parquet.ParquetFile(file)
-            _require(table.schema_arrow.names, fields, file)
+            names = table.schema_arrow.names
+            _require(names, fields, file)
+            require_different_names(names, file)
             yield from _rows(table.iter_batches(columns=fields.names()), file)
-        except arrow.ArrowInvalid as error:
-            raise UserError(f"the input {file} is not a Parquet file") from error
 
 
 def _dataset(path: Path, fields: Fields) -> Iterator[Row]:
@@ -104,25 +115,25 @@ def _dataset(path: Path, fields: Fields) -> Iterator[Row]:
     if (path / "dataset_dict.json").is_file():
         raise UserError(f"{path} holds several splits: name one of its folders, such as {path / 'train'}")
     try:
-        state = json.loads((path / "state.json").read_text())
-        names = [entry["filename"] for entry in state["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        names = [Path(entry["filename"]).name for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} must be a folder that save_to_disk() of Hugging Face's datasets has written") from error
     if state.get("_indices_data_files"):
         raise UserError(f"{path} chooses rows of another table: flatten_indices() before save_to_disk()")
     for name in names:
-        file = path / Path(name).name
-        try:
-            with arrow.memory_map(str(file)) as source, arrow.ipc.open_stream(source) as stream:
-                _require(stream.schema.names, fields, file)
-                yield from _rows((batch.select(fields.names()) for batch in stream), file)
-        except arrow.ArrowInvalid as error:
-            raise UserError(f"{file} is not a file of a data set") from error
+        file = path / name
+        with (_reading(arrow, file, "a file of a data set"), arrow.memory_map(str(file)) as source,
+              arrow.ipc.open_stream(source) as stream):  # fmt: skip
+            _require(stream.schema.names, fields, file)
+            require_different_names(stream.schema.names, file)
+            yield from _rows((batch.select(fields.names()) for batch in stream), file)
 
 
 def _rows(batches: Iterable, file: Path) -> Iterator[Row]:
     number = 0
     for batch in batches:
+        batch.validate(full=True)  # offsets of a damaged file would read beside the file
         for row in batch.to_pylist():
             number += 1
             yield f"row {number} of {file}", row

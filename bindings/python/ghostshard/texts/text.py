@@ -8,7 +8,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,12 +55,12 @@ def read_units(format: str, path: Path, *, user_field: str | None = None, users_
         raise UserError(f"--text-field and --prompt-field are for --format {', '.join(TABLES)}, not for {format}")
     if users_file is not None and format != "text":
         raise UserError(f"--users-file is for --format text, line by line, not for {format}")
-    if not path.exists():
-        raise UserError(f"the input {path} does not exist")
-    if path.is_dir() and format not in ("fortunes", "parquet", "dataset"):
-        raise UserError(f"the input of format {format} must be a file, {path} is a folder")
     units, dropped = [], 0
     try:
+        if not path.exists():
+            raise UserError(f"the input {path} does not exist")
+        if path.is_dir() and format not in ("fortunes", "parquet", "dataset"):
+            raise UserError(f"the input of format {format} must be a file, {path} is a folder")
         if format in TABLES:
             records = table_units(format, path, Fields(text_field or "text", prompt_field, user_field))
         elif user_field is not None:
@@ -134,13 +134,25 @@ def _fortunes(path: Path) -> Iterator[TextUnit]:
             yield TextUnit(re.sub(r"[^\n]\x08", "", record).strip())
 
 
+def csv_rows(path: Path) -> csv.DictReader:
+    csv.field_size_limit(2**31 - 1)  # a text may be longer than the 128 KiB that Python allows
+    return csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+
+
+def require_different_names(columns: Sequence[str], path: Path) -> None:
+    """Of two columns with one name a reader would silently take the last."""
+    if len(set(columns)) != len(columns):
+        raise UserError(f"the columns of {path} must have different names")
+
+
 def _e2e(path: Path) -> Iterator[TextUnit]:
-    rows = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    rows = csv_rows(path)
     try:
         columns = rows.fieldnames or []
         if not {"mr", "ref"} <= set(columns):
             found = f"another first line of {len(columns)} columns" if columns else "none"
             raise UserError(f"the input {path} must have the columns mr and ref, has {found}{_other_format(path)}")
+        require_different_names(columns, path)
         for row in rows:
             if row["mr"] is None or row["ref"] is None or None in row:
                 raise UserError(f"line {rows.line_num} of {path} must have {len(columns)} columns")
@@ -180,14 +192,22 @@ def user_of(record: dict, field: str, place: str) -> str:
     return str(user).strip()
 
 
+def _json(line: str, place: str) -> object:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{place} is not valid JSON: {error}") from error
+    except RecursionError as error:
+        raise UserError(f"{place} is JSON that is nested too deeply") from error
+    except ValueError as error:  # Python refuses to read a whole number of thousands of digits
+        raise UserError(f"{place} holds a number with too many digits") from error
+
+
 def _jsonl(path: Path, user_field: str | None = None) -> Iterator[TextUnit]:
     for index, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise UserError(f"line {index} of {path} is not valid JSON: {error}") from error
+        record = _json(line, f"line {index} of {path}")
         if isinstance(record, dict):
             strings = {key: value for key, value in record.items() if isinstance(value, str)}
             if any(re.search("[\ud800-\udfff]", value) for value in strings.values()):

@@ -3,7 +3,10 @@
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,39 @@ END_OF_TEXT = "<|endoftext|>"
 
 # The files that Vocabulary.save writes.
 VOCABULARY_FILES = {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"}
+
+
+@contextmanager
+def _library(rule: str) -> Iterator[None]:
+    """UserError with this sentence if the library tokenizers fails below. It raises bare Exceptions, and panics, which are none;
+    what they say may quote a text, and a panic is announced on standard error as well, so that it is closed meanwhile."""
+    try:
+        with _no_standard_error():
+            yield
+    except Exception as error:
+        raise UserError(rule) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise UserError(rule) from error
+
+
+@contextmanager
+def _no_standard_error() -> Iterator[None]:
+    sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 @dataclass(frozen=True)
@@ -31,11 +67,15 @@ class Vocabulary:
         return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Token ids of plain text. A text that spells a special token gets the token's letters, not the token."""
-        return [encoding.ids for encoding in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+        """Token ids of plain text. A text that spells a special token gets the token's letters, not the token. UserError if the
+        tokenizer cannot encode them."""
+        with _library(f"the tokenizer {self.name} cannot encode these texts: it lacks a token for what it does not know, or is damaged"):
+            return [encoding.ids for encoding in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+        """UserError if there are no such tokens."""
+        with _library(f"the tokenizer {self.name} cannot turn these tokens into text"):
+            return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def digest(self) -> str:
         return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
@@ -108,7 +148,7 @@ def _end_of_text_of(folder: Path, tokenizer: Tokenizer) -> str:
         if isinstance(token, dict):
             token = token.get("content")
         if isinstance(token, int):
-            token = tokenizer.id_to_token(token)
+            token = tokenizer.id_to_token(token) if 0 <= token < 2**31 else None
         if isinstance(token, str):
             return token
     return END_OF_TEXT
@@ -125,21 +165,27 @@ def load_vocabulary(name: str) -> Vocabulary:
     if not folder.is_dir():
         raise UserError(f"the tokenizer must be gpt2 or a folder, {name} is neither")
     try:
-        if (folder / "tokenizer.json").is_file():
-            tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-            vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-            tokenizer = _byte_level_bpe(vocab, _read_merges(folder / "merges.txt"))
-        else:
-            raise UserError(
-                f"the tokenizer folder {folder} must hold tokenizer.json, or vocab.json and merges.txt; it has neither"
-            )
+        tokenizer = _read_tokenizer(folder)
         end_of_text = _end_of_text_of(folder, tokenizer)
-    except UserError:
-        raise
-    except Exception as error:  # tokenizers raises Exception itself
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"the tokenizer in {folder} cannot be read: {error}") from error
     return _vocabulary(name, tokenizer, end_of_text)
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer:
+    if (folder / "tokenizer.json").is_file():
+        with _library(f"{folder / 'tokenizer.json'} is not a file that the library tokenizers wrote, or it is damaged"):
+            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if not (folder / "vocab.json").is_file() or not (folder / "merges.txt").is_file():
+        raise UserError(f"the tokenizer folder {folder} must hold tokenizer.json, or vocab.json and merges.txt; it has neither")
+    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    if not isinstance(vocab, dict) or not all(type(number) is int and 0 <= number < 2**31 for number in vocab.values()):
+        raise UserError(f"{folder / 'vocab.json'} must be an object of tokens and their ids, whole numbers from 0 to {2**31 - 1}")
+    merges = _read_merges(folder / "merges.txt")
+    with _library(f"{folder / 'merges.txt'} must hold pairs of tokens of vocab.json, which make tokens of it"):
+        return _byte_level_bpe(vocab, merges)
 
 
 def train_vocabulary(texts: Iterable[str], *, size: int) -> Vocabulary:

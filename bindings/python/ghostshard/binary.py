@@ -9,12 +9,12 @@ from ghostshard import _native
 from ghostshard.errors import UserError
 
 PROGRAM = "ghostshard-finetune-gpt2"
-INSTALLED = Path(__file__).resolve().parents[1] / "_programs"  # in a wheel
+INSTALLED = Path(__file__).resolve().parent / "_programs"  # in a wheel
 
 
 def repository() -> Path:
     """The source tree this package runs from (it is installed editable)."""
-    return Path(__file__).resolve().parents[4]
+    return Path(__file__).resolve().parents[3]
 
 
 def find_binary(named: str | None = None, program: str = PROGRAM) -> Path:
