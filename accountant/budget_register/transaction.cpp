@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
 #include "accountant/ledger.h"
@@ -86,7 +87,9 @@ std::string register_key(const std::filesystem::path& file, Adjacency adjacency)
   int raw = -1;
   do raw = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   while (raw < 0 && errno == EINTR);
-  if (raw < 0) throw_system_error("open", path);
+  if (raw < 0)
+    throw std::invalid_argument("budget register " + file.string() + " cannot be used, its key " + path.string() +
+                                " neither read nor made: " + std::generic_category().message(errno));
   const OwnedDescriptor descriptor(raw);
   lock(raw, file);
   check_mode(raw, path);

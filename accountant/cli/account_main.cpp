@@ -11,6 +11,7 @@
 #include "accountant/cli/commands.h"
 #include "accountant/did_you_mean.h"
 #include "accountant/ledger.h"
+#include "accountant/standard_streams.h"
 
 namespace {
 
@@ -18,22 +19,22 @@ using namespace ghostshard;
 
 constexpr const char* kExamples = R"(Examples
   What has a run spent?
-    ghostshard-account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5
-    ghostshard-account epsilon --phase 0.01:1.2:5000 --phase 0.02:0.9:1000 --delta 1e-5 --json
-    ghostshard-account epsilon --ledger runs/finetune-1/ledger.jsonl --delta 1e-6
-    ghostshard-account epsilon --phase 0.01:1.2:5000 --delta 1e-5 \
+    ghostshard account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5
+    ghostshard account epsilon --phase 0.01:1.2:5000 --phase 0.02:0.9:1000 --delta 1e-5 --json
+    ghostshard account epsilon --ledger runs/finetune-1/ledger.jsonl --delta 1e-6
+    ghostshard account epsilon --phase 0.01:1.2:5000 --delta 1e-5 \
         --event '1:{"type":"laplace","noise_multiplier":2,"sampling_rate":1}'
   How much noise does a budget ask for? How many steps, which batch does it allow?
-    ghostshard-account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411
-    ghostshard-account steps --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --noise-multiplier 1.1
-    ghostshard-account rate  --epsilon 3 --delta 8e-6 --noise-multiplier 1.1 --steps 411
+    ghostshard account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411
+    ghostshard account steps --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --noise-multiplier 1.1
+    ghostshard account rate  --epsilon 3 --delta 8e-6 --noise-multiplier 1.1 --steps 411
   What does a ledger prove?
-    ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit
-    ghostshard-account verify --ledger runs/finetune-1/ledger.jsonl --report runs/finetune-1/privacy_report.json
+    ghostshard account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit
+    ghostshard account verify --ledger runs/finetune-1/ledger.jsonl --report runs/finetune-1/privacy_report.json
   What have all runs on a data set spent together?
-    ghostshard-account register budgets.jsonl
+    ghostshard account register budgets.jsonl
 
-`ghostshard-account COMMAND --help` explains one command. Exit status: 0 done, 1 the system refused or verify found a
+`ghostshard account COMMAND --help` explains one command. Exit status: 0 done, 1 the system refused or verify found a
 difference, 2 bad input.)";
 
 // Throws std::invalid_argument if the first argument is neither an option nor a command.
@@ -71,7 +72,7 @@ std::string suggestion_for(const CLI::App& program) {
 int main(int argc, char** argv) {
   using namespace ghostshard::accountant;
   CLI::App program{"Differential privacy accounting: certified bounds, calibration, reports."};
-  program.name("ghostshard-account");
+  program.name("ghostshard account");
   program.footer(kExamples);
   program.require_subcommand(1);
   program.set_version_flag("--version", std::string("ghostshard-account ") + kLibraryVersion);
@@ -89,9 +90,12 @@ int main(int argc, char** argv) {
   cli::add_verify(program, action);
   cli::add_register(program, action);
   try {
+    open_standard_streams();
     require_command(program, argc, argv);
     program.parse(argc, argv);
-    return action();
+    const int status = action();
+    finish_standard_output();
+    return status;
   } catch (const CLI::Success& asked) {  // --help, --version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {

@@ -216,7 +216,7 @@ void add_epsilon(CLI::App& program, Action& action) {
   CLI::App* command = program.add_subcommand("epsilon", "The privacy loss of a run at a delta: a certified bracket.");
   command->footer(
       "Report the upper end. Example:\n"
-      "  ghostshard-account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5");
+      "  ghostshard account epsilon --sampling-rate 256/60000 --noise-multiplier 1.1 --steps 14063 --delta 1e-5");
   o->run.add_to(*command);
   command->add_option("-d,--delta", o->at, "what is added to every probability; the ledger's own if not given")
       ->group("At");
@@ -228,7 +228,7 @@ void add_delta(CLI::App& program, Action& action) {
   auto o = std::make_shared<Bound>();
   CLI::App* command = program.add_subcommand("delta", "The delta of a run at an epsilon: a certified bracket.");
   command->footer(
-      "Example:\n  ghostshard-account delta --sampling-rate 0.01 --noise-multiplier 1 --steps 10000 --epsilon 6");
+      "Example:\n  ghostshard account delta --sampling-rate 0.01 --noise-multiplier 1 --steps 10000 --epsilon 6");
   o->run.add_to(*command);
   command->add_option("-e,--epsilon", o->at, "the privacy loss")->required()->group("At");
   o->accounting.add_to(*command);
@@ -238,7 +238,7 @@ void add_delta(CLI::App& program, Action& action) {
 void add_events(CLI::App& program, Action& action) {
   auto o = std::make_shared<Events>();
   CLI::App* command = program.add_subcommand("events", "The run as a DpEvent of dp_accounting, in JSON.");
-  command->footer("Example:\n  ghostshard-account events --ledger ledger.jsonl > event.json");
+  command->footer("Example:\n  ghostshard account events --ledger ledger.jsonl > event.json");
   o->run.add_to(*command);
   on_chosen<Events>(*command, action, o, run_events);
 }
@@ -249,8 +249,8 @@ void add_curve(CLI::App& program, Action& action) {
       program.add_subcommand("curve", "Epsilon at many deltas, delta at many epsilons, or epsilon over the steps.");
   command->footer(
       "Examples:\n"
-      "  ghostshard-account curve --phase 0.01:1:10000 --deltas 1e-5,1e-6,1e-7\n"
-      "  ghostshard-account curve --phase 0.01:1:10000 --over-steps --delta 1e-5 --points 10 --csv");
+      "  ghostshard account curve --phase 0.01:1:10000 --deltas 1e-5,1e-6,1e-7\n"
+      "  ghostshard account curve --phase 0.01:1:10000 --over-steps --delta 1e-5 --points 10 --csv");
   o->run.add_to(*command);
   command->add_option("--deltas", o->deltas, "comma-separated; 1e-2 to 1e-15 if not given")->group("At");
   command->add_option("--epsilons", o->epsilons, "comma-separated: delta at each")->group("At");

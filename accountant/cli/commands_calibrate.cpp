@@ -96,7 +96,7 @@ void add_noise(CLI::App& program, Action& action) {
   CLI::App* command = program.add_subcommand("noise", "The least noise multiplier that keeps a run within a budget.");
   command->footer(
       "The answer is on the private side: with it, and with it rounded up, epsilon stays within the budget. Example:\n"
-      "  ghostshard-account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411");
+      "  ghostshard account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411");
   o->add_target(*command);
   o->add_rate(*command);
   o->add_steps(*command);
@@ -109,7 +109,7 @@ void add_steps(CLI::App& program, Action& action) {
   CLI::App* command = program.add_subcommand("steps", "The most steps that a budget allows.");
   command->footer(
       "0 means that not even one step is allowed. Example:\n"
-      "  ghostshard-account steps --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --noise-multiplier 1.1");
+      "  ghostshard account steps --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --noise-multiplier 1.1");
   o->add_target(*command);
   o->add_rate(*command);
   o->add_sigma(*command);
@@ -122,7 +122,7 @@ void add_rate(CLI::App& program, Action& action) {
   CLI::App* command = program.add_subcommand("rate", "The largest sampling rate that a budget allows.");
   command->footer(
       "Times the number of units it is the largest expected batch. Example:\n"
-      "  ghostshard-account rate --epsilon 3 --delta 8e-6 --noise-multiplier 1.1 --steps 411");
+      "  ghostshard account rate --epsilon 3 --delta 8e-6 --noise-multiplier 1.1 --steps 411");
   o->add_target(*command);
   o->add_sigma(*command);
   o->add_steps(*command);

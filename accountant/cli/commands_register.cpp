@@ -106,9 +106,9 @@ void add_register(CLI::App& program, Action& action) {
       program.add_subcommand("register", "All runs on a data set together: what a register of budgets holds.");
   command->footer(
       "A run names the register with --budget-register FILE. Examples:\n"
-      "  ghostshard-account register budgets.jsonl\n"
-      "  ghostshard-account register budgets.jsonl --data-set 6f1d… --limit 12\n"
-      "  ghostshard-account register budgets.jsonl --close 5c0e…     (a run that crashed and will not go on)");
+      "  ghostshard account register budgets.jsonl\n"
+      "  ghostshard account register budgets.jsonl --data-set 6f1d… --limit 12\n"
+      "  ghostshard account register budgets.jsonl --close 5c0e…     (a run that crashed and will not go on)");
   command->add_option("FILE", o->file, "the register")->required();
   command->add_option("--data-set", o->data_set, "show this one alone: its keyed fingerprint");
   command->add_option("--limit", o->limit, "set the limit of --data-set to this epsilon");

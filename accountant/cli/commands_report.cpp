@@ -157,11 +157,11 @@ void add_report(CLI::App& program, Action& action) {
   auto o = std::make_shared<ReportOptions>();
   CLI::App* command = program.add_subcommand("report", "Rebuilds the privacy report, JSON and HTML, from a ledger.");
   command->footer(
-      "Example:\n  ghostshard-account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit\n"
+      "Example:\n  ghostshard account report --ledger runs/finetune-1/ledger.jsonl --delta 1e-6 --output audit\n"
       "With a proof for those who trust neither this program nor its author, and a signature (openssl genpkey "
       "-algorithm\n"
       "ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out public.pem):\n"
-      "  ghostshard-account report --ledger ledger.jsonl --delta 1e-6 --output audit --receipt audit/receipt.json "
+      "  ghostshard account report --ledger ledger.jsonl --delta 1e-6 --output audit --receipt audit/receipt.json "
       "--sign key.pem\n"
       "  ghostshard-check-receipt --receipt audit/receipt.json --ledger ledger.jsonl --report "
       "audit/privacy_report.json");
@@ -190,8 +190,8 @@ void add_verify(CLI::App& program, Action& action) {
       "moved, inserted or taken out "
       "of\n"
       "the middle; only a head kept elsewhere, or a signed one, proves that none is missing at the end. Examples:\n"
-      "  ghostshard-account verify --ledger ledger.jsonl --report privacy_report.json --head 6f1d…\n"
-      "  ghostshard-account verify --ledger ledger.jsonl --signed-head signed_head.json --key public.pem");
+      "  ghostshard account verify --ledger ledger.jsonl --report privacy_report.json --head 6f1d…\n"
+      "  ghostshard account verify --ledger ledger.jsonl --signed-head signed_head.json --key public.pem");
   command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();
   command->add_option("--report", o->report, "a privacy_report.json to recompute");
   command->add_option("--signed-head", o->signed_head, "signed_head.json, as `report --sign` wrote it; needs --key");

@@ -72,7 +72,7 @@ void add_tradeoff(CLI::App& program, Action& action) {
       program.add_subcommand("tradeoff", "How well anybody can test for a unit, or guess its content: upper bounds.");
   command->footer(
       "Both are certified, at the epsilon that bounds best. Example:\n"
-      "  ghostshard-account tradeoff --phase 0.01:1:10000 --false-positive-rates 0.01,0.001 --priors 1e-4");
+      "  ghostshard account tradeoff --phase 0.01:1:10000 --false-positive-rates 0.01,0.001 --priors 1e-4");
   o->run.add_to(*command);
   command
       ->add_option("--false-positive-rates", o->rates,

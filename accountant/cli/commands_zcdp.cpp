@@ -56,8 +56,8 @@ void add_zcdp(CLI::App& program, Action& action) {
   CLI::App* command = program.add_subcommand("zcdp", "The run in zero-concentrated differential privacy: its rho.");
   command->footer(
       "Sampling is counted only below an order omega: then it is truncated CDP. Examples:\n"
-      "  ghostshard-account zcdp --phase 1:20:100\n"
-      "  ghostshard-account zcdp --phase 0.01:1:1000 --omega 8");
+      "  ghostshard account zcdp --phase 1:20:100\n"
+      "  ghostshard account zcdp --phase 0.01:1:1000 --omega 8");
   o->run.add_to(*command);
   command->add_option("--omega", o->omega, "orders of Rényi divergence below which rho must hold; all if not given")
       ->group("At");

@@ -1,6 +1,7 @@
 #include "dp/planning/memory_budget.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <charconv>
@@ -28,13 +29,23 @@ int64_t ranks_of_host(const fsdp::Mesh& mesh) {
   return ranks > 0 ? ranks : mesh.world_size();
 }
 
-double free_bytes(const fsdp::Mesh& mesh) {
-  if (mesh.device().is_cpu()) return host_memory_left() / static_cast<double>(ranks_of_host(mesh));
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 10
+// LibTorch 2.9 does not say what is free on a device: plans there are bound by a given budget or by 1.5 times a plain
+// step.
+double free_bytes_of_device(c10::DeviceIndex /*device*/) { return std::numeric_limits<double>::infinity(); }
+#else
+double free_bytes_of_device(c10::DeviceIndex device) {
   try {
-    return static_cast<double>(at::accelerator::getMemoryInfo(mesh.device().index()).first);
+    return static_cast<double>(at::accelerator::getMemoryInfo(device).first);
   } catch (const c10::Error&) {  // an allocator that cannot tell
     return std::numeric_limits<double>::infinity();
   }
+}
+#endif
+
+double free_bytes(const fsdp::Mesh& mesh) {
+  if (mesh.device().is_cpu()) return host_memory_left() / static_cast<double>(ranks_of_host(mesh));
+  return free_bytes_of_device(mesh.device().index());
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 #include <openssl/evp.h>
 
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <span>
 #include <stdexcept>
+#include <system_error>
 #include <vector>
 
 #include "fsdp/hexadecimal.h"
@@ -40,7 +42,8 @@ void Digest::add(std::string_view text) {
 
 void Digest::add_file(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw std::runtime_error(path.string() + " cannot be read");
+  if (!stream)
+    throw std::invalid_argument(path.string() + " cannot be read: " + std::generic_category().message(errno));
   const std::string length = std::to_string(std::filesystem::file_size(path)) + ':';
   add(length.data(), length.size());
   std::vector<char> buffer(1 << 20);

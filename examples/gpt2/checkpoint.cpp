@@ -1,9 +1,11 @@
 #include "examples/gpt2/checkpoint.h"
 
+#include <cerrno>
 #include <fstream>
 #include <map>
 #include <set>
 #include <stdexcept>
+#include <system_error>
 
 #include "fsdp/durable_file.h"
 #include "fsdp/safetensors.h"
@@ -15,7 +17,8 @@ constexpr const char* kPrefix = "transformer.";
 
 nlohmann::json parse_file(const std::filesystem::path& path) {
   std::ifstream stream(path);
-  if (!stream) throw std::invalid_argument(path.string() + " cannot be read");
+  if (!stream)
+    throw std::invalid_argument(path.string() + " cannot be read: " + std::generic_category().message(errno));
   auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) throw std::invalid_argument(path.string() + " is not valid JSON");
   return json;

@@ -1,7 +1,10 @@
 #include "examples/gpt2/config.h"
 
+#include <cerrno>
 #include <fstream>
+#include <limits>
 #include <stdexcept>
+#include <system_error>
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -10,11 +13,26 @@ namespace {
   throw std::invalid_argument("config.json: '" + key + "' " + rule + ", got " + found.dump());
 }
 
-int64_t positive(const nlohmann::json& json, const char* key, int64_t fallback) {
+// Far beyond any model, but a damaged file must not keep the program busy with it for hours.
+constexpr int64_t kMostLayers = 100'000;
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // token ids are int32
+constexpr double kMostParameters = 1e15;
+
+int64_t positive(const nlohmann::json& json, const char* key, int64_t fallback, int64_t most = kMost) {
   if (!json.contains(key) || json[key].is_null()) return fallback;
   const auto& value = json[key];
   if (!value.is_number_integer() || !(value.get<int64_t>() >= 1)) refuse(key, "must be a whole number >= 1", value);
+  if (value.get<int64_t>() > most) refuse(key, "must be at most " + std::to_string(most), value);
   return value.get<int64_t>();
+}
+
+void check_size(const Config& config) {
+  const auto width = static_cast<double>(config.n_embd);
+  const double block = 4 * width * width + 2 * width * static_cast<double>(config.n_inner);
+  const double parameters =
+      width * static_cast<double>(config.vocab_size + config.n_positions) + block * static_cast<double>(config.n_layer);
+  if (parameters > kMostParameters)
+    throw std::invalid_argument("config.json: a model must have at most 1e15 parameters");
 }
 
 double positive_number(const nlohmann::json& json, const char* key, double fallback) {
@@ -42,7 +60,7 @@ Config config_from_json(const nlohmann::json& json) {
   config.vocab_size = positive(json, "vocab_size", config.vocab_size);
   config.n_positions = positive(json, "n_positions", positive(json, "n_ctx", config.n_positions));
   config.n_embd = positive(json, "n_embd", config.n_embd);
-  config.n_layer = positive(json, "n_layer", config.n_layer);
+  config.n_layer = positive(json, "n_layer", config.n_layer, kMostLayers);
   config.n_head = positive(json, "n_head", config.n_head);
   config.n_inner = positive(json, "n_inner", 4 * config.n_embd);
   config.layer_norm_epsilon = positive_number(json, "layer_norm_epsilon", config.layer_norm_epsilon);
@@ -62,12 +80,14 @@ Config config_from_json(const nlohmann::json& json) {
   if (config.n_embd % config.n_head != 0) {
     refuse("n_embd", "must be a multiple of n_head (" + std::to_string(config.n_head) + ")", config.n_embd);
   }
+  check_size(config);
   return config;
 }
 
 Config read_config(const std::filesystem::path& config_json) {
   std::ifstream stream(config_json);
-  if (!stream) throw std::invalid_argument(config_json.string() + " cannot be read");
+  if (!stream)
+    throw std::invalid_argument(config_json.string() + " cannot be read: " + std::generic_category().message(errno));
   const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) throw std::invalid_argument(config_json.string() + " is not valid JSON");
   return config_from_json(json);

@@ -3,12 +3,15 @@
 // else.
 #include <c10/util/Logging.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <new>
 #include <optional>
 #include <thread>
 
+#include "accountant/standard_streams.h"
 #include "examples/gpt2/commit.h"
 #include "examples/gpt2/finetune.h"
 #include "examples/gpt2/generate.h"
@@ -62,11 +65,14 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A reader of the progress that goes away (| head) must not end a run: its writes fail instead.
+  std::signal(SIGPIPE, SIG_IGN);
   c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as `import torch` does
   fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
   std::optional<dp::StopSignal> stop;  // outlives the announcement of a failure to the other ranks
   try {
+    accountant::open_standard_streams();
     auto options = gpt2::parse_options(argc, argv);
     if (!options) return 0;
     options->commit = gpt2::program_commit();
@@ -90,6 +96,8 @@ int main(int argc, char** argv) {
     return fail(mesh.get(), error.what_without_backtrace(), kUserMistake);
   } catch (const c10::Error& error) {
     return fail(mesh.get(), error.what_without_backtrace(), kFailure);
+  } catch (const std::bad_alloc&) {
+    return fail(mesh.get(), "this machine's memory is not enough for that", kFailure);
   } catch (const std::exception& error) {
     return fail(mesh.get(), error.what(), kFailure);
   }

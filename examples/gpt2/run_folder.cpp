@@ -69,11 +69,18 @@ json not_covered(const Options& options, const std::string& unit) {
   return facts;
 }
 
+// Parts spell every number as a double, so that 8 and 8.0 bind alike: 24.0 steps are 24 to a reader.
+std::string without_empty_fraction(const std::string& value) {
+  const size_t digits = value.find_first_not_of("0123456789");
+  return digits != 0 && digits != std::string::npos && value.substr(digits) == ".0" ? value.substr(0, digits) : value;
+}
+
 // What was given and what holds by default. Places are left out, and so is what holds none.
 json hyper_parameters(const Options& options) {
   json values = json::object();
   for (const dp::Part& part : parts_of_options(options)) {
-    if (part.name.starts_with("--") && !part.value.empty()) values[part.name.substr(2)] = part.value;
+    if (part.name.starts_with("--") && !part.value.empty())
+      values[part.name.substr(2)] = without_empty_fraction(part.value);
   }
   return values;
 }

@@ -84,4 +84,5 @@ def account(repository):
     def run(*words):
         return subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=300)
 
+    run.program = [str(program)]
     return run

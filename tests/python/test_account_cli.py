@@ -156,13 +156,13 @@ def test_help_teaches_with_examples(account):
 
 @pytest.mark.parametrize("line", [
     line.strip() for line in """
-        ghostshard-account epsilon --phase 0.01:1.2:5000 --phase 0.02:0.9:1000 --delta 1e-5 --json
-        ghostshard-account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411
+        ghostshard account epsilon --phase 0.01:1.2:5000 --phase 0.02:0.9:1000 --delta 1e-5 --json
+        ghostshard account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411
     """.strip().splitlines()
 ])  # fmt: skip
 def test_examples_of_the_help_work(account, line):
     assert line in account("--help").stdout
-    assert account(*line.split()[1:]).returncode == 0
+    assert account(*line.split()[2:]).returncode == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_the_report_names_all_runs_and_the_data_by_its_keyed_fingerprint(program
     assert everyone["runs_on_this_data"] == 2
     assert everyone["epsilon_of_all_runs_at_most"] == pytest.approx(epsilon_of(6), rel=1e-9)
     assert made["guarantee"]["epsilon"]["upper"] == pytest.approx(epsilon_of(3), rel=1e-9)
-    assert made["further_facts"]["hyper_parameters"]["expected-batch"] == "4.0"
+    assert made["further_facts"]["hyper_parameters"]["expected-batch"] == "4"
     assert made["provenance"]["weights_before"] != made["provenance"]["weights_after"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", made["provenance"]["begun_on"])
     key = (program.folder / "budgets.jsonl.key").read_bytes().hex()

@@ -71,6 +71,32 @@ def test_a_reader_that_is_gone_is_no_traceback():
     assert (done.returncode, done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_traceback_and_in_no_file(texts, closed):
+    done = subprocess.run(["bash", "-c", f'exec "$0" "$@" {closed}', *prepare(texts)], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "" and "Traceback" not in done.stdout
+    whole = (texts / "out.safetensors").read_bytes()
+    assert subprocess.run([*prepare(texts), "--force"], capture_output=True).returncode == 0
+    assert (texts / "out.safetensors").read_bytes() == whole
+
+
+def test_ctrl_c_while_python_loads_is_no_traceback(tmp_path):
+    """The launcher is replaced by one that says that it is being imported, and takes its time."""
+    (tmp_path / "slow.py").write_text("import time; print('loading', flush=True); time.sleep(60)")
+    lines = ["import sys, types", "from ghostshard import command", f"sys.path.insert(0, {str(tmp_path)!r})",
+             "sys.modules['ghostshard.launcher'] = None", "try: command.main()", "except ImportError: import slow"]  # fmt: skip
+    process = subprocess.Popen([sys.executable, "-c", "\n".join(lines)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60 * PATIENCE)
+    assert (process.returncode, err) == (-signal.SIGINT, "")
+
+
+def test_the_command_itself_answers():
+    done = subprocess.run([sys.executable, "-m", "ghostshard.command", "metrics"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: ")
+
+
 def test_sigterm_leaves_nothing_half_written(texts):
     script = f"""
 import os, sys, time

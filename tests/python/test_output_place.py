@@ -58,3 +58,31 @@ def test_a_port_that_is_taken_is_named(program):
     assert done.code == 1 and "Traceback" not in done.err
     assert f"the store at 127.0.0.1:{port} within 20 s: another program listens there; MASTER_PORT names another port" in done.err
     assert not (program.folder / "run").exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_is_printed_goes_into_no_file_if_a_stream_is_closed(program, account, closed):
+    """The ledger would have the number of the stream."""
+    command = ["bash", "-c", f'exec "$0" "$@" {closed}', str(program.binary), *arguments(PRIVATE)]
+    done = subprocess.run(command, cwd=program.folder, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    run = program.folder / "run"
+    assert account("verify", "--ledger", run / "ledger.jsonl", "--report", run / "privacy_report.json").returncode == 0
+
+
+def test_a_reader_of_the_progress_that_goes_away_does_not_end_a_run(program):
+    words = " ".join(arguments(PRIVATE))
+    done = subprocess.run(["bash", "-c", f"{program.binary} {words} 2>&1 | true; exit ${{PIPESTATUS[0]}}"], cwd=program.folder, timeout=180)
+    assert done.returncode == 0 and (program.folder / "run" / "privacy_report.json").exists()
+
+
+def test_an_answer_that_cannot_be_printed_is_no_success(account):
+    with open("/dev/full", "w") as full:
+        words = ["epsilon", "--phase", "0.01:1:10", "--delta", "1e-5"]
+        done = subprocess.run([*account.program, *words], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "standard output cannot be written" in done.stderr
+
+
+def test_a_register_without_its_folder_is_a_mistake(program):
+    done = program.run(arguments(PRIVATE, budget_register="not/there/budgets.jsonl", budget_limit="9"))
+    assert done.code == 2 and "not/there/budgets.jsonl cannot be used" in done.err and "No such file" in done.err

@@ -99,7 +99,7 @@ def test_a_wheel_of_the_built_tree(binary, repository, tmp_path):
     assert {"ghostshard/_programs/ghostshard-account", "ghostshard/_programs/ghostshard-finetune-gpt2"} <= set(names)
     assert "ghostshard/_native/build.json" in names and not any("libtorch" in name for name in names)
     assert "Requires-Dist: torch==2.11.*" in metadata and "+torch2.11" in wheel.name
-    assert "ghostshard = ghostshard.launcher:main" in entries
+    assert "ghostshard = ghostshard.command:main" in entries
 
 
 def test_a_tree_of_another_torch_is_refused(setup, monkeypatch, tmp_path):

@@ -93,6 +93,7 @@ def _raising_sigterm() -> Iterator[None]:
 
 def run(command: Callable[[list[str]], int | None], arguments: list[str] | None) -> int:
     """Runs a command line's function; returns the exit code."""
+    _open_standard_streams()
     _speak_utf8()
     try:
         with _raising_sigterm():
@@ -123,6 +124,18 @@ def run(command: Callable[[list[str]], int | None], arguments: list[str] | None)
         return 143
     except Exception as error:
         return _fault(error)
+
+
+def _open_standard_streams() -> None:
+    """/dev/null for each that the caller has closed: a file that is opened later would have its number, and get what is printed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # has the lowest number that is free, which is this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _speak_utf8() -> None:
