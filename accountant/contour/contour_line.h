@@ -55,6 +55,7 @@ class ContourLine {
   double intercept() const { return c_; }
   double period() const { return period_; }
   size_t nodes() const { return integrand_.size(); }
+  double end() const { return step<double>() * static_cast<double>(nodes()); }  // t of the last node, about
 
  private:
   ContourLine() = default;

@@ -1,51 +1,63 @@
 #include "accountant/contour/schedule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
-#include <utility>
 
+#include "accountant/contour/contour_line.h"
+#include "accountant/contour/gauss_rule.h"
 #include "accountant/contour/line_bound.h"
-#include "accountant/contour/sigma_rule.h"
 #include "accountant/gaussian/releases.h"
 
 namespace ghostshard::accountant {
 namespace {
 
-constexpr size_t kSketched = 12;
-constexpr double kNegligibleAt = 9;  // standard deviations of a line: e^-40
+constexpr size_t kSketched = 16;
+constexpr size_t kOfCell = 6;  // of a cell of rates: under a Gauss rule over log 1/sigma²
 
-std::vector<ComposedRelease> sketch_of(const std::vector<ComposedRelease>& all, double width) {
-  struct Sum {
-    double count = 0, q = 0, v = 0;
-  };
-  std::map<std::pair<double, double>, Sum> cells;
-  for (const auto& phase : all) {
-    const auto& [q, sigma] = phase.release;
-    Sum& sum = cells[{std::floor(std::log(q) / width), std::floor(std::log(sigma) / width)}];
-    sum.count += phase.count;
-    sum.q += phase.count * q;
-    sum.v += phase.count / (sigma * sigma);
-  }
+std::vector<ComposedRelease> sketch_of(const std::vector<ComposedRelease>& all, double width, size_t of_cell) {
+  std::map<double, std::vector<ComposedRelease>> cells;
+  for (const auto& phase : all) cells[std::floor(std::log(phase.release.q) / width)].push_back(phase);
   std::vector<ComposedRelease> sketch;
-  for (const auto& [place, sum] : cells)
-    sketch.push_back({{std::min(1.0, sum.q / sum.count), std::sqrt(sum.count / sum.v)}, sum.count});
+  for (const auto& [place, phases] : cells) {
+    const auto [least, most] = std::minmax_element(phases.begin(), phases.end(), [](const auto& one, const auto& other) {
+      return one.release.sigma < other.release.sigma;
+    });
+    const double top = std::log(most->release.sigma);
+    const double half = std::max((top - std::log(least->release.sigma)) / 2, 1e-9);
+    std::vector<Mass> measure;
+    double squares = 0;
+    double executions = 0;
+    for (const auto& [release, count, weight, alternatives, nothing, table] : phases) {
+      measure.push_back({(std::log(release.sigma) - top) / half + 1, count});
+      squares += count * release.q * release.q;
+      executions += count;
+    }
+    const double q = std::min(1.0, std::sqrt(squares / executions));
+    for (const Mass& mass : gauss_rule(measure, of_cell))
+      sketch.push_back({{q, std::exp(top + half * (static_cast<double>(mass.x) - 1))}, mass.weight});
+  }
   return sketch;
 }
 
 }  // namespace
 
-Schedule::Schedule(const std::vector<ComposedRelease>& all) : all_(all), sketch_(sketch_of(all, 0.1)) {
-  for (double width = 0.2; sketch_.size() > kSketched; width *= 1.5) sketch_ = sketch_of(all, width);
+Schedule::Schedule(const std::vector<ComposedRelease>& all) : all_(all), sketch_(sketch_of(all, 0.1, kOfCell)) {
+  for (double width = 0.2; sketch_.size() > kSketched; width *= 1.5) sketch_ = sketch_of(all, width, kOfCell / 2);
 }
 
-double Schedule::scale(Direction direction, double c) const {
-  return kNegligibleAt / std::sqrt(composed_moment(direction, sketch_, c).variance);
+std::optional<SigmaRule> Schedule::rule_at(Direction direction, const Saddle& saddle, double log_delta,
+                                           int64_t budget) const {
+  const auto line = ContourLine::make(direction, sketch_, saddle.c, saddle.epsilon, log_delta, 0, budget);
+  if (!line) return std::nullopt;
+  return SigmaRule::make(direction, all_, line->intercept(), line->end());
 }
 
 std::optional<DirectionBound> Schedule::epsilon(Direction direction, Delta delta, int64_t budget, bool check) const {
-  const auto saddle = saddle_of_delta(direction, sketch_, std::log(delta.value()));
+  const double log_delta = std::log(delta.value());
+  const auto saddle = saddle_of_delta(direction, sketch_, log_delta);
   if (!saddle) return std::nullopt;
-  const auto rule = SigmaRule::make(direction, all_, saddle->c, scale(direction, saddle->c));
+  const auto rule = rule_at(direction, *saddle, log_delta, budget);
   if (!rule) return std::nullopt;
   return line_epsilon({direction, rule->phases(), &*rule, saddle}, delta, budget, check);
 }
@@ -53,16 +65,18 @@ std::optional<DirectionBound> Schedule::epsilon(Direction direction, Delta delta
 std::optional<DirectionBound> Schedule::delta(Direction direction, double epsilon, int64_t budget, bool check) const {
   const auto c = saddle_of_epsilon(direction, sketch_, epsilon);
   if (!c) return std::nullopt;
-  const auto rule = SigmaRule::make(direction, all_, *c, scale(direction, *c));
+  const Saddle saddle{*c, epsilon};
+  const double log_delta = std::min(0.0, chernoff_log_delta(direction, sketch_, *c, epsilon));
+  const auto rule = rule_at(direction, saddle, log_delta, budget);
   if (!rule) return std::nullopt;
-  return line_delta({direction, rule->phases(), &*rule, Saddle{*c, epsilon}}, epsilon, budget, check);
+  return line_delta({direction, rule->phases(), &*rule, saddle}, epsilon, budget, check);
 }
 
 bool Schedule::adding_is_no_worse(double epsilon, double log_delta) const {
   if (epsilon >= largest_loss_of_adding(all_)) return true;
   const auto c = saddle_of_epsilon(Direction::kAdd, sketch_, epsilon);
   if (!c) return false;
-  const auto rule = SigmaRule::make(Direction::kAdd, all_, *c, 0.3 * scale(Direction::kAdd, *c));
+  const auto rule = SigmaRule::make(Direction::kAdd, all_, *c, *c);  // on the axis alone
   if (!rule) return false;
   // Chernoff's bound is least a little above the saddle point.
   for (const double share : {1.0, 1.1, 1.25}) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "accountant/contour/sigma_rule.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/direction_bound.h"
 
@@ -22,8 +23,8 @@ class Schedule {
   bool adding_is_no_worse(double epsilon, double log_delta) const;
 
  private:
-  // t beyond which the integrand is negligible, about.
-  double scale(Direction direction, double c) const;
+  // For the line of the sketch.
+  std::optional<SigmaRule> rule_at(Direction direction, const Saddle& saddle, double log_delta, int64_t budget) const;
 
   const std::vector<ComposedRelease>& all_;
   std::vector<ComposedRelease> sketch_;  // a few that are like them: it tells where to look

@@ -12,6 +12,10 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kMostExcess = 0.9;   // β, beyond which nothing is said
+constexpr double kEasyExcess = 0.5;   // β, below which it need not be less
+constexpr double kLevels = 1.5;       // from one t to the next that β is known at
+constexpr int kLastLevel = 2;
+constexpr double kPastEnd = 1.1;      // level 0, beside the end of a line
 constexpr double kTolerance = 3e-11;  // of the logarithm of all moments together
 constexpr size_t kMostInCell = 24;    // nodes
 constexpr size_t kFewInCell = 3;      // releases that are left as they are
@@ -32,7 +36,8 @@ double half_axes(double width, double angle) {  // ρ: the half axis across is a
 }  // namespace
 
 // Both are rounded away from the truth, by more than they err.
-std::array<SigmaRule::Ellipse, SigmaRule::kEllipses> SigmaRule::ellipses_of(double middle, double width) {
+std::array<SigmaRule::Ellipse, SigmaRule::kEllipses> SigmaRule::ellipses_of(double middle, double width,
+                                                                                  double q) {
   std::array<Ellipse, kEllipses> found{};
   for (size_t i = 0; i < kEllipses; ++i) {
     const double angle = kAngles[i];
@@ -41,6 +46,10 @@ std::array<SigmaRule::Ellipse, SigmaRule::kEllipses> SigmaRule::ellipses_of(doub
     const double sine = std::sin(angle);
     found[i].most_v = modulus / cosine;
     found[i].growth = std::exp(modulus * sine * sine / (8 * cosine)) / std::sqrt(cosine) * (1 + 1e-12);
+    found[i].releases = {.least_v = std::exp(middle - std::hypot(angle, width)) * (1 - 1e-12),
+                         .most_v = modulus,
+                         .theta = angle,
+                         .most_q = q};
   }
   return found;
 }
@@ -60,11 +69,13 @@ double SigmaRule::excess_on(const Ellipse& ellipse, double q, double c) const {
 // The fewest nodes that do, 0 if none do.
 size_t SigmaRule::nodes_for(double middle, double width, double q, const Wanted& wanted) const {
   size_t fewest = 0;
-  const auto ellipses = ellipses_of(middle, width);
+  const auto ellipses = ellipses_of(middle, width, q);
+  const double ratio = ratio_of(wanted.c, wanted.end);
   for (size_t i = 0; i < kEllipses; ++i) {
-    const double excess = excess_on(ellipses[i], q, wanted.c);
-    if (!(excess * wanted.ratio_at_end < kMostExcess)) break;  // the wider ones exceed it too
-    const double most = -std::log1p(-excess * wanted.ratio);
+    double excess = excess_on(ellipses[i], q, wanted.c) * ratio;
+    if (!(excess < kEasyExcess)) excess = excess_bound(direction_, wanted.c, wanted.end, ellipses[i].releases);
+    if (!(excess < kMostExcess)) break;  // the wider ones exceed it too
+    const double most = -std::log1p(-excess);
     const double rho = half_axes(width, kAngles[i]);
     const double needed = std::log(4 * most / (1 - 1 / rho) / wanted.share) / (2 * std::log(rho));
     const auto nodes = static_cast<size_t>(std::max(2.0, std::ceil(needed)));
@@ -131,7 +142,7 @@ void SigmaRule::take_cell(std::span<const ComposedRelease> releases, size_t node
   const double of_place = 8 + 8 * static_cast<double>((std::abs(middle) + width) / width);
   const std::vector<double> missed = misses(measure, rule, degree, of_place);
   cell.miss = missed.front();
-  cell.ellipses = ellipses_of(static_cast<double>(middle), static_cast<double>(width));
+  cell.ellipses = ellipses_of(static_cast<double>(middle), static_cast<double>(width), cell.q);
   for (size_t i = 0; i < kEllipses; ++i) {
     const double rho = half_axes(static_cast<double>(width), kAngles[i]) * (1 - 1e-12);
     double sum = missed.front();
@@ -160,8 +171,9 @@ std::optional<SigmaRule> SigmaRule::make(Direction direction, std::span<const Co
                                          double scale) {
   double executions = 0;
   for (const ComposedRelease& phase : all) executions += phase.count;
-  const Wanted wanted{c, kTolerance / executions, ratio_of(c, 0.6 * scale), ratio_of(c, scale)};
+  const Wanted wanted{c, kTolerance / executions, scale};
   SigmaRule rule(direction);
+  rule.scale_ = scale;
   for (size_t first = 0; first < all.size();) {
     size_t end = first;
     while (end < all.size() && all[end].release.q == all[first].release.q) {
@@ -189,11 +201,11 @@ void SigmaRule::align(std::span<PhaseMoment> moments) const {
 // ---------------------------------------------------------------------------------------------------------------------
 // The errors
 
-const SigmaRule::Moments& SigmaRule::moments_at(double c) const {
-  const auto [place, is_new] = excess_.try_emplace(c);
+SigmaRule::AtIntercept& SigmaRule::at_intercept(double c) const {
+  const auto [place, is_new] = known_.try_emplace(c);
   if (is_new)
     for (const Cell& cell : cells_) {
-      auto& excess = place->second.emplace_back();
+      auto& excess = place->second.excess.emplace_back();
       excess.fill(kInfinity);
       for (size_t i = 0; !cell.exact && i < kEllipses; ++i) {
         excess[i] = excess_on(cell.ellipses[i], cell.q, c);
@@ -203,15 +215,51 @@ const SigmaRule::Moments& SigmaRule::moments_at(double c) const {
   return place->second;
 }
 
+double SigmaRule::end_of(int level) const { return kPastEnd * scale_ * std::pow(kLevels, level); }
+
+// The first with t below its end; beyond the last, none.
+int SigmaRule::level_of(double t) const {
+  int level = static_cast<int>(std::ceil(std::log(std::max(t / (kPastEnd * scale_), 1e-3)) / std::log(kLevels)));
+  while (level <= kLastLevel && end_of(level) < t) ++level;
+  return level;
+}
+
+const SigmaRule::Moments& SigmaRule::far_at(double c, int level) const {
+  AtIntercept& here = at_intercept(c);
+  const auto [place, is_new] = here.far.try_emplace(level);
+  if (!is_new) return place->second;
+  const double end = end_of(level);
+  const double ratio = ratio_of(c, end) * (1 + 16 * kRounding);
+  for (size_t j = 0; j < cells_.size(); ++j) {
+    auto& found = place->second.emplace_back();
+    found.fill(kInfinity);
+    for (size_t i = 0; !cells_[j].exact && i < kEllipses; ++i) {
+      found[i] = here.excess[j][i] * ratio;
+      if (!(found[i] < kEasyExcess))
+        found[i] = std::min(found[i], excess_bound(direction_, c, end, cells_[j].ellipses[i].releases));
+      if (!(found[i] < kMostExcess)) break;  // the wider ones exceed it too
+    }
+  }
+  return place->second;
+}
+
 double SigmaRule::log_error(double c, double t) const {
-  const Moments& moments = moments_at(c);
+  const Moments& near = at_intercept(c).excess;
   const double ratio = ratio_of(c, t) * (1 + 16 * kRounding);
+  const Moments* far = nullptr;
   double sum = 0;
   for (size_t i = 0; i < cells_.size(); ++i) {
     if (cells_[i].exact) continue;
     double least = kInfinity;
-    for (size_t j = 0; j < kEllipses && ratio * moments[i][j] < kMostExcess; ++j)
-      least = std::min(least, -std::log1p(-ratio * moments[i][j]) * cells_[i].ellipses[j].missing);
+    for (size_t j = 0; j < kEllipses; ++j) {
+      double excess = ratio * near[i][j];
+      if (!(excess < kEasyExcess)) {
+        if (far == nullptr && level_of(t) <= kLastLevel) far = &far_at(c, level_of(t));
+        if (far != nullptr) excess = std::min(excess, (*far)[i][j]);
+      }
+      if (!(excess < kMostExcess)) break;
+      least = std::min(least, -std::log1p(-excess) * cells_[i].ellipses[j].missing);
+    }
     sum += least;
   }
   return sum * (1 + 1e-12);
@@ -219,12 +267,19 @@ double SigmaRule::log_error(double c, double t) const {
 
 double SigmaRule::reach(double c) const {
   double largest = 0;
-  const Moments& moments = moments_at(c);
+  const Moments& near = at_intercept(c).excess;
   for (size_t i = 0; i < cells_.size(); ++i)
-    if (!cells_[i].exact) largest = std::max(largest, moments[i].front());
-  if (!(largest < kMostExcess)) return 0;
+    if (!cells_[i].exact) largest = std::max(largest, near[i].front());
   // κ is at most (1 + (t/c)²).
-  return largest > 0 ? c * std::sqrt(std::max(0.0, 0.999 * kMostExcess / largest - 1)) : kInfinity;
+  const double by_ratio = largest > 0 ? c * std::sqrt(std::max(0.0, 0.999 * kMostExcess / largest - 1)) : kInfinity;
+  for (int level = kLastLevel; level >= -2 * kLastLevel && end_of(level) > by_ratio; --level) {
+    const Moments& far = far_at(c, level);
+    double most = 0;
+    for (size_t i = 0; i < cells_.size(); ++i)
+      if (!cells_[i].exact) most = std::max(most, far[i].front());
+    if (most < kMostExcess) return end_of(level);
+  }
+  return by_ratio;
 }
 
 double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, double c, double t, size_t index) const {
@@ -248,7 +303,7 @@ double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, do
   // How far the rule may miss the sum of the integrals of G.
   double missing = kInfinity;
   const double lift = direction_ == Direction::kAdd ? std::pow(std::cos(angle / 2), -c) * (1 + 1e-9) : 1;
-  const auto& excess = moments_at(c)[static_cast<size_t>(&cell - cells_.data())];
+  const auto& excess = at_intercept(c).excess[static_cast<size_t>(&cell - cells_.data())];
   for (size_t i = 0; i < kEllipses && excess[i] < kInfinity; ++i)
     missing = std::min(missing, (excess[i] + cell.ellipses[i].growth) * lift * cell.ellipses[i].missing);
   const double mean = std::max((sum + missing + error + kRounding * weights) / cell.executions, kLeastMean);

@@ -8,7 +8,8 @@
 // As ∫ k_v = ∫ k_v·w = 1, M - 1 is the integral of w^p - 1 - p(w - 1) = p(p-1)·∫_1^w (w - s)·s^(p-2) ds, whose modulus
 // is at most κ = |z(z+1)|/(c(c+1)) times its value at z = c, c = Re z, for either p. So
 //   |M(z; v) - 1| <= C·κ·(M(c; v') - 1) =: β,
-// which rises with v' (more noise is post-processing). Where β < 1, log M is analytic and at most -log(1 - β).
+// which rises with v' (more noise is post-processing). Where β < 1, log M is analytic and at most -log(1 - β). Far out on
+// a line κ is large, and excess_bound.h has a β that is not.
 //
 // Releases whose log v lies in a *cell* of half width W are put together under a Gauss rule: few sigmas, with counts
 // that are no whole numbers, which give the same sum of any polynomial in log v of degree 2K - 1. Let x in [-1, 1] be
@@ -32,6 +33,7 @@
 #include <span>
 #include <vector>
 
+#include "accountant/contour/excess_bound.h"
 #include "accountant/contour/phase_moment.h"
 #include "accountant/gaussian/composed_release.h"
 
@@ -39,7 +41,7 @@ namespace ghostshard::accountant {
 
 class SigmaRule {
  public:
-  // For lines near the intercept c. scale: t from where on the integrand is small. Phases in the order of
+  // For lines near the intercept c. scale: their t at the end, about. Phases in the order of
   // composed_releases: by rate, then by sigma; no mixtures and no tables. Nothing if no rule is good enough.
   static std::optional<SigmaRule> make(Direction direction, std::span<const ComposedRelease> all, double c,
                                        double scale);
@@ -62,6 +64,7 @@ class SigmaRule {
     double most_v;   // v'
     double growth;   // C
     double missing;  // what stands after S in the bound
+    ComplexReleases releases;
   };
   struct Cell {
     size_t first, size;  // of phases()
@@ -71,29 +74,37 @@ class SigmaRule {
   };
   struct Wanted {
     double c, share;  // tolerance for each execution
-    double ratio, ratio_at_end;
+    double end;
   };
   struct Choice {
     size_t size, nodes;
     double width;
   };
   using Moments = std::vector<std::array<double, kEllipses>>;
+  struct AtIntercept {
+    Moments excess;              // C·(M(c; v') - 1) of each cell and ellipse
+    std::map<int, Moments> far;  // β up to the t of a level
+  };
 
   explicit SigmaRule(Direction direction) : direction_(direction) {}
-  static std::array<Ellipse, kEllipses> ellipses_of(double middle, double width);
+  static std::array<Ellipse, kEllipses> ellipses_of(double middle, double width, double q);
   double excess_on(const Ellipse& ellipse, double q, double c) const;
   size_t nodes_for(double middle, double width, double q, const Wanted& wanted) const;
   std::optional<Choice> choose(std::span<const ComposedRelease> alike, const Wanted& wanted) const;
   bool take(std::span<const ComposedRelease> alike, const Wanted& wanted);
   void take_exact(std::span<const ComposedRelease> releases);
   void take_cell(std::span<const ComposedRelease> releases, size_t nodes);
-  const Moments& moments_at(double c) const;
+  AtIntercept& at_intercept(double c) const;
+  const Moments& far_at(double c, int level) const;  // levels of t, so that few are computed
+  int level_of(double t) const;
+  double end_of(int level) const;
   double cell_rest(const Cell& cell, std::span<PhaseMoment> moments, double c, double t, size_t index) const;
 
   Direction direction_;
   std::vector<ComposedRelease> phases_;
   std::vector<Cell> cells_;
-  mutable std::map<double, Moments> excess_;  // C·(M(c; v') - 1) of each cell and ellipse, by c
+  double scale_ = 0;
+  mutable std::map<double, AtIntercept> known_;  // by c
   mutable std::vector<size_t> last_angle_;
 };
 
