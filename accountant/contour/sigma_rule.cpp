@@ -19,6 +19,7 @@ constexpr double kPastEnd = 1.1;      // level 0, beside the end of a line
 constexpr double kTolerance = 3e-11;  // of the logarithm of all moments together
 constexpr size_t kMostInCell = 24;    // nodes
 constexpr size_t kFewInCell = 3;      // releases that are left as they are
+constexpr size_t kShareLeft = 24;     // of all, if no rule is good enough for the first
 constexpr double kLeastMean = -0.9;   // of a bound less 1: it keeps its digits
 constexpr std::array kWidths = {0.6, 0.42, 0.3, 0.21, 0.15, 0.1, 0.07, 0.05, 0.035, 0.025};  // half widths of cells
 constexpr std::array kAngles = {0.2, 0.4, 0.7, 1.0};                                         // largest theta
@@ -153,18 +154,22 @@ void SigmaRule::take_cell(std::span<const ComposedRelease> releases, size_t node
   cells_.push_back(cell);
 }
 
-bool SigmaRule::take(std::span<const ComposedRelease> alike, const Wanted& wanted) {
+void SigmaRule::take(std::span<const ComposedRelease> alike, const Wanted& wanted) {
   while (!alike.empty()) {
     if (alike.size() <= kFewInCell || alike.front().release.q == 1) {
       take_exact(alike);
-      return true;
+      return;
     }
     const auto choice = choose(alike, wanted);
-    if (!choice) return false;
+    if (!choice) {  // little noise: at the end of the line their moments are small
+      const auto few = std::max<size_t>(1, alike.size() / kShareLeft);
+      take_exact(alike.first(few));
+      alike = alike.subspan(few);
+      continue;
+    }
     take_cell(alike.first(choice->size), choice->nodes);
     alike = alike.subspan(choice->size);
   }
-  return true;
 }
 
 std::optional<SigmaRule> SigmaRule::make(Direction direction, std::span<const ComposedRelease> all, double c,
@@ -180,7 +185,7 @@ std::optional<SigmaRule> SigmaRule::make(Direction direction, std::span<const Co
       if (end > first && !(all[end].release.sigma > all[end - 1].release.sigma)) return std::nullopt;  // no order
       ++end;
     }
-    if (!rule.take(all.subspan(first, end - first), wanted)) return std::nullopt;
+    rule.take(all.subspan(first, end - first), wanted);
     first = end;
   }
   if (2 * rule.phases_.size() > all.size()) return std::nullopt;  // little is saved

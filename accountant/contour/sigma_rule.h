@@ -91,7 +91,7 @@ class SigmaRule {
   double excess_on(const Ellipse& ellipse, double q, double c) const;
   size_t nodes_for(double middle, double width, double q, const Wanted& wanted) const;
   std::optional<Choice> choose(std::span<const ComposedRelease> alike, const Wanted& wanted) const;
-  bool take(std::span<const ComposedRelease> alike, const Wanted& wanted);
+  void take(std::span<const ComposedRelease> alike, const Wanted& wanted);
   void take_exact(std::span<const ComposedRelease> releases);
   void take_cell(std::span<const ComposedRelease> releases, size_t nodes);
   AtIntercept& at_intercept(double c) const;
