@@ -152,17 +152,21 @@ double mean_of(const Integrand& integrand, double v) {
 
 }  // namespace
 
+double density_factor(const ComplexReleases& releases) {
+  const double cosine = std::cos(releases.theta);
+  const double sine = std::sin(releases.theta);
+  const double v = releases.most_v / cosine;
+  const double of_rate = releases.phi * releases.phi / (2 * releases.least_v * cosine * cosine) +
+                         releases.phi * std::tan(releases.theta) / 2;
+  return std::exp((of_rate + v * sine * sine / 8) * kUp) / std::sqrt(cosine) * kUp;
+}
+
 double excess_bound(Direction direction, double c, double t, const ComplexReleases& releases) {
   const auto& [least_v, most_v, theta, most_q, phi] = releases;
   if (!(most_q < 1) || !(theta < 1.5) || !(phi < 1.5) || !(phi * std::tan(theta) < kWidestShift)) return kInfinity;
-  const double cosine = std::cos(theta);
-  const double sine = std::sin(theta);
-  const double v = most_v / cosine * kUp;
-  const double log_factor = phi * phi / (2 * least_v * cosine * cosine) + phi * std::tan(theta) / 2 +
-                            v * sine * sine / 8 - std::log(cosine) / 2;
   const Integrand integrand(direction, c, t, releases);
   if (!integrand.usable()) return kInfinity;
-  const double bound = std::exp(log_factor * kUp) * mean_of(integrand, v) * kUp;
+  const double bound = density_factor(releases) * mean_of(integrand, most_v / std::cos(theta) * kUp) * kUp;
   return bound >= 0 ? bound : kInfinity;  // NaN becomes infinity
 }
 

@@ -36,6 +36,9 @@ struct ComplexReleases {
   double phi = 0;     // of q; 0: q is real
 };
 
+// An upper bound on C, whatever the angles.
+double density_factor(const ComplexReleases& releases);
+
 // An upper bound on |M(c + it'; v, q) - 1| for 0 <= t' <= t and all of these; +infinity says nothing. c > 0.
 double excess_bound(Direction direction, double c, double t, const ComplexReleases& releases);
 

@@ -15,6 +15,8 @@ constexpr double kMostExcess = 0.9;   // β, beyond which nothing is said
 constexpr double kEasyExcess = 0.5;   // β, below which it need not be less
 constexpr double kLevels = 1.5;       // from one t to the next that β is known at
 constexpr int kLastLevel = 2;
+constexpr size_t kManyAlike = 12;     // releases of one rate
+constexpr double kWidestAngles = 1.5; // of both: below pi/2
 constexpr double kPastEnd = 1.1;      // level 0, beside the end of a line
 constexpr double kTolerance = 3e-11;  // of the logarithm of all moments together
 constexpr size_t kMostInCell = 24;    // nodes
@@ -179,15 +181,22 @@ std::optional<SigmaRule> SigmaRule::make(Direction direction, std::span<const Co
   const Wanted wanted{c, kTolerance / executions, scale};
   SigmaRule rule(direction);
   rule.scale_ = scale;
+  std::vector<ComposedRelease> scattered;  // their rates are those of few
   for (size_t first = 0; first < all.size();) {
     size_t end = first;
     while (end < all.size() && all[end].release.q == all[first].release.q) {
       if (end > first && !(all[end].release.sigma > all[end - 1].release.sigma)) return std::nullopt;  // no order
       ++end;
     }
-    rule.take(all.subspan(first, end - first), wanted);
+    const auto alike = all.subspan(first, end - first);
+    if (alike.size() >= kManyAlike || alike.front().release.q == 1)
+      rule.take(alike, wanted);
+    else
+      scattered.insert(scattered.end(), alike.begin(), alike.end());
     first = end;
   }
+  if (!scattered.empty())
+    for (const PairCell& planned : rule.divide(std::move(scattered), wanted, 0).cells) rule.take_pair_cell(planned);
   if (2 * rule.phases_.size() > all.size()) return std::nullopt;  // little is saved
   rule.last_angle_.assign(rule.cells_.size(), 0);
   return rule;
@@ -199,6 +208,7 @@ void SigmaRule::align(std::span<PhaseMoment> moments) const {
     double widest = kInfinity;
     const auto of_cell = moments.subspan(cell.first, cell.size);
     for (PhaseMoment& moment : of_cell) widest = std::min(widest, moment.pair().angle_of(0));
+    if (cell.pair) widest = std::min(widest, kWidestAngles - cell.ellipses.back().releases.phi);
     for (PhaseMoment& moment : of_cell) moment.pair().limit_angle(widest);
   }
 }
@@ -211,9 +221,16 @@ SigmaRule::AtIntercept& SigmaRule::at_intercept(double c) const {
   if (is_new)
     for (const Cell& cell : cells_) {
       auto& excess = place->second.excess.emplace_back();
+      auto& rest = place->second.rest.emplace_back();
       excess.fill(kInfinity);
+      rest.fill(kInfinity);
       for (size_t i = 0; !cell.exact && i < kEllipses; ++i) {
+        if (cell.pair) {
+          rest[i] = rest_on(cell, i, c);
+          continue;
+        }
         excess[i] = excess_on(cell.ellipses[i], cell.q, c);
+        rest[i] = excess[i] + cell.ellipses[i].growth;
         if (!(excess[i] < kMostExcess)) break;  // the wider ones exceed it too
       }
     }
@@ -308,9 +325,8 @@ double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, do
   // How far the rule may miss the sum of the integrals of G.
   double missing = kInfinity;
   const double lift = direction_ == Direction::kAdd ? std::pow(std::cos(angle / 2), -c) * (1 + 1e-9) : 1;
-  const auto& excess = at_intercept(c).excess[static_cast<size_t>(&cell - cells_.data())];
-  for (size_t i = 0; i < kEllipses && excess[i] < kInfinity; ++i)
-    missing = std::min(missing, (excess[i] + cell.ellipses[i].growth) * lift * cell.ellipses[i].missing);
+  const auto& rest = at_intercept(c).rest[static_cast<size_t>(&cell - cells_.data())];
+  for (size_t i = 0; i < kEllipses; ++i) missing = std::min(missing, rest[i] * lift * cell.ellipses[i].missing);
   const double mean = std::max((sum + missing + error + kRounding * weights) / cell.executions, kLeastMean);
   const double lifted = angle * angle / 2 * cell.variances * (1 + 8 * kRounding);
   const double of_mean = cell.executions * std::log1p(mean);

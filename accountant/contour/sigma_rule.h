@@ -1,4 +1,4 @@
-// Releases of one rate and many sigmas as a few of them, with an error that is proven: what a noise schedule needs.
+// Many releases, of one rate or of many, as a few, with an error that is proven: what a schedule needs.
 //
 // Let v = 1/sigma². Under Q the log odds u = (2x - 1)/(2 sigma²) have the density
 //   k_v(u) = (2 pi v)^(-1/2)·exp(-u²/(2v) - u/2 - v/8),  and  M(z; v) = ∫ k_v(u)·w(u)^p du,  w(u) = 1 - q + q·e^u,
@@ -24,6 +24,18 @@
 // where G does not depend on v and is at most w^(1+c), or w^-c·cos(theta/2)^-c. So ∫ k_v·G is analytic too, at most
 // C·M(c; v') or that times cos(theta/2)^-c, the rule gives its sum, and by Jensen's inequality
 //   Σ log B(T; v) <= theta²/2·Σ sigma² + n·log(Σ ∫ k_v·G/n).
+//
+// *Rates of their own.* A cell of releases whose rates differ too is a rectangle of log v and log q. Its rule is some of
+// the releases with other counts (pair_rule.h), which give the same sum of any polynomial of degree D in both places.
+// M is analytic in q as well, |M - 1| <= β of excess_bound.h on the product of two ellipses, and the coefficients of
+// T_m·T_n are at most 4S·ρ^-(m+n) (2S if m or n is 0). Beyond degree D they add up to at most
+//   2n·4S·Σ_{s>D} (s+1)·ρ^-s <= 8nS·(D+2)·ρ^-(D+1)/(1 - 1/ρ)².
+// Of the rest of the line, G = (w·w*)^((1+c)/2)·(w/w*)^(iT/2) with w = 1 - q + q·e^(u + i·theta) and w* = 1 - q +
+// q·e^(u - i·theta), or with -c instead of 1 + c, is analytic in q: on the path of excess_bound.h both have a positive
+// real part if theta + phi < pi/2. There w and w* have the same real part and w the larger imaginary one, so the second
+// factor is at most 1, and |w|, |w*| lie between 1 - |q| and
+//   1 - |q| + |q|·phi + |q|·T·y <= max(1 + |q|·phi/(1 - |q|), T)·(1 - |q| + |q|·y).
+// So |∫ k_v·G| <= C·max(…)^(1+c)·M(c; v', |q|), or C·(1 - |q|)^-c.
 #pragma once
 
 #include <array>
@@ -69,6 +81,7 @@ class SigmaRule {
   struct Cell {
     size_t first, size;  // of phases()
     bool exact = true;   // the releases themselves
+    bool pair = false;   // the rates differ
     double q = 1, executions = 0, variances = 0, miss = 0;
     std::array<Ellipse, kEllipses> ellipses{};
   };
@@ -81,8 +94,16 @@ class SigmaRule {
     double width;
   };
   using Moments = std::vector<std::array<double, kEllipses>>;
+  struct Box {  // of places: log v and log q
+    double middle_v, half_v, middle_q, half_q;
+  };
+  struct PairCell {
+    std::vector<ComposedRelease> releases;
+    size_t degree;  // 0: the releases themselves
+  };
   struct AtIntercept {
-    Moments excess;              // C·(M(c; v') - 1) of each cell and ellipse
+    Moments excess;              // C·(M(c; v') - 1) of each cell and ellipse; infinite if rates differ
+    Moments rest;                // |∫ k_v·G| is at most this
     std::map<int, Moments> far;  // β up to the t of a level
   };
 
@@ -94,7 +115,18 @@ class SigmaRule {
   void take(std::span<const ComposedRelease> alike, const Wanted& wanted);
   void take_exact(std::span<const ComposedRelease> releases);
   void take_cell(std::span<const ComposedRelease> releases, size_t nodes);
+  // Of releases whose rates differ: the best division of a rectangle, and its cost in nodes.
+  struct Division {
+    size_t nodes;
+    std::vector<PairCell> cells;
+  };
+  static std::array<Ellipse, kEllipses> ellipses_of(const Box& box);
+  size_t degree_for(const Box& box, const Wanted& wanted) const;
+  Division divide(std::vector<ComposedRelease> releases, const Wanted& wanted, int depth) const;
+  void take_pair_cell(const PairCell& planned);
+
   AtIntercept& at_intercept(double c) const;
+  double rest_on(const Cell& cell, size_t ellipse, double c) const;
   const Moments& far_at(double c, int level) const;  // levels of t, so that few are computed
   int level_of(double t) const;
   double end_of(int level) const;

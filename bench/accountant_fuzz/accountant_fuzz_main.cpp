@@ -83,6 +83,18 @@ Run schedule(Draw& draw) {
   return run;
 }
 
+// A rate and a sigma of its own in every few steps, at random around a schedule.
+Run rates(Draw& draw) {
+  Run run = schedule(draw);
+  const double spread = draw.log_uniform(0.01, 1);
+  const double of_sigma = draw.log_uniform(0.001, 0.3);
+  for (Phase& phase : run.phases) {
+    phase.q = std::min(1.0, phase.q * std::exp(spread * draw.uniform(-1, 1)));
+    phase.sigma *= std::exp(of_sigma * draw.uniform(-1, 1));
+  }
+  return run;
+}
+
 // Where the moments hardly fall along a line.
 Run few_steps(Draw& draw) {
   Run run{{}, draw.log_uniform(1e-12, 0.1)};
@@ -110,7 +122,8 @@ constexpr Family kFamilies[] = {{"one phase", one_phase},
                                 {"several phases", several_phases},
                                 {"schedules", schedule},
                                 {"few steps", few_steps},
-                                {"corners", corner}};
+                                {"corners", corner},
+                                {"rates", rates}};
 
 double cpu_seconds() {
   timespec now{};

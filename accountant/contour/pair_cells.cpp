@@ -1,0 +1,175 @@
+// Cells of releases whose rates differ as well as their sigmas (sigma_rule.h).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "accountant/contour/pair_rule.h"
+#include "accountant/contour/sigma_rule.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr double kMostExcess = 0.9;
+constexpr std::array kAngles = {0.1, 0.2, 0.4, 0.7};  // largest theta, and phi if noise allows it
+constexpr size_t kMostDegree = 24;
+constexpr size_t kFew = 24;  // releases that are left as they are
+constexpr int kMostDepth = 8;
+
+double place_v(const ComposedRelease& phase) { return -2 * std::log(phase.release.sigma); }
+double place_q(const ComposedRelease& phase) { return std::log(phase.release.q); }
+
+double half_axes(double width, double angle) {
+  const double across = angle / width;
+  return across + std::sqrt(1 + across * across);
+}
+
+// 8·(D+2)·ρ^-(D+1)/(1 - 1/ρ)²
+double beyond_degree(double rho, size_t degree) {
+  const auto d = static_cast<double>(degree);
+  return 8 * (d + 2) * std::pow(rho, -(d + 1)) / ((1 - 1 / rho) * (1 - 1 / rho));
+}
+
+}  // namespace
+
+// Rounded away from the truth, by more than they err. `missing` is left open.
+std::array<SigmaRule::Ellipse, SigmaRule::kEllipses> SigmaRule::ellipses_of(const Box& box) {
+  std::array<Ellipse, kEllipses> found{};
+  for (size_t i = 0; i < kEllipses; ++i) {
+    const double theta = kAngles[i];
+    const double phi = std::min(theta, std::exp(box.middle_v / 2));
+    ComplexReleases& releases = found[i].releases;
+    releases = {.least_v = std::exp(box.middle_v - std::hypot(theta, box.half_v)) * (1 - 1e-12),
+                .most_v = std::exp(box.middle_v + std::hypot(theta, box.half_v)) * (1 + 1e-12),
+                .theta = theta,
+                .most_q = std::exp(box.middle_q + std::hypot(phi, box.half_q)) * (1 + 1e-12),
+                .phi = phi};
+    found[i].most_v = releases.most_v / std::cos(theta) * (1 + 1e-12);
+    found[i].growth = density_factor(releases);
+  }
+  return found;
+}
+
+// The least degree that does, 0 if none does.
+size_t SigmaRule::degree_for(const Box& box, const Wanted& wanted) const {
+  size_t least = 0;
+  for (const Ellipse& ellipse : ellipses_of(box)) {
+    const double excess = excess_bound(direction_, wanted.c, wanted.end, ellipse.releases);
+    if (!(excess < kMostExcess)) break;
+    const double most = -std::log1p(-excess);
+    const double rho = std::min(half_axes(box.half_v, ellipse.releases.theta), half_axes(box.half_q, ellipse.releases.phi));
+    size_t degree = 1;
+    while (degree <= kMostDegree && most * beyond_degree(rho, degree) > wanted.share) ++degree;
+    if (degree <= kMostDegree && (least == 0 || degree < least)) least = degree;
+  }
+  return least;
+}
+
+SigmaRule::Division SigmaRule::divide(std::vector<ComposedRelease> releases, const Wanted& wanted, int depth) const {
+  Box box{};
+  const auto [low_v, high_v] = std::minmax_element(releases.begin(), releases.end(), [](const auto& one, const auto& other) {
+    return place_v(one) < place_v(other);
+  });
+  const auto [low_q, high_q] = std::minmax_element(releases.begin(), releases.end(), [](const auto& one, const auto& other) {
+    return place_q(one) < place_q(other);
+  });
+  box.middle_v = (place_v(*low_v) + place_v(*high_v)) / 2;
+  box.middle_q = (place_q(*low_q) + place_q(*high_q)) / 2;
+  box.half_v = (place_v(*high_v) - place_v(*low_v)) / 2 + 1e-9;
+  box.half_q = (place_q(*high_q) - place_q(*low_q)) / 2 + 1e-9;
+  const size_t size = releases.size();
+  size_t degree = size > kFew ? degree_for(box, wanted) : 0;
+  if (degree > 0 && 5 * pair_moments(degree) > 4 * size) degree = 0;
+  Division whole{degree > 0 ? pair_moments(degree) : size, {}};
+  const bool is_enough = size <= kFew || depth == kMostDepth || (degree > 0 && degree <= 6);
+  if (!is_enough) {
+    const double angle = std::min(kAngles.back(), std::exp(box.middle_v / 2));
+    const bool by_noise = box.half_v / kAngles.back() > box.half_q / angle;
+    const auto middle = std::partition(releases.begin(), releases.end(), [&](const ComposedRelease& phase) {
+      return by_noise ? place_v(phase) < box.middle_v : place_q(phase) < box.middle_q;
+    });
+    if (middle != releases.begin() && middle != releases.end()) {
+      Division left = divide({releases.begin(), middle}, wanted, depth + 1);
+      Division right = divide({middle, releases.end()}, wanted, depth + 1);
+      if (left.nodes + right.nodes < whole.nodes) {
+        left.nodes += right.nodes;
+        std::move(right.cells.begin(), right.cells.end(), std::back_inserter(left.cells));
+        return left;
+      }
+    }
+  }
+  whole.cells.push_back({std::move(releases), degree});
+  return whole;
+}
+
+void SigmaRule::take_pair_cell(const PairCell& planned) {
+  const auto& [releases, degree] = planned;
+  if (degree == 0) return take_exact(releases);
+  const auto log_of = [](double value) { return std::log(static_cast<long double>(value)); };
+  long double low_v = 1e300L;
+  long double high_v = -1e300L;
+  long double low_q = 1e300L;
+  long double high_q = -1e300L;
+  Cell cell{.first = phases_.size(), .size = 0, .exact = false, .pair = true};
+  for (const auto& phase : releases) {
+    const long double v = -2 * log_of(phase.release.sigma);
+    const long double q = log_of(phase.release.q);
+    low_v = std::min(low_v, v);
+    high_v = std::max(high_v, v);
+    low_q = std::min(low_q, q);
+    high_q = std::max(high_q, q);
+    cell.executions += phase.count;
+    cell.variances += phase.count * phase.release.sigma * phase.release.sigma;
+  }
+  cell.variances *= 1 + 4 * kRounding * static_cast<double>(releases.size());
+  const long double half_v = (high_v - low_v) / 2 * (1 + 1e-12L) + 1e-9L;
+  const long double half_q = (high_q - low_q) / 2 * (1 + 1e-12L) + 1e-9L;
+  const Box box{static_cast<double>((low_v + high_v) / 2), static_cast<double>(half_v),
+                static_cast<double>((low_q + high_q) / 2), static_cast<double>(half_q)};
+  std::vector<PairMass> measure;
+  for (const auto& phase : releases)
+    measure.push_back({(-2 * log_of(phase.release.sigma) - (low_v + high_v) / 2) / half_v,
+                       (log_of(phase.release.q) - (low_q + high_q) / 2) / half_q, phase.count});
+  const std::vector<Chosen> rule = pair_rule(measure, degree);
+  for (const auto& [index, weight] : rule) phases_.push_back({releases[index].release, weight});
+  cell.size = rule.size();
+  const double of_place = 8 + 8 * ((std::abs(box.middle_v) + box.half_v) / box.half_v +
+                                   (std::abs(box.middle_q) + box.half_q) / box.half_q);
+  const std::vector<double> missed = pair_misses(measure, rule, degree, of_place);
+  cell.miss = missed.front();
+  cell.ellipses = ellipses_of(box);
+  for (Ellipse& ellipse : cell.ellipses) {
+    const double rho_v = half_axes(box.half_v, ellipse.releases.theta) * (1 - 1e-12);
+    const double rho_q = half_axes(box.half_q, ellipse.releases.phi) * (1 - 1e-12);
+    double sum = 0;
+    size_t place = 0;
+    for (size_t of = 0; of <= degree; ++of)
+      for (size_t m = 0; m <= of; ++m) {
+        const double factor = (m > 0 ? 2.0 : 1.0) * (of > m ? 2.0 : 1.0);
+        sum += factor * std::pow(rho_v, -static_cast<double>(m)) * std::pow(rho_q, -static_cast<double>(of - m)) *
+               missed[place++];
+      }
+    sum += cell.executions * (1 + 1e-9) * beyond_degree(std::min(rho_v, rho_q), degree);
+    ellipse.missing = sum * (1 + 1e-12);
+  }
+  cells_.push_back(cell);
+}
+
+// An upper bound on |∫ k_v·G|.
+double SigmaRule::rest_on(const Cell& cell, size_t ellipse, double c) const {
+  const auto& [most_v, growth, missing, releases] = cell.ellipses[ellipse];
+  const double q = releases.most_q;
+  if (!(q < 1)) return kInfinity;
+  if (direction_ == Direction::kAdd) return growth * std::pow(1 - q, -c) * (1 + 1e-9);
+  const double sigma = 1 / std::sqrt(most_v) * (1 - 1e-14);
+  if (sigma < kLeastResolvedSigma) return kInfinity;
+  const RealMoment moment = real_moment(direction_, {q, sigma}, c);
+  const double wider =
+      std::max(std::log1p(q * releases.phi / (1 - q)), releases.phi * std::tan(releases.theta)) * (1 + c);
+  const double bound = growth * std::exp(moment.log_m + moment.error + wider) * (1 + 1e-9);
+  return bound >= 0 ? bound : kInfinity;
+}
+
+}  // namespace ghostshard::accountant
