@@ -16,7 +16,8 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr auto kLongRounding = static_cast<double>(std::numeric_limits<long double>::epsilon());
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMostCancelling = 14;
-constexpr int64_t kMostMeshNodes = 100'000;  // of all moments; a kilobyte each
+constexpr double kMostUnderRule = 9;
+constexpr int64_t kMostMeshNodes = 300'000;  // of all moments; a kilobyte each
 constexpr int64_t kMostNodes = 2'000'000;
 constexpr double kCancelling = 5;     // from here on integrand and sum are kept in long double
 constexpr int64_t kPreciseCost = 40;  // of an evaluation in long double, in those in double
@@ -90,7 +91,8 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     double least = kInfinity;
     for (const auto& [c, k] : grid) {
       const double excess = log_excess(c, k);
-      if (!(excess <= std::max(smallest + 3, kMostCancelling))) continue;
+      // What a rule misses is relative to the integrand, and no arithmetic helps.
+      if (!(excess <= std::max(smallest + 3, rule != nullptr ? kMostUnderRule : kMostCancelling))) continue;
       const double cost = period_of(c) * (excess > kCancelling ? 6 : 1);
       if (cost < least) {
         least = cost;

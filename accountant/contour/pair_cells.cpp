@@ -14,9 +14,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kMostExcess = 0.9;
 constexpr std::array kAngles = {0.1, 0.2, 0.4, 0.7};  // largest theta, and phi if noise allows it
-constexpr size_t kMostDegree = 24;
+constexpr size_t kMostProducts = 300;
 constexpr size_t kFew = 24;  // releases that are left as they are
 constexpr int kMostDepth = 8;
+constexpr double kPairTolerance = 3e-9;  // of the logarithm of all moments together
+constexpr double kTolerance = 3e-11;     // as of the other cells
 
 double place_v(const ComposedRelease& phase) { return -2 * std::log(phase.release.sigma); }
 double place_q(const ComposedRelease& phase) { return std::log(phase.release.q); }
@@ -26,10 +28,13 @@ double half_axes(double width, double angle) {
   return across + std::sqrt(1 + across * across);
 }
 
-// 8·(D+2)·ρ^-(D+1)/(1 - 1/ρ)²
-double beyond_degree(double rho, size_t degree) {
-  const auto d = static_cast<double>(degree);
-  return 8 * (d + 2) * std::pow(rho, -(d + 1)) / ((1 - 1 / rho) * (1 - 1 / rho));
+// Σ ρ^-m·ρ'^-n over all that are not among these products.
+double beyond(const Degrees& degrees, double rho_x, double rho_y) {
+  const double tail_y = 1 / (1 - 1 / rho_y);
+  double sum = std::pow(rho_x, -static_cast<double>(degrees.x + 1)) / (1 - 1 / rho_x) * tail_y;
+  for (size_t m = 0; m <= degrees.x; ++m)
+    sum += std::pow(rho_x, -static_cast<double>(m)) * std::pow(rho_y, -static_cast<double>(degrees.last_y(m) + 1)) * tail_y;
+  return sum * (1 + 1e-12);
 }
 
 }  // namespace
@@ -52,19 +57,25 @@ std::array<SigmaRule::Ellipse, SigmaRule::kEllipses> SigmaRule::ellipses_of(cons
   return found;
 }
 
-// The least degree that does, 0 if none does.
-size_t SigmaRule::degree_for(const Box& box, const Wanted& wanted) const {
-  size_t least = 0;
+// The fewest products that do, nothing if none do.
+std::optional<Degrees> SigmaRule::degrees_for(const Box& box, const Wanted& wanted) const {
+  std::optional<Degrees> best;
   for (const Ellipse& ellipse : ellipses_of(box)) {
     const double excess = excess_bound(direction_, wanted.c, wanted.end, ellipse.releases);
     if (!(excess < kMostExcess)) break;
     const double most = -std::log1p(-excess);
-    const double rho = std::min(half_axes(box.half_v, ellipse.releases.theta), half_axes(box.half_q, ellipse.releases.phi));
-    size_t degree = 1;
-    while (degree <= kMostDegree && most * beyond_degree(rho, degree) > wanted.share) ++degree;
-    if (degree <= kMostDegree && (least == 0 || degree < least)) least = degree;
+    const double rho_v = half_axes(box.half_v, ellipse.releases.theta);
+    const double rho_q = half_axes(box.half_q, ellipse.releases.phi);
+    for (double digits = 5;; digits += 0.5) {
+      const Degrees degrees{static_cast<size_t>(std::ceil(digits / std::log(rho_v))),
+                            static_cast<size_t>(std::ceil(digits / std::log(rho_q)))};
+      if (std::min(degrees.x * degrees.y, degrees.x + degrees.y) > kMostProducts || degrees.products() > kMostProducts) break;
+      if (8 * most * beyond(degrees, rho_v, rho_q) > kPairTolerance / kTolerance * wanted.share) continue;
+      if (!best || degrees.products() < best->products()) best = degrees;
+      break;
+    }
   }
-  return least;
+  return best;
 }
 
 SigmaRule::Division SigmaRule::divide(std::vector<ComposedRelease> releases, const Wanted& wanted, int depth) const {
@@ -80,10 +91,11 @@ SigmaRule::Division SigmaRule::divide(std::vector<ComposedRelease> releases, con
   box.half_v = (place_v(*high_v) - place_v(*low_v)) / 2 + 1e-9;
   box.half_q = (place_q(*high_q) - place_q(*low_q)) / 2 + 1e-9;
   const size_t size = releases.size();
-  size_t degree = size > kFew ? degree_for(box, wanted) : 0;
-  if (degree > 0 && 5 * pair_moments(degree) > 4 * size) degree = 0;
-  Division whole{degree > 0 ? pair_moments(degree) : size, {}};
-  const bool is_enough = size <= kFew || depth == kMostDepth || (degree > 0 && degree <= 6);
+  std::optional<Degrees> degrees;
+  if (size > kFew) degrees = degrees_for(box, wanted);
+  if (degrees && 5 * degrees->products() > 4 * size) degrees.reset();
+  Division whole{degrees ? degrees->products() : size, {}};
+  const bool is_enough = size <= kFew || depth == kMostDepth || (degrees && degrees->products() <= kFew);
   if (!is_enough) {
     const double angle = std::min(kAngles.back(), std::exp(box.middle_v / 2));
     const bool by_noise = box.half_v / kAngles.back() > box.half_q / angle;
@@ -100,13 +112,13 @@ SigmaRule::Division SigmaRule::divide(std::vector<ComposedRelease> releases, con
       }
     }
   }
-  whole.cells.push_back({std::move(releases), degree});
+  whole.cells.push_back({std::move(releases), degrees});
   return whole;
 }
 
 void SigmaRule::take_pair_cell(const PairCell& planned) {
-  const auto& [releases, degree] = planned;
-  if (degree == 0) return take_exact(releases);
+  const auto& [releases, degrees] = planned;
+  if (!degrees) return take_exact(releases);
   const auto log_of = [](double value) { return std::log(static_cast<long double>(value)); };
   long double low_v = 1e300L;
   long double high_v = -1e300L;
@@ -132,12 +144,12 @@ void SigmaRule::take_pair_cell(const PairCell& planned) {
   for (const auto& phase : releases)
     measure.push_back({(-2 * log_of(phase.release.sigma) - (low_v + high_v) / 2) / half_v,
                        (log_of(phase.release.q) - (low_q + high_q) / 2) / half_q, phase.count});
-  const std::vector<Chosen> rule = pair_rule(measure, degree);
+  const std::vector<Chosen> rule = pair_rule(measure, *degrees);
   for (const auto& [index, weight] : rule) phases_.push_back({releases[index].release, weight});
   cell.size = rule.size();
   const double of_place = 8 + 8 * ((std::abs(box.middle_v) + box.half_v) / box.half_v +
                                    (std::abs(box.middle_q) + box.half_q) / box.half_q);
-  const std::vector<double> missed = pair_misses(measure, rule, degree, of_place);
+  const std::vector<double> missed = pair_misses(measure, rule, *degrees, of_place);
   cell.miss = missed.front();
   cell.ellipses = ellipses_of(box);
   for (Ellipse& ellipse : cell.ellipses) {
@@ -145,13 +157,12 @@ void SigmaRule::take_pair_cell(const PairCell& planned) {
     const double rho_q = half_axes(box.half_q, ellipse.releases.phi) * (1 - 1e-12);
     double sum = 0;
     size_t place = 0;
-    for (size_t of = 0; of <= degree; ++of)
-      for (size_t m = 0; m <= of; ++m) {
-        const double factor = (m > 0 ? 2.0 : 1.0) * (of > m ? 2.0 : 1.0);
-        sum += factor * std::pow(rho_v, -static_cast<double>(m)) * std::pow(rho_q, -static_cast<double>(of - m)) *
-               missed[place++];
-      }
-    sum += cell.executions * (1 + 1e-9) * beyond_degree(std::min(rho_v, rho_q), degree);
+    for (size_t m = 0; m <= degrees->x; ++m)
+      for (size_t n = 0; n <= degrees->last_y(m); ++n)
+        sum += (m > 0 ? 2 : 1) * (n > 0 ? 2 : 1) * std::pow(rho_v, -static_cast<double>(m)) *
+               std::pow(rho_q, -static_cast<double>(n)) * missed[place++];
+    // Both for all releases and for the rule, whose counts add up to as many.
+    sum += 4 * (2 * cell.executions + cell.miss) * beyond(*degrees, rho_v, rho_q);
     ellipse.missing = sum * (1 + 1e-12);
   }
   cells_.push_back(cell);

@@ -12,20 +12,27 @@ constexpr auto kLongRounding = static_cast<double>(std::numeric_limits<long doub
 constexpr double kLeastPivot = 1e-9;
 constexpr int kRefinements = 3;
 
-// T_m(x)·T_n(y) in the order of pair_misses.
+// In the order of pair_misses.
 template <class Real>
-void products(Real x, Real y, size_t degree, std::vector<Real>& of_x, std::vector<Real>& of_y, Real* out) {
-  const auto chebyshev = [degree](Real at, std::vector<Real>& values) {
-    values.resize(degree + 2);
+class Products {
+ public:
+  explicit Products(const Degrees& degrees) : degrees_(degrees), of_x_(degrees.x + 1), of_y_(degrees.y + 1) {}
+  void operator()(Real x, Real y, Real* out) {
+    chebyshev(x, of_x_);
+    chebyshev(y, of_y_);
+    for (size_t m = 0; m <= degrees_.x; ++m)
+      for (size_t n = 0; n <= degrees_.last_y(m); ++n) *out++ = of_x_[m] * of_y_[n];
+  }
+
+ private:
+  static void chebyshev(Real at, std::vector<Real>& values) {
     values[0] = 1;
     values[1] = at;
-    for (size_t m = 2; m <= degree; ++m) values[m] = 2 * at * values[m - 1] - values[m - 2];
-  };
-  chebyshev(x, of_x);
-  chebyshev(y, of_y);
-  for (size_t sum = 0; sum <= degree; ++sum)
-    for (size_t m = 0; m <= sum; ++m) *out++ = of_x[m] * of_y[sum - m];
-}
+    for (size_t m = 2; m < values.size(); ++m) values[m] = 2 * at * values[m - 1] - values[m - 2];
+  }
+  Degrees degrees_;
+  std::vector<Real> of_x_, of_y_;
+};
 
 // A row for each of these masses.
 struct Rows {
@@ -152,16 +159,16 @@ std::vector<Chosen> halved(const Rows& all, const std::vector<Chosen>& kept) {
 }
 
 // Moments of the measure less those of the rule.
-std::vector<long double> differences(std::span<const PairMass> measure, std::span<const Chosen> rule, size_t degree) {
-  std::vector<long double> sums(pair_moments(degree), 0);
-  std::vector<long double> of_x;
-  std::vector<long double> of_y;
+std::vector<long double> differences(std::span<const PairMass> measure, std::span<const Chosen> rule,
+                                     const Degrees& degrees) {
+  std::vector<long double> sums(degrees.products(), 0);
+  Products<long double> products(degrees);
   std::vector<long double> terms(sums.size());
   std::vector<long double> weights(measure.size());
   for (size_t i = 0; i < measure.size(); ++i) weights[i] = measure[i].weight;
   for (const Chosen& chosen : rule) weights[chosen.index] -= chosen.weight;
   for (size_t i = 0; i < measure.size(); ++i) {
-    products(measure[i].x, measure[i].y, degree, of_x, of_y, terms.data());
+    products(measure[i].x, measure[i].y, terms.data());
     for (size_t m = 0; m < sums.size(); ++m) sums[m] += weights[i] * terms[m];
   }
   return sums;
@@ -201,14 +208,19 @@ std::vector<double> solved(const Rows& rows, const std::vector<long double>& wan
 
 }  // namespace
 
-std::vector<Chosen> pair_rule(std::span<const PairMass> measure, size_t degree) {
-  Rows all{pair_moments(degree), {}};
+size_t Degrees::products() const {
+  size_t all = 0;
+  for (size_t m = 0; m <= x; ++m) all += last_y(m) + 1;
+  return all;
+}
+
+std::vector<Chosen> pair_rule(std::span<const PairMass> measure, const Degrees& degrees) {
+  Rows all{degrees.products(), {}};
   all.values.resize(measure.size() * all.width);
-  std::vector<double> of_x;
-  std::vector<double> of_y;
+  Products<double> products(degrees);
   std::vector<Chosen> kept;
   for (size_t i = 0; i < measure.size(); ++i) {
-    products(static_cast<double>(measure[i].x), static_cast<double>(measure[i].y), degree, of_x, of_y, all.row(i));
+    products(static_cast<double>(measure[i].x), static_cast<double>(measure[i].y), all.row(i));
     kept.push_back({i, measure[i].weight});
   }
   while (kept.size() > all.width) {
@@ -220,26 +232,25 @@ std::vector<Chosen> pair_rule(std::span<const PairMass> measure, size_t degree) 
   Rows rows{all.width, {}};
   for (const Chosen& chosen : kept) rows.values.insert(rows.values.end(), all.row(chosen.index), all.row(chosen.index) + all.width);
   for (int i = 0; i < kRefinements; ++i) {
-    const std::vector<double> change = solved(rows, differences(measure, kept, degree));
+    const std::vector<double> change = solved(rows, differences(measure, kept, degrees));
     for (size_t j = 0; j < kept.size(); ++j)
       if (kept[j].weight + change[j] > 0) kept[j].weight += change[j];
   }
   return kept;
 }
 
-std::vector<double> pair_misses(std::span<const PairMass> measure, std::span<const Chosen> rule, size_t degree,
+std::vector<double> pair_misses(std::span<const PairMass> measure, std::span<const Chosen> rule, const Degrees& degrees,
                                 double of_place) {
-  const std::vector<long double> sums = differences(measure, rule, degree);
+  const std::vector<long double> sums = differences(measure, rule, degrees);
   double weights = 0;
   for (const PairMass& mass : measure) weights += mass.weight;
   for (const Chosen& chosen : rule) weights += chosen.weight;
   const auto terms = static_cast<double>(measure.size() + 1);
   std::vector<double> found;
-  for (size_t sum = 0; sum <= degree; ++sum)
-    for (size_t m = 0; m <= sum; ++m) {
+  for (size_t m = 0; m <= degrees.x; ++m)
+    for (size_t n = 0; n <= degrees.last_y(m); ++n) {
       // As for the rule in one variable (gauss_rule.cpp), for each factor.
-      const auto order = [](size_t of) { return static_cast<double>(of) * static_cast<double>(of); };
-      const double of_term = (order(m) + order(sum - m)) * (of_place + 4) + 10;
+      const double of_term = static_cast<double>(m * m + n * n) * (of_place + 4) + 10;
       found.push_back(
           (std::abs(static_cast<double>(sums[found.size()])) + weights * kLongRounding * (of_term + terms)) *
           (1 + 1e-14));

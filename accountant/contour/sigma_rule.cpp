@@ -15,9 +15,10 @@ constexpr double kMostExcess = 0.9;   // β, beyond which nothing is said
 constexpr double kEasyExcess = 0.5;   // β, below which it need not be less
 constexpr double kLevels = 1.5;       // from one t to the next that β is known at
 constexpr int kLastLevel = 2;
+constexpr size_t kMostOnLine = 1500;
 constexpr size_t kManyAlike = 12;     // releases of one rate
 constexpr double kWidestAngles = 1.5; // of both: below pi/2
-constexpr double kPastEnd = 1.1;      // level 0, beside the end of a line
+constexpr double kPastEnd = 1.1;      // what a rule is made for, beside the end of a line: level 0
 constexpr double kTolerance = 3e-11;  // of the logarithm of all moments together
 constexpr size_t kMostInCell = 24;    // nodes
 constexpr size_t kFewInCell = 3;      // releases that are left as they are
@@ -178,7 +179,7 @@ std::optional<SigmaRule> SigmaRule::make(Direction direction, std::span<const Co
                                          double scale) {
   double executions = 0;
   for (const ComposedRelease& phase : all) executions += phase.count;
-  const Wanted wanted{c, kTolerance / executions, scale};
+  const Wanted wanted{c, kTolerance / executions, kPastEnd * scale};
   SigmaRule rule(direction);
   rule.scale_ = scale;
   std::vector<ComposedRelease> scattered;  // their rates are those of few
@@ -197,7 +198,8 @@ std::optional<SigmaRule> SigmaRule::make(Direction direction, std::span<const Co
   }
   if (!scattered.empty())
     for (const PairCell& planned : rule.divide(std::move(scattered), wanted, 0).cells) rule.take_pair_cell(planned);
-  if (2 * rule.phases_.size() > all.size()) return std::nullopt;  // little is saved
+  // Little is saved, of more than a line takes in a second.
+  if (rule.phases_.size() > kMostOnLine && 2 * rule.phases_.size() > all.size()) return std::nullopt;
   rule.last_angle_.assign(rule.cells_.size(), 0);
   return rule;
 }

@@ -26,10 +26,9 @@
 //   Σ log B(T; v) <= theta²/2·Σ sigma² + n·log(Σ ∫ k_v·G/n).
 //
 // *Rates of their own.* A cell of releases whose rates differ too is a rectangle of log v and log q. Its rule is some of
-// the releases with other counts (pair_rule.h), which give the same sum of any polynomial of degree D in both places.
-// M is analytic in q as well, |M - 1| <= β of excess_bound.h on the product of two ellipses, and the coefficients of
-// T_m·T_n are at most 4S·ρ^-(m+n) (2S if m or n is 0). Beyond degree D they add up to at most
-//   2n·4S·Σ_{s>D} (s+1)·ρ^-s <= 8nS·(D+2)·ρ^-(D+1)/(1 - 1/ρ)².
+// the releases with other counts (pair_rule.h), which give the same sums of some products T_m·T_n of both places. M is
+// analytic in q as well, |M - 1| <= β of excess_bound.h on the product of two ellipses, and the coefficient of T_m·T_n is
+// at most 4S·ρ^-m·ρ'^-n (2S if m or n is 0). Those of the other products add up, and |T_m·T_n| <= 1.
 // Of the rest of the line, G = (w·w*)^((1+c)/2)·(w/w*)^(iT/2) with w = 1 - q + q·e^(u + i·theta) and w* = 1 - q +
 // q·e^(u - i·theta), or with -c instead of 1 + c, is analytic in q: on the path of excess_bound.h both have a positive
 // real part if theta + phi < pi/2. There w and w* have the same real part and w the larger imaginary one, so the second
@@ -46,6 +45,7 @@
 #include <vector>
 
 #include "accountant/contour/excess_bound.h"
+#include "accountant/contour/pair_rule.h"
 #include "accountant/contour/phase_moment.h"
 #include "accountant/gaussian/composed_release.h"
 
@@ -99,7 +99,7 @@ class SigmaRule {
   };
   struct PairCell {
     std::vector<ComposedRelease> releases;
-    size_t degree;  // 0: the releases themselves
+    std::optional<Degrees> degrees;  // nothing: the releases themselves
   };
   struct AtIntercept {
     Moments excess;              // C·(M(c; v') - 1) of each cell and ellipse; infinite if rates differ
@@ -121,7 +121,7 @@ class SigmaRule {
     std::vector<PairCell> cells;
   };
   static std::array<Ellipse, kEllipses> ellipses_of(const Box& box);
-  size_t degree_for(const Box& box, const Wanted& wanted) const;
+  std::optional<Degrees> degrees_for(const Box& box, const Wanted& wanted) const;
   Division divide(std::vector<ComposedRelease> releases, const Wanted& wanted, int depth) const;
   void take_pair_cell(const PairCell& planned);
 
