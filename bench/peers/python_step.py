@@ -8,6 +8,9 @@ Gloo's may send more).
 On a GPU (--device cuda, rank r of the host on device r) the clock is read when the device is done, and peak memory is
 the device's, of PyTorch's allocator.
 
+With --optimizer NAME (step_optimizers.py) an answer has six numbers more, of rank 0's optimizer: seconds, MB of state, and the MB that
+it has to send by all-gather, reduce-scatter, all-reduce and all-to-all.
+
 Engines: fsdp2 (PyTorch's fully_shard per block, no privacy), fsdp2_accumulate (the same, gradients reduced with the last
 microbatch), ghostshard, ghostshard_accumulate, ghostshard_two_passes (memory_budget=0), opacus_fsdp (Opacus' ghost_fsdp), opacus_dpddp (Opacus' ghost, model
 whole on every rank).
@@ -24,6 +27,7 @@ import torch
 import torch.distributed as dist
 from gpt2_like import Gpt2Like
 from host_memory import peak_host_memory_mib
+from step_optimizers import Meter, make
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -33,11 +37,11 @@ SIZES = {"layers": 4, "width": 512, "heads": 8, "vocab": 8192, "length": 100, "t
 
 
 class Plain:
-    def __init__(self, model, mesh, accumulate):
+    def __init__(self, model, mesh, accumulate, optimizer):
         for block in model.h:
             fully_shard(block, mesh=mesh)
         self.model = fully_shard(model, mesh=mesh)
-        self.optimizer = optimizer_of(model)
+        self.optimizer = make(optimizer, model)
         self.accumulate = accumulate
 
     def step(self, batches):
@@ -53,11 +57,11 @@ class Plain:
 class Private:
     """Both engines with Opacus' interface; Opacus adds up microbatches only under a BatchMemoryManager."""
 
-    def __init__(self, model, engine, mode, **options):
+    def __init__(self, model, engine, mode, optimizer="torch_adamw", **options):
         self.privacy = engine
         data = DataLoader(TensorDataset(torch.zeros(64, 1)), batch_size=8)
         self.module, self.optimizer, self.criterion, _ = engine.make_private(
-            module=model, optimizer=optimizer_of(model), data_loader=data, noise_multiplier=1.0, max_grad_norm=1.0,
+            module=model, optimizer=make(optimizer, model), data_loader=data, noise_multiplier=1.0, max_grad_norm=1.0,
             poisson_sampling=False, grad_sample_mode=mode, criterion=nn.CrossEntropyLoss(), **options)
 
     def step(self, batches):
@@ -69,23 +73,20 @@ class Private:
             self.optimizer.step()
 
 
-def optimizer_of(model):
-    return torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0, fused=True)
-
-
 def build(engine, args):
     torch.manual_seed(1)
     model = Gpt2Like(args.layers, args.width, args.heads, args.vocab, args.length).to(args.device)
     mesh = init_device_mesh(args.device, (dist.get_world_size(),))
+    optimizer = args.optimizer or "torch_adamw"
     if engine.startswith("fsdp2"):
-        return Plain(model, mesh, engine.endswith("accumulate"))
+        return Plain(model, mesh, engine.endswith("accumulate"), optimizer)
     if engine.startswith("ghostshard"):
         from ghostshard import FSDP2Wrapper, PrivacyEngine
 
         options = {"accumulate": engine.endswith("accumulate")}
         if engine.endswith("two_passes"):
             options["memory_budget"] = 0
-        return Private(FSDP2Wrapper(model, mesh=mesh), PrivacyEngine(), "ghost_fsdp", **options)
+        return Private(FSDP2Wrapper(model, mesh=mesh), PrivacyEngine(), "ghost_fsdp", optimizer, **options)
     from opacus import PrivacyEngine
     from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
     from opacus.utils.fsdp_utils import FSDP2Wrapper
@@ -153,12 +154,14 @@ def main():
     for name, value in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--optimizer")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     place = Place(args.device)
     control = dist.new_group(backend="gloo")
     engine = build(args.engine, args)
+    meter = Meter(getattr(engine.optimizer, "original_optimizer", engine.optimizer), place.wait) if args.optimizer else None
     traffic = Traffic(engine.module.engine if args.engine.startswith("ghostshard") else None)
     batches = {}
     while True:
@@ -184,6 +187,7 @@ def main():
         if dist.get_rank() == 0:
             sent = (loopback_bytes() - sent) / 1e6
             kinds = " ".join(f"{(now - before[kind]) / 1e6:.2f}" for kind, now in traffic.so_far().items())
+            kinds += "".join(f" {number:.6f}" for number in (meter.answer() if meter else []))
             print(f"{wall:.6f} {processor:.6f} {place.peak_mib():.1f} {sent:.2f} {kinds}", flush=True)
     if args.engine.startswith("ghostshard") and dist.get_rank() == 0:
         with contextlib.suppress(RuntimeError):  # no step was taken

@@ -204,6 +204,32 @@ def test_peers_from_python_take_their_steps(peers, monkeypatch, tmp_path):
     assert math.isclose(ours["throughput_over_fsdp2"], theirs["seconds"] / ours["seconds"], rel_tol=1e-9)
 
 
+def test_optimizers_from_python_take_their_steps(peers, monkeypatch, tmp_path):
+    import optimizers
+
+    file = tmp_path / "optimizers.json"
+    monkeypatch.setattr(sys, "argv", ["optimizers.py", "--short", f"--output={file}"])
+    optimizers.main()
+    report = json.loads(file.read_text())
+    (result,) = report["runs"]
+    assert report["commit"] and result["shape"] == "short" and set(result["engines"]) == set(optimizers.ENGINES)
+    rows = result["engines"]
+    adamw, private, coded, muon = (rows[name] for name in ("fsdp2/torch_adamw", "ghostshard/torch_adamw", "ghostshard/adamw8bit", "ghostshard/muon"))
+    kinds = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+    sent = {name: [row[f"optimizer_{kind}_mb"] for kind in kinds] for name, row in rows.items()}
+    for name in ("fsdp2/torch_adamw", "ghostshard/torch_adamw", "ghostshard/adamw8bit"):
+        assert sent[name] == [0, 0, 0, 0]
+    # Two blocks of 12·32² elements; rank 0 sends its half of what the other owns, and half of what it owns back: of each block half.
+    matrices = 2 * 12 * 32**2
+    assert sent["ghostshard/muon"][:3] == [0, 0, 0] and 0.5 * 4e-6 * matrices < sent["ghostshard/muon"][3] < 1.5 * 4e-6 * matrices
+    # DTensor gathers in steps of its own; each rank sends its half to the other.
+    assert math.isclose(sent["fsdp2/torch_muon_gathered"][0], 4e-6 * matrices / 2, rel_tol=0.01)
+    assert adamw["state_mb"] == private["state_mb"] > muon["state_mb"] and coded["state_mb"] < 0.6 * adamw["state_mb"]
+    assert math.isclose(muon["step_over_adamw"], muon["seconds"] / private["seconds"], rel_tol=1e-9)
+    assert all(0 < row["optimizer_seconds"] < row["seconds"] for row in rows.values())
+    assert all("Memory of a rank" in lines[0] for lines in result["plan"].values())
+
+
 def test_peers_need_a_gpu_for_each_rank(peers, monkeypatch, capsys):
     import torch
 

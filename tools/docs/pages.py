@@ -22,6 +22,7 @@ MODULES = {
     "ghostshard.privacy_engine": ["PrivacyEngine"],
     "ghostshard.resumable_engine": ["ResumableEngine"],
     "ghostshard.fsdp": [],
+    "ghostshard.optim": ["AdamW", "AdamW8bit", "Muon", "muon_groups"],
     "ghostshard.accountants": [],
     "ghostshard.loaders": ["GhostDataLoader", "BatchMemoryManager", "PoissonBatchSampler"],
     "ghostshard.checkpoint": [],

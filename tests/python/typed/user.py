@@ -8,6 +8,7 @@ from ghostshard.accountants import (
     ContourAccountant, CurvePoint, PrivacyBound, PRVAccountant, RDPAccountant, default_delta, get_noise_multiplier,
     privacy_curve, register,
 )  # fmt: skip
+from ghostshard.optim import AdamW, AdamW8bit, Muon, muon_groups
 
 
 def accounted() -> float:
@@ -24,6 +25,13 @@ def accounted() -> float:
     by_hand: list[CurvePoint] = privacy_curve([(1.1, 0.01, 1000)])
     sigma: float = get_noise_multiplier(target_epsilon=3, target_delta=1e-5, sample_rate=0.01, steps=1000)
     return lower + epsilon + again.get_delta(epsilon) + sum(others) + curve[0].upper + by_hand[0].upper + sigma
+
+
+def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
+    small = AdamW8bit(model.parameters(), lr=1e-3, betas=(0.9, 0.99), least_coded=0)
+    state: int = small.state_bytes()
+    groups = muon_groups(model, adamw=lambda name, p: p.numel() < state, pieces=lambda name, p: (0, 3) if "qkv" in name else None)
+    return [small, AdamW(model.parameters(), second_moment_floor=0.5), Muon(groups, 1e-3, momentum=0.9)]
 
 
 def trained(folder: str) -> str:

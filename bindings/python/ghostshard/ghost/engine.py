@@ -254,16 +254,19 @@ class GhostEngine:
         if not session.open:
             self._charge(self._begun_with[1])
 
-    def release(self) -> None:
-        """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter."""
+    def release(self) -> float:
+        """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter. Returns the variance of the noise in
+        each of its elements."""
         session = self.session
         self._gate.step(self.sessions.at, self._check_release)
         for entry, own in zip(self.layout.parameters, session.release()):
             entry.parameter.grad = None  # a frozen one's is of another phase of the training
             if own is not None and entry.parameter.requires_grad:
                 entry.set_gradient(own)
+        variance = self.run.release_variance(self._begun_with)
         self.run.adapt(session.clip_norm)
         self._gate.batches.stepped()
+        return variance
 
     def _check_release(self) -> None:
         if self.session is None or not self.session.open:

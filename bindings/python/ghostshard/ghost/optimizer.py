@@ -13,6 +13,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClippi
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ..optim.base import RowOptimizer
 from .provenance import Drawn, Read, ReadInt
 
 if TYPE_CHECKING:
@@ -101,7 +102,9 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         for group in self.param_groups:
             for name, value in group.items():
                 _refuse_read(name, value)
-        self.engine.release()
+        variance = self.engine.release()
+        if isinstance(self.original_optimizer, RowOptimizer):
+            self.original_optimizer.set_error_variance(variance)
         if self.step_hook:
             self.step_hook(self)
         return True

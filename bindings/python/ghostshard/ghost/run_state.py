@@ -51,6 +51,13 @@ class RunState:
         assert self._terms is not None
         return self._terms()
 
+    def release_variance(self, terms: tuple[float, float]) -> float:
+        """Of the noise in each element of what a step with this clip norm and noise multiplier releases; a public number."""
+        clip_norm, noise = terms
+        if self.clip_quantile is not None:
+            noise = self.clip_quantile.gradient_noise(noise)
+        return (noise * clip_norm / self.divisor) ** 2
+
     @property
     def clip_quantile(self) -> ClipQuantile | None:
         """None: the clip norm does not adapt."""

@@ -1,0 +1,165 @@
+"""Brings whole matrices to one rank each, and the results back, for rules that look at a matrix as a whole
+(fsdp/optimizer/matrix_exchange.h has the same in C++).
+
+FSDP2 gives ceil(rows/ranks) rows to a rank. Every matrix has an owner: a matrix that one rank holds whole stays there, the others are
+dealt out in falling order of cost, each to the rank with the least work so far. They travel in rounds of a few matrices an owner,
+by one all-to-all there and one back; while a round is computed the next one is under way. Each element travels once there and once
+back, but for the rows that the owner holds itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Shard
+
+from .rows import rows_of
+
+MATRICES_OF_A_ROUND = 4  # of one owner: enough to level the ranks' work, few enough that buffers are small beside the model
+
+Give = Callable[[torch.Tensor], torch.Tensor]  # a parameter -> values [own rows, d], float32
+Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # a parameter, a matrix of its shape -> another one
+Take = Callable[[torch.Tensor, torch.Tensor], None]  # a parameter, results [own rows, d]
+
+
+def over_whole_matrices(parameters: Sequence[torch.Tensor], give: Give, compute: Compute, take: Take) -> None:
+    """For each parameter with two extents: give() its rows, compute() on the whole matrix on one rank, take() the rows of the result.
+    A collective over the ranks that share them. ValueError for a parameter that is cut otherwise than by rows over one axis."""
+    sharded: dict[tuple[Any, int], list[torch.Tensor]] = {}
+    for parameter in parameters:
+        axis = _sharded_axis(parameter)
+        if axis is None:
+            take(parameter, compute(parameter, give(parameter)))
+        else:
+            sharded.setdefault((parameter.device_mesh, axis), []).append(parameter)  # type: ignore[attr-defined]
+    for (mesh, axis), members in sharded.items():
+        group = mesh.get_group(axis)
+        rounds = [_Round(matrices, group, torch.device(mesh.device_type)) for matrices in _rounds(members, dist.get_world_size(group))]
+        _run(rounds, give, compute, take)
+
+
+def deal_out(costs: Sequence[float], fixed: Sequence[int | None], ranks: int) -> list[int]:
+    """Owners of matrices with these costs, dearest first, each to the rank with the least work so far. fixed: who must have it."""
+    work = [0.0] * ranks
+    owners = [-1 if owner is None else owner for owner in fixed]
+    for cost, owner in zip(costs, owners, strict=True):
+        if owner >= 0:
+            work[owner] += cost
+    for number in sorted(range(len(costs)), key=lambda each: -costs[each]):
+        if owners[number] < 0:
+            owners[number] = min(range(ranks), key=lambda rank: work[rank])
+            work[owners[number]] += costs[number]
+    return owners
+
+
+def cost_of(parameter: torch.Tensor) -> float:
+    """The operations of a product of the matrix with itself."""
+    rows, columns = parameter.shape
+    return float(rows * columns * min(rows, columns))
+
+
+def _sharded_axis(parameter: torch.Tensor) -> int | None:
+    """Of its mesh; None: every rank has it whole."""
+    if not isinstance(parameter, DTensor):
+        return None
+    mesh = parameter.device_mesh
+    axes = [axis for axis, placement in enumerate(parameter.placements) if not placement.is_replicate() and mesh.size(axis) > 1]
+    if not axes:
+        return None
+    if len(axes) > 1 or parameter.placements[axes[0]] != Shard(0):
+        raise ValueError(
+            f"a rule on whole matrices needs them whole, or sharded by rows over one axis of the mesh as fully_shard does; a parameter "
+            f"{tuple(parameter.shape)} has placements {parameter.placements}. Let it go by AdamW (a group with 'muon': False)"
+        )
+    return axes[0]
+
+
+@dataclass
+class _Matrix:
+    parameter: torch.Tensor
+    owner: int
+    share: int  # rows of a rank, as far as there are any
+
+    def rows(self, rank: int) -> int:
+        return max(0, min(self.parameter.shape[0] - rank * self.share, self.share))
+
+    def elements(self, rank: int) -> int:
+        return self.rows(rank) * self.parameter.shape[1]
+
+
+def _rounds(parameters: Sequence[torch.Tensor], ranks: int) -> list[list[_Matrix]]:
+    """Dearest first. Within a round by owner."""
+    shares = [-(-p.shape[0] // ranks) for p in parameters]
+    costs = [cost_of(p) for p in parameters]
+    fixed = [0 if share == p.shape[0] else None for share, p in zip(shares, parameters)]
+    owners = deal_out(costs, fixed, ranks)
+    taken, rounds = [0] * ranks, []
+    for number in sorted(range(len(parameters)), key=lambda each: -costs[each]):
+        owner = owners[number]
+        if taken[owner] // MATRICES_OF_A_ROUND == len(rounds):
+            rounds.append([])
+        rounds[taken[owner] // MATRICES_OF_A_ROUND].append(_Matrix(parameters[number], owner, shares[number]))
+        taken[owner] += 1
+    return [sorted(matrices, key=lambda matrix: matrix.owner) for matrices in rounds]
+
+
+class _Round:
+    def __init__(self, matrices: list[_Matrix], group: Any, device: torch.device):
+        self.matrices, self._group, self._device = matrices, group, device
+        self._self, ranks = dist.get_rank(group), range(dist.get_world_size(group))
+        self.mine = [matrix for matrix in matrices if matrix.owner == self._self]
+        self._to_owners = [sum(m.elements(self._self) for m in matrices if m.owner == rank) for rank in ranks]
+        self._from_ranks = [sum(m.elements(rank) for m in self.mine) for rank in ranks]
+        self._travels = any(m.rows(rank) and rank != m.owner for m in matrices for rank in ranks)
+
+    def send(self, give: Give) -> None:
+        rows = [give(m.parameter).reshape(-1).to(self._device) for m in self.matrices if m.rows(self._self)]
+        self._coming = self._all_to_all(rows, self._to_owners, self._from_ranks)
+
+    def whole(self) -> list[torch.Tensor]:
+        """This rank's matrices."""
+        parts = [iter(part.split([m.elements(rank) for m in self.mine]))
+                 for rank, part in enumerate(self._coming().split(self._from_ranks))]  # fmt: skip
+        return [torch.cat([next(part) for part in parts]).view(m.parameter.shape) for m in self.mine]
+
+    def send_back(self, results: list[torch.Tensor]) -> None:
+        pieces = [result.split([m.rows(rank) for rank in range(len(self._from_ranks))]) for m, result in zip(self.mine, results)]
+        rows = [of_matrix[rank].reshape(-1) for rank in range(len(self._from_ranks)) for of_matrix in pieces]
+        self._coming = self._all_to_all(rows, self._from_ranks, self._to_owners)
+
+    def take_back(self, take: Take) -> None:
+        parts = self._coming().split([m.elements(self._self) for m in self.matrices])
+        for matrix, part in zip(self.matrices, parts, strict=True):
+            own = rows_of(matrix.parameter)
+            take(matrix.parameter, part.view(own.shape).to(own.device))
+
+    def _all_to_all(self, rows: list[torch.Tensor], sent: list[int], received: list[int]) -> Callable[[], torch.Tensor]:
+        """Under way; called, it waits."""
+        out = torch.cat(rows) if rows else torch.empty(0, device=self._device)
+        if not self._travels:
+            return lambda: out
+        into = out.new_empty(sum(received))
+        work = dist.all_to_all_single(into, out, received, sent, group=self._group, async_op=True)
+
+        def wait() -> torch.Tensor:
+            _ = out  # until then the collective reads it
+            work.wait()
+            return into
+
+        return wait
+
+
+def _run(rounds: list[_Round], give: Give, compute: Compute, take: Take) -> None:
+    rounds[0].send(give)
+    for number, now in enumerate(rounds):
+        if number + 1 < len(rounds):
+            rounds[number + 1].send(give)
+        results = [compute(m.parameter, matrix) for m, matrix in zip(now.mine, now.whole())]
+        if number > 0:
+            rounds[number - 1].take_back(take)
+        now.send_back(results)
+    rounds[-1].take_back(take)

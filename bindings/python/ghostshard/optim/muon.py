@@ -1,0 +1,152 @@
+"""Muon (Jordan et al. 2024; arXiv:2502.16982) over FSDP2's shards. fsdp/optimizer.h has the rule in C++:
+
+    v = momentum·v + (1 − momentum)·g;  u = momentum·v + (1 − momentum)·g (nesterov) or v
+    w = (1 − lr·weight_decay)·w − lr·0.2·sqrt(max(p, d))·orthogonalised(u)
+
+A step has the root mean square of AdamW's steps, 0.2 (arXiv:2502.16982, section 2.2), so both take the same learning rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .adamw import AdamW
+from .base import State, check
+from .exchange import over_whole_matrices
+from .newton_schulz import orthogonalised
+from .rows import flat_rows, placed_like, rows_of
+
+_ROOT_MEAN_SQUARE = 0.2
+_MOMENTUM = "momentum_buffer"  # as in torch.optim.Muon
+
+Pieces = tuple[int, int] | None
+
+
+class Muon(AdamW):
+    """Matrices (parameters with two extents) move along their momentum with all singular values made about equal; other parameters,
+    and groups with "muon": False, go by AdamW. muon_groups() makes the groups of a model.
+
+    Args:
+        pieces: (extent, count): equal pieces along an extent of 0 or 1 are matrices of their own, such as fused queries, keys and values
+            ((0, 3) in an nn.Linear, (1, 3) in GPT-2's Conv1D) or each head of them. None: the matrix is one.
+        ns_steps: iterations of Newton and Schulz, in float32.
+        betas, eps, second_moment_floor: of AdamW. lr and weight_decay are of both; a group may have its own.
+
+    The momentum is sharded as the parameter. Once a step each matrix goes to one rank, is orthogonalised there and comes back
+    (exchange.py), so the weights are those of whole matrices to the bit, for every number of ranks. step() is a collective.
+    ValueError for options out of their range, pieces that leave a remainder, and matrices that are cut otherwise than by rows.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        *,
+        ns_steps: int = 5,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        second_moment_floor: float | None = None,
+        muon: bool = True,
+        pieces: Pieces = None,
+    ):
+        super().__init__(
+            params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor,
+            momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, muon=muon, pieces=pieces,
+        )  # fmt: skip
+
+    def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
+        check(0 <= group["momentum"] < 1, "momentum must be at least 0 and below 1", group["momentum"])
+        check(group["ns_steps"] >= 1, "ns_steps must be at least 1", group["ns_steps"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        extent, count = group["pieces"] or (0, 1)
+        for parameter in group["params"]:
+            if _is_matrix(parameter, group):
+                fits = extent in (0, 1) and count >= 1 and parameter.shape[extent] % count == 0
+                check(fits, f"pieces must divide one of the two extents of {tuple(parameter.shape)}", group["pieces"])
+
+    def _update(self) -> None:
+        matrices: dict[torch.Tensor, dict[str, Any]] = {}
+        for parameter, group in self._with_groups():
+            if parameter.grad is None:
+                continue
+            if _is_matrix(parameter, group):
+                matrices[parameter] = group
+            else:
+                self._move(parameter, group)
+        over_whole_matrices(
+            list(matrices),
+            lambda parameter: self._direction(parameter, matrices[parameter]),
+            lambda parameter, matrix: _step_of(matrix, matrices[parameter]),
+            lambda parameter, rows: _take(parameter, rows, matrices[parameter]),
+        )
+
+    def _direction(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+        """Updates the momentum. Every operation is rounded by itself, so that no bit depends on where a rank's rows begin."""
+        assert parameter.grad is not None
+        own, state, share = rows_of(parameter), self.state[parameter], group["momentum"]
+        fresh = flat_rows(parameter, parameter.grad).mul(1 - share)
+        if not state:
+            state[_MOMENTUM] = torch.zeros_like(fresh)
+        momentum = state[_MOMENTUM].mul_(share).add_(fresh)
+        return (momentum.mul(share).add_(fresh) if group["nesterov"] else momentum).view(own.shape)
+
+    def _shown(self, parameter: torch.Tensor, state: State) -> State:
+        if _MOMENTUM not in state:
+            return super()._shown(parameter, state)
+        return {_MOMENTUM: placed_like(parameter, state[_MOMENTUM])}
+
+    def _taken(self, parameter: torch.Tensor, group: dict[str, Any], values: State) -> State:
+        if not _is_matrix(parameter, group):
+            return super()._taken(parameter, group, values)
+        return {_MOMENTUM: flat_rows(parameter, values[_MOMENTUM]).clone()}
+
+
+def muon_groups(
+    model: nn.Module,
+    *,
+    adamw: Callable[[str, nn.Parameter], bool] | None = None,
+    pieces: Callable[[str, nn.Parameter], Pieces] | None = None,
+) -> list[dict[str, Any]]:
+    """Parameter groups for Muon, of a model that is sharded already. Tables of nn.Embedding and the head that a Hugging Face model names
+    go by AdamW, because their rows are tokens'; so does what `adamw` says of a parameter's name and the parameter, such as the head of a
+    model of your own. pieces: Muon's, by name and parameter. Frozen parameters are left out."""
+    apart = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    apart |= {id(parameter) for parameter in head.parameters()} if isinstance(head, nn.Module) else set()
+    groups: dict[tuple[bool, Pieces], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        muon = parameter.dim() == 2 and id(parameter) not in apart and not (adamw is not None and adamw(name, parameter))
+        groups.setdefault((muon, pieces(name, parameter) if pieces is not None and muon else None), []).append(parameter)
+    return [{"params": members, "muon": muon, "pieces": cut} for (muon, cut), members in groups.items()]
+
+
+def _is_matrix(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
+    return bool(group["muon"]) and parameter.dim() == 2
+
+
+def _step_of(matrix: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+    """For a learning rate of 1. matrix [p, d], whole."""
+    extent, count = group["pieces"] or (0, 1)
+    pieces = torch.stack(matrix.chunk(count, extent))
+    scale = _ROOT_MEAN_SQUARE * math.sqrt(max(pieces.shape[1:]))
+    return torch.cat(list(orthogonalised(pieces, group["ns_steps"]) * scale), extent)
+
+
+def _take(parameter: torch.Tensor, rows: torch.Tensor, group: dict[str, Any]) -> None:
+    own, lr = rows_of(parameter), float(group["lr"])
+    moved = own.float().mul(1 - lr * group["weight_decay"]).sub_(rows * lr)
+    own.copy_(moved)
