@@ -181,10 +181,11 @@ void begin_packed(Session& session, const std::vector<int64_t>& extents, const s
                                                               one_for_each, session.device()));
 }
 
-// One step of AdamW on flat float32 values, in place (kernels/quantised_moments.h). scales: of both moments, if they are
-// bytes. error_variance is that of this gradient, known_variance the average of all steps' so far, weighted as the second
-// moment weighs squares: the rule takes the one out of g² and knows the other to be in the corrected moment. The second
-// moment has a sign if known_variance > 0. A learning rate of 0, the first of a warm-up, moves the moments alone.
+// One step of AdamW on flat float32 values, in place (kernels/quantised_moments.h). scales: of both moments, if they
+// are bytes. error_variance is that of this gradient, known_variance the average of all steps' so far, weighted as the
+// second moment weighs squares: the rule takes the one out of g² and knows the other to be in the corrected moment. The
+// second moment has a sign if known_variance > 0. A learning rate of 0, the first of a warm-up, moves the moments
+// alone.
 void adamw_step(const at::Tensor& weights, const at::Tensor& gradient, const at::Tensor& first,
                 const at::Tensor& second, const std::optional<std::pair<at::Tensor, at::Tensor>>& scales, int64_t step,
                 double learning_rate, const std::pair<double, double>& betas, double epsilon, double weight_decay,
@@ -267,7 +268,8 @@ PYBIND11_MODULE(engine, module) {
       py::arg("clip_quantile"), py::arg("noise_multiplier"));
   module.def("adamw_step", &adamw_step, py::arg("weights"), py::arg("gradient"), py::arg("first"), py::arg("second"),
              py::arg("scales"), py::arg("step"), py::arg("learning_rate"), py::arg("betas"), py::arg("epsilon"),
-             py::arg("weight_decay"), py::arg("error_variance"), py::arg("known_variance"), py::arg("floor"), Released());
+             py::arg("weight_decay"), py::arg("error_variance"), py::arg("known_variance"), py::arg("floor"),
+             Released());
   module.def("encode_moments", &encode_moments, py::arg("values"), py::arg("is_signed"), Released());
   module.def("decode_moments", &decode_moments, py::arg("codes"), py::arg("scales"), py::arg("is_signed"), Released());
   module.def("reuse_host_memory", &fsdp::reuse_host_memory, Released());
