@@ -98,6 +98,19 @@ def test_rules_and_checks_know_no_engine(repository):
     assert broken(graph(module_sources(repository))) == []
 
 
+def test_optimizers_know_gradients_alone(repository):
+    """No engine, no session, no batch: of the compiled engine, what moments need."""
+    files = sorted((repository / "bindings" / "python" / "ghostshard" / "optim").glob("*.py"))
+    assert {file.stem for file in files} >= {"adamw", "base", "muon", "exchange"}
+    for file in files:
+        source = file.read_text(encoding="utf-8")
+        beyond = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom) and node.level > 1]
+        assert {alias.name for node in beyond for alias in node.names} <= {"_native"}, file.name
+        assert "import ghostshard" not in source and "from ghostshard" not in source, file.name
+        used = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Call)}
+        assert not used & {"Session", "Tape", "cross_entropy"}, file.name
+
+
 def test_the_check_reads_the_package(repository):
     arrows = graph(module_sources(repository))
     assert f"{GHOST}.recording" in arrows[f"{GHOST}.rules.layer"]

@@ -32,7 +32,10 @@ KINDS = {
     "muon": lambda model: Muon(muon_groups(model, adamw=lambda name, _: name == "3.weight"), LR),
 }
 
-PRIVATE = KINDS | {"torchs_adamw": lambda model: torch.optim.AdamW(model.parameters(), LR)}
+PRIVATE = KINDS | {
+    "torchs_adamw": lambda model: torch.optim.AdamW(model.parameters(), LR),
+    "torchs_muon": lambda model: torch.optim.Muon([p for p in model.parameters() if p.dim() == 2], LR, adjust_lr_fn="match_rms_adamw"),
+}
 
 
 def build(width: int = 64) -> nn.Module:
