@@ -54,7 +54,7 @@ class RowOptimizer(Optimizer):
         part or has another shape, and for options that this optimizer has not; it then is as before."""
         before = {"state": self.state, "param_groups": self.param_groups}
         try:
-            super().load_state_dict({**state_dict, "state": {}})  # torch would round the states to the parameters' dtype
+            super().load_state_dict({**state_dict, "state": {}})  # states below, unrounded: torch casts to the parameters' dtype
             for group in self.param_groups:
                 self._check_loaded(group)
             saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
