@@ -2,7 +2,7 @@
 without privacy (fsdp2) and private (ghostshard, ghost_fsdp), with torch's AdamW, torch's Muon on gathered matrices or on shards, and
 those of ghostshard.optim. Prints a table and writes JSON: seconds of a step and of the optimizer in it, peak memory, bytes of state on
 rank 0, and the MB that rank 0 has to send in the optimizer's step by kind of collective, counted once in the warm-up. "/adamw" is the
-time beside torch's AdamW on the same engine: medians over rounds.
+time beside torch's AdamW on the same engine: medians over rounds. With --device cuda every rank has a GPU of its own.
 
     .venv/bin/python bench/optimizers.py --output bench/results/optimizers.json
     .venv/bin/python bench/optimizers.py --shapes 124M_T100 --repeats 1 --engines fsdp2/torch_adamw ghostshard/adamw8bit
@@ -16,6 +16,7 @@ import pathlib
 import statistics
 import sys
 
+from peers import name_of_cuda_device
 from step_peers import ROOT, SHAPES, Engine, new_report
 
 SHORT = {"layers": 2, "width": 32, "heads": 2, "vocab": 97, "length": 8, "texts": 2, "untied": True}
@@ -30,16 +31,16 @@ class OptimizerEngine(Engine):
     answers = len(COLUMNS)
 
 
-def start(name, shape, microbatches, ranks):
+def start(name, shape, microbatches, ranks, device):
     engine, optimizer = name.split("/")
     sizes = [f"--{key}={value}" for key, value in shape.items() if key != "untied"]
     command = [sys.executable, str(ROOT / "bench/peers/python_step.py"), engine, *sizes, f"--microbatches={microbatches}",
-               f"--optimizer={optimizer}"]  # fmt: skip
+               f"--optimizer={optimizer}", f"--device={device}"]  # fmt: skip
     return OptimizerEngine(command, ranks)
 
 
-def compare(name, shape, microbatches, ranks, repeats, names):
-    engines = {each: start(each, shape, microbatches, ranks) for each in names}
+def compare(name, shape, microbatches, ranks, repeats, names, device):
+    engines = {each: start(each, shape, microbatches, ranks, device) for each in names}
     series = {each: [] for each in names}
     for i in range(repeats + 1):  # the first round warms up, and counts
         for each in names if i % 2 == 0 else names[::-1]:
@@ -66,6 +67,7 @@ def main():
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["21M_T100"])
     parser.add_argument("--engines", nargs="+", choices=ENGINES + ON_REQUEST, default=ENGINES, help="all at once need the memory of all")
     parser.add_argument("--microbatches", nargs="+", type=int, default=[4])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--short", action="store_true", help="a tiny model, one round of one microbatch")
@@ -74,12 +76,12 @@ def main():
     shapes = {name: SHAPES[name] for name in args.shapes}
     if args.short:
         shapes, args.microbatches, args.repeats = {"short": SHORT}, [1], 1
-    report = new_report()
+    report = new_report(name_of_cuda_device(parser, args.ranks) if args.device == "cuda" else None)
     print(f"{'shape':11} {'mb':>2} {'engine':26} {'step s':>7} {'/adamw':>7} {'opt. s':>7} {'MiB':>6} {'state':>7} {'gather':>7} "
           f"{'reduce':>7} {'all':>7} {'to all':>7}")  # fmt: skip
     for name, shape in shapes.items():
         for microbatches in args.microbatches:
-            run = compare(name, shape, microbatches, args.ranks, args.repeats, args.engines)
+            run = compare(name, shape, microbatches, args.ranks, args.repeats, args.engines, args.device)
             report["runs"].append(run)
             for engine, row in run["engines"].items():
                 sent = " ".join(f"{row[key]:7.1f}" for key in COLUMNS[9:])

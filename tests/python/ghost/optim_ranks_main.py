@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from leaving import report_and_leave
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from private import hand_out
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
@@ -29,7 +30,7 @@ LR, VARIANCE = 0.01, 0.01
 KINDS = {
     "adamw": lambda model: AdamW(model.parameters(), LR, second_moment_floor=0.5),
     "adamw8bit": lambda model: AdamW8bit(model.parameters(), LR, least_coded=1000),
-    "muon": lambda model: Muon(muon_groups(model, adamw=lambda name, _: name == "3.weight"), LR),
+    "muon": lambda model: Muon(muon_groups(model, adamw=lambda name, _: name.endswith("3.weight")), LR),
 }
 
 PRIVATE = KINDS | {
@@ -113,28 +114,39 @@ def torchs_muon(mesh: Any, float32: bool) -> float:
     return difference(sharded, whole)
 
 
-def cut_by_columns(mesh: Any) -> str:
+def cut_by_columns(mesh: Any) -> dict[str, Any]:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Shard
 
-    model = fully_shard(nn.Linear(8, 8, bias=False), mesh=mesh, shard_placement_fn=lambda p: Shard(1))
+    whole = nn.Linear(8, 8, bias=False)
+    by_columns = lambda: fully_shard(copy.deepcopy(whole), mesh=mesh, shard_placement_fn=lambda p: Shard(1))
     try:
+        model = by_columns()
         take_steps(model, Muon(model.parameters()), range(1))
-        return ""
+        said = ""
     except ValueError as error:
-        return str(error)
+        said = str(error)
+    model = by_columns()
+    for each in (whole, model):
+        take_steps(each, KINDS["adamw"](each), range(3))
+    return {"muon": said, "adamw": difference(model, whole)}
 
 
 # Private -------------------------------------------------------------------------------------------------------------
 
 
 def private_weights(mesh: Any, make: Any, units: int) -> list[torch.Tensor]:
-    """After three private steps on batches of so many examples, whose noise follows from a seed. mesh None: of one process."""
-    model = build() if mesh is None else FSDP2Wrapper(build(), mesh=mesh)
+    """After three private steps on batches of so many examples, whose noise follows from a seed. mesh None: of one process;
+    "replicas": the model whole on every rank."""
+    model = build()
+    if mesh == "replicas":
+        model = DifferentiallyPrivateDistributedDataParallel(model)
+    elif mesh is not None:
+        model = FSDP2Wrapper(model, mesh=mesh)
     data = TensorDataset(torch.zeros(40, 64), torch.zeros(40, dtype=torch.long))
     module, optimizer, criterion, loader = PrivacyEngine(accountant="rdp").make_private(
         module=model, optimizer=make(model), data_loader=DataLoader(data, batch_size=8), noise_multiplier=1.0, max_grad_norm=0.1,
-        grad_sample_mode="ghost" if mesh is None else "ghost_fsdp", noise_generator=torch.Generator().manual_seed(3),
+        grad_sample_mode="ghost" if mesh in (None, "replicas") else "ghost_fsdp", noise_generator=torch.Generator().manual_seed(3),
     )  # fmt: skip
     here = slice(None) if mesh is None else slice(dist.get_rank(), None, dist.get_world_size())
     for step in range(3):
@@ -190,6 +202,7 @@ def main() -> None:
         folder = Path(sys.argv[3])
         found["checkpoints"] = checkpoints(mesh, folder)
         weights = {name: {units: private_weights(mesh, make, units) for units in (0, 8)} for name, make in PRIVATE.items()}
+        weights["muon_of_replicas"] = {units: private_weights("replicas", KINDS["muon"], units) for units in (0, 8)}
         if dist.get_rank() == 0:
             torch.save(weights, folder / "private.pt")
     report_and_leave(sys.argv[1], found)

@@ -59,7 +59,9 @@ def test_torchs_muon_is_right_on_shards(two):
 
 
 def test_matrices_that_are_cut_by_columns_are_a_sentence(two):
-    assert "sharded by rows over one axis of the mesh as fully_shard does; a parameter (8, 8) has placements" in two["cut_by_columns"]
+    found = two["cut_by_columns"]
+    assert "sharded by rows over one axis of the mesh as fully_shard does; a parameter (8, 8) has placements" in found["muon"]
+    assert found["adamw"] == 0, "elements may lie anywhere"
 
 
 @pytest.mark.parametrize("kind", main.KINDS)
@@ -78,12 +80,12 @@ def test_one_rank_goes_on_from_a_checkpoint_of_two_to_the_bit(two, folder, kind)
     assert main.difference(model, whole) == 0
 
 
-@pytest.mark.parametrize("kind", main.PRIVATE)
+@pytest.mark.parametrize("kind", [*main.PRIVATE, "muon_of_replicas"])
 def test_a_private_run_of_two_ranks_is_that_of_one(two, folder, kind):
     """Noise is the same on every number of ranks, so steps of nobody are the same to the bit. Sums over examples are rounded in another
     order. torch's Muon computes in bfloat16: fifteen products of 2^-8 in three steps of some 0.01·0.2·4."""
     there = torch.load(folder / "private.pt")[kind]
     in_bfloat16 = 15 * 2**-8 * 3 * 0.01 * 0.2 * 4 if kind == "torchs_muon" else 0.0
     for units, tolerance in ((0, in_bfloat16), (8, max(1e-6, in_bfloat16))):
-        alone = main.private_weights(None, main.PRIVATE[kind], units)
+        alone = main.private_weights(None, main.PRIVATE[kind.removesuffix("_of_replicas")], units)
         assert max((a - b).abs().max().item() for a, b in zip(there[units], alone, strict=True)) <= tolerance, units

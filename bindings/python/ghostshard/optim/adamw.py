@@ -77,6 +77,7 @@ class AdamW(RowOptimizer):
                 self._move(parameter, group)
 
     def _move(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        assert parameter.grad is not None
         own = rows_of(parameter)
         state = self.state[parameter]
         if not state:
@@ -115,8 +116,8 @@ class AdamW(RowOptimizer):
         if f"{moment}_scale" not in state:
             return kept
         is_signed = moment == "exp_avg" or state[_KNOWN].item() > 0
-        codes, scales = kept.cpu(), state[f"{moment}_scale"].cpu()
-        return _native.load("engine").decode_moments(codes, scales, is_signed).to(kept.device)
+        values: torch.Tensor = _native.load("engine").decode_moments(kept.cpu(), state[f"{moment}_scale"].cpu(), is_signed)
+        return values.to(kept.device)
 
     def _packed(self, first: torch.Tensor, second: torch.Tensor | None, coded: bool, step: float = 0, known: float = 0) -> State:
         second = torch.zeros_like(first) if second is None else second
@@ -169,7 +170,7 @@ class AdamW8bit(AdamW):
         return self._error_variance
 
     def _is_coded(self, parameter: torch.Tensor, group: dict[str, Any]) -> bool:
-        return parameter.numel() >= group["least_coded"]
+        return bool(parameter.numel() >= group["least_coded"])
 
 
 def kernels_for(device: torch.device) -> Any:

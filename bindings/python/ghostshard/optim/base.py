@@ -60,7 +60,8 @@ class RowOptimizer(Optimizer):
             saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
             own = dict(zip(saved, self._with_groups(), strict=True))
             for number, values in state_dict["state"].items():
-                self.state[own[number][0]] = self._taken_by_name(number, *own[number], values)
+                parameter, group = own[number]
+                self.state[parameter] = self._taken_by_name(number, parameter, group, values)
         except BaseException:
             self.__setstate__(before)
             raise

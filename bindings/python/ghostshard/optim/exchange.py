@@ -97,7 +97,8 @@ def _rounds(parameters: Sequence[torch.Tensor], ranks: int) -> list[list[_Matrix
     costs = [cost_of(p) for p in parameters]
     fixed = [0 if share == p.shape[0] else None for share, p in zip(shares, parameters)]
     owners = deal_out(costs, fixed, ranks)
-    taken, rounds = [0] * ranks, []
+    taken = [0] * ranks
+    rounds: list[list[_Matrix]] = []
     for number in sorted(range(len(parameters)), key=lambda each: -costs[each]):
         owner = owners[number]
         if taken[owner] // MATRICES_OF_A_ROUND == len(rounds):
@@ -122,17 +123,17 @@ class _Round:
 
     def whole(self) -> list[torch.Tensor]:
         """This rank's matrices."""
-        parts = [iter(part.split([m.elements(rank) for m in self.mine]))
-                 for rank, part in enumerate(self._coming().split(self._from_ranks))]  # fmt: skip
+        parts = [iter(torch.split(part, [m.elements(rank) for m in self.mine]))
+                 for rank, part in enumerate(torch.split(self._coming(), self._from_ranks))]  # fmt: skip
         return [torch.cat([next(part) for part in parts]).view(m.parameter.shape) for m in self.mine]
 
     def send_back(self, results: list[torch.Tensor]) -> None:
-        pieces = [result.split([m.rows(rank) for rank in range(len(self._from_ranks))]) for m, result in zip(self.mine, results)]
+        pieces = [torch.split(result, [m.rows(rank) for rank in range(len(self._from_ranks))]) for m, result in zip(self.mine, results)]
         rows = [of_matrix[rank].reshape(-1) for rank in range(len(self._from_ranks)) for of_matrix in pieces]
         self._coming = self._all_to_all(rows, self._from_ranks, self._to_owners)
 
     def take_back(self, take: Take) -> None:
-        parts = self._coming().split([m.elements(self._self) for m in self.matrices])
+        parts = torch.split(self._coming(), [m.elements(self._self) for m in self.matrices])
         for matrix, part in zip(self.matrices, parts, strict=True):
             own = rows_of(matrix.parameter)
             take(matrix.parameter, part.view(own.shape).to(own.device))

@@ -100,7 +100,8 @@ class Muon(AdamW):
         if not state:
             state[_MOMENTUM] = torch.zeros_like(fresh)
         momentum = state[_MOMENTUM].mul_(share).add_(fresh)
-        return (momentum.mul(share).add_(fresh) if group["nesterov"] else momentum).view(own.shape)
+        direction: torch.Tensor = momentum.mul(share).add_(fresh) if group["nesterov"] else momentum
+        return direction.view(own.shape)
 
     def _shown(self, parameter: torch.Tensor, state: State) -> State:
         if _MOMENTUM not in state:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -11,7 +9,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 def rows_of(tensor: torch.Tensor) -> torch.Tensor:
     """In place of the tensor: what is written to them is written to it."""
     tensor = tensor.detach()
-    return cast(torch.Tensor, tensor.to_local()) if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def placed_like(parameter: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
