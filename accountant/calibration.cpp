@@ -11,6 +11,7 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kRelative = 1e-7;
+constexpr double kBinsRelative = 1e-4;  // an evaluation takes tenths of a second
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kQuickIsEnough = 1e-3;  // of the target: a quick bracket wider than this leads no nearer
 
@@ -86,6 +87,16 @@ std::optional<Found> least(const Search& search, double target, bool stop_where_
   }
 }
 
+// That the target is kept is seen of the reported number itself; it is hardly ever above the one that was searched.
+template <class EpsilonAt>  // EpsilonBound (y, Effort)
+std::optional<double> kept_from(double y, double further, double highest, double target, const EpsilonAt& epsilon_at) {
+  for (; !(epsilon_at(y, Effort::kTight).upper <= target); further *= 2) {
+    if (y >= highest) return std::nullopt;
+    y = std::min(y + further, highest);
+  }
+  return y;
+}
+
 // The y at which the quick bound meets the target; from there the one at which the reported number does.
 template <class EpsilonAt>  // EpsilonBound (y, Effort)
 std::optional<double> least(double guess, double lowest, double highest, double target, const EpsilonAt& epsilon_at) {
@@ -95,13 +106,7 @@ std::optional<double> least(double guess, double lowest, double highest, double 
   const auto found = least({near.y, 0.15 * kRelative, near.slope, 0.4 * kRelative, lowest, highest}, target, false,
                            [&](double y) { return epsilon_at(y, Effort::kUpper); });
   if (!found) return std::nullopt;
-  // That the target is kept is seen of the reported number itself; it is hardly ever above the other.
-  double y = found->y;
-  for (double further = 0.05 * kRelative; !(epsilon_at(y, Effort::kTight).upper <= target); further *= 2) {
-    if (y >= highest) return std::nullopt;
-    y = std::min(y + further, highest);
-  }
-  return y;
+  return kept_from(found->y, 0.05 * kRelative, highest, target, epsilon_at);
 }
 
 void require_steps(int64_t steps) {
@@ -135,6 +140,30 @@ NoiseMultiplier calibrate_noise(const Budget& budget, SamplingRate q, int64_t st
     unreachable(budget, "a noise multiplier <= 1e+06",
                 bound(budget, q.value(), kLargestSigma, steps, Effort::kTight).upper);
   return NoiseMultiplier(sigma_at(*found));
+}
+
+NoiseMultiplier calibrate_bins_noise(const Budget& budget, int64_t bins, int64_t passes) {
+  require_steps(passes);
+  require_positive_target(budget);
+  const double largest = bins == 1 ? kLargestSigma : kMostBinsNoise;
+  const double lowest = std::log(kLeastBinsNoise);
+  const auto sigma_at = [&](double y) { return y <= lowest ? kLeastBinsNoise : std::min(std::exp(y), largest); };
+  const auto epsilon_at = [&](double y, Effort effort) {
+    auto engine = make_accountant(budget.accountant, budget.adjacency);
+    engine->compose(BallsInBinsGaussianEvent{bins, NoiseMultiplier(sigma_at(y))}, passes);
+    return engine->epsilon(budget.delta, effort);
+  };
+  const double highest = std::log(largest);
+  const double target = budget.epsilon.value();
+  const auto found = least({0, 0.3, -1, 0.8 * kBinsRelative, lowest, highest}, target, false,
+                           [&](double y) { return epsilon_at(y, Effort::kUpper); });
+  const auto y = found ? kept_from(found->y, 0.1 * kBinsRelative, highest, target, epsilon_at) : std::nullopt;
+  if (!y) {
+    std::ostringstream range;
+    range << "a noise multiplier <= " << largest;
+    unreachable(budget, range.str(), epsilon_at(highest, Effort::kTight).upper);
+  }
+  return NoiseMultiplier(sigma_at(*y));
 }
 
 NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacency, Epsilon target, Delta delta,

@@ -35,6 +35,11 @@ NoiseMultiplier calibrate_noise(const Budget& budget, SamplingRate q, int64_t st
 NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacency, Epsilon target, Delta delta,
                                 SamplingRate q, int64_t steps);
 
+// The same for `passes` passes over the data with balls-in-bins sampling, each in `bins` steps: at most 1e-4 relative
+// above the least, and between 0.05 and 1000 (1e6 if a pass has one step). std::invalid_argument for bins that no
+// BallsInBinsGaussianEvent has.
+NoiseMultiplier calibrate_bins_noise(const Budget& budget, int64_t bins, int64_t passes);
+
 // The largest q, at most 1e-7 relative below the greatest that the accountant allows; 1 if no sampling is needed. Not
 // below 1e-12.
 SamplingRate calibrate_sampling_rate(const Budget& budget, NoiseMultiplier sigma, int64_t steps);

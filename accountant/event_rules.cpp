@@ -59,6 +59,13 @@ struct Check {
   }
   void operator()(const GroupPoissonGaussianEvent& e) const { require_limit("group", e.group, 1000); }
   void operator()(const TreeAggregationEvent& e) const { require_count("steps", e.steps); }
+  void operator()(const BallsInBinsGaussianEvent& e) const {
+    require_limit("steps", e.steps, static_cast<double>(kMostBins));
+    const double sigma = e.sigma.value();
+    if (e.steps > 1 && !(sigma >= kLeastBinsNoise && sigma <= kMostBinsNoise))
+      throw std::invalid_argument("the noise multiplier of balls-in-bins sampling must be from 0.05 to 1000, got " +
+                                  std::to_string(sigma));
+  }
   void operator()(const MixtureOfGaussiansEvent& e) const {
     require_table("sensitivities", e.sensitivities, e.probabilities, 0);
     for (const double one : e.sensitivities)

@@ -57,6 +57,8 @@ GHOSTSHARD_EVENT(GroupPoissonGaussianEvent, "group_poisson_gaussian", at("group"
 GHOSTSHARD_EVENT(MixtureOfGaussiansEvent, "mixture_of_gaussians", at("standard_deviation", &E::deviation),
                  at("sensitivities", &E::sensitivities), at("probabilities", &E::probabilities));
 GHOSTSHARD_EVENT(TreeAggregationEvent, "tree_aggregation", at("steps", &E::steps), at("noise_multiplier", &E::sigma));
+GHOSTSHARD_EVENT(BallsInBinsGaussianEvent, "balls_in_bins_gaussian", at("steps", &E::steps),
+                 at("noise_multiplier", &E::sigma));
 GHOSTSHARD_EVENT(LossTableEvent, "loss_table", at("losses", &E::losses), at("probabilities", &E::probabilities),
                  at("infinite", &E::infinite));
 GHOSTSHARD_EVENT(TuningNegativeBinomialEvent, "tuning_negative_binomial", at("shape", &E::shape),

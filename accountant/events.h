@@ -147,6 +147,17 @@ struct TreeAggregationEvent {
   bool operator==(const TreeAggregationEvent&) const = default;
 };
 
+// One pass over the data in `steps` sums, with balls-in-bins sampling: each unit is in exactly one of them, uniformly
+// random and independent of all other units (arXiv:2412.16802). One event is the whole pass, whatever part of it is
+// released. 1 <= steps <= 100000; with more than one step sigma is from 0.05 to 1000.
+inline constexpr int64_t kMostBins = 100'000;
+inline constexpr double kLeastBinsNoise = 0.05, kMostBinsNoise = 1000;
+struct BallsInBinsGaussianEvent {
+  int64_t steps;
+  NoiseMultiplier sigma;
+  bool operator==(const BallsInBinsGaussianEvent&) const = default;
+};
+
 // Any mechanism whose dominating pair is given as a table: loss log(P/Q) of an outcome and its probability under P, the
 // data with the unit. `infinite`: probability under P of outcomes that Q never has. Probabilities add up to 1; those of
 // Q, which are e^-loss of them, to at most 1, and what they lack are outcomes that P never has.
@@ -179,8 +190,8 @@ struct TuningPoissonEvent {
 using Event = std::variant<GaussianEvent, PoissonGaussianEvent, FixedSizeGaussianEvent, TruncatedPoissonGaussianEvent,
                            AdaptiveClippingEvent, LaplaceEvent, DiscreteLaplaceEvent, DiscreteGaussianEvent,
                            ExponentialMechanismEvent, EpsilonDeltaEvent, ZcdpEvent, GroupPoissonGaussianEvent,
-                           MixtureOfGaussiansEvent, TreeAggregationEvent, LossTableEvent, TuningNegativeBinomialEvent,
-                           TuningPoissonEvent>;
+                           MixtureOfGaussiansEvent, TreeAggregationEvent, BallsInBinsGaussianEvent, LossTableEvent,
+                           TuningNegativeBinomialEvent, TuningPoissonEvent>;
 
 // `count` executions in each run that is tuned.
 struct TunedRelease {
@@ -203,6 +214,7 @@ struct TunedRelease {
 // {"type":"group_poisson_gaussian","group":k,"sampling_rate":q,"noise_multiplier":s}
 // {"type":"mixture_of_gaussians","standard_deviation":s,"sensitivities":[…],"probabilities":[…]}
 // {"type":"tree_aggregation","steps":t,"noise_multiplier":s}
+// {"type":"balls_in_bins_gaussian","steps":t,"noise_multiplier":s}
 // {"type":"loss_table","losses":[…],"probabilities":[…],"infinite":p}
 // {"type":"tuning_negative_binomial","shape":h,"gamma":g,"run":[{"event":{…},"count":n},…]}
 // {"type":"tuning_poisson","mean":m,"run":[{"event":{…},"count":n},…]}
@@ -218,7 +230,7 @@ EventKey key_of(const Event& event);
 std::string type_name(const Event& event);                   // "gaussian", …
 std::optional<double> noise_multiplier(const Event& event);  // of a release of gradients; nothing for another release
 bool is_tuning(const Event& event);                          // either of the two
-// Throws std::invalid_argument unless counts are >= 1, a batch, a cap and a group at most the units, tables add up as
+// Throws std::invalid_argument unless counts are >= 1, a pass within its limits, a batch, a cap and a group at most the units, tables add up as
 // their events say, and a tuned run has releases of which none is tuning itself.
 void require_valid(const Event& event);
 

@@ -15,20 +15,20 @@ using nlohmann::json;
 // A target, and two of sampling rate, noise multiplier and steps.
 struct Target {
   AccountingOptions accounting;
-  std::string epsilon, delta, rate, sigma, steps;
+  std::string epsilon, delta, rate, sigma, steps, bins, passes;
 
   void add_target(CLI::App& command) {
     command.add_option("-e,--epsilon", epsilon, "the budget's epsilon")->required()->group("Budget");
     command.add_option("-d,--delta", delta, "the budget's delta")->required()->group("Budget");
   }
-  void add_rate(CLI::App& command) {
-    command.add_option("-q,--sampling-rate", rate, kRateHelp)->required()->group("What runs");
+  CLI::Option* add_rate(CLI::App& command) {
+    return command.add_option("-q,--sampling-rate", rate, kRateHelp)->required()->group("What runs");
   }
   void add_sigma(CLI::App& command) {
     command.add_option("-s,--noise-multiplier", sigma, kNoiseHelp)->required()->group("What runs");
   }
-  void add_steps(CLI::App& command) {
-    command.add_option("-t,--steps", steps, "number of steps")->required()->group("What runs");
+  CLI::Option* add_steps(CLI::App& command) {
+    return command.add_option("-t,--steps", steps, "number of steps")->required()->group("What runs");
   }
 
   Budget budget() const {
@@ -71,7 +71,43 @@ int print(const Target& target, const char* unknown, const std::string& headline
   return 0;
 }
 
+// Passes with balls-in-bins sampling.
+int run_bins_noise(const Target& o) {
+  if (o.bins.empty() || o.passes.empty() || !o.rate.empty() || !o.steps.empty())
+    throw std::invalid_argument(
+        "what runs must be --sampling-rate and --steps, or --bins and --passes, and nothing of the other pair");
+  const Budget budget = o.budget();
+  const int64_t bins = parse_count("--bins", o.bins);
+  const int64_t passes = parse_count("--passes", o.passes);
+  const NoiseMultiplier sigma = calibrate_bins_noise(budget, bins, passes);
+  const auto engine = make_accountant(budget.accountant, budget.adjacency);
+  engine->compose(BallsInBinsGaussianEvent{bins, sigma}, passes);
+  const EpsilonBound reached = engine->epsilon(budget.delta);
+  if (o.accounting.json) {
+    std::cout << json{{"bins", bins},
+                      {"passes", passes},
+                      {"noise_multiplier", sigma.value()},
+                      {"epsilon", reached.upper},
+                      {"target_epsilon", budget.epsilon.value()},
+                      {"delta", budget.delta.value()},
+                      {"accountant", budget.accountant},
+                      {"direction", reached.direction},
+                      {"adjacency", to_string(budget.adjacency)},
+                      {"answer", "noise_multiplier"}}
+                     .dump(2)
+              << '\n';
+    return 0;
+  }
+  std::cout << "noise multiplier " << up(sigma.value(), 7) << "\n  leads to    epsilon <= " << exact(reached.upper)
+            << " (target " << exact(budget.epsilon.value()) << ") at delta = " << exact(budget.delta.value())
+            << "\n  run         " << passes << " passes, each unit in one of " << bins << " steps of each"
+            << ", noise multiplier " << exact(sigma.value()) << "\n  accountant  " << budget.accountant << ", adjacency "
+            << to_string(budget.adjacency) << '\n';
+  return 0;
+}
+
 int run_noise(const Target& o) {
+  if (o.rate.empty() || o.steps.empty() || !o.bins.empty() || !o.passes.empty()) return run_bins_noise(o);
   const NoiseMultiplier sigma = calibrate_noise(o.budget(), o.sampling_rate(), o.step_count());
   return print(o, "noise_multiplier", "noise multiplier " + up(sigma.value(), 7), o.sampling_rate(), sigma,
                o.step_count(), sigma.value() <= kSmallestSigma ? "less noise would do as well" : "");
@@ -98,8 +134,11 @@ void add_noise(CLI::App& program, Action& action) {
       "The answer is on the private side: with it, and with it rounded up, epsilon stays within the budget. Example:\n"
       "  ghostshard account noise --epsilon 3 --delta 8e-6 --sampling-rate 1024/42061 --steps 411");
   o->add_target(*command);
-  o->add_rate(*command);
-  o->add_steps(*command);
+  o->add_rate(*command)->required(false);
+  o->add_steps(*command)->required(false);
+  command->add_option("--bins", o->bins, "instead of rate and steps, balls-in-bins sampling: steps of each pass")
+      ->group("What runs");
+  command->add_option("--passes", o->passes, "passes over the data")->group("What runs");
   o->accounting.add_to(*command);
   on_chosen<Target>(*command, action, o, run_noise);
 }

@@ -66,6 +66,17 @@ std::pair<Event, int64_t> truncated_phase(const std::string& text) {
   return {event, parse_count("--truncated-phase's steps", parts[4])};
 }
 
+std::pair<Event, int64_t> bins_phase(const std::string& text) {
+  const auto parts = split(text);
+  if (parts.size() != 3)
+    throw std::invalid_argument("--bins-phase must be BINS:SIGMA:PASSES, e.g. 41:0.7:10, got \"" + text + '"');
+  const Event event =
+      BallsInBinsGaussianEvent{parse_count("--bins-phase's bins", parts[0]),
+                               NoiseMultiplier(parse_number("--bins-phase's noise multiplier", parts[1]))};
+  require_valid(event);
+  return {event, parse_count("--bins-phase's passes", parts[2])};
+}
+
 nlohmann::json parsed(const std::string& option, const std::string& text) {
   nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (json.is_discarded()) throw std::invalid_argument(option + " must be JSON, got " + text.substr(0, 200));
@@ -122,12 +133,16 @@ void RunOptions::add_to(CLI::App& command) {
       .add_option("--truncated-phase", truncated_phases_,
                   "CAP:UNITS:Q:SIGMA:STEPS: Poisson sampling, of which at most CAP are kept")
       ->group("What ran");
+  command
+      .add_option("--bins-phase", bins_phases_,
+                  "BINS:SIGMA:PASSES: passes over the data, in each of which every unit is in one of so many steps")
+      ->group("What ran");
   command.add_option("--ledger", ledger_, "a run's ledger.jsonl")->group("What ran");
   command
       .add_option("--event", events_,
                   "COUNT:{\"type\":…}: releases beside the gradients, as a ledger has them: laplace, discrete_laplace, "
                   "discrete_gaussian, exponential_mechanism, epsilon_delta, zcdp, group_poisson_gaussian, "
-                  "mixture_of_gaussians, tree_aggregation, loss_table, tuning_negative_binomial, tuning_poisson")
+                  "mixture_of_gaussians, tree_aggregation, balls_in_bins_gaussian, loss_table, tuning_negative_binomial, tuning_poisson")
       ->group("What ran");
   command.add_option("--dp-event", dp_events_, "a file with a DpEvent of dp_accounting as JSON")->group("What ran");
 }
@@ -156,7 +171,8 @@ Adjacency adjacency_of(const AccountingOptions& accounting) {
 
 Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::string>& notes) const {
   const bool single = !rate_.empty() || !sigma_.empty() || !steps_.empty();
-  const bool phases = !phases_.empty() || !fixed_phases_.empty() || !truncated_phases_.empty();
+  const bool phases =
+      !phases_.empty() || !fixed_phases_.empty() || !truncated_phases_.empty() || !bins_phases_.empty();
   const int ways = single + phases + !ledger_.empty();
   if (ways > 1 || (ways == 0 && events_.empty() && dp_events_.empty()))
     throw std::invalid_argument(
@@ -177,6 +193,7 @@ Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::strin
   for (const std::string& text : phases_) run.phases.push_back(phase(text));
   for (const std::string& text : fixed_phases_) run.phases.push_back(fixed_phase(text));
   for (const std::string& text : truncated_phases_) run.phases.push_back(truncated_phase(text));
+  for (const std::string& text : bins_phases_) run.phases.push_back(bins_phase(text));
   if (ledger_.empty()) return run;
 
   run.ledger = open_ledger(ledger_);

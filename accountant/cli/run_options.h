@@ -33,7 +33,7 @@ struct Run {
   std::string describe() const;    // "14063 x poisson_gaussian, q = 0.00427, sigma = 1.1"
 };
 
-// --sampling-rate/--noise-multiplier/--steps, or --phase repeated, or --ledger: at most one of the three ways, and what
+// --sampling-rate/--noise-multiplier/--steps, or --phase and its like repeated, or --ledger: at most one of the three ways, and what
 // is released besides: --event and --dp-event.
 class RunOptions {
  public:
@@ -44,7 +44,7 @@ class RunOptions {
 
  private:
   std::string rate_, sigma_, steps_, ledger_;
-  std::vector<std::string> phases_, fixed_phases_, truncated_phases_, events_, dp_events_;
+  std::vector<std::string> phases_, fixed_phases_, truncated_phases_, bins_phases_, events_, dp_events_;
 };
 
 // read_ledger, except that a missing file is the caller's mistake (std::invalid_argument).

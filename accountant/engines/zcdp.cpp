@@ -66,6 +66,8 @@ struct RhoOf {
   Found operator()(const TreeAggregationEvent& e) const {
     return gaussian(1, sampled_gaussian(e, Adjacency::kZeroOut, "zcdp").sigma);
   }
+  // A mixture over the step that the unit is in.
+  Found operator()(const BallsInBinsGaussianEvent& e) const { return gaussian(1, e.sigma.value()); }
   Found operator()(const LossTableEvent&) const { return std::nullopt; }
   Found operator()(const TuningNegativeBinomialEvent&) const { return std::nullopt; }
   Found operator()(const TuningPoissonEvent&) const { return std::nullopt; }

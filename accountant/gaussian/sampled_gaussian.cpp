@@ -41,6 +41,8 @@ SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const 
     const double rounding = less_private ? -4 * kRounding : 4 * kRounding;
     return {1.0, tree->sigma.value() / std::sqrt(levels) / (replace ? 2 : 1) * (1 + rounding)};
   }
+  if (const auto* bins = std::get_if<BallsInBinsGaussianEvent>(&event); bins && bins->steps == 1)
+    return {1.0, bins->sigma.value() / (replace ? 2 : 1)};
   if (!replace) {
     if (const auto* sampled = std::get_if<PoissonGaussianEvent>(&event))
       return {sampled->q.value(), sampled->sigma.value()};

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "accountant/losses/balls_in_bins.h"
 #include "accountant/losses/laws.h"
 
 namespace ghostshard::accountant {
@@ -115,10 +116,18 @@ struct CellsOf {
     return normal_mixture_losses(mixture, {{1}, {0}}, e.deviation.value());
   }
   Found operator()(const TreeAggregationEvent&) const { return std::nullopt; }
+  Found operator()(const BallsInBinsGaussianEvent&) const { return std::nullopt; }  // a pair of its own, below
   Found operator()(const LossTableEvent& e) const { return table_losses(e); }
   Found operator()(const TuningNegativeBinomialEvent&) const { return std::nullopt; }
   Found operator()(const TuningPoissonEvent&) const { return std::nullopt; }
 };
+
+std::optional<DominatingPair> pair_of(const Event& event, Adjacency adjacency) {
+  const auto* bins = std::get_if<BallsInBinsGaussianEvent>(&event);
+  if (bins != nullptr && has_loss_table(event, adjacency)) return balls_in_bins_pair(*bins);
+  const auto cells = std::visit(CellsOf{adjacency}, event);
+  return cells ? std::optional(dominating_pair_of(*cells)) : std::nullopt;
+}
 
 }  // namespace
 
@@ -140,6 +149,7 @@ bool has_loss_table(const Event& event, Adjacency adjacency) {
     bool operator()(const GroupPoissonGaussianEvent&) const { return !replace; }
     bool operator()(const MixtureOfGaussiansEvent&) const { return !replace; }
     bool operator()(const TreeAggregationEvent&) const { return false; }
+    bool operator()(const BallsInBinsGaussianEvent& e) const { return e.steps > 1 && !replace; }
     bool operator()(const LossTableEvent&) const { return true; }
     bool operator()(const TuningNegativeBinomialEvent&) const { return true; }
     bool operator()(const TuningPoissonEvent&) const { return true; }
@@ -157,12 +167,12 @@ std::shared_ptr<const DominatingPair> loss_table(const Event& event, Adjacency a
   const std::pair key(key_of(event), adjacency == Adjacency::kReplaceOne);
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(key); found != known.end()) return found->second;
-  const auto cells = std::visit(CellsOf{adjacency}, event);
-  if (!cells)
+  auto pair = pair_of(event, adjacency);
+  if (!pair)
     throw std::invalid_argument("accountant " + engine + " must be given an event that it can bound under " +
                                 to_string(adjacency) + " adjacency, got " + type_name(event));
   if (known.size() >= kMostKept) known.clear();
-  return known[key] = std::make_shared<const DominatingPair>(dominating_pair_of(*cells));
+  return known[key] = std::make_shared<const DominatingPair>(*std::move(pair));
 }
 
 }  // namespace ghostshard::accountant

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "accountant/losses/laws.h"
+#include "accountant/losses/normal_mass.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -21,36 +22,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int kOutcomes = 16384;
 constexpr double kReach = 20;       // standard deviations on either side
 constexpr double kOutside = 1e-88;  // more than the normal tail beyond
-
-struct Mass {
-  double value = 0, error = 0;
-};
-
-// Probability of [a, b] under N(0, 1), a narrow interval: Gauss-Legendre with four nodes. Its own error, at most
-// 1.5e-7·(h·(|z| + 6))^8 of the density for half a width h, is below the rounding for h·(|z| + 6) <= 0.4; the density
-// errs by its exponent. Wider intervals are cut.
-Mass between(double a, double b) {
-  const double h = (b - a) / 2;
-  const double z = (a + b) / 2;
-  const double largest = std::max(std::abs(a), std::abs(b));
-  if (largest > 39) return {0, std::abs(z) > 38.5 ? 1e-320 : 1e-300};
-  if (h * (largest + 6) > 0.4) {
-    const Mass low = between(a, z);
-    const Mass high = between(z, b);
-    return {low.value + high.value, low.error + high.error};
-  }
-  constexpr double kNodes[] = {0.8611363115940526, 0.3399810435848563};
-  constexpr double kWeights[] = {0.3478548451374538, 0.6521451548625461};
-  constexpr double kDensity = 0.3989422804014327;
-  double sum = 0;
-  for (int i = 0; i < 2; ++i)
-    for (const double side : {-1.0, 1.0}) {
-      const double x = z + side * kNodes[i] * h;
-      sum += kWeights[i] * std::exp(-0.5 * x * x);
-    }
-  const double value = sum * h * kDensity;
-  return {value, value * kRounding * (32 + 4 * largest * largest) + 1e-310};
-}
 
 // log Σ w·e^(at·(2x - at)/(2 sigma²)): the density relative to N(0, sigma²).
 double log_density(const NormalMixture& mixture, double sigma, double x) {
@@ -76,7 +47,7 @@ double log_density(const NormalMixture& mixture, double sigma, double x) {
 Mass mass_of(const NormalMixture& mixture, double sigma, double low, double high) {
   Mass sum;
   for (size_t i = 0; i < mixture.at.size(); ++i) {
-    const Mass one = between((low - mixture.at[i]) / sigma, (high - mixture.at[i]) / sigma);
+    const Mass one = normal_mass((low - mixture.at[i]) / sigma, (high - mixture.at[i]) / sigma);
     sum.value += mixture.weights[i] * one.value;
     sum.error += mixture.weights[i] * one.error;
   }

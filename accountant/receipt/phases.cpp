@@ -63,7 +63,7 @@ Phases phases_of(const LedgerContents& ledger, size_t most) {
   std::map<std::pair<double, double>, Phase> by_pair;
   for (const auto& [key, charged] : distinct) {
     const auto& [event, count] = charged;
-    if (std::holds_alternative<TreeAggregationEvent>(event))
+    if (std::holds_alternative<TreeAggregationEvent>(event) || std::holds_alternative<BallsInBinsGaussianEvent>(event))
       throw std::invalid_argument("a receipt covers no " + type_name(event) + " events");
     const SampledGaussian pair = sampled_gaussian(event, adjacency, "of a receipt");
     Phase& phase = by_pair.try_emplace({pair.q, pair.sigma}, Phase{pair.q, pair.sigma, 0, {}}).first->second;

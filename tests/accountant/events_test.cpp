@@ -54,6 +54,8 @@ INSTANTIATE_TEST_SUITE_P(
              R"("type":"mixture_of_gaussians"})"},
         Form{"Tree", TreeAggregationEvent{8, NoiseMultiplier(2)},
              R"({"noise_multiplier":2.0,"steps":8,"type":"tree_aggregation"})"},
+        Form{"BallsInBins", BallsInBinsGaussianEvent{8, NoiseMultiplier(2)},
+             R"({"noise_multiplier":2.0,"steps":8,"type":"balls_in_bins_gaussian"})"},
         Form{"LossTable", LossTableEvent{{0.5, -1}, {0.5, 0.25}, Probability(0.25)},
              R"({"infinite":0.25,"losses":[0.5,-1.0],"probabilities":[0.5,0.25],"type":"loss_table"})"},
         Form{"TuningNegativeBinomial",

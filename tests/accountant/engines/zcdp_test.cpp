@@ -99,6 +99,7 @@ TEST(Zcdp, PureMechanismsHaveTheirRho) {
                              Event(MixtureOfGaussiansEvent{NoiseMultiplier(2), {0, 1, 2}, {0.5, 0.25, 0.25}}),
                              Event(TruncatedPoissonGaussianEvent{100, SamplingRate(0.1), 12, NoiseMultiplier(2)}),
                              Event(TreeAggregationEvent{100, NoiseMultiplier(2)}),
+                             Event(BallsInBinsGaussianEvent{10, NoiseMultiplier(2)}),
                              Event(AdaptiveClippingEvent{SamplingRate(1), NoiseMultiplier(1), NoiseMultiplier(1)})}) {
     const double rho = rho_of({{event, 1}});
     for (const double c : {0.05, 0.5, 3.0, 15.0})
