@@ -104,6 +104,7 @@ class Accountant {
 //   fixed_size_gaussian            refused                    contour prv rdp
 //   truncated_poisson_gaussian     contour prv rdp            refused
 //   tree_aggregation               contour prv rdp            contour prv rdp
+//   balls_in_bins_gaussian         contour prv rdp            refused (of one step: as gaussian)
 //   group_poisson_gaussian         contour prv rdp            refused
 //   mixture_of_gaussians           contour prv rdp            refused
 //   laplace, discrete_laplace,

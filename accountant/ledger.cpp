@@ -118,6 +118,17 @@ void lock_exclusively(int descriptor, const std::filesystem::path& path) {
 
 }  // namespace
 
+std::set<int64_t> steps_of(const LedgerEntry& entry, const nlohmann::json& header) {
+  std::set<int64_t> steps = {entry.step};
+  const auto* pass = std::get_if<BallsInBinsGaussianEvent>(&entry.event);
+  if (pass == nullptr) return steps;
+  const auto planned = header.find("planned_steps");
+  const int64_t end = planned != header.end() && planned->is_number_integer() ? planned->get<int64_t>()
+                                                                              : std::numeric_limits<int64_t>::max();
+  for (int64_t i = 1; i < pass->steps && entry.step < end - i; ++i) steps.insert(entry.step + i);
+  return steps;
+}
+
 LedgerContents read_ledger(const std::filesystem::path& path) {
   const OwnedDescriptor descriptor = open_file(path, O_RDONLY);
   return scan(path, read_all(descriptor.get(), path)).contents;

@@ -39,6 +39,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,10 @@ struct LedgerContents {
 // or have a key twice. Throws InvalidLedger with path, line number and rule, and std::runtime_error if the file cannot
 // be read.
 LedgerContents read_ledger(const std::filesystem::path& path);
+
+// The steps that a release speaks for: its own, or a pass of balls-in-bins sampling that begins there, of which the
+// ledger does not know how many were made. Not beyond the header's planned steps.
+std::set<int64_t> steps_of(const LedgerEntry& entry, const nlohmann::json& header);
 
 // Appends to a ledger. It holds an exclusive advisory lock (flock) as long as it lives, so that the lines of two runs
 // cannot interleave.

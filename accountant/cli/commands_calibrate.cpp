@@ -101,8 +101,8 @@ int run_bins_noise(const Target& o) {
   std::cout << "noise multiplier " << up(sigma.value(), 7) << "\n  leads to    epsilon <= " << exact(reached.upper)
             << " (target " << exact(budget.epsilon.value()) << ") at delta = " << exact(budget.delta.value())
             << "\n  run         " << passes << " passes, each unit in one of " << bins << " steps of each"
-            << ", noise multiplier " << exact(sigma.value()) << "\n  accountant  " << budget.accountant << ", adjacency "
-            << to_string(budget.adjacency) << '\n';
+            << ", noise multiplier " << exact(sigma.value()) << "\n  accountant  " << budget.accountant
+            << ", adjacency " << to_string(budget.adjacency) << '\n';
   return 0;
 }
 

@@ -142,7 +142,8 @@ void RunOptions::add_to(CLI::App& command) {
       .add_option("--event", events_,
                   "COUNT:{\"type\":…}: releases beside the gradients, as a ledger has them: laplace, discrete_laplace, "
                   "discrete_gaussian, exponential_mechanism, epsilon_delta, zcdp, group_poisson_gaussian, "
-                  "mixture_of_gaussians, tree_aggregation, balls_in_bins_gaussian, loss_table, tuning_negative_binomial, tuning_poisson")
+                  "mixture_of_gaussians, tree_aggregation, balls_in_bins_gaussian, loss_table, "
+                  "tuning_negative_binomial, tuning_poisson")
       ->group("What ran");
   command.add_option("--dp-event", dp_events_, "a file with a DpEvent of dp_accounting as JSON")->group("What ran");
 }
@@ -171,8 +172,7 @@ Adjacency adjacency_of(const AccountingOptions& accounting) {
 
 Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::string>& notes) const {
   const bool single = !rate_.empty() || !sigma_.empty() || !steps_.empty();
-  const bool phases =
-      !phases_.empty() || !fixed_phases_.empty() || !truncated_phases_.empty() || !bins_phases_.empty();
+  const bool phases = !phases_.empty() || !fixed_phases_.empty() || !truncated_phases_.empty() || !bins_phases_.empty();
   const int ways = single + phases + !ledger_.empty();
   if (ways > 1 || (ways == 0 && events_.empty() && dp_events_.empty()))
     throw std::invalid_argument(

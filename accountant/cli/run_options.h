@@ -33,8 +33,8 @@ struct Run {
   std::string describe() const;    // "14063 x poisson_gaussian, q = 0.00427, sigma = 1.1"
 };
 
-// --sampling-rate/--noise-multiplier/--steps, or --phase and its like repeated, or --ledger: at most one of the three ways, and what
-// is released besides: --event and --dp-event.
+// --sampling-rate/--noise-multiplier/--steps, or --phase and its like repeated, or --ledger: at most one of the three
+// ways, and what is released besides: --event and --dp-event.
 class RunOptions {
  public:
   void add_to(CLI::App& command);

@@ -3,8 +3,8 @@
 // density of all y is that without it, times
 //   S' = (1/t)·Σ_b X'_b,  X'_b = exp(<y_b - base_b, v_b>/sigma² - |v_b|²/(2 sigma²)).
 // Without the unit X'_b is log-normal with mean 1 and deviation |v_b|/sigma of its logarithm, given what was released
-// before: it grows in convex order with |v_b|. So for a convex f, E f(S') is largest if |v_b| = 1 for b = t, then for b =
-// t - 1, … (the mean over the later ones is convex in the sum of the earlier ones). Then the X_b are independent, and
+// before: it grows in convex order with |v_b|. So for a convex f, E f(S') is largest if |v_b| = 1 for b = t, then for b
+// = t - 1, … (the mean over the later ones is convex in the sum of the earlier ones). Then the X_b are independent, and
 //   delta of removing = E (S - e^epsilon)+,   delta of adding = E (1 - e^epsilon·S)+,
 // both convex in S. A mean over the places of other units keeps this. A unit that is zeroed out is one removed.
 //
@@ -36,10 +36,10 @@ namespace {
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr int kCells = 2048;
 constexpr int kLastCells = 8 * kCells;  // of the last sum: cells cost little, pairs of them much
-constexpr double kReach = 10;       // deviations on either side, under P and under Q
-constexpr double kOutside = 8e-24;  // more than the normal tail beyond
-// Positions are at most t·e^(s²/2 + kReach·s) <= 1e180 for s <= 20, products of masses that underflow below 1e-323 each,
-// and there are at most 36 sums of 5e6 of them.
+constexpr double kReach = 10;           // deviations on either side, under P and under Q
+constexpr double kOutside = 8e-24;      // more than the normal tail beyond
+// Positions are at most t·e^(s²/2 + kReach·s) <= 1e180 for s <= 20, products of masses that underflow below 1e-323
+// each, and there are at most 36 sums of 5e6 of them.
 constexpr double kLost = 1e-90;
 constexpr double kLeastMass = 1e-290;
 
@@ -96,8 +96,8 @@ Points log_normal(double s, Side side) {
     low = high;
     points.position_error = std::max(points.position_error, moved);
   }
-  // Beyond the last cell lies no more than e^-(kReach·s + s²/2) of the tail at kReach: a normal tail falls from z to z + s
-  // by at least e^-(z·s + s²/2). The mean that it has above the last point the caller adds as infinite.
+  // Beyond the last cell lies no more than e^-(kReach·s + s²/2) of the tail at kReach: a normal tail falls from z to z
+  // + s by at least e^-(z·s + s²/2). The mean that it has above the last point the caller adds as infinite.
   const double last = std::exp(s * low - s * s / 2);
   if (side == Side::kLarger) put(points, last, left + kOutside / last * (1 + 1e-9));
   return points;

@@ -14,6 +14,7 @@ using nlohmann::json;
 std::string sampler_of(const Event& event) {
   if (std::holds_alternative<FixedSizeGaussianEvent>(event)) return "fixed-size";
   if (std::holds_alternative<TruncatedPoissonGaussianEvent>(event)) return "truncated-poisson";
+  if (const auto* pass = std::get_if<BallsInBinsGaussianEvent>(&event)) return pass->steps > 1 ? "balls-in-bins" : "";
   const bool beside = !noise_multiplier(event);  // one of these without sampling has a rate of 1
   return std::visit(
       [&](const auto& any) -> std::string {
@@ -94,6 +95,7 @@ std::string broken_rule_of_groups(const LedgerContents& ledger) {
 double sampling_rate(const Event& event) {
   if (const auto* fixed = std::get_if<FixedSizeGaussianEvent>(&event))
     return static_cast<double>(fixed->batch) / static_cast<double>(fixed->units);
+  if (const auto* pass = std::get_if<BallsInBinsGaussianEvent>(&event)) return 1 / static_cast<double>(pass->steps);
   return std::visit(
       [](const auto& any) {
         if constexpr (requires { any.q; })
@@ -126,7 +128,7 @@ Spent spent_by(const LedgerContents& ledger) {
     ++spent.sequence.back().releases;
     ++spent.events[index].second;
     if (grows) ++spent.charged[index].second;
-    spent.steps.insert(entry.step);
+    spent.steps.merge(steps_of(entry, ledger.header));
     ++spent.releases_per_attempt[entry.attempt];
     const bool fresh =
         keys_used.insert({entry.event.index(), epoch_of(ledger, entry), entry.step, entry.attempt}).second;

@@ -131,12 +131,16 @@ void add_plan(json& list, const json& header, const Spent& spent) {
     const double rate = groups * header.at("expected_batch").get<double>() / header.at("units").get<double>();
     bool same = true;
     for (const auto& [event, count] : spent.events)
-      if (noise_multiplier(event) && !std::holds_alternative<GaussianEvent>(event) &&
-          !std::holds_alternative<TreeAggregationEvent>(event))
+      if (const auto* pass = std::get_if<BallsInBinsGaussianEvent>(&event))
+        same = same && static_cast<double>(pass->steps) == std::ceil(1 / rate - 1e-9);
+      else if (noise_multiplier(event) && !std::holds_alternative<GaussianEvent>(event) &&
+               !std::holds_alternative<TreeAggregationEvent>(event))
         same = same && std::abs(sampling_rate(event) - rate) <= 1e-12 * rate;  // one division, written out exactly
-    list.push_back(checked(groups > 1 ? "Every charged sampling rate is groups · expected_batch / units."
-                                      : "Every charged sampling rate is expected_batch / units.",
-                           same));
+    const char* rule = "Every charged sampling rate is expected_batch / units.";
+    if (groups > 1) rule = "Every charged sampling rate is groups · expected_batch / units.";
+    if (spent.samplers.contains("balls-in-bins"))
+      rule = "Every charged pass has units / expected_batch steps, rounded up.";
+    list.push_back(checked(rule, same));
   }
   if (header.contains("noise_multiplier") && header.at("noise_multiplier").is_number()) {
     const double planned = header.at("noise_multiplier").get<double>();
@@ -165,6 +169,11 @@ void add_sampling(json& list, const Spent& spent) {
         unchecked("Each unit belonged to one group, by its place in the data alone. Each step drew from the group that "
                   "its number names and from no other, each of that group's units independently with exactly the "
                   "charged probability, and which units were included stays secret."));
+  if (spent.samplers.contains("balls-in-bins"))
+    list.push_back(
+        unchecked("In each charged pass each unit was in exactly one step, each of the charged number with the same "
+                  "probability, independently of all other units and passes; which one stays secret, and no step of a "
+                  "pass was released twice. A pass is charged whole, whatever part of it was made."));
   if (spent.samplers.contains("truncated-poisson"))
     list.push_back(
         unchecked("Where more units were drawn than the cap, those kept were chosen uniformly among them; the data set "

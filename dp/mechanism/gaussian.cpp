@@ -39,7 +39,20 @@ GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKe
   key.claim_for_mechanism();
 }
 
+bool GaussianMechanism::charged_with_its_pass(const StepId& step, const StepTerms& terms) const {
+  if (!terms.passes) return false;
+  const StepId pass = terms.passes->pass_of(step);
+  if (pass.step == step.step) return false;
+  if (!charged_pass_ || charged_pass_->step != pass.step || charged_pass_->attempt != pass.attempt) {
+    throw std::logic_error("step " + std::to_string(step.step) + ", attempt " + std::to_string(step.attempt) +
+                           " belongs to a pass that was not charged at its first step, " + std::to_string(pass.step));
+  }
+  return true;
+}
+
 void GaussianMechanism::charge(const StepId& step, const StepTerms& terms) {
+  if (charged_with_its_pass(step, terms)) return;
+  charged_pass_.reset();
   // Rank 0 writes and every rank learns the outcome before any of them goes on.
   const at::Tensor written = at::ones({1}, at::kLong);
   std::string reason;
@@ -58,6 +71,7 @@ void GaussianMechanism::charge(const StepId& step, const StepTerms& terms) {
     throw std::runtime_error("the ledger could not be written, so nothing of step " + std::to_string(step.step) +
                              " was released" + (reason.empty() ? " (rank 0 has the reason)" : ": " + reason));
   }
+  charged_pass_ = step;
 }
 
 void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {

@@ -63,6 +63,9 @@ class GaussianMechanism {
   // sum's step cannot be reused: two sums under one noise would reveal their difference.
   void open(const ClippedSum& sum, const StepId& step);
   void charge(const StepId& step, const StepTerms& terms);
+  // Whether the step belongs to a pass (dp/mechanism/bins.h) that this mechanism has charged at the pass's first step,
+  // and is not the first itself. std::logic_error for a later step of a pass that it has not.
+  bool charged_with_its_pass(const StepId& step, const StepTerms& terms) const;
   // std::logic_error unless release() may have this sum as that step.
   void check_releasable(const ClippedSum& sum, const StepId& step) const;
   // Reduces the groups that no microbatch has reduced; returns when every slice holds its noised sum over ranks,
@@ -93,11 +96,12 @@ class GaussianMechanism {
   double divisor_;
   uint64_t plan_;
   std::shared_ptr<fsdp::ShardBuffers> slices_;
-  std::optional<StepId> last_;        // opened last
-  std::optional<uint64_t> open_for_;  // the sum for which last_ is charged and not released yet
-  bool released_whole_ = false;       // last_ was released
-  double band_norm_;                  // s of dp/mechanism/noise_bands.h; 1 without bands
-  float noise_scale_ = 0;             // s·sigma·C of that sum, rounded up
+  std::optional<StepId> last_;          // opened last
+  std::optional<StepId> charged_pass_;  // by its first step
+  std::optional<uint64_t> open_for_;    // the sum for which last_ is charged and not released yet
+  bool released_whole_ = false;         // last_ was released
+  double band_norm_;                    // s of dp/mechanism/noise_bands.h; 1 without bands
+  float noise_scale_ = 0;               // s·sigma·C of that sum, rounded up
   kernels::ChaChaKey noise_key_{};
   NoiseHistory history_;
   std::optional<ClipAdaptation> adaptation_;

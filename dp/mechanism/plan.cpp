@@ -54,6 +54,28 @@ void check_quantile(const DpConfig& config) {
   }
 }
 
+bool in_bins(const DpConfig& config) { return config.sampling == Sampling::kBallsInBins; }
+int64_t bins_of(const DpConfig& config) { return BinPasses::steps_of(config.units, config.expected_batch); }
+
+void check_bins(const DpConfig& config) {
+  if (!in_bins(config)) return;
+  require(bins_of(config) <= accountant::kMostBins,
+          "balls-in-bins sampling must have at most " + std::to_string(accountant::kMostBins) + " steps in a pass",
+          bins_of(config));
+  if (config.noise_bands.count() > 1) {
+    throw std::invalid_argument(
+        "balls-in-bins sampling is derived for white noise: it cannot be combined with noise bands");
+  }
+  if (config.clip_quantile) {
+    throw std::invalid_argument(
+        "balls-in-bins sampling is derived for one clip norm in all steps: it cannot be combined with one that adapts");
+  }
+  if (config.adjacency == accountant::Adjacency::kReplaceOne) {
+    throw std::invalid_argument(
+        "balls-in-bins sampling is accounted under zero-out and add-or-remove adjacency, got replace-one");
+  }
+}
+
 // sigma, of the noise that gradients get, so that a step costs what one release with the noise multiplier `whole` does.
 accountant::NoiseMultiplier gradient_noise(const DpConfig& config, accountant::NoiseMultiplier whole) {
   return config.clip_quantile ? config.clip_quantile->gradient_noise(whole) : whole;
@@ -71,11 +93,19 @@ void check(const DpConfig& config) {
   }
   check_bands(config);
   check_quantile(config);
+  check_bins(config);
 }
 
 // Of the group with the most: the first one.
 int64_t rounds_of_steps(const DpConfig& config) {
   return accountant::Rounds(config.noise_bands.count()).most_after(0, config.steps);
+}
+
+accountant::NoiseMultiplier calibrated(const DpConfig& config, accountant::Delta delta) {
+  const accountant::Budget budget{config.accountant, config.adjacency, *config.target_epsilon, delta};
+  if (!in_bins(config)) return accountant::calibrate_noise(budget, rate(config), rounds_of_steps(config));
+  const int64_t bins = bins_of(config);
+  return accountant::calibrate_bins_noise(budget, bins, (config.steps + bins - 1) / bins);
 }
 
 // The bands that a run began with: another machine's might differ in the last digit.
@@ -109,6 +139,7 @@ DpPlan::DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::D
       terms_(std::make_shared<StepTerms>(
           StepTerms{.clip_norm = config_.clip_norm, .noise_multiplier = sigma, .event = event()})),
       identity_(next_plan_identity()) {
+  if (in_bins(config_)) terms_->passes = BinPasses{.steps = bins_of(config_)};
   if (config_.clip_quantile) terms_->count_noise = config_.clip_quantile->count_noise;
 }
 
@@ -116,9 +147,7 @@ DpPlan DpPlan::make(const DpConfig& config) {
   check(config);
   const accountant::Delta delta = config.delta.value_or(default_delta(config.units));
   const accountant::NoiseMultiplier whole =
-      config.noise_multiplier ? *config.noise_multiplier
-                              : accountant::calibrate_noise(config.accountant, config.adjacency, *config.target_epsilon,
-                                                            delta, rate(config), rounds_of_steps(config));
+      config.noise_multiplier ? *config.noise_multiplier : calibrated(config, delta);
   DpPlan plan(config, gradient_noise(config, whole), delta);
   if (!config.clip_quantile || !config.target_epsilon) return plan;
   // Calibrated for one Gaussian; the bound on both parts together may differ in its last digits.
@@ -176,6 +205,10 @@ void DpPlan::go_on_with(accountant::ClipNorm clip_norm) {
   terms_->clip_norm = clip_norm;
 }
 
+void DpPlan::begin_session_at(int64_t step) {
+  if (terms_->passes) terms_->passes->first = step;
+}
+
 accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
 
 double DpPlan::release_variance() const {
@@ -185,6 +218,7 @@ double DpPlan::release_variance() const {
 }
 
 accountant::Event DpPlan::event() const {
+  if (in_bins(config_)) return accountant::BallsInBinsGaussianEvent{bins_of(config_), sigma_};
   if (!config_.clip_quantile) return accountant::PoissonGaussianEvent{sampling_rate(), sigma_};
   return accountant::AdaptiveClippingEvent{sampling_rate(), sigma_, config_.clip_quantile->count_noise};
 }
@@ -197,12 +231,14 @@ accountant::EpsilonBound DpPlan::epsilon_after(int64_t steps) const { return eps
 
 accountant::EpsilonBound DpPlan::epsilon_after(const accountant::Rounds& charged, int64_t first, int64_t steps) const {
   const auto engine = accountant();
-  engine->compose(event(), charged.most_after(first, steps));
+  engine->compose(event(), terms_->passes ? charged.most() + charges_of(steps) : charged.most_after(first, steps));
   return engine->epsilon(delta_);
 }
 
 PoissonSampler DpPlan::sampler(const RunKey& key, int64_t rank, int64_t world_size) const {
-  return {key, config_.units, config_.expected_batch, rank, world_size, config_.noise_bands.count()};
+  PoissonSampler sampler(key, config_.units, config_.expected_batch, rank, world_size, config_.noise_bands.count());
+  sampler.passes_ = terms_->passes;
+  return sampler;
 }
 
 Clipper DpPlan::clipper(fsdp::GroupedParameters& model, const ClipperOptions& options) const {
@@ -231,6 +267,11 @@ nlohmann::json DpPlan::public_constants() const {
                               {"planned_steps", config_.steps}};
   if (config_.target_epsilon) constants["target_epsilon"] = config_.target_epsilon->value();
   if (config_.clip_quantile) constants["clip_quantile"] = to_json(*config_.clip_quantile);
+  if (in_bins(config_)) {
+    constants["sampler"] = to_string(config_.sampling);
+    constants["bins"] = bins_of(config_);
+    constants.erase("sampling_rate");
+  }
   if (const NoiseBands& bands = config_.noise_bands; bands.count() > 1) {
     constants["sampler"] = "cyclic-poisson";
     constants["sampling_groups"] = bands.count();

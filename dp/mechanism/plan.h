@@ -14,6 +14,10 @@
 // costs that unit nothing: T steps cost ⌈T/b⌉ Poisson-sampled Gaussians of rate q (arXiv:2306.08153, Thm. 4). Derived
 // for zero-out alone: under add-or-remove a unit's place, hence its group, would not be fixed.
 //
+// With balls-in-bins sampling (dp/mechanism/bins.h) the release is a pass of t = ⌈n/B⌉ steps, in exactly one of which
+// each unit is: T steps of one session cost ⌈T/t⌉ of them. The divisor stays B. Derived for one clip norm and white
+// noise, under zero-out and add-or-remove.
+//
 // If the clip norm adapts (dp/mechanism/clip_quantile.h), C is the first step's, each step also releases a count, and
 // the noise multiplier that is given or calibrated is that of both together: sigma, the gradients', is larger.
 #pragma once
@@ -44,6 +48,7 @@ struct DpConfig {
   Clipping clipping = Clipping::kFlat;
   std::optional<ClipQuantile> clip_quantile = {};  // with flat clipping, without noise bands
   NoiseBands noise_bands = {};                     // b ≤ T and B·b ≤ n
+  Sampling sampling = Sampling::kPoisson;          // balls-in-bins: without the two above
   // Exactly one of the two.
   std::optional<accountant::Epsilon> target_epsilon;
   std::optional<accountant::NoiseMultiplier> noise_multiplier;
@@ -65,6 +70,9 @@ class DpPlan {
   // The clip norm of the next step, before clipper() and mechanism(). std::invalid_argument unless it adapts and this
   // one lies within its limits.
   void go_on_with(accountant::ClipNorm clip_norm);
+  // With balls-in-bins sampling: this step, a session's first, begins a pass. Before sampler() and clipper(); by
+  // default step 0. Nothing otherwise.
+  void begin_session_at(int64_t step);
 
   const DpConfig& config() const { return config_; }
   accountant::SamplingRate sampling_rate() const;
@@ -77,13 +85,19 @@ class DpPlan {
   // it.
   double release_variance() const;
   accountant::Event event() const;
+  // Whether this step's charge stands for itself, or it is the first of its pass: there is a line in the ledger.
+  bool charges_at(int64_t step) const { return !terms_->passes || terms_->passes->begins_pass(step); }
+  // Charges of so many steps from a session's first on, and the most steps that so many charges pay for.
+  int64_t charges_of(int64_t steps) const { return (steps + steps_a_charge() - 1) / steps_a_charge(); }
+  int64_t steps_of(int64_t charges) const { return charges * steps_a_charge(); }
   // An accountant that has been charged nothing yet.
   std::unique_ptr<accountant::Accountant> accountant() const;
-  // A run that has been charged nothing yet, by groups of units.
+  // A run that has been charged nothing yet, by groups of units; of passes each counts once.
   accountant::Rounds rounds() const { return accountant::Rounds(config_.noise_bands.count()); }
   // Epsilon after the plan's first `steps` steps, each released once.
   accountant::EpsilonBound epsilon_after(int64_t steps) const;
-  // After what was charged and one release of each of the steps first, …, first + steps - 1.
+  // After what was charged and one release of each of the steps first, …, first + steps - 1, of which the first begins
+  // a pass, if there are passes.
   accountant::EpsilonBound epsilon_after(const accountant::Rounds& charged, int64_t first, int64_t steps) const;
   // The plan promises to stay within this epsilon: the target, or the epsilon of all its steps if sigma was given.
   // std::invalid_argument if that is not finite.
@@ -111,6 +125,7 @@ class DpPlan {
   static double rounding_slack(int64_t units);
 
  private:
+  int64_t steps_a_charge() const { return terms_->passes ? terms_->passes->steps : 1; }
   DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::Delta delta);
 
   DpConfig config_;

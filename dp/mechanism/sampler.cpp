@@ -41,6 +41,7 @@ PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expecte
 std::vector<int64_t> PoissonSampler::draw(const StepId& step) const { return draw_part(step, 0, units_); }
 
 std::vector<int64_t> PoissonSampler::draw_part(const StepId& step, int64_t first, int64_t end) const {
+  if (passes_) return passes_->units_of(*key_, step, first, end);
   // Coins are numbered within the group: its unit j·b + group has coin j.
   const int64_t group = step.step % groups_;
   const auto below = [&](int64_t unit) { return unit <= group ? 0 : (unit - group - 1) / groups_ + 1; };

@@ -3,15 +3,19 @@
 // With groups (cyclic Poisson sampling, arXiv:2306.08153, section 4) unit u belongs to group u mod b for the whole run,
 // and step t draws from group t mod b alone, each of its units with probability q = B·b/n: a unit's steps are b apart.
 //
+// With passes (dp/mechanism/bins.h) a step draws its bin of the pass instead.
+//
 // Coins are those of dp/mechanism/coins.h. Every rank knows the whole batch, hence the number of microbatches on each
 // rank; of many units each rank tosses the coins of its own part and hears of the others'. The units in a batch, and
 // their number, are secret.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "dp/mechanism/bins.h"
 #include "dp/mechanism/coins.h"
 #include "dp/mechanism/run_key.h"
 #include "fsdp/mesh.h"
@@ -55,6 +59,7 @@ class PoissonSampler {
   int64_t world_size_;
   int64_t groups_;
   CoinBound bound_;
+  std::optional<BinPasses> passes_;  // DpPlan sets them
 };
 
 // The dealing, apart from the coins: units of one logical batch to one rank's microbatches. Pure.

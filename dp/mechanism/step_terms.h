@@ -8,6 +8,7 @@
 
 #include "accountant/events.h"
 #include "accountant/types.h"
+#include "dp/mechanism/bins.h"
 
 namespace ghostshard::dp {
 
@@ -17,6 +18,8 @@ struct StepTerms {
   std::optional<accountant::NoiseMultiplier> noise_multiplier;
   // If the clip norm adapts (dp/mechanism/clip_quantile.h): the deviation of the noise of the count of units below it.
   std::optional<accountant::NoiseMultiplier> count_noise;
+  // With balls-in-bins sampling: which steps make up a release. The first of them is charged with all.
+  std::optional<BinPasses> passes = {};
   std::optional<accountant::Event> event;  // the cost of all of this; there exactly if noise_multiplier is
 };
 

@@ -67,12 +67,15 @@ FoundRun find_private_run(const std::filesystem::path& folder) {
   found.ledger = accountant::read_ledger(path);
   found.releases = static_cast<int64_t>(found.ledger.entries.size());
   std::set<int64_t> charged;
+  bool passes = false;
   found.rounds = accountant::Rounds(accountant::sampling_groups(found.ledger.header));
   for (const auto& entry : found.ledger.entries) {
-    charged.insert(entry.step);
+    charged.merge(accountant::steps_of(entry, found.ledger.header));
+    passes = passes || std::holds_alternative<accountant::BallsInBinsGaussianEvent>(entry.event);
     found.rounds.add(entry.step);
   }
-  found.steps_charged = static_cast<int64_t>(charged.size());
+  // What was charged ahead of a pass need not have been made.
+  found.steps_charged = passes ? found.step : static_cast<int64_t>(charged.size());
   found.attempts = Attempts(found.ledger, 0);
   // Older checkpoints are witnesses as well: if the ledger does not know one of them, it was put back.
   for (const auto& checkpoint : checkpoints) {

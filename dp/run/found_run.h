@@ -21,7 +21,7 @@ struct FoundRun {
   Attempts attempts;
   // As found; on ranks other than 0 the header alone.
   accountant::LedgerContents ledger;
-  int64_t steps_charged = 0;  // different steps
+  int64_t steps_charged = 0;  // different steps; if they are charged by passes, those up to the checkpoint
   bool reported = false;      // there is a report that belongs to this ledger
 
   nlohmann::json to_json() const;

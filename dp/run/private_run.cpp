@@ -100,9 +100,12 @@ std::optional<PrivateRun::Step> PrivateRun::next() {
     return std::nullopt;
   }
   const Extent& extent = run.course.extent();
-  if (registered) registered->charge_one(plan, extent.last - extent.first, run.model.mesh());
   const int64_t step = run.course.done();
-  run.id = run.beginning.resumed ? run.beginning.resumed->attempts.of(step) : StepId{.step = step};
+  const bool charged = plan.charges_at(step);
+  if (registered && charged)
+    registered->charge_one(plan, plan.charges_of(extent.last - extent.first), run.model.mesh());
+  const StepId charge = run.beginning.resumed ? run.beginning.resumed->attempts.of(step) : StepId{.step = step};
+  run.id = {.step = step, .attempt = charged ? charge.attempt : run.id.attempt};  // a pass has one attempt
   run.phase = State::Phase::kDrawn;
   return Step(run);
 }
@@ -141,11 +144,12 @@ void PrivateRun::Step::update(double learning_rate) {
     run.clip_norm = clip_norm;
     run.course.keep(kClipNorm, plan.clip_norm().value());  // the next step's
   }
-  if (run.rounds.add(run.id.step)) {
+  const bool charged = plan.charges_at(run.id.step);
+  if (charged && run.rounds.add(run.id.step)) {
     run.accountant->compose(plan.event(), 1);
     run.epsilon = run.accountant->epsilon(plan.delta(), accountant::Effort::kQuick).upper;
   }
-  ++run.releases;
+  run.releases += charged;
   if (run.options.nonprivate_metrics) run.batch_facts = batch_facts_over(run.loss_and_units, run.model.mesh());
   run.course.step_is_done();
   run.phase = State::Phase::kBetweenSteps;

@@ -115,6 +115,7 @@ void decide(RunBeginning& begun, const DpConfig& config, const RunOptions& optio
   }
   begun.extent.planned = begun.extent.last = begun.plan->config().steps;
   if (begun.resumed) begun.extent.first = begun.resumed->step;
+  begun.plan->begin_session_at(begun.extent.first);
   if (begun.checkpoint) begun.extent.newest_checkpoint = begun.checkpoint->step;
   // A run id for each session: what an earlier one drew never comes again, whatever was copied.
   begun.key.emplace(first_rank && !options.noise_key_file.empty() ? RunKey::from_file(options.noise_key_file)
@@ -162,8 +163,10 @@ void register_session(RunBeginning& begun, const RunOptions& options) {
   const std::string session = begun.key->run_id_hex();
   const std::string run = begun.resumed ? begun.resumed->ledger.header.value("run_id", session) : session;
   Extent& extent = begun.extent;
-  extent.last = extent.first + begun.registered->begin(*options.budget_register, *begun.plan, run, session,
-                                                       extent.last - extent.first);
+  const int64_t steps = extent.last - extent.first;
+  const int64_t charges =
+      begun.registered->begin(*options.budget_register, *begun.plan, run, session, begun.plan->charges_of(steps));
+  extent.last = extent.first + std::min(steps, begun.plan->steps_of(charges));
 }
 
 }  // namespace

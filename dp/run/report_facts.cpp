@@ -49,6 +49,16 @@ void add_bands(nlohmann::json& facts, const NoiseBands& bands) {
       " steps before, by noise_bands in the ledger's header; a resumed run takes back none of an earlier session's";
 }
 
+// What balls-in-bins sampling changes.
+void add_passes(nlohmann::json& facts, const DpPlan& plan) {
+  if (plan.config().sampling != Sampling::kBallsInBins) return;
+  facts["sampler"]["executed"] = to_string(plan.config().sampling);
+  facts["sampler"]["coins"] = "64-bit, ChaCha20 (RFC 8439), one per unit and pass";
+  facts["sampler"]["passes"] =
+      "each pass deals the units anew to its steps and is charged whole at the first of them; a resumed run begins "
+      "another pass";
+}
+
 // What a clip norm that adapts changes.
 void add_quantile(nlohmann::json& facts, const std::optional<ClipQuantile>& quantile) {
   if (!quantile) return;
@@ -99,6 +109,7 @@ nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::Shar
          "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
       {"provenance", provenance(key, mesh, parts)}};
   add_bands(facts, plan.config().noise_bands);
+  add_passes(facts, plan);
   add_quantile(facts, plan.config().clip_quantile);
   facts.merge_patch(options.facts);
   return facts;

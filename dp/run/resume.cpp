@@ -79,7 +79,8 @@ Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::op
   for (const auto& entry : ledger.entries) {
     if (entry.sequence > last) break;
     ++releases;
-    if (entry.step < step) charged.insert(entry.step);
+    for (const int64_t covered : accountant::steps_of(entry, ledger.header))
+      if (covered < step) charged.insert(covered);
   }
   if (releases != mark->releases) {
     throw std::invalid_argument("up to the checkpoint's line the ledger must hold " + std::to_string(mark->releases) +

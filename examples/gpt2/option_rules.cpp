@@ -9,6 +9,7 @@
 #include "examples/gpt2/clipping.h"
 #include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizer_names.h"
+#include "examples/gpt2/sampling.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -120,6 +121,7 @@ void check_training(const Options& o) {
   if (o.sample_tokens) check_sampling(o);
   must(o.sample_tokens || o.sample_every == 0, "--sample-every needs --sample-tokens (or --sample-prompt)");
   check_noise_bands(o);
+  check_sampling_of_texts(o);
   check_clipping(o);
   check_budget(o);
 }

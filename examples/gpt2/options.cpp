@@ -12,6 +12,7 @@
 #include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizer_names.h"
 #include "examples/gpt2/option_rules.h"
+#include "examples/gpt2/sampling.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -267,6 +268,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   const std::vector<CLI::Option_group*> groups = {add_what_to_train(app, o), add_budget(app, o), how,
                                                   add_resuming(app, o), add_generation(app, o)};
   add_noise_bands(groups[1], o);
+  add_sampling(groups[1], o);
   add_memory(how, o);
   add_optimizer(how, o);
   add_ranks(how, o, mesh, device);

@@ -9,6 +9,7 @@
 #include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizers.h"
 #include "examples/gpt2/run_folder.h"
+#include "examples/gpt2/sampling.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -39,8 +40,7 @@ void check_public(const Inputs& in, const Options& o) {
   }
 }
 
-int64_t steps_of_epochs(double epochs, int64_t units, int64_t expected_batch) {
-  const double steps = std::ceil(epochs * static_cast<double>(units) / static_cast<double>(expected_batch));
+int64_t whole_steps(double steps) {
   if (!(steps <= 1e12)) {
     throw std::invalid_argument("--epochs must give at most 1e12 steps, gives " + nlohmann::json(steps).dump());
   }
@@ -72,7 +72,7 @@ void read_data(Inputs& in, const Options& o) {
 }
 
 void set_schedule(Inputs& in, const Options& o) {
-  in.steps = o.steps ? *o.steps : steps_of_epochs(*o.epochs, in.data->units(), o.expected_batch);
+  in.steps = o.steps ? *o.steps : whole_steps(steps_of_epochs(o, *o.epochs, in.data->units()));
   if (o.sample_tokens) (void)parse_token_ids(*o.sample_tokens, in.config.vocab_size);
   if (!(o.warmup_steps < in.steps)) {
     throw std::invalid_argument("--warmup-steps must be fewer than the run's " + std::to_string(in.steps) +
@@ -90,6 +90,7 @@ dp::DpConfig plan_config(const Inputs& in, const Options& o) {
   dp::DpConfig config{.units = in.data->units(), .expected_batch = o.expected_batch, .steps = in.steps};
   set_clipping(config, o);
   config.noise_bands = noise_bands(o, in.rate);
+  config.sampling = dp::sampling_from_string(o.sampling);
   config.unit_of_privacy = in.data->unit_of_privacy();
   if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);
   if (o.noise_multiplier) config.noise_multiplier = accountant::NoiseMultiplier(*o.noise_multiplier);

@@ -90,17 +90,17 @@ TEST(Zcdp, AChordBetweenOrdersIsAboveWhatLiesThere) {  // where the divergence r
 TEST(Zcdp, PureMechanismsHaveTheirRho) {
   EXPECT_NEAR(rho_of({{LaplaceEvent{SamplingRate(1), NoiseMultiplier(2)}, 3}}), 3 * 0.125, 1e-12);
   EXPECT_NEAR(rho_of({{ExponentialMechanismEvent{Epsilon(1)}, 1}}), 0.125, 1e-12);
-  for (const Event& event : {Event(LaplaceEvent{SamplingRate(1), NoiseMultiplier(2)}),
-                             Event(LaplaceEvent{SamplingRate(0.1), NoiseMultiplier(2)}),
-                             Event(EpsilonDeltaEvent{Epsilon(1.5), Probability(0)}),
-                             Event(DiscreteLaplaceEvent{SamplingRate(1), NoiseParameter(0.3), 3}),
-                             Event(DiscreteGaussianEvent{SamplingRate(1), NoiseMultiplier(2), 3}),
-                             Event(GroupPoissonGaussianEvent{3, SamplingRate(0.1), NoiseMultiplier(2)}),
-                             Event(MixtureOfGaussiansEvent{NoiseMultiplier(2), {0, 1, 2}, {0.5, 0.25, 0.25}}),
-                             Event(TruncatedPoissonGaussianEvent{100, SamplingRate(0.1), 12, NoiseMultiplier(2)}),
-                             Event(TreeAggregationEvent{100, NoiseMultiplier(2)}),
-                             Event(BallsInBinsGaussianEvent{10, NoiseMultiplier(2)}),
-                             Event(AdaptiveClippingEvent{SamplingRate(1), NoiseMultiplier(1), NoiseMultiplier(1)})}) {
+  for (const Event& event :
+       {Event(LaplaceEvent{SamplingRate(1), NoiseMultiplier(2)}),
+        Event(LaplaceEvent{SamplingRate(0.1), NoiseMultiplier(2)}),
+        Event(EpsilonDeltaEvent{Epsilon(1.5), Probability(0)}),
+        Event(DiscreteLaplaceEvent{SamplingRate(1), NoiseParameter(0.3), 3}),
+        Event(DiscreteGaussianEvent{SamplingRate(1), NoiseMultiplier(2), 3}),
+        Event(GroupPoissonGaussianEvent{3, SamplingRate(0.1), NoiseMultiplier(2)}),
+        Event(MixtureOfGaussiansEvent{NoiseMultiplier(2), {0, 1, 2}, {0.5, 0.25, 0.25}}),
+        Event(TruncatedPoissonGaussianEvent{100, SamplingRate(0.1), 12, NoiseMultiplier(2)}),
+        Event(TreeAggregationEvent{100, NoiseMultiplier(2)}), Event(BallsInBinsGaussianEvent{10, NoiseMultiplier(2)}),
+        Event(AdaptiveClippingEvent{SamplingRate(1), NoiseMultiplier(1), NoiseMultiplier(1)})}) {
     const double rho = rho_of({{event, 1}});
     for (const double c : {0.05, 0.5, 3.0, 15.0})
       EXPECT_GE(c * (1 + c) * rho * (1 + 1e-6), rdp_log_moment(event, c)) << type_name(event) << ' ' << c;

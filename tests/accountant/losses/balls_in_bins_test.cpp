@@ -106,6 +106,7 @@ TEST(BallsInBins, BracketsAreNarrow) {
       EXPECT_NEAR(upper, delta_of(direction->more_private, 0), 8e-4 * upper) << steps;
       EXPECT_LT(direction->less_private.infinite, 1e-22);
     }
+    EXPECT_GE(pair.remove.less_private.infinite, normal_tail(10)) << "what lies beyond the cells";
   }
 }
 

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "accountant/report.h"
+#include "accountant/report_verify.h"
 #include "dp/optimizers/coded_adamw.h"
 #include "fsdp/agree.h"
 #include "kernels/gaussian_tensor.h"
@@ -216,6 +217,56 @@ TEST_F(PrivateRunTest, WithNoiseBandsGoesOnWithAChainOfItsOwn) {
   EXPECT_TRUE(report.at("guarantee").at("applies").get<bool>());
 }
 
+// A pass of balls-in-bins sampling is charged once, ends with its session, and is never gone on with.
+TEST_F(PrivateRunTest, WithBallsInBinsBeginsAnotherPass) {
+  const auto mesh = fsdp::Mesh::single();
+  auto bins = config(8);
+  bins.expected_batch = 3;  // passes of 4 steps
+  bins.sampling = Sampling::kBallsInBins;
+  {
+    RowSums layer(*mesh);
+    auto run = begin(layer, options(), bins);
+    take(run, layer, 3);  // a checkpoint stands after two
+    EXPECT_EQ(ledger().entries.size(), 1U);
+    EXPECT_LT(run.epsilon(), run.plan().promised_epsilon().value());
+  }
+  RowSums layer(*mesh);
+  auto run = begin(layer, options(/*resume=*/true), bins);
+  EXPECT_EQ(run.course().done(), 2);
+  take(run, layer);
+  const auto report = run.finish();
+  const auto lines = ledger();
+  ASSERT_EQ(lines.entries.size(), 2U) << "the promise has room for one more pass";
+  EXPECT_EQ(lines.entries[1].step, 2) << "which begins where the session does";
+  EXPECT_EQ(run.course().done(), 6);
+  EXPECT_EQ(run.releases(), 2);
+  EXPECT_EQ(report.at("guarantee").at("epsilon").at("upper").get<double>(), run.plan().promised_epsilon().value());
+  EXPECT_TRUE(report.at("guarantee").at("applies").get<bool>());
+  EXPECT_TRUE(report.at("sampler").at("executed_is_assumed").get<bool>());
+  for (const auto& finding : accountant::verify_report(lines, report))
+    EXPECT_NE(finding.verdict, accountant::Finding::Verdict::kDiffers) << finding.what;
+  RowSums again(*mesh);
+  EXPECT_TRUE(begin(again, options(/*resume=*/true), bins).was_finished());
+}
+
+// Exactly at a pass's end nothing is lost.
+TEST_F(PrivateRunTest, WithBallsInBinsGoesOnAfterAWholePass) {
+  const auto mesh = fsdp::Mesh::single();
+  auto bins = config(8);
+  bins.expected_batch = 3;
+  bins.sampling = Sampling::kBallsInBins;
+  {
+    RowSums layer(*mesh);
+    auto run = begin(layer, options(), bins);
+    take(run, layer, 4);
+  }
+  RowSums layer(*mesh);
+  auto run = begin(layer, options(/*resume=*/true), bins);
+  take(run, layer);
+  EXPECT_EQ(run.course().done(), 8);
+  EXPECT_EQ(ledger().entries.size(), 2U);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Another run than the one that began
 
@@ -229,6 +280,7 @@ void PrintTo(const Change& c, std::ostream* out) { *out << c.name; }
 const Change kChanges[] = {
     {"another_clip_norm", [](RunOptions&, DpConfig& c) { c.clip_norm = accountant::ClipNorm(1); }, 0,
      "clip_norm is 0.5"},
+    {"another_sampling", [](RunOptions&, DpConfig& c) { c.sampling = Sampling::kBallsInBins; }, 0, "sampl"},
     {"more_units", [](RunOptions&, DpConfig& c) { c.units = 13; }, 0, "units is 12"},
     {"metrics_without_noise", [](RunOptions& o, DpConfig&) { o.nonprivate_metrics = true; }, 0,
      "without noise are shown"},
