@@ -15,14 +15,14 @@ constexpr double kBinsRelative = 1e-4;  // an evaluation takes tenths of a secon
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kQuickIsEnough = 1e-3;  // of the target: a quick bracket wider than this leads no nearer
 
-std::unique_ptr<Accountant> charged(const Budget& budget, double q, double sigma, int64_t steps) {
-  auto engine = make_accountant(budget.accountant, budget.adjacency);
-  engine->compose(PoissonGaussianEvent{SamplingRate(q), NoiseMultiplier(sigma)}, steps);
-  return engine;
+EpsilonBound bound(const Budget& budget, const Event& event, int64_t steps, Effort effort) {
+  const auto engine = make_accountant(budget.accountant, budget.adjacency);
+  engine->compose(event, steps);
+  return engine->epsilon(budget.delta, effort);
 }
 
 EpsilonBound bound(const Budget& budget, double q, double sigma, int64_t steps, Effort effort) {
-  return charged(budget, q, sigma, steps)->epsilon(budget.delta, effort);
+  return bound(budget, PoissonGaussianEvent{SamplingRate(q), NoiseMultiplier(sigma)}, steps, effort);
 }
 
 // The least y in [lowest, highest] with epsilon(y) <= target, to `tolerance`: some y at most that much below exceeds
@@ -129,16 +129,26 @@ void require_positive_target(const Budget& budget) {
 }  // namespace
 
 NoiseMultiplier calibrate_noise(const Budget& budget, SamplingRate q, int64_t steps) {
+  return calibrate_noise(
+      budget,
+      [q](NoiseMultiplier sigma) {
+        return PoissonGaussianEvent{q, sigma};
+      },
+      steps);
+}
+
+NoiseMultiplier calibrate_noise(const Budget& budget, const std::function<Event(NoiseMultiplier)>& event,
+                                int64_t steps) {
   require_steps(steps);
   require_positive_target(budget);
   const double lowest = std::log(kSmallestSigma);
   const auto sigma_at = [&](double y) { return y <= lowest ? kSmallestSigma : std::min(std::exp(y), kLargestSigma); };
   const auto found = least(0, lowest, std::log(kLargestSigma), budget.epsilon.value(), [&](double y, Effort effort) {
-    return bound(budget, q.value(), sigma_at(y), steps, effort);
+    return bound(budget, event(NoiseMultiplier(sigma_at(y))), steps, effort);
   });
   if (!found)
     unreachable(budget, "a noise multiplier <= 1e+06",
-                bound(budget, q.value(), kLargestSigma, steps, Effort::kTight).upper);
+                bound(budget, event(NoiseMultiplier(kLargestSigma)), steps, Effort::kTight).upper);
   return NoiseMultiplier(sigma_at(*found));
 }
 
@@ -169,6 +179,30 @@ NoiseMultiplier calibrate_bins_noise(const Budget& budget, int64_t bins, int64_t
 NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacency, Epsilon target, Delta delta,
                                 SamplingRate q, int64_t steps) {
   return calibrate_noise(Budget{accountant, adjacency, target, delta}, q, steps);
+}
+
+int64_t affordable_cap(const Budget& budget, int64_t units, SamplingRate q, int64_t steps, double extra) {
+  if (!(extra > 0 && extra < 1))
+    throw std::invalid_argument("the extra noise must be above 0 and below 1, got " + std::to_string(extra));
+  const NoiseMultiplier sigma(calibrate_noise(budget, q, steps).value() * (1 + extra));
+  const auto is_kept = [&](int64_t cap) {
+    const TruncatedPoissonGaussianEvent event{units, q, cap, sigma};
+    return bound(budget, event, steps, Effort::kUpper).upper <= budget.epsilon.value();
+  };
+  const double mean = static_cast<double>(units) * q.value();
+  int64_t too_small = std::max<int64_t>(0, static_cast<int64_t>(std::ceil(mean)) - 1);
+  int64_t kept = too_small + 1;
+  for (int64_t stride = 1 + static_cast<int64_t>(std::sqrt(mean)); !is_kept(kept); stride *= 2) {
+    if (kept == units)
+      throw std::invalid_argument("truncated sampling cannot be bounded by the accountant " + budget.accountant);
+    too_small = kept;
+    kept = std::min(units, kept + stride);
+  }
+  while (kept - too_small > 1) {
+    const int64_t middle = too_small + (kept - too_small) / 2;
+    (is_kept(middle) ? kept : too_small) = middle;
+  }
+  return kept;
 }
 
 SamplingRate calibrate_sampling_rate(const Budget& budget, NoiseMultiplier sigma, int64_t steps) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "accountant/accountant.h"
@@ -31,6 +32,9 @@ inline constexpr int64_t kMostSteps = int64_t{1} << 40;
 // The smallest sigma for `steps` steps, at most 1e-7 relative above the least that the accountant allows. Between 0.01
 // and 1e6: if 0.01 already meets the target, 0.01 is returned.
 NoiseMultiplier calibrate_noise(const Budget& budget, SamplingRate q, int64_t steps);
+// The same for steps of another kind: `event` with the noise multiplier that is sought. Epsilon must not grow with it.
+NoiseMultiplier calibrate_noise(const Budget& budget, const std::function<Event(NoiseMultiplier)>& event,
+                                int64_t steps);
 // The same; order of arguments as in the first version of this interface.
 NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacency, Epsilon target, Delta delta,
                                 SamplingRate q, int64_t steps);
@@ -39,6 +43,10 @@ NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacen
 // above the least, and between 0.05 and 1000 (1e6 if a pass has one step). std::invalid_argument for bins that no
 // BallsInBinsGaussianEvent has.
 NoiseMultiplier calibrate_bins_noise(const Budget& budget, int64_t bins, int64_t passes);
+// The smallest cap of truncated Poisson sampling (arXiv:2508.15089) that keeps the budget with at most 1 + extra times
+// the noise that it takes without truncation. At least units·q, the mean. Throws std::invalid_argument as
+// calibrate_noise does, for an engine or adjacency that cannot bound truncated sampling, and unless 0 < extra < 1.
+int64_t affordable_cap(const Budget& budget, int64_t units, SamplingRate q, int64_t steps, double extra = 1e-3);
 
 // The largest q, at most 1e-7 relative below the greatest that the accountant allows; 1 if no sampling is needed. Not
 // below 1e-12.

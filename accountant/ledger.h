@@ -20,7 +20,7 @@
 //   run_id            text
 //   unit_of_privacy   text: what one unit is, e.g. "example", "document", "user"
 //   units             n, the number of units, if it is public
-//   expected_batch    B, the fixed divisor
+//   expected_batch    B, the fixed divisor; maximum_batch: the cap, if larger draws are truncated
 //   sampling_rate     q, as planned; sampling_groups: b, step t draws from group t mod b (accountant/rounds.h)
 //   noise_multiplier  sigma, as planned; noise_bands: [1, a_1, …] (dp/mechanism/noise_bands.h)
 //   clip_norm         C; of the first step if it changes

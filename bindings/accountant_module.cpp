@@ -1,7 +1,8 @@
 // ghostshard._native.accountant: the accountant for Python. Names and types only; the classes that users see are in
 // bindings/python/ghostshard/accountants.py.
 //
-// A history is Opacus' history: a list of (noise_multiplier, sampling_rate, steps). std::invalid_argument
+// A history is Opacus' history: a list of (noise_multiplier, sampling_rate, steps). With a truncation (units, cap) each
+// step is one of truncated Poisson sampling. std::invalid_argument
 // becomes ValueError. Nothing here touches Python objects while it computes, so the interpreter lock is released.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -27,6 +28,7 @@ namespace ghostshard::accountant {
 namespace {
 
 using History = std::vector<std::tuple<double, double, int64_t>>;
+using Truncation = std::optional<std::pair<int64_t, int64_t>>;  // units, cap
 // lower, estimate, upper, accountant, direction, detail
 using Bound = std::tuple<double, double, double, std::string, std::string, std::string>;
 
@@ -46,16 +48,19 @@ bool is_noiseless(const History& history) {
   return noiseless;
 }
 
-Event event(double sigma, double q) {
+Event event(double sigma, double q, const Truncation& truncation = {}) {
+  if (truncation)
+    return TruncatedPoissonGaussianEvent{truncation->first, SamplingRate(q), truncation->second,
+                                         NoiseMultiplier(sigma)};
   if (q == 1) return GaussianEvent{NoiseMultiplier(sigma)};
   return PoissonGaussianEvent{SamplingRate(q), NoiseMultiplier(sigma)};
 }
 
-std::unique_ptr<Accountant> charged(const History& history, const std::string& accountant,
-                                    const std::string& adjacency) {
+std::unique_ptr<Accountant> charged(const History& history, const std::string& accountant, const std::string& adjacency,
+                                    const Truncation& truncation) {
   auto engine = make_accountant(accountant, adjacency_from_string(adjacency));
   for (const auto& [sigma, q, steps] : history)
-    if (steps > 0) engine->compose(event(sigma, q), steps);
+    if (steps > 0) engine->compose(event(sigma, q, truncation), steps);
   return engine;
 }
 
@@ -71,9 +76,9 @@ std::string report_of(const std::string& ledger, double delta, const std::string
 const char* const kNoiseless = "steps without noise";
 
 std::vector<Bound> epsilons(const History& history, const std::vector<double>& deltas, const std::string& accountant,
-                            const std::string& adjacency) {
+                            const std::string& adjacency, const Truncation& truncation) {
   const bool noiseless = is_noiseless(history);
-  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency);
+  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency, truncation);
   std::vector<Bound> bounds;
   for (const double at : deltas) {
     const Delta delta(at);
@@ -88,9 +93,9 @@ std::vector<Bound> epsilons(const History& history, const std::vector<double>& d
 }
 
 std::vector<Bound> deltas(const History& history, const std::vector<double>& epsilons, const std::string& accountant,
-                          const std::string& adjacency) {
+                          const std::string& adjacency, const Truncation& truncation) {
   const bool noiseless = is_noiseless(history);
-  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency);
+  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency, truncation);
   std::vector<Bound> bounds;
   for (const double at : epsilons) {
     const Epsilon epsilon(at);
@@ -198,9 +203,9 @@ PYBIND11_MODULE(accountant, module) {
   module.def("opacus_orders", &opacus_orders);
   define_register(module);
   module.def("epsilons", &epsilons, py::arg("history"), py::arg("deltas"), py::kw_only(), py::arg("accountant"),
-             py::arg("adjacency"), release());
+             py::arg("adjacency"), py::arg("truncation") = py::none(), release());
   module.def("deltas", &deltas, py::arg("history"), py::arg("epsilons"), py::kw_only(), py::arg("accountant"),
-             py::arg("adjacency"), release());
+             py::arg("adjacency"), py::arg("truncation") = py::none(), release());
   module.def("epsilons_of_events", &epsilons_of_events, py::arg("events"), py::arg("deltas"), py::kw_only(),
              py::arg("accountant"), py::arg("adjacency"), release());
   module.def("rdp_epsilon_at_orders", &at_orders, py::arg("history"), py::arg("orders"), py::arg("delta"), release());
@@ -209,9 +214,12 @@ PYBIND11_MODULE(accountant, module) {
   module.def(
       "noise_multiplier",
       [](double epsilon, double delta, double q, int64_t steps, const std::string& accountant,
-         const std::string& adjacency) {
-        return calibrate_noise(budget(epsilon, delta, accountant, adjacency), SamplingRate(q), steps).value();
+         const std::string& adjacency, const Truncation& truncation) {
+        const Budget kept = budget(epsilon, delta, accountant, adjacency);
+        if (!truncation) return calibrate_noise(kept, SamplingRate(q), steps).value();
+        const auto step = [&](NoiseMultiplier sigma) { return event(sigma.value(), q, truncation); };
+        return calibrate_noise(kept, step, steps).value();
       },
       py::arg("epsilon"), py::arg("delta"), py::arg("sampling_rate"), py::arg("steps"), py::kw_only(),
-      py::arg("accountant"), py::arg("adjacency"), release());
+      py::arg("accountant"), py::arg("adjacency"), py::arg("truncation") = py::none(), release());
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "dp/mechanism/coins.h"
+#include "dp/mechanism/truncation.h"
 #include "dp/planning/host_memory_left.h"
 #include "dp/recording/cross_entropy.h"
 #include "dp/recording/leaves.h"
@@ -43,6 +44,7 @@ using BlockEntry = std::pair<std::string, std::vector<ParameterEntry>>;
 using MeshEntry = std::tuple<int64_t, int64_t, int64_t>;  // replicate, shard, model
 // target, rate, count noise, least and most clip norm; none: the clip norm does not adapt
 using QuantileEntry = std::optional<std::tuple<double, double, double, double, double>>;
+using LargestBatch = std::optional<std::pair<int64_t, int64_t>>;  // of so many units, so many at most
 using StepPairs = std::vector<std::pair<int64_t, int64_t>>;
 using History = std::vector<std::tuple<double, double, int64_t>>;
 
@@ -81,10 +83,10 @@ double whole_noise(const accountant::AdaptiveClippingEvent& event) {
 std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, const MeshEntry& mesh, int64_t rank,
                                       const std::array<std::string, 4>& groups, at::Device device, double sampling_rate,
                                       double divisor, const std::string& clipping, const QuantileEntry& quantile,
-                                      double expected_batch, bool streamed, std::optional<int64_t> memory_budget,
-                                      int64_t hold_memory, const std::optional<std::string>& key,
-                                      const std::string& run_id, const std::pair<int64_t, int64_t>& first,
-                                      const StepPairs& attempts) {
+                                      double expected_batch, const LargestBatch& largest_batch, bool streamed,
+                                      std::optional<int64_t> memory_budget, int64_t hold_memory,
+                                      const std::optional<std::string>& key, const std::string& run_id,
+                                      const std::pair<int64_t, int64_t>& first, const StepPairs& attempts) {
   std::vector<fsdp::BlockSpec> specs;
   for (const auto& [block, parameters] : blocks) {
     fsdp::BlockSpec spec{.name = block, .parameters = {}};
@@ -98,7 +100,8 @@ std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, con
                                         .divisor = divisor,
                                         .clipping = clipping_of(clipping),
                                         .clip_quantile = quantile_of(quantile),
-                                        .expected_batch = expected_batch},
+                                        .expected_batch = expected_batch,
+                                        .largest_batch = largest_batch},
                                .streamed = streamed,
                                .memory_budget_bytes = memory_budget,
                                .hold_memory_bytes = hold_memory};
@@ -137,6 +140,8 @@ std::tuple<std::string, std::string, History, StepPairs> resume_ledger(const std
       ++charged[{whole->sigma.value(), 1.0}];
     } else if (const auto* adaptive = std::get_if<accountant::AdaptiveClippingEvent>(&entry.event)) {
       ++charged[{whole_noise(*adaptive), adaptive->q.value()}];
+    } else if (const auto* cut = std::get_if<accountant::TruncatedPoissonGaussianEvent>(&entry.event)) {
+      ++charged[{cut->sigma.value(), cut->q.value()}];  // the header, which the caller compares, says the rest
     } else {
       throw std::invalid_argument("ledger " + path + " has charges of a kind that a history cannot hold: line " +
                                   std::to_string(entry.sequence + 1));
@@ -173,6 +178,13 @@ std::vector<int64_t> drawn_by(const std::string& key, const std::string& run_id,
   const RunKey run_key = RunKey::from_bytes(key_bytes(key), run_id_from_hex(run_id));
   return drawn_units(run_key, {.step = step, .attempt = 0}, 0, units,
                      CoinBound::of_rate(accountant::SamplingRate(sampling_rate)));
+}
+
+// The same of a loader whose batches are truncated.
+std::vector<int64_t> kept_by(const std::string& key, const std::string& run_id, int64_t step, int64_t units,
+                             double sampling_rate, int64_t cap) {
+  const RunKey run_key = RunKey::from_bytes(key_bytes(key), run_id_from_hex(run_id));
+  return truncated(drawn_by(key, run_id, step, units, sampling_rate), cap, run_key, {.step = step, .attempt = 0});
 }
 
 void begin_packed(Session& session, const std::vector<int64_t>& extents, const std::vector<int64_t>& offsets,
@@ -260,6 +272,8 @@ PYBIND11_MODULE(engine, module) {
       py::arg("device"));
   module.def("drawn_units", &drawn_by, py::arg("key"), py::arg("run_id"), py::arg("step"), py::arg("units"),
              py::arg("sampling_rate"), Released());
+  module.def("kept_units", &kept_by, py::arg("key"), py::arg("run_id"), py::arg("step"), py::arg("units"),
+             py::arg("sampling_rate"), py::arg("cap"), Released());
   module.def(
       "gradient_noise",
       [](const QuantileEntry::value_type& entry, double whole) {
@@ -282,8 +296,9 @@ PYBIND11_MODULE(engine, module) {
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("blocks"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
            py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("clipping"),
-           py::arg("clip_quantile"), py::arg("expected_batch"), py::arg("streamed"), py::arg("memory_budget"),
-           py::arg("hold_memory"), py::arg("key"), py::arg("run_id"), py::arg("first"), py::arg("attempts"), Released())
+           py::arg("clip_quantile"), py::arg("expected_batch"), py::arg("largest_batch"), py::arg("streamed"),
+           py::arg("memory_budget"), py::arg("hold_memory"), py::arg("key"), py::arg("run_id"), py::arg("first"),
+           py::arg("attempts"), Released())
       .def_property_readonly("clip_norm", [](const Session& session) { return session.clip_norm().value(); })
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def(

@@ -152,6 +152,7 @@ json population_and_steps(const LedgerContents& ledger, const Spent& spent) {
                                          {"sampling_rate", "sampling_rate_planned"},
                                          {"planned_steps", "steps_planned"}})
     section[shown] = from_header(ledger, in_header);
+  if (ledger.header.contains("maximum_batch")) section["maximum_batch"] = ledger.header.at("maximum_batch");
   std::set<double> rates;
   for (const auto& [event, count] : spent.events)
     if (!sampler_of(event).empty()) rates.insert(sampling_rate(event));

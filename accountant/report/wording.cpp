@@ -135,12 +135,23 @@ void add_plan(json& list, const json& header, const Spent& spent) {
         same = same && static_cast<double>(pass->steps) == std::ceil(1 / rate - 1e-9);
       else if (noise_multiplier(event) && !std::holds_alternative<GaussianEvent>(event) &&
                !std::holds_alternative<TreeAggregationEvent>(event))
-        same = same && std::abs(sampling_rate(event) - rate) <= 1e-12 * rate;  // one division, written out exactly
+        same =
+            same && std::abs(sampling_rate(event) - rate) <= 1e-12 * rate + 0x1p-64;  // one division, to 64-bit coins
     const char* rule = "Every charged sampling rate is expected_batch / units.";
     if (groups > 1) rule = "Every charged sampling rate is groups · expected_batch / units.";
     if (spent.samplers.contains("balls-in-bins"))
       rule = "Every charged pass has units / expected_batch steps, rounded up.";
     list.push_back(checked(rule, same));
+  }
+  if (header.contains("maximum_batch")) {
+    bool same = true;
+    for (const auto& [event, count] : spent.events) {
+      const auto* cut = std::get_if<TruncatedPoissonGaussianEvent>(&event);
+      if (noise_multiplier(event))
+        same = same && cut != nullptr && header.at("maximum_batch") == cut->cap &&
+               header.value("units", json()) == cut->units;
+    }
+    list.push_back(checked("Every charged batch is of at most maximum_batch of the header's units.", same));
   }
   if (header.contains("noise_multiplier") && header.at("noise_multiplier").is_number()) {
     const double planned = header.at("noise_multiplier").get<double>();

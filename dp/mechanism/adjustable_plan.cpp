@@ -18,6 +18,11 @@ AdjustablePlan::AdjustablePlan(const Config& config)
   if (config.clip_quantile && config.clipping != Clipping::kFlat) {
     throw std::invalid_argument("a clip norm that adapts is that of whole gradients: it needs flat clipping");
   }
+  if (config.largest_batch && config.clip_quantile) {
+    throw std::invalid_argument(
+        "a clip norm that adapts is accounted for batches that are not truncated: it cannot be combined with a largest "
+        "batch");
+  }
 }
 
 void AdjustablePlan::set_terms(accountant::ClipNorm clip_norm,
@@ -36,7 +41,10 @@ void AdjustablePlan::set_terms(accountant::ClipNorm clip_norm,
   terms_->noise_multiplier = noise_multiplier;
   terms_->event.reset();
   if (!noise_multiplier) return;
-  if (config_.sampling_rate.value() == 1) {
+  if (const auto& largest = config_.largest_batch) {
+    terms_->event = accountant::TruncatedPoissonGaussianEvent{largest->first, config_.sampling_rate, largest->second,
+                                                              *noise_multiplier};
+  } else if (config_.sampling_rate.value() == 1) {
     terms_->event = accountant::GaussianEvent{*noise_multiplier};
   } else {
     terms_->event = accountant::PoissonGaussianEvent{config_.sampling_rate, *noise_multiplier};

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "dp/mechanism/clipper.h"
 #include "dp/mechanism/gaussian.h"
@@ -24,6 +25,9 @@ class AdjustablePlan {
     Clipping clipping = Clipping::kFlat;
     std::optional<ClipQuantile> clip_quantile = {};  // with flat clipping
     double expected_batch = 0;                       // B, for the clip quantile: whatever the divisor is
+    // Of so many units at most so many are in a batch: truncated Poisson sampling (dp/mechanism/truncation.h). Without
+    // a clip quantile.
+    std::optional<std::pair<int64_t, int64_t>> largest_batch = {};
   };
   explicit AdjustablePlan(const Config& config);
 

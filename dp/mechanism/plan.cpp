@@ -7,93 +7,30 @@
 #include <stdexcept>
 
 #include "accountant/calibration.h"
+#include "dp/mechanism/plan_rules.h"
 #include "kernels/scaled_sum.h"
 
 namespace ghostshard::dp {
 namespace {
 
-void require(bool holds, const std::string& rule, int64_t value) {
-  if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(value));
-}
-
 // B·b/n rounded up: the coins' probability is floor(B·b·2^64/n)/2^64 (dp/mechanism/sampler.h), which may lie above the
-// nearest double.
+// nearest double. Of a truncated sample it is the coins' own rate.
 accountant::SamplingRate rate(const DpConfig& config) {
   const double batch = static_cast<double>(config.expected_batch * config.noise_bands.count());
   const double units = static_cast<double>(config.units);
   const double nearest = batch / units;
+  if (config.maximum_batch) return coin_rate(accountant::SamplingRate(nearest));
   return accountant::SamplingRate(std::fma(nearest, units, -batch) < 0 ? std::nextafter(nearest, 1.0) : nearest);
 }
 
-void check_bands(const DpConfig& config) {
-  const int64_t bands = config.noise_bands.count();
-  if (bands == 1) return;
-  config.noise_bands.check();
-  require(bands <= config.steps, "noise bands must be at most the steps (" + std::to_string(config.steps) + ")", bands);
-  const int64_t most = config.units / config.expected_batch;
-  require(bands <= most,
-          "noise bands must be at most n/B (" + std::to_string(most) +
-              "): each step draws its batch from one of as many groups of units",
-          bands);
-  if (config.adjacency != accountant::Adjacency::kZeroOut) {
-    throw std::invalid_argument("noise bands are accounted under zero-out adjacency alone, got " +
-                                accountant::to_string(config.adjacency));
-  }
-}
-
-void check_quantile(const DpConfig& config) {
-  if (!config.clip_quantile) return;
-  config.clip_quantile->check(config.clip_norm);
-  if (config.clipping != Clipping::kFlat) {
-    throw std::invalid_argument("a clip norm that adapts is that of whole gradients: it needs flat clipping, got " +
-                                to_string(config.clipping));
-  }
-  if (config.noise_bands.count() > 1) {
-    throw std::invalid_argument(
-        "noise bands are derived for one clip norm in all steps: they cannot be combined with one that adapts");
-  }
-}
-
-bool in_bins(const DpConfig& config) { return config.sampling == Sampling::kBallsInBins; }
-int64_t bins_of(const DpConfig& config) { return BinPasses::steps_of(config.units, config.expected_batch); }
-
-void check_bins(const DpConfig& config) {
-  if (!in_bins(config)) return;
-  require(bins_of(config) <= accountant::kMostBins,
-          "balls-in-bins sampling must have at most " + std::to_string(accountant::kMostBins) + " steps in a pass",
-          bins_of(config));
-  if (config.noise_bands.count() > 1) {
-    throw std::invalid_argument(
-        "balls-in-bins sampling is derived for white noise: it cannot be combined with noise bands");
-  }
-  if (config.clip_quantile) {
-    throw std::invalid_argument(
-        "balls-in-bins sampling is derived for one clip norm in all steps: it cannot be combined with one that adapts");
-  }
-  if (config.adjacency == accountant::Adjacency::kReplaceOne) {
-    throw std::invalid_argument(
-        "balls-in-bins sampling is accounted under zero-out and add-or-remove adjacency, got replace-one");
-  }
+accountant::Event sampled_gaussian(const DpConfig& config, accountant::NoiseMultiplier sigma) {
+  if (!config.maximum_batch) return accountant::PoissonGaussianEvent{rate(config), sigma};
+  return accountant::TruncatedPoissonGaussianEvent{config.units, rate(config), *config.maximum_batch, sigma};
 }
 
 // sigma, of the noise that gradients get, so that a step costs what one release with the noise multiplier `whole` does.
 accountant::NoiseMultiplier gradient_noise(const DpConfig& config, accountant::NoiseMultiplier whole) {
   return config.clip_quantile ? config.clip_quantile->gradient_noise(whole) : whole;
-}
-
-void check(const DpConfig& config) {
-  require(config.units >= 1, "the number of units must be >= 1", config.units);
-  require(config.steps >= 1, "steps must be >= 1", config.steps);
-  require(config.expected_batch >= 1, "the expected batch must be >= 1", config.expected_batch);
-  require(config.expected_batch <= config.units,
-          "the expected batch must be at most the number of units (" + std::to_string(config.units) + ")",
-          config.expected_batch);
-  if (config.target_epsilon.has_value() == config.noise_multiplier.has_value()) {
-    throw std::invalid_argument("exactly one of target epsilon and noise multiplier must be given");
-  }
-  check_bands(config);
-  check_quantile(config);
-  check_bins(config);
 }
 
 // Of the group with the most: the first one.
@@ -103,7 +40,11 @@ int64_t rounds_of_steps(const DpConfig& config) {
 
 accountant::NoiseMultiplier calibrated(const DpConfig& config, accountant::Delta delta) {
   const accountant::Budget budget{config.accountant, config.adjacency, *config.target_epsilon, delta};
-  if (!in_bins(config)) return accountant::calibrate_noise(budget, rate(config), rounds_of_steps(config));
+  if (!in_bins(config)) {
+    return accountant::calibrate_noise(
+        budget, [&](accountant::NoiseMultiplier sigma) { return sampled_gaussian(config, sigma); },
+        rounds_of_steps(config));
+  }
   const int64_t bins = bins_of(config);
   return accountant::calibrate_bins_noise(budget, bins, (config.steps + bins - 1) / bins);
 }
@@ -128,7 +69,7 @@ uint64_t next_plan_identity() {
 }
 
 accountant::Delta default_delta(int64_t units) {
-  require(units >= 1, "the number of units must be >= 1", units);
+  if (units < 1) throw std::invalid_argument("the number of units must be >= 1, got " + std::to_string(units));
   return accountant::Delta(std::min(1e-6, std::pow(static_cast<double>(units), -1.1)));
 }
 
@@ -144,7 +85,7 @@ DpPlan::DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::D
 }
 
 DpPlan DpPlan::make(const DpConfig& config) {
-  check(config);
+  check_constants(config);
   const accountant::Delta delta = config.delta.value_or(default_delta(config.units));
   const accountant::NoiseMultiplier whole =
       config.noise_multiplier ? *config.noise_multiplier : calibrated(config, delta);
@@ -158,10 +99,10 @@ DpPlan DpPlan::make(const DpConfig& config) {
 }
 
 DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& ledger) {
-  check(given);
+  check_constants(given);
   DpConfig config = given;
   config.noise_bands = bands_of(ledger.header, given.noise_bands);
-  check(config);
+  check_constants(config);
   const auto sigma = ledger.header.find("noise_multiplier");
   if (sigma == ledger.header.end() || !sigma->is_number()) {
     throw std::invalid_argument("the ledger's header must have the run's noise_multiplier");
@@ -182,12 +123,13 @@ DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& l
   }
   const auto compare = [&](const std::string& name) {
     const nlohmann::json begun = ledger.header.value(name, nlohmann::json());
-    if (begun != own.at(name)) {
+    const nlohmann::json here = own.value(name, nlohmann::json());
+    if (begun != here) {
       throw std::invalid_argument("a run goes on under the plan it began with: the ledger's " + name + " is " +
-                                  begun.dump() + ", here it would be " + own.at(name).dump());
+                                  begun.dump() + ", here it would be " + here.dump());
     }
   };
-  for (const char* cause : {"units", "expected_batch", "planned_steps"})
+  for (const char* cause : {"units", "expected_batch", "planned_steps", "maximum_batch"})
     compare(cause);  // before the constants that follow from them
   for (const auto& constant : own.items()) compare(constant.key());
   for (const accountant::LedgerEntry& entry : ledger.entries) {
@@ -219,7 +161,7 @@ double DpPlan::release_variance() const {
 
 accountant::Event DpPlan::event() const {
   if (in_bins(config_)) return accountant::BallsInBinsGaussianEvent{bins_of(config_), sigma_};
-  if (!config_.clip_quantile) return accountant::PoissonGaussianEvent{sampling_rate(), sigma_};
+  if (!config_.clip_quantile) return sampled_gaussian(config_, sigma_);
   return accountant::AdaptiveClippingEvent{sampling_rate(), sigma_, config_.clip_quantile->count_noise};
 }
 
@@ -236,7 +178,10 @@ accountant::EpsilonBound DpPlan::epsilon_after(const accountant::Rounds& charged
 }
 
 PoissonSampler DpPlan::sampler(const RunKey& key, int64_t rank, int64_t world_size) const {
-  PoissonSampler sampler(key, config_.units, config_.expected_batch, rank, world_size, config_.noise_bands.count());
+  std::optional<Truncation> truncation;
+  if (config_.maximum_batch) truncation = {.cap = *config_.maximum_batch, .rate = sampling_rate()};
+  PoissonSampler sampler(key, config_.units, config_.expected_batch, rank, world_size, config_.noise_bands.count(),
+                         truncation);
   sampler.passes_ = terms_->passes;
   return sampler;
 }
@@ -271,6 +216,10 @@ nlohmann::json DpPlan::public_constants() const {
     constants["sampler"] = to_string(config_.sampling);
     constants["bins"] = bins_of(config_);
     constants.erase("sampling_rate");
+  }
+  if (config_.maximum_batch) {
+    constants["sampler"] = "truncated-poisson";
+    constants["maximum_batch"] = *config_.maximum_batch;
   }
   if (const NoiseBands& bands = config_.noise_bands; bands.count() > 1) {
     constants["sampler"] = "cyclic-poisson";

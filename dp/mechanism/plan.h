@@ -17,6 +17,8 @@
 // With balls-in-bins sampling (dp/mechanism/bins.h) the release is a pass of t = ⌈n/B⌉ steps, in exactly one of which
 // each unit is: T steps of one session cost ⌈T/t⌉ of them. The divisor stays B. Derived for one clip norm and white
 // noise, under zero-out and add-or-remove.
+// With a largest batch (dp/mechanism/truncation.h) a step takes at most `maximum_batch` of the drawn units, chosen
+// uniformly, and costs a truncated Poisson sample of a Gaussian (arXiv:2508.15089). The divisor stays B.
 //
 // If the clip norm adapts (dp/mechanism/clip_quantile.h), C is the first step's, each step also releases a count, and
 // the noise multiplier that is given or calibrated is that of both together: sigma, the gradients', is larger.
@@ -49,6 +51,7 @@ struct DpConfig {
   std::optional<ClipQuantile> clip_quantile = {};  // with flat clipping, without noise bands
   NoiseBands noise_bands = {};                     // b ≤ T and B·b ≤ n
   Sampling sampling = Sampling::kPoisson;          // balls-in-bins: without the two above
+  std::optional<int64_t> maximum_batch = {};       // B ≤ cap ≤ n; without noise bands, with a fixed clip norm
   // Exactly one of the two.
   std::optional<accountant::Epsilon> target_epsilon;
   std::optional<accountant::NoiseMultiplier> noise_multiplier;

@@ -25,7 +25,15 @@ using RunId = std::array<uint8_t, 16>;  // public; stands in the ledger
 // From its 32 hexadecimal digits; std::invalid_argument for anything else.
 RunId run_id_from_hex(const std::string& text);
 
-enum class Purpose : uint8_t { kCoins = 1, kNoise = 2, kCommitment = 3, kTag = 4, kCountNoise = 5, kBins = 6 };
+enum class Purpose : uint8_t {
+  kCoins = 1,
+  kNoise = 2,
+  kCommitment = 3,
+  kTag = 4,
+  kCountNoise = 5,
+  kBins = 6,
+  kTruncation = 7
+};
 
 struct StepId {
   int64_t step = 0;     // logical step, from 0

@@ -30,15 +30,20 @@ std::vector<int64_t> joined(const std::vector<int64_t>& part, fsdp::Mesh& mesh) 
 }  // namespace
 
 PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
-                               int64_t world_size, int64_t groups)
+                               int64_t world_size, int64_t groups, const std::optional<Truncation>& truncation)
     : key_(&key),
       units_(units),
       rank_(rank),
       world_size_(world_size),
       groups_(groups),
-      bound_(CoinBound::of_batch(expected_batch * groups, units)) {}
+      truncation_(truncation),
+      bound_(truncation ? CoinBound::of_rate(truncation->rate) : CoinBound::of_batch(expected_batch * groups, units)) {}
 
-std::vector<int64_t> PoissonSampler::draw(const StepId& step) const { return draw_part(step, 0, units_); }
+std::vector<int64_t> PoissonSampler::draw(const StepId& step) const { return kept(draw_part(step, 0, units_), step); }
+
+std::vector<int64_t> PoissonSampler::kept(std::vector<int64_t> drawn, const StepId& step) const {
+  return truncation_ ? truncated(std::move(drawn), truncation_->cap, *key_, step) : drawn;
+}
 
 std::vector<int64_t> PoissonSampler::draw_part(const StepId& step, int64_t first, int64_t end) const {
   if (passes_) return passes_->units_of(*key_, step, first, end);
@@ -55,11 +60,11 @@ std::vector<int64_t> PoissonSampler::draw_together(const StepId& step, fsdp::Mes
   if (ranks == 1 || units_ <= few) return draw(step);
   const int64_t share = (units_ + ranks - 1) / ranks;
   const int64_t first = std::min(units_, mesh.rank() * share);
-  return joined(draw_part(step, first, std::min(units_, first + share)), mesh);
+  return kept(joined(draw_part(step, first, std::min(units_, first + share)), mesh), step);
 }
 
 Microbatches deal(std::vector<int64_t> batch, int64_t microbatch, std::span<const int64_t> lengths, int64_t rank,
-                  int64_t world_size) {
+                  int64_t world_size, int64_t as_for) {
   if (!(microbatch >= 1)) throw std::invalid_argument("microbatch must be >= 1, got " + std::to_string(microbatch));
   if (!lengths.empty()) {
     std::stable_sort(batch.begin(), batch.end(), [&](int64_t a, int64_t b) {
@@ -74,7 +79,7 @@ Microbatches deal(std::vector<int64_t> batch, int64_t microbatch, std::span<cons
     const int64_t place = i % world_size;
     if ((lap % 2 == 0 ? place : world_size - 1 - place) == rank) mine.push_back(batch[static_cast<size_t>(i)]);
   }
-  const int64_t most = (total + world_size - 1) / world_size;  // the busiest rank's units
+  const int64_t most = (std::max(total, as_for) + world_size - 1) / world_size;  // the busiest rank's units
   const int64_t count = (most + microbatch - 1) / microbatch;
   // Even cuts: with 17 units and at most 16 at a time, 9 and 8 rather than 16 and 1.
   Microbatches cut(static_cast<size_t>(count));
@@ -91,7 +96,7 @@ Microbatches PoissonSampler::deal_local(std::vector<int64_t> batch, int64_t micr
     throw std::invalid_argument("lengths must be empty or one per unit: " + std::to_string(units_) + " units, " +
                                 std::to_string(lengths.size()) + " lengths");
   }
-  return deal(std::move(batch), microbatch, lengths, rank_, world_size_);
+  return deal(std::move(batch), microbatch, lengths, rank_, world_size_, truncation_ ? truncation_->cap : 0);
 }
 
 Microbatches PoissonSampler::draw_local(const StepId& step, int64_t microbatch,

@@ -4,6 +4,8 @@
 // and step t draws from group t mod b alone, each of its units with probability q = B·b/n: a unit's steps are b apart.
 //
 // With passes (dp/mechanism/bins.h) a step draws its bin of the pass instead.
+// With a largest batch (dp/mechanism/truncation.h) a uniformly random part of a larger draw stays. Every rank then has
+// as many microbatches in every step as the largest batch takes, some with fewer units or none.
 //
 // Coins are those of dp/mechanism/coins.h. Every rank knows the whole batch, hence the number of microbatches on each
 // rank; of many units each rank tosses the coins of its own part and hears of the others'. The units in a batch, and
@@ -18,6 +20,7 @@
 #include "dp/mechanism/bins.h"
 #include "dp/mechanism/coins.h"
 #include "dp/mechanism/run_key.h"
+#include "dp/mechanism/truncation.h"
 #include "fsdp/mesh.h"
 
 namespace ghostshard::dp {
@@ -31,7 +34,7 @@ class PoissonSampler {
 
   // All units of the step's logical batch, ascending. O(units).
   std::vector<int64_t> draw(const StepId& step) const;
-  // Those among the units first ≤ u < end.
+  // Those among the units first ≤ u < end whose coins fall, before any of them is left out for the largest batch.
   std::vector<int64_t> draw_part(const StepId& step, int64_t first, int64_t end) const;
   // The same as draw() in O(units / ranks + batch): a collective of all ranks of the mesh. Few units are not worth it,
   // each rank then tosses all coins.
@@ -51,19 +54,22 @@ class PoissonSampler {
   friend PoissonSampler nonprivate_sampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank,
                                            int64_t world_size);
   PoissonSampler(const RunKey& key, int64_t units, int64_t expected_batch, int64_t rank, int64_t world_size,
-                 int64_t groups = 1);
+                 int64_t groups = 1, const std::optional<Truncation>& truncation = {});
+  std::vector<int64_t> kept(std::vector<int64_t> drawn, const StepId& step) const;
 
   const RunKey* key_;
   int64_t units_;
   int64_t rank_;
   int64_t world_size_;
   int64_t groups_;
+  std::optional<Truncation> truncation_;
   CoinBound bound_;
   std::optional<BinPasses> passes_;  // DpPlan sets them
 };
 
-// The dealing, apart from the coins: units of one logical batch to one rank's microbatches. Pure.
+// The dealing, apart from the coins: units of one logical batch to one rank's microbatches. Pure. as_for: at least as
+// many microbatches as a batch of so many units takes.
 Microbatches deal(std::vector<int64_t> batch, int64_t microbatch, std::span<const int64_t> lengths, int64_t rank,
-                  int64_t world_size);
+                  int64_t world_size, int64_t as_for = 0);
 
 }  // namespace ghostshard::dp

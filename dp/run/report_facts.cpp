@@ -57,6 +57,17 @@ void add_passes(nlohmann::json& facts, const DpPlan& plan) {
   facts["sampler"]["passes"] =
       "each pass deals the units anew to its steps and is charged whole at the first of them; a resumed run begins "
       "another pass";
+// What a largest batch changes.
+void add_truncation(nlohmann::json& facts, const DpPlan& plan) {
+  if (!plan.config().maximum_batch) return;
+  const std::string cap = std::to_string(*plan.config().maximum_batch);
+  facts["sampler"]["executed"] = "truncated-poisson";
+  facts["sampler"]["truncation"] =
+      "of more than " + cap + " drawn units a uniformly random part of " + cap +
+      " stays (arXiv:2508.15089), chosen by words of a key of its own; a unit without content takes a place like any "
+      "other";
+  facts["sampler"]["shapes"] = "every rank has the same number of microbatches in every step, that of " + cap +
+                               " units; how many units and rows are in one depends on the draw";
 }
 
 // What a clip norm that adapts changes.
@@ -110,6 +121,7 @@ nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::Shar
       {"provenance", provenance(key, mesh, parts)}};
   add_bands(facts, plan.config().noise_bands);
   add_passes(facts, plan);
+  add_truncation(facts, plan);
   add_quantile(facts, plan.config().clip_quantile);
   facts.merge_patch(options.facts);
   return facts;

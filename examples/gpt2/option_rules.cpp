@@ -7,6 +7,7 @@
 #include <string>
 
 #include "examples/gpt2/clipping.h"
+#include "examples/gpt2/max_batch.h"
 #include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizer_names.h"
 #include "examples/gpt2/sampling.h"
@@ -122,6 +123,7 @@ void check_training(const Options& o) {
   must(o.sample_tokens || o.sample_every == 0, "--sample-every needs --sample-tokens (or --sample-prompt)");
   check_noise_bands(o);
   check_sampling_of_texts(o);
+  check_max_batch(o);
   check_clipping(o);
   check_budget(o);
 }

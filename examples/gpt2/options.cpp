@@ -9,6 +9,7 @@
 #include "accountant/did_you_mean.h"
 #include "dp/planning/memory_budget.h"
 #include "examples/gpt2/clipping.h"
+#include "examples/gpt2/max_batch.h"
 #include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizer_names.h"
 #include "examples/gpt2/option_rules.h"
@@ -269,6 +270,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
                                                   add_resuming(app, o), add_generation(app, o)};
   add_noise_bands(groups[1], o);
   add_sampling(groups[1], o);
+  add_max_batch(groups[1], o);
   add_memory(how, o);
   add_optimizer(how, o);
   add_ranks(how, o, mesh, device);

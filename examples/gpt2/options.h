@@ -33,6 +33,7 @@ struct Options {
   std::optional<double> clip_quantile, clip_rate, count_noise, min_clip_norm, max_clip_norm;
   int64_t noise_bands = 1;           // examples/gpt2/noise_bands.h
   std::string sampling = "poisson";  // examples/gpt2/sampling.h
+  std::string max_batch;             // examples/gpt2/max_batch.h
   int64_t expected_batch = 0;
   std::optional<int64_t> steps;
   std::optional<double> epochs;

@@ -6,6 +6,7 @@
 
 #include "examples/gpt2/clipping.h"
 #include "examples/gpt2/generate.h"
+#include "examples/gpt2/max_batch.h"
 #include "examples/gpt2/noise_bands.h"
 #include "examples/gpt2/optimizers.h"
 #include "examples/gpt2/run_folder.h"
@@ -95,6 +96,7 @@ dp::DpConfig plan_config(const Inputs& in, const Options& o) {
   if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);
   if (o.noise_multiplier) config.noise_multiplier = accountant::NoiseMultiplier(*o.noise_multiplier);
   if (o.delta) config.delta = accountant::Delta(*o.delta);
+  set_max_batch(config, o);
   return config;
 }
 
@@ -145,6 +147,11 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   const int64_t mine = std::max<int64_t>(1, o.expected_batch / mesh.data_size());
   step.shape.units = std::min(o.microbatch, mine);
   step.shape.microbatches = (mine + o.microbatch - 1) / o.microbatch;
+  if (in.budget && in.budget->maximum_batch) {  // as many in every step, evenly filled
+    const int64_t most = (*in.budget->maximum_batch + mesh.data_size() - 1) / mesh.data_size();
+    step.shape.microbatches = (most + o.microbatch - 1) / o.microbatch;
+    step.shape.units = (most + step.shape.microbatches - 1) / step.shape.microbatches;
+  }
   step.shape.rows_per_unit =
       in.eval ? std::max<int64_t>(1, in.eval->tokens() / in.eval->units()) : in.config.n_positions;
   step.shape.shard_ranks = mesh.shape().shard;

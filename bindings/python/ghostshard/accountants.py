@@ -61,6 +61,7 @@ class _Accountant(IAccountant):
 
     def __init__(self) -> None:
         self.history: list[tuple[float, float, int]] = []
+        self.truncation: tuple[int, int] | None = None  # (units, cap): every step is one of truncated Poisson sampling
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Records one step. ValueError for a number that no accountant could bound; then nothing is recorded."""
@@ -92,6 +93,8 @@ class _Accountant(IAccountant):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As Opacus' method. A history that cannot be accounted is a ValueError, and the old history stays."""
+        if (found := state_dict.get("truncation")) != self.truncation:
+            raise ValueError(f"the state dict is of steps with the truncation (units, cap) {found}, the accountant's have {self.truncation}")
         before = self.history
         super().load_state_dict(state_dict)
         try:
@@ -100,8 +103,25 @@ class _Accountant(IAccountant):
             self.history = before
             raise ValueError(f"the state dict's history cannot be accounted: {error}") from error
 
-    def _how(self) -> dict[str, str]:
-        return {"accountant": self.mechanism(), "adjacency": ADJACENCIES[0]}
+    def state_dict(self, destination: dict[str, Any] | None = None) -> dict[str, Any]:
+        """As Opacus' method."""
+        state = super().state_dict(destination)
+        if self.truncation is not None:
+            state["truncation"] = self.truncation
+        return state
+
+    def truncate(self, truncation: tuple[int, int] | None) -> None:
+        """(units, cap): each step is one of truncated Poisson sampling (arXiv:2508.15089), at most `cap` of `units` examples are in it.
+        Contour and rdp bound that tightly. None: steps are not truncated. ValueError if steps of another kind are charged already."""
+        if self.history and self.truncation != truncation:
+            raise ValueError(
+                f"this accountant has charged steps with the truncation (units, cap) {self.truncation}, these have {truncation}: it "
+                "counts one kind. Take a new one"
+            )
+        self.truncation = truncation
+
+    def _how(self) -> dict[str, Any]:
+        return {"accountant": self.mechanism(), "adjacency": ADJACENCIES[0], "truncation": self.truncation}
 
 
 class ContourAccountant(_Accountant):
@@ -135,6 +155,7 @@ class RDPAccountant(_Accountant):
     def get_epsilon(self, delta: float, alphas: Iterable[float] | None = None, **kwargs: Any) -> float:
         if alphas is None:
             return super().get_epsilon(delta, **kwargs)
+        self._refuse_orders()
         return _native.rdp_epsilon_at_orders(_checked(self.history), [float(alpha) for alpha in alphas], float(delta))
 
     def get_privacy_spent(
@@ -143,11 +164,16 @@ class RDPAccountant(_Accountant):
         """Epsilon and the order that gave it, over Opacus' default orders if none are given. (0, 0) before the first step."""
         if not self.history:
             return 0.0, 0.0
+        self._refuse_orders()
         history = _checked(self.history)
         orders = [float(alpha) for alpha in (self.DEFAULT_ALPHAS if alphas is None else alphas)]
         if not orders:
             raise ValueError("alphas must name at least one order, got none")
         return min((_native.rdp_epsilon_at_orders(history, [alpha], float(delta)), alpha) for alpha in orders)
+
+    def _refuse_orders(self) -> None:
+        if self.truncation is not None:
+            raise ValueError("truncated sampling is bounded over all orders alone: leave alphas out")
 
     @classmethod
     def mechanism(cls) -> str:
@@ -178,12 +204,14 @@ def get_noise_multiplier(
     steps: int | None = None,
     accountant: str = "contour",
     epsilon_tolerance: float | None = None,
+    truncation: tuple[int, int] | None = None,
     **kwargs: Any,
 ) -> float:
     """The least noise multiplier that keeps a run within (target_epsilon, target_delta), at most 1e-6 above it.
 
     Exactly one of epochs and steps; epochs count as ceil(epochs / sample_rate) steps. On the private side: with the
     answer, get_epsilon is at most the target. epsilon_tolerance and further arguments of Opacus' function are not needed.
+    truncation: (units, cap) of truncated Poisson sampling.
     ValueError if no noise reaches the target.
     """
     if (steps is None) == (epochs is None):
@@ -197,8 +225,9 @@ def get_noise_multiplier(
         steps = round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.ceil(exact)
     _known(accountant)
     return _native.noise_multiplier(
-        float(target_epsilon), float(target_delta), q, _steps(steps), accountant=accountant, adjacency=ADJACENCIES[0]
-    )
+        float(target_epsilon), float(target_delta), q, _steps(steps), accountant=accountant, adjacency=ADJACENCIES[0],
+        truncation=truncation,
+    )  # fmt: skip
 
 
 def privacy_curve(
@@ -217,7 +246,8 @@ def privacy_curve(
         accountant = run.mechanism() if isinstance(run, _Accountant) else "contour"
     _known(accountant)
     at = [float(delta) for delta in deltas]
-    bounds = _native.epsilons(_checked(history), at, accountant=accountant, adjacency=adjacency)
+    truncation = run.truncation if isinstance(run, _Accountant) else None
+    bounds = _native.epsilons(_checked(history), at, accountant=accountant, adjacency=adjacency, truncation=truncation)
     return [CurvePoint(delta, *bound[:3]) for delta, bound in zip(at, bounds, strict=True)]
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
-from . import accountants, checkpoint
+from . import accountants, checkpoint, largest_batch
 from ._native import load
 from .ghost.checks.alike import items_digest, parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
@@ -92,7 +92,7 @@ class PrivacyEngine(ResumableEngine):
         A step is made of one draw of the returned loader, whole; any other batch is refused. Keyword arguments of our modes:
         `accumulation_steps` (k: the loader cuts each draw into k batches, step() comes after the last), `own_batches` (True, or
         poisson_sampling=False: batches of the caller's own, at most k backwards to a step, each step charged as if it held every
-        example), `allow_vouched` (True: tensors of ghostshard.vouch_for() are taken, and the report says so), `memory_budget` (what a
+        example), `max_batch_size` (of a larger draw so many examples stay, chosen at random; charged as truncated Poisson sampling), `allow_vouched` (True: tensors of ghostshard.vouch_for() are taken, and the report says so), `memory_budget` (what a
         microbatch may record until it is clipped, in bytes or as "1.05x" of a step without privacy; if it takes more, a second
         backward recomputes the records, with 0 from the beginning; by default what the machine has room for), `accumulate` (sum the
         microbatches of a step on the rank, reduce once),
@@ -105,6 +105,8 @@ class PrivacyEngine(ResumableEngine):
         """
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
+            if kwargs.get("max_batch_size") is not None:
+                raise ValueError(f"max_batch_size is of our modes alone: {', '.join(MODES)}; got {grad_sample_mode=}")
             if self.secure_mode:
                 raise ValueError(f"secure_mode with {grad_sample_mode=} is Opacus' and needs its own PrivacyEngine")
             warnings.warn(
@@ -131,7 +133,8 @@ class PrivacyEngine(ResumableEngine):
         accumulation_steps = kwargs.pop("accumulation_steps", 1)
         own_batches = kwargs.pop("own_batches", False) or not poisson_sampling
         allow_vouched = kwargs.pop("allow_vouched", False)
-        plan = plan_of(data_loader, poisson=not own_batches)
+        plan = plan_of(data_loader, poisson=not own_batches, max_batch_size=kwargs.pop("max_batch_size", None))
+        largest_batch.settle(plan, self.accountant, clipping=clipping, registered=self._register_terms is not None)
         kwargs.pop("epsilon_tolerance", None)
         refuse_unsupported(module)
         kind = GhostModule if wrap_model else GhostHooks
@@ -153,7 +156,7 @@ class PrivacyEngine(ResumableEngine):
                 **options, "grad_sample_mode": grad_sample_mode, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm,
                 "clipping": clipping, "the clip quantile": quantile, "loss_reduction": loss_reduction, "batch_first": batch_first, "own_batches": own_batches,
                 "allow_vouched": allow_vouched, "accumulation_steps": accumulation_steps, "noise_generator": noise_generator is not None,
-                "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch), "a ledger": self._ledger is not None,
+                "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch, plan.cap), "a ledger": self._ledger is not None,
             }  # fmt: skip
             found = parts_of(module, engine.layout, criterion, optimizer, arguments)
             return found if own_batches else {**found, "the data set": items_digest(data_loader.dataset, engine.ranks.device)}
@@ -186,12 +189,14 @@ class PrivacyEngine(ResumableEngine):
             )
         mechanism = self.accountant.mechanism()
         search = accountants if mechanism in _ACCOUNTANTS else opacus.accountants.utils
-        tolerance = {"epsilon_tolerance": kwargs["epsilon_tolerance"]} if "epsilon_tolerance" in kwargs else {}
+        tolerance: dict[str, Any] = {name: kwargs[name] for name in ("epsilon_tolerance",) if name in kwargs}
         rate, steps = 1 / len(data_loader), len(data_loader)  # of Opacus' own modes
         if kwargs.get("grad_sample_mode", "hooks") in MODES:
             poisson = kwargs.get("poisson_sampling", True) and not kwargs.get("own_batches", False)
-            plan = plan_of(data_loader, poisson=poisson)
+            plan = plan_of(data_loader, poisson=poisson, max_batch_size=kwargs.get("max_batch_size"))
             rate, steps = plan.charged_rate, plan.steps
+            if mechanism in _ACCOUNTANTS:
+                tolerance["truncation"] = plan.truncation
         noise_multiplier = search.get_noise_multiplier(
             target_epsilon=target_epsilon,
             target_delta=target_delta,
@@ -278,7 +283,7 @@ class PrivacyEngine(ResumableEngine):
             raise ValueError("secure_mode draws coins from the operating system: the data loader has a generator")
         return GhostDataLoader.from_data_loader(
             data_loader, rank=ranks.data_rank, world_size=ranks.data_ranks, accumulation_steps=accumulation_steps,
-            batch_first=batch_first, process_group=ranks.data, twins=ranks.twins,
+            batch_first=batch_first, process_group=ranks.data, twins=ranks.twins, max_batch_size=plan.cap,
         )  # fmt: skip
 
     def _joined(
@@ -314,6 +319,7 @@ class PrivacyEngine(ResumableEngine):
             trained=lambda: chain.from_iterable(group["params"] for group in ghost.original_optimizer.param_groups),
             charge=charge,
             adaptation=None if quantile is None else Adaptation(quantile, float(plan.expected_batch), ghost.set_clip_norm),
+            largest_batch=plan.truncation,
         )
         self._begin_run(engine, data_loader, ledger_header(plan, ghost, engine, allow_vouched))
 
@@ -336,13 +342,3 @@ class PrivacyEngine(ResumableEngine):
         self._budget = engine.run.budget = RegisteredBudget(
             **terms, block_of=plan.steps, ledger=self._ledger, ranks=engine.ranks, terms=at_first
         )
-
-    def _remember(self, data_loader: DataLoader) -> None:
-        if self.dataset is None:
-            self.dataset = data_loader.dataset
-        elif self.dataset is not data_loader.dataset:
-            warnings.warn(
-                "this PrivacyEngine has accounted for another data set before; its epsilon is per data set, so use a "
-                "new engine unless both are the same",
-                stacklevel=5,
-            )

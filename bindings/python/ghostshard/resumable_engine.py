@@ -151,6 +151,16 @@ class ResumableEngine(opacus.PrivacyEngine):
         engine.run.stopped = None
         return loaded
 
+    def _remember(self, data_loader: Any) -> None:
+        if self.dataset is None:
+            self.dataset = data_loader.dataset
+        elif self.dataset is not data_loader.dataset:
+            warnings.warn(
+                "this PrivacyEngine has accounted for another data set before; its epsilon is per data set, so use a "
+                "new engine unless both are the same",
+                stacklevel=5,
+            )
+
     def _engine(self) -> Any:
         if self._ghost is None:
             raise ValueError("privacy state belongs to a run: call make_private() in mode 'ghost' or 'ghost_fsdp' first")
@@ -176,10 +186,11 @@ class ResumableEngine(opacus.PrivacyEngine):
             }
         )
 
-    def _terms(self) -> dict[str, float]:
+    def _terms(self) -> dict[str, Any]:
         engine = self._engine()
         clip_norm, noise_multiplier = engine.run.terms_now()
-        return {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "sampling_rate": engine.run.sampling_rate}
+        terms = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "sampling_rate": engine.run.sampling_rate}
+        return terms if engine.run.largest_batch is None else {**terms, "largest_batch": list(engine.run.largest_batch)}
 
     def _load_state(self, state: dict) -> None:
         engine = self._engine()
@@ -217,6 +228,12 @@ class ResumableEngine(opacus.PrivacyEngine):
             raise ValueError(
                 f"the checkpoint is of accountant {state['accountant']['mechanism']!r}, the engine has "
                 f"{self.accountant.mechanism()!r}: build it with the same one"
+            )
+        largest, own = state["terms"].get("largest_batch"), self._terms().get("largest_batch")
+        if largest != own:
+            raise ValueError(
+                f"the checkpoint's run had the largest batch {largest} ([examples, at most in a step]), this one has {own}: its steps "
+                "would be charged as others. Give make_private() the same max_batch_size"
             )
         if mark is not None and self._ledger is None:
             raise ValueError(

@@ -37,6 +37,9 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
         "executed": "poisson",
         "seen": "by the engine: each step was made of one whole draw of the private loader, and each draw was charged",
     }
+    if plan.cap is not None:
+        sampler["executed"] = "truncated-poisson"
+        sampler["truncation"] = f"of more than {plan.cap} drawn examples a uniformly random part of {plan.cap} stays (arXiv:2508.15089)"
     if allow_vouched:
         sampler["seen"] += (
             "; that tensors which the loop vouched for (allow_vouched=True) hold nothing of other examples than their rows' own is the "
@@ -57,6 +60,8 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
         "clipping": _CLIPPINGS[engine.clipping],
         "facts": {"sampler": sampler},
     }
+    if plan.cap is not None:
+        header["maximum_batch"] = plan.cap
     if optimizer.noise_multiplier > 0:
         header["noise_multiplier"] = float(optimizer.noise_multiplier)
     if (quantile := engine.run.clip_quantile) is not None:

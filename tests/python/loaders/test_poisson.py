@@ -1,15 +1,14 @@
 """The coins: every unit with probability q, independently, in the same number of steps on every rank."""
 
 import collections
-import hmac
 import itertools
-import struct
 import time
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from coin_twin import coin
 from drawing import assert_binomial, drawn, seeded
 from scipy.stats import binom
 from torch.utils.data import DataLoader, TensorDataset
@@ -54,38 +53,6 @@ def test_every_subset_has_its_probability():
     for size in range(4):
         for subset in itertools.combinations(range(3), size):
             assert_binomial(seen[subset], steps, q**size * (1 - q) ** (3 - size))
-
-
-def coin(key: bytes, step: int, unit: int) -> int:
-    """The twin, by the words of dp/mechanism/run_key.h, coins.h and kernels/gaussian.h: 16 and 48 bits of the step's own ChaCha20
-    streams."""
-    subkey = hmac.digest(key, b"\x01" + bytes(16) + step.to_bytes(8, "little") + bytes(8), "sha256")
-    lead = word(subkey, 0, unit // 4) >> 16 * (unit % 4) & 0xFFFF
-    return lead << 48 | word(subkey, 1, unit) >> 16
-
-
-def word(key: bytes, stream: int, index: int) -> int:
-    block = chacha20_block(key, stream, index // 8)
-    return int.from_bytes(block[8 * (index % 8) : 8 * (index % 8) + 8], "little")
-
-
-def chacha20_block(key: bytes, stream: int, counter: int) -> bytes:
-    """RFC 8439, section 2.3; the nonce is the stream and the counter's high part."""
-    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter & 0xFFFFFFFF, stream, counter >> 32, 0]
-    state = list(start)
-
-    def quarter(a, b, c, d):
-        for x, y, z, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-            state[x] = (state[x] + state[y]) & 0xFFFFFFFF
-            mixed = state[z] ^ state[x]
-            state[z] = ((mixed << by) | (mixed >> (32 - by))) & 0xFFFFFFFF
-
-    for _ in range(10):
-        for i in range(4):
-            quarter(i, 4 + i, 8 + i, 12 + i)
-        for i in range(4):
-            quarter(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
-    return struct.pack("<16I", *((one + two) & 0xFFFFFFFF for one, two in zip(state, start)))
 
 
 @pytest.mark.parametrize("q", [1 / 3, 1e-3, 1.0, 5 / 40])

@@ -18,10 +18,12 @@ class BudgetRegister:
 
 def opacus_orders() -> list[float]: ...
 def epsilons(
-    history: Sequence[tuple[float, float, int]], deltas: Sequence[float], *, accountant: str, adjacency: str
+    history: Sequence[tuple[float, float, int]], deltas: Sequence[float], *, accountant: str, adjacency: str,
+    truncation: tuple[int, int] | None = None,
 ) -> list[tuple[float, float, float, str, str, str]]: ...
 def deltas(
-    history: Sequence[tuple[float, float, int]], epsilons: Sequence[float], *, accountant: str, adjacency: str
+    history: Sequence[tuple[float, float, int]], epsilons: Sequence[float], *, accountant: str, adjacency: str,
+    truncation: tuple[int, int] | None = None,
 ) -> list[tuple[float, float, float, str, str, str]]: ...
 def epsilons_of_events(
     events: str, deltas: Sequence[float], *, accountant: str, adjacency: str
@@ -30,6 +32,7 @@ def rdp_epsilon_at_orders(
     history: Sequence[tuple[float, float, int]], orders: Sequence[float], delta: float
 ) -> float: ...
 def noise_multiplier(
-    epsilon: float, delta: float, sampling_rate: float, steps: int, *, accountant: str, adjacency: str
+    epsilon: float, delta: float, sampling_rate: float, steps: int, *, accountant: str, adjacency: str,
+    truncation: tuple[int, int] | None = None,
 ) -> float: ...
 def write_report(ledger: str, delta: float, facts: str, folder: str, accountant: str) -> str: ...

@@ -99,12 +99,14 @@ class GhostEngine:
         trained: Callable[[], Iterable[nn.Parameter]] = tuple,
         charge: Callable[[float], None] = lambda _: None,
         adaptation: Adaptation | None = None,
+        largest_batch: tuple[int, int] | None = None,
     ) -> None:
         """terms() gives (clip norm, noise multiplier) whenever a logical batch begins; charge(noise multiplier) is called then, before
         anything of it is released. batches: which ones a step may be made of. trained() gives the optimizer's parameters."""
         self.run.set_constants(
-            sampling_rate=sampling_rate, divisor=divisor, terms=terms, generator=generator, adaptation=adaptation
-        )
+            sampling_rate=sampling_rate, divisor=divisor, terms=terms, generator=generator, adaptation=adaptation,
+            largest_batch=largest_batch,
+        )  # fmt: skip
         self._gate.open_for(batches, trained, terms)
         self._charge = charge
         self.sessions.drop()

@@ -30,6 +30,7 @@ class RunState:
     def __init__(self) -> None:
         self.sampling_rate = self.divisor = 1.0
         self._adaptation: Adaptation | None = None
+        self.largest_batch: tuple[int, int] | None = None  # of so many units, so many at most
         self._terms: Terms | None = None
         self.generator: torch.Generator | None = None
         self.next = (0, 0)  # step and attempt that the next logical batch is charged as, if there is no session
@@ -41,10 +42,11 @@ class RunState:
         self.budget: Budget | None = None  # the register that limits all runs on the data
 
     def set_constants(
-        self, *, sampling_rate: float, divisor: float, terms: Terms, generator: torch.Generator | None, adaptation: Adaptation | None = None
+        self, *, sampling_rate: float, divisor: float, terms: Terms, generator: torch.Generator | None, adaptation: Adaptation | None = None,
+        largest_batch: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         self.sampling_rate, self.divisor, self._terms, self.generator = sampling_rate, divisor, terms, generator
-        self._adaptation = adaptation
+        self._adaptation, self.largest_batch = adaptation, largest_batch
 
     def terms_now(self) -> tuple[float, float]:
         """Clip norm and noise multiplier, as they are now."""
@@ -91,6 +93,7 @@ class RunState:
             divisor=self.divisor,
             clip_quantile=None if self._adaptation is None else self._adaptation.quantile.for_session(),
             expected_batch=0.0 if self._adaptation is None else self._adaptation.expected_batch,
+            largest_batch=self.largest_batch,
             key=None if self.generator is None else bytes(32),  # renewed with every logical batch
             run_id=self._run_id,
             first=self.next,

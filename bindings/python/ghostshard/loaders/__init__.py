@@ -15,7 +15,9 @@ from .batch_memory import AgreedSplittingSampler, BatchMemoryManager
 from .loader import GhostDataLoader
 from .plan import SamplingPlan, plan_of
 from .poisson import PoissonBatchSampler
+from .truncated import TruncatedBatchSampler
 
 __all__ = [
-    "AgreedSplittingSampler", "BatchMemoryManager", "GhostDataLoader", "PoissonBatchSampler", "SamplingPlan", "plan_of",
+    "AgreedSplittingSampler", "BatchMemoryManager", "GhostDataLoader", "PoissonBatchSampler", "SamplingPlan", "TruncatedBatchSampler",
+    "plan_of",
 ]  # fmt: skip

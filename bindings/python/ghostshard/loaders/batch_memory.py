@@ -20,7 +20,8 @@ from .stamps import Pass, StampedLoader, Stamps
 
 
 class AgreedSplittingSampler(Sampler[list[int]]):
-    """Splits each logical batch into as many physical ones on every rank: as many as the fullest rank needs.
+    """Splits each logical batch into as many physical ones on every rank: as many as the fullest rank needs, or with a largest batch
+    as many as that would need, in every step.
 
     Pieces are even; some are empty if a rank drew fewer examples than there are pieces. All ranks must construct it, and
     begin to iterate, together: they agree on the numbers for the whole epoch when an iteration begins.
@@ -54,7 +55,8 @@ class AgreedSplittingSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         _forget_unfinished(self.optimizer)
         epoch = self.sampler.draw_epoch()
-        pieces = self._agree(np.maximum(1, -(-epoch.sizes() // self.max_batch_size)))
+        least = max(1, math.ceil(self.sampler.fixed_share / self.max_batch_size))
+        pieces = self._agree(np.maximum(least, -(-epoch.sizes() // self.max_batch_size)))
         self._length = int(pieces.sum())
         return self._split(epoch, pieces, self.stamps.begin_pass())
 
@@ -82,7 +84,7 @@ class AgreedSplittingSampler(Sampler[list[int]]):
         """Physical batches of the latest epoch begun; before one, about how many there will be."""
         if self._length is not None:
             return self._length
-        expected = self.sampler.sample_rate * self.sampler.num_samples / self.sampler.world_size
+        expected = self.sampler.fixed_share or self.sampler.sample_rate * self.sampler.num_samples / self.sampler.world_size
         return self.sampler.draws * max(1, math.ceil(expected / self.max_batch_size))
 
 

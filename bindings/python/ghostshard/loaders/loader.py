@@ -15,12 +15,14 @@ from torch.utils.data import (
 from .empty_batch import CollateOrEmpty
 from .plan import ITERABLE, plan_of
 from .poisson import PoissonBatchSampler
+from .truncated import TruncatedBatchSampler
 from .stamps import StampedLoader
 from .units import refuse_repeated
 
 
 class GhostDataLoader(StampedLoader, DPDataLoader):
-    """A DataLoader whose batches PoissonBatchSampler draws; everything else is the DataLoader's.
+    """A DataLoader whose batches PoissonBatchSampler draws, or TruncatedBatchSampler with a max_batch_size; everything else is the
+    DataLoader's.
 
     An empty batch has the structure of a full one with 0 rows, even the first. drop_last means nothing here. Batches come in
     the order of their draws (in_order=False means nothing either), because the engine must know which draw it trains on.
@@ -43,6 +45,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         batch_first: bool = True,
         rand_on_empty: bool = False,
         in_order: bool = True,
+        max_batch_size: int | None = None,
         **kwargs,
     ):
         if isinstance(collate_fn, CollateFnWithEmpty):
@@ -62,9 +65,10 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         DataLoader.__init__(
             self,
             dataset,
-            batch_sampler=PoissonBatchSampler(
+            batch_sampler=(PoissonBatchSampler if max_batch_size is None else TruncatedBatchSampler)(
                 num_samples=len(dataset), sample_rate=sample_rate, steps=steps, rank=rank, world_size=world_size,
                 generator=generator, accumulation_steps=accumulation_steps, process_group=process_group, twins=twins,
+                **({} if max_batch_size is None else {"max_batch_size": max_batch_size}),
             ),
             collate_fn=CollateOrEmpty(default_collate if collate_fn is None else collate_fn, dataset, batch_first),
             generator=generator,
@@ -84,6 +88,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         rand_on_empty: bool = False,
         process_group: dist.ProcessGroup | None = None,
         twins: dist.ProcessGroup | None = None,
+        max_batch_size: int | None = None,
     ) -> GhostDataLoader:
         """The Poisson-sampled counterpart: sample_rate 1 / len(data_loader), len(data_loader) draws an epoch (plan.py).
 
@@ -98,7 +103,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         drawn_already = isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler)
         if not drawn_already and not isinstance(data_loader.dataset, IterableDataset):
             _check_sampler(data_loader, world_size)
-        plan = plan_of(data_loader, poisson=True)
+        plan = plan_of(data_loader, poisson=True, max_batch_size=max_batch_size)
         if isinstance(drawn_by, PoissonBatchSampler):
             process_group, twins = process_group or drawn_by.process_group, twins or drawn_by.twins
             if accumulation_steps == 1:
@@ -107,7 +112,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
             data_loader.dataset, sample_rate=plan.rate, steps=plan.steps, rank=rank, world_size=world_size,
             generator=data_loader.generator if generator is None else generator, accumulation_steps=accumulation_steps,
             process_group=process_group, twins=twins, collate_fn=data_loader.collate_fn, batch_first=batch_first,
-            rand_on_empty=rand_on_empty, **settings_of(data_loader),
+            rand_on_empty=rand_on_empty, max_batch_size=plan.cap, **settings_of(data_loader),
         )  # fmt: skip
 
 

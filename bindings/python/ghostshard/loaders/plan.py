@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
@@ -18,6 +18,12 @@ class SamplingPlan:
     rate: float  # with which a unit is drawn; 1 / batches if batches are the caller's own
     steps: int  # draws of a pass over the loader
     poisson: bool  # False: batches are the caller's own, drawn in some other way
+    cap: int | None = None  # of a draw's units at most so many stay (truncated.py); rate is then one that coins have exactly
+
+    @property
+    def truncation(self) -> tuple[int, int] | None:
+        """(units, cap), as accountants and sessions take it."""
+        return None if self.cap is None else (self.units, self.cap)
 
     @property
     def charged_rate(self) -> float:
@@ -41,12 +47,33 @@ class SamplingPlan:
         return expected
 
 
-def plan_of(data_loader: DataLoader, *, poisson: bool) -> SamplingPlan:
+def plan_of(data_loader: DataLoader, *, poisson: bool, max_batch_size: int | None = None) -> SamplingPlan:
     """How `data_loader` samples once it is private, or as it is (poisson=False).
 
-    A loader that shuffles: rate 1 / batches, as many steps as it has batches. One that is Poisson-sampled keeps its rate and
-    its steps. ValueError for a data set without a length, and for a loader without batches.
+    A loader that shuffles: rate 1 / batches, as many steps as it has batches. One that is Poisson-sampled keeps its rate, its steps
+    and its largest batch. ValueError for a data set without a length, for a loader without batches, and for a largest batch below
+    the expected one, above the number of units, or of batches of the caller's own.
     """
+    plan = _plan_of(data_loader, poisson)
+    cap = getattr(data_loader.batch_sampler, "max_batch_size", None) if max_batch_size is None else max_batch_size
+    if cap is None:
+        return plan
+    if not poisson:
+        raise ValueError("max_batch_size cuts the draws of the private loader: batches of your own are not drawn by it")
+    if not (isinstance(cap, int) and plan.expected_batch <= cap <= plan.units):
+        raise ValueError(
+            f"max_batch_size must be a whole number from the expected batch ({plan.expected_batch}) to the number of examples "
+            f"({plan.units}), got {cap!r}"
+        )
+    return replace(plan, rate=coin_rate(plan.rate), cap=cap)
+
+
+def coin_rate(rate: float) -> float:
+    """The largest rate up to this one that 64-bit coins have exactly: dp/mechanism/truncation.h says why."""
+    return math.ldexp(math.floor(math.ldexp(rate, 64)), -64)
+
+
+def _plan_of(data_loader: DataLoader, poisson: bool) -> SamplingPlan:
     if isinstance(data_loader.dataset, IterableDataset):
         reason = ITERABLE if poisson else "an IterableDataset has no length, which the divisor and the report need"
         raise ValueError(f"{reason}: give a data set with __getitem__ and __len__")

@@ -92,24 +92,33 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         repeat the coins of earlier ones."""
         self._set_apart = secrets.token_bytes(32)
 
+    @property
+    def fixed_share(self) -> int:
+        """Units of this rank for which every draw, however small, has enough physical batches: none without a largest batch."""
+        return 0
+
     def draw_epoch(self) -> Epoch:
-        if self.generator is None:
-            entropy = secrets.token_bytes(32)
-        else:
-            words = torch.empty(4, dtype=torch.int64, device=self.generator.device).random_(generator=self.generator)
-            entropy = words.cpu().numpy().tobytes()
         place = f"ghostshard Poisson coins, epoch {self.epoch}, rank {self.rank} of {self.world_size}"
-        key = hashlib.sha256(entropy + place.encode() + self._set_apart).digest()
-        if self.twins is not None:
-            first = [key]
-            dist.broadcast_object_list(first, group=self.twins, group_src=0)
-            key = first[0]
+        key = self._new_key(place)
         return Epoch(
             key,
             range(self.rank, self.num_samples, self.world_size),
             self.sample_rate,
             self.draws,
         )
+
+    def _new_key(self, place: str) -> bytes:
+        if self.generator is None:
+            entropy = secrets.token_bytes(32)
+        else:
+            words = torch.empty(4, dtype=torch.int64, device=self.generator.device).random_(generator=self.generator)
+            entropy = words.cpu().numpy().tobytes()
+        key = hashlib.sha256(entropy + place.encode() + self._set_apart).digest()
+        if self.twins is not None:
+            first = [key]
+            dist.broadcast_object_list(first, group=self.twins, group_src=0)
+            key = first[0]
+        return key
 
     def own_group(self, process_group: dist.ProcessGroup | None = None) -> dist.ProcessGroup | None:
         """A gloo group that nothing else uses; all ranks make it at the first call. None for a single rank.
