@@ -28,6 +28,12 @@ const SpoiltPlan kBad[] = {
        c.clip_quantile = dp::ClipQuantile::around(c.clip_norm, 500);
      },
      "cannot be combined with a largest batch"},
+    {"with_balls_in_bins",
+     [](auto& c) {
+       c.maximum_batch = 600;
+       c.sampling = dp::Sampling::kBallsInBins;
+     },
+     "cannot be combined with a largest batch"},
     {"under_replace_one",
      [](auto& c) {
        c.maximum_batch = 600;
