@@ -75,9 +75,9 @@ class Recorded:
         joined = len(set(self._seen)) == len(losses)  # units= joins rows of one example
         self._kept.update(set(self._seen) if joined else self._seen)
 
-    def _release(self) -> None:
+    def _release(self, *given: float) -> None:
         sigma = self._engine.run.terms_now()[1]
-        self._own[1]()
+        self._own[1](*given)
         self.releases.append((sigma, self._kept))
         self._kept = collections.Counter()
 

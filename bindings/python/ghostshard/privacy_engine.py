@@ -307,8 +307,9 @@ class PrivacyEngine(ResumableEngine):
 
         batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps)
         if plan.poisson:
-            batches = DrawnBatches(lambda: charge(ghost.terms()[1]), allow_vouched=allow_vouched, batch_first=engine.batch_first)
-            data_loader.batch_sampler.stamps.receiver = batches  # type: ignore[union-attr]
+            sampler: Any = data_loader.batch_sampler
+            batches = DrawnBatches(lambda: charge(ghost.terms()[1]), sampler=sampler, allow_vouched=allow_vouched, batch_first=engine.batch_first)
+            sampler.stamps.receiver = batches
         self._optimizer = ghost.original_optimizer
         engine.set_constants(
             sampling_rate=plan.charged_rate,

@@ -508,3 +508,26 @@ def test_layers_called_by_methods_over_other_rows_are_refused_with_a_sentence():
     with pytest.raises(RuntimeError, match="a layer called on its own with another number of rows"):
         run.criterion(out, torch.zeros(4, dtype=torch.long)).backward()
     assert run.charged == 0
+
+
+@pytest.mark.parametrize("name, value", [("sample_rate", 0.9), ("num_samples", 20)])
+def test_a_sampler_that_is_changed_is_refused(name, value):
+    """Its draws would not be those that are charged."""
+    run = Run(draws=None)
+    run.step(*next(iter(run.loader)))
+    setattr(run.loader.batch_sampler, name, value)
+    with pytest.raises(RuntimeError, match="sampler was changed"):
+        passes(run)
+    assert run.charged <= 2
+
+
+def test_a_running_sum_of_losses_is_for_people():
+    run, total, values = Run(draws=(8, 7, 7, 3)), 0.0, []
+    for x, y in run.loader:
+        run.optimizer.zero_grad()
+        loss = run.criterion(run.module(x), y)
+        loss.backward()
+        run.optimizer.step()
+        total += loss
+        values.append(loss.item())
+    assert abs(float(total) - sum(values)) < 1e-5

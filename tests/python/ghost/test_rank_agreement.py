@@ -9,8 +9,8 @@ from ghostshard.ghost.checks import agreement
 from ghostshard.ghost.checks.agreement import BACKWARD, STEP, Agreement
 
 PLACE = (3, 0, 4, 1, 0, 0)
-TERMS = (0.5, 1.25)
-BITS = struct.unpack("<qq", struct.pack("<dd", *TERMS))
+TERMS = (0.5, 1.25, 0.01)
+BITS = struct.unpack("<qqq", struct.pack("<ddd", *TERMS))
 HERE = (*PLACE, *BITS)
 
 

@@ -25,6 +25,7 @@ SENTENCES = {
     "one_rank_steps_and_the_other_goes_on": ("step() after 1 of the 2 batches", "rank 0 refused this: step() after 1 of the 2"),
     "one_rank_drops_its_sum": ("step() needs a backward()", "rank 0 refused this: step() needs a backward()"),
     "one_rank_has_other_units": ("rank 1 refused this: this backward is over 3 units", "this backward is over 3 units"),
+    "one_rank_learns_faster": ("learning rates together 0.1)", "learning rates together 0.2)"),
     "three_pieces_and_two": (APART, APART),
     "two_and_one_against_one_and_two": (APART, APART),
 }

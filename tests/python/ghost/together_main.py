@@ -85,6 +85,13 @@ def one_rank_has_other_units(run: Run) -> None:
     run.step(2 if dist.get_rank() == 0 else 3)
 
 
+def one_rank_learns_faster(run: Run) -> None:
+    for group in run.optimizer.param_groups:
+        group["lr"] *= 1 + dist.get_rank()
+    hand_out(run.loader, 2)
+    run.step(2)
+
+
 def managed(run: Run, sizes) -> None:
     """A loader of each rank's own, whose batches a manager cuts into pieces of 2."""
     batches = [list(range(size)) for size in sizes[dist.get_rank()]]
@@ -144,6 +151,7 @@ SCENARIOS = {
     "one_rank_steps_and_the_other_goes_on": (one_rank_steps_and_the_other_goes_on, {}),
     "one_rank_drops_its_sum": (one_rank_drops_its_sum, {}),
     "one_rank_has_other_units": (one_rank_has_other_units, {}),
+    "one_rank_learns_faster": (one_rank_learns_faster, {}),
     "three_pieces_and_two": (three_pieces_and_two, {"own_batches": True}),
     "two_and_one_against_one_and_two": (two_and_one_against_one_and_two, {"own_batches": True}),
 }

@@ -256,11 +256,11 @@ class GhostEngine:
         if not session.open:
             self._charge(self._begun_with[1])
 
-    def release(self) -> float:
-        """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter. Returns the variance of the noise in
-        each of its elements."""
+    def release(self, learning_rates: float = 0.0) -> float:
+        """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter. learning_rates: a number that all ranks
+        have alike. Returns the variance of the noise in each of its elements."""
         session = self.session
-        self._gate.step(self.sessions.at, self._check_release)
+        self._gate.step(self.sessions.at, self._check_release, learning_rates)
         for entry, own in zip(self.layout.parameters, session.release()):
             entry.parameter.grad = None  # a frozen one's is of another phase of the training
             if own is not None and entry.parameter.requires_grad:

@@ -83,12 +83,14 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
             self.engine.provenance.mark(losses, found)
         return PrivateLoss(self.engine, losses, self.loss_reduction)
 
-    def _met(self, operation: Callable[[Any, Any], torch.Tensor], other: Any) -> PrivateLoss:
+    def _met(self, operation: Callable[[Any, Any], torch.Tensor], other: Any) -> Any:
         """operation(losses, other). A tensor with a value for each example must be of the examples, as a criterion's targets; one for all
         of them must not be of the batch (its number of tokens)."""
         if isinstance(other, torch.Tensor) and (other.dim() > 0 or isinstance(other, Drawn)):
             (losses, other), _, found = self.engine.provenance.targets((self._losses, other), {})
             return self._with(operation(losses, other), found)
+        if isinstance(other, PrivateLoss) and len(other._losses) != len(self._losses):
+            return operation(self.detach(), other.detach())  # of two batches: a running sum for people, which has no gradient
         found = None if isinstance(other, DPTensorFastGradientClipping) else self.engine.provenance.met("the loss", other)
         return self._with(operation(self._losses, self._other(other)), found)
 

@@ -102,7 +102,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         for group in self.param_groups:
             for name, value in group.items():
                 _refuse_read(name, value)
-        variance = self.engine.release()
+        variance = self.engine.release(sum(float(group.get("lr", 0.0)) for group in self.param_groups))
         if isinstance(self.original_optimizer, RowOptimizer):
             self.original_optimizer.set_error_variance(variance)
         if self.step_hook:

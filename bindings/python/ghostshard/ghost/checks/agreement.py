@@ -13,7 +13,7 @@ import torch.distributed as dist
 FORWARD, BACKWARD, STEP = range(3)
 _NAMES = ("a forward", "a backward", "optimizer.step()")
 _PLACES = ("step", "attempt", "draws begun", "batches handed out", "batches gone backward", "draws passed over")
-_TERMS = ("clip norm", "noise multiplier")
+_TERMS = ("clip norm", "noise multiplier", "learning rates together")
 
 
 class Agreement:
@@ -44,7 +44,7 @@ class Agreement:
             raise RuntimeError(
                 f"the ranks are not at the same place of the run: rank 0 is at {_described(every[0])}; rank {others[0]} at "
                 f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, calls backward "
-                "and step() equally often, and changes clip norm and noise multiplier alike. Nothing of this was released"
+                "and step() equally often, and changes clip norm, noise multiplier and learning rates alike. Nothing of this was released"
             )
         return any(bool(each[-1]) for each in every)
 
@@ -66,8 +66,8 @@ def _number(bits: int) -> float:
 
 
 def _described(found: torch.Tensor) -> str:
-    _, event, *place, clip_norm, noise_multiplier, _ = found.tolist()
-    values = [*place, _number(clip_norm), _number(noise_multiplier)]
+    _, event, *given, _ = found.tolist()
+    values = [*given[: len(_PLACES)], *map(_number, given[len(_PLACES) :])]
     return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(_PLACES + _TERMS, values, strict=True))})"
 
 

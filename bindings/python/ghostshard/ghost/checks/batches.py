@@ -63,11 +63,12 @@ class Batches(Protocol):
 class DrawnBatches:
     """Batches of the private loader; the receiver of its stamps. One draw at a time: each is stepped, or charged all the same.
 
-    charge: called for each draw that was handed out and will not be trained on.
+    charge: called for each draw that was handed out and will not be trained on. sampler: whose settings stay what they are now.
     """
 
-    def __init__(self, charge: Any, *, allow_vouched: bool = False, batch_first: bool = True):
+    def __init__(self, charge: Any, *, sampler: Any = None, allow_vouched: bool = False, batch_first: bool = True):
         self._charge = charge
+        self._sampler, self._settings = sampler, _settings_of(sampler)
         self.provenance = Provenance(allow_vouched=allow_vouched, batch_first=batch_first)
         self.skipped = 0
         self._draw: tuple[int, int] | None = None
@@ -87,6 +88,11 @@ class DrawnBatches:
     def hand_out(self, piece: Any, batch: Any) -> Any:
         if self._ended:
             return batch
+        if _settings_of(self._sampler) != self._settings:  # raised where the other ranks learn of it too
+            self._broken = (
+                f"the private loader's sampler was changed, from {self._settings} to {_settings_of(self._sampler)}, but each step is charged as "
+                "make_private() found it. Build another loader, and call make_private() of a new run"
+            )
         if piece.draw != self._draw:
             self._finish(piece.draw)
             self._draw, self._count, self._fate = piece.draw, piece.count, ""
@@ -195,6 +201,11 @@ class DrawnBatches:
 
     def end(self) -> None:
         self._ended = True
+
+
+def _settings_of(sampler: Any) -> dict[str, Any]:
+    """Those that epsilon follows from."""
+    return {name: getattr(sampler, name) for name in ("sample_rate", "num_samples", "rank", "world_size") if hasattr(sampler, name)}
 
 
 class OwnBatches:

@@ -79,21 +79,21 @@ class Gate:
         """RuntimeError if autograd forms a trainable parameter's gradient within."""
         return no_gradients_of_autograd(self._layout)
 
-    def step(self, at: tuple[int, int], check: Callable[[], None]) -> None:
+    def step(self, at: tuple[int, int], check: Callable[[], None], learning_rates: float) -> None:
         def all_checks() -> None:
             check()
             self.batches.check_step()
             refuse_uncovered(self._model, self._layout, self._trained())
 
-        self._meet(STEP, at, all_checks)
+        self._meet(STEP, at, all_checks, learning_rates=learning_rates)
 
-    def _meet(self, event: int, at: tuple[int, int], check: Callable[[], Any], news: bool = False) -> bool:
+    def _meet(self, event: int, at: tuple[int, int], check: Callable[[], Any], news: bool = False, learning_rates: float = 0.0) -> bool:
         wrong = None
         try:
             news = bool(check()) or news
         except (ValueError, RuntimeError) as error:
             wrong = error
-        return self._agree(event, (*at, *self.batches.place, self.batches.skipped), self._terms(), wrong, news)
+        return self._agree(event, (*at, *self.batches.place, self.batches.skipped), (*self._terms(), learning_rates), wrong, news)
 
 
 __all__ = ["Gate"]
