@@ -65,6 +65,7 @@ ROOMS = {
 TOP = {
     "types": "api",
     "did_you_mean": "api",
+    "standard_streams": "api",
     "events": "api",
     "event_rules": "api",
     "accountant": "api",
