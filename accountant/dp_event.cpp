@@ -16,10 +16,13 @@ using Events = std::vector<std::pair<Event, int64_t>>;
 constexpr const char* kModule = "dp_accounting.dp_event";
 constexpr int kDeepest = 32;
 
+// What a message says of a value that is no number: the file may be another one than was meant, and private.
+std::string kind_of(const json& value) { return value.is_number() ? value.dump() : std::string(value.type_name()); }
+
 std::string class_of(const json& event) {
   if (!event.is_object() || !event.contains("class_name") || !event.at("class_name").is_string())
-    throw std::invalid_argument("a dp_accounting event must be an object with a text \"class_name\", got " +
-                                event.dump());
+    throw std::invalid_argument("a dp_accounting event must be an object with a text \"class_name\", not any " +
+                                std::string(event.type_name()));
   return event.at("class_name").get<std::string>();
 }
 
@@ -31,13 +34,13 @@ void require_fields(const json& event, std::initializer_list<const char*> names)
     ++known;
   }
   if (event.size() != known)
-    throw std::invalid_argument(class_of(event) + " has a field that this version does not know: " + event.dump());
+    throw std::invalid_argument(class_of(event) + " has a field that this version does not know");
 }
 
 double number(const json& event, const char* name) {
   const json& value = event.at(name);
   if (!value.is_number())
-    throw std::invalid_argument(class_of(event) + "'s " + name + " must be a number, got " + value.dump());
+    throw std::invalid_argument(class_of(event) + "'s " + name + " must be a number, got " + kind_of(value));
   return value.get<double>();
 }
 
@@ -54,7 +57,7 @@ std::vector<double> numbers(const json& event, const char* name) {
   const bool list =
       value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_number(); });
   if (!list)
-    throw std::invalid_argument(class_of(event) + "'s " + name + " must be a list of numbers, got " + value.dump());
+    throw std::invalid_argument(class_of(event) + "'s " + name + " must be a list of numbers, got " + kind_of(value));
   return value.get<std::vector<double>>();
 }
 

@@ -79,7 +79,8 @@ json guarantee(const EpsilonBound& bound, Delta delta, Adjacency adjacency, cons
 // The ledger's own facts and those of the caller. They must agree wherever both speak: a fact that was written before
 // the first release cannot be taken back afterwards.
 json all_facts(const json& header, const json& given) {
-  if (!given.is_object()) throw std::invalid_argument("facts must be a JSON object, got " + given.dump());
+  if (!given.is_object())
+    throw std::invalid_argument(std::string("facts must be a JSON object, got ") + given.type_name());
   json facts = header.value("facts", json::object());
   if (!facts.is_object()) throw std::invalid_argument("the ledger's facts must be a JSON object, got " + facts.dump());
   const auto contradiction = [](const std::string& name) {

@@ -54,7 +54,16 @@ std::string proven_by(const json& receipt, const std::string& path) {
          (proven <= claim ? ", the report's own\n" : ", which is above the report's " + exact(claim) + '\n');
 }
 
+// A ledger is the only proof of what a run spent: --receipt ledger.jsonl must not overwrite it.
+void require_apart(const ReportOptions& o) {
+  std::error_code unknown;
+  for (const std::string& input : {o.ledger, o.facts, o.sign})
+    if (!o.receipt.empty() && std::filesystem::equivalent(o.receipt, input, unknown))
+      throw std::invalid_argument("--receipt would overwrite " + input + ", which is read");
+}
+
 int run_report(const ReportOptions& o) {
+  require_apart(o);
   const LedgerContents ledger = open_ledger(o.ledger);
   if (ledger.dropped_partial_line) std::cerr << "note: " << cut_short_note(o.ledger, ledger) << '\n';
   const std::optional<double> stated = stated_delta(ledger);

@@ -77,9 +77,12 @@ std::pair<Event, int64_t> bins_phase(const std::string& text) {
   return {event, parse_count("--bins-phase's passes", parts[2])};
 }
 
-nlohmann::json parsed(const std::string& option, const std::string& text) {
+constexpr size_t kLongestShown = 200;  // of what was typed
+
+// shown: what a message may say of it. The content of a file is not among that: by mistake it may be private.
+nlohmann::json parsed(const std::string& option, const std::string& text, const std::string& shown) {
   nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw std::invalid_argument(option + " must be JSON, got " + text.substr(0, 200));
+  if (json.is_discarded()) throw std::invalid_argument(option + " must be JSON, " + shown);
   return json;
 }
 
@@ -91,17 +94,17 @@ std::pair<Event, int64_t> beside(const std::string& text) {
     if (brace == std::string::npos || text[brace - 1] != ':')
       throw std::invalid_argument(
           R"(--event must be COUNT:{"type":...}, e.g. 1:{"type":"laplace","noise_multiplier":2,"sampling_rate":1}, got )" +
-          text);
+          text.substr(0, kLongestShown));
     count = parse_count("--event's count", text.substr(0, brace - 1));
   }
-  return {event_from_json(parsed("--event", text.substr(brace))), count};
+  return {event_from_json(parsed("--event", text.substr(brace), "got " + text.substr(brace, kLongestShown))), count};
 }
 
 std::vector<std::pair<Event, int64_t>> from_file(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw std::invalid_argument("--dp-event must name a file that can be read, got " + path);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return events_from_dp_accounting(parsed("--dp-event", text));
+  return events_from_dp_accounting(parsed("--dp-event", text, "the content of " + path + " is not"));
 }
 
 }  // namespace

@@ -220,7 +220,7 @@ BAD = {
     "two_curves": (["curve", "--phase", "0.1:1:10", "--deltas", "1e-5", "--epsilons", "1"], "ask for one"),
     "no_points": (["curve", "--phase", "0.1:1:9", "--over-steps", "-d", "1e-5", "--points", "0"], "--points must lie"),
     "unknown_option": ([*words(), "--sigma", "1"], "--sigma"),
-    "unknown_command": (["guess", "-d", "1"], 'the command must be one of epsilon, delta, curve, events, tradeoff, noise, '
+    "unknown_command": (["guess", "-d", "1"], 'the command must be one of epsilon, delta, curve, events, zcdp, tradeoff, noise, '
                         'steps, rate, report, verify, register; got "guess"'),
     "command_misspelt": (["epsilom", "-d", "1"], "did you mean epsilon?"),
     "option_misspelt": ([*words(), "--noise-multplier", "1"], "did you mean --noise-multiplier?"),
@@ -342,3 +342,28 @@ def test_dp_accounting_finds_the_same_epsilon(account, tmp_path):
     assert sum(events.values()) == 200
     epsilon = theirs.get_epsilon(1e-5)
     assert ours["lower"] <= epsilon <= ours["upper"] + 1e-3
+
+
+SECRET = "zqxsecret"
+NOT_MEANT = {  # an option that names a file, another file's content
+    "dp_event_lines": ("--dp-event", f'{{"text": "{SECRET}"}}\n{{"text": "b"}}\n'), "dp_event_object": ("--dp-event", f'{{"text": "{SECRET}"}}'),
+    "dp_event_field": ("--dp-event", f'{{"class_name": "GaussianDpEvent", "noise_multiplier": 1, "text": "{SECRET}"}}'),
+    "dp_event_value": ("--dp-event", f'{{"class_name": "GaussianDpEvent", "noise_multiplier": "{SECRET}"}}'), "facts": ("--facts", f'"{SECRET}"'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option, content", NOT_MEANT.values(), ids=NOT_MEANT)
+def test_a_file_that_was_not_meant_is_not_shown(account, tmp_path, option, content):
+    (tmp_path / "file").write_text(content)
+    write_ledger(tmp_path / "ledger", releases=1)
+    words = ["report", "--ledger", tmp_path / "ledger", "--output", tmp_path / "o"] if option == "--facts" else ["epsilon"]
+    done = account(*words, "--delta", "1e-5", option, tmp_path / "file")
+    assert done.returncode == 2 and SECRET not in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_receipt_never_overwrites_the_ledger(account, tmp_path):
+    write_ledger(tmp_path / "ledger", releases=1)
+    before = (tmp_path / "ledger").read_bytes()
+    done = account("report", "--ledger", tmp_path / "ledger", "--delta", "1e-5", "--output", tmp_path / "o", "--receipt", tmp_path / "ledger")
+    assert done.returncode == 2 and "--receipt would overwrite" in done.stderr
+    assert (tmp_path / "ledger").read_bytes() == before
