@@ -27,7 +27,8 @@ double power_excess(double x, double a) {
   return std::abs(std::expm1((a + 1) * std::log1p(x)) / (a + 1) - x) * (1 + 1e-8);
 }
 
-// H for one sort of outcomes, s = 1 + x, or 1 - x if they are below: |f''| <= bend·s^(a-1), |f'| <= size·(1 + swell·s^a).
+// H for one sort of outcomes, s = 1 + x, or 1 - x if they are below: |f''| <= bend·s^(a-1), |f'| <= size·(1 +
+// swell·s^a).
 struct Growth {
   double bend, size, swell, a;
   bool below;
@@ -91,9 +92,7 @@ class Integrand {
 
   bool usable() const { return usable_; }
   double above(double y) const { return (*above_)(q_ * (std::abs(y - 1) + (stretch_ - 1) * y + phi_) * kUp); }
-  double below(double y) const {
-    return below_ && y < 1 + reach_ ? (*below_)(q_ * (1 - y + reach_) * kUp) : 0;
-  }
+  double below(double y) const { return below_ && y < 1 + reach_ ? (*below_)(q_ * (1 - y + reach_) * kUp) : 0; }
   // An upper bound on its mean over larger u, log y ~ N(-v/2, v); +infinity where there is none.
   double beyond(double u, double v) const {
     const double y = std::exp(u);
@@ -117,8 +116,8 @@ class Integrand {
 // Of a standard normal between two numbers, rounded up.
 double probability(double low, double high) {
   constexpr double kRoot = 1 / std::numbers::sqrt2;
-  const double value = low >= 0 ? std::erfc(low * kRoot) - std::erfc(high * kRoot)
-                                : std::erfc(-high * kRoot) - std::erfc(-low * kRoot);
+  const double value =
+      low >= 0 ? std::erfc(low * kRoot) - std::erfc(high * kRoot) : std::erfc(-high * kRoot) - std::erfc(-low * kRoot);
   // erfc's argument is rounded, which changes it by z² roundings of itself.
   const double nearest = std::min(std::abs(low), std::abs(high));
   return value / 2 + 1e-15 * (1 + nearest * nearest) * std::erfc(nearest * kRoot);

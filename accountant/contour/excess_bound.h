@@ -31,9 +31,9 @@ namespace ghostshard::accountant {
 // All v and q with |v| between these, |q| at most this, and angles up to these.
 struct ComplexReleases {
   double least_v, most_v;
-  double theta;       // of v
-  double most_q;      // below 1
-  double phi = 0;     // of q; 0: q is real
+  double theta;    // of v
+  double most_q;   // below 1
+  double phi = 0;  // of q; 0: q is real
 };
 
 // An upper bound on C, whatever the angles.

@@ -12,28 +12,22 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
-constexpr double kMostExcess = 0.9;
 constexpr std::array kAngles = {0.1, 0.2, 0.4, 0.7};  // largest theta, and phi if noise allows it
 constexpr size_t kMostProducts = 300;
 constexpr size_t kFew = 24;  // releases that are left as they are
 constexpr int kMostDepth = 8;
 constexpr double kPairTolerance = 3e-9;  // of the logarithm of all moments together
-constexpr double kTolerance = 3e-11;     // as of the other cells
 
 double place_v(const ComposedRelease& phase) { return -2 * std::log(phase.release.sigma); }
 double place_q(const ComposedRelease& phase) { return std::log(phase.release.q); }
-
-double half_axes(double width, double angle) {
-  const double across = angle / width;
-  return across + std::sqrt(1 + across * across);
-}
 
 // Σ ρ^-m·ρ'^-n over all that are not among these products.
 double beyond(const Degrees& degrees, double rho_x, double rho_y) {
   const double tail_y = 1 / (1 - 1 / rho_y);
   double sum = std::pow(rho_x, -static_cast<double>(degrees.x + 1)) / (1 - 1 / rho_x) * tail_y;
   for (size_t m = 0; m <= degrees.x; ++m)
-    sum += std::pow(rho_x, -static_cast<double>(m)) * std::pow(rho_y, -static_cast<double>(degrees.last_y(m) + 1)) * tail_y;
+    sum += std::pow(rho_x, -static_cast<double>(m)) * std::pow(rho_y, -static_cast<double>(degrees.last_y(m) + 1)) *
+           tail_y;
   return sum * (1 + 1e-12);
 }
 
@@ -69,7 +63,8 @@ std::optional<Degrees> SigmaRule::degrees_for(const Box& box, const Wanted& want
     for (double digits = 5;; digits += 0.5) {
       const Degrees degrees{static_cast<size_t>(std::ceil(digits / std::log(rho_v))),
                             static_cast<size_t>(std::ceil(digits / std::log(rho_q)))};
-      if (std::min(degrees.x * degrees.y, degrees.x + degrees.y) > kMostProducts || degrees.products() > kMostProducts) break;
+      if (std::min(degrees.x * degrees.y, degrees.x + degrees.y) > kMostProducts || degrees.products() > kMostProducts)
+        break;
       if (8 * most * beyond(degrees, rho_v, rho_q) > kPairTolerance / kTolerance * wanted.share) continue;
       if (!best || degrees.products() < best->products()) best = degrees;
       break;
@@ -80,12 +75,12 @@ std::optional<Degrees> SigmaRule::degrees_for(const Box& box, const Wanted& want
 
 SigmaRule::Division SigmaRule::divide(std::vector<ComposedRelease> releases, const Wanted& wanted, int depth) const {
   Box box{};
-  const auto [low_v, high_v] = std::minmax_element(releases.begin(), releases.end(), [](const auto& one, const auto& other) {
-    return place_v(one) < place_v(other);
-  });
-  const auto [low_q, high_q] = std::minmax_element(releases.begin(), releases.end(), [](const auto& one, const auto& other) {
-    return place_q(one) < place_q(other);
-  });
+  const auto [low_v, high_v] =
+      std::minmax_element(releases.begin(), releases.end(),
+                          [](const auto& one, const auto& other) { return place_v(one) < place_v(other); });
+  const auto [low_q, high_q] =
+      std::minmax_element(releases.begin(), releases.end(),
+                          [](const auto& one, const auto& other) { return place_q(one) < place_q(other); });
   box.middle_v = (place_v(*low_v) + place_v(*high_v)) / 2;
   box.middle_q = (place_q(*low_q) + place_q(*high_q)) / 2;
   box.half_v = (place_v(*high_v) - place_v(*low_v)) / 2 + 1e-9;
@@ -147,8 +142,8 @@ void SigmaRule::take_pair_cell(const PairCell& planned) {
   const std::vector<Chosen> rule = pair_rule(measure, *degrees);
   for (const auto& [index, weight] : rule) phases_.push_back({releases[index].release, weight});
   cell.size = rule.size();
-  const double of_place = 8 + 8 * ((std::abs(box.middle_v) + box.half_v) / box.half_v +
-                                   (std::abs(box.middle_q) + box.half_q) / box.half_q);
+  const double of_place =
+      8 + 8 * ((std::abs(box.middle_v) + box.half_v) / box.half_v + (std::abs(box.middle_q) + box.half_q) / box.half_q);
   const std::vector<double> missed = pair_misses(measure, rule, *degrees, of_place);
   cell.miss = missed.front();
   cell.ellipses = ellipses_of(box);

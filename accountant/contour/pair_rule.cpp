@@ -230,7 +230,8 @@ std::vector<Chosen> pair_rule(std::span<const PairMass> measure, const Degrees& 
     if (!fewer) break;
   }
   Rows rows{all.width, {}};
-  for (const Chosen& chosen : kept) rows.values.insert(rows.values.end(), all.row(chosen.index), all.row(chosen.index) + all.width);
+  for (const Chosen& chosen : kept)
+    rows.values.insert(rows.values.end(), all.row(chosen.index), all.row(chosen.index) + all.width);
   for (int i = 0; i < kRefinements; ++i) {
     const std::vector<double> change = solved(rows, differences(measure, kept, degrees));
     for (size_t j = 0; j < kept.size(); ++j)

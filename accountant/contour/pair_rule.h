@@ -23,9 +23,9 @@ struct Degrees {
   size_t products() const;                                   // how many
 };
 
-// At most degrees.products() masses with the same integrals of these products but for rounding: they exist (Tchakaloff),
-// and are found by halving (Tchernychova, Lyons 2012, Caratheodory's theorem: groups of masses are reduced as if each
-// were one). Nothing is proven of that: `pair_misses` measures it.
+// At most degrees.products() masses with the same integrals of these products but for rounding: they exist
+// (Tchakaloff), and are found by halving (Tchernychova, Lyons 2012, Caratheodory's theorem: groups of masses are
+// reduced as if each were one). Nothing is proven of that: `pair_misses` measures it.
 std::vector<Chosen> pair_rule(std::span<const PairMass> measure, const Degrees& degrees);
 
 // |∫ T_m(x)·T_n(y) over the measure - over the rule|, rounded up, for m = 0, 1, … and n = 0, 1, … in each. of_place: by

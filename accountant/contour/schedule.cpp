@@ -20,9 +20,9 @@ std::vector<ComposedRelease> sketch_of(const std::vector<ComposedRelease>& all, 
   for (const auto& phase : all) cells[std::floor(std::log(phase.release.q) / width)].push_back(phase);
   std::vector<ComposedRelease> sketch;
   for (const auto& [place, phases] : cells) {
-    const auto [least, most] = std::minmax_element(phases.begin(), phases.end(), [](const auto& one, const auto& other) {
-      return one.release.sigma < other.release.sigma;
-    });
+    const auto [least, most] =
+        std::minmax_element(phases.begin(), phases.end(),
+                            [](const auto& one, const auto& other) { return one.release.sigma < other.release.sigma; });
     const double top = std::log(most->release.sigma);
     const double half = std::max((top - std::log(least->release.sigma)) / 2, 1e-9);
     std::vector<Mass> measure;

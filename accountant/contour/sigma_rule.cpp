@@ -11,37 +11,21 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
-constexpr double kMostExcess = 0.9;   // β, beyond which nothing is said
-constexpr double kEasyExcess = 0.5;   // β, below which it need not be less
-constexpr double kLevels = 1.5;       // from one t to the next that β is known at
-constexpr int kLastLevel = 2;
 constexpr size_t kMostOnLine = 1500;
-constexpr size_t kManyAlike = 12;     // releases of one rate
-constexpr double kWidestAngles = 1.5; // of both: below pi/2
-constexpr double kPastEnd = 1.1;      // what a rule is made for, beside the end of a line: level 0
-constexpr double kTolerance = 3e-11;  // of the logarithm of all moments together
-constexpr size_t kMostInCell = 24;    // nodes
-constexpr size_t kFewInCell = 3;      // releases that are left as they are
-constexpr size_t kShareLeft = 24;     // of all, if no rule is good enough for the first
-constexpr double kLeastMean = -0.9;   // of a bound less 1: it keeps its digits
+constexpr size_t kManyAlike = 12;   // releases of one rate
+constexpr size_t kMostInCell = 24;  // nodes
+constexpr size_t kFewInCell = 3;    // releases that are left as they are
+constexpr size_t kShareLeft = 24;   // of all, if no rule is good enough for the first
 constexpr std::array kWidths = {0.6, 0.42, 0.3, 0.21, 0.15, 0.1, 0.07, 0.05, 0.035, 0.025};  // half widths of cells
 constexpr std::array kAngles = {0.2, 0.4, 0.7, 1.0};                                         // largest theta
 
 // Of a double, with long double's digits; it errs by a unit of itself or two.
 long double log_v(const ComposedRelease& phase) { return -2 * std::log(static_cast<long double>(phase.release.sigma)); }
 
-double ratio_of(double c, double t) { return std::hypot(c, t) * std::hypot(1 + c, t) / (c * (1 + c)); }
-
-double half_axes(double width, double angle) {  // ρ: the half axis across is angle/width
-  const double across = angle / width;
-  return across + std::sqrt(1 + across * across);
-}
-
 }  // namespace
 
 // Both are rounded away from the truth, by more than they err.
-std::array<SigmaRule::Ellipse, SigmaRule::kEllipses> SigmaRule::ellipses_of(double middle, double width,
-                                                                                  double q) {
+std::array<SigmaRule::Ellipse, SigmaRule::kEllipses> SigmaRule::ellipses_of(double middle, double width, double q) {
   std::array<Ellipse, kEllipses> found{};
   for (size_t i = 0; i < kEllipses; ++i) {
     const double angle = kAngles[i];
@@ -202,164 +186,6 @@ std::optional<SigmaRule> SigmaRule::make(Direction direction, std::span<const Co
   if (rule.phases_.size() > kMostOnLine && 2 * rule.phases_.size() > all.size()) return std::nullopt;
   rule.last_angle_.assign(rule.cells_.size(), 0);
   return rule;
-}
-
-void SigmaRule::align(std::span<PhaseMoment> moments) const {
-  for (const Cell& cell : cells_) {
-    if (cell.exact) continue;
-    double widest = kInfinity;
-    const auto of_cell = moments.subspan(cell.first, cell.size);
-    for (PhaseMoment& moment : of_cell) widest = std::min(widest, moment.pair().angle_of(0));
-    if (cell.pair) widest = std::min(widest, kWidestAngles - cell.ellipses.back().releases.phi);
-    for (PhaseMoment& moment : of_cell) moment.pair().limit_angle(widest);
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The errors
-
-SigmaRule::AtIntercept& SigmaRule::at_intercept(double c) const {
-  const auto [place, is_new] = known_.try_emplace(c);
-  if (is_new)
-    for (const Cell& cell : cells_) {
-      auto& excess = place->second.excess.emplace_back();
-      auto& rest = place->second.rest.emplace_back();
-      excess.fill(kInfinity);
-      rest.fill(kInfinity);
-      for (size_t i = 0; !cell.exact && i < kEllipses; ++i) {
-        if (cell.pair) {
-          rest[i] = rest_on(cell, i, c);
-          continue;
-        }
-        excess[i] = excess_on(cell.ellipses[i], cell.q, c);
-        rest[i] = excess[i] + cell.ellipses[i].growth;
-        if (!(excess[i] < kMostExcess)) break;  // the wider ones exceed it too
-      }
-    }
-  return place->second;
-}
-
-double SigmaRule::end_of(int level) const { return kPastEnd * scale_ * std::pow(kLevels, level); }
-
-// The first with t below its end; beyond the last, none.
-int SigmaRule::level_of(double t) const {
-  int level = static_cast<int>(std::ceil(std::log(std::max(t / (kPastEnd * scale_), 1e-3)) / std::log(kLevels)));
-  while (level <= kLastLevel && end_of(level) < t) ++level;
-  return level;
-}
-
-const SigmaRule::Moments& SigmaRule::far_at(double c, int level) const {
-  AtIntercept& here = at_intercept(c);
-  const auto [place, is_new] = here.far.try_emplace(level);
-  if (!is_new) return place->second;
-  const double end = end_of(level);
-  const double ratio = ratio_of(c, end) * (1 + 16 * kRounding);
-  for (size_t j = 0; j < cells_.size(); ++j) {
-    auto& found = place->second.emplace_back();
-    found.fill(kInfinity);
-    for (size_t i = 0; !cells_[j].exact && i < kEllipses; ++i) {
-      found[i] = here.excess[j][i] * ratio;
-      if (!(found[i] < kEasyExcess))
-        found[i] = std::min(found[i], excess_bound(direction_, c, end, cells_[j].ellipses[i].releases));
-      if (!(found[i] < kMostExcess)) break;  // the wider ones exceed it too
-    }
-  }
-  return place->second;
-}
-
-double SigmaRule::log_error(double c, double t) const {
-  const Moments& near = at_intercept(c).excess;
-  const double ratio = ratio_of(c, t) * (1 + 16 * kRounding);
-  const Moments* far = nullptr;
-  double sum = 0;
-  for (size_t i = 0; i < cells_.size(); ++i) {
-    if (cells_[i].exact) continue;
-    double least = kInfinity;
-    for (size_t j = 0; j < kEllipses; ++j) {
-      double excess = ratio * near[i][j];
-      if (!(excess < kEasyExcess)) {
-        if (far == nullptr && level_of(t) <= kLastLevel) far = &far_at(c, level_of(t));
-        if (far != nullptr) excess = std::min(excess, (*far)[i][j]);
-      }
-      if (!(excess < kMostExcess)) break;
-      least = std::min(least, -std::log1p(-excess) * cells_[i].ellipses[j].missing);
-    }
-    sum += least;
-  }
-  return sum * (1 + 1e-12);
-}
-
-double SigmaRule::reach(double c) const {
-  double largest = 0;
-  const Moments& near = at_intercept(c).excess;
-  for (size_t i = 0; i < cells_.size(); ++i)
-    if (!cells_[i].exact) largest = std::max(largest, near[i].front());
-  // κ is at most (1 + (t/c)²).
-  const double by_ratio = largest > 0 ? c * std::sqrt(std::max(0.0, 0.999 * kMostExcess / largest - 1)) : kInfinity;
-  for (int level = kLastLevel; level >= -2 * kLastLevel && end_of(level) > by_ratio; --level) {
-    const Moments& far = far_at(c, level);
-    double most = 0;
-    for (size_t i = 0; i < cells_.size(); ++i)
-      if (!cells_[i].exact) most = std::max(most, far[i].front());
-    if (most < kMostExcess) return end_of(level);
-  }
-  return by_ratio;
-}
-
-double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, double c, double t, size_t index) const {
-  const double angle = moments.front().pair().angle_of(index);
-  double sum = cell.miss;
-  double weights = 0;
-  double scale = 0;
-  double error = 0;
-  for (PhaseMoment& moment : moments) {
-    const double weight = moment.count();
-    const double sigma = moment.pair().sigma();
-    const double log_m = moment.pair().log_m();
-    const double lift = angle * angle * sigma * sigma / 2;
-    const double bound = moment.pair().log_bound(index, t);
-    const double growth = std::expm1(log_m + moment.pair().log_m_error() + bound - lift);
-    sum += weight * growth;
-    weights += weight;
-    scale += weight * log_m;
-    error += weight * (1 + std::abs(growth)) * kRounding * (8 + 4 * (std::abs(log_m) + std::abs(bound) + 2 * lift));
-  }
-  // How far the rule may miss the sum of the integrals of G.
-  double missing = kInfinity;
-  const double lift = direction_ == Direction::kAdd ? std::pow(std::cos(angle / 2), -c) * (1 + 1e-9) : 1;
-  const auto& rest = at_intercept(c).rest[static_cast<size_t>(&cell - cells_.data())];
-  for (size_t i = 0; i < kEllipses; ++i) missing = std::min(missing, rest[i] * lift * cell.ellipses[i].missing);
-  const double mean = std::max((sum + missing + error + kRounding * weights) / cell.executions, kLeastMean);
-  const double lifted = angle * angle / 2 * cell.variances * (1 + 8 * kRounding);
-  const double of_mean = cell.executions * std::log1p(mean);
-  return of_mean + lifted - scale + 16 * kRounding * (std::abs(of_mean) + lifted + scale);
-}
-
-double SigmaRule::log_rest(std::span<PhaseMoment> moments, double c, double t) const {
-  // |M| <= M(c), and the rule gives that sum too.
-  double total = 0;
-  double most = log_error(c, 0);
-  for (PhaseMoment& moment : moments) most += 1.01 * moment.count() * moment.pair().log_m_error();
-  for (size_t i = 0; i < cells_.size(); ++i) {
-    const auto of_cell = moments.subspan(cells_[i].first, cells_[i].size);
-    if (cells_[i].exact) {
-      for (const PhaseMoment& moment : of_cell) total += moment.log_rest(t);
-      continue;
-    }
-    size_t best = last_angle_[i];
-    double least = cell_rest(cells_[i], of_cell, c, t, best);
-    for (const bool up : {true, false})
-      while (up ? best + 1 < LineMoment::kShifts : best > 0) {
-        const size_t next = up ? best + 1 : best - 1;
-        const double value = cell_rest(cells_[i], of_cell, c, t, next);
-        if (!(value < least)) break;
-        least = value;
-        best = next;
-      }
-    last_angle_[i] = best;
-    total += std::min(most, least);
-  }
-  return total;
 }
 
 }  // namespace ghostshard::accountant

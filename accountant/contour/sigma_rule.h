@@ -8,8 +8,8 @@
 // As ∫ k_v = ∫ k_v·w = 1, M - 1 is the integral of w^p - 1 - p(w - 1) = p(p-1)·∫_1^w (w - s)·s^(p-2) ds, whose modulus
 // is at most κ = |z(z+1)|/(c(c+1)) times its value at z = c, c = Re z, for either p. So
 //   |M(z; v) - 1| <= C·κ·(M(c; v') - 1) =: β,
-// which rises with v' (more noise is post-processing). Where β < 1, log M is analytic and at most -log(1 - β). Far out on
-// a line κ is large, and excess_bound.h has a β that is not.
+// which rises with v' (more noise is post-processing). Where β < 1, log M is analytic and at most -log(1 - β). Far out
+// on a line κ is large, and excess_bound.h has a β that is not.
 //
 // Releases whose log v lies in a *cell* of half width W are put together under a Gauss rule: few sigmas, with counts
 // that are no whole numbers, which give the same sum of any polynomial in log v of degree 2K - 1. Let x in [-1, 1] be
@@ -25,19 +25,20 @@
 // C·M(c; v') or that times cos(theta/2)^-c, the rule gives its sum, and by Jensen's inequality
 //   Σ log B(T; v) <= theta²/2·Σ sigma² + n·log(Σ ∫ k_v·G/n).
 //
-// *Rates of their own.* A cell of releases whose rates differ too is a rectangle of log v and log q. Its rule is some of
-// the releases with other counts (pair_rule.h), which give the same sums of some products T_m·T_n of both places. M is
-// analytic in q as well, |M - 1| <= β of excess_bound.h on the product of two ellipses, and the coefficient of T_m·T_n is
-// at most 4S·ρ^-m·ρ'^-n (2S if m or n is 0). Those of the other products add up, and |T_m·T_n| <= 1.
-// Of the rest of the line, G = (w·w*)^((1+c)/2)·(w/w*)^(iT/2) with w = 1 - q + q·e^(u + i·theta) and w* = 1 - q +
-// q·e^(u - i·theta), or with -c instead of 1 + c, is analytic in q: on the path of excess_bound.h both have a positive
-// real part if theta + phi < pi/2. There w and w* have the same real part and w the larger imaginary one, so the second
-// factor is at most 1, and |w|, |w*| lie between 1 - |q| and
+// *Rates of their own.* A cell of releases whose rates differ too is a rectangle of log v and log q. Its rule is some
+// of the releases with other counts (pair_rule.h), which give the same sums of some products T_m·T_n of both places. M
+// is analytic in q as well, |M - 1| <= β of excess_bound.h on the product of two ellipses, and the coefficient of
+// T_m·T_n is at most 4S·ρ^-m·ρ'^-n (2S if m or n is 0). Those of the other products add up, and |T_m·T_n| <= 1. Of the
+// rest of the line, G = (w·w*)^((1+c)/2)·(w/w*)^(iT/2) with w = 1 - q + q·e^(u + i·theta) and w* = 1 - q + q·e^(u -
+// i·theta), or with -c instead of 1 + c, is analytic in q: on the path of excess_bound.h both have a positive real part
+// if theta + phi < pi/2. There w and w* have the same real part and w the larger imaginary one, so the second factor is
+// at most 1, and |w|, |w*| lie between 1 - |q| and
 //   1 - |q| + |q|·phi + |q|·T·y <= max(1 + |q|·phi/(1 - |q|), T)·(1 - |q| + |q|·y).
 // So |∫ k_v·G| <= C·max(…)^(1+c)·M(c; v', |q|), or C·(1 - |q|)^-c.
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -72,6 +73,17 @@ class SigmaRule {
 
  private:
   static constexpr size_t kEllipses = 4;
+  static constexpr double kMostExcess = 0.9;    // β, beyond which nothing is said
+  static constexpr double kEasyExcess = 0.5;    // β, below which it need not be less
+  static constexpr double kPastEnd = 1.1;       // what a rule is made for, beside the end of a line: level 0
+  static constexpr double kTolerance = 3e-11;   // of the logarithm of all moments together
+  static double ratio_of(double c, double t) {  // κ
+    return std::hypot(c, t) * std::hypot(1 + c, t) / (c * (1 + c));
+  }
+  static double half_axes(double width, double angle) {  // ρ: the half axis across is angle/width
+    const double across = angle / width;
+    return across + std::sqrt(1 + across * across);
+  }
   struct Ellipse {
     double most_v;   // v'
     double growth;   // C

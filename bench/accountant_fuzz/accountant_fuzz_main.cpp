@@ -118,12 +118,9 @@ struct Family {
   const char* name;
   Run (*draw)(Draw&);
 };
-constexpr Family kFamilies[] = {{"one phase", one_phase},
-                                {"several phases", several_phases},
-                                {"schedules", schedule},
-                                {"few steps", few_steps},
-                                {"corners", corner},
-                                {"rates", rates}};
+constexpr Family kFamilies[] = {{"one phase", one_phase}, {"several phases", several_phases},
+                                {"schedules", schedule},  {"few steps", few_steps},
+                                {"corners", corner},      {"rates", rates}};
 
 double cpu_seconds() {
   timespec now{};

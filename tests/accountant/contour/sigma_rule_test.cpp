@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <complex>
 #include <random>
@@ -183,6 +184,83 @@ INSTANTIATE_TEST_SUITE_P(Schedules, ManySigmas,
                                          Schedule{"LargeRate", Direction::kRemove, 0.4, 3, 8, 120, 4, 2},
                                          Schedule{"SmallRate", Direction::kAdd, 1e-3, 1, 2, 100, 100, 8}),
                          [](const auto& c) { return c.param.name; });
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Rates of their own
+
+class ManyRates : public testing::TestWithParam<Direction> {
+ protected:
+  static constexpr double kC = 3;
+  static constexpr double kEnd = 8;
+  // The rates rise, sigma is scattered.
+  static std::vector<ComposedRelease> releases(int size, double of_rates, double of_sigmas) {
+    std::vector<ComposedRelease> all;
+    for (int i = 0; i < size; ++i)
+      all.push_back({{0.02 * std::pow(of_rates, static_cast<double>(i) / (size - 1)),
+                      1.2 * std::pow(of_sigmas, std::fmod(0.618 * i, 1))},
+                     10.0});
+    return all;
+  }
+  // Σ log M(c + it) and what it errs by.
+  static std::pair<std::complex<long double>, double> sum_at(const std::vector<ComposedRelease>& phases, double t) {
+    std::complex<long double> sum = 0;
+    double error = 0;
+    for (const ComposedRelease& phase : phases) {
+      PhaseMoment moment(GetParam(), phase, kC, true);
+      const LineMoment::Value value = moment.pair().at<long double>(t);
+      sum += value.log_power + moment.log_scale();
+      error += value.relative_error + phase.count * 1e-18;
+    }
+    return {sum, error};
+  }
+  const std::vector<ComposedRelease> all_ = releases(300, 1.1, 1.1);
+};
+
+TEST_P(ManyRates, AFewReleasesHaveTheirMoment) {
+  const auto rule = SigmaRule::make(GetParam(), all_, kC, kEnd);
+  ASSERT_TRUE(rule);
+  EXPECT_LT(rule->phases().size(), 120U);
+  for (const double t : {0.0, kEnd / 2, kEnd}) {
+    const auto [exact, of_exact] = sum_at(all_, t);
+    const auto [found, of_found] = sum_at(rule->phases(), t);
+    EXPECT_LE(std::abs(exact - found), rule->log_error(kC, t) + of_exact + of_found) << t;
+    EXPECT_LT(rule->log_error(kC, t), 1e-8) << t;
+  }
+}
+
+// No more products are taken than the tolerance needs: what the others add shows in the error.
+TEST_P(ManyRates, TheErrorIsThatOfTheProductsLeftOut) {
+  const auto rule = SigmaRule::make(GetParam(), releases(300, 1.5, 1.3), 1e-3 * kC, 1e-3 * kEnd);
+  ASSERT_TRUE(rule);
+  EXPECT_LT(rule->phases().size(), 200U);
+  EXPECT_GT(rule->log_error(1e-3 * kC, 1e-3 * kEnd), 1e-11);
+  EXPECT_LT(rule->log_error(1e-3 * kC, 1e-3 * kEnd), 1e-8);
+  EXPECT_TRUE(std::isinf(rule->log_error(1e-3 * kC, kEnd))) << "beyond the t that it was made for, nothing is said";
+}
+
+TEST_P(ManyRates, TheRestOfTheLineIsBounded) {
+  const auto rule = SigmaRule::make(GetParam(), all_, kC, kEnd);
+  ASSERT_TRUE(rule);
+  std::vector<PhaseMoment> few;
+  long double of_few = 0;
+  for (const ComposedRelease& phase : rule->phases()) {
+    few.emplace_back(GetParam(), phase, kC, true);
+    of_few += few.back().log_scale();
+  }
+  rule->align(few);
+  double before = 1;
+  for (const double t : {kEnd / 2, kEnd, 2 * kEnd}) {
+    const double bound = rule->log_rest(few, kC, t);
+    const auto [exact, of_exact] = sum_at(all_, 1.1 * t);
+    EXPECT_GE(bound, static_cast<double>(exact.real() - of_few) - of_exact) << t;
+    EXPECT_LT(bound, before);
+    before = bound;
+  }
+  EXPECT_LT(before, -2) << "no line would end";
+}
+
+INSTANTIATE_TEST_SUITE_P(Directions, ManyRates, testing::Values(Direction::kRemove, Direction::kAdd),
+                         [](const auto& c) { return c.param == Direction::kRemove ? "Remove" : "Add"; });
 
 // Its cells are cut in the order of sigma.
 TEST(SigmaRule, RefusesReleasesOutOfOrder) {
