@@ -222,9 +222,9 @@ void adamw_step(const at::Tensor& weights, const at::Tensor& gradient, const at:
   }
   if (rests) terms.decay = 1, terms.step_size = 0;
   if (scales) {
-    kernels::adamw_step(
-        terms, weights, gradient,
-        {.first = first, .second = second, .first_scale = scales->first, .second_scale = scales->second});
+    const kernels::MomentCodes codes{
+        .first = first, .second = second, .first_scale = scales->first, .second_scale = scales->second};
+    kernels::adamw_step(terms, weights, gradient, codes);
   } else {
     kernels::adamw_step(terms, weights, gradient, first, second);
   }

@@ -65,7 +65,7 @@ def make(name, model):
     from ghostshard import optim
 
     if name == "muon":
-        return optim.Muon(optim.muon_groups(model, adamw=lambda key, p: not is_muons(key, p)), RATE, weight_decay=0.0)
+        return optim.Muon(optim.matrix_groups(model, adamw=lambda key, p: not is_muons(key, p)), RATE, weight_decay=0.0)
     return {"adamw": optim.AdamW, "adamw8bit": optim.AdamW8bit}[name](model.parameters(), RATE, weight_decay=0.0)
 
 

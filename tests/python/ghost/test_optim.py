@@ -11,7 +11,7 @@ from private_run import Run
 from torch import nn
 
 from ghostshard._native import load
-from ghostshard.optim import AdamW, AdamW8bit, Muon, muon_groups
+from ghostshard.optim import AdamW, AdamW8bit, Muon, matrix_groups
 
 LR, BETAS, EPS, DECAY = 0.01, (0.9, 0.99), 1e-8, 0.1
 VARIANCES = {"unknown": [0.0] * 6, "known": [0.01] * 6, "changing": [0.01, 0.02, 0.005, 0.0, 0.03, 0.01], "late": [0.0, 0.0, 0.01, 0.01, 0.02, 0.01]}
@@ -115,7 +115,7 @@ def test_muon_leaves_vectors_and_groups_that_say_so_to_adamw():
     shapes = [(12, 8), (8,), (10, 8), (3, 2, 2)]
     ours = [parameter(*shape) for shape in shapes]
     theirs = [parameter(*shape) for shape in shapes]
-    muon = Muon([{"params": ours[:2]}, {"params": ours[2:], "muon": False}], LR, DECAY, betas=BETAS)
+    muon = Muon([{"params": ours[:2]}, {"params": ours[2:], "matrices": False}], LR, DECAY, betas=BETAS)
     take_steps(muon, range(4))
     take_steps(AdamW(theirs, LR, BETAS, EPS, DECAY), range(4))
     assert [torch.equal(a, b) for a, b in zip(ours, theirs)] == [False, True, True, True]
@@ -130,15 +130,15 @@ class Model(nn.Module):
 
 def test_groups_of_a_model():
     model = Model()
-    groups = muon_groups(model, adamw=lambda name, _: name == "head.weight", pieces=lambda name, _: (0, 3) if "qkv" in name else None)
-    found = {(group["muon"], group["pieces"]): group["params"] for group in groups}
+    groups = matrix_groups(model, adamw=lambda name, _: name == "head.weight", pieces=lambda name, _: (0, 3) if "qkv" in name else None)
+    found = {(group["matrices"], group["pieces"]): group["params"] for group in groups}
     assert found.keys() == {(False, None), (True, (0, 3))}
     assert list(map(id, found[True, (0, 3)])) == [id(model.qkv.weight)]
     assert set(map(id, found[False, None])) == {id(model.table.weight), id(model.qkv.bias), id(model.head.weight)}
-    (other,) = (group for group in muon_groups(model) if group["muon"])
+    (other,) = (group for group in matrix_groups(model) if group["matrices"])
     assert {id(p) for p in other["params"]} == {id(model.qkv.weight), id(model.head.weight)}
     model.get_output_embeddings = lambda: model.head  # as Hugging Face's models name it
-    (other,) = (group for group in muon_groups(model) if group["muon"])
+    (other,) = (group for group in matrix_groups(model) if group["matrices"])
     assert {id(p) for p in other["params"]} == {id(model.qkv.weight)}
 
 

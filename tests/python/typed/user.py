@@ -8,7 +8,7 @@ from ghostshard.accountants import (
     ContourAccountant, CurvePoint, PrivacyBound, PRVAccountant, RDPAccountant, default_delta, get_noise_multiplier,
     privacy_curve, register,
 )  # fmt: skip
-from ghostshard.optim import AdamW, AdamW8bit, Muon, muon_groups
+from ghostshard.optim import AdamW, AdamW8bit, Muon, matrix_groups
 
 
 def accounted() -> float:
@@ -30,7 +30,7 @@ def accounted() -> float:
 def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
     small = AdamW8bit(model.parameters(), lr=1e-3, betas=(0.9, 0.99), least_coded=0)
     state: int = small.state_bytes()
-    groups = muon_groups(model, adamw=lambda name, p: p.numel() < state, pieces=lambda name, p: (0, 3) if "qkv" in name else None)
+    groups = matrix_groups(model, adamw=lambda name, p: p.numel() < state, pieces=lambda name, p: (0, 3) if "qkv" in name else None)
     return [small, AdamW(model.parameters(), second_moment_floor=0.5), Muon(groups, 1e-3, momentum=0.9)]
 
 

@@ -5,6 +5,7 @@ released. The C++ programs have the same rules (dp/optimizers, fsdp/optimizer.h)
 """
 
 from .adamw import AdamW, AdamW8bit
-from .muon import Muon, muon_groups
+from .matrices import matrix_groups
+from .muon import Muon
 
-__all__ = ["AdamW", "AdamW8bit", "Muon", "muon_groups"]
+__all__ = ["AdamW", "AdamW8bit", "Muon", "matrix_groups"]

@@ -26,20 +26,35 @@ Compute = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # a parameter, a
 Take = Callable[[torch.Tensor, torch.Tensor], None]  # a parameter, results [own rows, d]
 
 
-def over_whole_matrices(parameters: Sequence[torch.Tensor], give: Give, compute: Compute, take: Take) -> None:
-    """For each parameter with two extents: give() its rows, compute() on the whole matrix on one rank, take() the rows of the result.
-    A collective over the ranks that share them. ValueError for a parameter that is cut otherwise than by rows over one axis."""
+def over_whole_matrices(
+    parameters: Sequence[torch.Tensor], moving: Sequence[torch.Tensor], give: Give, compute: Compute, take: Take
+) -> None:
+    """For each of those parameters with two extents that are moving: give() its rows, compute() on the whole matrix on one rank, take()
+    the rows of the result. Owners follow from all parameters. A collective over the ranks that share them. ValueError for a parameter
+    that is cut otherwise than by rows over one axis."""
+    move = {id(parameter) for parameter in moving}
+    for parameter in moving:
+        if sharded_axis(parameter) is None:
+            take(parameter, compute(parameter, give(parameter)))
+    for (mesh, axis), owned in owners_of(parameters).items():
+        group, device = mesh.get_group(axis), torch.device(mesh.device_type)
+        matrices = [_Matrix(p, owner, _share(p, mesh.size(axis))) for p, owner in owned if id(p) in move]
+        _run([_Round(each, group, device) for each in _rounds(matrices, mesh.size(axis))], give, compute, take)
+
+
+def owners_of(parameters: Sequence[torch.Tensor]) -> dict[tuple[Any, int], list[tuple[torch.Tensor, int]]]:
+    """Of those that are sharded, by mesh and axis: each with its owner's place on the axis."""
     sharded: dict[tuple[Any, int], list[torch.Tensor]] = {}
     for parameter in parameters:
-        axis = _sharded_axis(parameter)
-        if axis is None:
-            take(parameter, compute(parameter, give(parameter)))
-        else:
+        axis = sharded_axis(parameter)
+        if axis is not None:
             sharded.setdefault((parameter.device_mesh, axis), []).append(parameter)  # type: ignore[attr-defined]
+    found = {}
     for (mesh, axis), members in sharded.items():
-        group = mesh.get_group(axis)
-        rounds = [_Round(matrices, group, torch.device(mesh.device_type)) for matrices in _rounds(members, dist.get_world_size(group))]
-        _run(rounds, give, compute, take)
+        ranks = mesh.size(axis)
+        fixed = [0 if _share(p, ranks) == p.shape[0] else None for p in members]
+        found[mesh, axis] = list(zip(members, deal_out([cost_of(p) for p in members], fixed, ranks)))
+    return found
 
 
 def deal_out(costs: Sequence[float], fixed: Sequence[int | None], ranks: int) -> list[int]:
@@ -62,7 +77,7 @@ def cost_of(parameter: torch.Tensor) -> float:
     return float(rows * columns * min(rows, columns))
 
 
-def _sharded_axis(parameter: torch.Tensor) -> int | None:
+def sharded_axis(parameter: torch.Tensor) -> int | None:
     """Of its mesh; None: every rank has it whole."""
     if not isinstance(parameter, DTensor):
         return None
@@ -73,16 +88,21 @@ def _sharded_axis(parameter: torch.Tensor) -> int | None:
     if len(axes) > 1 or parameter.placements[axes[0]] != Shard(0):
         raise ValueError(
             f"a rule on whole matrices needs them whole, or sharded by rows over one axis of the mesh as fully_shard does; a parameter "
-            f"{tuple(parameter.shape)} has placements {parameter.placements}. Let it go by AdamW (a group with 'muon': False)"
+            f"{tuple(parameter.shape)} has placements {parameter.placements}. Let it go by AdamW (a group with 'matrices': False)"
         )
     return axes[0]
+
+
+def _share(parameter: torch.Tensor, ranks: int) -> int:
+    """Rows that fully_shard gives to a rank, as far as there are any."""
+    return -(-parameter.shape[0] // ranks)
 
 
 @dataclass
 class _Matrix:
     parameter: torch.Tensor
     owner: int
-    share: int  # rows of a rank, as far as there are any
+    share: int  # rows of a rank
 
     def rows(self, rank: int) -> int:
         return max(0, min(self.parameter.shape[0] - rank * self.share, self.share))
@@ -91,21 +111,17 @@ class _Matrix:
         return self.rows(rank) * self.parameter.shape[1]
 
 
-def _rounds(parameters: Sequence[torch.Tensor], ranks: int) -> list[list[_Matrix]]:
+def _rounds(matrices: Sequence[_Matrix], ranks: int) -> list[list[_Matrix]]:
     """Dearest first. Within a round by owner."""
-    shares = [-(-p.shape[0] // ranks) for p in parameters]
-    costs = [cost_of(p) for p in parameters]
-    fixed = [0 if share == p.shape[0] else None for share, p in zip(shares, parameters)]
-    owners = deal_out(costs, fixed, ranks)
     taken = [0] * ranks
     rounds: list[list[_Matrix]] = []
-    for number in sorted(range(len(parameters)), key=lambda each: -costs[each]):
-        owner = owners[number]
-        if taken[owner] // MATRICES_OF_A_ROUND == len(rounds):
+    for matrix in sorted(matrices, key=lambda each: -cost_of(each.parameter)):
+        number = taken[matrix.owner] // MATRICES_OF_A_ROUND
+        if number == len(rounds):
             rounds.append([])
-        rounds[taken[owner] // MATRICES_OF_A_ROUND].append(_Matrix(parameters[number], owner, shares[number]))
-        taken[owner] += 1
-    return [sorted(matrices, key=lambda matrix: matrix.owner) for matrices in rounds]
+        rounds[number].append(matrix)
+        taken[matrix.owner] += 1
+    return [sorted(each, key=lambda matrix: matrix.owner) for each in rounds]
 
 
 class _Round:
@@ -155,6 +171,8 @@ class _Round:
 
 
 def _run(rounds: list[_Round], give: Give, compute: Compute, take: Take) -> None:
+    if not rounds:
+        return
     rounds[0].send(give)
     for number, now in enumerate(rounds):
         if number + 1 < len(rounds):

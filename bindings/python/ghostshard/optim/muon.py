@@ -9,15 +9,12 @@ A step has the root mean square of AdamW's steps, 0.2 (arXiv:2502.16982, section
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
-from .adamw import AdamW
 from .base import State, check
-from .exchange import over_whole_matrices
+from .matrices import MatrixOptimizer, is_matrix
 from .newton_schulz import orthogonalised
 from .rows import flat_rows, placed_like, rows_of
 
@@ -27,9 +24,9 @@ _MOMENTUM = "momentum_buffer"  # as in torch.optim.Muon
 Pieces = tuple[int, int] | None
 
 
-class Muon(AdamW):
+class Muon(MatrixOptimizer):
     """Matrices (parameters with two extents) move along their momentum with all singular values made about equal; other parameters,
-    and groups with "muon": False, go by AdamW. muon_groups() makes the groups of a model.
+    and groups with "matrices": False, go by AdamW. matrix_groups() makes the groups of a model.
 
     Args:
         pieces: (extent, count): equal pieces along an extent of 0 or 1 are matrices of their own, such as fused queries, keys and values
@@ -54,12 +51,12 @@ class Muon(AdamW):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         second_moment_floor: float | None = None,
-        muon: bool = True,
+        matrices: bool = True,
         pieces: Pieces = None,
     ):
         super().__init__(
             params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor,
-            momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, muon=muon, pieces=pieces,
+            momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, matrices=matrices, pieces=pieces,
         )  # fmt: skip
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -72,27 +69,11 @@ class Muon(AdamW):
         group = self.param_groups[-1]
         extent, count = group["pieces"] or (0, 1)
         for parameter in group["params"]:
-            if _is_matrix(parameter, group):
+            if is_matrix(parameter, group):
                 fits = extent in (0, 1) and count >= 1 and parameter.shape[extent] % count == 0
                 check(fits, f"pieces must divide one of the two extents of {tuple(parameter.shape)}", group["pieces"])
 
-    def _update(self) -> None:
-        matrices: dict[torch.Tensor, dict[str, Any]] = {}
-        for parameter, group in self._with_groups():
-            if parameter.grad is None:
-                continue
-            if _is_matrix(parameter, group):
-                matrices[parameter] = group
-            else:
-                self._move(parameter, group)
-        over_whole_matrices(
-            list(matrices),
-            lambda parameter: self._direction(parameter, matrices[parameter]),
-            lambda parameter, matrix: _step_of(matrix, matrices[parameter]),
-            lambda parameter, rows: _take(parameter, rows, matrices[parameter]),
-        )
-
-    def _direction(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+    def _give(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         """Updates the momentum. Every operation is rounded by itself, so that no bit depends on where a rank's rows begin."""
         assert parameter.grad is not None
         own, state, share = rows_of(parameter), self.state[parameter], group["momentum"]
@@ -103,51 +84,18 @@ class Muon(AdamW):
         direction: torch.Tensor = momentum.mul(share).add_(fresh) if group["nesterov"] else momentum
         return direction.view(own.shape)
 
+    def _step_of(self, parameter: torch.Tensor, matrix: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+        extent, count = group["pieces"] or (0, 1)
+        pieces = torch.stack(matrix.chunk(count, extent))
+        scale = _ROOT_MEAN_SQUARE * math.sqrt(max(pieces.shape[1:]))
+        return torch.cat(list(orthogonalised(pieces, group["ns_steps"]) * scale), extent)
+
     def _shown(self, parameter: torch.Tensor, state: State) -> State:
         if _MOMENTUM not in state:
             return super()._shown(parameter, state)
         return {_MOMENTUM: placed_like(parameter, state[_MOMENTUM])}
 
     def _taken(self, parameter: torch.Tensor, group: dict[str, Any], values: State) -> State:
-        if not _is_matrix(parameter, group):
+        if not is_matrix(parameter, group):
             return super()._taken(parameter, group, values)
         return {_MOMENTUM: flat_rows(parameter, values[_MOMENTUM]).clone()}
-
-
-def muon_groups(
-    model: nn.Module,
-    *,
-    adamw: Callable[[str, nn.Parameter], bool] | None = None,
-    pieces: Callable[[str, nn.Parameter], Pieces] | None = None,
-) -> list[dict[str, Any]]:
-    """Parameter groups for Muon, of a model that is sharded already. Tables of nn.Embedding and the head that a Hugging Face model names
-    go by AdamW, because their rows are tokens'; so does what `adamw` says of a parameter's name and the parameter, such as the head of a
-    model of your own. pieces: Muon's, by name and parameter. Frozen parameters are left out."""
-    apart = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    apart |= {id(parameter) for parameter in head.parameters()} if isinstance(head, nn.Module) else set()
-    groups: dict[tuple[bool, Pieces], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        muon = parameter.dim() == 2 and id(parameter) not in apart and not (adamw is not None and adamw(name, parameter))
-        groups.setdefault((muon, pieces(name, parameter) if pieces is not None and muon else None), []).append(parameter)
-    return [{"params": members, "muon": muon, "pieces": cut} for (muon, cut), members in groups.items()]
-
-
-def _is_matrix(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
-    return bool(group["muon"]) and parameter.dim() == 2
-
-
-def _step_of(matrix: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
-    """For a learning rate of 1. matrix [p, d], whole."""
-    extent, count = group["pieces"] or (0, 1)
-    pieces = torch.stack(matrix.chunk(count, extent))
-    scale = _ROOT_MEAN_SQUARE * math.sqrt(max(pieces.shape[1:]))
-    return torch.cat(list(orthogonalised(pieces, group["ns_steps"]) * scale), extent)
-
-
-def _take(parameter: torch.Tensor, rows: torch.Tensor, group: dict[str, Any]) -> None:
-    own, lr = rows_of(parameter), float(group["lr"])
-    moved = own.float().mul(1 - lr * group["weight_decay"]).sub_(rows * lr)
-    own.copy_(moved)

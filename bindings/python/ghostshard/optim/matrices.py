@@ -1,0 +1,79 @@
+"""The part of Muon, Shampoo and SOAP around their rules: which parameters are matrices of theirs, AdamW for the others, the way of a
+matrix to the rank that computes its step and of the step back, and weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .adamw import AdamW
+from .exchange import over_whole_matrices
+from .rows import flat_rows, rows_of
+
+Pieces = tuple[int, int] | None
+
+
+class MatrixOptimizer(AdamW):
+    """w = (1 − lr·weight_decay)·w − lr·step for matrices, with a step of _step_of(). step() is a collective."""
+
+    def _update(self) -> None:
+        matrices: dict[torch.Tensor, dict[str, Any]] = {}
+        for parameter, group in self._with_groups():
+            if is_matrix(parameter, group):
+                matrices[parameter] = group
+            elif parameter.grad is not None:
+                self._move(parameter, group)
+        over_whole_matrices(
+            list(matrices),
+            [parameter for parameter in matrices if parameter.grad is not None],
+            lambda parameter: self._give(parameter, matrices[parameter]),
+            lambda parameter, matrix: self._step_of(parameter, matrix, matrices[parameter]),
+            lambda parameter, rows: _take(parameter, rows, matrices[parameter]),
+        )
+
+    def _give(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+        """This rank's rows of what the owner is sent, [rows, d] float32. On every rank that shares the matrix."""
+        assert parameter.grad is not None
+        return flat_rows(parameter, parameter.grad).view(rows_of(parameter).shape)
+
+    def _step_of(self, parameter: torch.Tensor, matrix: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+        """On the owner, from the whole matrix that was sent [p, d]: the step for a learning rate of 1."""
+        raise NotImplementedError
+
+
+def is_matrix(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
+    return bool(group["matrices"]) and parameter.dim() == 2
+
+
+def matrix_groups(
+    model: nn.Module,
+    *,
+    adamw: Callable[[str, nn.Parameter], bool] | None = None,
+    pieces: Callable[[str, nn.Parameter], Pieces] | None = None,
+) -> list[dict[str, Any]]:
+    """Parameter groups for Muon, Shampoo and SOAP, of a model that is sharded already. Tables of nn.Embedding and the head that a Hugging
+    Face model names go by AdamW, because their rows are tokens'; so does what `adamw` says of a parameter's name and the parameter,
+    such as the head of a model of your own. pieces: Muon's, by name and parameter. Frozen parameters are left out."""
+    apart = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    apart |= {id(parameter) for parameter in head.parameters()} if isinstance(head, nn.Module) else set()
+    groups: dict[tuple[bool, Pieces], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        matrix = parameter.dim() == 2 and id(parameter) not in apart and not (adamw is not None and adamw(name, parameter))
+        groups.setdefault((matrix, pieces(name, parameter) if pieces is not None and matrix else None), []).append(parameter)
+    made: list[dict[str, Any]] = [{"params": members, "matrices": matrix} for (matrix, _), members in groups.items()]
+    if pieces is not None:
+        for group, (_, cut) in zip(made, groups):
+            group["pieces"] = cut
+    return made
+
+
+def _take(parameter: torch.Tensor, rows: torch.Tensor, group: dict[str, Any]) -> None:
+    own, lr = rows_of(parameter), float(group["lr"])
+    moved = own.float().mul(1 - lr * group["weight_decay"]).sub_(rows * lr)
+    own.copy_(moved)
