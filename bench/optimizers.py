@@ -21,7 +21,7 @@ from step_peers import ROOT, SHAPES, Engine, new_report
 
 SHORT = {"layers": 2, "width": 32, "heads": 2, "vocab": 97, "length": 8, "texts": 2, "untied": True}
 ENGINES = ["fsdp2/torch_adamw", "fsdp2/torch_muon_gathered", "ghostshard/torch_adamw", "ghostshard/adamw8bit", "ghostshard/muon"]
-ON_REQUEST = ["fsdp2/torch_muon", "fsdp2/adamw", "fsdp2/adamw8bit", "fsdp2/muon", "ghostshard/adamw"]
+ON_REQUEST = ["fsdp2/torch_muon", "fsdp2/adamw", "fsdp2/adamw8bit", "fsdp2/muon", "ghostshard/adamw", "ghostshard/shampoo", "ghostshard/soap"]
 COLUMNS = ("seconds", "processor_seconds", "peak_memory_mib", "loopback_mb", "all_gather_mb", "reduce_scatter_mb", "all_reduce_mb",
            "optimizer_seconds", "state_mb", "optimizer_all_gather_mb", "optimizer_reduce_scatter_mb", "optimizer_all_reduce_mb",
            "optimizer_all_to_all_mb")  # fmt: skip

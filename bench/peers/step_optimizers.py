@@ -2,7 +2,7 @@
 bytes by kind of collective.
 
 torch_adamw (fused), torch_muon (torch.optim.Muon on DTensors, AdamW for the rest), torch_muon_gathered (torch.optim.Muon on whole
-matrices, which every rank keeps and computes, from gathered gradients), adamw, adamw8bit, muon (ghostshard.optim).
+matrices, which every rank keeps and computes, from gathered gradients), adamw, adamw8bit, muon, shampoo, soap (ghostshard.optim).
 """
 
 import time
@@ -64,8 +64,9 @@ def make(name, model):
         return Several(muon, torch.optim.AdamW(rest, lr=RATE, weight_decay=0.0, fused=True))
     from ghostshard import optim
 
-    if name == "muon":
-        return optim.Muon(optim.matrix_groups(model, adamw=lambda key, p: not is_muons(key, p)), RATE, weight_decay=0.0)
+    if name in ("muon", "shampoo", "soap"):
+        kind = {"muon": optim.Muon, "shampoo": optim.Shampoo, "soap": optim.SOAP}[name]
+        return kind(optim.matrix_groups(model, adamw=lambda key, p: not is_muons(key, p)), RATE, weight_decay=0.0)
     return {"adamw": optim.AdamW, "adamw8bit": optim.AdamW8bit}[name](model.parameters(), RATE, weight_decay=0.0)
 
 

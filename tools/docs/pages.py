@@ -22,7 +22,7 @@ MODULES = {
     "ghostshard.privacy_engine": ["PrivacyEngine"],
     "ghostshard.resumable_engine": ["ResumableEngine"],
     "ghostshard.fsdp": [],
-    "ghostshard.optim": ["AdamW", "AdamW8bit", "Muon", "matrix_groups"],
+    "ghostshard.optim": ["AdamW", "AdamW8bit", "Muon", "Shampoo", "SOAP", "matrix_groups"],
     "ghostshard.accountants": [],
     "ghostshard.loaders": ["GhostDataLoader", "BatchMemoryManager", "PoissonBatchSampler"],
     "ghostshard.checkpoint": [],

@@ -24,13 +24,15 @@ from torch.distributed.tensor import distribute_tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
-from ghostshard.optim import AdamW, AdamW8bit, Muon, exchange, matrix_groups
+from ghostshard.optim import SOAP, AdamW, AdamW8bit, Muon, Shampoo, exchange, matrix_groups
 
 LR, VARIANCE = 0.01, 0.01
 KINDS = {
     "adamw": lambda model: AdamW(model.parameters(), LR, second_moment_floor=0.5),
     "adamw8bit": lambda model: AdamW8bit(model.parameters(), LR, least_coded=1000),
     "muon": lambda model: Muon(matrix_groups(model, adamw=lambda name, _: name.endswith("3.weight")), LR),
+    "shampoo": lambda model: Shampoo(model.parameters(), LR, side=32, refresh_every=2),
+    "soap": lambda model: SOAP(matrix_groups(model), LR, side=32, refresh_every=2),
 }
 
 PRIVATE = KINDS | {

@@ -44,3 +44,64 @@ def muon_step(weights, gradient, momentum, *, lr, weight_decay, share, nesterov=
     direction = share * momentum + (1 - share) * gradient if nesterov else momentum
     steps = [0.2 * math.sqrt(max(each.shape)) * orthogonalised(each) for each in direction.chunk(pieces[1], pieces[0])]
     return weights * (1 - lr * weight_decay) - lr * torch.cat(steps, pieces[0]), momentum
+
+
+class Tile:
+    """Shampoo and SOAP for one tile, in float64, from the formulas of ghostshard/optim/shampoo.py."""
+
+    def __init__(self, shape, *, betas=(0.9, 0.99), eps=1e-8, factor_beta=0.9, refresh_every=2, noise_floor=0.1):
+        self.options = betas, eps, factor_beta, refresh_every, noise_floor
+        self.gradients: list[torch.Tensor] = []
+        self.variances: list[float] = []
+        self.second = torch.zeros(shape, dtype=torch.float64)
+        self.roots = self.bases = None
+
+    def average(self, values: list[torch.Tensor], beta: float) -> torch.Tensor:
+        """From the beginning, with weights that add up to 1."""
+        weights = [beta ** (len(values) - 1 - i) for i in range(len(values))]
+        return sum(w * v for w, v in zip(weights, values)) / sum(weights)
+
+    def factors(self) -> list[tuple[torch.Tensor, float, float, float]]:
+        """Of both sides: the factor, and the mean, the lower and the upper edge of what noise alone would give it."""
+        beta, found = self.options[2], []
+        weights = [beta**i for i in range(len(self.gradients))]
+        steps = sum(weights) ** 2 / sum(w * w for w in weights)
+        for turned in (lambda g: g, lambda g: g.T):
+            side, other = turned(self.gradients[0]).shape
+            factor = self.average([turned(g) @ turned(g).T for g in self.gradients], beta)
+            mean, spread = other * average_variance(self.variances, beta), math.sqrt(side / (other * steps))
+            found.append((factor, mean, mean * max(0, 1 - spread) ** 2, mean * (1 + spread) ** 2))
+        return found
+
+    def shampoo(self, gradient: torch.Tensor, variance: float) -> torch.Tensor:
+        (beta1, beta2), eps, _, every, floor = self.options
+        self.gradients.append(gradient)
+        self.variances.append(variance)
+        if (len(self.gradients) - 1) % every == 0:
+            self.roots = []
+            for factor, mean, _, upper in self.factors():
+                values, vectors = torch.linalg.eigh(factor - mean * torch.eye(len(factor)))
+                least = max(floor * mean, upper - mean, 1e-6 * values.max().item())
+                self.roots.append(vectors @ torch.diag(values.clamp(min=least) ** -0.25) @ vectors.T)
+        momentum = self.average(self.gradients, beta1)
+        adamw = momentum / (self.average([g**2 for g in self.gradients], beta2).sqrt() + eps)
+        whitened = self.roots[0] @ momentum @ self.roots[1]
+        return whitened * adamw.norm() / whitened.norm()
+
+    def soap(self, gradient: torch.Tensor, variance: float) -> torch.Tensor:
+        (beta1, beta2), eps, _, every, _ = self.options
+        self.gradients.append(gradient)
+        self.variances.append(variance)
+        number, turned = len(self.gradients), lambda x: self.bases[0].T @ x @ self.bases[1]
+        if number == 1:
+            step = gradient / (gradient.abs() + eps)
+            self.bases = [torch.linalg.eigh(factor)[1].flip(-1) for factor, *_ in self.factors()]
+            self.second = (1 - beta2) * turned(gradient) ** 2
+            return step
+        self.second = beta2 * self.second + (1 - beta2) * turned(gradient) ** 2
+        moved = turned(self.average(self.gradients, beta1)) / ((self.second / (1 - beta2**number)).sqrt() + eps)
+        step = self.bases[0] @ moved @ self.bases[1].T
+        if (number - 1) % every == 0:
+            cleared = [factor - lower * torch.eye(len(factor)) for factor, _, lower, _ in self.factors()]
+            self.bases = [torch.linalg.qr(each @ basis)[0] for each, basis in zip(cleared, self.bases)]
+        return step

@@ -11,7 +11,7 @@ from private_run import Run
 from torch import nn
 
 from ghostshard._native import load
-from ghostshard.optim import AdamW, AdamW8bit, Muon, matrix_groups
+from ghostshard.optim import SOAP, AdamW, AdamW8bit, Muon, Shampoo, matrix_groups
 
 LR, BETAS, EPS, DECAY = 0.01, (0.9, 0.99), 1e-8, 0.1
 VARIANCES = {"unknown": [0.0] * 6, "known": [0.01] * 6, "changing": [0.01, 0.02, 0.005, 0.0, 0.03, 0.01], "late": [0.0, 0.0, 0.01, 0.01, 0.02, 0.01]}
@@ -121,6 +121,55 @@ def test_muon_leaves_vectors_and_groups_that_say_so_to_adamw():
     assert [torch.equal(a, b) for a, b in zip(ours, theirs)] == [False, True, True, True]
 
 
+@pytest.mark.parametrize("variance", [0.0, 0.005])
+@pytest.mark.parametrize("kind", [Shampoo, SOAP])
+def test_tiles_follow_their_float64_twins(kind, variance):
+    p = parameter(12, 18)
+    options = {"side": 6, "refresh_every": 2, "factor_beta": 0.9}
+    optimizer = kind([p], LR, BETAS, EPS, DECAY, **options)
+    weights = p.detach().double()
+    tiles = {(i, j): twins.Tile((6, 6)) for i in (0, 6) for j in (0, 6, 12)}
+    for step in range(1, 7):
+        gradient = twins.gradient(p, 0, step).double()
+        take_steps(optimizer, [step], variance * step)
+        moved = torch.empty_like(weights)
+        for (i, j), tile in tiles.items():
+            rule = tile.shampoo if kind is Shampoo else tile.soap
+            moved[i : i + 6, j : j + 6] = rule(gradient[i : i + 6, j : j + 6], variance * step)
+        weights = weights * (1 - LR * DECAY) - LR * moved
+    # Eigenvalues of a tile's factor lie within some thousands of each other: a rounding of 2^-24 counts so much more in a step of LR.
+    assert (p - weights).abs().max() < 1e-5
+
+
+def test_of_noise_alone_shampoo_takes_the_direction_of_the_momentum():
+    """Roots are multiples of the identity where all eigenvalues lie below the noise's upper edge."""
+    p, noise = parameter(32, 32), 0.1
+    optimizer = Shampoo([p], LR, weight_decay=0.0, side=32, refresh_every=1, factor_beta=0.99)
+    for step in range(60):
+        before = p.detach().clone()
+        take_steps(optimizer, [step], noise**2)
+    tiles = optimizer.state[p]["tiles"]
+    momentum = tiles[: 32 * 32].view(32, 32)
+    told = torch.cosine_similarity((before - p).flatten(), momentum.flatten(), dim=0)
+    assert told > 0.99
+    other = Shampoo([parameter(32, 32)], LR, weight_decay=0.0, side=32, refresh_every=1, factor_beta=0.99)
+    take_steps(other, range(2))
+    root = other.state[other.param_groups[0]["params"][0]]["tiles"][4 * 32 * 32 : 5 * 32 * 32].view(32, 32)
+    assert (root - root.trace() / 32 * torch.eye(32)).norm() > 0.1 * root.norm(), "without a known variance they are not"
+
+
+def test_tiles_at_the_ends_are_smaller_and_their_states_are_counted():
+    p = parameter(70, 40)
+    optimizer = Shampoo([p], LR, side=32)
+    take_steps(optimizer, [0])
+    numbers = sum(2 * (r * c + r * r + c * c) for r in (32, 32, 6) for c in (32, 8))
+    assert optimizer.state_bytes() == 4 * numbers + 4 + 8
+    with pytest.raises(ValueError, match=rf"tiles of side 16 of a matrix \(70, 40\) have \d+ numbers, got .*{numbers}"):
+        state = optimizer.state_dict()
+        state["param_groups"][0]["side"] = 16
+        Shampoo([p], LR).load_state_dict(state)
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -153,6 +202,10 @@ WRONG = {
     "least_coded": (AdamW8bit, {"least_coded": -1}, "least_coded must be >= 0"),
     "momentum": (Muon, {"momentum": 1.0}, "momentum must be at least 0 and below 1"),
     "ns_steps": (Muon, {"ns_steps": 0}, "ns_steps must be at least 1"),
+    "side": (Shampoo, {"side": 0}, "the side of a tile must be at least 1, got 0"),
+    "refresh_every": (SOAP, {"refresh_every": 0}, "refresh_every must be at least 1, got 0"),
+    "factor_beta": (SOAP, {"factor_beta": 1.0}, "factor_beta must be at least 0 and below 1, got 1.0"),
+    "noise_floor": (Shampoo, {"noise_floor": 1.5}, r"noise_floor must be in \[0, 1\], got 1.5"),
     "pieces": (Muon, {"pieces": (0, 5)}, r"pieces must divide one of the two extents of \(12, 8\), got \(0, 5\)"),
 }
 
@@ -183,6 +236,8 @@ KINDS = {
     "adamw": lambda p: AdamW(p, LR, second_moment_floor=0.5),
     "adamw8bit": lambda p: AdamW8bit(p, LR),
     "muon": lambda p: Muon(p, LR),
+    "shampoo": lambda p: Shampoo(p, LR, side=32, refresh_every=2),
+    "soap": lambda p: SOAP(p, LR, side=32, refresh_every=2),
 }
 
 

@@ -8,7 +8,7 @@ from ghostshard.accountants import (
     ContourAccountant, CurvePoint, PrivacyBound, PRVAccountant, RDPAccountant, default_delta, get_noise_multiplier,
     privacy_curve, register,
 )  # fmt: skip
-from ghostshard.optim import AdamW, AdamW8bit, Muon, matrix_groups
+from ghostshard.optim import SOAP, AdamW, AdamW8bit, Muon, Shampoo, matrix_groups
 
 
 def accounted() -> float:
@@ -31,7 +31,8 @@ def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
     small = AdamW8bit(model.parameters(), lr=1e-3, betas=(0.9, 0.99), least_coded=0)
     state: int = small.state_bytes()
     groups = matrix_groups(model, adamw=lambda name, p: p.numel() < state, pieces=lambda name, p: (0, 3) if "qkv" in name else None)
-    return [small, AdamW(model.parameters(), second_moment_floor=0.5), Muon(groups, 1e-3, momentum=0.9)]
+    return [small, AdamW(model.parameters(), second_moment_floor=0.5), Muon(groups, 1e-3, momentum=0.9),
+            Shampoo(groups, side=64), SOAP(groups, refresh_every=10)]  # fmt: skip
 
 
 def trained(folder: str) -> str:

@@ -7,5 +7,6 @@ released. The C++ programs have the same rules (dp/optimizers, fsdp/optimizer.h)
 from .adamw import AdamW, AdamW8bit
 from .matrices import matrix_groups
 from .muon import Muon
+from .shampoo import SOAP, Shampoo
 
-__all__ = ["AdamW", "AdamW8bit", "Muon", "matrix_groups"]
+__all__ = ["SOAP", "AdamW", "AdamW8bit", "Muon", "Shampoo", "matrix_groups"]

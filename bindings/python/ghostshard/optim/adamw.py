@@ -21,7 +21,7 @@ from .rows import flat_rows, placed_like, rows_of
 
 # Of torch.optim.AdamW's names. "exp_avg_sq" is d_t, which is the whole second moment where no variance is known; K_t is beside it.
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_KNOWN = "noise_variance"
+KNOWN = "noise_variance"
 
 
 class AdamW(RowOptimizer):
@@ -101,13 +101,13 @@ class AdamW(RowOptimizer):
     def _count(self, state: State, beta2: float, variance: float) -> float:
         """Counts the step; returns K_t. A variance that becomes known later than the first step gives the second moment a sign."""
         state["step"] += 1
-        before = state[_KNOWN].item()
+        before = state[KNOWN].item()
         weight = (1 - beta2) / (1 - beta2 ** state["step"].item())
         known = before + weight * (variance - before)
         if before == 0 < known and "exp_avg_scale" in state:
             second = self._values(state, "exp_avg_sq")
             state.update(_coded("exp_avg_sq", second, is_signed=True))
-        state[_KNOWN].fill_(known)
+        state[KNOWN].fill_(known)
         return known
 
     def _values(self, state: State, moment: str) -> torch.Tensor:
@@ -115,24 +115,24 @@ class AdamW(RowOptimizer):
         kept = state[moment]
         if f"{moment}_scale" not in state:
             return kept
-        is_signed = moment == "exp_avg" or state[_KNOWN].item() > 0
+        is_signed = moment == "exp_avg" or state[KNOWN].item() > 0
         values: torch.Tensor = _native.load("engine").decode_moments(kept.cpu(), state[f"{moment}_scale"].cpu(), is_signed)
         return values.to(kept.device)
 
     def _packed(self, first: torch.Tensor, second: torch.Tensor | None, coded: bool, step: float = 0, known: float = 0) -> State:
         second = torch.zeros_like(first) if second is None else second
-        state = {"step": torch.tensor(float(step)), _KNOWN: torch.tensor(float(known), dtype=torch.float64)}
+        state = {"step": torch.tensor(float(step)), KNOWN: torch.tensor(float(known), dtype=torch.float64)}
         if not coded:
             return state | {"exp_avg": first, "exp_avg_sq": second}
         return state | _coded("exp_avg", first, is_signed=True) | _coded("exp_avg_sq", second, is_signed=known > 0)
 
     def _shown(self, parameter: torch.Tensor, state: State) -> State:
         moments = {name: placed_like(parameter, self._values(state, name)) for name in _MOMENTS}
-        return {"step": state["step"], _KNOWN: state[_KNOWN], **moments}
+        return {"step": state["step"], KNOWN: state[KNOWN], **moments}
 
     def _taken(self, parameter: torch.Tensor, group: dict[str, Any], values: State) -> State:
         first, second = (flat_rows(parameter, values[name]).clone() for name in _MOMENTS)
-        known = float(values.get(_KNOWN, torch.tensor(0.0)))
+        known = float(values.get(KNOWN, torch.tensor(0.0)))
         return self._packed(first, second, self._is_coded(parameter, group), step=float(values["step"]), known=known)
 
 

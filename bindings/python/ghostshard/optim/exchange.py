@@ -134,7 +134,8 @@ class _Round:
         self._travels = any(m.rows(rank) and rank != m.owner for m in matrices for rank in ranks)
 
     def send(self, give: Give) -> None:
-        rows = [give(m.parameter).reshape(-1).to(self._device) for m in self.matrices if m.rows(self._self)]
+        # Of a matrix that this rank has no row of, too: what give() keeps is there on all ranks, in one order.
+        rows = [give(m.parameter).reshape(-1).to(self._device) for m in self.matrices]
         self._coming = self._all_to_all(rows, self._to_owners, self._from_ranks)
 
     def whole(self) -> list[torch.Tensor]:
@@ -156,7 +157,7 @@ class _Round:
 
     def _all_to_all(self, rows: list[torch.Tensor], sent: list[int], received: list[int]) -> Callable[[], torch.Tensor]:
         """Under way; called, it waits."""
-        out = torch.cat(rows) if rows else torch.empty(0, device=self._device)
+        out = torch.cat([torch.empty(0, device=self._device), *rows])
         if not self._travels:
             return lambda: out
         into = out.new_empty(sum(received))
