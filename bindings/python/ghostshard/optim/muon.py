@@ -14,14 +14,12 @@ from typing import Any
 import torch
 
 from .base import State, check
-from .matrices import MatrixOptimizer, is_matrix
+from .matrices import MatrixOptimizer, Pieces, is_matrix
 from .newton_schulz import orthogonalised
 from .rows import flat_rows, placed_like, rows_of
 
 _ROOT_MEAN_SQUARE = 0.2
 _MOMENTUM = "momentum_buffer"  # as in torch.optim.Muon
-
-Pieces = tuple[int, int] | None
 
 
 class Muon(MatrixOptimizer):

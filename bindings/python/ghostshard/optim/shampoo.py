@@ -237,7 +237,7 @@ class SOAP(TiledOptimizer):
             _move_towards(tiles.second, turned(gradient).square(), beta2)
             moved = turned(tiles.first) / step.seen(beta1) / ((tiles.second / step.seen(beta2)).sqrt() + eps)
             moved = moved * _seen_along(tiles.second, -1) * _seen_along(tiles.second, -2)
-            result = tiles.left_transform @ moved @ tiles.right_transform.mT
+            result: torch.Tensor = tiles.left_transform @ moved @ tiles.right_transform.mT
         else:
             result = gradient / (gradient.abs() + eps)
         if _refreshes(step):
