@@ -129,7 +129,7 @@ DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& l
                                   begun.dump() + ", here it would be " + here.dump());
     }
   };
-  for (const char* cause : {"units", "expected_batch", "planned_steps", "maximum_batch"})
+  for (const char* cause : {"maximum_batch", "sampler", "units", "expected_batch", "planned_steps"})
     compare(cause);  // before the constants that follow from them
   for (const auto& constant : own.items()) compare(constant.key());
   for (const accountant::LedgerEntry& entry : ledger.entries) {
