@@ -277,7 +277,7 @@ std::string times(double epsilon) {
   if (epsilon > kLargestPower) return "e^" + rounded_up(epsilon, 2);
   if (factor >= 1e9) return large_number(factor);
   std::string digits = std::to_string(static_cast<int64_t>(std::ceil(factor)));
-  for (size_t place = digits.size(); place > 3; place -= 3) digits.insert(place - 3, ",");
+  for (size_t place = digits.size(); place > 3; place -= 3) digits.insert(place - 3, 1, ',');
   return digits;
 }
 

@@ -42,8 +42,9 @@
 
 namespace ghostshard::dp {
 
-// The sum of these units' losses, differentiable; a unit's loss must depend on that unit alone. It may be called twice
-// for one microbatch, with the same recorder, and must then compute the same again.
+// The sum of these units' losses, differentiable; a unit's loss must depend on that unit alone. There may be none: on
+// several ranks, or with a largest batch. It may be called twice for one microbatch, with the same recorder, and must
+// then compute the same again.
 using LossOfUnits = std::function<at::Tensor(std::span<const int64_t> units, const RecorderPtr& recorder)>;
 
 struct RunOptions : FolderOptions {

@@ -292,3 +292,10 @@ def test_random_runs_are_the_same_each_time_and_their_brackets_meet(built, repos
     assert drawn[0] == drawn[1] and len(drawn[0]) == 2
     (tmp_path / "runs.jsonl").write_text(first)
     run(sys.executable, repository / "bench" / "accountant_fuzz" / "table.py", tmp_path / "runs.jsonl")
+
+
+def test_sampling_cost_cuts_what_was_drawn(repository):
+    done = run(sys.executable, repository / "bench/sampling_cost.py", "--units", 20000, "--batch", 200)
+    _, _, row = done.stdout.strip().splitlines()
+    units, drawn, _, kept, *_ = (cell.strip() for cell in row.strip("|").split("|"))
+    assert units == "20,000" and int(kept) == min(int(drawn), 196)

@@ -93,12 +93,12 @@ class _Accountant(IAccountant):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As Opacus' method. A history that cannot be accounted is a ValueError, and the old history stays."""
-        if (found := state_dict.get("truncation")) != self.truncation:
-            raise ValueError(f"the state dict is of steps with the truncation (units, cap) {found}, the accountant's have {self.truncation}")
         before = self.history
         super().load_state_dict(state_dict)
         try:
             self.history = _checked(self.history)
+            if (found := state_dict.get("truncation")) != self.truncation:
+                raise ValueError(f"it is of steps with the truncation (units, cap) {found}, the accountant's have {self.truncation}")
         except (TypeError, ValueError) as error:
             self.history = before
             raise ValueError(f"the state dict's history cannot be accounted: {error}") from error
