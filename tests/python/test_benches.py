@@ -238,12 +238,12 @@ def test_optimizers_from_python_take_their_steps(peers, monkeypatch, tmp_path):
 
 @pytest.mark.long
 def test_optimizers_from_python_beside_torchs(peers, monkeypatch, tmp_path):
-    import optimizers
-
-    rows = short_optimizers(monkeypatch, tmp_path, "--engines", *optimizers.ENGINES, *optimizers.ON_REQUEST)
-    for name in ("fsdp2/torch_adamw", "ghostshard/torch_adamw", "fsdp2/adamw", "ghostshard/adamw8bit"):
+    plain = ["fsdp2/torch_adamw", "fsdp2/torch_muon_gathered", "fsdp2/torch_muon", "fsdp2/muon"]
+    private = ["ghostshard/adamw", "ghostshard/adamw8bit", "ghostshard/muon", "ghostshard/soap"]
+    rows = short_optimizers(monkeypatch, tmp_path, "--engines", *plain, *private)
+    for name in ("fsdp2/torch_adamw", "ghostshard/adamw", "ghostshard/adamw8bit"):
         assert sent_by_optimizer(rows[name]) == [0, 0, 0, 0]
-    assert sent_by_optimizer(rows["fsdp2/muon"]) == sent_by_optimizer(rows["ghostshard/muon"])
+    assert sent_by_optimizer(rows["fsdp2/muon"]) == sent_by_optimizer(rows["ghostshard/muon"]) == sent_by_optimizer(rows["ghostshard/soap"])
     # DTensor gathers gradients whole: each rank sends its half to the other.
     assert math.isclose(rows["fsdp2/torch_muon_gathered"]["optimizer_all_gather_mb"], MATRICES_MB / 2, rel_tol=0.01)
     assert rows["fsdp2/torch_muon"]["optimizer_all_gather_mb"] > MATRICES_MB  # in each iteration
