@@ -16,7 +16,7 @@ constexpr std::array kAngles = {0.1, 0.2, 0.4, 0.7};  // largest theta, and phi 
 constexpr size_t kMostProducts = 300;
 constexpr size_t kFew = 24;  // releases that are left as they are
 constexpr int kMostDepth = 8;
-constexpr double kPairTolerance = 3e-9;  // of the logarithm of all moments together
+constexpr double kPairTolerance = 1e-8;  // of the logarithm of all moments together
 
 double place_v(const ComposedRelease& phase) { return -2 * std::log(phase.release.sigma); }
 double place_q(const ComposedRelease& phase) { return std::log(phase.release.q); }

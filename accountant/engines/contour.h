@@ -9,8 +9,8 @@
 //   One release, and unsampled Gaussians alone, have closed forms (single_release.h).
 //   If the line would need too many nodes (few steps, tiny rates) or its bracket is wide, the grid is asked (grid.h;
 //   with kQuick a small one), and both brackets hold. If neither answers, the Rényi bound does.
-// Noise schedules have a sigma of their own in every step. Beyond some hundred distinct releases, similar ones are put
-// together twice: for the upper end and for the lower (releases.h).
+// Schedules have a sigma, or a rate too, of their own in every step: a few releases stand for all (sigma_rule.h). Where
+// no few do, similar ones are put together twice beyond some hundred: for the upper end and for the lower (releases.h).
 // The larger of both directions is returned. Adding is not integrated if Chernoff's bound already lies below.
 #pragma once
 
