@@ -91,8 +91,9 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     double least = kInfinity;
     for (const auto& [c, k] : grid) {
       const double excess = log_excess(c, k);
-      // What a rule misses is relative to the integrand, and no arithmetic helps.
-      if (!(excess <= std::max(smallest + 3, rule != nullptr ? kMostUnderRule : kMostCancelling))) continue;
+      // What a rule of rates misses is relative to the integrand, and no arithmetic helps.
+      const bool of_rates = rule != nullptr && rule->has_rates();
+      if (!(excess <= std::max(smallest + 3, of_rates ? kMostUnderRule : kMostCancelling))) continue;
       const double cost = period_of(c) * (excess > kCancelling ? 6 : 1);
       if (cost < least) {
         least = cost;

@@ -37,6 +37,7 @@
 // So |∫ k_v·G| <= C·max(…)^(1+c)·M(c; v', |q|), or C·(1 - |q|)^-c.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -60,6 +61,10 @@ class SigmaRule {
                                        double scale);
 
   const std::vector<ComposedRelease>& phases() const { return phases_; }
+
+  bool has_rates() const {  // of their own
+    return std::any_of(cells_.begin(), cells_.end(), [](const Cell& cell) { return cell.pair; });
+  }
 
   // A bound on |Σ log M(c + it)| of all releases less that of phases(). Infinite from somewhere on.
   double log_error(double c, double t) const;
