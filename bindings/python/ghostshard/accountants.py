@@ -76,12 +76,10 @@ class _Accountant(IAccountant):
         return self.epsilon_bound(delta, **kwargs).upper
 
     def epsilon_bound(self, delta: float) -> PrivacyBound:
-        (bound,) = _native.epsilons(_checked(self.history), [float(delta)], **self._how())
-        return PrivacyBound(*bound)
+        return self._worst(_native.epsilons, delta)
 
     def delta_bound(self, epsilon: float) -> PrivacyBound:
-        (bound,) = _native.deltas(_checked(self.history), [float(epsilon)], **self._how())
-        return PrivacyBound(*bound)
+        return self._worst(_native.deltas, epsilon)
 
     def get_delta(self, epsilon: float) -> float:
         """The upper bound of delta at epsilon."""
@@ -112,7 +110,8 @@ class _Accountant(IAccountant):
 
     def truncate(self, truncation: tuple[int, int] | None) -> None:
         """(units, cap): each step is one of truncated Poisson sampling (arXiv:2508.15089), at most `cap` of `units` examples are in it.
-        Contour and rdp bound that tightly. None: steps are not truncated. ValueError if steps of another kind are charged already."""
+        Contour and rdp bound that tightly; bounds are then the larger of those under zero-out and add-or-remove. None: steps are not
+        truncated. ValueError if steps of another kind are charged already."""
         if self.history and self.truncation != truncation:
             raise ValueError(
                 f"this accountant has charged steps with the truncation (units, cap) {self.truncation}, these have {truncation}: it "
@@ -120,8 +119,10 @@ class _Accountant(IAccountant):
             )
         self.truncation = truncation
 
-    def _how(self) -> dict[str, Any]:
-        return {"accountant": self.mechanism(), "adjacency": ADJACENCIES[0], "truncation": self.truncation}
+    def _worst(self, bounds: Any, at: float) -> PrivacyBound:
+        how = {"accountant": self.mechanism(), "truncation": self.truncation}
+        found = (bounds(_checked(self.history), [float(at)], adjacency=each, **how)[0] for each in _neighbours(self.truncation))
+        return PrivacyBound(*max(found, key=lambda bound: bound[2]))
 
 
 class ContourAccountant(_Accountant):
@@ -224,10 +225,9 @@ def get_noise_multiplier(
         # 90 / 0.04 is meant to be 2250, even if the division gives 2250.0000000000005.
         steps = round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.ceil(exact)
     _known(accountant)
-    return _native.noise_multiplier(
-        float(target_epsilon), float(target_delta), q, _steps(steps), accountant=accountant, adjacency=ADJACENCIES[0],
-        truncation=truncation,
-    )  # fmt: skip
+    terms = (float(target_epsilon), float(target_delta), q, _steps(steps))
+    how = {"accountant": accountant, "truncation": truncation}
+    return max(_native.noise_multiplier(*terms, adjacency=each, **how) for each in _neighbours(truncation))
 
 
 def privacy_curve(
@@ -279,6 +279,11 @@ def _dp_event(event: Any) -> Any:
     if hasattr(event, "item"):  # a number of NumPy
         event = event.item()
     return "inf" if event == math.inf else event  # the shape of repeats whose number is Poisson's
+
+
+def _neighbours(truncation: tuple[int, int] | None) -> tuple[str, ...]:
+    """Adjacencies of which the worse counts. Of Poisson samples both are the same; truncated ones are reported under zero-out."""
+    return ADJACENCIES[:1] if truncation is None else ADJACENCIES[:2]
 
 
 def _known(accountant: str) -> None:

@@ -92,7 +92,8 @@ class PrivacyEngine(ResumableEngine):
         A step is made of one draw of the returned loader, whole; any other batch is refused. Keyword arguments of our modes:
         `accumulation_steps` (k: the loader cuts each draw into k batches, step() comes after the last), `own_batches` (True, or
         poisson_sampling=False: batches of the caller's own, at most k backwards to a step, each step charged as if it held every
-        example), `max_batch_size` (of a larger draw so many examples stay, chosen at random; charged as truncated Poisson sampling), `allow_vouched` (True: tensors of ghostshard.vouch_for() are taken, and the report says so), `memory_budget` (what a
+        example), `max_batch_size` (of a larger draw so many examples stay, chosen at random; charged as truncated Poisson sampling),
+        `allow_vouched` (True: tensors of ghostshard.vouch_for() are taken, and the report says so), `memory_budget` (what a
         microbatch may record until it is clipped, in bytes or as "1.05x" of a step without privacy; if it takes more, a second
         backward recomputes the records, with 0 from the beginning; by default what the machine has room for), `accumulate` (sum the
         microbatches of a step on the rank, reduce once),

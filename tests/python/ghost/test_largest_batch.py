@@ -51,8 +51,10 @@ class Run:
         self.engine.load_checkpoint(path=path, module=self.module, optimizer=self.optimizer)
 
 
-def charged(steps: int) -> float:
-    return epsilon_of_events([(EVENT, steps)], delta=DELTA).upper
+def charged(steps: int, *adjacencies: str) -> float:
+    """By default the worse of both: the report is of zero-out, Opacus' neighbours are of add-or-remove."""
+    every = adjacencies or ("zero-out", "add-or-remove")
+    return max(epsilon_of_events([(EVENT, steps)], delta=DELTA, adjacency=each).upper for each in every)
 
 
 def test_steps_are_charged_as_what_they_are(tmp_path):
@@ -61,7 +63,7 @@ def test_steps_are_charged_as_what_they_are(tmp_path):
     assert len(sizes) == 20 and max(sizes) <= CAP
     assert run.engine.get_epsilon(DELTA) == charged(20)
     assert run.engine.accountant.delta_bound(charged(20)).upper == pytest.approx(DELTA, rel=1e-4)
-    assert privacy_curve(run.engine.accountant, deltas=[DELTA])[0].upper == charged(20)
+    assert privacy_curve(run.engine.accountant, deltas=[DELTA])[0].upper == charged(20, "add-or-remove")
     header, *lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert header["maximum_batch"] == CAP and header["sampling_rate"] == EVENT["sampling_rate"]
     assert [line["event"] for line in lines] == [EVENT] * 20
@@ -118,6 +120,19 @@ def test_an_accountant_counts_one_kind(other):
     fresh.truncate((N, CAP))
     fresh.load_state_dict(accountant.state_dict())
     assert fresh.get_epsilon(DELTA) == accountant.get_epsilon(DELTA)
+
+
+@pytest.mark.parametrize(("units", "q", "cap", "worse"), [(40, 0.2, 10, "add-or-remove"), (60_000, 256 / 60_000, 300, "zero-out")])
+def test_the_worse_adjacency_counts(units, q, cap, worse):
+    accountant = ContourAccountant()
+    accountant.truncate((units, cap))
+    for _ in range(20):
+        accountant.step(noise_multiplier=1.0, sample_rate=q)
+    event = {**EVENT, "units": units, "sampling_rate": q, "cap": cap}
+    found = {each: epsilon_of_events([(event, 20)], delta=DELTA, adjacency=each).upper for each in ("zero-out", "add-or-remove")}
+    assert accountant.get_epsilon(DELTA) == found[worse] > 1.001 * min(found.values())
+    terms = {"target_epsilon": found[worse], "target_delta": DELTA, "sample_rate": q, "steps": 20}
+    assert get_noise_multiplier(**terms, truncation=(units, cap)) == pytest.approx(1.0, rel=1e-5)
 
 
 def test_opacus_orders_say_nothing_of_truncated_batches():
