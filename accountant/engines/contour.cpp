@@ -265,8 +265,8 @@ std::optional<DeltaBound> ContourAccountant::delta_of_schedule(const Phases& pha
     if (direction == Direction::kAdd && epsilon.value() >= largest_loss_of_adding(phases))
       return Result{0, 0, 0, "beyond the largest loss"};
     auto found = schedule.delta(direction, epsilon.value(), tight ? kTightBudget : kQuickBudget, tight);
-    if (found && !(found->upper - found->lower <= (tight ? kTightDeltaWidth : kQuickWidth) * found->upper))
-      found.reset();
+    if (!found || !(found->upper - found->lower <= (tight ? kTightDeltaWidth : kQuickWidth) * found->upper))
+      return std::nullopt;
     return found;
   };
   const auto remove = solve(Direction::kRemove);
