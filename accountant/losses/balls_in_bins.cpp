@@ -246,7 +246,7 @@ Points sum_of_copies(int64_t t, double s, Side side) {
   const Points one = log_normal(s, side);
   Points sum = one;
   const auto bits = static_cast<uint64_t>(t);
-  for (int bit = std::bit_width(bits) - 2; bit >= 0; --bit) {
+  for (int bit = static_cast<int>(std::bit_width(bits)) - 2; bit >= 0; --bit) {
     const bool odd = (bits >> bit & 1) != 0;
     sum = sum_of(sum, sum, s, side, bit > 0 || odd ? kCells : kLastCells);
     if (odd) sum = sum_of(sum, one, s, side, bit > 0 ? kCells : kLastCells);
