@@ -3,6 +3,7 @@
 
 #include "dp/optimizers/coded_adamw.h"
 #include "fsdp/optimizer.h"
+#include "fsdp/shampoo.h"
 
 namespace ghostshard {
 namespace {
@@ -48,16 +49,29 @@ void adamw8bit(benchmark::State& state) {
 }
 void adamw_corrected(benchmark::State& state) {
   step(state, [](fsdp::ShardedModel& model) {
-    return dp::make_coded_adamw(model, {.eight_bits = false, .subtract_above = 0.1});
+    return dp::make_coded_adamw(model, {.bits = dp::MomentBits::kThirtyTwo, .subtract_above = 0.1});
   });
 }
 void muon(benchmark::State& state) {
   step(state, [](fsdp::ShardedModel& model) { return fsdp::make_muon(model, {}); });
 }
+void adamw16bit(benchmark::State& state) {
+  step(state,
+       [](fsdp::ShardedModel& model) { return dp::make_coded_adamw(model, {.bits = dp::MomentBits::kSixteen}); });
+}
+void shampoo(benchmark::State& state) {
+  step(state, [](fsdp::ShardedModel& model) { return fsdp::make_shampoo(model, {}); });
+}
+void soap(benchmark::State& state) {
+  step(state, [](fsdp::ShardedModel& model) { return fsdp::make_soap(model, {}); });
+}
 BENCHMARK(adamw)->Arg(256)->Arg(768);
 BENCHMARK(adamw8bit)->Arg(256)->Arg(768);
 BENCHMARK(adamw_corrected)->Arg(256)->Arg(768);
+BENCHMARK(adamw16bit)->Arg(256)->Arg(768);
 BENCHMARK(muon)->Arg(256)->Arg(768);
+BENCHMARK(shampoo)->Arg(256)->Arg(768);
+BENCHMARK(soap)->Arg(256)->Arg(768);
 
 }  // namespace
 }  // namespace ghostshard

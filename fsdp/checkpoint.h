@@ -5,10 +5,11 @@
 //                         checkpoint.json                    the manifest, written last
 //
 // Tensors are named "weight/PARAMETER@FIRST" and "KIND/PARAMETER@FIRST" (float32, flat): elements FIRST, FIRST+1, and
-// so on, of the whole parameter. Nothing in the files depends on how the model was sharded, so another number of ranks,
-// another mesh or other granules can read them. If several ranks hold the same elements (replicas, model peers), one of
-// them writes. A parameter cut by columns over a model axis makes one tensor for each row, which is correct but makes
-// long headers for very large models. All ranks must see the folder.
+// so on, of the whole parameter, or numbers of a state that is not by the element (StatePiece). Nothing in the files
+// depends on how the model was sharded, so another number of ranks, another mesh or other granules can read them. If
+// several ranks hold the same elements (replicas, model peers), one of them writes. A parameter cut by columns over a
+// model axis makes one tensor for each row, which is correct but makes long headers for very large models. All ranks
+// must see the folder.
 //
 // A checkpoint is written into a folder "step-….partial" beside its place. Each file is written durably
 // (fsdp/durable_file.h), hashed (SHA-256) and listed in the manifest, then the folder is renamed: a crash leaves the

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,24 @@
 
 namespace ghostshard::fsdp {
 
+// Numbers first, first + 1, and so on, of one kind, of a parameter.
+struct StatePiece {
+  std::string kind;
+  const Parameter* parameter;
+  int64_t first;
+  at::Tensor values;  // float32, flat, a view
+};
+// How many numbers of a kind belong to a parameter.
+struct StateRow {
+  std::string kind;
+  const Parameter* parameter;
+  int64_t numbers;
+};
+
 // The state of an optimizer that a checkpoint keeps (fsdp/checkpoint.h): its rule's name, how many steps it has taken,
 // and, for each kind of state, one number for each element of the parameters that have it. How an optimizer stores
-// these numbers is its own affair: here they are float32, by the element of the parameter.
+// these numbers is its own affair: here they are float32, by the element of the parameter. States that are not by the
+// element are rows of numbers, of which each rank holds some pieces.
 class OptimizerState {
  public:
   virtual ~OptimizerState() = default;
@@ -31,6 +47,11 @@ class OptimizerState {
   virtual at::Tensor read(const std::string& kind, const FlatGroup& group, const OwnedRange& range) = 0;
   virtual void write(const std::string& kind, const FlatGroup& group, const OwnedRange& range,
                      const at::Tensor& values) = 0;
+  // The same on every rank; their kinds are none of kinds().
+  virtual std::vector<StateRow> rows() const { return {}; }
+  // This rank's, to read and to write. The ranks of the shard axis together hold every number exactly once, and so do
+  // those of every replica.
+  virtual std::vector<StatePiece> pieces() { return {}; }
   virtual int64_t state_bytes() const = 0;  // that this rank's states take
 };
 
@@ -105,5 +126,11 @@ struct MuonOptions {
 // Throws std::invalid_argument unless 0 ≤ momentum < 1, weight_decay ≥ 0 and iterations ≥ 1, and naming the parameter
 // for pieces that leave a remainder and for matrices that the model axis cuts. step() is a collective.
 std::unique_ptr<Optimizer> make_muon(ShardedModel& model, const MuonOptions& options);
+
+// The most that a step of Muon, or of another optimizer that brings matrices together (fsdp/shampoo.h), takes on any
+// rank beside its states: messages, matrices and results, and what is made of the largest of them. rows: of a part of a
+// matrix; none: whole matrices.
+int64_t matrix_step_bytes(const GroupedParameters& model, const std::function<bool(const Parameter&)>& matrices,
+                          std::optional<int64_t> rows = std::nullopt);
 
 }  // namespace ghostshard::fsdp

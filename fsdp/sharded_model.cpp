@@ -43,6 +43,19 @@ ShardedModel::ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::Scalar
 
 ShardedModel::~ShardedModel() = default;
 
+ModelLayout::ModelLayout(Mesh& mesh, std::vector<BlockSpec> blocks)
+    : GroupedParameters(mesh, std::move(blocks), plan_group) {}
+
+int64_t ModelLayout::padding() const {
+  int64_t padding = 0;
+  for (const auto& group : groups()) padding += group->plan().padding();
+  return padding;
+}
+
+at::Tensor ModelLayout::value_of(const Parameter& parameter) const {
+  throw std::logic_error("parameter '" + parameter.name() + "': a layout has no values");
+}
+
 at::Tensor ShardedModel::value_of(const Parameter& parameter) const {
   if (!buffers_->gathered(parameter.block())) {
     throw std::logic_error("parameter '" + parameter.name() + "': its block must be gathered (acquire it first)");

@@ -76,6 +76,16 @@ class ShardedModel final : public GroupedParameters {
   std::shared_ptr<BlockBuffers> buffers_;  // a lease that outlives the model holds a weak reference
 };
 
+// The parameters of a ShardedModel, and which rank owns which, without memory: to plan with. Throws as it does.
+class ModelLayout final : public GroupedParameters {
+ public:
+  ModelLayout(Mesh& mesh, std::vector<BlockSpec> blocks);
+  int64_t padding() const;  // elements of all ranks' shards that belong to no parameter
+
+ private:
+  at::Tensor value_of(const Parameter& parameter) const override;  // std::logic_error
+};
+
 // Keeps a block gathered while it lives.
 class Lease {
  public:

@@ -76,6 +76,9 @@ void adamw_coded(const AdamWTerms&, CodeSign, float*, const float*, const CodedM
   refuse("adamw_coded");
 }
 void adamw_plain(const AdamWTerms&, float*, const float*, float*, float*, int64_t, Stream) { refuse("adamw_plain"); }
+void adamw_halves(const AdamWTerms&, float*, const float*, uint16_t*, uint16_t*, uint32_t, uint64_t, int64_t, Stream) {
+  refuse("adamw_halves");
+}
 
 }  // namespace device
 }  // namespace ghostshard::kernels

@@ -107,6 +107,28 @@ void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Te
   });
 }
 
+uint32_t rounding_stream(uint32_t parameter, int64_t step) {
+  // Mixed once more, so that neighbours in parameter and step have nothing in common.
+  const uint32_t of_parameter = rounding_bits(0x243f6a88U, parameter);
+  return rounding_bits(of_parameter, static_cast<uint64_t>(step));
+}
+
+void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Tensor& gradient,
+                const MomentHalves& moments) {
+  check_pair(weights, gradient);
+  require_shape(kStep, "the first moment", moments.first, weights.sizes(), at::kBFloat16, weights.device());
+  require_shape(kStep, "the second moment", moments.second, weights.sizes(), at::kBFloat16, weights.device());
+  if (device::runs_on_device(weights)) return on_device::adamw_step(terms, weights, gradient, moments);
+  float* const w = weights.mutable_data_ptr<float>();
+  const float* const g = gradient.const_data_ptr<float>();
+  uint16_t* const m = halves_of(moments.first);
+  uint16_t* const v = halves_of(moments.second);
+  at::parallel_for(0, weights.numel(), kGrain * kStretch, [&](int64_t begin, int64_t end) {
+    adamw_halves(terms, w + begin, g + begin, m + begin, v + begin, moments.stream,
+                 moments.first_element + static_cast<uint64_t>(begin), end - begin);
+  });
+}
+
 void encode_moments(const at::Tensor& values, CodeSign sign, const at::Tensor& codes, const at::Tensor& scales) {
   constexpr const char* op = "encode_moments";
   require(values.defined() && values.dim() == 1, op, ": values must be flat");

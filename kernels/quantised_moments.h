@@ -74,6 +74,27 @@ void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Te
 void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Tensor& gradient, const at::Tensor& first,
                 const at::Tensor& second);
 
+// Moments in bfloat16 [n]: 4 bytes an element, no stretches. Every step rounds them to one of their two neighbours, at
+// random and without bias: a moment moves by a fraction of its rounding step and more (see above), and rounding to the
+// nearest would take that back every time. The random bits follow from parameter, step and the element's position
+// alone, so every cut of the elements gives the same bits. They are no secret: moments follow from public numbers.
+//
+// Rounding adds noise of its own: neighbours are at most 2^-7 of the value apart, so sqrt(1/6)·2^-7 of it in a step,
+// and of 1/(1−beta²) steps the moment remembers: at most 0.7 % of a first moment (beta1 = 0.9) and 7 % of a second one
+// (beta2 = 0.999), twice the spread of F. So the excess is stored here too if there is a known error variance, and the
+// noise is relative to it.
+struct MomentHalves {
+  at::Tensor first, second;  // bfloat16
+  uint32_t stream;           // rounding_stream of parameter and step
+  uint64_t first_element;    // position of element 0 in its parameter
+};
+uint32_t rounding_stream(uint32_t parameter, int64_t step);
+inline uint16_t* halves_of(const at::Tensor& moment) {
+  return reinterpret_cast<uint16_t*>(moment.mutable_data_ptr<at::BFloat16>());
+}
+void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Tensor& gradient,
+                const MomentHalves& moments);
+
 // values float32 [n] from and to codes, in host memory. Values that decode() gave encode to the same codes and scales.
 void encode_moments(const at::Tensor& values, CodeSign sign, const at::Tensor& codes, const at::Tensor& scales);
 void decode_moments(const at::Tensor& codes, const at::Tensor& scales, CodeSign sign, const at::Tensor& values);

@@ -27,15 +27,19 @@ const Parameter& parameter_of(const FlatGroup& group, const OwnedRange& range) {
   return *group.parameters()[static_cast<size_t>(range.tensor)];
 }
 
-// One owned range and its moments: codes, or float32.
+// One owned range and its moments: codes, or numbers.
 struct Slice {
   const FlatGroup* group;
   OwnedRange range;
   bool decayed;
   bool coded;
   kernels::MomentCodes codes;
-  at::Tensor first, second;
+  at::Tensor first, second;  // float32 or bfloat16
 };
+
+const char* name_of(MomentBits bits) {
+  return bits == MomentBits::kEight ? "adamw8bit" : bits == MomentBits::kSixteen ? "adamw16bit" : "adamw";
+}
 
 // On every rank alike, from the plan alone, so that all of them refuse.
 void check_boundaries(const fsdp::ShardedModel& model, const std::function<bool(const Parameter&)>& coded) {
@@ -63,7 +67,7 @@ class CodedAdamW final : public fsdp::Optimizer {
   }
 
   std::string rule() const override {
-    return std::string(options_.eight_bits ? "adamw8bit" : "adamw") + (options_.subtract_above ? "_corrected" : "");
+    return name_of(options_.bits) + std::string(options_.subtract_above ? "_corrected" : "");
   }
   int64_t steps() const override { return steps_; }
   void set_steps(int64_t steps) override {
@@ -79,7 +83,7 @@ class CodedAdamW final : public fsdp::Optimizer {
   void write(const std::string& kind, const FlatGroup& group, const OwnedRange& range,
              const at::Tensor& values) override;
   int64_t state_bytes() const override {
-    return static_cast<int64_t>(codes_.nbytes() + scales_.nbytes() + floats_.nbytes());
+    return static_cast<int64_t>(codes_.nbytes() + scales_.nbytes() + numbers_.nbytes());
   }
   void step(const fsdp::ShardBuffers& gradient, double learning_rate) override;
   void set_error_variance(double variance) override {
@@ -90,7 +94,7 @@ class CodedAdamW final : public fsdp::Optimizer {
 
  private:
   bool coded(const Parameter& parameter) const {
-    return options_.eight_bits && parameter.numel() >= options_.least_coded;
+    return options_.bits == MomentBits::kEight && parameter.numel() >= options_.least_coded;
   }
   CodeSign sign_of(const std::string& kind) const { return kind == kSecond ? CodeSign::kUnsigned : CodeSign::kSigned; }
   kernels::AdamWStep terms_of(int64_t step, double learning_rate) const {
@@ -109,6 +113,8 @@ class CodedAdamW final : public fsdp::Optimizer {
     return terms;
   }
   void allocate();
+  void update(const Slice& slice, const kernels::AdamWTerms& terms, const at::Tensor& weights,
+              const at::Tensor& gradient) const;
   Slice& slice(const FlatGroup& group, const OwnedRange& range);
 
   fsdp::ShardedModel& model_;
@@ -116,11 +122,11 @@ class CodedAdamW final : public fsdp::Optimizer {
   double error_variance_ = 0;
   int64_t steps_ = 0;
   std::vector<Slice> slices_;
-  at::Tensor codes_, scales_, floats_;  // all slices', first moments then second
+  at::Tensor codes_, scales_, numbers_;  // all slices', first moments then second
 };
 
 void CodedAdamW::allocate() {
-  int64_t coded_elements = 0, stretches = 0, float_elements = 0;
+  int64_t coded_elements = 0, stretches = 0, other_elements = 0;
   for (const auto& group : model_.groups()) {
     if (!group->trainable()) continue;
     for (const OwnedRange& range : group->owned()) {
@@ -136,20 +142,21 @@ void CodedAdamW::allocate() {
         coded_elements += range.count;
         stretches += kernels::stretches(range.count);
       } else {
-        float_elements += range.count;
+        other_elements += range.count;
       }
     }
   }
   const auto on = at::device(model_.device());
   codes_ = at::zeros({2, coded_elements}, on.dtype(at::kByte));
   scales_ = at::zeros({2, stretches}, on.dtype(at::kFloat));
-  floats_ = at::zeros({2, float_elements}, on.dtype(at::kFloat));
+  numbers_ =
+      at::zeros({2, other_elements}, on.dtype(options_.bits == MomentBits::kSixteen ? at::kBFloat16 : at::kFloat));
   int64_t code = 0, stretch = 0, element = 0;
   for (Slice& slice : slices_) {
     const int64_t count = slice.range.count;
     if (!slice.coded) {
-      slice.first = floats_[0].narrow(0, element, count);
-      slice.second = floats_[1].narrow(0, element, count);
+      slice.first = numbers_[0].narrow(0, element, count);
+      slice.second = numbers_[1].narrow(0, element, count);
       element += count;
       continue;
     }
@@ -174,11 +181,24 @@ void CodedAdamW::step(const fsdp::ShardBuffers& gradient, double learning_rate) 
   for (const Slice& slice : slices_) {
     const at::Tensor weights = slice.group->shard().narrow(0, slice.range.shard_offset, slice.range.count);
     const at::Tensor g = gradient.shard(*slice.group).narrow(0, slice.range.shard_offset, slice.range.count);
-    const kernels::AdamWTerms& terms = slice.decayed ? decayed : other;
-    slice.coded ? kernels::adamw_step(terms, weights, g, slice.codes)
-                : kernels::adamw_step(terms, weights, g, slice.first, slice.second);
+    update(slice, slice.decayed ? decayed : other, weights, g);
   }
   model_.weights_changed();
+}
+
+void CodedAdamW::update(const Slice& slice, const kernels::AdamWTerms& terms, const at::Tensor& weights,
+                        const at::Tensor& gradient) const {
+  if (slice.coded) return kernels::adamw_step(terms, weights, gradient, slice.codes);
+  if (options_.bits != MomentBits::kSixteen) {
+    return kernels::adamw_step(terms, weights, gradient, slice.first, slice.second);
+  }
+  const Parameter& parameter = parameter_of(*slice.group, slice.range);
+  // Pieces of a parameter that the model axis cuts round by their own positions, alike on every shard axis.
+  kernels::adamw_step(terms, weights, gradient,
+                      {.first = slice.first,
+                       .second = slice.second,
+                       .stream = kernels::rounding_stream(parameter.id(), steps_),
+                       .first_element = static_cast<uint64_t>(slice.range.first)});
 }
 
 Slice& CodedAdamW::slice(const FlatGroup& group, const OwnedRange& range) {
@@ -192,7 +212,7 @@ Slice& CodedAdamW::slice(const FlatGroup& group, const OwnedRange& range) {
 at::Tensor CodedAdamW::read(const std::string& kind, const FlatGroup& group, const OwnedRange& range) {
   const Slice& from = slice(group, range);
   const bool first = kind == kFirst;
-  if (!from.coded) return first ? from.first : from.second;
+  if (!from.coded) return (first ? from.first : from.second).to(at::kFloat);
   const at::Tensor values = at::empty({range.count}, at::dtype(at::kFloat));
   kernels::decode_moments((first ? from.codes.first : from.codes.second).cpu(),
                           (first ? from.codes.first_scale : from.codes.second_scale).cpu(), sign_of(kind), values);

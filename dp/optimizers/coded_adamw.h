@@ -1,4 +1,4 @@
-// AdamW with moments of 8 bits (kernels/quantised_moments.h), and AdamW that knows how noisy its gradients are.
+// AdamW with moments of 8 or 16 bits (kernels/quantised_moments.h), and AdamW that knows how noisy its gradients are.
 //
 // Everything in dp/optimizers/ takes what fsdp::Optimizer takes, gradients and public numbers: it includes neither
 // dp/recording nor dp/mechanism, so no un-noised sum can reach it (tests/python/test_layers.py). What it computes from
@@ -18,11 +18,12 @@ namespace ghostshard::dp {
 // a scale.
 fsdp::Granule eight_bit_granule();
 
+enum class MomentBits { kEight, kSixteen, kThirtyTwo };
+
 struct CodedAdamWOptions {
   fsdp::AdamWOptions rule;
-  // Moments in 8 bits, but for parameters of fewer elements than `least_coded`, whose scales and padding would not pay:
-  // theirs are float32, as are all of them without `eight_bits`.
-  bool eight_bits = true;
+  MomentBits bits = MomentBits::kEight;
+  // Parameters of fewer elements, whose scales and padding would not pay, have float32 moments instead of 8 bits.
   int64_t least_coded = 4096;
   // Subtracts the gradients' error variance F (set_error_variance) from the corrected second moment, but leaves at
   // least this much of it, relative to F; > 0. The step then is the one that AdamW would take without noise where the
@@ -31,9 +32,10 @@ struct CodedAdamWOptions {
   std::optional<double> subtract_above;
 };
 
-// rule(): "adamw8bit", or "adamw_corrected" and "adamw8bit_corrected" with subtract_above. Without an error variance
-// they are AdamW. Throws std::invalid_argument for options as make_adamw does, and, naming the parameter, if a shard
-// boundary cuts 256 elements that share a scale: give such parameters eight_bit_granule() or a multiple of it.
+// rule(): "adamw8bit", "adamw16bit" or "adamw", with "_corrected" behind it if there is subtract_above. Without an
+// error variance they are AdamW. Throws std::invalid_argument for options as make_adamw does, and, naming the
+// parameter, if a shard boundary cuts 256 elements that share a scale: give such parameters eight_bit_granule() or a
+// multiple of it.
 std::unique_ptr<fsdp::Optimizer> make_coded_adamw(fsdp::ShardedModel& model, const CodedAdamWOptions& options);
 
 }  // namespace ghostshard::dp

@@ -197,6 +197,7 @@ RecordPrices record_prices(const std::vector<PlannedBlock>& model, const StepSha
 void appraise(StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
               const RecordPrices& prices) {
   plan.state_bytes = state_bytes(model, shape);
+  plan.update_bytes = shape.update_bytes;
   plan.gathered_bytes = gathered_bytes(plan, model, shape);
   appraise_flow(plan, model, shape);
   appraise_records(plan, model, shape, prices);

@@ -50,9 +50,11 @@ std::string explain_block(const PlannedBlock& block, const BlockChoice& choice, 
 }
 
 std::string explain_memory(const StepPlan& plan, const std::string& budget) {
+  const std::string update =
+      plan.update_bytes > 0 ? " or the optimizer's step " + mebibytes(plan.update_bytes) + " (the larger)" : "";
   return "Memory on a rank: weights, optimizer and messages " + mebibytes(plan.state_bytes) + ", gathered " +
          mebibytes(plan.gathered_bytes) + ", gradient sums " + mebibytes(plan.sum_bytes) + ", one microbatch " +
-         mebibytes(plan.step_bytes) + "; together " + mebibytes(plan.peak_bytes()) + " (" + budget +
+         mebibytes(plan.step_bytes) + update + "; together " + mebibytes(plan.peak_bytes()) + " (" + budget +
          "), beside the program's own code and libraries\n";
 }
 

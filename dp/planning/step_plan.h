@@ -19,6 +19,7 @@
 // twentieth of the time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -56,6 +57,7 @@ struct StepShape {
   int64_t shard_ranks = 1;
   double optimizer_values =
       2;  // float32 kept per owned element: 2 for AdamW, 1 for momentum, 0.51 in 8 bits; b - 1 for noise bands
+  double update_bytes = 0;  // that the optimizer's step takes for as long as it lasts: matrices on their way
   int64_t value_bytes = 4;  // of a gathered weight
   bool records = true;      // false: the same step without privacy, which always accumulates
   StepCosts costs{};
@@ -77,7 +79,8 @@ struct StepPlan {
   double gathered_bytes = 0;  // buffers of gathered weights
   double sum_bytes = 0;       // whole float32 gradient sums
   double step_bytes = 0;      // activations and records of one microbatch, at their most
-  double peak_bytes() const { return state_bytes + gathered_bytes + sum_bytes + step_bytes; }
+  double update_bytes = 0;    // of the optimizer's step, when no microbatch is under way
+  double peak_bytes() const { return state_bytes + gathered_bytes + sum_bytes + std::max(step_bytes, update_bytes); }
   double traffic_bytes = 0;  // sent by one rank for one logical batch
   double extra_seconds = 0;  // modelled: weight gradients, norms, records and traffic of one logical batch on this rank
   double plain_seconds = 0;  // modelled: the rest of the batch's matrix products

@@ -26,6 +26,11 @@ struct Prepared {
 void build_model(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
   const Inputs& in = *run.in;
   auto options = model_options(o);
+  options.granule = granules_of(o, [&](const Granules& granules) {
+    auto tried = options;
+    tried.granule = granules;
+    return std::make_unique<fsdp::ModelLayout>(mesh, block_specs(in.config, o.freeze, tried));
+  });
   run.step = planned_step(o, in, options, mesh, run.costs);
   options.residency = residency_of(run.step.plan);
   Gpt2& model = run.model.emplace(mesh, in.config, o.freeze, options);

@@ -64,9 +64,6 @@ std::vector<fsdp::BlockSpec> all_blocks(const Config& c, const std::vector<std::
   return blocks;
 }
 
-// Elements from which on a parameter's granule is asked for: vectors would only cost padding.
-constexpr int64_t kLarge = 4096;
-
 // Before anything is cut, so that the message speaks of heads and not of columns.
 fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& c, const ModelOptions& options) {
   const int64_t ranks = mesh.shape().model;
@@ -94,7 +91,7 @@ std::vector<fsdp::BlockSpec> block_specs(const Config& config, const std::vector
   }
   for (fsdp::BlockSpec& block : blocks) {
     for (fsdp::ParameterSpec& spec : block.parameters) {
-      if (c10::multiply_integers(spec.shape) >= kLarge) spec.granule = options.granule;
+      if (options.granule) spec.granule = options.granule(spec);
     }
   }
   return blocks;

@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,8 +27,8 @@ namespace ghostshard::gpt2 {
 
 struct ModelOptions {
   LoraOptions lora;
-  // What every large parameter keeps together on a rank, for optimizers that need it; none: as the plan likes.
-  std::optional<fsdp::Granule> granule;
+  // What a parameter keeps together on a rank, for optimizers that need it; none: as the plan likes.
+  std::function<std::optional<fsdp::Granule>(const fsdp::ParameterSpec&)> granule;
   bool activation_checkpointing = false;  // blocks keep their input alone and run forward again in backward
   // The type of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax,
   // losses, per-unit norms and sums are float32 either way.

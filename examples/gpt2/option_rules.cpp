@@ -76,12 +76,24 @@ void check_optimizer(const Options& o) {
     must(*o.momentum == 0 || sgd || muon, "--momentum is for --optimizer sgd or muon");
   }
   must(!o.muon_heads || muon, "--muon-heads is for --optimizer muon");
-  must(!muon || !o.mesh || o.mesh->model == 1,
-       "--optimizer muon needs whole matrices: --mesh must have no model axis, got " +
+  const bool tiled = o.optimizer == kShampoo || o.optimizer == kSoap;
+  must(!(muon || tiled) || !o.mesh || o.mesh->model == 1,
+       "--optimizer " + o.optimizer + " needs whole matrices: --mesh must have no model axis, got " +
            (o.mesh ? o.mesh->text() : std::string()));
+  const auto of_tiles = [&](const char* flag, bool given, bool holds, const std::string& rule) {
+    must(!given || tiled, std::string(flag) + " is for --optimizer shampoo or soap");
+    must(!given || holds, std::string(flag) + " must be " + rule);
+  };
+  of_tiles("--tile-side", o.tile_side.has_value(), o.tile_side.value_or(1) >= 1,
+           ">= 1, got " + std::to_string(o.tile_side.value_or(1)));
+  of_tiles("--refresh-every", o.refresh_every.has_value(), o.refresh_every.value_or(1) >= 1,
+           ">= 1, got " + std::to_string(o.refresh_every.value_or(1)));
+  const double decay = o.factor_decay.value_or(0);
+  of_tiles("--factor-decay", o.factor_decay.has_value(), decay >= 0 && decay < 1, "in [0, 1), got " + number(decay));
   if (o.second_moment_floor) {
     finite_positive("--second-moment-floor", *o.second_moment_floor);
-    must(adamw || o.optimizer == kEightBits, "--second-moment-floor is for --optimizer adamw or adamw8bit");
+    must(adamw || o.optimizer == kEightBits || o.optimizer == kSixteenBits,
+         "--second-moment-floor is for --optimizer adamw, adamw8bit or adamw16bit");
     must(!o.non_private, "--second-moment-floor corrects for noise, which --non-private has none of");
   }
   must(!o.offload_optimizer || !o.device.is_cpu(),

@@ -132,14 +132,24 @@ void add_memory(CLI::Option_group* group, Options& o) {
 void add_optimizer(CLI::Option_group* group, Options& o) {
   group
       ->add_option("--optimizer", o.optimizer,
-                   "adamw; adamw8bit: its moments in 2 bytes a parameter instead of 8; muon: orthogonal steps for the "
-                   "layers' matrices, adamw for the rest; sgd")
+                   "adamw; adamw8bit, adamw16bit: its moments in 2 or 4 bytes a parameter instead of 8; muon, shampoo, "
+                   "soap: orthogonal "
+                   "or whitened steps for the layers' matrices, adamw for the rest; sgd")
       ->capture_default_str()
       ->check(kOptimizer);
-  group->add_option("--second-moment-floor", o.second_moment_floor,
-                    "With adamw or adamw8bit: take the noise's known variance out of the second moment, but leave this "
-                    "share of it, e.g. 0.1");
+  group->add_option(
+      "--second-moment-floor", o.second_moment_floor,
+      "With adamw, adamw8bit or adamw16bit: take the noise's known variance out of the second moment, but leave this "
+      "share of it, e.g. 0.1");
   group->add_flag("--muon-heads", o.muon_heads, "With muon: each head's queries, keys and values by themselves");
+  group->add_option("--tile-side", o.tile_side, "With shampoo or soap: the most rows and columns of a tile")
+      ->check(kWholeNumber)
+      ->default_str("128");
+  group->add_option("--refresh-every", o.refresh_every, "With shampoo or soap: steps between roots or eigenvectors")
+      ->check(kWholeNumber)
+      ->default_str("20");
+  group->add_option("--factor-decay", o.factor_decay, "With shampoo or soap: of the averages of their factors")
+      ->default_str("0.999");
   group->add_flag(
       "--offload-optimizer", o.offload_optimizer,
       "With --device cuda: keep the optimizer's moments in host memory and update the weights there; 8 bytes "

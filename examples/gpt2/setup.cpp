@@ -133,12 +133,11 @@ ModelOptions model_options(const Options& o) {
   return {.lora = {.rank = o.lora_rank,
                    .alpha = o.lora_alpha.value_or(static_cast<double>(o.lora_rank)),
                    .targets = o.lora_targets},
-          .granule = granule_of(o),
           .activation_checkpointing = o.activation_checkpointing,
           .compute_dtype = o.compute_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
 }
 
-PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, const fsdp::Mesh& mesh,
+PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, fsdp::Mesh& mesh,
                          const dp::StepCosts& costs) {
   PlannedStep step;
   step.shape.costs = costs;
@@ -157,6 +156,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   step.shape.shard_ranks = mesh.shape().shard;
   step.shape.optimizer_values = optimizer_values(o, specs);
   step.shape.optimizer_values += static_cast<double>(o.noise_bands - 1);  // the noise of the steps before
+  step.shape.update_bytes = optimizer_step_bytes(o, fsdp::ModelLayout(mesh, specs));
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.records = !o.non_private;
   step.plan = dp::plan_step(step.blocks, step.shape, dp::MemoryBudget::parse(o.memory_budget));

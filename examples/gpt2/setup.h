@@ -38,7 +38,7 @@ int64_t checkpoint_every(const Options& options);
 std::filesystem::path model_file(const Options& options);  // the last file that a run writes
 
 // From public numbers alone: the expected batch, and the lengths of the public texts if there are any.
-PlannedStep planned_step(const Options& options, const Inputs& in, const ModelOptions& model, const fsdp::Mesh& mesh,
+PlannedStep planned_step(const Options& options, const Inputs& in, const ModelOptions& model, fsdp::Mesh& mesh,
                          const dp::StepCosts& costs);
 
 }  // namespace ghostshard::gpt2

@@ -19,14 +19,6 @@ namespace {
 
 constexpr const char* kWeight = "weight";
 
-// Elements [first, first + size) of a whole parameter that this rank holds: of its weights or of an optimizer's states.
-struct Piece {
-  std::string kind;  // kWeight or the state's
-  const Parameter* parameter;
-  int64_t first;
-  at::Tensor values;  // float32, flat, a view
-};
-
 // Which pieces: all that a rank holds, or those that it writes. Replicas hold the same elements, and so do model ranks
 // if the parameter is not cut; the first of them writes.
 enum class Whose { kHeld, kWritten };
@@ -51,11 +43,11 @@ void for_each_range(const ShardedModel& model, const OptimizerState& optimizer, 
   }
 }
 
-// values: of the range.
-std::vector<Piece> cut(const std::string& kind, const FlatGroup& group, const OwnedRange& range,
-                       const at::Tensor& values) {
+// values: of the range; kind: kWeight or the state's.
+std::vector<StatePiece> cut(const std::string& kind, const FlatGroup& group, const OwnedRange& range,
+                            const at::Tensor& values) {
   const Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
-  std::vector<Piece> pieces;
+  std::vector<StatePiece> pieces;
   for (const ElementRun& run : parameter.whole_runs(range.first, range.count)) {
     pieces.push_back({kind, &parameter, run.whole_first, values.narrow(0, run.first - range.first, run.count)});
   }
@@ -81,14 +73,18 @@ std::filesystem::path with_suffix(std::filesystem::path path, const char* suffix
 
 std::vector<NamedTensor> written_tensors(const ShardedModel& model, OptimizerState& optimizer) {
   std::vector<NamedTensor> tensors;
+  const auto write = [&](const StatePiece& piece) {
+    tensors.push_back(
+        {piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values.cpu()});
+  };
   for_each_range(
       model, optimizer, Whose::kWritten, [&](const std::string& kind, const FlatGroup& group, const OwnedRange& range) {
         const at::Tensor values = kind == kWeight ? weights_of(group, range) : optimizer.read(kind, group, range);
-        for (const Piece& piece : cut(kind, group, range, values)) {
-          tensors.push_back(
-              {piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values.cpu()});
-        }
+        for (const StatePiece& piece : cut(kind, group, range, values)) write(piece);
       });
+  if (model.mesh().replica() == 0 && model.mesh().model_rank() == 0) {
+    for (const StatePiece& piece : optimizer.pieces()) write(piece);
+  }
   return tensors;
 }
 
@@ -217,6 +213,20 @@ Parts open_parts(const Checkpoint& checkpoint) {
   return parts;
 }
 
+// Of weights and of states, by the element or not.
+std::vector<StateRow> all_rows(const ShardedModel& model, const OptimizerState& optimizer) {
+  std::vector<StateRow> rows = optimizer.rows();
+  std::vector<std::string> kinds = optimizer.kinds();
+  kinds.emplace_back(kWeight);
+  for (const auto& parameter : model.parameters()) {
+    for (const std::string& kind : kinds) {
+      if (kind != kWeight && !optimizer.keeps(kind, *parameter)) continue;
+      rows.push_back({kind, parameter.get(), parameter->whole_numel()});
+    }
+  }
+  return rows;
+}
+
 // Every element of every tensor exactly once, and nothing else.
 void check_complete(Parts& parts, const Checkpoint& checkpoint, const ShardedModel& model, OptimizerState& optimizer) {
   const auto reject = [&](const std::string& rule) {
@@ -230,32 +240,26 @@ void check_complete(Parts& parts, const Checkpoint& checkpoint, const ShardedMod
   if (!manifest.is_object() || manifest.value("parameters", nlohmann::json()) != shapes_of(model)) {
     reject("the model must have the parameters, shapes and frozen parts it was taken with");
   }
-  std::vector<std::string> kinds = optimizer.kinds();
-  kinds.emplace_back(kWeight);
-  size_t expected = 0;
-  for (const auto& parameter : model.parameters()) {
-    for (const std::string& kind : kinds) {
-      if (kind != kWeight && !optimizer.keeps(kind, *parameter)) continue;
-      ++expected;
-      auto& found = parts[key_of(kind, *parameter)];
-      std::sort(found.begin(), found.end(), [](const Part& a, const Part& b) { return a.first < b.first; });
-      int64_t next = 0;
-      for (const Part& part : found) {
-        if (part.first != next) break;
-        next += part.values.numel();
-      }
-      int64_t total = 0;
-      for (const Part& part : found) total += part.values.numel();
-      if (next != parameter->whole_numel() || total != parameter->whole_numel()) {
-        reject("every element of " + key_of(kind, *parameter) + " must be there exactly once");
-      }
+  const std::vector<StateRow> rows = all_rows(model, optimizer);
+  for (const StateRow& row : rows) {
+    auto& found = parts[key_of(row.kind, *row.parameter)];
+    std::sort(found.begin(), found.end(), [](const Part& a, const Part& b) { return a.first < b.first; });
+    int64_t next = 0;
+    for (const Part& part : found) {
+      if (part.first != next) break;
+      next += part.values.numel();
+    }
+    int64_t total = 0;
+    for (const Part& part : found) total += part.values.numel();
+    if (next != row.numbers || total != row.numbers) {
+      reject("every element of " + key_of(row.kind, *row.parameter) + " must be there exactly once");
     }
   }
-  if (parts.size() != expected) reject("its optimizer's options must be those of this run: it holds other tensors");
+  if (parts.size() != rows.size()) reject("its optimizer's options must be those of this run: it holds other tensors");
 }
 
 // parts: in rising order.
-void copy_overlaps(const Piece& piece, const std::vector<Part>& parts) {
+void copy_overlaps(const StatePiece& piece, const std::vector<Part>& parts) {
   const int64_t end = piece.first + piece.values.numel();
   auto from_part = std::upper_bound(parts.begin(), parts.end(), piece.first,
                                     [](int64_t first, const Part& part) { return first < part.first; });
@@ -295,11 +299,14 @@ void load_checkpoint(ShardedModel& model, OptimizerState& optimizer, const Check
         model, optimizer, Whose::kHeld, [&](const std::string& kind, const FlatGroup& group, const OwnedRange& range) {
           const bool weight = kind == kWeight;
           const at::Tensor values = weight ? weights_of(group, range) : at::empty({range.count}, at::dtype(at::kFloat));
-          for (const Piece& piece : cut(kind, group, range, values)) {
+          for (const StatePiece& piece : cut(kind, group, range, values)) {
             copy_overlaps(piece, parts.at(key_of(kind, *piece.parameter)));
           }
           if (!weight) optimizer.write(kind, group, range, values);
         });
+    for (const StatePiece& piece : optimizer.pieces()) {
+      copy_overlaps(piece, parts.at(key_of(piece.kind, *piece.parameter)));
+    }
     optimizer.set_steps(checkpoint.optimizer_steps);
   });
   model.weights_changed();

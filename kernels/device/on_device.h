@@ -61,5 +61,7 @@ void adamw_step(const AdamWTerms& terms, CodeSign second_sign, const at::Tensor&
                 const MomentCodes& moments);
 void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Tensor& gradient, const at::Tensor& first,
                 const at::Tensor& second);
+void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Tensor& gradient,
+                const MomentHalves& moments);
 
 }  // namespace ghostshard::kernels::on_device

@@ -17,6 +17,8 @@ struct CodedMoments {
 // With the same bits as on the host.
 void adamw_coded(const AdamWTerms& terms, CodeSign second_sign, float* weights, const float* gradient,
                  const CodedMoments& moments, int64_t n, Stream stream);
+void adamw_halves(const AdamWTerms& terms, float* weights, const float* gradient, uint16_t* first, uint16_t* second,
+                  uint32_t stream_of_bits, uint64_t first_element, int64_t n, Stream stream);
 void adamw_plain(const AdamWTerms& terms, float* weights, const float* gradient, float* first, float* second, int64_t n,
                  Stream stream);
 

@@ -61,6 +61,17 @@ GHOSTSHARD_VECTORISED void adamw_elements(const AdamWTerms& terms, float* __rest
   for (int64_t i = 0; i < n; ++i) adamw_element(t, gradient[i], weights[i], first[i], second[i]);
 }
 
+GHOSTSHARD_VECTORISED void adamw_halves(const AdamWTerms& terms, float* __restrict weights,
+                                        const float* __restrict gradient, uint16_t* __restrict first,
+                                        uint16_t* __restrict second, uint32_t stream, uint64_t first_element,
+                                        int64_t n) {
+  const AdamWTerms t = terms;
+  for (int64_t i = 0; i < n; ++i) {
+    adamw_element_of_halves(t, gradient[i], weights[i], first[i], second[i],
+                            rounding_bits(stream, first_element + static_cast<uint64_t>(i)));
+  }
+}
+
 void encode_stretch(const float* values, CodeSign sign, uint8_t* codes, float* scale, int64_t n) {
   *scale = largest_magnitude(values, n);
   sign == CodeSign::kSigned ? encode_signed(values, *scale, codes, n) : encode_unsigned(values, *scale, codes, n);

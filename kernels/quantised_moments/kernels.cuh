@@ -86,4 +86,14 @@ inline __global__ void __launch_bounds__(kStretch)
   }
 }
 
+inline __global__ void __launch_bounds__(kStretch)
+    adamw_of_halves(AdamWTerms terms, float* weights, const float* gradient, uint16_t* first, uint16_t* second,
+                    uint32_t stream_of_bits, uint64_t first_element, int64_t n) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    adamw_element_of_halves(terms, gradient[i], weights[i], first[i], second[i],
+                            rounding_bits(stream_of_bits, first_element + static_cast<uint64_t>(i)));
+  }
+}
+
 }  // namespace ghostshard::kernels::device

@@ -22,4 +22,11 @@ void adamw_plain(const AdamWTerms& terms, float* weights, const float* gradient,
          weights, gradient, first, second, n);
 }
 
+// NOLINTNEXTLINE(readability-non-const-parameter): the kernel writes weights and moments
+void adamw_halves(const AdamWTerms& terms, float* weights, const float* gradient, uint16_t* first, uint16_t* second,
+                  uint32_t stream_of_bits, uint64_t first_element, int64_t n, Stream stream) {
+  launch("adamw_of_halves", adamw_of_halves, {.work = blocks_of(n, kStretch), .threads = kStretch}, stream, terms,
+         weights, gradient, first, second, stream_of_bits, first_element, n);
+}
+
 }  // namespace ghostshard::kernels::device

@@ -24,4 +24,12 @@ void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Te
                       device::current_stream(weights));
 }
 
+void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Tensor& gradient,
+                const MomentHalves& moments) {
+  const c10::DeviceGuard guard(weights.device());
+  device::adamw_halves(terms, weights.mutable_data_ptr<float>(), gradient.const_data_ptr<float>(),
+                       halves_of(moments.first), halves_of(moments.second), moments.stream, moments.first_element,
+                       weights.numel(), device::current_stream(weights));
+}
+
 }  // namespace ghostshard::kernels::on_device

@@ -3,14 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
-#include <mutex>
 
 #include "fsdp/checkpoint.h"
 #include "fsdp/optimizer.h"
 #include "fsdp/optimizer/matrix_exchange.h"
 #include "fsdp/optimizer/newton_schulz.h"
-#include "tests/support/ranks.h"
+#include "tests/fsdp/matrix_steps.h"
 #include "tests/support/recording_mesh.h"
 #include "tests/support/temporary_folder.h"
 
@@ -18,20 +16,9 @@ namespace ghostshard::fsdp {
 namespace {
 
 using tests::run_mesh;
-using Weights = std::map<std::string, at::Tensor>;
-
-constexpr double kRate = 0.02;
-
-at::Tensor random(at::IntArrayRef shape, uint64_t seed, at::ScalarType type = at::kFloat) {
-  return at::randn(shape, at::detail::createCPUGenerator(seed), at::dtype(at::kDouble)).to(type);
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Newton and Schulz
-
-double distance(const at::Tensor& a, const at::Tensor& b) {
-  return ((a.to(at::kDouble) - b.to(at::kDouble)).norm() / b.to(at::kDouble).norm()).item<double>();
-}
 
 class Orthogonalised : public testing::TestWithParam<std::vector<int64_t>> {};
 INSTANTIATE_TEST_SUITE_P(, Orthogonalised,
@@ -70,60 +57,10 @@ TEST(OrthogonalisedZeros, AreZeros) { EXPECT_EQ(orthogonalised(at::zeros({4, 6})
 // ---------------------------------------------------------------------------------------------------------------------
 // The rule
 
-std::vector<BlockSpec> some_blocks(const std::optional<Granule>& granule = std::nullopt) {
-  return {{"a",
-           {{.name = "a.qkv", .shape = {24, 72}, .split = {.extent = 1, .sections = 3}, .granule = granule},
-            {.name = "a.bias", .shape = {72}},
-            {.name = "a.frozen", .shape = {5, 6}, .trainable = false},
-            {.name = "a.up", .shape = {24, 40}, .granule = granule}}},
-          {"b", {{.name = "b.down", .shape = {40, 24}, .granule = granule}, {.name = "b.scale", .shape = {24}}}},
-          {"end", {{.name = "table", .shape = {50, 24}}}}};
-}
-
 MuonOptions options() {
   MuonOptions muon{.momentum = 0.9, .weight_decay = 0.1, .adamw = {.weight_decay = 0.1}};
-  muon.matrices = [](const Parameter& parameter) { return parameter.name() != "table"; };
+  muon.matrices = is_matrix;
   return muon;
-}
-
-at::Tensor start_of(const Parameter& parameter) { return random(parameter.whole_shape(), 50 + parameter.id()); }
-at::Tensor gradient_of(const Parameter& parameter, int64_t step) {
-  return random(parameter.whole_shape(), 1000 * static_cast<uint64_t>(step + 1) + parameter.id()).mul_(0.01);
-}
-
-void take_steps(ShardedModel& model, Optimizer& optimizer, int64_t from, int64_t to) {
-  for (int64_t step = from; step < to; ++step) {
-    ShardBuffers gradient(model);
-    for (const auto& group : model.groups()) {
-      if (!group->trainable()) continue;
-      gradient.shard(*group).fill_(std::numeric_limits<float>::quiet_NaN());  // padding, which nothing may read
-      for (const OwnedRange& range : group->owned()) {
-        const Parameter& parameter = *group->parameters()[static_cast<size_t>(range.tensor)];
-        gradient.shard(*group)
-            .narrow(0, range.shard_offset, range.count)
-            .copy_(gradient_of(parameter, step).view({-1}).narrow(0, range.first, range.count));
-      }
-    }
-    optimizer.step(gradient, kRate);
-  }
-}
-
-using Make = std::function<std::unique_ptr<Optimizer>(ShardedModel&)>;
-
-Weights weights_after(const MeshShape& shape, const std::vector<BlockSpec>& blocks, const Make& make, int64_t steps) {
-  Weights weights;
-  std::mutex mutex;
-  run_mesh(shape, [&](Mesh& mesh) {
-    ShardedModel model(mesh, blocks);
-    for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, start_of(*parameter));
-    const auto optimizer = make(model);
-    take_steps(model, *optimizer, 0, steps);
-    Weights mine;
-    for (const auto& parameter : model.parameters()) mine[parameter->name()] = model.whole_parameter(*parameter);
-    const std::lock_guard lock(mutex);
-    weights = mine;
-  });
-  return weights;
 }
 
 Make muon(const MuonOptions& given = options()) {

@@ -172,6 +172,50 @@ TEST(CodedMoment, TakesLittleMoreThanTwoBytesAParameter) {
   EXPECT_GT(per_parameter, 2.03) << "scales and vectors are counted";
 }
 
+// Moments in bfloat16 need no granule, whatever the shards cut.
+TEST(SixteenBitMoments, AreTheSameBitsForEveryNumberOfRanksAndFromEveryCheckpoint) {
+  const dp::CodedAdamWOptions sixteen{.rule = {.weight_decay = 0.05}, .bits = dp::MomentBits::kSixteen};
+  for (const double variance : {0.0, 0.5}) {
+    const auto make = [&](ShardedModel& model) {
+      auto optimizer = dp::make_coded_adamw(model, sixteen);
+      optimizer->set_error_variance(variance);
+      return optimizer;
+    };
+    Weights expected;
+    for (const int64_t ranks : {1, 2, 3}) {
+      const TemporaryFolder folder;
+      run_mesh({.shard = ranks}, [&](fsdp::Mesh& mesh) {
+        ShardedModel model(mesh, blocks(fsdp::Granule::elements(1)));
+        for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, wave(*parameter, 0.5));
+        const auto optimizer = make(model);
+        take_steps(model, *optimizer, 0, 3);
+        fsdp::write_checkpoint(model, *optimizer, folder.path(), 3, {});
+        take_steps(model, *optimizer, 3, 6);
+        const Weights mine = everything(model, *optimizer);
+        if (ranks == 1) expected = mine;
+        for (const auto& [name, value] : mine) {
+          const at::Tensor& whole = expected.at(name);
+          EXPECT_TRUE(at::equal(at::where(value.isnan(), whole, value), whole)) << name << " on " << ranks;
+        }
+      });
+      run_mesh({.shard = 4 - ranks}, [&](fsdp::Mesh& mesh) {
+        ShardedModel model(mesh, blocks());
+        const auto optimizer = make(model);
+        fsdp::load_checkpoint(model, *optimizer, fsdp::list_checkpoints(folder.path()).at(0));
+        take_steps(model, *optimizer, 3, 6);
+        for (const auto& [name, value] : whole_of(model)) EXPECT_TRUE(at::equal(value, expected.at(name))) << name;
+      });
+    }
+  }
+}
+
+TEST(SixteenBitMoments, TakeFourBytesAParameter) {
+  const auto mesh = fsdp::Mesh::single();
+  ShardedModel model(*mesh, blocks());
+  EXPECT_EQ(dp::make_coded_adamw(model, {.bits = dp::MomentBits::kSixteen})->state_bytes(),
+            4 * model.trainable_parameter_count());
+}
+
 TEST(CodedMoment, RefusesShardsThatCutAScale) {
   for (int64_t rank = 0; rank < 3; ++rank) {  // every rank, with one sentence
     RecordingMesh mesh({.shard = 3}, rank);
@@ -180,7 +224,7 @@ TEST(CodedMoment, RefusesShardsThatCutAScale) {
         [&] { dp::make_coded_adamw(model, {}); },
         ThrowsMessage<std::invalid_argument>(HasSubstr(
             "parameter 'w': 8-bit moments need shards that are cut between 256 elements (its granule), rank ")));
-    EXPECT_NO_THROW(dp::make_coded_adamw(model, {.eight_bits = false}));
+    EXPECT_NO_THROW(dp::make_coded_adamw(model, {.bits = dp::MomentBits::kThirtyTwo}));
     EXPECT_NO_THROW(dp::make_coded_adamw(model, {.least_coded = 5001}));
   }
 }
@@ -219,7 +263,7 @@ TEST(CorrectedAdamW, DividesByTheSignalAloneDownToItsFloor) {
   const auto mesh = fsdp::Mesh::single();
   const auto length_of_steps = [&](std::optional<double> floor, double signal) {
     ShardedModel model(*mesh, {{"a", {{.name = "w", .shape = {40, 100}}}}});
-    const auto optimizer = dp::make_coded_adamw(model, {.eight_bits = false, .subtract_above = floor});
+    const auto optimizer = dp::make_coded_adamw(model, {.bits = dp::MomentBits::kThirtyTwo, .subtract_above = floor});
     optimizer->set_error_variance(1.0);
     const auto generator = at::detail::createCPUGenerator(4);
     fsdp::ShardBuffers gradient(model);
@@ -241,7 +285,8 @@ TEST(CorrectedAdamW, DividesByTheSignalAloneDownToItsFloor) {
 // Post-processing: a second model that sees nothing but the released gradients and public numbers ends in the same
 // bits.
 TEST(EveryOptimizer, IsAFunctionOfReleasedGradientsAndPublicNumbers) {
-  for (const std::string rule : {"sgd", "adamw", "adamw8bit", "adamw_corrected", "muon"}) {
+  for (const std::string rule :
+       {"sgd", "adamw", "adamw8bit", "adamw16bit", "adamw_corrected", "muon", "shampoo", "soap"}) {
     run_mesh({.shard = 2}, [&](fsdp::Mesh& mesh) {
       const auto model_of = [&] {
         auto model = std::make_unique<ShardedModel>(mesh, layer_blocks(dp::eight_bit_granule()));
@@ -271,7 +316,7 @@ TEST(EveryOptimizer, IsAFunctionOfReleasedGradientsAndPublicNumbers) {
 }
 
 TEST(CodedMoment, PrivateStepsAreTheSameWhereverTheyAreCut) {
-  for (const std::string rule : {"adamw8bit", "adamw_corrected", "muon"}) {
+  for (const std::string rule : {"adamw8bit", "adamw16bit", "adamw_corrected", "muon", "shampoo", "soap"}) {
     for (const int64_t ranks : {1, 2, 3}) {
       const Weights expected = private_steps({.shard = ranks}, fsdp::Granule::elements(256), rule, 5);
       for (const auto& [name, value] : private_steps({.shard = ranks}, fsdp::Granule::whole(), rule, 5)) {

@@ -14,6 +14,7 @@
 #include "dp/optimizers/coded_adamw.h"
 #include "dp/recording/layers.h"
 #include "dp/run/microbatch.h"
+#include "fsdp/shampoo.h"
 #include "fsdp/sharded_model.h"
 #include "tests/support/keys.h"
 #include "tests/support/ranks.h"
@@ -45,7 +46,18 @@ inline std::unique_ptr<fsdp::Optimizer> optimizer_of(const std::string& rule, fs
   if (rule == "sgd") return fsdp::make_sgd(model, {.momentum = 0.9, .weight_decay = 0.01});
   if (rule == "adamw") return fsdp::make_adamw(model, {.weight_decay = 0.01});
   if (rule == "muon") return fsdp::make_muon(model, {.weight_decay = 0.01});
-  dp::CodedAdamWOptions options{.rule = {.weight_decay = 0.01}, .eight_bits = rule == "adamw8bit", .least_coded = 1000};
+  fsdp::ShampooOptions tiled;
+  tiled.side = 32;
+  tiled.refresh_every = 2;
+  tiled.weight_decay = 0.01;
+  if (rule == "shampoo") return fsdp::make_shampoo(model, tiled);
+  if (rule == "soap") return fsdp::make_soap(model, tiled);
+  using Bits = dp::MomentBits;
+  dp::CodedAdamWOptions options{.rule = {.weight_decay = 0.01},
+                                .bits = rule == "adamw8bit"    ? Bits::kEight
+                                        : rule == "adamw16bit" ? Bits::kSixteen
+                                                               : Bits::kThirtyTwo,
+                                .least_coded = 1000};
   if (rule == "adamw_corrected") options.subtract_above = 0.1;
   return dp::make_coded_adamw(model, options);
 }

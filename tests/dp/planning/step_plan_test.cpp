@@ -44,6 +44,19 @@ TEST(StepPlan, HoldsLongUnitsAndReplaysShortOnes) {
   }
 }
 
+TEST(StepPlan, CountsTheOptimizersStepIfItTakesMoreThanAMicrobatch) {
+  dp::StepShape shape = kShort;
+  const auto without = dp::plan_step(model(), shape, of_bytes(kPlenty));
+  shape.update_bytes = without.step_bytes / 2;
+  const auto small = dp::plan_step(model(), shape, of_bytes(kPlenty));
+  EXPECT_EQ(small.peak_bytes(), without.peak_bytes());
+  shape.update_bytes = without.step_bytes + (1 << 20);
+  const auto large = dp::plan_step(model(), shape, of_bytes(kPlenty));
+  EXPECT_EQ(large.peak_bytes(), without.peak_bytes() + (1 << 20));
+  EXPECT_THAT(dp::explain(large, model(), shape, of_bytes(kPlenty)), testing::HasSubstr(" or the optimizer's step "));
+  EXPECT_THROW(dp::plan_step(model(), shape, of_bytes(shape.update_bytes)), std::invalid_argument);
+}
+
 TEST(StepPlan, TrafficIsTwoModelsWherePlentyAndThreeForEachMicrobatchWhereScarce) {
   double bytes = 0;
   for (const auto& block : model()) bytes += 4.0 * static_cast<double>(block.parameters);

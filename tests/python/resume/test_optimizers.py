@@ -11,8 +11,11 @@ WIDE = {"n_embd": 64, "n_head": 4}
 OPTIMIZERS = {
     "adamw8bit": {"--optimizer": "adamw8bit"},
     "adamw8bit_corrected": {"--optimizer": "adamw8bit", "--second-moment-floor": "0.1"},
+    "adamw16bit": {"--optimizer": "adamw16bit"},
     "adamw_corrected": {"--second-moment-floor": "0.1"},
     "muon": {"--optimizer": "muon", "--weight-decay": "0.1"},
+    "shampoo": {"--optimizer": "shampoo", "--tile-side": "32", "--refresh-every": "3", "--factor-decay": "0.9"},
+    "soap": {"--optimizer": "soap", "--tile-side": "32", "--refresh-every": "3"},
     "muon_heads": {"--optimizer": "muon", "--muon-heads": "", "--momentum": "0.9"},
 }
 RULES = {"adamw8bit_corrected": "adamw8bit_corrected", "adamw_corrected": "adamw_corrected", "muon_heads": "muon"}
@@ -32,7 +35,7 @@ def test_a_private_run_on_two_ranks_names_its_optimizer(wide, name):
     assert said == f"{RULES.get(name, name)}, computed from released gradients and public numbers alone (post-processing)"
 
 
-@pytest.mark.parametrize("name", ["adamw8bit", "muon"])
+@pytest.mark.parametrize("name", ["adamw8bit", "adamw16bit", "muon", "shampoo", "soap"])
 def test_a_run_goes_on_to_the_bit_on_other_ranks_too(wide, name):
     """Without privacy, so that the batches come again; on two ranks, then on two and on one."""
     flags = {**PLAIN, **OPTIMIZERS[name], "--steps": "8", "--checkpoint-every": "4", "--keep-checkpoints": "9", "--timeout": "60"}
@@ -60,6 +63,7 @@ def test_another_optimizer_does_not_go_on(wide):
     for change, message in (
         ({"optimizer": "adamw"}, "--optimizer must be what the run began with (adamw8bit), is adamw"),
         ({"optimizer": "muon"}, "--optimizer must be what the run began with (adamw8bit), is muon"),
+        ({"optimizer": "soap"}, "--optimizer must be what the run began with (adamw8bit), is soap"),
         ({"second_moment_floor": "0.1"}, "--second-moment-floor must be what the run began with"),
     ):
         done = wide.run(resumed(flags, **change))

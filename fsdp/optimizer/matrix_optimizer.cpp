@@ -1,0 +1,42 @@
+#include "fsdp/optimizer/matrix_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+
+#include "fsdp/optimizer/elementwise.h"
+
+namespace ghostshard::fsdp {
+
+MatrixOptimizer::MatrixOptimizer(ShardedModel& model, const Setting& setting)
+    : model_(model),
+      matrices_(whole_matrices(model, setting.matrices, setting.name)),
+      weight_decay_(setting.weight_decay),
+      exchange_(model, matrices_, setting.rows),
+      rest_(make_adamw_of(model, setting.adamw, StatesAt::kWithModel,
+                          [mine = matrices_](const Parameter& p) { return !mine(p); })) {
+  require(weight_decay_ >= 0 && std::isfinite(weight_decay_), "weight_decay must be finite and not negative",
+          weight_decay_);
+}
+
+at::Tensor MatrixOptimizer::sent_of(const at::Tensor& gradient, const FlatGroup& /*group*/,
+                                    const OwnedRange& /*range*/) {
+  return gradient;
+}
+
+void MatrixOptimizer::step(const ShardBuffers& gradient, double learning_rate) {
+  rest_->step(gradient, learning_rate);  // checks the rate, counts, and says that weights have changed
+  const at::NoGradGuard no_grad;
+  exchange_.run(
+      [&](const FlatGroup& group, const OwnedRange& range) {
+        return sent_of(gradient.shard(group).narrow(0, range.shard_offset, range.count), group, range);
+      },
+      [&](const MatrixPart& part, const at::Tensor& sent) { return step_of(part, sent); },
+      [&](const FlatGroup& group, const OwnedRange& range, const at::Tensor& values) {
+        const at::Tensor weights = group.shard().narrow(0, range.shard_offset, range.count);
+        weights.mul_(1 - learning_rate * weight_decay_).sub_(values.mul(learning_rate));
+      });
+  model_.weights_changed();
+}
+
+}  // namespace ghostshard::fsdp
