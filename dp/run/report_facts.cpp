@@ -57,6 +57,8 @@ void add_passes(nlohmann::json& facts, const DpPlan& plan) {
   facts["sampler"]["passes"] =
       "each pass deals the units anew to its steps and is charged whole at the first of them; a resumed run begins "
       "another pass";
+}
+
 // What a largest batch changes.
 void add_truncation(nlohmann::json& facts, const DpPlan& plan) {
   if (!plan.config().maximum_batch) return;
