@@ -64,8 +64,14 @@ std::vector<fsdp::BlockSpec> all_blocks(const Config& c, const std::vector<std::
   return blocks;
 }
 
-// Before anything is cut, so that the message speaks of heads and not of columns.
-fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& c, const ModelOptions& options) {
+fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& config, const ModelOptions& options) {
+  check_mesh(mesh, config, options);
+  return mesh;
+}
+
+}  // namespace
+
+void check_mesh(const fsdp::Mesh& mesh, const Config& c, const ModelOptions& options) {
   const int64_t ranks = mesh.shape().model;
   if (ranks > 1 && (options.lora.enabled() || options.compute_dtype != at::kFloat)) {
     throw std::invalid_argument("a mesh with model ranks takes neither adapters nor bfloat16, got " +
@@ -78,10 +84,7 @@ fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& c, const ModelOptions& optio
   };
   must_divide("n_head", c.n_head);
   must_divide("n_inner", c.n_inner);
-  return mesh;
 }
-
-}  // namespace
 
 std::vector<fsdp::BlockSpec> block_specs(const Config& config, const std::vector<std::string>& freeze,
                                          const ModelOptions& options) {

@@ -38,6 +38,9 @@ struct ModelOptions {
   std::vector<fsdp::Residency> residency;
 };
 
+// Throws std::invalid_argument, in words of the model, unless the mesh's model axis can cut it. Before anything is cut.
+void check_mesh(const fsdp::Mesh& mesh, const Config& config, const ModelOptions& options);
+
 // The model's blocks and parameters, before anything is cut or allocated. Throws as the constructor of Gpt2 does.
 std::vector<fsdp::BlockSpec> block_specs(const Config& config, const std::vector<std::string>& freeze,
                                          const ModelOptions& options);

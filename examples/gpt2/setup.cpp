@@ -139,6 +139,7 @@ ModelOptions model_options(const Options& o) {
 
 PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, fsdp::Mesh& mesh,
                          const dp::StepCosts& costs) {
+  check_mesh(mesh, in.config, options);
   PlannedStep step;
   step.shape.costs = costs;
   const auto specs = block_specs(in.config, o.freeze, options);

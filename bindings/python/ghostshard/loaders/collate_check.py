@@ -2,8 +2,9 @@
 
 Rows of a batch pass for those of single examples. A collate_fn that mixes them (mixup, statistics of the batch) would make one
 example part of several rows, before anything of the batch can be followed. So at the first batch of a loader (of each of its
-workers), and at one in 400, it is called again: the first half of the examples stays, and the others are replaced by copies of
-these, or come in another order. Coins are tossed again as they were. Only padding may follow from the neighbours.
+workers), and at one in 400, it is called again: half of the examples stays, and the others are replaced by copies of these, or
+come in another order. Then the other half stays: a statistic may follow from one example alone, such as the largest. Coins are
+tossed again as they were. Only padding may follow from the neighbours.
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ class CollateCheck:
             before.again()
 
     def _mixes(self, collate: Callable[[list], Any], examples: list, before: _Coins) -> bool:
-        start = self._lot.randrange(len(examples))
-        examples = examples[start:] + examples[:start]
+        starts = [self._lot.randrange(len(examples))]
+        starts.append((starts[0] + (len(examples) + 1) // 2) % len(examples))
+        return any(self._mixes_into_half(collate, examples[start:] + examples[:start], before) for start in starts)
+
+    def _mixes_into_half(self, collate: Callable[[list], Any], examples: list, before: _Coins) -> bool:
         stays = (len(examples) + 1) // 2
         first, others = examples[:stays], examples[stays:]
 
