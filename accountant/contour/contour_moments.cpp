@@ -23,7 +23,8 @@ long double LineMoment::log_scale() const {
 LineMoment::Value LineMoment::finish(Complex m, double error) const {
   const double modulus = std::abs(m);
   error += 4 * kRounding * modulus;  // of the modulus, and of an angle that is small beside it
-  if (!(count_ * error < 0.01 * modulus)) return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
+  if (!(std::max(1.0, count_) * error < 0.01 * modulus))
+    return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
   const Complex log_power(count_ * std::log(modulus), count_ * std::atan2(m.imag(), m.real()));
   const double size = std::abs(log_power.real()) + std::abs(log_power.imag());
   return {log_power, 1.01 * count_ * error / modulus + 4 * kRounding * (1 + size)};
@@ -36,7 +37,7 @@ LineMoment::Value LineMoment::finish_excess(Real re, Real im, double error) cons
   const Real norm = 2 * re + re * re + im * im;
   const Real log_modulus = norm > -1 ? std::log1p(norm) / 2 : Real(-750);
   const auto modulus = static_cast<double>(std::exp(log_modulus));
-  if (!(count_ * error < 0.01 * modulus)) {
+  if (!(std::max(1.0, count_) * error < 0.01 * modulus)) {
     const double scale = std::exp(-log_m_);
     return finish(Complex(static_cast<double>(1 + re), static_cast<double>(im)) * scale, (error + kRounding) * scale);
   }

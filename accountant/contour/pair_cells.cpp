@@ -60,6 +60,7 @@ std::optional<Degrees> SigmaRule::degrees_for(const Box& box, const Wanted& want
     const double most = -std::log1p(-excess);
     const double rho_v = half_axes(box.half_v, ellipse.releases.theta);
     const double rho_q = half_axes(box.half_q, ellipse.releases.phi);
+    if (!(rho_v > 1 + 1e-9 && rho_q > 1 + 1e-9)) continue;
     for (double digits = 5;; digits += 0.5) {
       const Degrees degrees{static_cast<size_t>(std::ceil(digits / std::log(rho_v))),
                             static_cast<size_t>(std::ceil(digits / std::log(rho_q)))};

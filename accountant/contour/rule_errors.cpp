@@ -132,7 +132,8 @@ double SigmaRule::cell_rest(const Cell& cell, std::span<PhaseMoment> moments, do
     sum += weight * growth;
     weights += weight;
     scale += weight * log_m;
-    error += weight * (1 + std::abs(growth)) * kRounding * (8 + 4 * (std::abs(log_m) + std::abs(bound) + 2 * lift));
+    error += weight * (1 + std::abs(growth)) * kRounding *
+             (8 + 4 * (std::abs(log_m) + std::abs(bound) + 2 * lift) + static_cast<double>(moments.size()));
   }
   // How far the rule may miss the sum of the integrals of G.
   double missing = kInfinity;

@@ -135,7 +135,7 @@ void SigmaRule::take_cell(std::span<const ComposedRelease> releases, size_t node
     const double rho = half_axes(static_cast<double>(width), kAngles[i]) * (1 - 1e-12);
     double sum = missed.front();
     for (size_t m = 1; m <= degree; ++m) sum += 2 * std::pow(rho, -static_cast<double>(m)) * missed[m];
-    sum += 4 * cell.executions * std::pow(rho, -static_cast<double>(degree + 1)) / (1 - 1 / rho);
+    sum += 2 * (2 * cell.executions + missed.front()) * std::pow(rho, -static_cast<double>(degree + 1)) / (1 - 1 / rho);
     cell.ellipses[i].missing = sum * (1 + 1e-12);
   }
   cells_.push_back(cell);

@@ -174,7 +174,7 @@ double largest_loss_of_adding(const std::vector<ComposedRelease>& phases) {
     for (const auto& [weight, release] : phase.alternatives) largest_q = std::max(largest_q, release.q);
     loss -= phase.count * std::log1p(-largest_q);
   }
-  return loss * (1 + 1e-14);
+  return loss * (1 + 1e-14 + 0x1p-52 * static_cast<double>(phases.size()));
 }
 
 bool adding_is_no_worse(const std::vector<ComposedRelease>& phases, double epsilon, double log_delta) {

@@ -297,7 +297,8 @@ DominatingPair balls_in_bins_pair(const BallsInBinsGaussianEvent& event) {
   // Each X_b may exceed the last point; the mean of what it does so by is 1/t of P's mass. The other factors' masses
   // are 1 but for roundings.
   less_private.remove.infinite += 2 * kOutside + kLost;
-  less_private.add.infinite += kLost;
+  // That of an X_b below the grid is moved up, which serves adding less: such outcomes count as infinite.
+  less_private.add.infinite += static_cast<double>(steps) * kOutside + kLost;
   return {{std::move(less_private.remove), std::move(more_private.remove)},
           {std::move(less_private.add), std::move(more_private.add)}};
 }

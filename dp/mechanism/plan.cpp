@@ -148,7 +148,11 @@ void DpPlan::go_on_with(accountant::ClipNorm clip_norm) {
 }
 
 void DpPlan::begin_session_at(int64_t step) {
-  if (terms_->passes) terms_->passes->first = step;
+  if (!terms_->passes) return;
+  if (terms_->passes_are_drawn) {
+    throw std::logic_error("a session begins before its sampler is made: passes are drawn from where it begins");
+  }
+  terms_->passes->first = step;
 }
 
 accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
@@ -183,6 +187,7 @@ PoissonSampler DpPlan::sampler(const RunKey& key, int64_t rank, int64_t world_si
   PoissonSampler sampler(key, config_.units, config_.expected_batch, rank, world_size, config_.noise_bands.count(),
                          truncation);
   sampler.passes_ = terms_->passes;
+  terms_->passes_are_drawn = true;
   return sampler;
 }
 

@@ -74,7 +74,7 @@ class DpPlan {
   // one lies within its limits.
   void go_on_with(accountant::ClipNorm clip_norm);
   // With balls-in-bins sampling: this step, a session's first, begins a pass. Before sampler() and clipper(); by
-  // default step 0. Nothing otherwise.
+  // default step 0. std::logic_error after sampler(). Nothing with other sampling.
   void begin_session_at(int64_t step);
 
   const DpConfig& config() const { return config_; }

@@ -20,6 +20,7 @@ struct StepTerms {
   std::optional<accountant::NoiseMultiplier> count_noise;
   // With balls-in-bins sampling: which steps make up a release. The first of them is charged with all.
   std::optional<BinPasses> passes = {};
+  bool passes_are_drawn = false;           // by a sampler: they begin where they begin
   std::optional<accountant::Event> event;  // the cost of all of this; there exactly if noise_multiplier is
 };
 

@@ -228,7 +228,7 @@ def test_layers_called_by_methods_over_other_rows_are_refused_with_a_sentence():
     assert run.charged == 0
 
 
-@pytest.mark.parametrize("name, value", [("sample_rate", 0.9), ("num_samples", 20)])
+@pytest.mark.parametrize("name, value", [("sample_rate", 0.9), ("num_samples", 20), ("max_batch_size", 5)])
 def test_a_sampler_that_is_changed_is_refused(name, value):
     """Its draws would not be those that are charged."""
     run = Run(draws=None)

@@ -205,7 +205,8 @@ class DrawnBatches:
 
 def _settings_of(sampler: Any) -> dict[str, Any]:
     """Those that epsilon follows from."""
-    return {name: getattr(sampler, name) for name in ("sample_rate", "num_samples", "rank", "world_size") if hasattr(sampler, name)}
+    names = ("sample_rate", "num_samples", "rank", "world_size", "max_batch_size")
+    return {name: getattr(sampler, name) for name in names if hasattr(sampler, name)}
 
 
 class OwnBatches:
