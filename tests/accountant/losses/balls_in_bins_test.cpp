@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -104,7 +105,9 @@ TEST(BallsInBins, BracketsAreNarrow) {
     for (const auto* direction : {&pair.remove, &pair.add}) {
       const double upper = delta_of(direction->less_private, 0);
       EXPECT_NEAR(upper, delta_of(direction->more_private, 0), 8e-4 * upper) << steps;
-      EXPECT_LT(direction->less_private.infinite, 1e-22);
+      // The tail beyond the cells, at one end of one factor or at the other end of any.
+      EXPECT_LT(direction->less_private.infinite,
+                4 * static_cast<double>(std::max<int64_t>(steps, 2)) * normal_tail(10));
     }
     EXPECT_GE(pair.remove.less_private.infinite, normal_tail(10)) << "what lies beyond the cells";
   }
