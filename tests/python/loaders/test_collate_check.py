@@ -83,6 +83,16 @@ def test_a_collate_fn_that_mixes_is_refused(collate, workers):
         list(loader)
 
 
+@pytest.mark.parametrize("count", [2, 3, 8, 9])
+def test_a_statistic_of_any_one_example_is_seen(count):
+    """As the largest value, which may be that of any of them."""
+    for largest in range(count):
+        examples = [(torch.tensor([1.0 + i, 2.0 + i + 100 * (i == largest)]), 0) for i in range(count)]
+        for _ in range(8):
+            with pytest.raises(ValueError, match="collate_fn mixes its examples"):
+                CollateCheck()(by_numpy, examples)
+
+
 def left_padded(examples):
     rows = [x for x, _ in examples]
     longest = max(map(len, rows))

@@ -49,8 +49,9 @@ class CollateCheck:
             before.again()
 
     def _mixes(self, collate: Callable[[list], Any], examples: list, before: _Coins) -> bool:
-        starts = [self._lot.randrange(len(examples))]
-        starts.append((starts[0] + (len(examples) + 1) // 2) % len(examples))
+        count, start = len(examples), self._lot.randrange(len(examples))
+        # Of an odd number one is in both halves: a third one is without it.
+        starts = [(start + turn) % count for turn in ([0, (count + 1) // 2] + [1] * (count % 2))]
         return any(self._mixes_into_half(collate, examples[start:] + examples[:start], before) for start in starts)
 
     def _mixes_into_half(self, collate: Callable[[list], Any], examples: list, before: _Coins) -> bool:
