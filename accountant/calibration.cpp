@@ -159,9 +159,7 @@ NoiseMultiplier calibrate_bins_noise(const Budget& budget, int64_t bins, int64_t
   const double lowest = std::log(kLeastBinsNoise);
   const auto sigma_at = [&](double y) { return y <= lowest ? kLeastBinsNoise : std::min(std::exp(y), largest); };
   const auto epsilon_at = [&](double y, Effort effort) {
-    auto engine = make_accountant(budget.accountant, budget.adjacency);
-    engine->compose(BallsInBinsGaussianEvent{bins, NoiseMultiplier(sigma_at(y))}, passes);
-    return engine->epsilon(budget.delta, effort);
+    return bound(budget, BallsInBinsGaussianEvent{bins, NoiseMultiplier(sigma_at(y))}, passes, effort);
   };
   const double highest = std::log(largest);
   const double target = budget.epsilon.value();

@@ -17,7 +17,7 @@ import statistics
 import sys
 
 from peers import name_of_cuda_device
-from step_peers import ROOT, SHAPES, Engine, new_report
+from step_peers import ROOT, SHAPES, Engine, in_turns, new_report
 
 SHORT = {"layers": 2, "width": 32, "heads": 2, "vocab": 97, "length": 8, "texts": 2, "untied": True}
 ENGINES = ["fsdp2/torch_adamw", "fsdp2/torch_muon_gathered", "ghostshard/torch_adamw", "ghostshard/adamw8bit", "ghostshard/muon"]
@@ -41,14 +41,7 @@ def start(name, shape, microbatches, ranks, device):
 
 def compare(name, shape, microbatches, ranks, repeats, names, device):
     engines = {each: start(each, shape, microbatches, ranks, device) for each in names}
-    series = {each: [] for each in names}
-    for i in range(repeats + 1):  # the first round warms up, and counts
-        for each in names if i % 2 == 0 else names[::-1]:
-            answer = engines[each].step("step")
-            if i > 0:
-                series[each].append(answer)
-    for each in engines.values():
-        each.quit()
+    series = in_turns(engines, repeats, "step")
     result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats, **shape, "untied": True,
               "plan": {each: engine.said().splitlines() for each, engine in engines.items() if each.startswith("ghostshard")},
               "engines": {}, "rounds": series}  # fmt: skip

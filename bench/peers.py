@@ -19,7 +19,7 @@ import pathlib
 import statistics
 import sys
 
-from step_peers import ROOT, SHAPES, Engine, new_report
+from step_peers import ROOT, SHAPES, Engine, in_turns, new_report
 
 ENGINES = ["fsdp2", "fsdp2_accumulate", "ghostshard", "ghostshard_accumulate", "opacus_fsdp", "opacus_dpddp"]
 ON_REQUEST = ["ghostshard_two_passes"]
@@ -55,14 +55,7 @@ def largest_batch(engine, shape, ranks, limit_mib, device):
 
 def compare(name, shape, microbatches, ranks, repeats, names, device):
     engines = {engine: start(engine, shape, microbatches, ranks, device) for engine in names}
-    series = {engine: [] for engine in names}
-    for i in range(repeats + 1):  # the first round warms up
-        for engine in (names if i % 2 == 0 else names[::-1]):
-            answer = engines[engine].step("step")
-            if i > 0:
-                series[engine].append(answer)
-    for engine in engines.values():
-        engine.quit()
+    series = in_turns(engines, repeats, "step")
     result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats, **shape, "untied": True,
               "plan": {name: each.said().splitlines() for name, each in engines.items() if name.startswith("ghostshard")},
               "engines": {}, "rounds": series}

@@ -77,6 +77,20 @@ class Engine:
             process.wait(timeout=120)
 
 
+def in_turns(engines, repeats, word=None):
+    """{name: answers} of `repeats` steps of each engine, in an order that changes from round to round, after one that warms up. word: what
+    an engine is told; by default its name."""
+    series = {name: [] for name in engines}
+    for i in range(repeats + 1):
+        for name in list(engines) if i % 2 == 0 else list(reversed(engines)):
+            answer = engines[name].step(word or name)
+            if i > 0:
+                series[name].append(answer)
+    for engine in engines.values():
+        engine.quit()
+    return series
+
+
 def flags(shape, microbatches):
     words = [f"--{name}={value}" for name, value in shape.items() if name != "untied"]
     return words + [f"--microbatches={microbatches}"] + (["--untied"] if shape["untied"] else [])
@@ -91,15 +105,7 @@ def compare(name, shape, microbatches, ranks, repeats, binary, names, memory_bud
     commands = {"private": step + private, "plain": step + ["--only=plain"], "fsdp2": fsdp2,
                 "fsdp2_accumulate": fsdp2}
     engines = {engine: Engine(command, ranks) for engine, command in commands.items() if engine in names}
-    series = {engine: [] for engine in engines}
-    for i in range(repeats + 1):  # the first round warms up
-        order = list(engines) if i % 2 == 0 else list(reversed(engines))
-        for engine in order:
-            answer = engines[engine].step(engine)
-            if i > 0:
-                series[engine].append(answer)
-    for engine in engines.values():
-        engine.quit()
+    series = in_turns(engines, repeats)
     result = {"shape": name, "microbatches": microbatches, "ranks": ranks, "repeats": repeats, **shape,
               "plan": engines["private"].said().splitlines() if "private" in engines else None, "rounds": series}
     for engine, answers in series.items():

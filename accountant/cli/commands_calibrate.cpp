@@ -1,5 +1,6 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 
 #include "accountant/calibration.h"
@@ -40,24 +41,29 @@ struct Target {
   int64_t step_count() const { return parse_count("--steps", steps); }
 };
 
-// What the answer leads to: computed again, so that nobody has to believe the search.
+// What the answer leads to: computed again, so that nobody has to believe the search. No event: no steps.
+EpsilonBound reached_by(const Budget& budget, const std::optional<Event>& event, int64_t count) {
+  const auto engine = make_accountant(budget.accountant, budget.adjacency);
+  if (event) engine->compose(*event, count);
+  return engine->epsilon(budget.delta);
+}
+
+json answer(const Budget& budget, const EpsilonBound& reached, NoiseMultiplier sigma, const char* unknown) {
+  return {{"noise_multiplier", sigma.value()},        {"epsilon", reached.upper},
+          {"target_epsilon", budget.epsilon.value()}, {"delta", budget.delta.value()},
+          {"accountant", budget.accountant},          {"direction", reached.direction},
+          {"adjacency", to_string(budget.adjacency)}, {"answer", unknown}};
+}
+
 // limit: where the search ended, if it found nothing to stop it before; else empty.
 int print(const Target& target, const char* unknown, const std::string& headline, SamplingRate q, NoiseMultiplier sigma,
           int64_t steps, const std::string& limit) {
   const Budget budget = target.budget();
-  const auto engine = make_accountant(budget.accountant, budget.adjacency);
-  if (steps > 0) engine->compose(PoissonGaussianEvent{q, sigma}, steps);
-  const EpsilonBound reached = engine->epsilon(budget.delta);
-  json all = {{"sampling_rate", q.value()},
-              {"noise_multiplier", sigma.value()},
-              {"steps", steps},
-              {"epsilon", reached.upper},
-              {"target_epsilon", budget.epsilon.value()},
-              {"delta", budget.delta.value()},
-              {"accountant", budget.accountant},
-              {"direction", reached.direction},
-              {"adjacency", to_string(budget.adjacency)},
-              {"answer", unknown}};
+  const EpsilonBound reached =
+      reached_by(budget, steps > 0 ? std::optional<Event>(PoissonGaussianEvent{q, sigma}) : std::nullopt, steps);
+  json all = answer(budget, reached, sigma, unknown);
+  all["sampling_rate"] = q.value();
+  all["steps"] = steps;
   if (!limit.empty()) all["search_ended_at"] = limit;
   if (target.accounting.json) {
     std::cout << all.dump(2) << '\n';
@@ -80,22 +86,12 @@ int run_bins_noise(const Target& o) {
   const int64_t bins = parse_count("--bins", o.bins);
   const int64_t passes = parse_count("--passes", o.passes);
   const NoiseMultiplier sigma = calibrate_bins_noise(budget, bins, passes);
-  const auto engine = make_accountant(budget.accountant, budget.adjacency);
-  engine->compose(BallsInBinsGaussianEvent{bins, sigma}, passes);
-  const EpsilonBound reached = engine->epsilon(budget.delta);
+  const EpsilonBound reached = reached_by(budget, BallsInBinsGaussianEvent{bins, sigma}, passes);
   if (o.accounting.json) {
-    std::cout << json{{"bins", bins},
-                      {"passes", passes},
-                      {"noise_multiplier", sigma.value()},
-                      {"epsilon", reached.upper},
-                      {"target_epsilon", budget.epsilon.value()},
-                      {"delta", budget.delta.value()},
-                      {"accountant", budget.accountant},
-                      {"direction", reached.direction},
-                      {"adjacency", to_string(budget.adjacency)},
-                      {"answer", "noise_multiplier"}}
-                     .dump(2)
-              << '\n';
+    json all = answer(budget, reached, sigma, "noise_multiplier");
+    all["bins"] = bins;
+    all["passes"] = passes;
+    std::cout << all.dump(2) << '\n';
     return 0;
   }
   std::cout << "noise multiplier " << up(sigma.value(), 7) << "\n  leads to    epsilon <= " << exact(reached.upper)

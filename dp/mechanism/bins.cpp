@@ -1,10 +1,10 @@
 #include "dp/mechanism/bins.h"
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <stdexcept>
 
+#include "dp/mechanism/uniform_below.h"
 #include "kernels/gaussian.h"
 
 namespace ghostshard::dp {
@@ -12,25 +12,12 @@ namespace {
 
 constexpr int64_t kChunk = 8192;  // units: their words, 64 KiB, stay in the cache
 
-// A word below the largest multiple of t stands for the bin word mod t; a larger one, which comes with a probability
-// below t/2^64, for none: the unit's word in the next stream decides.
-class BinOfWord {
- public:
-  explicit BinOfWord(int64_t bins) : bins_(static_cast<uint64_t>(bins)) {
-    const uint64_t left_over = (std::numeric_limits<uint64_t>::max() % bins_ + 1) % bins_;
-    last_ = std::numeric_limits<uint64_t>::max() - left_over;
-  }
-  bool decides(uint64_t word) const { return word <= last_; }
-  uint64_t bin(uint64_t word) const { return word % bins_; }
-
- private:
-  uint64_t bins_, last_;
-};
-
-uint64_t deciding_word(const kernels::ChaChaKey& key, uint64_t unit, uint64_t word, const BinOfWord& bin_of) {
-  for (uint32_t stream = 1; !bin_of.decides(word); ++stream)
+// A word that decides nothing comes with a probability below t/2^64: the unit's word in the next stream does then.
+uint64_t bin_of(const kernels::ChaChaKey& key, uint64_t unit, uint64_t word, const UniformBelow& bins) {
+  for (uint32_t stream = 1;; ++stream) {
+    if (const auto bin = bins(word)) return *bin;
     kernels::uniform_words(key, stream, unit, std::span(&word, 1));
-  return word;
+  }
 }
 
 }  // namespace
@@ -55,7 +42,7 @@ std::vector<int64_t> BinPasses::units_of(const RunKey& key, const StepId& step, 
   const StepId pass = pass_of(step);
   const auto bin = static_cast<uint64_t>(step.step - pass.step);
   kernels::ChaChaKey pass_key = key.derive(Purpose::kBins, pass);
-  const BinOfWord bin_of(steps);
+  const UniformBelow bins(static_cast<uint64_t>(steps));
   std::vector<int64_t> drawn;
   std::vector<uint64_t> words(static_cast<size_t>(std::clamp<int64_t>(end - from, 0, kChunk)));
   for (int64_t start = from; start < end; start += kChunk) {
@@ -63,8 +50,7 @@ std::vector<int64_t> BinPasses::units_of(const RunKey& key, const StepId& step, 
     kernels::uniform_words(pass_key, 0, static_cast<uint64_t>(start), std::span(words).first(count));
     for (size_t i = 0; i < count; ++i) {
       const auto unit = static_cast<uint64_t>(start) + i;
-      if (bin_of.bin(deciding_word(pass_key, unit, words[i], bin_of)) == bin)
-        drawn.push_back(start + static_cast<int64_t>(i));
+      if (bin_of(pass_key, unit, words[i], bins) == bin) drawn.push_back(start + static_cast<int64_t>(i));
     }
   }
   pass_key.fill(0);

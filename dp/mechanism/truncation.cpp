@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "dp/mechanism/uniform_below.h"
 #include "kernels/gaussian.h"
 
 namespace ghostshard::dp {
@@ -17,13 +18,12 @@ class Words {
  public:
   explicit Words(const kernels::ChaChaKey& key) : key_(key) {}
 
-  // 0 ≤ value < count, each with the same probability: of 2^64 words the first 2^64 mod count are passed over, and each
-  // value has equally many of the others.
+  // 0 ≤ value < count, each with the same probability.
   uint64_t below(uint64_t count) {
-    const uint64_t passed_over = (~count + 1) % count;  // 2^64 mod count
-    uint64_t word = next();
-    while (word < passed_over) word = next();
-    return word % count;
+    const UniformBelow of_word(count);
+    for (;;) {
+      if (const auto value = of_word(next())) return *value;
+    }
   }
 
  private:

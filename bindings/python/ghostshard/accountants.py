@@ -235,11 +235,12 @@ def privacy_curve(
     *,
     deltas: Iterable[float] = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15),
     accountant: str | None = None,
-    adjacency: str = "add-or-remove",
+    adjacency: str | None = None,
 ) -> list[CurvePoint]:
     """Epsilon at each delta, for an accountant (ours or Opacus') or a history [(noise_multiplier, sample_rate, steps)].
 
-    accountant: "contour", "prv" or "rdp"; default: that of `run` if it is ours, else "contour".
+    accountant: "contour", "prv" or "rdp"; default: that of `run` if it is ours, else "contour". adjacency: default add-or-remove, and
+    the worse of that and zero-out for truncated steps, as get_epsilon has it.
     """
     history = run.history if isinstance(run, IAccountant) else run
     if accountant is None:
@@ -247,8 +248,13 @@ def privacy_curve(
     _known(accountant)
     at = [float(delta) for delta in deltas]
     truncation = run.truncation if isinstance(run, _Accountant) else None
-    bounds = _native.epsilons(_checked(history), at, accountant=accountant, adjacency=adjacency, truncation=truncation)
-    return [CurvePoint(delta, *bound[:3]) for delta, bound in zip(at, bounds, strict=True)]
+    history = _checked(history)
+    curves = [
+        _native.epsilons(history, at, accountant=accountant, adjacency=each, truncation=truncation)
+        for each in (_neighbours(truncation) if adjacency is None else (adjacency,))
+    ]
+    worst = (max(bounds, key=lambda bound: bound[2]) for bounds in zip(*curves, strict=True))
+    return [CurvePoint(delta, *bound[:3]) for delta, bound in zip(at, worst, strict=True)]
 
 
 def epsilon_of_events(

@@ -125,6 +125,16 @@ TEST(BinsPlan, ChargesWholePasses) {
   EXPECT_EQ(plan.public_constants().at("bins"), 8);
 }
 
+// Else the sampler would deal passes that begin elsewhere than those that are charged.
+TEST(BinsPlan, PassesBeginBeforeTheirSamplerIsMade) {
+  auto plan = dp::DpPlan::make(bins_config());
+  plan.begin_session_at(2);
+  EXPECT_TRUE(plan.charges_at(2) && plan.charges_at(10) && !plan.charges_at(8));
+  const auto key = key_of(3);
+  EXPECT_EQ(plan.sampler(key, 0, 1).units(), 1000);
+  EXPECT_THROW(plan.begin_session_at(3), std::logic_error);
+}
+
 TEST(BinsPlan, NeedsLessNoiseThanPoissonSampling) {
   auto config = bins_config();
   config.noise_multiplier.reset();

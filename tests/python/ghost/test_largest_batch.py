@@ -57,13 +57,24 @@ def charged(steps: int, *adjacencies: str) -> float:
     return max(epsilon_of_events([(EVENT, steps)], delta=DELTA, adjacency=each).upper for each in every)
 
 
+@pytest.mark.parametrize(("units", "cap", "rate", "worse"), [(60000, 300, 256 / 60000, "zero-out"), (N, CAP, 0.2, "add-or-remove")])
+def test_a_curve_has_the_worse_adjacency_as_the_report_has(units, cap, rate, worse):
+    accountant = ContourAccountant()
+    accountant.truncate((units, cap))
+    for _ in range(20):
+        accountant.step(noise_multiplier=1.1, sample_rate=coin_rate(rate))
+    of = {each: privacy_curve(accountant, deltas=[DELTA], adjacency=each)[0].upper for each in ("zero-out", "add-or-remove")}
+    assert max(of, key=of.get) == worse
+    assert privacy_curve(accountant, deltas=[DELTA])[0].upper == accountant.get_epsilon(DELTA) == of[worse]
+
+
 def test_steps_are_charged_as_what_they_are(tmp_path):
     run = Run(ledger=tmp_path / "ledger.jsonl").begin()
     sizes = run.train(passes=4)
     assert len(sizes) == 20 and max(sizes) <= CAP
     assert run.engine.get_epsilon(DELTA) == charged(20)
     assert run.engine.accountant.delta_bound(charged(20)).upper == pytest.approx(DELTA, rel=1e-4)
-    assert privacy_curve(run.engine.accountant, deltas=[DELTA])[0].upper == charged(20, "add-or-remove")
+    assert privacy_curve(run.engine.accountant, deltas=[DELTA], adjacency="add-or-remove")[0].upper == charged(20, "add-or-remove")
     header, *lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert header["maximum_batch"] == CAP and header["sampling_rate"] == EVENT["sampling_rate"]
     assert [line["event"] for line in lines] == [EVENT] * 20

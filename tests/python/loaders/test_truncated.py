@@ -11,7 +11,7 @@ import torch.distributed as dist
 from coin_twin import kept
 from drawing import Flags, assert_binomial, seeded
 from test_agreement import ranks as ranks  # noqa: PLC0414 - a fixture
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from ghostshard.loaders import BatchMemoryManager, GhostDataLoader, TruncatedBatchSampler, plan_of
 from ghostshard.loaders.plan import coin_rate
@@ -113,3 +113,12 @@ def test_a_largest_batch_that_cannot_be_is_refused(cap):
 def test_batches_of_ones_own_are_not_cut():
     with pytest.raises(ValueError, match="batches of your own"):
         plan_of(DataLoader(TensorDataset(torch.arange(24)), batch_size=4), poisson=False, max_batch_size=9)
+
+
+def test_a_field_of_a_sampler_of_ones_own_is_no_largest_batch():
+    class Own(BatchSampler):
+        max_batch_size = 3
+
+    data = TensorDataset(torch.arange(24))
+    loader = DataLoader(data, batch_sampler=Own(SequentialSampler(data), 4, False))
+    assert plan_of(loader, poisson=False).cap is None

@@ -5,6 +5,7 @@ from drawing import DATA
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
 
 from ghostshard.loaders import GhostDataLoader
+from ghostshard.loaders.units import refuse_repeated
 
 OTHER = TensorDataset(*(each.clone() for each in DATA.tensors))
 
@@ -24,6 +25,20 @@ ONCE = {
 def test_an_example_at_two_indices_is_refused(dataset):
     with pytest.raises(ValueError, match="holds example [0-9]+ at 2 indices"):
         GhostDataLoader.from_data_loader(DataLoader(dataset, batch_size=2))
+
+
+class Endless:
+    def __len__(self):
+        return 10**12
+
+    def __getitem__(self, i):
+        return i
+
+
+def test_the_indices_of_a_whole_data_set_are_not_counted():
+    """They would take terabytes."""
+    refuse_repeated(Endless())
+    refuse_repeated(ConcatDataset([Endless(), DATA]))
 
 
 @pytest.mark.parametrize("dataset", ONCE.values(), ids=ONCE)

@@ -55,7 +55,7 @@ def plan_of(data_loader: DataLoader, *, poisson: bool, max_batch_size: int | Non
     the expected one, above the number of units, or of batches of the caller's own.
     """
     plan = _plan_of(data_loader, poisson)
-    cap = getattr(data_loader.batch_sampler, "max_batch_size", None) if max_batch_size is None else max_batch_size
+    cap = _own_cap(data_loader.batch_sampler) if max_batch_size is None else max_batch_size
     if cap is None:
         return plan
     if not poisson:
@@ -66,6 +66,11 @@ def plan_of(data_loader: DataLoader, *, poisson: bool, max_batch_size: int | Non
             f"({plan.units}), got {cap!r}"
         )
     return replace(plan, rate=coin_rate(plan.rate), cap=cap)
+
+
+def _own_cap(drawn_by: Any) -> int | None:
+    """Of a sampler that draws units by coins. Others may have a max_batch_size that means something else."""
+    return getattr(drawn_by, "max_batch_size", None) if isinstance(drawn_by, UniformWithReplacementSampler) else None
 
 
 def coin_rate(rate: float) -> float:

@@ -12,11 +12,14 @@ from torch.utils.data import ConcatDataset, Subset
 def refuse_repeated(dataset: Any) -> None:
     """ValueError if torch's own combinations of data sets (Subset, ConcatDataset) hold one example at several indices: it would be
     several units, drawn and clipped each for itself."""
-    places: dict[int, list[np.ndarray]] = {}
+    chosen: dict[int, list[tuple[Any, np.ndarray | None]]] = {}
     for source, indices in _sources(dataset, None):
-        places.setdefault(id(source), []).append(np.arange(len(source)) if indices is None else indices % max(len(source), 1))
-    for given in places.values():
-        found, times = np.unique(np.concatenate(given), return_counts=True)
+        chosen.setdefault(id(source), []).append((source, indices))
+    for given in chosen.values():
+        if len(given) == 1 and given[0][1] is None:
+            continue  # all of it, once
+        places = [np.arange(len(source)) if indices is None else indices % max(len(source), 1) for source, indices in given]
+        found, times = np.unique(np.concatenate(places), return_counts=True)
         if len(found) and times.max() > 1:
             raise ValueError(
                 f"the data set holds example {found[times.argmax()]} at {times.max()} indices: each index is a unit that is drawn and clipped for "
