@@ -60,14 +60,15 @@ def prepare(config: dict, train: Path, test: Path, folder: Path) -> None:
 
 
 def cells_of(config: dict) -> list[dict]:
-    """A cell is a method at one budget: {"method", "epsilon" (None: none), "flags", "first_rate"}."""
+    """A cell is a method at one budget: {"method", "epsilon" (None: none), "flags", "first_rate"}. The first budget of every method
+    comes before the second of any, so a run that is stopped leaves methods that can be compared."""
     cells = []
     for method in config["methods"]:
-        for epsilon in method.get("budgets", [None]):
+        for place, epsilon in enumerate(method.get("budgets", [None])):
             target = {} if epsilon is None else {"target-epsilon": epsilon}
-            cells.append({"method": method["name"], "epsilon": epsilon, "first_rate": method["first_rate"],
-                          "flags": {**method.get("flags", {}), **target}})  # fmt: skip
-    return cells
+            cells.append((place, {"method": method["name"], "epsilon": epsilon, "first_rate": method["first_rate"],
+                                  "flags": {**method.get("flags", {}), **target}}))  # fmt: skip
+    return [cell for _, cell in sorted(cells, key=lambda placed: placed[0])]
 
 
 class Runs:
