@@ -42,7 +42,8 @@ class Move {
     if (shape_.shard_ranks == 1 || !shape_.records || plan_.two_pass()) return;
     const auto [from, to, reason] =
         retreats() ? std::tuple{GradientFlow::kAccumulate, GradientFlow::kStreamed,
-                                "reduced each microbatch: its whole sum does not fit"}
+                                shape_.microbatches == 1 ? "reduced at once: one microbatch needs no sum"
+                                                         : "reduced each microbatch: its whole sum does not fit"}
                    : std::tuple{GradientFlow::kStreamed, GradientFlow::kAccumulate, "accumulated: its sum fits"};
     consider(blocks([from](const BlockChoice& now, const PlannedBlock& block) {
                return now.gradients == from && block.trainable > 0;
