@@ -2,7 +2,11 @@
 
 import json
 import math
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -70,12 +74,6 @@ def demo(tmp_path, fake_binary, monkeypatch):
     return run
 
 
-@pytest.fixture
-def one_rank(monkeypatch):
-    """Starts the stand-in as rank 0 itself, without a launcher."""
-    monkeypatch.setattr(demo_module, "_launcher", lambda ranks: ["env", "RANK=0", f"WORLD_SIZE={ranks}"])
-
-
 def test_warm_start_runs_once_and_the_private_phase_each_time(demo, tmp_path, capfd):
     warm, private = demo()
     assert warm.startswith("2 --steps 2 --non-private --model-config model.json --data cache/data-")
@@ -93,7 +91,7 @@ def test_warm_start_runs_once_and_the_private_phase_each_time(demo, tmp_path, ca
     assert again.endswith("--output runs/finetune-2")
 
 
-def test_it_takes_the_recipe_and_finds_a_new_one_on_the_public_texts(demo, one_rank, tmp_path, monkeypatch, capfd):
+def test_it_takes_the_recipe_and_finds_a_new_one_on_the_public_texts(demo, tmp_path, monkeypatch, capfd):
     settings = json.loads((tmp_path / "demo.json").read_text())
     tuning = {"target-epsilon": 8, "steps": 3, "try": ["learning-rate=1,2"]}
     (tmp_path / "demo.json").write_text(json.dumps({**settings, "recipe": "recipe.toml", "tune": tuning}))
@@ -114,7 +112,7 @@ def test_it_takes_the_recipe_and_finds_a_new_one_on_the_public_texts(demo, one_r
     assert private.startswith("2 --config recipe.toml --public-note")
 
 
-def test_the_parts_are_disjoint_and_the_vocabulary_fits_the_model(demo, one_rank, tmp_path):
+def test_the_parts_are_disjoint_and_the_vocabulary_fits_the_model(demo, tmp_path):
     demo()
     (folder,) = (tmp_path / "cache").glob("data-*")
     vocabulary = load_vocabulary(str(folder / "tokenizer"))
@@ -128,7 +126,7 @@ def test_the_parts_are_disjoint_and_the_vocabulary_fits_the_model(demo, one_rank
     }  # fmt: skip
 
 
-def test_texts_that_are_one_to_the_model_are_in_one_part_alone(demo, one_rank, tmp_path):
+def test_texts_that_are_one_to_the_model_are_in_one_part_alone(demo, tmp_path):
     """The cut takes away what sets two texts apart; the program refuses public texts that are private too."""
     long = "a b c d e f g h i j k l m n o p q r s t u v w x y z " * 3
     (tmp_path / "texts").write_text("\n%\n".join(f"{long}{i % 7} and {i}" if i % 3 else f"text {i}" for i in range(60)))
@@ -148,7 +146,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("file, old, new, runs", CHANGES.values(), ids=CHANGES.keys())
-def test_a_change_renews_exactly_what_depends_on_it(demo, one_rank, tmp_path, file, old, new, runs):
+def test_a_change_renews_exactly_what_depends_on_it(demo, tmp_path, file, old, new, runs):
     assert len(demo()) == 2
     text = (tmp_path / file).read_text()
     assert old in text
@@ -156,14 +154,33 @@ def test_a_change_renews_exactly_what_depends_on_it(demo, one_rank, tmp_path, fi
     assert len(demo()) == runs
 
 
-def test_a_failed_warm_start_leaves_nothing_in_the_cache(demo, one_rank, tmp_path, fake_binary, capfd):
-    fake_binary("exit 3")
+def test_a_failed_warm_start_leaves_nothing_in_the_cache(demo, tmp_path, fake_binary, capfd):
+    fake_binary("exit 1")
     assert main(["--config", "demo.json", "--cache", "cache", "--runs", "runs"]) == 1
     assert "the warm start ended with status" in capfd.readouterr().err
     assert [path.name[:5] for path in (tmp_path / "cache").iterdir()] == ["data-"]
 
 
-def test_only_the_number_of_private_texts_is_printed(demo, one_rank, capfd):
+@pytest.mark.parametrize("phase", ["warm start", "private phase"])
+def test_sigterm_reaches_the_ranks_and_the_demo_ends_as_they_do(demo, repository, tmp_path, fake_binary, phase):
+    """With 3: stopped with a checkpoint. A rank that heard nothing would go on alone."""
+    if phase == "private phase":
+        demo()
+    script = 'trap "touch ${0%/*}/heard-$RANK; exit 3" TERM; touch "${0%/*}/up-$RANK"; for ((i = 0; i < 300; i++)); do sleep 0.1; done'
+    folder = fake_binary(script).parent
+    program = repository / "examples" / "gpt2" / "demo" / "demo.py"
+    process = subprocess.Popen([sys.executable, program, "--config", "demo.json", "--cache", "cache", "--runs", "runs"], cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("up-*"))) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 3
+    assert len(list(folder.glob("heard-*"))) == 2
+    assert not list((tmp_path / "cache").glob("*partial*"))
+
+
+def test_only_the_number_of_private_texts_is_printed(demo, capfd):
     demo()
     captured = capfd.readouterr()
     assert "30 private texts" in captured.err

@@ -12,15 +12,14 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from ghostshard.binary import find_binary, repository
 from ghostshard.errors import Failure, UserError, parser, run
 from ghostshard.files import replacing
+from ghostshard.local_ranks import STOPPED, run_ranks
 from ghostshard.texts import (
     encode_units, load_vocabulary, read_packed, read_units, split_indices, train_vocabulary, write_packed,
 )  # fmt: skip
@@ -65,13 +64,11 @@ def _main(arguments: list[str]) -> None:
         return tune(config, recipe, data, counts["private"], warm_model, options.cache)
     output = _next_folder(options.runs)
     _say(f"private phase on {config['ranks']} ranks, into {_shown(output)}")
-    status = _train(
-        config["ranks"], binary,
+    _train(
+        "the private phase", config["ranks"], binary,
         {**({"config": recipe} if recipe and recipe.is_file() else config["private"]), "public-note": note, "model": warm_model, "data": data / "private.safetensors",
          "eval-data": data / "public-eval.safetensors", "output": output},
     )  # fmt: skip
-    if status != 0:
-        raise Failure(f"the run ended with status {status}; its own message is above")
     _copy_tokenizer(data / "tokenizer", output / "model")
     print(closing_words(config, output))
 
@@ -133,14 +130,12 @@ def warm_start(config: dict, model_config: Path, data: Path, cache: Path, binary
     if not folder.is_dir():
         _say("warm start on the public texts (kept for the next time)")
         with replacing(folder) as partial:
-            status = _train(
-                config["ranks"], binary,
+            _train(
+                "the warm start", config["ranks"], binary,
                 {**config["warm_start"], "non-private": True, "model-config": model_config,
                  "data": data / "public-train.safetensors", "eval-data": data / "public-eval.safetensors",
                  "output": partial},
             )  # fmt: skip
-            if status != 0:
-                raise Failure(f"the warm start ended with status {status}; its own message is above")
             _copy_tokenizer(data / "tokenizer", partial / "model")
     return folder / "model"
 
@@ -192,16 +187,13 @@ def flags(values: dict) -> list[str]:
     return arguments
 
 
-def _launcher(ranks: int) -> list[str]:
-    # --local-addr: a machine whose own name does not resolve would wait for it.
-    torchrun = str(Path(sys.executable).with_name("torchrun"))
-    return [torchrun, "--standalone", "--local-addr", "127.0.0.1", "--no-python", "--nproc-per-node", str(ranks)]
-
-
-def _train(ranks: int, binary: Path, values: dict) -> int:
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    command = [*_launcher(ranks), str(binary), *flags(values)]
-    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL).returncode
+def _train(part: str, ranks: int, binary: Path, values: dict) -> None:
+    """Ctrl-C and SIGTERM reach the ranks, which end in a checkpoint; this program then ends as they do."""
+    status = run_ranks([str(binary), *flags(values)], ranks)
+    if status == STOPPED or status > 128:
+        raise SystemExit(status)
+    if status != 0:
+        raise Failure(f"{part} ended with status {status}; its own message is above")
 
 
 def _copy_tokenizer(source: Path, model: Path) -> None:
