@@ -1,6 +1,8 @@
 #include "fsdp/sharded_model.h"
 
 #include <ATen/core/grad_mode.h>
+
+#include <numeric>
 #include <stdexcept>
 
 #include "fsdp/sharded_model/buffers.h"
@@ -11,15 +13,17 @@ namespace {
 constexpr double kMostPaddingForRows = 0.03;
 
 // Granules that were asked for, whatever they cost. For other parameters whole rows: they serve whoever looks at rows,
-// but are not worth more than a few per cent of padding.
-ShardPlan plan_group(const std::vector<const Parameter*>& parameters, int64_t world_size) {
+// but are not worth more than a few per cent of padding. Of a parameter that travels in codes whole stretches besides.
+ShardPlan plan_group(const std::vector<const Parameter*>& parameters, int64_t world_size, const GatherCode* code) {
   std::vector<TensorSpec> rows, elements;
   for (const Parameter* parameter : parameters) {
     const int64_t row = parameter->shape().size() >= 2 ? parameter->shape().back() : 1;
-    rows.push_back(
-        {.name = parameter->name(), .shape = parameter->shape(), .granule = parameter->granule().value_or(row)});
-    elements.push_back(rows.back());
-    elements.back().granule = parameter->granule().value_or(1);
+    const int64_t stretch = code != nullptr && code->takes(parameter->shape()) ? code->stretch() : 1;
+    const auto spec = [&](int64_t granule) {
+      return TensorSpec{.name = parameter->name(), .shape = parameter->shape(), .granule = std::lcm(granule, stretch)};
+    };
+    rows.push_back(spec(parameter->granule().value_or(row)));
+    elements.push_back(spec(parameter->granule().value_or(1)));
   }
   ShardPlan by_rows = ShardPlan::make(std::move(rows), world_size);
   if (static_cast<double>(by_rows.padding()) < kMostPaddingForRows * static_cast<double>(by_rows.flat_size())) {
@@ -28,23 +32,34 @@ ShardPlan plan_group(const std::vector<const Parameter*>& parameters, int64_t wo
   return ShardPlan::make(std::move(elements), world_size);
 }
 
+std::function<ShardPlan(const std::vector<const Parameter*>&, int64_t)> planner(const GatherCode* code) {
+  return [code](const auto& parameters, int64_t world_size) { return plan_group(parameters, world_size, code); };
+}
+
 }  // namespace
 
-ShardedModel::ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype)
-    : GroupedParameters(mesh, std::move(blocks), plan_group), compute_dtype_(compute_dtype) {
+ShardedModel::ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype,
+                           std::shared_ptr<const GatherCode> code)
+    : GroupedParameters(mesh, std::move(blocks), planner(code.get())),
+      compute_dtype_(compute_dtype),
+      code_(std::move(code)) {
   if (compute_dtype != at::kFloat && compute_dtype != at::kBFloat16) {
     throw std::invalid_argument(std::string("the compute dtype must be float32 or bfloat16, got ") +
                                 c10::toString(compute_dtype));
   }
+  if (code_ && mesh.shape().model > 1) {
+    throw std::invalid_argument("weights travel in codes (" + code_->name() +
+                                ") on a mesh without a model axis only, got " + mesh.shape().text());
+  }
   const at::NoGradGuard no_grad;
   allocate_shards();
-  buffers_ = std::make_shared<BlockBuffers>(mesh, this->blocks(), groups(), compute_dtype_);
+  buffers_ = std::make_shared<BlockBuffers>(mesh, this->blocks(), groups(), compute_dtype_, code_);
 }
 
 ShardedModel::~ShardedModel() = default;
 
-ModelLayout::ModelLayout(Mesh& mesh, std::vector<BlockSpec> blocks)
-    : GroupedParameters(mesh, std::move(blocks), plan_group) {}
+ModelLayout::ModelLayout(Mesh& mesh, std::vector<BlockSpec> blocks, const GatherCode* code)
+    : GroupedParameters(mesh, std::move(blocks), planner(code)) {}
 
 int64_t ModelLayout::padding() const {
   int64_t padding = 0;
@@ -103,7 +118,7 @@ at::Tensor ShardedModel::whole_parameter(const Parameter& parameter) {
 
 at::Tensor ShardedModel::whole_part(const Parameter& parameter) {
   // Through the block's own buffer if it is free: the block's other parameters then cost no further gather.
-  if (compute_dtype_ == at::kFloat && buffers_->available(parameter.block())) {
+  if (compute_dtype_ == at::kFloat && !code_ && buffers_->available(parameter.block())) {
     const Lease lease(*this, parameter.block());
     return parameter.value().clone();
   }

@@ -9,7 +9,8 @@
 // With one rank the shard itself is the gathered buffer and nothing is copied. The rules of acquiring are the same, so
 // that a program that runs on one rank runs on many. With a 16-bit compute dtype shards stay float32. Each shard is
 // rounded once per weight version into a slice of that dtype; ranks exchange these slices (half the bytes), and
-// Parameter::value() shows their values.
+// Parameter::value() shows their values. With a gather code (fsdp/gather_code.h) ranks exchange codes, and
+// Parameter::value() shows the codes' values.
 //
 // Parameters are views of these buffers and never move; autograd must save the Parameter, not its value(). All methods
 // are called from one thread, in the same order on every rank.
@@ -23,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/gather_code.h"
 #include "fsdp/parameters.h"
 
 namespace ghostshard::fsdp {
@@ -34,11 +36,15 @@ class ShardedModel final : public GroupedParameters {
  public:
   // Parameters that name no granule have whole rows (last extent) if that leaves padding under 3 %, else single
   // elements. Throws std::invalid_argument for a name used twice, a shape without elements, a cut that leaves a
-  // remainder, a granule that the shape does not have, or a compute dtype that is neither float32 nor bfloat16.
-  ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype = at::kFloat);
+  // remainder, a granule that the shape does not have, or a compute dtype that is neither float32 nor bfloat16; and for
+  // a code on a mesh with a model axis, whose parts of a parameter begin other stretches than the whole does. With a
+  // code a parameter's granule is the least common multiple of its own and a stretch.
+  ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype = at::kFloat,
+               std::shared_ptr<const GatherCode> code = nullptr);
   ~ShardedModel() override;
 
   at::ScalarType compute_dtype() const { return compute_dtype_; }
+  const GatherCode* gather_code() const { return code_.get(); }  // null: weights travel as they are
 
   // Starts gathering a block into its buffer unless it is there or under way. The buffer's owner must have been
   // released (std::logic_error naming both).
@@ -73,13 +79,14 @@ class ShardedModel final : public GroupedParameters {
   friend class Lease;
   friend struct BlockPassage;
   at::ScalarType compute_dtype_;
+  std::shared_ptr<const GatherCode> code_;
   std::shared_ptr<BlockBuffers> buffers_;  // a lease that outlives the model holds a weak reference
 };
 
 // The parameters of a ShardedModel, and which rank owns which, without memory: to plan with. Throws as it does.
 class ModelLayout final : public GroupedParameters {
  public:
-  ModelLayout(Mesh& mesh, std::vector<BlockSpec> blocks);
+  ModelLayout(Mesh& mesh, std::vector<BlockSpec> blocks, const GatherCode* code = nullptr);
   int64_t padding() const;  // elements of all ranks' shards that belong to no parameter
 
  private:

@@ -4,6 +4,7 @@
 
 #include "kernels/affine_norm/device.h"
 #include "kernels/clip_factors/device.h"
+#include "kernels/coded_weights/device.h"
 #include "kernels/device/placement.h"
 #include "kernels/embedding_norm/device.h"
 #include "kernels/fingerprint/device.h"
@@ -78,6 +79,10 @@ void adamw_coded(const AdamWTerms&, CodeSign, float*, const float*, const CodedM
 void adamw_plain(const AdamWTerms&, float*, const float*, float*, float*, int64_t, Stream) { refuse("adamw_plain"); }
 void adamw_halves(const AdamWTerms&, float*, const float*, uint16_t*, uint16_t*, uint32_t, uint64_t, int64_t, Stream) {
   refuse("adamw_halves");
+}
+void encode_weights(WeightCode, const float*, uint8_t*, float*, int64_t, Stream) { refuse("encode_weights"); }
+void decode_weights(WeightCode, const uint8_t*, const float*, ElementType, void*, int64_t, Stream) {
+  refuse("decode_weights");
 }
 
 }  // namespace device

@@ -48,22 +48,38 @@ double gathers(Residency residency, const StepShape& shape, bool two_pass) {
   return residency == Residency::kKeep ? 1.0 : (two_pass ? 4.0 : 2.0) * static_cast<double>(shape.microbatches);
 }
 
-// Buffers of gathered weights: those that stay, and the two longest of those that share.
+// The two longest of some buffers.
+class LongestTwo {
+ public:
+  void add(double bytes) {
+    if (bytes > longest_) {
+      second_ = std::exchange(longest_, bytes);
+    } else {
+      second_ = std::max(second_, bytes);
+    }
+  }
+  double sum() const { return longest_ + second_; }
+
+ private:
+  double longest_ = 0, second_ = 0;
+};
+
+// Buffers of gathered weights: those that stay, and the two longest of those that share. If they travel in codes,
+// also what the rank sends and the messages of two blocks under way.
 double gathered_bytes(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
-  double kept = 0, longest_shared = 0, second_shared = 0, parameters = 0;
+  double kept = 0, parameters = 0, sent = 0;
+  LongestTwo shared, messages;
   for (size_t i = 0; i < model.size(); ++i) {
     const double whole = gathered_bytes_of(model[i], shape);
     parameters += static_cast<double>(model[i].parameters);
-    if (plan.blocks[i].residency == Residency::kKeep) {
-      kept += whole;
-    } else if (whole > longest_shared) {
-      second_shared = std::exchange(longest_shared, whole);
-    } else {
-      second_shared = std::max(second_shared, whole);
-    }
+    sent += model[i].message_bytes / static_cast<double>(shape.shard_ranks);
+    messages.add(model[i].message_bytes);
+    plan.blocks[i].residency == Residency::kKeep ? void(kept += whole) : shared.add(whole);
   }
-  if (shape.shard_ranks == 1) return shape.value_bytes == 4 ? 0 : parameters * 2;  // the shard itself
-  return kept + (longest_shared + second_shared);
+  const bool coded = messages.sum() > 0;
+  if (shape.shard_ranks > 1) return kept + shared.sum() + (coded ? sent + messages.sum() : 0);
+  const bool shard_itself = shape.value_bytes == 4 && !coded;
+  return shard_itself ? 0 : parameters * static_cast<double>(shape.value_bytes);
 }
 
 // Master slices, optimizer state, reduced slices.
@@ -89,7 +105,7 @@ void appraise_flow(StepPlan& plan, const std::vector<PlannedBlock>& model, const
     const double reductions = streamed ? static_cast<double>(shape.microbatches) : 1;
     plan.traffic_bytes +=
         others_part(shape) *
-        (gathered_bytes_of(model[i], shape) * gathers(choice.residency, shape, two_pass) + sum * reductions);
+        (sent_bytes_of(model[i], shape) * gathers(choice.residency, shape, two_pass) + sum * reductions);
   }
 }
 
@@ -175,6 +191,10 @@ double recorded_bytes(Recording way, const PlannedMatrix& planned, const StepSha
 
 double gathered_bytes_of(const PlannedBlock& block, const StepShape& shape) {
   return static_cast<double>(block.parameters) * static_cast<double>(shape.value_bytes);
+}
+
+double sent_bytes_of(const PlannedBlock& block, const StepShape& shape) {
+  return block.message_bytes > 0 ? block.message_bytes : gathered_bytes_of(block, shape);
 }
 
 RecordPrices record_prices(const std::vector<PlannedBlock>& model, const StepShape& shape) {

@@ -22,6 +22,8 @@ double norm_flops(kernels::Recording way, const PlannedMatrix& matrix, const Ste
 // Bytes that a matrix's record keeps from its backward until the microbatch is clipped.
 double recorded_bytes(kernels::Recording way, const PlannedMatrix& matrix, const StepShape& shape);
 double gathered_bytes_of(const PlannedBlock& block, const StepShape& shape);
+// Of all ranks' messages in one gather of the block.
+double sent_bytes_of(const PlannedBlock& block, const StepShape& shape);
 
 // A matrix's record by each way, of one microbatch.
 struct RecordPrice {

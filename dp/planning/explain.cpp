@@ -110,7 +110,9 @@ std::string explain(const StepPlan& plan, const std::vector<PlannedBlock>& model
   for (size_t i = 0; i < model.size(); ++i) text += explain_block(model[i], plan.blocks[i], shape);
   text += explain_memory(plan, explain_budget(plan, plain_peak_bytes(model, shape), shape.costs.room_bytes, budget));
   text += explain_price(plan, plan_step(model, shape, MemoryBudget{.bytes = kNoLimit}));
-  return text + "Sent by a rank for each logical batch: " + mebibytes(plan.traffic_bytes) + "\n";
+  const bool coded = std::any_of(model.begin(), model.end(), [](const auto& block) { return block.message_bytes > 0; });
+  return text + "Sent by a rank for each logical batch: " + mebibytes(plan.traffic_bytes) +
+         (coded ? ", weights in codes" : "") + "\n";
 }
 
 std::string explain_front(const std::vector<PlannedBlock>& model, const StepShape& shape) {

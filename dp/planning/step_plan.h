@@ -47,6 +47,7 @@ struct PlannedBlock {
   std::vector<PlannedMatrix> matrices;  // trainable ones
   double activation_bytes = 0;          // kept from forward to its own backward, per row
   double working_bytes = 0;             // the most that its backward needs besides, per row
+  double message_bytes = 0;             // of its weights on their way, if they travel in codes; 0: as they are
   bool always_gathered = false;         // another block reads one of its matrices
 };
 
@@ -76,7 +77,7 @@ struct StepPlan {
   std::vector<BlockChoice> blocks;
   std::string change;         // what it takes back of the plan before it in the search
   double state_bytes = 0;     // master slices, optimizer, noise and reduced slices
-  double gathered_bytes = 0;  // buffers of gathered weights
+  double gathered_bytes = 0;  // buffers of gathered weights, and of their codes
   double sum_bytes = 0;       // whole float32 gradient sums
   double step_bytes = 0;      // activations and records of one microbatch, at their most
   double update_bytes = 0;    // of the optimizer's step, when no microbatch is under way

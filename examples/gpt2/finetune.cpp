@@ -29,7 +29,8 @@ void build_model(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
   options.granule = granules_of(o, [&](const Granules& granules) {
     auto tried = options;
     tried.granule = granules;
-    return std::make_unique<fsdp::ModelLayout>(mesh, block_specs(in.config, o.freeze, tried));
+    return std::make_unique<fsdp::ModelLayout>(mesh, block_specs(in.config, o.freeze, tried),
+                                               options.gather_code.get());
   });
   run.step = planned_step(o, in, options, mesh, run.costs);
   options.residency = residency_of(run.step.plan);

@@ -73,10 +73,13 @@ fsdp::Mesh& checked(fsdp::Mesh& mesh, const Config& config, const ModelOptions& 
 
 void check_mesh(const fsdp::Mesh& mesh, const Config& c, const ModelOptions& options) {
   const int64_t ranks = mesh.shape().model;
-  if (ranks > 1 && (options.lora.enabled() || options.compute_dtype != at::kFloat)) {
-    throw std::invalid_argument("a mesh with model ranks takes neither adapters nor bfloat16, got " +
+  const auto whole_layers_only = [&](bool used, const char* what) {
+    if (ranks == 1 || !used) return;
+    throw std::invalid_argument(std::string("a mesh with model ranks takes ") + what + ", got " +
                                 std::to_string(ranks) + " model ranks");
-  }
+  };
+  whole_layers_only(options.lora.enabled() || options.compute_dtype != at::kFloat, "neither adapters nor bfloat16");
+  whole_layers_only(options.gather_code != nullptr, "no weights that travel in codes");
   const auto must_divide = [&](const char* key, int64_t value) {
     if (value % ranks == 0) return;
     throw std::invalid_argument("on a mesh with " + std::to_string(ranks) + " model ranks " + key +
@@ -104,7 +107,7 @@ Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string
     : config_(config),
       options_(options),
       model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config, options), block_specs(config, freeze, options),
-                                                  options.compute_dtype)) {
+                                                  options.compute_dtype, options.gather_code)) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
   }

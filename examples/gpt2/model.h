@@ -21,6 +21,7 @@
 #include "examples/gpt2/config.h"
 #include "examples/gpt2/dataset.h"
 #include "examples/gpt2/lora.h"
+#include "fsdp/gather_code.h"
 #include "fsdp/sharded_model.h"
 
 namespace ghostshard::gpt2 {
@@ -33,6 +34,8 @@ struct ModelOptions {
   // The type of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax,
   // losses, per-unit norms and sums are float32 either way.
   at::ScalarType compute_dtype = at::kFloat;
+  // How weights travel between ranks, and so which values layers compute with; null: as they are, in the compute dtype.
+  std::shared_ptr<const fsdp::GatherCode> gather_code;
   int64_t head_tile_bytes = dp::kHeadTileBytes;  // if a plan has the head recomputed
   // By block, from a step plan. Empty: embeddings and end stay gathered, transformer layers are gathered again.
   std::vector<fsdp::Residency> residency;
@@ -49,7 +52,7 @@ class Gpt2 {
  public:
   // freeze: glob patterns over parameter names ("transformer.wte.*"); one that matches nothing, or patterns that
   // leave nothing to train, are std::invalid_argument. So are n_head and n_inner that the model axis does not divide,
-  // and adapters or bfloat16 on a mesh with model ranks. With adapters nothing else is trained.
+  // and adapters, bfloat16 or codes on a mesh with model ranks. With adapters nothing else is trained.
   Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string>& freeze,
        const ModelOptions& options = {});
 

@@ -123,6 +123,9 @@ void check_training(const Options& o) {
        "--min-learning-rate is for --lr-schedule linear or cosine");
   must(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
        "--weight-decay must be finite and >= 0, got " + number(o.weight_decay));
+  must(o.gather_dtype == "compute" || !o.mesh || o.mesh->model == 1,
+       "--gather-dtype " + o.gather_dtype + " codes whole parameters: --mesh must have no model axis, got " +
+           (o.mesh ? o.mesh->text() : std::string()));
   check_optimizer(o);
   must(o.timeout_seconds >= 1, "--timeout must be >= 1 second, got " + std::to_string(o.timeout_seconds));
   must(o.eval_every >= 0, "--eval-every must be >= 0, got " + std::to_string(o.eval_every));

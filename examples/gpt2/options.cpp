@@ -127,6 +127,13 @@ void add_memory(CLI::Option_group* group, Options& o) {
                    "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")
       ->capture_default_str()
       ->check(CLI::IsMember({"float32", "bfloat16"}));
+  group
+      ->add_option("--gather-dtype", o.gather_dtype,
+                   "compute: weights travel between ranks in --compute-dtype; int8, float8: matrices in a byte each, "
+                   "with a scale for 256 of them. Layers compute with the values that travel; master weights, sums and "
+                   "saved files stay float32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"compute", "int8", "float8"}));
 }
 
 void add_optimizer(CLI::Option_group* group, Options& o) {

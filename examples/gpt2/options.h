@@ -49,6 +49,7 @@ struct Options {
   int64_t microbatch = 16;
   bool activation_checkpointing = false;
   std::string compute_dtype = "float32";
+  std::string gather_dtype = "compute";
   std::string memory_budget;  // dp/planning/memory_budget.h
   std::string explain_plan;   // plan, all, or empty
   std::string optimizer = "adamw";

@@ -139,7 +139,7 @@ nlohmann::json report_facts(const Options& options, const Inputs& in) {
       {"claim_boundary", {{"covered", "all optimizer steps on --data"}, {"not_covered", not_covered(options, name)}}},
       {"released_outputs", released_outputs(options)},
       {"hyper_parameters", hyper_parameters(options)},
-      {"mechanism", {{"compute_dtype", options.compute_dtype}}},
+      {"mechanism", {{"compute_dtype", options.compute_dtype}, {"gather_dtype", options.gather_dtype}}},
       {"provenance",
        {{"checkpoint_lineage", starting_point(options)},
         {"program", "ghostshard-finetune-gpt2 0.1.0"},

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "dp/gathering/weight_code.h"
 #include "examples/gpt2/clipping.h"
 #include "examples/gpt2/generate.h"
 #include "examples/gpt2/max_batch.h"
@@ -100,6 +101,12 @@ dp::DpConfig plan_config(const Inputs& in, const Options& o) {
   return config;
 }
 
+std::shared_ptr<const fsdp::GatherCode> gather_code(const std::string& dtype) {
+  if (dtype == "int8") return dp::weight_code(kernels::WeightCode::kInt8);
+  if (dtype == "float8") return dp::weight_code(kernels::WeightCode::kFloat8);
+  return nullptr;
+}
+
 void check_folder(const Options& o) {
   if (!o.resume) return check_output_is_new(o.output);
   if (o.non_private && std::filesystem::exists(std::filesystem::path(o.output) / "ledger.jsonl")) {
@@ -134,7 +141,8 @@ ModelOptions model_options(const Options& o) {
                    .alpha = o.lora_alpha.value_or(static_cast<double>(o.lora_rank)),
                    .targets = o.lora_targets},
           .activation_checkpointing = o.activation_checkpointing,
-          .compute_dtype = o.compute_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
+          .compute_dtype = o.compute_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat,
+          .gather_code = gather_code(o.gather_dtype)};
 }
 
 PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, fsdp::Mesh& mesh,
@@ -157,7 +165,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   step.shape.shard_ranks = mesh.shape().shard;
   step.shape.optimizer_values = optimizer_values(o, specs);
   step.shape.optimizer_values += static_cast<double>(o.noise_bands - 1);  // the noise of the steps before
-  step.shape.update_bytes = optimizer_step_bytes(o, fsdp::ModelLayout(mesh, specs));
+  step.shape.update_bytes = optimizer_step_bytes(o, fsdp::ModelLayout(mesh, specs, options.gather_code.get()));
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.records = !o.non_private;
   step.plan = dp::plan_step(step.blocks, step.shape, dp::MemoryBudget::parse(o.memory_budget));

@@ -23,6 +23,17 @@ bool is_product(const fsdp::ParameterSpec& parameter, const Config& config) {
   return parameter.name != "transformer.wte.weight" || config.tie_word_embeddings;
 }
 
+// Of all ranks' messages of a block, if its weights travel in codes.
+double message_bytes(const fsdp::BlockSpec& spec, const fsdp::GatherCode& code, double value_bytes) {
+  double bytes = 0;
+  for (const auto& parameter : spec.parameters) {
+    const int64_t count = elements(parameter, 1);
+    bytes +=
+        code.takes(parameter.shape) ? static_cast<double>(code.bytes(count)) : value_bytes * static_cast<double>(count);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::vector<fsdp::BlockSpec>& specs,
@@ -39,6 +50,7 @@ std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::ve
   for (size_t u = 0; u < specs.size(); ++u) {
     const fsdp::BlockSpec& spec = specs[u];
     dp::PlannedBlock block{.name = spec.name, .always_gathered = spec.residency == fsdp::Residency::kKeep};
+    if (options.gather_code) block.message_bytes = message_bytes(spec, *options.gather_code, value_bytes);
     for (const auto& parameter : spec.parameters) {
       const int64_t count = elements(parameter, model_ranks);
       block.parameters += count;

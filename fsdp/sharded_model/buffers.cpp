@@ -1,20 +1,24 @@
 #include "fsdp/sharded_model/buffers.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace ghostshard::fsdp {
 
 BlockBuffers::BlockBuffers(Mesh& mesh, const std::vector<BlockSpec>& specs,
-                           const std::vector<std::unique_ptr<FlatGroup>>& groups, at::ScalarType compute_dtype)
+                           const std::vector<std::unique_ptr<FlatGroup>>& groups, at::ScalarType compute_dtype,
+                           std::shared_ptr<const GatherCode> code)
     : mesh_(mesh),
       blocks_(specs.size()),
       slots_(2),
       flat_(groups.size()),
       compute_dtype_(compute_dtype),
-      rounded_(groups.size()),
-      rounded_version_(groups.size(), -1) {
-  const auto options = at::dtype(compute_dtype_).device(mesh.device());
+      code_(std::move(code)),
+      sent_(groups.size()),
+      sent_version_(groups.size(), -1) {
   // Slots 0 and 1 are shared; a block to keep gets one more of its own. The place of a block is fixed for good: a view
   // of its weights that an operation saved is right again once the block is gathered again.
   size_t shared = 0;
@@ -28,18 +32,24 @@ BlockBuffers::BlockBuffers(Mesh& mesh, const std::vector<BlockSpec>& specs,
     }
   }
   for (const auto& group : groups) blocks_[static_cast<size_t>(group->block())].groups.push_back(group.get());
-  if (compute_dtype_ != at::kFloat) {
-    for (const auto& group : groups) {
-      rounded_[static_cast<size_t>(group->index())] = at::zeros({group->plan().shard_size()}, options);
+  lay_out(groups);
+}
+
+void BlockBuffers::lay_out(const std::vector<std::unique_ptr<FlatGroup>>& groups) {
+  const auto options = at::dtype(compute_dtype_).device(mesh_.device());
+  const bool alone = mesh_.shape().shard == 1;
+  for (const auto& group : groups) {
+    const auto index = static_cast<size_t>(group->index());
+    if (code_) {
+      coded_.emplace_back(*group, *code_, compute_dtype_);
+      if (alone) flat_[index] = at::zeros({group->plan().flat_size()}, options);
+      if (!alone) sent_[index] = at::zeros({coded_.back().bytes()}, options.dtype(at::kByte));
+      continue;
     }
+    if (compute_dtype_ != at::kFloat) sent_[index] = at::zeros({group->plan().shard_size()}, options);
+    if (alone) flat_[index] = compute_dtype_ == at::kFloat ? group->shard() : sent_[index];
   }
-  if (mesh_.shape().shard == 1) {
-    for (const auto& group : groups) {
-      const auto index = static_cast<size_t>(group->index());
-      flat_[index] = compute_dtype_ == at::kFloat ? group->shard() : rounded_[index];
-    }
-    return;
-  }
+  if (alone) return;
   std::vector<int64_t> elements(slots_.size(), 0);
   for (const Block& block : blocks_) {
     int64_t sum = 0;
@@ -84,23 +94,38 @@ bool BlockBuffers::available(int64_t block) const {
 
 void BlockBuffers::wait_for(Slot& slot) {
   auto pending = std::exchange(slot.pending, {});
+  const auto messages = std::exchange(slot.messages, {});
   try {
     for (const auto& collective : pending) collective->wait();
+    if (slot.owner < 0) return;  // a gather failed before all groups' were issued
+    for (size_t g = 0; g < messages.size(); ++g) decode(*block_at(slot.owner).groups[g], messages[g]);
   } catch (...) {
     slot.owner = -1;  // half gathered
     throw;
   }
 }
 
+void BlockBuffers::decode(const FlatGroup& group, const at::Tensor& messages) const {
+  const at::NoGradGuard no_grad;
+  // variable_data: values that are the same again must not look modified to autograd.
+  coded_[static_cast<size_t>(group.index())].decode(messages, flat(group).variable_data());
+}
+
 at::Tensor BlockBuffers::outgoing(const FlatGroup& group) {
   const auto index = static_cast<size_t>(group.index());
-  if (compute_dtype_ == at::kFloat) return group.shard();
-  if (rounded_version_[index] != version_) {
-    // variable_data: values that are the same again must not look modified to autograd.
-    rounded_[index].variable_data().copy_(group.shard());
-    rounded_version_[index] = version_;
+  if (!code_ && compute_dtype_ == at::kFloat) return group.shard();
+  if (sent_version_[index] == version_) return sent_[index];
+  if (!code_) {
+    sent_[index].variable_data().copy_(group.shard());
+  } else if (sent_[index].defined()) {
+    coded_[index].encode(mesh_.shard_rank(), group.shard(), sent_[index]);
+  } else {
+    const at::Tensor message = at::zeros({coded_[index].bytes()}, group.shard().options().dtype(at::kByte));
+    coded_[index].encode(0, group.shard(), message);
+    decode(group, message);
   }
-  return rounded_[index];
+  sent_version_[index] = version_;
+  return sent_[index];
 }
 
 void BlockBuffers::prefetch(int64_t block) {
@@ -117,8 +142,11 @@ void BlockBuffers::prefetch(int64_t block) {
   for (const FlatGroup* group : wanted.groups) {
     const at::Tensor own = outgoing(*group);
     if (mesh_.shape().shard == 1) continue;
-    // A gather moves bytes; two 16-bit values go as one float32. Shards are a multiple of 16 elements.
-    slot.pending.push_back(mesh_.gather().all_gather(flat(*group).view(at::kFloat), own.view(at::kFloat)));
+    // A gather moves bytes: two 16-bit values, or four codes, go as one float32. Shards are a multiple of 16 elements,
+    // messages of 16 bytes.
+    at::Tensor whole = flat(*group);
+    if (code_) whole = slot.messages.emplace_back(at::empty({mesh_.shape().shard * own.numel()}, own.options()));
+    slot.pending.push_back(mesh_.gather().all_gather(whole.view(at::kFloat), own.view(at::kFloat)));
     ++gathers_;
   }
   slot.owner = block;

@@ -5,14 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/gather_code.h"
 #include "fsdp/parameters.h"
+#include "fsdp/sharded_model/coded_messages.h"
 
 namespace ghostshard::fsdp {
 
 class BlockBuffers {
  public:
   BlockBuffers(Mesh& mesh, const std::vector<BlockSpec>& specs, const std::vector<std::unique_ptr<FlatGroup>>& groups,
-               at::ScalarType compute_dtype);
+               at::ScalarType compute_dtype, std::shared_ptr<const GatherCode> code);
 
   void prefetch(int64_t block);
   void acquire(int64_t block);
@@ -35,7 +37,8 @@ class BlockBuffers {
     int64_t owner = -1;    // block whose weights it holds or is receiving
     int64_t version = -1;  // of the weights
     std::vector<std::unique_ptr<PendingCollective>> pending;
-    at::Tensor memory;  // undefined with one rank
+    std::vector<at::Tensor> messages;  // of all ranks, by the owner's groups, until they are decoded
+    at::Tensor memory;                 // undefined with one rank
   };
   struct Block {
     std::string name;
@@ -47,8 +50,12 @@ class BlockBuffers {
   Block& block_at(int64_t block);
   const Block& block_at(int64_t block) const;
   bool current(int64_t block) const;  // there or under way
+  void lay_out(const std::vector<std::unique_ptr<FlatGroup>>& groups);
   void wait_for(Slot& slot);
-  // This rank's shard in the compute dtype, rounded once per weight version; the shard itself if that is float32.
+  // Makes a gathered group's values out of messages.
+  void decode(const FlatGroup& group, const at::Tensor& messages) const;
+  // What this rank sends of its shard, made once per weight version: codes, or the shard rounded to the compute dtype;
+  // the shard itself if that is float32. With one rank the group's values follow from it at once.
   at::Tensor outgoing(const FlatGroup& group);
 
   Mesh& mesh_;
@@ -56,8 +63,11 @@ class BlockBuffers {
   std::vector<Slot> slots_;
   std::vector<at::Tensor> flat_;  // [flat_size] by group index: views of slots, or the shards themselves
   at::ScalarType compute_dtype_;
-  std::vector<at::Tensor> rounded_;  // [shard_size] by group index; undefined if the compute dtype is float32
-  std::vector<int64_t> rounded_version_;
+  std::shared_ptr<const GatherCode> code_;  // none: weights travel as they are
+  std::vector<CodedMessages> coded_;        // by group index, if there is a code
+  // By group index: the shard in the compute dtype [shard_size], or its message; undefined if the shard itself travels.
+  std::vector<at::Tensor> sent_;
+  std::vector<int64_t> sent_version_;
   int64_t version_ = 0;
   uint64_t epoch_ = 0;
   int64_t gathers_ = 0;

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/coded_weights.h"
 #include "kernels/gaussian.h"
 #include "kernels/norm_parts.h"
 #include "kernels/quantised_moments.h"
@@ -63,5 +64,9 @@ void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Te
                 const at::Tensor& second);
 void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Tensor& gradient,
                 const MomentHalves& moments);
+
+// kernels/coded_weights.h: the caller has checked the tensors.
+void encode_weights(const at::Tensor& weights, WeightCode code, const at::Tensor& codes, const at::Tensor& scales);
+void decode_weights(const at::Tensor& codes, const at::Tensor& scales, WeightCode code, const at::Tensor& weights);
 
 }  // namespace ghostshard::kernels::on_device

@@ -18,6 +18,9 @@ namespace ghostshard::kernels {
 double sum_of_squares(const float* x, int64_t n);
 double sum_of_squares(const double* x, int64_t n);
 
+// The largest |x[j]|; 0 for none. A NaN counts more than any number.
+float largest_magnitude(const float* x, int64_t n);
+
 // out[j] += x[j], and out[j] += x[j]·y[j].
 void add_to(double* out, const float* x, int64_t n);
 void add_to(double* out, const double* x, int64_t n);

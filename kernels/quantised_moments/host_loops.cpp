@@ -1,7 +1,6 @@
 #include "kernels/quantised_moments/host_loops.h"
 
 #include <array>
-#include <cstring>
 
 #include "kernels/host/vectorised.h"
 
@@ -24,20 +23,6 @@ const float* decoded(CodeSign sign) {
 }
 
 }  // namespace
-
-// Magnitudes are compared as integers, which order them alike and which the compiler vectorises.
-GHOSTSHARD_VECTORISED static float largest_magnitude(const float* x, int64_t n) {
-  int32_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    int32_t bits;
-    std::memcpy(&bits, x + i, sizeof bits);
-    bits &= 0x7fffffff;
-    largest = bits > largest ? bits : largest;
-  }
-  float magnitude;
-  std::memcpy(&magnitude, &largest, sizeof magnitude);
-  return magnitude;
-}
 
 GHOSTSHARD_VECTORISED static void decode_all(const uint8_t* __restrict codes, const float* __restrict table,
                                              float scale, float* __restrict values, int64_t n) {

@@ -6,34 +6,16 @@
 
 #include <cstdint>
 
-#include "kernels/device/reduce.cuh"
+#include "kernels/device/largest.cuh"
 #include "kernels/device/shared.cuh"
 #include "kernels/quantised_moments/device.h"
 #include "kernels/quantised_moments/formula.h"
 
 namespace ghostshard::kernels::device {
 
-struct StretchShared {
-  int32_t of_warp[2][kStretch / kWarp];
+struct StretchMaxima {
+  WarpMaxima<kStretch> first, second;
 };
-
-__device__ __forceinline__ int32_t magnitude_bits(float x) { return __builtin_bit_cast(int32_t, x) & 0x7fffffff; }
-
-__device__ __forceinline__ int32_t warp_max(int32_t x) {
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    const int32_t other = __shfl_xor_sync(kWholeWarp, x, distance);
-    x = other > x ? other : x;
-  }
-  return x;
-}
-
-// The largest magnitude of a stretch. As integers magnitudes have the same order, and the order of comparisons does not
-// matter.
-__device__ __forceinline__ float largest(const int32_t (&of_warp)[kStretch / kWarp]) {
-  int32_t most = 0;
-  for (const int32_t part : of_warp) most = part > most ? part : most;
-  return __builtin_bit_cast(float, most);
-}
 
 struct CodedStep {
   AdamWTerms terms;
@@ -45,7 +27,7 @@ struct CodedStep {
 
 template <CodeSign kSecond>
 __global__ void __launch_bounds__(kStretch) adamw_of_stretches(CodedStep p) {
-  StretchShared& shared = block_shared<StretchShared>();
+  StretchMaxima& shared = block_shared<StretchMaxima>();
   const int64_t count = (p.n + kStretch - 1) / kStretch;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   for (int64_t s = blockIdx.x; s < count; s += gridDim.x) {
@@ -62,11 +44,11 @@ __global__ void __launch_bounds__(kStretch) adamw_of_stretches(CodedStep p) {
     const int32_t first_most = warp_max(magnitude_bits(first)), second_most = warp_max(magnitude_bits(second));
     __syncthreads();  // the last stretch's maxima, and the scales above, have been read
     if (threadIdx.x % kWarp == 0) {
-      shared.of_warp[0][warp] = first_most;
-      shared.of_warp[1][warp] = second_most;
+      shared.first.of_warp[warp] = first_most;
+      shared.second.of_warp[warp] = second_most;
     }
     __syncthreads();
-    const float first_scale = largest(shared.of_warp[0]), second_scale = largest(shared.of_warp[1]);
+    const float first_scale = largest(shared.first), second_scale = largest(shared.second);
     if (mine) {
       p.moments.first[i] = encode_moment<CodeSign::kSigned>(first, first_scale);
       p.moments.second[i] = encode_moment<kSecond>(second, second_scale);

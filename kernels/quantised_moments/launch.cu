@@ -11,7 +11,7 @@ void adamw_coded(const AdamWTerms& terms, CodeSign second_sign, float* weights, 
   const bool with_sign = second_sign == CodeSign::kSigned;
   launch("adamw_of_stretches",
          with_sign ? adamw_of_stretches<CodeSign::kSigned> : adamw_of_stretches<CodeSign::kUnsigned>,
-         {.work = blocks_of(n, kStretch), .threads = kStretch, .shared_bytes = sizeof(StretchShared)}, stream,
+         {.work = blocks_of(n, kStretch), .threads = kStretch, .shared_bytes = sizeof(StretchMaxima)}, stream,
          {.terms = terms, .weights = weights, .gradient = gradient, .moments = moments, .n = n});
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "dp/gathering/weight_code.h"
 #include "tests/gpt2/small_world.h"
 #include "tests/support/pairwise.h"
 #include "tests/support/run_on_device.h"
@@ -45,6 +46,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 using Choice = dp::RecordingChoice;
 
 const std::vector<int64_t> kUsers = {3, 1, 2, 4, 2};
+constexpr int64_t kLeastCoded = 100;  // elements: every matrix but the adapters of one column
 constexpr int64_t kSomeBytes = 1200;  // cuts the small model's head into tiles, the last one smaller
 
 // What may be chosen freely for a run. Any two of these values meet in some case.
@@ -60,6 +62,7 @@ const Factors& factors() {
                {"lora", {"", "lora_some", "lora_all"}},
                {"activations", {"", "checkpointed"}},
                {"dtype", {"", "bfloat16"}},
+               {"gather", {"", "int8", "float8"}},
                {"units", {"", "users"}},
                {"reduction", {"", "streamed", "kept_gathered"}},
                {"clipping", {"", "per_layer"}}});
@@ -79,6 +82,7 @@ const Factors& factors() {
     for (const char* mesh : {"1x1x2", "2x2x2"}) {
       for (const char* lora : {"lora_some", "lora_all"}) forbid({"mesh", mesh}, {"lora", lora}, "refused");
       forbid({"mesh", mesh}, {"dtype", "bfloat16"}, "refused");
+      for (const char* code : {"int8", "float8"}) forbid({"mesh", mesh}, {"gather", code}, "refused");
     }
     forbid({"freeze", "no_embeddings"}, {"head", ""}, "a tied head is frozen too: a case of its own below");
     return f;
@@ -112,6 +116,8 @@ Case case_of(const std::vector<size_t>& row) {
   if (is("lora", "lora_all")) c.options = lora({"*"});
   if (is("activations", "checkpointed")) c.options = checkpointed(c.options);
   if (is("dtype", "bfloat16")) c.options = in_bfloat16(c.options);
+  if (is("gather", "int8")) c.options.gather_code = dp::weight_code(kernels::WeightCode::kInt8, kLeastCoded);
+  if (is("gather", "float8")) c.options.gather_code = dp::weight_code(kernels::WeightCode::kFloat8, kLeastCoded);
   if (is("units", "users")) c.texts_per_unit = kUsers;
   c.streamed = is("reduction", "streamed");
   if (is("reduction", "kept_gathered")) c.options.residency.assign(5, fsdp::Residency::kKeep);
@@ -223,7 +229,9 @@ TEST_P(ClippedSum, EqualsTheFloat64Oracle) {
     const auto gradient = mechanism.release(std::move(sum), {0});
 
     const double scale = c.options.lora.enabled() ? c.options.lora.scale() : 0;
-    const ReferenceGpt2 reference(config, whole_weights(model), frozen, scale);
+    // Weights in codes have a sum of their own: that of the values that layers computed with.
+    const auto weights = c.options.gather_code ? used_weights(model) : whole_weights(model);
+    const ReferenceGpt2 reference(config, weights, frozen, scale);
     std::map<std::string, int64_t> layers;
     if (c.clipping == dp::Clipping::kPerLayer) {
       for (const auto& parameter : model.parameters().parameters()) {

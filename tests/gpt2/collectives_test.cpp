@@ -4,6 +4,7 @@
 
 #include <mutex>
 
+#include "dp/gathering/weight_code.h"
 #include "dp/run/nonprivate.h"
 #include "tests/gpt2/small_world.h"
 #include "tests/support/ranks.h"
@@ -223,6 +224,8 @@ TEST(ModelAxis, MustDivideHeadsAndInnerColumnsAndTakesNoAdapters) {
   const std::string neither = "a mesh with model ranks takes neither adapters nor bfloat16, got 2 model ranks";
   EXPECT_EQ(message(2, config, {.lora = {.rank = 2, .alpha = 4.0, .targets = {"attn.c_attn"}}}), neither);
   EXPECT_EQ(message(2, config, {.compute_dtype = at::kBFloat16}), neither);
+  EXPECT_EQ(message(2, config, {.gather_code = dp::weight_code(kernels::WeightCode::kInt8)}),
+            "a mesh with model ranks takes no weights that travel in codes, got 2 model ranks");
   config.n_inner = 42;
   EXPECT_EQ(message(4, config), "on a mesh with 4 model ranks n_inner must be a multiple of 4, got 42");
 }

@@ -109,7 +109,16 @@ inline std::map<std::string, at::Tensor> whole_weights(gpt2::Gpt2& model) {
   return weights;
 }
 
-// Each text a unit; or units of as many texts, one after the other, as texts_per_unit says.
+// The values that layers compute with, in float32.
+inline std::map<std::string, at::Tensor> used_weights(gpt2::Gpt2& model) {
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& parameter : model.parameters().parameters()) {
+    const fsdp::Lease lease(model.parameters(), parameter->block());
+    weights[parameter->name()] = parameter->value().to(at::kFloat).cpu().clone();
+  }
+  return weights;
+}
+
 inline const accountant::NoiseMultiplier kNoNoise{1e-30};
 
 // Runs backward over a rank's microbatches and hands the sum over.

@@ -16,7 +16,7 @@ header in one of their folders (tests may look inside). Within accountant/ and d
                   gaussian, contour, ledger <- receipt, which only cli knows
     ledger <- budget_register
     dp            recording <- mechanism | planning <- run
-                  optimizers, which know fsdp and kernels alone: no sum, no gradient of a unit, no plan
+                  optimizers, gathering: they know fsdp and kernels alone, no sum, no gradient of a unit, no plan
 """
 
 import re
@@ -58,6 +58,7 @@ ROOMS = {
         "mechanism": {"recording"},
         "planning": {"recording"},
         "optimizers": set(),
+        "gathering": set(),
         "run": {"recording", "mechanism", "planning"},
     },
 }
@@ -88,6 +89,7 @@ LEAVES = ("accountant", "kernels", "fsdp")
 OPERATION = {"device.h", "kernels.cuh", "launch.cu", "on_device.cpp", "workspace.h", "workspace.cpp"}
 OPERATION_HAS_BESIDES = {
     "clip_factors": {"formula.h"},  # one formula for host and device
+    "coded_weights": {"formula.h", "host_loops.cpp", "host_loops.h"},  # the codes, for both
     "gaussian": {"box_muller.cpp", "box_muller.h", "box_muller_pair.h", "chacha20_block.h"},  # the noise, for both
     "linear_norm": {"tile_plan.cpp", "tile_plan.h"},  # the host's choice of tiles
     "norm_parts": {"bound.h"},  # the rounding that host and device share

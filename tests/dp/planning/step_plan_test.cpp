@@ -240,6 +240,33 @@ TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
   EXPECT_THAT(dp::explain(plan, blocks, shape, of_bytes(plan.peak_bytes())), testing::HasSubstr("recompute"));
 }
 
+TEST(StepPlan, WeightsInCodesAreCountedOnTheirWayAndInTheBuffersThatHoldThem) {
+  auto blocks = model();
+  const auto plain = dp::plan_step(blocks, kShort, of_bytes(kPlenty));
+  double codes = 0, longest = 0, second = 0, saved = 0;
+  for (auto& block : blocks) {
+    block.message_bytes = 1.015625 * static_cast<double>(block.parameters);
+    saved += 4.0 * static_cast<double>(block.parameters) - block.message_bytes;
+    codes += block.message_bytes;
+    if (block.message_bytes > longest) {
+      second = longest;
+      longest = block.message_bytes;
+    } else {
+      second = std::max(second, block.message_bytes);
+    }
+  }
+  const auto coded = dp::plan_step(blocks, kShort, of_bytes(kPlenty));
+  EXPECT_DOUBLE_EQ(plain.traffic_bytes - coded.traffic_bytes, 0.5 * saved);  // every block is gathered once
+  EXPECT_DOUBLE_EQ(coded.gathered_bytes - plain.gathered_bytes, codes / 2 + longest + second);
+  EXPECT_THAT(dp::explain(coded, blocks, kShort, {}), testing::HasSubstr("weights in codes"));
+  EXPECT_THAT(dp::explain(plain, model(), kShort, {}), testing::Not(testing::HasSubstr("weights in codes")));
+  dp::StepShape alone = kShort;
+  alone.shard_ranks = 1;
+  double values = 0;
+  for (const auto& block : blocks) values += 4.0 * static_cast<double>(block.parameters);
+  EXPECT_DOUBLE_EQ(dp::plan_step(blocks, alone, of_bytes(kPlenty)).gathered_bytes, values) << "beside the shard";
+}
+
 TEST(StepPlan, OneRankGathersAndSendsNothing) {
   dp::StepShape shape = kShort;
   shape.shard_ranks = 1;
