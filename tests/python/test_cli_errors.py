@@ -221,6 +221,8 @@ FLAGS = {
     "seed_negative": (nothing, {"seed": "-1"}, "--seed"),
     "optimizer_unknown": (nothing, {"optimizer": "adam"}, "--optimizer: adam not in {adamw,adamw8bit,adamw16bit,muon,shampoo,soap,sgd}; did you mean adamw?"),
     "optimizer_like_none": (nothing, {"optimizer": "lion"}, "--optimizer: lion not in {adamw,adamw8bit,adamw16bit,muon,shampoo,soap,sgd} (see"),
+    "codes_on_a_model_axis": (nothing, {"gather_dtype": "int8", "mesh": "1x1x2"}, "--gather-dtype int8 codes whole parameters: --mesh must have no model axis, got 1x1x2"),
+    "codes_of_nobody": (nothing, {"gather_dtype": "int4"}, "--gather-dtype: int4 not in {compute,int8,float8}"),
     "muon_on_a_model_axis": (nothing, {"optimizer": "muon", "mesh": "1x1x2"}, "--optimizer muon needs whole matrices: --mesh must have no model axis, got 1x1x2"),
     "muon_heads_of_adamw": (nothing, {"muon_heads": ""}, "--muon-heads is for --optimizer muon"),
     "muon_momentum_one": (nothing, {"optimizer": "muon", "momentum": "1"}, "--momentum must be in [0, 1), got 1"),

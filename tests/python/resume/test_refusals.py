@@ -57,6 +57,7 @@ REFUSED = {
                                     "the manifest must be there"),
     "another_learning_rate": (None, {"learning_rate": "0.01"}, "--learning-rate must be what the run began with (0.001), is 0.01"),
     "another_optimizer": (None, {"optimizer": "sgd"}, "--optimizer must be what the run began with"),
+    "another_gather_dtype": (None, {"gather_dtype": "int8"}, "--gather-dtype must be what the run began with (compute), is int8"),
     "another_freeze": (None, {"freeze": "*.wpe.*"}, "--freeze must be what the run began with (not given)"),
     "private_metrics_now_shown": (None, {"allow_nonprivate_metrics": ""}, "--allow-nonprivate-metrics must be"),
     "another_clip_norm": (None, {"clip_norm": "2"}, "clip_norm is 1.0, here it would be 2.0"),
