@@ -11,7 +11,7 @@ from private_run import Run
 from torch import nn
 
 from ghostshard._native import load
-from ghostshard.optim import SOAP, AdamW, AdamW8bit, Muon, Shampoo, matrix_groups
+from ghostshard.optim import SOAP, AdamW, AdamW8bit, Muon, Shampoo, matrix_groups, shampoo
 
 LR, BETAS, EPS, DECAY = 0.01, (0.9, 0.99), 1e-8, 0.1
 VARIANCES = {"unknown": [0.0] * 6, "known": [0.01] * 6, "changing": [0.01, 0.02, 0.005, 0.0, 0.03, 0.01], "late": [0.0, 0.0, 0.01, 0.01, 0.02, 0.01]}
@@ -265,6 +265,18 @@ def test_a_state_that_was_saved_goes_on_to_the_bit(make, variance, dtype):
     assert all(torch.equal(mine, other) for mine, other in zip(here, there))
     assert all(torch.equal(mine, other) for mine, other in zip(copied[0], there))
     assert again.state_bytes() == optimizer.state_bytes()
+
+
+@pytest.mark.parametrize("make", [Shampoo, SOAP])
+def test_matrices_are_dealt_out_once_for_all_of_their_states(make, monkeypatch):
+    dealt = []
+    monkeypatch.setattr(shampoo, "owners_of", lambda matrices: dealt.append(len(matrices)) or {})
+    optimizer = make([parameter(6, 5) for _ in range(7)], LR, side=4)
+    take_steps(optimizer, range(1))
+    saved = optimizer.state_dict()
+    assert dealt == [7]
+    optimizer.load_state_dict(saved)
+    assert dealt == [7, 7]
 
 
 def test_8bit_moments_go_on_from_torchs_adamw():

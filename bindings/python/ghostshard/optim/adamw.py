@@ -126,7 +126,7 @@ class AdamW(RowOptimizer):
             return state | {"exp_avg": first, "exp_avg_sq": second}
         return state | _coded("exp_avg", first, is_signed=True) | _coded("exp_avg_sq", second, is_signed=known > 0)
 
-    def _shown(self, parameter: torch.Tensor, state: State) -> State:
+    def _shown(self, parameter: torch.Tensor, group: dict[str, Any], state: State) -> State:
         moments = {name: placed_like(parameter, self._values(state, name)) for name in _MOMENTS}
         return {"step": state["step"], KNOWN: state[KNOWN], **moments}
 

@@ -45,7 +45,7 @@ class RowOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         packed = super().state_dict()
         own = dict(enumerate(self._with_groups()))
-        packed["state"] = {number: self._shown(own[number][0], state) for number, state in packed["state"].items()}
+        packed["state"] = {number: self._shown(*own[number], state) for number, state in packed["state"].items()}
         return packed
 
     @torch.no_grad()
@@ -87,7 +87,7 @@ class RowOptimizer(Optimizer):
     def _update(self) -> None:
         raise NotImplementedError
 
-    def _shown(self, parameter: torch.Tensor, state: State) -> State:
+    def _shown(self, parameter: torch.Tensor, group: dict[str, Any], state: State) -> State:
         """A parameter's state as state_dict() has it."""
         raise NotImplementedError
 

@@ -88,9 +88,9 @@ class Muon(MatrixOptimizer):
         scale = _ROOT_MEAN_SQUARE * math.sqrt(max(pieces.shape[1:]))
         return torch.cat(list(orthogonalised(pieces, group["ns_steps"]) * scale), extent)
 
-    def _shown(self, parameter: torch.Tensor, state: State) -> State:
+    def _shown(self, parameter: torch.Tensor, group: dict[str, Any], state: State) -> State:
         if _MOMENTUM not in state:
-            return super()._shown(parameter, state)
+            return super()._shown(parameter, group, state)
         return {_MOMENTUM: placed_like(parameter, state[_MOMENTUM])}
 
     def _taken(self, parameter: torch.Tensor, group: dict[str, Any], values: State) -> State:

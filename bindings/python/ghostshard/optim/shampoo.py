@@ -78,6 +78,8 @@ class Step:
 
 
 class TiledOptimizer(MatrixOptimizer):
+    _places: dict[int, tuple[Any, int, int]] | None = None  # of the matrices by id, while states are shown or taken
+
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         check(group["side"] >= 1, "the side of a tile must be at least 1", group["side"])
@@ -112,10 +114,17 @@ class TiledOptimizer(MatrixOptimizer):
         """From [n, r, c]. First moment and factors are up to date."""
         raise NotImplementedError
 
-    def _shown(self, parameter: torch.Tensor, state: State) -> State:
-        group = next(group for p, group in self._with_groups() if p is parameter)
+    def state_dict(self) -> dict[str, Any]:
+        self._places = None
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._places = None  # until the groups are loaded, which say what is a matrix
+        super().load_state_dict(state_dict)
+
+    def _shown(self, parameter: torch.Tensor, group: dict[str, Any], state: State) -> State:
         if not is_matrix(parameter, group):
-            return super()._shown(parameter, state)
+            return super()._shown(parameter, group, state)
         numbers = tiled_numbers(parameter.shape, group["side"])
         tiles = state.get(_TILES)
         place = self._place(parameter)
@@ -138,12 +147,11 @@ class TiledOptimizer(MatrixOptimizer):
 
     def _place(self, parameter: torch.Tensor) -> tuple[Any, int, int] | None:
         """Mesh, axis and owner of a sharded matrix."""
-        matrices = [p for p, group in self._with_groups() if is_matrix(p, group)]
-        for (mesh, axis), owned in owners_of(matrices).items():
-            for matrix, owner in owned:
-                if matrix is parameter:
-                    return mesh, axis, owner
-        return None
+        if self._places is None:
+            matrices = [p for p, group in self._with_groups() if is_matrix(p, group)]
+            dealt = owners_of(matrices).items()
+            self._places = {id(matrix): (*place, owner) for place, owned in dealt for matrix, owner in owned}
+        return self._places.get(id(parameter))
 
 
 class Shampoo(TiledOptimizer):
