@@ -312,6 +312,7 @@ class PrivacyEngine(ResumableEngine):
             batches = DrawnBatches(lambda: charge(ghost.terms()[1]), sampler=sampler, allow_vouched=allow_vouched, batch_first=engine.batch_first)
             sampler.stamps.receiver = batches
         self._optimizer = ghost.original_optimizer
+        ghost.released.any_change = allow_vouched
         engine.set_constants(
             sampling_rate=plan.charged_rate,
             divisor=float(plan.expected_batch) if ghost.loss_reduction == "mean" else 1.0,

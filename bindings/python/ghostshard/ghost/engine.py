@@ -81,7 +81,7 @@ class GhostEngine:
         self.in_forward = False
         self._inputs: Inputs | None = None  # of the last forward
         self._begun: Inputs | None = None  # of the last that began a microbatch; None: a layer called on its own
-        self._enabled = True
+        self._enabled, self._detached = True, False
         self._communicates = fsdp or self.ranks.model_ranks > 1
         self._gate = Gate(model, self.layout, self.ranks.control, communicates=self._communicates)
         self._patches = PatchedModel(self, model, fsdp=fsdp)
@@ -308,12 +308,18 @@ class GhostEngine:
 
     # The patched model ----------------------------------------------------------------------------------------------
 
+    @property
+    def watching(self) -> bool:
+        """Whether steps are private: no longer after detach(), nor while hooks are disabled."""
+        return self._enabled and not self._detached
+
     def enable(self, enabled: bool = True) -> None:
         self._enabled = enabled
         self._patches.enable(enabled)
 
     def detach(self) -> None:
         """Leaves the model as it was."""
+        self._detached = True
         self.sessions.drop()
         self._gate.close()
         self._patches.detach()

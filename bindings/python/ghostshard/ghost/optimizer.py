@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..optim.base import RowOptimizer
+from .checks.released import Released
 from .provenance import Drawn, Read, ReadInt
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         if kwargs:
             raise TypeError(f"unknown arguments for grad_sample_mode 'ghost' and 'ghost_fsdp': {sorted(kwargs)}")
         self.engine = engine
+        self.released = Released(engine.layout, optimizer, lambda: engine.watching)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
                 "LBFGS asks for several gradients of one batch in a step, and a private step releases one: take another optimizer"
@@ -91,9 +93,16 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         """Clears `.grad`. A logical batch under way is dropped, unless its last step() was to be skipped."""
         if not self._is_last_step_skipped:
             self.engine.abandon()
+        self.released.end()
         self.original_optimizer.zero_grad(set_to_none)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """Puts the released gradients into `.grad`, for a step of `original_optimizer`. False: this step() ends a part of a logical batch
+        alone."""
+        return self._release(alone=False)
+
+    def _release(self, *, alone: bool) -> bool:
+        """alone: the step of the original optimizer follows at once."""
         if self._check_skip_next_step():
             self._is_last_step_skipped = True
             self.engine.pause()
@@ -105,6 +114,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         variance = self.engine.release(sum(float(group.get("lr", 0.0)) for group in self.param_groups))
         if isinstance(self.original_optimizer, RowOptimizer):
             self.original_optimizer.set_error_variance(variance)
+        self.released.begin(self.original_optimizer, alone=alone and self.step_hook is None)
         if self.step_hook:
             self.step_hook(self)
         return True
@@ -114,9 +124,12 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not self.pre_step():
+        if not self._release(alone=True):
             return None
-        stepped = self.original_optimizer.step()
+        try:
+            stepped = self.original_optimizer.step()
+        finally:
+            self.released.end()
         return loss if stepped is None else stepped
 
 

@@ -17,7 +17,7 @@ _WAY_OUT = "Build the whole model first, and call make_private() on it: a model 
 
 _HOOKED = (
     "parameter {!r} has a hook on its gradient (register_hook, register_post_accumulate_grad_hook), and a private step would never call it, "
-    "because autograd forms no gradient of a parameter. Change the released one instead, in a hook of the optimizer (register_step_pre_hook)"
+    "because autograd forms no gradient of a parameter. Change the released one instead, in a hook of the optimizer (register_step_pre_hook), with make_private(allow_vouched=True)"
 )
 OURS = "of_the_guard"  # marks hooks of guard.py
 

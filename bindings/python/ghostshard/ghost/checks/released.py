@@ -1,0 +1,147 @@
+"""What an optimizer applies is what was released: a gradient without noise that is written into `.grad` between the release and the
+step would be applied, and no epsilon covers it.
+
+Where code of others may run in between (pre_step() called by itself, hooks of the optimizer), a copy of what was released is kept,
+and the step compares. Two changes are post-processing whatever they follow from, up to one number a tensor, as a learning rate is
+one: a factor (clip_grad_norm_, unscaling) and a bound on every element (clip_grad_value_). Of any other change nobody can tell what was
+added, so it needs the user's word.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim import optimizer as of_torch
+
+from ..layout import Layout
+
+_WAY_OUT = (
+    "Let optimizer.step() of make_private() apply what it released. `.grad` may be scaled or clipped before that (clip_grad_norm_, "
+    "clip_grad_value_, in a hook of the optimizer or between pre_step() and the step). If anything else is done to it, and all that enters are released "
+    "gradients, weights and public numbers, say so with make_private(allow_vouched=True), which the report states"
+)
+
+
+class Released:
+    """Of one optimizer. watches(): whether the engine is private still."""
+
+    def __init__(self, layout: Layout, optimizer: Optimizer, watches: Callable[[], bool]):
+        self._layout, self._watches = layout, watches
+        self.any_change = False  # the user vouches for what is done to gradients
+        self._open = False  # what was released may be applied
+        self._noted: dict[int, _Noted] = {}  # by id of the parameter
+        self._handle: Any = None
+        self._watch(optimizer)
+
+    def begin(self, optimizer: Optimizer, *, alone: bool) -> None:
+        """After a release, before the optimizer that applies it. alone: the step follows at once, and nobody's code comes before it."""
+        copied = not (self.any_change or (alone and not self._hooked(optimizer)))
+        self._noted = {}
+        with torch.no_grad():
+            for entry in self._layout.parameters:
+                gradient = entry.parameter.grad
+                if gradient is not None:
+                    self._noted[id(entry.parameter)] = _Noted(entry.name, gradient, copied=copied)
+        self._open = True
+        self._watch(optimizer)
+
+    def end(self) -> None:
+        """It was applied, or is given up."""
+        self._open, self._noted = False, {}
+
+    def _watch(self, optimizer: Optimizer) -> None:
+        """The check is the last of the hooks, of the optimizer that steps now."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._optimizer, me = optimizer, weakref.ref(self)
+
+        def before_step(stepping: Optimizer, args: tuple, kwargs: dict) -> None:
+            if (mine := me()) is not None:
+                mine.check(stepping, args, kwargs)
+
+        self._handle = optimizer.register_step_pre_hook(before_step)
+
+    def _hooked(self, optimizer: Optimizer) -> bool:
+        hooks = [*of_torch._global_optimizer_pre_hooks, *optimizer._optimizer_step_pre_hooks]
+        return len(hooks) > (self._optimizer is optimizer)
+
+    def check(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+        """RuntimeError, and no gradient is left, unless what this optimizer applies was released."""
+        if not self._watches():
+            return
+        wrong = self._wrong(optimizer, args, kwargs)
+        if wrong:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+            self.end()
+            raise RuntimeError(f"{wrong}. Nothing of it was applied. {_WAY_OUT}")
+
+    def _wrong(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> str:
+        given = list(self._gradients(optimizer))
+        if given and not self._open:
+            return "the optimizer under the private one stepped by itself, with gradients that no release has just put there"
+        if len(args) > 1 or kwargs.get("closure") is not None:
+            return "the optimizer under the private one was given a closure, which would put other gradients in the place of the released ones"
+        if next(reversed(optimizer._optimizer_step_pre_hooks)) != self._handle.id:
+            return "a hook of the optimizer was registered between the release and the step"
+        with torch.no_grad():
+            for parameter in given:
+                noted = self._noted.get(id(parameter))
+                if noted is None:
+                    return f"a parameter of shape {tuple(parameter.shape)} has a gradient that was not released"
+                if not self.any_change and noted.changed(parameter.grad):
+                    return f"the gradient of parameter {noted.name!r} is not the one that was released, nor that one scaled or clipped"
+        return ""
+
+    @staticmethod
+    def _gradients(optimizer: Optimizer) -> Iterable[torch.Tensor]:
+        """Parameters that it would change."""
+        return (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None)
+
+
+class _Noted:
+    """A released gradient: this rank's rows."""
+
+    def __init__(self, name: str, gradient: torch.Tensor, *, copied: bool):
+        self.name = name
+        rows = _local(gradient)
+        self._rows, self._version = rows, rows._version
+        self._copy = rows.clone() if copied else None
+
+    def changed(self, gradient: torch.Tensor) -> bool:
+        """Other than by a factor, or by a bound on its elements."""
+        now = _local(gradient)
+        if self._copy is None:
+            return now.data_ptr() != self._rows.data_ptr() or now._version != self._version or now.shape != self._rows.shape
+        before = self._copy
+        if now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
+            return True
+        return not (now.numel() == 0 or torch.equal(now, before) or _scaled(now, before) or _bounded(now, before))
+
+
+def _local(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+
+def _scaled(now: torch.Tensor, before: torch.Tensor) -> bool:
+    """By one factor. A product rounds once, and the factor read from the largest element once more: within 2 eps, twice that is taken."""
+    flat, found = before.reshape(-1), now.reshape(-1)
+    at = flat.abs().argmax()
+    factor = found[at].double() / flat[at].double()
+    expected = flat.double() * factor
+    least = torch.finfo(before.dtype).tiny
+    return bool(((found.double() - expected).abs() <= 4 * torch.finfo(before.dtype).eps * expected.abs() + least).all())
+
+
+def _bounded(now: torch.Tensor, before: torch.Tensor) -> bool:
+    bound = now.abs().max()
+    return torch.equal(now, before.clamp(-bound, bound))
+
+
+__all__ = ["Released"]
