@@ -258,14 +258,7 @@ PYBIND11_MODULE(engine, module) {
       .def_property_readonly("refused_second_backward", &Tape::refused_second_backward);
   module.def("cross_entropy", &cross_entropy, py::arg("logits"), py::arg("targets"), py::arg("ignore_index"),
              Released());
-  module.def(
-      "leaves_of",
-      [](const at::Tensor& loss) {
-        std::vector<std::pair<at::Tensor, bool>> found;
-        for (const Leaf& leaf : leaves_of(loss)) found.emplace_back(leaf.tensor, leaf.input_of_layer);
-        return found;
-      },
-      py::arg("loss"));
+  module.def("leaves_of", &leaves_of, py::arg("loss"));
   // Whether this build can compute on tensors there: always on the CPU.
   module.def(
       "has_kernels", [](at::Device device) { return device.is_cpu() || kernels::has_kernels(device.type()); },

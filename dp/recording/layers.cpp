@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "dp/recording/cross_entropy.h"
+#include "dp/recording/leaves.h"
 #include "fsdp/saved_object.h"
 
 namespace ghostshard::dp {
@@ -247,7 +248,10 @@ bool recording(const RecorderPtr& recorder) { return recorder != nullptr && at::
 
 // Backward must reach a layer with something to report even if all below it is frozen.
 at::Tensor reachable(const at::Tensor& x, bool reports) {
-  return reports && !x.requires_grad() ? x.detach().set_requires_grad(true) : x;
+  if (!reports || x.requires_grad()) return x;
+  at::Tensor leaf = x.detach().set_requires_grad(true);
+  mark_as_of_layer(leaf);
+  return leaf;
 }
 
 }  // namespace
@@ -264,6 +268,7 @@ at::Tensor embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
                     ids.scalar_type(), " ", ids.sizes());
   if (!recording(recorder) || !table.trainable()) return at::index_select(table.value(), 0, ids);
   const at::Tensor anchor = at::zeros({}, at::kFloat).set_requires_grad(true);
+  mark_as_of_layer(anchor);
   return EmbeddingFunction::apply(anchor, &table, ids, segments, recorder, padding_id);
 }
 

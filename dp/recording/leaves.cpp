@@ -2,9 +2,9 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 
 namespace ghostshard::dp {
@@ -13,13 +13,18 @@ namespace {
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Node;
 
-bool is_recorded_layer(const Node& node) { return node.name().find("ghostshard::dp") != std::string::npos; }
+// A tensor's name is of autograd, and PyTorch itself gives none.
+const std::string& of_layer() {
+  static const std::string name = "ghostshard: of a layer";
+  return name;
+}
 
 }  // namespace
 
-std::vector<Leaf> leaves_of(const at::Tensor& loss) {
-  std::vector<Leaf> leaves;
-  std::unordered_map<const Node*, size_t> numbers;
+void mark_as_of_layer(const at::Tensor& leaf) { torch::autograd::impl::set_name(leaf, of_layer()); }
+
+std::vector<at::Tensor> leaves_of(const at::Tensor& loss) {
+  std::vector<at::Tensor> leaves;
   std::unordered_set<const Node*> seen;
   std::vector<Node*> waiting;
   if (loss.grad_fn() != nullptr) waiting.push_back(loss.grad_fn().get());
@@ -27,21 +32,12 @@ std::vector<Leaf> leaves_of(const at::Tensor& loss) {
     Node* const node = waiting.back();
     waiting.pop_back();
     if (!seen.insert(node).second) continue;
+    if (const auto* accumulator = dynamic_cast<const AccumulateGrad*>(node)) {
+      if (accumulator->variable.name() != of_layer()) leaves.push_back(accumulator->variable);
+      continue;
+    }
     for (const auto& edge : node->next_edges()) {
-      if (edge.function == nullptr) continue;
-      const auto* accumulator = dynamic_cast<const AccumulateGrad*>(edge.function.get());
-      if (accumulator == nullptr) {
-        waiting.push_back(edge.function.get());
-        continue;
-      }
-      const bool of_layer = is_recorded_layer(*node);
-      if (of_layer && accumulator->variable.dim() == 0) continue;
-      const auto [place, is_new] = numbers.emplace(accumulator, leaves.size());
-      if (is_new) {
-        leaves.push_back({.tensor = accumulator->variable, .input_of_layer = of_layer});
-      } else {
-        leaves[place->second].input_of_layer &= of_layer;
-      }
+      if (edge.function != nullptr) waiting.push_back(edge.function.get());
     }
   }
   return leaves;

@@ -10,14 +10,10 @@
 
 namespace ghostshard::dp {
 
-struct Leaf {
-  at::Tensor tensor;
-  // A layer of layers.cpp took it directly: it is the layer's input, or a copy that layers.cpp made of one so that
-  // backward reaches the layer.
-  bool input_of_layer = false;
-};
+// Marks a leaf that a recorded layer makes of its own so that backward reaches it. Nobody else has it.
+void mark_as_of_layer(const at::Tensor& leaf);
 
-// Every leaf once, without the scalars that layers.cpp makes. loss: any shape; one without a graph has no leaves.
-std::vector<Leaf> leaves_of(const at::Tensor& loss);
+// Every leaf once, without those of recorded layers. loss: any shape; one without a graph has no leaves.
+std::vector<at::Tensor> leaves_of(const at::Tensor& loss);
 
 }  // namespace ghostshard::dp

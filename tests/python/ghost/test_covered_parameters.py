@@ -3,6 +3,7 @@
 import pytest
 import torch
 from private import Private, hand_out
+from private_run import prescribe
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -152,14 +153,27 @@ class Outside:
     def __init__(self):
         self.temperature, self.prompt, self.head, self.plain = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(6)), nn.Linear(3, 3), torch.zeros(6)
         self.body = nn.Linear(6, 6)
-        self.plain.requires_grad_(True)
+        # Of as many rows as the batch has examples, by chance.
+        self.table, self.columns, self.scales = torch.zeros(4, 6), torch.zeros(1, 4), torch.ones(4)
+        for each in (self.plain, self.table, self.columns, self.scales):
+            each.requires_grad_(True)
 
 
 STRANGERS = {
     "in the criterion": lambda o, m, c, x, y: c(m(x) * o.temperature, y), "times a loss": lambda o, m, c, x, y: c(m(x), y) * o.temperature,
     "a head": lambda o, m, c, x, y: c(o.head(m(x)), y), "a body": lambda o, m, c, x, y: c(m(torch.tanh(o.body(x))), y),
     "a prompt": lambda o, m, c, x, y: c(m(x + o.prompt), y), "a plain leaf": lambda o, m, c, x, y: c(m(x + o.plain), y),
+    "a table": lambda o, m, c, x, y: c(m(x + o.table), y), "columns": lambda o, m, c, x, y: c(m(x + o.columns.sum()), y),
+    "scales": lambda o, m, c, x, y: c(m(x) * o.scales[:, None], y),
+    "a table beside outputs": lambda o, m, c, x, y: c(m(x) + o.table[:, :3], y),
 }  # fmt: skip
+
+
+def batch_of_four(loader, options):
+    if options:
+        return torch.randn(4, 6), torch.randint(0, 3, (4,))
+    prescribe(loader, (4,))
+    return next(iter(loader))
 
 
 @pytest.mark.parametrize("options", [{}, {"own_batches": True}], ids=["followed", "own batches"])
@@ -169,17 +183,57 @@ def test_what_trains_beside_the_model_gets_no_gradient(loss, options):
     torch.manual_seed(3)
     outside = Outside()
     engine, module, optimizer, criterion, loader = private(Model(), **options)
-    x, y = (torch.randn(4, 6), torch.randint(0, 3, (4,))) if options else next(iter(loader))
-    with pytest.raises(ValueError, match="a gradient to a tensor of shape .* outside of the model"):
+    x, y = batch_of_four(loader, options)
+    with pytest.raises(ValueError, match="a gradient to a tensor of shape .* outside of the model|is not known to be of the batch"):
         loss(outside, module, criterion, x, y).backward()
-    mine = [outside.temperature, outside.prompt, outside.plain, *outside.head.parameters(), *outside.body.parameters()]
+    mine = [outside.temperature, outside.prompt, outside.plain, outside.table, outside.columns, outside.scales, *outside.head.parameters(), *outside.body.parameters()]
     assert all(each.grad is None for each in mine) and not engine.accountant.history
+
+
+class Keeps(nn.Module):
+    """A tensor that is no Parameter, but trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.kept = nn.Linear(6, 6), nn.Linear(6, 3), torch.zeros(4, 6, requires_grad=True)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.body(x)) + self.body(self.kept))
+
+
+@pytest.mark.parametrize("options", [{}, {"own_batches": True}], ids=["followed", "own batches"])
+def test_a_tensor_of_the_models_own_that_is_a_layers_input_gets_no_gradient(options):
+    model = Keeps()
+    engine, module, optimizer, criterion, loader = private(model, attribution_check=False, **options)
+    x, y = batch_of_four(loader, options)
+    with pytest.raises(ValueError, match="a gradient to a tensor of shape .* outside of the model"):
+        criterion(module(x), y).backward()
+    assert model.kept.grad is None and not engine.accountant.history
+
+
+def test_a_plain_tensor_beside_packed_rows_gets_no_gradient():
+    engine, module, optimizer, criterion, loader = private(Model(), own_batches=True)
+    table = torch.zeros(4, 6, requires_grad=True)
+    x, y = torch.randn(4, 6), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(ValueError, match="a gradient to a tensor of shape"):
+        criterion(module(x + table, units=torch.tensor([0, 0, 1, 1])), y).backward()
+    assert table.grad is None
 
 
 def test_inputs_of_the_examples_own_may_get_a_gradient():
     engine, module, optimizer, criterion, loader = private(Model(), own_batches=True)
-    x, beside = torch.randn(4, 6, requires_grad=True), torch.zeros(4, 6, requires_grad=True)
+    x = torch.randn(4, 6, requires_grad=True)
     with torch.no_grad():
         teacher = nn.Linear(6, 6)(x)
-    criterion(module(torch.tanh(x + beside) + teacher), torch.zeros(4, dtype=torch.long)).backward()
-    assert x.grad is not None and beside.grad is not None
+    criterion(module(x), torch.zeros(4, dtype=torch.long)).backward()
+    assert x.grad is not None and teacher.grad is None
+
+
+@pytest.mark.parametrize("form", [lambda x: x, torch.tanh, lambda x: x.view(4, 2, 3).flatten(1)], ids=["itself", "a function", "a view"])
+def test_drawn_inputs_may_get_a_gradient(form):
+    engine, module, optimizer, criterion, loader = private(Model())
+    x, y = batch_of_four(loader, {})
+    x.requires_grad_()
+    criterion(module(form(x)), y).backward()
+    optimizer.step()
+    assert x.grad is not None and engine.accountant.history

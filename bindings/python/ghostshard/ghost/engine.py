@@ -180,6 +180,7 @@ class GhostEngine:
 
     def _begin(self, given: Inputs) -> None:
         self._prepare()
+        self._gate.note_input(given.examples)
         self.charge_skipped()
         if given.packing is None or given.units == 0:
             self.session.begin_microbatch(max(given.units, 1), of_nobody=given.units == 0)
@@ -194,6 +195,7 @@ class GhostEngine:
         if not begun or not (self.in_forward or packed):
             self._inputs = self._begun = None
             self._prepare()
+            self._gate.note_input(x)
             self.session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self.session.units
 
@@ -215,8 +217,7 @@ class GhostEngine:
         units = session.units if given is None else given.units
         try:
             check = lambda: check_losses(loss_per_unit, units)
-            packed = given is not None and given.packing is not None
-            if self._gate.backward(self.sessions.at, loss_per_unit, units, check, packed=packed, news=self._patches.own_loss.pending):
+            if self._gate.backward(self.sessions.at, loss_per_unit, units, check, news=self._patches.own_loss.pending):
                 if self._gate.together(self.sessions.at, self._patches.compare_own_loss):
                     self._patches.own_loss.settled()
         except (ValueError, RuntimeError):

@@ -3,10 +3,12 @@ and are all parameters that train clipped and noised?"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..layout import Layout
@@ -26,6 +28,8 @@ class Gate:
         self._batches: Batches | None = None
         self._trained: Callable[[], Iterable[nn.Parameter]] = tuple
         self._terms: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+        # By id. Weak, because a forward may have no backward. (Tensors have no equality for a WeakSet.)
+        self._inputs: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
     def open_for(
         self, batches: Batches, trained: Callable[[], Iterable[nn.Parameter]], terms: Callable[[], tuple[float, float]]
@@ -52,13 +56,21 @@ class Gate:
         if self._batches is not None:
             self._batches.end()
 
+    def note_input(self, examples: torch.Tensor | None) -> None:
+        """What a forward gets as its examples, which may get a gradient of their own."""
+        if examples is not None and examples.requires_grad:
+            self._inputs[id(examples)] = examples
+
+    def _is_input(self, leaf: torch.Tensor) -> bool:
+        return self._inputs.get(id(leaf)) is leaf
+
     def forward(self, at: tuple[int, int]) -> None:
         """at, here and below: step and attempt that the logical batch is charged as. Raises on all ranks alike."""
         if self._communicates or self.draws_to_charge:
             self._meet(FORWARD, at, self.batches.check_forward)
 
     def backward(
-        self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, packed: bool = False, news: bool = False
+        self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, news: bool = False
     ) -> bool:
         """check(): the engine's own. Whether any rank has news."""
 
@@ -67,7 +79,7 @@ class Gate:
             self.batches.check_backward(losses, units)
             if self.batches.place[2] == 0:  # once a step, and before the step
                 refuse_uncovered(self._model, self._layout, self._trained())
-            refuse_strangers(losses, self._layout, units, packed=packed)
+            refuse_strangers(losses, self._layout, units, self._is_input)
 
         return self._meet(BACKWARD, at, all_checks, news)
 

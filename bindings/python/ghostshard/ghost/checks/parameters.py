@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from ..._native import load
 from ..layout import Layout
+from ..provenance import Drawn
 from ..recording import ANCHOR
 
 _WAY_OUT = "Build the whole model first, and call make_private() on it: a model that changes needs a new PrivacyEngine run"
@@ -54,13 +55,14 @@ def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Para
             )
 
 
-def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, *, packed: bool) -> None:
-    """ValueError if a backward of these losses would give a gradient to a parameter outside of the model, or to another leaf that stands for
-    all examples together. Inputs of the examples' own may get one."""
+def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, is_input: Callable[[torch.Tensor], bool]) -> None:
+    """ValueError if a backward of these losses would give a gradient to a parameter outside of the model, or to another leaf that is not
+    known to be the batch's own: a tensor that the private loader handed out, or what a forward got as its examples (is_input). Extents
+    tell nothing: a table of as many rows as the batch has looks like its rows."""
     known = {id(entry.parameter) for entry in layout.parameters}
-    for leaf, of_layer in load("engine").leaves_of(losses) if units else ():  # of nobody: all gradients are zero
+    for leaf in load("engine").leaves_of(losses) if units else ():  # of nobody: all gradients are zero
         own = id(leaf) in known or any(hasattr(hook, OURS) for hook in (leaf._backward_hooks or {}).values())  # guard.py has a sentence
-        of_examples = not isinstance(leaf, nn.Parameter) and (of_layer or packed or units in leaf.shape[:2])
+        of_examples = not isinstance(leaf, nn.Parameter) and (is_input(leaf) or (isinstance(leaf, Drawn) and not leaf.origin.memory.wrong))
         if not (own or of_examples or hasattr(leaf, ANCHOR)):
             raise ValueError(
                 f"this backward would give a gradient to a tensor of shape {tuple(leaf.shape)} outside of the model's layers (a parameter of the criterion "
