@@ -166,7 +166,6 @@ def test_rows_of_one_example_are_joined_exactly(order):
 
 UNITS = {
     "too_few": (torch.randn(4, 6), [0, 0, 1], "one for each of the 4 rows"),
-    "pictures": (torch.randn(4, 3, 8, 8), [0, 0, 1, 1], r"units join rows \[R,d\]"),
     "not_integers": (torch.randn(4, 6), [0.5, 0, 1, 1], "units must be integers"),
 }
 

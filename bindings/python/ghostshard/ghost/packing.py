@@ -14,7 +14,8 @@ Without user_ids each segment is a privacy unit. The keywords are:
 * cu_seqlens: integers from 0 to the number of rows of the flattened batch, increasing. So every segment has rows and every
   row has a segment.
 * user_ids: one integer for each segment, in their order. A user's segments need not stand together.
-* units: one integer for each row of the batch, alone: rows of the same integer are one example's. Each row is a segment.
+* units: one integer for each row of the batch [R, ...], alone: rows of the same integer are one example's. Each row is a segment, and the
+  model takes it whole, as it takes an example (pictures too).
 
 Everything else is a ValueError. The model must keep texts apart, by an attention mask that separates them and by position
 ids that start anew (pack_texts makes both); checks/gradients.py refuses a model that leaks.
@@ -48,6 +49,8 @@ class Packing:
     units: int
     padding: torch.Tensor  # bool [N]
     first: torch.Tensor  # bool [N]: a segment begins here; all of them in host memory
+    whole: bool = False  # units=: rows of the batch itself, extents [N]
+    places: int = 1  # of tokens in each of these rows
 
     @property
     def rows(self) -> int:
@@ -67,6 +70,8 @@ class Packing:
 
     def labels_of_segments(self, labels: torch.Tensor, *, causal: bool) -> torch.Tensor:
         """Labels [extents] without those of padding; causal (the token before predicts them): without first tokens' too."""
+        if self.whole and labels.shape[:1] == self.extents:
+            return labels  # a model shifts them within their row
         if tuple(labels.shape) != self.extents:
             raise ValueError(f"labels of a packed batch have its tokens' extents {self.extents}, got {tuple(labels.shape)}")
         hidden = self.padding | self.first if causal else self.padding
@@ -76,6 +81,10 @@ class Packing:
         """Losses of tokens -> [units]: sum or mean over a unit's valid places, without padding. Losses [units] stay as they
         are. ValueError for other extents."""
         shape = tuple(losses.shape)
+        if self.whole and self.places > 1 and shape == (self.rows * self.places,):  # of logits that were flattened
+            losses = losses.view(self.rows, self.places)
+            valid = None if valid is None else valid.reshape(losses.shape)
+            shape = tuple(losses.shape)
         if not any(shape[: len(of)] == of for of in (self.extents, (self.rows,), (1, self.rows))):
             if shape == (self.units,):
                 return losses
@@ -135,22 +144,18 @@ def read(said: dict, tokens: torch.Tensor) -> Packing | None:
 
 
 def _by_rows(said: dict, rows: torch.Tensor) -> Packing:
-    """rows: [R], [R,T] (ids), [R,d] or [R,T,d] (values)."""
+    """rows: [R, ...]."""
     if len(said) > 1:
         raise ValueError(f"units say whose the rows of a batch are, and nothing else does, got {sorted(said)}")
-    extents = tuple(rows.shape[:-1] if rows.is_floating_point() else rows.shape)
-    if not 1 <= len(extents) <= 2:
-        raise ValueError(
-            f"units join rows [R,d] or [R,T,d], got {tuple(rows.shape)}: keep the rows of one example together, "
-            "[examples, rows, ...], and flatten them inside of the model where no layer with trainable parameters sees it"
-        )
+    count = rows.shape[0]
     units = _integers("units", said["units"])
-    if units.dim() != 1 or len(units) != extents[0]:
-        raise ValueError(f"units must be one for each of the {extents[0]} rows, got shape {tuple(units.shape)}")
-    of_row = torch.arange(extents[0]).repeat_interleave(math.prod(extents[1:]))
-    first = torch.cat([torch.ones_like(of_row[:1]), of_row.diff()]) > 0
-    owners, count = _owners(units, extents[0])
-    return Packing(extents, extents[0], of_row, owners, count, torch.zeros_like(first), first)
+    if units.dim() != 1 or len(units) != count:
+        raise ValueError(f"units must be one for each of the {count} rows, got shape {tuple(units.shape)}")
+    owners, number = _owners(units, count)
+    first = torch.ones(count, dtype=torch.bool)
+    tokens = rows.shape[1:-1] if rows.is_floating_point() else rows.shape[1:]
+    places = math.prod(tokens) if len(tokens) == 1 else 1
+    return Packing((count,), count, torch.arange(count), owners, number, ~first, first, whole=True, places=places)
 
 
 def _integers(name: str, value: Any) -> torch.Tensor:

@@ -67,8 +67,8 @@ class PatchedForward:
         if self.rule in BY_ROWS and isinstance(first, torch.Tensor):
             if isinstance(first, Shared):
                 return shared(self.rule(layer, first.behind, *args[1:], **kwargs))
-            units = layer.engine.units_of(first) if layer.engine.in_forward else 0
-            if units and first.shape[:1] != (units,) and layer.engine.batch_first and layer.engine.packing is None:
+            units = layer.rows(first) if layer.engine.in_forward else 0
+            if units and first.shape[:1] != (units,) and layer.engine.batch_first and not layer.packed:
                 rows = rows_of_each(first, units)
                 if rows:
                     return self.rule(layer, first.unflatten(0, (units, rows)), *args[1:], **kwargs).flatten(0, 1)

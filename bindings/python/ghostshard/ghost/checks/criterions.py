@@ -95,14 +95,14 @@ class Call:
             kept.again()
         if differ(losses[0], losses[1], ~of_rows) or differ(losses[0], losses[2], of_rows):
             return MIXED
-        if self._counts(chosen, losses[0], (state, kept)):
+        if (self._packing is None or self._packing.whole) and self._counts(of_rows, losses[0], (state, kept)):
             return MIXED
         carried = any(not alike(one, held[0]) for one in held[1:]) or differ(*following, torch.ones_like(of_rows))
         return CARRIED if carried else APART
 
     def _counts(self, chosen: torch.Tensor, as_given: list, states: tuple[Any, Any]) -> bool:
         """Whether losses of the chosen units are others if they alone are there, as those are that are divided by how many there are."""
-        if self._packing is not None or not bool(chosen.any()) or bool(chosen.all()):
+        if not bool(chosen.any()) or bool(chosen.all()):
             return False
         places = torch.arange(len(chosen))
 

@@ -53,12 +53,18 @@ class Repeat:
                     return UNKNOWN
                 if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
                     carried = highest([bool(self._tried(lambda: self._carries(chosen, (state, kept))))])[0]
-                if mixed or (self.inputs.packing is None and self._counts(chosen, (state, kept), highest)):
+                if mixed or (self._packing is None and self._counts(self._of_rows(chosen), (state, kept), highest)):
                     return MIXED
         finally:
             state.again()
             kept.again()
         return CARRIED if carried else KEPT if moved else APART
+
+    @property
+    def _packing(self) -> Any:
+        """Of texts laid end to end; None if each row is taken whole."""
+        packing = self.inputs.packing
+        return None if packing is None or packing.whole else packing
 
     def _tried(self, what: Callable[[], Any]) -> Any:
         """None if the model refused what it was given."""
@@ -73,8 +79,8 @@ class Repeat:
     def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[tuple[int, torch.Tensor]]:
         """Rows of the outputs for the batch in which the units that moved have other inputs."""
         state.again()
-        args, kwargs = self._exchanged(moved, nearest(moved), mirrored=mirrored)
-        return self._rows_of_output(self.forward(*args, **kwargs), len(moved))
+        args, kwargs = self._exchanged(moved, mirrored=mirrored)
+        return self._rows_of_output(self.forward(*args, **kwargs), len(self._of_rows(moved)))
 
     def _among_others(self, chosen: torch.Tensor, before: tuple[State, Attributes], *, mirrored: bool) -> tuple[bool, bool, bool]:
         """Whether buffers moved, outputs of others, and outputs of the forward that follows."""
@@ -133,23 +139,25 @@ class Repeat:
             for module in training:
                 module.training = True
 
-    def _exchanged(self, moved: torch.Tensor, source: torch.Tensor, *, mirrored: bool) -> tuple[tuple, dict]:
+    def _exchanged(self, moved: torch.Tensor, *, mirrored: bool) -> tuple[tuple, dict]:
         """The arguments, with other values for the units that moved: in the examples mirrored ones, which differ most; in every other
-        tensor with the units' extent those of the unit `source`, which are valid (masks, lengths). Not mirrored: in the examples
+        tensor with the units' extent those of the nearest that stays, which are valid (masks, lengths). Not mirrored: in the examples
         too, for models that take not every value."""
-        other = self._mirrored(moved) if mirrored or self.inputs.packing is not None else None
+        other = self._mirrored(moved) if mirrored or self._packing is not None else None
+        rows = self._of_rows(moved)
+        source = nearest(rows)
 
         def new(value: torch.Tensor) -> torch.Tensor:
             if value is self.inputs.examples and other is not None:
                 return other
-            dim = self._dim_of_units(value, len(moved))
+            dim = self._dim_of_units(value, len(rows))
             return value if dim < 0 else value.index_select(dim, source.to(value.device))
 
         return mapped(new, self.inputs.args), mapped(new, self.inputs.kwargs)
 
     def _dim_of_units(self, value: torch.Tensor, units: int) -> int:
         """-1: none. 0, 1, 2, … of the units' extent are taken for places, which all units share."""
-        if self.inputs.packing is not None or value.dim() == 0 or isinstance(value, nn.Parameter):
+        if self._packing is not None or value.dim() == 0 or isinstance(value, nn.Parameter):
             return -1
         dim = self.inputs.dim if value.dim() > 1 else 0
         places = value.dim() == 1 and torch.equal(value, torch.arange(len(value), device=value.device, dtype=value.dtype))
@@ -167,7 +175,7 @@ class Repeat:
         other = ~x if x.dtype == torch.bool else numbers.min() + numbers.max() - x
         mine = self._of_rows(units).to(x.device)
         shape = x.shape
-        if self.inputs.packing is not None:
+        if self._packing is not None:
             return torch.where(mine[:, None], other.reshape(len(mine), -1), x.reshape(len(mine), -1)).view(shape)
         return torch.where(mine.view([-1 if i == self.inputs.dim else 1 for i in range(x.dim())]), other, x)
 
@@ -181,9 +189,9 @@ class Repeat:
 
         def keep(value: torch.Tensor) -> torch.Tensor:
             if value.is_floating_point():
-                if self.inputs.packing is not None:
-                    n = self.inputs.packing.rows
-                    for extents in (self.inputs.packing.extents, (n,), (1, n)):
+                if self._packing is not None:
+                    n = self._packing.rows
+                    for extents in (self._packing.extents, (n,), (1, n)):
                         if tuple(value.shape[: len(extents)]) == extents:
                             found.append((value.shape[-1], _narrowed(value, len(extents)).reshape(n, -1)))
                             break

@@ -74,7 +74,7 @@ class Provenance:
     def _dim_of(self, number: Any, value: torch.Tensor, units: int) -> int:
         """The dimension of the examples in the batch's tensor of this number; -1: it has other rows (crops, packed texts)."""
         fits = [d for d in range(min(value.dim(), 2)) if value.shape[d] == units]
-        if units > 1 and len(fits) < 2:
+        if units > 1 and len(fits) < 2 and self._dims.get(number) != -1:  # other rows have as many by chance at times
             self._dims[number] = fits[0] if fits else -1
         known = self._dims.get(number, 0 if self._batch_first else 1)
         return known if known in (*fits, -1) else fits[0] if fits else -1

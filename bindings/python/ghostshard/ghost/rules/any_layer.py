@@ -37,7 +37,7 @@ class _PerExample(torch.autograd.Function):
     @staticmethod
     def forward(ctx, _anchor, call: Call, tree: list, *inputs):
         layer = call.layer
-        ctx.call, ctx.tape, ctx.autocast = call, layer.session.tape, state_of(inputs[0] if inputs else _anchor)
+        ctx.call, ctx.tape, ctx.owners, ctx.autocast = call, layer.session.tape, layer.owners(), state_of(inputs[0] if inputs else _anchor)
         for number in layer.numbers.values():
             layer.session.count_use(number)
         output, ctx.coins, ctx.buffers = _computed(call, list(inputs))
@@ -81,7 +81,7 @@ class _PerExample(torch.autograd.Function):
             _compare(layer, primal, [call.units_first(outputs[i]) if ctx.of_units[i] else outputs[i] for i in wanted])
         for name, value in of_parameters.items():
             shape = value.shape if value.dim() > 1 else (*value.shape, 1)
-            layer.session.instantiated(ctx.tape, layer.numbers[name], value.reshape(shape))
+            layer.instantiated(ctx.tape, name, value.reshape(shape), ctx.owners)
         result: list = list(nothing)
         for i, value in zip(differentiable, of_inputs):
             if ctx.needs_input_grad[3 + i]:

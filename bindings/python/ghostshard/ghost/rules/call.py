@@ -37,12 +37,13 @@ class Call:
             )
         if self._tensors and 0 not in self._behind:
             layer.units_first(self._tensors[0])
+        self.units = layer.rows()
         self.rows = self._rows_of_each()  # of each unit, in tensors [units · rows, ...]; 0: there are none
         self.batched = [i for i, value in enumerate(self._tensors) if i in self._behind or self.has_units(value)]
         for i, value in enumerate(self._tensors):
             if i not in self.batched and value.requires_grad:
                 raise ValueError(
-                    f"{self.kind}: the first extent of every input must be that of the {layer.session.units} units of this batch, got "
+                    f"{self.kind}: the first extent of every input must be that of the {self.units} units of this batch, got "
                     f"{tuple(value.shape)}; only a tensor without a gradient may be shared by all units"
                 )
 
@@ -50,13 +51,9 @@ class Call:
     def kind(self) -> str:
         return f"{self.layer.name} ({original_class(self.layer.module).__name__})"
 
-    @property
-    def units(self) -> int:
-        return self.layer.session.units
-
     def _rows_of_each(self) -> int:
         layer = self.layer
-        if not layer.engine.batch_first or layer.engine.packing is not None or any(map(self._first_is_units, self._tensors)):
+        if not layer.engine.batch_first or layer.packed or any(map(self._first_is_units, self._tensors)):
             return 0
         return next((rows for value in self._tensors if (rows := rows_of_each(value, self.units))), 0)
 

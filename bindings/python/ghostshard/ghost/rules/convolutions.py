@@ -24,8 +24,9 @@ _PATCH_BYTES = 32 << 20
 
 @register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
-    module, x, units = layer.module, input, layer.engine.units_of(input)
+    module, x = layer.module, input
     layer.refuse_packed()
+    units = layer.rows(input)
     dims = len(module.kernel_size)
     if x.dim() != dims + 2 or x.shape[0] != units:  # even if the rest of the model has units second
         raise ValueError(
@@ -68,7 +69,7 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx, x, layer: Layer, _anchor):
         module: Any = layer.module
         ctx.layer = layer
-        ctx.tape = layer.session.tape
+        ctx.tape, ctx.owners = layer.session.tape, layer.owners()
         ctx.save_for_backward(x)
         for number in layer.numbers.values():
             layer.session.count_use(number)
@@ -86,9 +87,9 @@ class _Convolution(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         wanted = layer.wanted(ctx.tape)
         if "bias" in wanted:
-            layer.session.instantiated(ctx.tape, layer.number("bias"), g.flatten(2).float().sum(2))
+            layer.instantiated(ctx.tape, "bias", g.flatten(2).float().sum(2), ctx.owners)
         if "weight" in wanted:
-            layer.session.instantiated(ctx.tape, layer.number("weight"), _per_unit_kernels(module, x, g))
+            layer.instantiated(ctx.tape, "weight", _per_unit_kernels(module, x, g), ctx.owners)
         of_x = None
         if ctx.needs_input_grad[0]:
             zeros = [0] * len(module.kernel_size)

@@ -99,9 +99,34 @@ class Layer:
         """The reverse of units_first()."""
         return y if self.engine.batch_first or y.dim() < 2 else y.transpose(0, 1)
 
+    @property
+    def packed(self) -> bool:
+        """The batch's rows are texts laid end to end. (units= joins rows that the layer takes as it takes examples.)"""
+        packing = self.engine.packing
+        return packing is not None and not packing.whole
+
+    def rows(self, x: torch.Tensor | None = None) -> int:
+        """Of the batch: its units, or with units= their parts. x: the layer's input, which begins a microbatch if the layer is called on
+        its own."""
+        units = self.session.units if x is None else self.engine.units_of(x)
+        owners = self.owners()
+        return units if owners is None else len(owners)
+
+    def owners(self) -> torch.Tensor | None:
+        """The unit of each row, in host memory, if units= joins them; None if each is one."""
+        packing = self.engine.packing
+        return packing.unit_of_row if packing is not None and packing.whole and packing.units > 0 else None
+
+    def instantiated(self, tape: Any, name: str, of_rows: torch.Tensor, owners: torch.Tensor | None) -> None:
+        """Reports gradients [rows, ...] of a parameter; rows of one unit (owners, at the layer's forward) are added up."""
+        if owners is not None:
+            of_units = of_rows.new_zeros(self.session.units, *of_rows.shape[1:])
+            of_rows = of_units.index_add_(0, owners.to(of_rows.device), of_rows)
+        self.session.instantiated(tape, self.number(name), of_rows)
+
     def refuse_packed(self, reason: str = "places of several examples would meet in it") -> None:
         """ValueError if the batch is packed, for a layer that takes one example to a row."""
-        if self.engine.packing is not None:
+        if self.packed:
             raise ValueError(
                 f"{self.name} ({original_class(self.module).__name__}) needs a batch with one example to a row, this one is "
                 f"packed: {reason}"

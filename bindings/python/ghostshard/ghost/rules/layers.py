@@ -37,7 +37,7 @@ def embedding(layer: Layer, input: torch.Tensor) -> torch.Tensor:
             "batch; both let one example change another's gradient, so they have no per-example rule"
         )
     places = _places_of_all(layer, input)
-    ids = layer.units_first(input) if places is None else places.flatten().expand(layer.session.units, -1)
+    ids = layer.units_first(input) if places is None else places.flatten().expand(layer.rows(), -1)
     found = layer.session.embedding(layer.number("weight"), ids, layer.value("weight"), layer.padding_id())
     if places is None:
         return layer.as_given(found)
@@ -50,11 +50,11 @@ def _places_of_all(layer: Layer, ids: torch.Tensor) -> torch.Tensor | None:
     """Ids that all units share (nanoGPT's arange(T), T5's table of distances), without a leading extent of 1; None for ids of the
     units. Once an embedding has had them, it has them always: a batch of T units must not pass for one id of each."""
     engine = layer.engine
-    if ids.dim() == 0 or engine.packing is not None or not engine.batch_first or not engine.in_forward:
+    if ids.dim() == 0 or layer.packed or not engine.batch_first or not engine.in_forward:
         return None
     if ids.dim() > 1 and ids.shape[0] == 1:
         return ids[0]
-    layer.takes_places = layer.takes_places or ids.shape[0] != engine.units_of(ids) or _of_distances(ids)
+    layer.takes_places = layer.takes_places or ids.shape[0] != layer.rows(ids) or _of_distances(ids)
     return ids if layer.takes_places else None
 
 

@@ -36,7 +36,7 @@ def recurrent(layer: Layer, input: Any, hx: Any = None, state_init: Any = None) 
         x, lengths = pad_packed_sequence(input, batch_first=True)
     elif not module.batch_first and x.dim() == 3:
         x = x.transpose(0, 1)
-    units = layer.engine.units_of(x)
+    units = layer.rows(x)
     if x.dim() != 3 or x.shape[0] != units:
         raise ValueError(
             f"{layer.name}: a recurrent layer's input must be the {units} units of this batch by steps by values (batch_first="
