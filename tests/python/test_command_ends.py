@@ -80,16 +80,37 @@ def test_a_closed_stream_is_no_traceback_and_in_no_file(texts, closed):
     assert (texts / "out.safetensors").read_bytes() == whole
 
 
-def test_ctrl_c_while_python_loads_is_no_traceback(tmp_path):
-    """The launcher is replaced by one that says that it is being imported, and takes its time."""
-    (tmp_path / "slow.py").write_text("import time; print('loading', flush=True); time.sleep(60)")
-    lines = ["import sys, types", "from ghostshard import command", f"sys.path.insert(0, {str(tmp_path)!r})",
-             "sys.modules['ghostshard.launcher'] = None", "try: command.main()", "except ImportError: import slow"]  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-c", "\n".join(lines)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "loading\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60 * PATIENCE)
-    assert (process.returncode, err) == (-signal.SIGINT, "")
+# Runs the command as its script does, and says when our first line has been reached: what comes before is Python's own start.
+BEGIN = "import os, sys, ghostshard.command as begun; os.write(1, b'begun'); sys.argv[1:] = {words!r}; sys.exit(begun.main())"
+ENDED = {signal.SIGINT: [(-signal.SIGINT, ""), (130, "interrupted\n")], signal.SIGTERM: [(-signal.SIGTERM, ""), (143, "")]}
+
+
+@pytest.mark.parametrize("signum", ENDED)
+def test_a_signal_at_any_moment_is_at_most_one_sentence(signum, texts):
+    """While Python loads, while the command runs, and while Python ends; if it comes too late the command has done its work."""
+    last = 1.5 * PATIENCE
+    for part in range(12):
+        words = prepare(texts, "--force")[3:]
+        process = subprocess.Popen([sys.executable, "-c", BEGIN.format(words=words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert os.read(process.stdout.fileno(), 5) == b"begun"
+        try:
+            process.wait(last * (part / 12) ** 2)  # most moments early
+        except subprocess.TimeoutExpired:
+            process.send_signal(signum)
+        _, err = process.communicate(timeout=60 * PATIENCE)
+        assert (process.returncode, err.decode()) in [*ENDED[signum], (0, "")]
+        assert sorted(file.name for file in texts.iterdir()) in (["texts.txt"], ["out.safetensors", "texts.txt"])
+
+
+def test_nothing_is_loaded_before_ctrl_c_is_ours():
+    script = "import sys; before = set(sys.modules); import ghostshard.command; print(sorted(set(sys.modules) - before))"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "['ghostshard', 'ghostshard.command']\n"
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored():
+    script = "import signal, ghostshard.command; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    words = ["bash", "-c", 'trap "" INT; exec "$0" -c "$1"', sys.executable, script]
+    assert subprocess.check_output(words, text=True) == "True\n"
 
 
 def test_the_command_itself_answers():

@@ -1,10 +1,12 @@
 """GhostShard: differentially private training at almost the speed of non-private fully sharded training."""
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # not from typing: until command.py is reached, Ctrl-C would end in a traceback, so nothing is loaded here
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from .fsdp import FSDP2Wrapper as FSDP2Wrapper
     from .ghost.packing import next_token_labels as next_token_labels
     from .ghost.packing import pack_texts as pack_texts
@@ -25,7 +27,7 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -8,10 +8,11 @@ import argparse
 import hashlib
 import json
 import math
+import os
+import stat
 import sys
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
 
 from mpmath import iv, libmp
 
@@ -75,7 +76,10 @@ def whole(holder: dict, key: str, most: int = 2**62) -> int:
 
 def read_text(path: str) -> str:
     try:
-        return Path(path).read_bytes().decode("utf-8")
+        # Neither the bytes of a pipe, which would be waited for, nor those of a device, which would never end.
+        require(stat.S_ISREG(os.stat(path).st_mode), f"{path} must be a regular file")
+        with open(path, "rb") as stream:
+            return stream.read(os.fstat(stream.fileno()).st_size).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path} cannot be read: {error}") from None
 

@@ -1,15 +1,16 @@
-"""Where the command `ghostshard` begins: Ctrl-C while Python still loads the rest ends it at once, without a traceback."""
+"""Where the command `ghostshard` begins: Ctrl-C while Python still loads the rest ends it at once, without a traceback. (SIGTERM does
+so without us.) Once the command runs, errors.run() has it say that it was interrupted."""
 
-import _signal  # built in: nothing is loaded before the next line
+import _signal  # built in: nothing is loaded before the next lines
 import sys
 
-_signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # a caller that has it ignored means that
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 
 def main() -> int:
     from ghostshard.launcher import main as launch
 
-    _signal.signal(_signal.SIGINT, _signal.default_int_handler)  # from here on a command says that it was interrupted
     return launch()
 
 

@@ -74,21 +74,24 @@ class _Terminated(BaseException):
     """SIGTERM, raised where the command is, so that it takes back what it has half written."""
 
 
+def _end(_signum: int, _frame: object) -> None:
+    raise _Terminated
+
+
 @contextmanager
-def _raising_sigterm() -> Iterator[None]:
-    """A SIGTERM that is ignored, or has a handler already, stays as it is."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-
-    def end(_signum: int, _frame: object) -> None:
-        raise _Terminated
-
-    signal.signal(signal.SIGTERM, end)
+def _raising_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM are raised where the command is, and have their default before and after: it ends Python without a word,
+    whatever it is at. One that is ignored, or has a handler already, stays as it is."""
+    raised = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _end}
+    main = threading.current_thread() is threading.main_thread()
+    ours = [signum for signum in raised if main and signal.getsignal(signum) == signal.SIG_DFL]
     try:
+        for signum in ours:
+            signal.signal(signum, raised[signum])
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for signum in ours:
+            signal.signal(signum, signal.SIG_DFL)
 
 
 def run(command: Callable[[list[str]], int | None], arguments: list[str] | None) -> int:
@@ -96,7 +99,7 @@ def run(command: Callable[[list[str]], int | None], arguments: list[str] | None)
     _open_standard_streams()
     _speak_utf8()
     try:
-        with _raising_sigterm():
+        with _raising_signals():
             code = command(sys.argv[1:] if arguments is None else arguments) or 0
             sys.stdout.flush()  # a full disk shows here, not in the interpreter's last words
             return code

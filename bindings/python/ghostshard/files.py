@@ -1,8 +1,9 @@
-"""Writing so that a crash leaves the old file or the new one, never half of one."""
+"""Reading what a caller names, without waiting for a pipe; writing so that a crash leaves the old file or the new one, never half of one."""
 
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +11,29 @@ from pathlib import Path
 from ghostshard.errors import Failure, UserError
 
 OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the place is right, the disk is not
+
+
+def read_file(path: Path) -> bytes:
+    """The content as it is now: what is appended meanwhile is left out. OSError if the system refuses, UserError unless it is a regular
+    file: the bytes of a pipe or a device would be waited for, or would never end."""
+    require_regular_file(path)  # a socket cannot be opened
+    # It may be another one by now: without O_NONBLOCK the opening of a pipe waits for somebody who writes into it.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as stream:
+        status = os.fstat(stream.fileno())
+        _require_regular(path, status.st_mode)
+        return stream.read(status.st_size)
+
+
+def require_regular_file(path: Path) -> None:
+    """The same for a file that a library opens."""
+    _require_regular(path, os.stat(path).st_mode)
+
+
+def _require_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kinds = ((stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
+        kind = next((name for is_one, name in kinds if is_one(mode)), "device")
+        raise UserError(f"{path} must be a regular file, it is a {kind}")
 
 
 def require_writable_file(path: Path, *, force: bool) -> None:

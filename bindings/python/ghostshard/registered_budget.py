@@ -14,6 +14,7 @@ from typing import Any
 
 from . import checkpoint
 from ._native import load
+from .files import read_file
 
 Terms = tuple[float, float]  # noise multiplier, sampling rate
 
@@ -52,8 +53,7 @@ class RegisteredBudget:
             self._session = Session(register, fingerprint)
             # A ledger that is there is of the run that goes on: its own plan is in the register, and begin() takes it over.
             if os.path.exists(ledger):
-                with open(ledger, encoding="utf-8") as lines:
-                    self._session.goes_on = sum(1 for _ in lines) > 1
+                self._session.goes_on = len(read_file(Path(ledger)).splitlines()) > 1
             else:
                 register.check(fingerprint, *_with_noise(terms), steps or 1)
 

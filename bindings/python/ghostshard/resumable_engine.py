@@ -6,12 +6,14 @@ import json
 import os
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import opacus
 from torch import nn
 
 from . import checkpoint
+from .files import require_regular_file
 from .loaders import PoissonBatchSampler
 
 __all__ = ["ResumableEngine", "plain_optimizer"]
@@ -112,6 +114,8 @@ class ResumableEngine(opacus.PrivacyEngine):
         if not checkpoint.is_folder(path):
             if checkpoint.is_sharded(getattr(module, "_module", module)):
                 raise ValueError(f"a sharded model is loaded from a folder of save_checkpoint(), got {path}")
+            if isinstance(path, (str, os.PathLike)):
+                require_regular_file(Path(path))
             return self._load_file(
                 path=path, module=module, optimizer=optimizer, module_load_dict_kwargs=module_load_dict_kwargs,
                 torch_load_kwargs=torch_load_kwargs, **schedulers,

@@ -23,7 +23,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ghostshard.errors import Failure, UserError, number, parser, whole_number
-from ghostshard.files import make_parent, names_in_output, replacing
+from ghostshard.files import make_parent, names_in_output, read_file, replacing, require_regular_file
 from ghostshard.planned_noise import planned_delta, planned_noise
 from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, read_flags, read_space, toml, whole, words_of
 
@@ -117,13 +117,14 @@ def settings_of(options, rest: list[str]) -> Settings:
     trials = choose_trials(space, flags, units[options.data], options.units, options.trials, _say)
     return Settings(
         options.units, options.target_epsilon, delta, options.data, options.eval_data, options.ranks, options.rungs, flags, trials,
-        {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in units},
+        {path: hashlib.sha256(read_file(Path(path))).hexdigest() for path in units},
     )  # fmt: skip
 
 
 def public_units(path: Path) -> int:
     """The number of units of a file that says itself that it is public. Nothing else is opened beyond its header."""
     try:
+        require_regular_file(path)
         with safe_open(path, framework="numpy") as file:
             declared = (file.metadata() or {}).get("declared")
             if declared == "public":
@@ -156,7 +157,7 @@ def open_folder(output: Path, settings: Settings) -> list[Result]:
         output.mkdir(exist_ok=True)
         with replacing(found) as partial:
             partial.write_text(json.dumps(stated, indent=2) + "\n", encoding="utf-8")
-    lines = (output / TRIALS).read_text(encoding="utf-8").splitlines(keepends=True) if (output / TRIALS).exists() else []
+    lines = read_file(output / TRIALS).decode("utf-8").splitlines(keepends=True) if (output / TRIALS).exists() else []
     finished = [line for line in lines if line.endswith("\n")]  # a crash may have cut the last one
     if len(finished) != len(lines):
         (output / TRIALS).write_text("".join(finished), encoding="utf-8")
@@ -169,7 +170,7 @@ def open_folder(output: Path, settings: Settings) -> list[Result]:
 def _read_settings(path: Path) -> object:
     """None if it is no file of this command's."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_file(path).decode("utf-8"))
     except (ValueError, RecursionError):
         return None
 

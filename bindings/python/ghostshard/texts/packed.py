@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from ghostshard.texts.text import TextUnit
 from ghostshard.texts.vocabulary import Vocabulary
 from ghostshard.errors import UserError
-from ghostshard.files import replacing
+from ghostshard.files import replacing, require_regular_file
 
 SCHEMA = "ghostshard.data/1"  # named when this package was ghostshard.data; files with it stay readable
 
@@ -181,6 +181,7 @@ def _safetensors(data: PackedData) -> bytes:
 def read_packed(path: Path) -> PackedData:
     """Reads a file that write_packed wrote. UserError if it is not one."""
     try:
+        require_regular_file(path)
         with safe_open(str(path), framework="numpy") as file:
             there = set(file.keys())
             tensors = {name: file.get_tensor(name) for name in _TYPES if name != "unit_offsets" or name in there}

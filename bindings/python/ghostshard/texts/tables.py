@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ghostshard.errors import UserError
+from ghostshard.files import read_file, require_regular_file
 from ghostshard.texts.text import TextUnit, csv_rows, require_different_names, user_of
 
 Row = tuple[str, dict]  # where it stands, for messages; its fields
@@ -91,11 +92,11 @@ def _reading(arrow, file: Path, kind: str) -> Iterator[None]:
 
 
 def _files(path: Path, pattern: str) -> list[Path]:
-    if path.is_file():
-        return [path]
-    files = sorted(path.glob(pattern))
+    files = sorted(path.glob(pattern)) if path.is_dir() else [path]
     if not files:
         raise UserError(f"the folder {path} must hold files named {pattern}")
+    for file in files:
+        require_regular_file(file)
     return files
 
 
@@ -115,7 +116,7 @@ def _dataset(path: Path, fields: Fields) -> Iterator[Row]:
     if (path / "dataset_dict.json").is_file():
         raise UserError(f"{path} holds several splits: name one of its folders, such as {path / 'train'}")
     try:
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        state = json.loads(read_file(path / "state.json").decode("utf-8"))
         names = [Path(entry["filename"]).name for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} must be a folder that save_to_disk() of Hugging Face's datasets has written") from error
@@ -123,6 +124,7 @@ def _dataset(path: Path, fields: Fields) -> Iterator[Row]:
         raise UserError(f"{path} chooses rows of another table: flatten_indices() before save_to_disk()")
     for name in names:
         file = path / name
+        require_regular_file(file)
         with (_reading(arrow, file, "a file of a data set"), arrow.memory_map(str(file)) as source,
               arrow.ipc.open_stream(source) as stream):  # fmt: skip
             _require(stream.schema.names, fields, file)

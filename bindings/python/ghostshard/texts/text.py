@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ghostshard.errors import UserError
+from ghostshard.files import read_file
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def read_units(format: str, path: Path, *, user_field: str | None = None, users_
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"the input {path} must be UTF-8 text, its byte {error.start} is not") from error
 
