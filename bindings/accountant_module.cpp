@@ -2,8 +2,8 @@
 // bindings/python/ghostshard/accountants.py.
 //
 // A history is Opacus' history: a list of (noise_multiplier, sampling_rate, steps). With a truncation (units, cap) each
-// step is one of truncated Poisson sampling. std::invalid_argument
-// becomes ValueError. Nothing here touches Python objects while it computes, so the interpreter lock is released.
+// step is one of truncated Poisson sampling; with bins each "step" is a whole pass of balls-in-bins sampling in so many
+// steps, of which the sampling rate is a unit's chance to be in a given one. std::invalid_argument becomes ValueError. Nothing here touches Python objects while it computes, so the interpreter lock is released.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -29,6 +29,7 @@ namespace {
 
 using History = std::vector<std::tuple<double, double, int64_t>>;
 using Truncation = std::optional<std::pair<int64_t, int64_t>>;  // units, cap
+using Bins = std::optional<int64_t>;
 // lower, estimate, upper, accountant, direction, detail
 using Bound = std::tuple<double, double, double, std::string, std::string, std::string>;
 
@@ -48,7 +49,11 @@ bool is_noiseless(const History& history) {
   return noiseless;
 }
 
-Event event(double sigma, double q, const Truncation& truncation = {}) {
+Event event(double sigma, double q, const Truncation& truncation = {}, const Bins& bins = {}) {
+  if (bins) {
+    if (truncation) throw std::invalid_argument("balls-in-bins sampling has no largest batch");
+    return BallsInBinsGaussianEvent{*bins, NoiseMultiplier(sigma)};
+  }
   if (truncation)
     return TruncatedPoissonGaussianEvent{truncation->first, SamplingRate(q), truncation->second,
                                          NoiseMultiplier(sigma)};
@@ -57,10 +62,10 @@ Event event(double sigma, double q, const Truncation& truncation = {}) {
 }
 
 std::unique_ptr<Accountant> charged(const History& history, const std::string& accountant, const std::string& adjacency,
-                                    const Truncation& truncation) {
+                                    const Truncation& truncation, const Bins& bins) {
   auto engine = make_accountant(accountant, adjacency_from_string(adjacency));
   for (const auto& [sigma, q, steps] : history)
-    if (steps > 0) engine->compose(event(sigma, q, truncation), steps);
+    if (steps > 0) engine->compose(event(sigma, q, truncation, bins), steps);
   return engine;
 }
 
@@ -76,9 +81,9 @@ std::string report_of(const std::string& ledger, double delta, const std::string
 const char* const kNoiseless = "steps without noise";
 
 std::vector<Bound> epsilons(const History& history, const std::vector<double>& deltas, const std::string& accountant,
-                            const std::string& adjacency, const Truncation& truncation) {
+                            const std::string& adjacency, const Truncation& truncation, const Bins& bins) {
   const bool noiseless = is_noiseless(history);
-  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency, truncation);
+  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency, truncation, bins);
   std::vector<Bound> bounds;
   for (const double at : deltas) {
     const Delta delta(at);
@@ -93,9 +98,9 @@ std::vector<Bound> epsilons(const History& history, const std::vector<double>& d
 }
 
 std::vector<Bound> deltas(const History& history, const std::vector<double>& epsilons, const std::string& accountant,
-                          const std::string& adjacency, const Truncation& truncation) {
+                          const std::string& adjacency, const Truncation& truncation, const Bins& bins) {
   const bool noiseless = is_noiseless(history);
-  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency, truncation);
+  const auto engine = noiseless ? nullptr : charged(history, accountant, adjacency, truncation, bins);
   std::vector<Bound> bounds;
   for (const double at : epsilons) {
     const Epsilon epsilon(at);
@@ -139,19 +144,19 @@ Budget budget(double epsilon, double delta, const std::string& accountant, const
   return {accountant, adjacency_from_string(adjacency), Epsilon(epsilon), Delta(delta)};
 }
 
-Charge charge(double sigma, double q, int64_t count) { return {event(sigma, q), count}; }
+Charge charge(double sigma, double q, int64_t count, const Bins& bins) { return {event(sigma, q, {}, bins), count}; }
 
 void begin_session(const BudgetRegister& budgets, const std::string& data, const std::string& run,
                    const std::string& session, const std::string& unit,
-                   const std::optional<std::tuple<double, double, int64_t>>& plan, bool goes_on) {
+                   const std::optional<std::tuple<double, double, int64_t>>& plan, bool goes_on, const Bins& bins) {
   BudgetSession begun{.data = data, .run = run, .session = session, .unit = unit, .plan = {}};
-  if (plan) begun.plan = std::apply(charge, *plan);
+  if (plan) begun.plan = charge(std::get<0>(*plan), std::get<1>(*plan), std::get<2>(*plan), bins);
   budgets.begin(begun, goes_on);
 }
 
-void end_session(const BudgetRegister& budgets, const std::string& session, const History& made) {
+void end_session(const BudgetRegister& budgets, const std::string& session, const History& made, const Bins& bins) {
   std::vector<Charge> charges;
-  for (const auto& steps : made) charges.push_back(std::apply(charge, steps));
+  for (const auto& [sigma, q, steps] : made) charges.push_back(charge(sigma, q, steps, bins));
   budgets.end(session, charges);
 }
 
@@ -171,19 +176,19 @@ void define_register(py::module_& module) {
           py::arg("data"), py::arg("epsilon"), py::arg("delta"), release())
       .def(
           "check",
-          [](const BudgetRegister& budgets, const std::string& data, double sigma, double q, int64_t count) {
-            budgets.check(data, "", charge(sigma, q, count));
-          },
-          py::arg("data"), py::arg("noise_multiplier"), py::arg("sampling_rate"), py::arg("count"), release())
+          [](const BudgetRegister& budgets, const std::string& data, double sigma, double q, int64_t count,
+             const Bins& bins) { budgets.check(data, "", charge(sigma, q, count, bins)); },
+          py::arg("data"), py::arg("noise_multiplier"), py::arg("sampling_rate"), py::arg("count"),
+          py::arg("bins") = py::none(), release())
       .def("begin", &begin_session, py::arg("data"), py::arg("run"), py::arg("session"), py::arg("unit"),
-           py::arg("plan"), py::arg("goes_on"), release())
+           py::arg("plan"), py::arg("goes_on"), py::arg("bins") = py::none(), release())
       .def(
           "charge",
-          [](const BudgetRegister& budgets, const std::string& session, double sigma, double q, int64_t count) {
-            budgets.charge(session, charge(sigma, q, count));
-          },
-          py::arg("session"), py::arg("noise_multiplier"), py::arg("sampling_rate"), py::arg("count"), release())
-      .def("end", &end_session, py::arg("session"), py::arg("made"), release())
+          [](const BudgetRegister& budgets, const std::string& session, double sigma, double q, int64_t count,
+             const Bins& bins) { budgets.charge(session, charge(sigma, q, count, bins)); },
+          py::arg("session"), py::arg("noise_multiplier"), py::arg("sampling_rate"), py::arg("count"),
+          py::arg("bins") = py::none(), release())
+      .def("end", &end_session, py::arg("session"), py::arg("made"), py::arg("bins") = py::none(), release())
       .def(
           "facts",
           [](const BudgetRegister& budgets, const std::string& data) {
@@ -201,11 +206,13 @@ PYBIND11_MODULE(accountant, module) {
   module.doc() = "The C++ accountant; ghostshard.accountants is what to use.";
   module.attr("version") = kLibraryVersion;
   module.def("opacus_orders", &opacus_orders);
+  module.attr("most_bins") = kMostBins;
+  module.attr("bins_noise") = std::pair(kLeastBinsNoise, kMostBinsNoise);
   define_register(module);
   module.def("epsilons", &epsilons, py::arg("history"), py::arg("deltas"), py::kw_only(), py::arg("accountant"),
-             py::arg("adjacency"), py::arg("truncation") = py::none(), release());
+             py::arg("adjacency"), py::arg("truncation") = py::none(), py::arg("bins") = py::none(), release());
   module.def("deltas", &deltas, py::arg("history"), py::arg("epsilons"), py::kw_only(), py::arg("accountant"),
-             py::arg("adjacency"), py::arg("truncation") = py::none(), release());
+             py::arg("adjacency"), py::arg("truncation") = py::none(), py::arg("bins") = py::none(), release());
   module.def("epsilons_of_events", &epsilons_of_events, py::arg("events"), py::arg("deltas"), py::kw_only(),
              py::arg("accountant"), py::arg("adjacency"), release());
   module.def("rdp_epsilon_at_orders", &at_orders, py::arg("history"), py::arg("orders"), py::arg("delta"), release());
@@ -214,12 +221,14 @@ PYBIND11_MODULE(accountant, module) {
   module.def(
       "noise_multiplier",
       [](double epsilon, double delta, double q, int64_t steps, const std::string& accountant,
-         const std::string& adjacency, const Truncation& truncation) {
+         const std::string& adjacency, const Truncation& truncation, const Bins& bins) {
         const Budget kept = budget(epsilon, delta, accountant, adjacency);
+        if (bins) return calibrate_bins_noise(kept, *bins, steps).value();
         if (!truncation) return calibrate_noise(kept, SamplingRate(q), steps).value();
         const auto step = [&](NoiseMultiplier sigma) { return event(sigma.value(), q, truncation); };
         return calibrate_noise(kept, step, steps).value();
       },
       py::arg("epsilon"), py::arg("delta"), py::arg("sampling_rate"), py::arg("steps"), py::kw_only(),
-      py::arg("accountant"), py::arg("adjacency"), py::arg("truncation") = py::none(), release());
+      py::arg("accountant"), py::arg("adjacency"), py::arg("truncation") = py::none(), py::arg("bins") = py::none(),
+      release());
 }

@@ -19,6 +19,7 @@
 #include <tuple>
 #include <vector>
 
+#include "dp/mechanism/bins.h"
 #include "dp/mechanism/coins.h"
 #include "dp/mechanism/truncation.h"
 #include "dp/planning/host_memory_left.h"
@@ -83,7 +84,8 @@ double whole_noise(const accountant::AdaptiveClippingEvent& event) {
 std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, const MeshEntry& mesh, int64_t rank,
                                       const std::array<std::string, 4>& groups, at::Device device, double sampling_rate,
                                       double divisor, const std::string& clipping, const QuantileEntry& quantile,
-                                      double expected_batch, const LargestBatch& largest_batch, bool streamed,
+                                      double expected_batch, const LargestBatch& largest_batch,
+                                      const std::optional<int64_t>& bins, bool streamed,
                                       std::optional<int64_t> memory_budget, int64_t hold_memory,
                                       const std::optional<std::string>& key, const std::string& run_id,
                                       const std::pair<int64_t, int64_t>& first, const StepPairs& attempts) {
@@ -101,7 +103,8 @@ std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, con
                                         .clipping = clipping_of(clipping),
                                         .clip_quantile = quantile_of(quantile),
                                         .expected_batch = expected_batch,
-                                        .largest_batch = largest_batch},
+                                        .largest_batch = largest_batch,
+                                        .bins = bins},
                                .streamed = streamed,
                                .memory_budget_bytes = memory_budget,
                                .hold_memory_bytes = hold_memory};
@@ -142,6 +145,8 @@ std::tuple<std::string, std::string, History, StepPairs> resume_ledger(const std
       ++charged[{whole_noise(*adaptive), adaptive->q.value()}];
     } else if (const auto* cut = std::get_if<accountant::TruncatedPoissonGaussianEvent>(&entry.event)) {
       ++charged[{cut->sigma.value(), cut->q.value()}];  // the header, which the caller compares, says the rest
+    } else if (const auto* pass = std::get_if<accountant::BallsInBinsGaussianEvent>(&entry.event)) {
+      ++charged[{pass->sigma.value(), 1 / static_cast<double>(pass->steps)}];  // a whole pass
     } else {
       throw std::invalid_argument("ledger " + path + " has charges of a kind that a history cannot hold: line " +
                                   std::to_string(entry.sequence + 1));
@@ -185,6 +190,17 @@ std::vector<int64_t> kept_by(const std::string& key, const std::string& run_id, 
                              double sampling_rate, int64_t cap) {
   const RunKey run_key = RunKey::from_bytes(key_bytes(key), run_id_from_hex(run_id));
   return truncated(drawn_by(key, run_id, step, units, sampling_rate), cap, run_key, {.step = step, .attempt = 0});
+}
+
+// The units in this step's bin of the one pass that is dealt under the key (dp/mechanism/bins.h).
+std::vector<int64_t> dealt_by(const std::string& key, const std::string& run_id, int64_t bins, int64_t step,
+                              int64_t units) {
+  if (!(step >= 0 && step < bins)) {
+    throw std::invalid_argument("a pass of " + std::to_string(bins) + " steps has none of number " +
+                                std::to_string(step));
+  }
+  const RunKey run_key = RunKey::from_bytes(key_bytes(key), run_id_from_hex(run_id));
+  return BinPasses{.steps = bins}.units_of(run_key, {.step = step}, 0, units);
 }
 
 void begin_packed(Session& session, const std::vector<int64_t>& extents, const std::vector<int64_t>& offsets,
@@ -267,6 +283,8 @@ PYBIND11_MODULE(engine, module) {
              py::arg("sampling_rate"), Released());
   module.def("kept_units", &kept_by, py::arg("key"), py::arg("run_id"), py::arg("step"), py::arg("units"),
              py::arg("sampling_rate"), py::arg("cap"), Released());
+  module.def("dealt_units", &dealt_by, py::arg("key"), py::arg("run_id"), py::arg("bins"), py::arg("step"),
+             py::arg("units"), Released());
   module.def(
       "gradient_noise",
       [](const QuantileEntry::value_type& entry, double whole) {
@@ -289,11 +307,13 @@ PYBIND11_MODULE(engine, module) {
   py::class_<Session>(module, "Session")
       .def(py::init(&make_session), py::arg("blocks"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
            py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("clipping"),
-           py::arg("clip_quantile"), py::arg("expected_batch"), py::arg("largest_batch"), py::arg("streamed"),
+           py::arg("clip_quantile"), py::arg("expected_batch"), py::arg("largest_batch"), py::arg("bins"),
+           py::arg("streamed"),
            py::arg("memory_budget"), py::arg("hold_memory"), py::arg("key"), py::arg("run_id"), py::arg("first"),
            py::arg("attempts"), Released())
       .def_property_readonly("clip_norm", [](const Session& session) { return session.clip_norm().value(); })
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
+      .def("begin_pass", &Session::begin_pass)
       .def(
           "renew_noise_key",
           [](Session& session, const std::string& bytes) { session.renew_noise_key(key_bytes(bytes)); },

@@ -23,6 +23,26 @@ AdjustablePlan::AdjustablePlan(const Config& config)
         "a clip norm that adapts is accounted for batches that are not truncated: it cannot be combined with a largest "
         "batch");
   }
+  if (!config.bins) return;
+  if (!(*config.bins >= 1 && *config.bins <= accountant::kMostBins)) {
+    throw std::invalid_argument("balls-in-bins sampling must have from 1 to " + std::to_string(accountant::kMostBins) +
+                                " steps in a pass, got " + std::to_string(*config.bins));
+  }
+  if (config.clip_quantile || config.largest_batch) {
+    throw std::invalid_argument(
+        "balls-in-bins sampling is derived for one clip norm in all steps of a pass and takes every unit of a bin: it "
+        "cannot be combined with a clip norm that adapts, nor with a largest batch");
+  }
+  terms_->passes = BinPasses{.steps = *config.bins};
+}
+
+void AdjustablePlan::begin_pass_at(int64_t step) {
+  if (!terms_->passes) throw std::logic_error("passes are those of balls-in-bins sampling");
+  terms_->passes->first = step;
+}
+
+bool AdjustablePlan::same_pass(const StepId& step, const StepId& other) const {
+  return terms_->passes && terms_->passes->pass_of(step).step == terms_->passes->pass_of(other).step;
 }
 
 void AdjustablePlan::set_terms(accountant::ClipNorm clip_norm,
@@ -41,7 +61,9 @@ void AdjustablePlan::set_terms(accountant::ClipNorm clip_norm,
   terms_->noise_multiplier = noise_multiplier;
   terms_->event.reset();
   if (!noise_multiplier) return;
-  if (const auto& largest = config_.largest_batch) {
+  if (config_.bins) {
+    terms_->event = accountant::BallsInBinsGaussianEvent{*config_.bins, *noise_multiplier};
+  } else if (const auto& largest = config_.largest_batch) {
     terms_->event = accountant::TruncatedPoissonGaussianEvent{largest->first, config_.sampling_rate, largest->second,
                                                               *noise_multiplier};
   } else if (config_.sampling_rate.value() == 1) {

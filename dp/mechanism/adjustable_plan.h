@@ -4,7 +4,8 @@
 // it began: its clipping, its noise and its charge follow from one pair (dp/mechanism/step_terms.h), whatever is set
 // while it is under way.
 //
-// The caller samples. The ledger is right only if each unit is drawn with this rate, independently of the others.
+// The caller samples. The ledger is right only if each unit is drawn with this rate, independently of the others; with
+// bins, if begin_pass_at() says where each deal of the units begins, and no logical batch holds a unit of another.
 #pragma once
 
 #include <memory>
@@ -28,6 +29,9 @@ class AdjustablePlan {
     // Of so many units at most so many are in a batch: truncated Poisson sampling (dp/mechanism/truncation.h). Without
     // a clip quantile.
     std::optional<std::pair<int64_t, int64_t>> largest_batch = {};
+    // Each unit is in one of so many logical batches of a pass: balls-in-bins sampling (dp/mechanism/bins.h). The
+    // sampling rate says nothing then. Without the three above.
+    std::optional<int64_t> bins = {};
   };
   explicit AdjustablePlan(const Config& config);
 
@@ -35,6 +39,11 @@ class AdjustablePlan {
   // norm adapts, the noise multiplier is that of gradients and count together, and std::invalid_argument without one.
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
   accountant::ClipNorm clip_norm() const { return terms_->clip_norm; }  // of the next logical batch
+  // With balls-in-bins sampling: the logical batch that is charged as this step is the first of a pass, whose units are
+  // dealt anew. std::logic_error with other sampling.
+  void begin_pass_at(int64_t step);
+  // Whether these two steps, of one attempt, are of one pass: never with other sampling.
+  bool same_pass(const StepId& step, const StepId& other) const;
 
   // key (and ledger, on rank 0; null elsewhere) must outlive the objects made with them.
   Clipper clipper(fsdp::GroupedParameters& model, const ClipperOptions& options = {}) const;

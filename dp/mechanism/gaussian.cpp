@@ -47,6 +47,12 @@ bool GaussianMechanism::charged_with_its_pass(const StepId& step, const StepTerm
     throw std::logic_error("step " + std::to_string(step.step) + ", attempt " + std::to_string(step.attempt) +
                            " belongs to a pass that was not charged at its first step, " + std::to_string(pass.step));
   }
+  const bool alike = terms.event == charged_terms_.event && terms.clip_norm.value() == charged_terms_.clip_norm.value();
+  if (!alike) {
+    throw std::invalid_argument(
+        "clip norm and noise may change between passes of balls-in-bins sampling, not within one: a pass is charged "
+        "whole before its first step");
+  }
   return true;
 }
 
@@ -72,6 +78,7 @@ void GaussianMechanism::charge(const StepId& step, const StepTerms& terms) {
                              " was released" + (reason.empty() ? " (rank 0 has the reason)" : ": " + reason));
   }
   charged_pass_ = step;
+  charged_terms_ = terms;
 }
 
 void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {

@@ -28,6 +28,7 @@
 #include "dp/mechanism/noise_bands.h"
 #include "dp/mechanism/private_gradient.h"
 #include "dp/mechanism/run_key.h"
+#include "dp/mechanism/step_terms.h"
 #include "fsdp/parameters.h"
 #include "fsdp/reduce_pipeline.h"
 
@@ -64,7 +65,8 @@ class GaussianMechanism {
   void open(const ClippedSum& sum, const StepId& step);
   void charge(const StepId& step, const StepTerms& terms);
   // Whether the step belongs to a pass (dp/mechanism/bins.h) that this mechanism has charged at the pass's first step,
-  // and is not the first itself. std::logic_error for a later step of a pass that it has not.
+  // and is not the first itself. std::logic_error for a later step of a pass that it has not; std::invalid_argument if
+  // clip norm or noise are not those that the pass was charged with.
   bool charged_with_its_pass(const StepId& step, const StepTerms& terms) const;
   // std::logic_error unless release() may have this sum as that step.
   void check_releasable(const ClippedSum& sum, const StepId& step) const;
@@ -98,6 +100,7 @@ class GaussianMechanism {
   std::shared_ptr<fsdp::ShardBuffers> slices_;
   std::optional<StepId> last_;          // opened last
   std::optional<StepId> charged_pass_;  // by its first step
+  StepTerms charged_terms_;             // of that pass: what a unit costs holds for one noise in all its steps
   std::optional<uint64_t> open_for_;    // the sum for which last_ is charged and not released yet
   bool released_whole_ = false;         // last_ was released
   double band_norm_;                    // s of dp/mechanism/noise_bands.h; 1 without bands

@@ -35,6 +35,7 @@ Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::BlockSpec> 
       planned_(model_.parameters().size()),
       recorded_(at::zeros({3, static_cast<int64_t>(model_.parameters().size())}, at::kLong)) {
   key_.share(*mesh_);
+  if (options_.plan.bins) plan_.begin_pass_at(step_.step);
 }
 
 void Session::attach_ledger(accountant::LedgerWriter ledger) {
@@ -44,6 +45,18 @@ void Session::attach_ledger(accountant::LedgerWriter ledger) {
 
 void Session::set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier) {
   plan_.set_terms(clip_norm, noise_multiplier);
+}
+
+void Session::begin_pass() {
+  if (sum_) throw std::logic_error("a pass begins between logical batches");
+  plan_.begin_pass_at(step_.step);
+  step_ = attempts_.of(step_.step);
+}
+
+// All steps of a pass are of one attempt.
+StepId Session::following() const {
+  const StepId next{.step = step_.step + 1, .attempt = step_.attempt};
+  return plan_.same_pass(step_, next) ? next : attempts_.of(next.step);
 }
 
 void Session::renew_noise_key(const std::array<uint8_t, 32>& bytes) {
@@ -311,7 +324,7 @@ std::vector<at::Tensor> Session::release() {
   }
   mechanism_->detach_slices();
   if (options_.memory_budget_bytes) plan_recording();
-  step_ = attempts_.of(step_.step + 1);
+  step_ = following();
   return owned;
 }
 
@@ -319,7 +332,11 @@ void Session::abandon() {
   give_up_microbatch();
   if (!sum_) return;
   sum_.reset();
-  ++step_.attempt;
+  if (options_.plan.bins) {
+    step_ = following();
+  } else {
+    ++step_.attempt;
+  }
 }
 
 int64_t Session::bytes_sent() const {

@@ -59,6 +59,11 @@ class Session {
   // Of the next logical batch: after a release it may have adapted.
   accountant::ClipNorm clip_norm() const { return plan_.clip_norm(); }
 
+  // With balls-in-bins sampling: the next logical batch is the first of a pass (dp/mechanism/bins.h), and is charged with
+  // all its steps; the rest of the pass before is given up. Every session's first logical batch is one. Not within a
+  // logical batch, nor with other sampling (std::logic_error).
+  void begin_pass();
+
   // From the next logical batch on noise follows from rank 0's bytes, for callers whose noise comes from their own
   // generator. Every call must bring other bytes. Not within a logical batch (std::logic_error). A collective.
   void renew_noise_key(const std::array<uint8_t, 32>& bytes);
@@ -111,7 +116,8 @@ class Session {
   // Ends the logical batch: by parameter id, the noised sum over the rows that this rank owns, divided by the divisor
   // (float32 [rows, ...]; undefined for frozen parameters). std::logic_error without a clip() before. A collective.
   std::vector<at::Tensor> release();
-  // Drops the logical batch. Its charge stays; the next one has new noise.
+  // Drops the logical batch. Its charge stays; the next one has new noise, and is the same step's next attempt, or with
+  // balls-in-bins sampling the next step: that draw was its pass's part.
   void abandon();
 
   bool open() const { return sum_.has_value(); }
@@ -125,6 +131,7 @@ class Session {
   PackedRows::Use rows(const std::string& layer, const at::Tensor& x, int64_t row_extents);
   const std::shared_ptr<Tape>& recorder() const;
   void open_sum();
+  StepId following() const;
   void note_records();
   // From the most that any rank has recorded in this logical batch. A collective.
   void plan_recording();

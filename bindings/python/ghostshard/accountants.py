@@ -62,10 +62,12 @@ class _Accountant(IAccountant):
     def __init__(self) -> None:
         self.history: list[tuple[float, float, int]] = []
         self.truncation: tuple[int, int] | None = None  # (units, cap): every step is one of truncated Poisson sampling
+        self.bins: int | None = None  # every "step" is a whole pass of balls-in-bins sampling in so many steps
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Records one step. ValueError for a number that no accountant could bound; then nothing is recorded."""
+        """Records one step, or pass (deal()). ValueError for a number that no accountant could bound; then nothing is recorded."""
         sigma, q = _noise(noise_multiplier), _rate(sample_rate)
+        self._check_dealt(sigma, q)
         if self.history and tuple(self.history[-1][:2]) == (sigma, q):
             self.history[-1] = (sigma, q, self.history[-1][2] + 1)
         else:
@@ -95,8 +97,11 @@ class _Accountant(IAccountant):
         super().load_state_dict(state_dict)
         try:
             self.history = _checked(self.history)
-            if (found := state_dict.get("truncation")) != self.truncation:
-                raise ValueError(f"it is of steps with the truncation (units, cap) {found}, the accountant's have {self.truncation}")
+            for name, what in (("truncation", "steps with the truncation (units, cap)"), ("bins", "passes with the number of bins")):
+                if (found := state_dict.get(name)) != getattr(self, name):
+                    raise ValueError(f"it is of {what} {found}, the accountant's have {getattr(self, name)}")
+            for sigma, q, _ in self.history:
+                self._check_dealt(sigma, q)
         except (TypeError, ValueError) as error:
             self.history = before
             raise ValueError(f"the state dict's history cannot be accounted: {error}") from error
@@ -106,6 +111,8 @@ class _Accountant(IAccountant):
         state = super().state_dict(destination)
         if self.truncation is not None:
             state["truncation"] = self.truncation
+        if self.bins is not None:
+            state["bins"] = self.bins
         return state
 
     def truncate(self, truncation: tuple[int, int] | None) -> None:
@@ -119,9 +126,29 @@ class _Accountant(IAccountant):
             )
         self.truncation = truncation
 
+    def deal(self, bins: int | None) -> None:
+        """bins: each step() is a whole pass of balls-in-bins sampling (arXiv:2412.16802) at sample_rate 1/bins: every example is in one of
+        so many batches. Contour and prv bound that; bounds are the larger of those under zero-out and add-or-remove. None: each step is one
+        batch. ValueError if steps of another kind are charged already."""
+        if self.history and self.bins != bins:
+            raise ValueError(
+                f"this accountant has charged steps with bins={self.bins}, these have bins={bins}: it counts one kind. Take a new one"
+            )
+        self.bins = bins
+
+    def _check_dealt(self, sigma: float, q: float) -> None:
+        if self.bins is None:
+            return
+        least, most = _native.bins_noise
+        if sigma != 0 and not least <= sigma <= most:
+            raise ValueError(f"the noise multiplier of balls-in-bins sampling must be from {least} to {most:g}, got {sigma}")
+        if q != 1 / self.bins:
+            raise ValueError(f"the passes have {self.bins} batches, so sample_rate must be 1/{self.bins}, got {q}")
+
     def _worst(self, bounds: Any, at: float) -> PrivacyBound:
-        how = {"accountant": self.mechanism(), "truncation": self.truncation}
-        found = (bounds(_checked(self.history), [float(at)], adjacency=each, **how)[0] for each in _neighbours(self.truncation))
+        how = {"accountant": self.mechanism(), "truncation": self.truncation, "bins": self.bins}
+        neighbours = _neighbours(self.truncation, self.bins)
+        found = (bounds(_checked(self.history), [float(at)], adjacency=each, **how)[0] for each in neighbours)
         return PrivacyBound(*max(found, key=lambda bound: bound[2]))
 
 
@@ -173,7 +200,7 @@ class RDPAccountant(_Accountant):
         return min((_native.rdp_epsilon_at_orders(history, [alpha], float(delta)), alpha) for alpha in orders)
 
     def _refuse_orders(self) -> None:
-        if self.truncation is not None:
+        if self.truncation is not None or self.bins is not None:
             raise ValueError("truncated sampling is bounded over all orders alone: leave alphas out")
 
     @classmethod
@@ -206,13 +233,14 @@ def get_noise_multiplier(
     accountant: str = "contour",
     epsilon_tolerance: float | None = None,
     truncation: tuple[int, int] | None = None,
+    bins: int | None = None,
     **kwargs: Any,
 ) -> float:
     """The least noise multiplier that keeps a run within (target_epsilon, target_delta), at most 1e-6 above it.
 
     Exactly one of epochs and steps; epochs count as ceil(epochs / sample_rate) steps. On the private side: with the
     answer, get_epsilon is at most the target. epsilon_tolerance and further arguments of Opacus' function are not needed.
-    truncation: (units, cap) of truncated Poisson sampling.
+    truncation: (units, cap) of truncated Poisson sampling. bins: of balls-in-bins sampling, `steps` being passes; then at most 1e-4 above.
     ValueError if no noise reaches the target.
     """
     if (steps is None) == (epochs is None):
@@ -224,10 +252,12 @@ def get_noise_multiplier(
             raise ValueError(f"epochs must be > 0 and finite, got {epochs}")
         # 90 / 0.04 is meant to be 2250, even if the division gives 2250.0000000000005.
         steps = round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.ceil(exact)
+    if bins is not None and q != 1 / bins:
+        raise ValueError(f"a pass has {bins} batches, so sample_rate must be 1/{bins}, got {q}")
     _known(accountant)
     terms = (float(target_epsilon), float(target_delta), q, _steps(steps))
-    how = {"accountant": accountant, "truncation": truncation}
-    return max(_native.noise_multiplier(*terms, adjacency=each, **how) for each in _neighbours(truncation))
+    how = {"accountant": accountant, "truncation": truncation, "bins": bins}
+    return max(_native.noise_multiplier(*terms, adjacency=each, **how) for each in _neighbours(truncation, bins))
 
 
 def privacy_curve(
@@ -247,11 +277,11 @@ def privacy_curve(
         accountant = run.mechanism() if isinstance(run, _Accountant) else "contour"
     _known(accountant)
     at = [float(delta) for delta in deltas]
-    truncation = run.truncation if isinstance(run, _Accountant) else None
+    truncation, bins = (run.truncation, run.bins) if isinstance(run, _Accountant) else (None, None)
     history = _checked(history)
     curves = [
-        _native.epsilons(history, at, accountant=accountant, adjacency=each, truncation=truncation)
-        for each in (_neighbours(truncation) if adjacency is None else (adjacency,))
+        _native.epsilons(history, at, accountant=accountant, adjacency=each, truncation=truncation, bins=bins)
+        for each in (_neighbours(truncation, bins) if adjacency is None else (adjacency,))
     ]
     worst = (max(bounds, key=lambda bound: bound[2]) for bounds in zip(*curves, strict=True))
     return [CurvePoint(delta, *bound[:3]) for delta, bound in zip(at, worst, strict=True)]
@@ -287,9 +317,9 @@ def _dp_event(event: Any) -> Any:
     return "inf" if event == math.inf else event  # the shape of repeats whose number is Poisson's
 
 
-def _neighbours(truncation: tuple[int, int] | None) -> tuple[str, ...]:
-    """Adjacencies of which the worse counts. Of Poisson samples both are the same; truncated ones are reported under zero-out."""
-    return ADJACENCIES[:1] if truncation is None else ADJACENCIES[:2]
+def _neighbours(truncation: tuple[int, int] | None, bins: int | None) -> tuple[str, ...]:
+    """Adjacencies of which the worse counts. Of Poisson samples both are the same; others are reported under zero-out."""
+    return ADJACENCIES[:1] if truncation is None and bins is None else ADJACENCIES[:2]
 
 
 def _known(accountant: str) -> None:

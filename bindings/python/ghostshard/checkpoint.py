@@ -174,7 +174,7 @@ def parse(text: Any) -> dict:
 
 # Facts that a ledger's header and the run that goes on must have in common: if one differs, the ledger's numbers would
 # describe a run that did not happen.
-_SAME = ("adjacency", "unit_of_privacy", "units", "maximum_batch", "clipping", "clip_quantile", "facts")
+_SAME = ("adjacency", "unit_of_privacy", "units", "maximum_batch", "bins", "clipping", "clip_quantile", "facts")
 _OF_A_BEGINNING = "provenance"  # a section of the facts that is the first session's: its code, day, ranks and starting weights
 
 

@@ -14,10 +14,11 @@ import torch
 from torch import nn, optim
 from torch.utils.data import DataLoader
 
-from . import accountants, checkpoint, largest_batch
+from . import accountants, checkpoint, kind_of_steps
 from ._native import load
 from .ghost.checks.alike import items_digest, parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
+from .ghost.checks.charges import EachDraw, WholePasses
 from .ghost.checks.modules import refuse_unsupported
 from .ghost import clip_quantile
 from .ghost.clip_quantile import Adaptation, ClipQuantile
@@ -93,6 +94,8 @@ class PrivacyEngine(ResumableEngine):
         `accumulation_steps` (k: the loader cuts each draw into k batches, step() comes after the last), `own_batches` (True, or
         poisson_sampling=False: batches of the caller's own, at most k backwards to a step, each step charged as if it held every
         example), `max_batch_size` (of a larger draw so many examples stay, chosen at random; charged as truncated Poisson sampling),
+        `sampling` ("poisson", or "balls_in_bins": each pass over the loader has every example in one random step, and is charged whole before
+        its first step; an iteration that ends early is a pass like any other),
         `allow_vouched` (True: tensors of ghostshard.vouch_for() are taken, and the report says so), `memory_budget` (what a
         microbatch may record until it is clipped, in bytes or as "1.05x" of a step without privacy; if it takes more, a second
         backward recomputes the records, with 0 from the beginning; by default what the machine has room for), `accumulate` (sum the
@@ -106,8 +109,9 @@ class PrivacyEngine(ResumableEngine):
         """
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
-            if kwargs.get("max_batch_size") is not None:
-                raise ValueError(f"max_batch_size is of our modes alone: {', '.join(MODES)}; got {grad_sample_mode=}")
+            for name in ("max_batch_size", "sampling"):
+                if kwargs.pop(name, None) is not None:
+                    raise ValueError(f"{name} is of our modes alone: {', '.join(MODES)}; got {grad_sample_mode=}")
             if self.secure_mode:
                 raise ValueError(f"secure_mode with {grad_sample_mode=} is Opacus' and needs its own PrivacyEngine")
             warnings.warn(
@@ -134,8 +138,8 @@ class PrivacyEngine(ResumableEngine):
         accumulation_steps = kwargs.pop("accumulation_steps", 1)
         own_batches = kwargs.pop("own_batches", False) or not poisson_sampling
         allow_vouched = kwargs.pop("allow_vouched", False)
-        plan = plan_of(data_loader, poisson=not own_batches, max_batch_size=kwargs.pop("max_batch_size", None))
-        largest_batch.settle(plan, self.accountant, clipping=clipping, registered=self._register_terms is not None)
+        plan = plan_of(data_loader, poisson=not own_batches, max_batch_size=kwargs.pop("max_batch_size", None), sampling=kwargs.pop("sampling", None))
+        kind_of_steps.settle(plan, self.accountant, clipping=clipping, registered=self._register_terms is not None)
         kwargs.pop("epsilon_tolerance", None)
         refuse_unsupported(module)
         kind = GhostModule if wrap_model else GhostHooks
@@ -157,7 +161,7 @@ class PrivacyEngine(ResumableEngine):
                 **options, "grad_sample_mode": grad_sample_mode, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm,
                 "clipping": clipping, "the clip quantile": quantile, "loss_reduction": loss_reduction, "batch_first": batch_first, "own_batches": own_batches,
                 "allow_vouched": allow_vouched, "accumulation_steps": accumulation_steps, "noise_generator": noise_generator is not None,
-                "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch, plan.cap), "a ledger": self._ledger is not None,
+                "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch, plan.cap, plan.in_bins), "a ledger": self._ledger is not None,
             }  # fmt: skip
             found = parts_of(module, engine.layout, criterion, optimizer, arguments)
             return found if own_batches else {**found, "the data set": items_digest(data_loader.dataset, engine.ranks.device)}
@@ -191,23 +195,23 @@ class PrivacyEngine(ResumableEngine):
         mechanism = self.accountant.mechanism()
         search = accountants if mechanism in _ACCOUNTANTS else opacus.accountants.utils
         tolerance: dict[str, Any] = {name: kwargs[name] for name in ("epsilon_tolerance",) if name in kwargs}
-        rate, steps = 1 / len(data_loader), len(data_loader)  # of Opacus' own modes
+        rate, charges = 1 / len(data_loader), len(data_loader)  # of Opacus' own modes
         if kwargs.get("grad_sample_mode", "hooks") in MODES:
             poisson = kwargs.get("poisson_sampling", True) and not kwargs.get("own_batches", False)
-            plan = plan_of(data_loader, poisson=poisson, max_batch_size=kwargs.get("max_batch_size"))
-            rate, steps = plan.charged_rate, plan.steps
+            plan = plan_of(data_loader, poisson=poisson, max_batch_size=kwargs.get("max_batch_size"), sampling=kwargs.get("sampling"))
+            rate, charges = plan.charged_rate, plan.charges
             if mechanism in _ACCOUNTANTS:
-                tolerance["truncation"] = plan.truncation
+                tolerance |= {"truncation": plan.truncation, "bins": plan.bins}
         noise_multiplier = search.get_noise_multiplier(
             target_epsilon=target_epsilon,
             target_delta=target_delta,
             sample_rate=rate,
-            steps=epochs * steps,
+            steps=epochs * charges,
             accountant=mechanism,
             **tolerance,
         )
         if self._register_terms is not None and self._register_terms["steps"] is None:
-            self._register_terms["steps"] = epochs * steps
+            self._register_terms["steps"] = epochs * charges
         return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **kwargs)
 
     def attach_ledger(self, path: str | os.PathLike) -> None:
@@ -234,7 +238,7 @@ class PrivacyEngine(ResumableEngine):
 
         A run beyond the limit is refused: in make_private() if `steps` says how many it plans (make_private_with_epsilon() does),
         otherwise before the step that would break it. Register and secret key (path.key) are made if they are not there.
-        data: the file or folder that holds the data; its content under the key says which data it is. limit: epsilon of all
+        steps are passes with sampling="balls_in_bins". data: the file or folder that holds the data; its content under the key says which data it is. limit: epsilon of all
         runs together at `delta` (default as in report()); the first run on the data must give it.
         """
         if self._ghost is not None:
@@ -285,6 +289,7 @@ class PrivacyEngine(ResumableEngine):
         return GhostDataLoader.from_data_loader(
             data_loader, rank=ranks.data_rank, world_size=ranks.data_ranks, accumulation_steps=accumulation_steps,
             batch_first=batch_first, process_group=ranks.data, twins=ranks.twins, max_batch_size=plan.cap,
+            sampling="balls_in_bins" if plan.in_bins else "poisson",
         )  # fmt: skip
 
     def _joined(
@@ -306,10 +311,18 @@ class PrivacyEngine(ResumableEngine):
         def charge(noise_multiplier: float) -> None:
             self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=plan.charged_rate)
 
+        def charge_draw() -> tuple[float, float]:
+            terms = ghost.terms()
+            charge(terms[1])
+            return terms
+
         batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps)
         if plan.poisson:
             sampler: Any = data_loader.batch_sampler
-            batches = DrawnBatches(lambda: charge(ghost.terms()[1]), sampler=sampler, allow_vouched=allow_vouched, batch_first=engine.batch_first)
+            batches = DrawnBatches(
+                charge_draw, sampler=sampler, allow_vouched=allow_vouched, batch_first=engine.batch_first,
+                charges=WholePasses() if plan.in_bins else EachDraw(),
+            )  # fmt: skip
             sampler.stamps.receiver = batches
         self._optimizer = ghost.original_optimizer
         ghost.released.any_change = allow_vouched
@@ -323,6 +336,7 @@ class PrivacyEngine(ResumableEngine):
             charge=charge,
             adaptation=None if quantile is None else Adaptation(quantile, float(plan.expected_batch), ghost.set_clip_norm),
             largest_batch=plan.truncation,
+            bins=plan.bins,
         )
         self._begin_run(engine, data_loader, ledger_header(plan, ghost, engine, allow_vouched))
 
@@ -343,5 +357,5 @@ class PrivacyEngine(ResumableEngine):
             terms["delta"] = accountants.default_delta(plan.units)
         at_first = (engine.run.terms_now()[1], plan.charged_rate)
         self._budget = engine.run.budget = RegisteredBudget(
-            **terms, block_of=plan.steps, ledger=self._ledger, ranks=engine.ranks, terms=at_first
+            **terms, block_of=plan.charges, bins=plan.bins, ledger=self._ledger, ranks=engine.ranks, terms=at_first
         )

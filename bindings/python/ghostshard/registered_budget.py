@@ -32,16 +32,17 @@ def digest_of_data(path: str | os.PathLike) -> str:
 
 
 class RegisteredBudget:
-    """One session of a run. Steps are charged a block ahead of use, on all ranks alike.
+    """One session of a run. Steps are charged a block ahead of use, on all ranks alike. With bins they are passes of balls-in-bins
+    sampling, in so many steps each.
 
     steps: how many the run plans; None: not known. block_of: how many steps the block is a hundredth of.
     """
 
     def __init__(
         self, path: str, data: str | os.PathLike, *, limit: float | None, delta: float, steps: int | None, block_of: int,
-        ledger: str, ranks: Any, terms: Terms,
+        ledger: str, ranks: Any, terms: Terms, bins: int | None = None,
     ):  # fmt: skip
-        self._steps, self._ledger, self._ranks = steps, ledger, ranks
+        self._steps, self._ledger, self._ranks, self._bins = steps, ledger, ranks, bins
         self._block = load("accountant").budget_block(block_of if steps is None else steps)
         self._left: Counter = Counter()  # charged and not used, by terms
         self._session: Session | None = None  # of rank 0
@@ -50,12 +51,12 @@ class RegisteredBudget:
             register = load("accountant").BudgetRegister(path)
             fingerprint = register.fingerprint(digest_of_data(data))
             register.agree_on_limit(fingerprint, limit, delta)
-            self._session = Session(register, fingerprint)
+            self._session = Session(register, fingerprint, bins)
             # A ledger that is there is of the run that goes on: its own plan is in the register, and begin() takes it over.
             if os.path.exists(ledger):
                 self._session.goes_on = len(read_file(Path(ledger)).splitlines()) > 1
             else:
-                register.check(fingerprint, *_with_noise(terms), steps or 1)
+                register.check(fingerprint, *_with_noise(terms), steps or 1, bins)
 
         checkpoint.on_rank_0(ranks, open_register)
 
@@ -78,7 +79,7 @@ class RegisteredBudget:
 
     def _extend(self, terms: Terms, step: int) -> int:
         assert self._session is not None
-        remaining = None if self._steps is None else max(0, self._steps - step)
+        remaining = None if self._steps is None else max(0, self._steps - step // (self._bins or 1))
         if not self._session.begun:
             with open(self._ledger, encoding="utf-8") as lines:
                 run = json.loads(lines.readline())["run_id"]
@@ -90,30 +91,30 @@ class RegisteredBudget:
 class Session:
     """On rank 0. Ends with the process, and then gives back what it was charged and did not use."""
 
-    def __init__(self, register: Any, data: str):
-        self.register, self.data, self.id = register, data, secrets.token_hex(16)
+    def __init__(self, register: Any, data: str, bins: int | None):
+        self.register, self.data, self.id, self.bins = register, data, secrets.token_hex(16), bins
         self.made: Counter = Counter()
         self.begun = False
         self.goes_on = False  # the run has made releases before
 
     def begin(self, run: str, plan: tuple[float, float, int] | None) -> None:
         try:
-            self.register.begin(self.data, run, self.id, "example", plan, self.goes_on)
+            self.register.begin(self.data, run, self.id, "example", plan, self.goes_on, self.bins)
         except ValueError:
             if plan is None or not self.goes_on:
                 raise
             # What it was charged ahead is lost: it goes on without a plan, as far as the limit has room.
-            self.register.begin(self.data, run, self.id, "example", None, self.goes_on)
+            self.register.begin(self.data, run, self.id, "example", None, self.goes_on, self.bins)
         self.begun = True
-        weakref.finalize(self, _end, self.register, self.id, self.made, os.getpid())
+        weakref.finalize(self, _end, self.register, self.id, self.made, os.getpid(), self.bins)
 
     def charge(self, terms: Terms, wanted: int) -> int:
         """How many steps were charged: `wanted`, or one if there is room for one alone."""
         if wanted > 1:
             with contextlib.suppress(ValueError):
-                self.register.charge(self.id, *_with_noise(terms), wanted)
+                self.register.charge(self.id, *_with_noise(terms), wanted, self.bins)
                 return wanted
-        self.register.charge(self.id, *_with_noise(terms), 1)
+        self.register.charge(self.id, *_with_noise(terms), 1, self.bins)
         return 1
 
 
@@ -123,11 +124,11 @@ def _with_noise(terms: Terms) -> Terms:
     return terms
 
 
-def _end(register: Any, session: str, made: Counter, process: int) -> None:
+def _end(register: Any, session: str, made: Counter, process: int, bins: int | None) -> None:
     if os.getpid() != process:  # a worker of a data loader
         return
     with contextlib.suppress(ValueError, RuntimeError):  # it then stays charged
-        register.end(session, [(*terms, steps) for terms, steps in made.items() if steps])
+        register.end(session, [(*terms, steps) for terms, steps in made.items() if steps], bins)
 
 
 __all__ = ["RegisteredBudget", "digest_of_data"]

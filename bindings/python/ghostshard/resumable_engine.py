@@ -194,6 +194,8 @@ class ResumableEngine(opacus.PrivacyEngine):
         engine = self._engine()
         clip_norm, noise_multiplier = engine.run.terms_now()
         terms = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "sampling_rate": engine.run.sampling_rate}
+        if engine.run.bins is not None:
+            terms["bins"] = engine.run.bins
         return terms if engine.run.largest_batch is None else {**terms, "largest_batch": list(engine.run.largest_batch)}
 
     def _load_state(self, state: dict) -> None:
@@ -238,6 +240,12 @@ class ResumableEngine(opacus.PrivacyEngine):
             raise ValueError(
                 f"the checkpoint's run had the largest batch {largest} ([examples, at most in a step]), this one has {own}: its steps "
                 "would be charged as others. Give make_private() the same max_batch_size"
+            )
+        bins, own = state["terms"].get("bins"), self._terms().get("bins")
+        if bins != own:
+            raise ValueError(
+                f"a pass of the checkpoint's run had the number of bins {bins} (None: no balls-in-bins sampling), one of this run has {own}: "
+                "what is charged would be something else. Give make_private() the same sampling, and a loader of as many batches"
             )
         if mark is not None and self._ledger is None:
             raise ValueError(

@@ -40,6 +40,12 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
     if plan.cap is not None:
         sampler["executed"] = "truncated-poisson"
         sampler["truncation"] = f"of more than {plan.cap} drawn examples a uniformly random part of {plan.cap} stays (arXiv:2508.15089)"
+    if plan.in_bins:
+        sampler = {
+            "executed": "balls-in-bins",
+            "seen": "by the engine: each step was made of one whole draw of the latest pass over the private loader, and each pass was "
+            "charged before its first step",
+        }
     if allow_vouched:
         sampler["seen"] += (
             "; that tensors which the loop vouched for (allow_vouched=True) hold nothing of other examples than their rows' own is the "
@@ -62,6 +68,9 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
     }
     if plan.cap is not None:
         header["maximum_batch"] = plan.cap
+    if plan.in_bins:
+        header["bins"] = plan.bins
+        del header["sampling_rate"]
     if optimizer.noise_multiplier > 0:
         header["noise_multiplier"] = float(optimizer.noise_multiplier)
     if (quantile := engine.run.clip_quantile) is not None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from ghostshard.ghost.checks.charges import EachDraw
 from ghostshard.ghost.loss import PrivateLoss
 from ghostshard.ghost.provenance import NoProvenance
 from ghostshard.ghost.wrappers import GhostModule
@@ -19,6 +20,7 @@ class AnyBatches:
     skipped = 0
     place = (0, 0, 0)
     provenance = NoProvenance()
+    charges = EachDraw()
 
     def check_forward(self) -> None: ...
 

@@ -1,5 +1,5 @@
-"""Coins and what stays of a draw, slowly, by the words of the C++ headers: dp/mechanism/run_key.h, coins.h, truncation.h and
-kernels/gaussian.h."""
+"""Coins and what stays of a draw, slowly, by the words of the C++ headers: dp/mechanism/run_key.h, coins.h, truncation.h, bins.h
+and kernels/gaussian.h."""
 
 import hmac
 import struct
@@ -58,3 +58,12 @@ def kept(key: bytes, step: int, units: int, q: float, cap: int) -> list[int]:
         drawn[gone], drawn[place] = drawn[place], drawn[gone]
         gone += 1
     return sorted(drawn[gone:])
+
+
+def dealt(key: bytes, unit: int, bins: int) -> int:
+    """The step that a unit is dealt to: its word of stream 0 modulo bins; words below 2^64 mod bins are passed over, for that of the next
+    stream."""
+    subkey, stream = key_of(key, 6, 0), 0
+    while (found := word(subkey, stream, unit)) < 2**64 % bins:
+        stream += 1
+    return found % bins

@@ -100,12 +100,13 @@ class GhostEngine:
         charge: Callable[[float], None] = lambda _: None,
         adaptation: Adaptation | None = None,
         largest_batch: tuple[int, int] | None = None,
+        bins: int | None = None,
     ) -> None:
         """terms() gives (clip norm, noise multiplier) whenever a logical batch begins; charge(noise multiplier) is called then, before
         anything of it is released. batches: which ones a step may be made of. trained() gives the optimizer's parameters."""
         self.run.set_constants(
             sampling_rate=sampling_rate, divisor=divisor, terms=terms, generator=generator, adaptation=adaptation,
-            largest_batch=largest_batch,
+            largest_batch=largest_batch, bins=bins,
         )  # fmt: skip
         self._gate.open_for(batches, trained, terms)
         self._charge = charge
@@ -200,8 +201,9 @@ class GhostEngine:
         return self.session.units
 
     def _prepare(self) -> None:
-        _ = self._gate.batches  # there are some, or RuntimeError
-        self.sessions.prepare()
+        charges = self._gate.batches.charges  # there are some, or RuntimeError
+        if self.sessions.prepare():
+            charges.session_is_new()
 
     # Backward and step ----------------------------------------------------------------------------------------------
 
@@ -250,12 +252,17 @@ class GhostEngine:
 
     def _open(self, session: Any) -> None:
         if not session.open:
-            self._begun_with = self.run.begin_logical_batch(session)
+            self._begun_with = self.run.begin_logical_batch(session, self._gate.batches.charges)
 
     def _begin_charge(self, session: Any) -> None:
         """Before the session begins its logical batch: it is charged from here on, whatever becomes of it."""
-        if not session.open:
+        if session.open:
+            return
+        charges = self._gate.batches.charges
+        if charges.due:
             self._charge(self._begun_with[1])
+            charges.paid(self._begun_with)
+        charges.begin()
 
     def release(self, learning_rates: float = 0.0) -> float:
         """Ends the logical batch: puts the noised mean into `.grad` of every trainable parameter. learning_rates: a number that all ranks
@@ -291,6 +298,7 @@ class GhostEngine:
         while batches.skipped and session is not None:
             self.run.charge_step_of_nobody(session)
             batches.skipped -= 1
+            batches.charges.begin()
 
     def pause(self) -> None:
         """A step() that a BatchMemoryManager has announced as one that only ends a part of the logical batch."""

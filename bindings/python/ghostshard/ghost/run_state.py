@@ -12,6 +12,7 @@ import torch
 
 from .. import _native
 from .checks.alike import together
+from .checks.charges import Charges
 from .clip_quantile import Adaptation, ClipQuantile
 from .layout import Layout
 from .ranks import Ranks
@@ -31,6 +32,7 @@ class RunState:
         self.sampling_rate = self.divisor = 1.0
         self._adaptation: Adaptation | None = None
         self.largest_batch: tuple[int, int] | None = None  # of so many units, so many at most
+        self.bins: int | None = None  # steps of a pass of balls-in-bins sampling, of which each example is in one
         self._terms: Terms | None = None
         self.generator: torch.Generator | None = None
         self.next = (0, 0)  # step and attempt that the next logical batch is charged as, if there is no session
@@ -43,10 +45,10 @@ class RunState:
 
     def set_constants(
         self, *, sampling_rate: float, divisor: float, terms: Terms, generator: torch.Generator | None, adaptation: Adaptation | None = None,
-        largest_batch: tuple[int, int] | None = None,
+        largest_batch: tuple[int, int] | None = None, bins: int | None = None,
     ) -> None:  # fmt: skip
         self.sampling_rate, self.divisor, self._terms, self.generator = sampling_rate, divisor, terms, generator
-        self._adaptation, self.largest_batch = adaptation, largest_batch
+        self._adaptation, self.largest_batch, self.bins = adaptation, largest_batch, bins
 
     def terms_now(self) -> tuple[float, float]:
         """Clip norm and noise multiplier, as they are now."""
@@ -94,6 +96,7 @@ class RunState:
             clip_quantile=None if self._adaptation is None else self._adaptation.quantile.for_session(),
             expected_batch=0.0 if self._adaptation is None else self._adaptation.expected_batch,
             largest_batch=self.largest_batch,
+            bins=self.bins,
             key=None if self.generator is None else bytes(32),  # renewed with every logical batch
             run_id=self._run_id,
             first=self.next,
@@ -109,20 +112,27 @@ class RunState:
             self.ledger_is_open = True
         return session
 
-    def begin_logical_batch(self, session: Any) -> tuple[float, float]:
+    def begin_logical_batch(self, session: Any, charges: Charges) -> tuple[float, float]:
         """Clip norm and noise multiplier of the logical batch that the session opens next."""
-        clip_norm, noise_multiplier = self.terms_now()
-        if self.budget is not None:
+        terms = self.terms_now()
+        charges.check(terms)
+        return self._begin(session, terms, is_charged=not charges.begun)
+
+    def _begin(self, session: Any, terms: tuple[float, float], *, is_charged: bool) -> tuple[float, float]:
+        clip_norm, noise_multiplier = terms
+        if is_charged and self.budget is not None:
             self.budget.charge((noise_multiplier, self.sampling_rate), session.next[0])
+        if is_charged and self.bins is not None:
+            session.begin_pass()
         session.set_terms(clip_norm, noise_multiplier)
         if self.generator is not None:
             session.renew_noise_key(_bytes_of(self.generator))
         return clip_norm, noise_multiplier
 
     def charge_step_of_nobody(self, session: Any) -> None:
-        """A step of no examples, whose noise nobody sees. A collective."""
+        """A step of no examples, whose noise nobody sees; of a pass the first. A collective."""
         session.begin_microbatch(1, of_nobody=True)
-        self.begin_logical_batch(session)
+        self._begin(session, self.terms_now(), is_charged=True)
         if session.takes_two_passes:
             session.second_pass()
         session.clip()

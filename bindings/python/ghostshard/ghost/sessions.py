@@ -32,16 +32,16 @@ class Sessions:
         """Step and attempt that the logical batch is charged as."""
         return self.run.next if self.now is None else self.now.next
 
-    def prepare(self) -> None:
-        """There is a session of the parameters as they are. A collective if there was none. RuntimeError if the run was stopped, and
-        for another set of parameters within a logical batch."""
+    def prepare(self) -> bool:
+        """There is a session of the parameters as they are. True if it is new: the call is a collective then. RuntimeError if the run
+        was stopped, and for another set of parameters within a logical batch."""
         if self.run.stopped is not None:
             raise RuntimeError(self.run.stopped)
         layout, ranks = self._layout, self._ranks
         trainable = layout.trainable()
         stays = computed_on(layout.parameters[0].parameter) == ranks.device
         if self.now is not None and trainable == self._trainable and stays:
-            return
+            return False
         if self.now is not None and self.now.open:
             raise RuntimeError(
                 "parameters may be frozen, unfrozen or moved to another device between steps, not between the backwards of one "
@@ -61,6 +61,7 @@ class Sessions:
         self._trainable = trainable
         if self.checked:
             self.attribution = AttributionCheck(ranks.control, [entry.name for entry in layout.parameters])
+        return True
 
     def drop(self) -> None:
         """Gives up the session at hand, and its logical batch."""

@@ -12,12 +12,13 @@ Importing this module makes Opacus' own BatchMemoryManager split our loaders, an
 """
 
 from .batch_memory import AgreedSplittingSampler, BatchMemoryManager
+from .bins import BinsBatchSampler
 from .loader import GhostDataLoader
 from .plan import SamplingPlan, plan_of
 from .poisson import PoissonBatchSampler
 from .truncated import TruncatedBatchSampler
 
 __all__ = [
-    "AgreedSplittingSampler", "BatchMemoryManager", "GhostDataLoader", "PoissonBatchSampler", "SamplingPlan", "TruncatedBatchSampler",
-    "plan_of",
+    "AgreedSplittingSampler", "BatchMemoryManager", "BinsBatchSampler", "GhostDataLoader", "PoissonBatchSampler", "SamplingPlan",
+    "TruncatedBatchSampler", "plan_of",
 ]  # fmt: skip

@@ -12,8 +12,9 @@ from torch.utils.data import (
     BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate,
 )  # fmt: skip
 
+from .bins import BinsBatchSampler
 from .empty_batch import CollateOrEmpty
-from .plan import ITERABLE, plan_of
+from .plan import ITERABLE, SAMPLINGS, plan_of
 from .poisson import PoissonBatchSampler
 from .truncated import TruncatedBatchSampler
 from .stamps import StampedLoader
@@ -21,8 +22,8 @@ from .units import refuse_repeated
 
 
 class GhostDataLoader(StampedLoader, DPDataLoader):
-    """A DataLoader whose batches PoissonBatchSampler draws, or TruncatedBatchSampler with a max_batch_size; everything else is the
-    DataLoader's.
+    """A DataLoader whose batches PoissonBatchSampler draws, TruncatedBatchSampler with a max_batch_size, or BinsBatchSampler with
+    sampling="balls_in_bins"; everything else is the DataLoader's.
 
     An empty batch has the structure of a full one with 0 rows, even the first. drop_last means nothing here. Batches come in
     the order of their draws (in_order=False means nothing either), because the engine must know which draw it trains on.
@@ -46,6 +47,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         rand_on_empty: bool = False,
         in_order: bool = True,
         max_batch_size: int | None = None,
+        sampling: str = "poisson",
         **kwargs,
     ):
         if isinstance(collate_fn, CollateFnWithEmpty):
@@ -58,6 +60,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
             )
         if isinstance(dataset, IterableDataset):
             raise ValueError(ITERABLE)
+        draws_by, more = _sampler_of(sampling, max_batch_size)
         refuse_repeated(dataset)
         self.sample_rate = sample_rate
         self.distributed = world_size > 1
@@ -65,10 +68,10 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         DataLoader.__init__(
             self,
             dataset,
-            batch_sampler=(PoissonBatchSampler if max_batch_size is None else TruncatedBatchSampler)(
+            batch_sampler=draws_by(
                 num_samples=len(dataset), sample_rate=sample_rate, steps=steps, rank=rank, world_size=world_size,
                 generator=generator, accumulation_steps=accumulation_steps, process_group=process_group, twins=twins,
-                **({} if max_batch_size is None else {"max_batch_size": max_batch_size}),
+                **more,
             ),
             collate_fn=CollateOrEmpty(default_collate if collate_fn is None else collate_fn, dataset, batch_first),
             generator=generator,
@@ -89,12 +92,13 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         process_group: dist.ProcessGroup | None = None,
         twins: dist.ProcessGroup | None = None,
         max_batch_size: int | None = None,
+        sampling: str | None = None,
     ) -> GhostDataLoader:
         """The Poisson-sampled counterpart: sample_rate 1 / len(data_loader), len(data_loader) draws an epoch (plan.py).
 
         On several ranks data_loader has either the batch size of all ranks together and no DistributedSampler, or the
         batch size of one rank and a DistributedSampler over world_size ranks: its length, and so q, is the same.
-        A loader that is Poisson-sampled already keeps its sample_rate. generator defaults to data_loader's. batch_first
+        A loader that draws already keeps its sample_rate and, by default, its sampling. generator defaults to data_loader's. batch_first
         is Opacus' argument and has no effect: batches themselves show which dimension counts the rows.
 
         ValueError for samplers that set probabilities or counts of units: only q sets them here.
@@ -103,7 +107,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         drawn_already = isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler)
         if not drawn_already and not isinstance(data_loader.dataset, IterableDataset):
             _check_sampler(data_loader, world_size)
-        plan = plan_of(data_loader, poisson=True, max_batch_size=max_batch_size)
+        plan = plan_of(data_loader, poisson=True, max_batch_size=max_batch_size, sampling=sampling)
         if isinstance(drawn_by, PoissonBatchSampler):
             process_group, twins = process_group or drawn_by.process_group, twins or drawn_by.twins
             if accumulation_steps == 1:
@@ -112,8 +116,19 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
             data_loader.dataset, sample_rate=plan.rate, steps=plan.steps, rank=rank, world_size=world_size,
             generator=data_loader.generator if generator is None else generator, accumulation_steps=accumulation_steps,
             process_group=process_group, twins=twins, collate_fn=data_loader.collate_fn, batch_first=batch_first,
-            rand_on_empty=rand_on_empty, max_batch_size=plan.cap, **settings_of(data_loader),
+            rand_on_empty=rand_on_empty, max_batch_size=plan.cap,
+            sampling="balls_in_bins" if plan.in_bins else "poisson", **settings_of(data_loader),
         )  # fmt: skip
+
+
+def _sampler_of(sampling: str, max_batch_size: int | None) -> tuple[type[PoissonBatchSampler], dict[str, Any]]:
+    if sampling not in SAMPLINGS:
+        raise ValueError(f"sampling must be one of {', '.join(map(repr, SAMPLINGS))}, got {sampling!r}")
+    if max_batch_size is None:
+        return (BinsBatchSampler if sampling == "balls_in_bins" else PoissonBatchSampler), {}
+    if sampling == "balls_in_bins":
+        raise ValueError("balls-in-bins sampling takes every unit of a bin: it cannot be combined with max_batch_size")
+    return TruncatedBatchSampler, {"max_batch_size": max_batch_size}
 
 
 def _check_sampler(loader: DataLoader, world_size: int) -> None:

@@ -9,7 +9,12 @@ from typing import Any
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch.utils.data import DataLoader, IterableDataset
 
+from .. import _native
+
 ITERABLE = "an IterableDataset cannot be Poisson-sampled: its units have no index to draw them by"
+
+
+SAMPLINGS = ("poisson", "balls_in_bins")
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,17 @@ class SamplingPlan:
     steps: int  # draws of a pass over the loader
     poisson: bool  # False: batches are the caller's own, drawn in some other way
     cap: int | None = None  # of a draw's units at most so many stay (truncated.py); rate is then one that coins have exactly
+    in_bins: bool = False  # each unit is in exactly one of a pass's steps, which is what is charged (bins.py)
+
+    @property
+    def bins(self) -> int | None:
+        """Steps of a pass of balls-in-bins sampling, as accountants and sessions take it."""
+        return self.steps if self.in_bins else None
+
+    @property
+    def charges(self) -> int:
+        """Of a pass over the loader: one for each step, or one in all."""
+        return 1 if self.in_bins else self.steps
 
     @property
     def truncation(self) -> tuple[int, int] | None:
@@ -47,14 +63,26 @@ class SamplingPlan:
         return expected
 
 
-def plan_of(data_loader: DataLoader, *, poisson: bool, max_batch_size: int | None = None) -> SamplingPlan:
+def plan_of(
+    data_loader: DataLoader, *, poisson: bool, max_batch_size: int | None = None, sampling: str | None = None
+) -> SamplingPlan:
     """How `data_loader` samples once it is private, or as it is (poisson=False).
 
     A loader that shuffles: rate 1 / batches, as many steps as it has batches. One that is Poisson-sampled keeps its rate, its steps
     and its largest batch. ValueError for a data set without a length, for a loader without batches, and for a largest batch below
     the expected one, above the number of units, or of batches of the caller's own.
+
+    sampling: "poisson" or "balls_in_bins"; None: as the loader draws already, or Poisson. ValueError for balls-in-bins sampling with a
+    largest batch, with batches of the caller's own, of a loader that draws in another way, and with fewer than 2 steps in a pass.
     """
     plan = _plan_of(data_loader, poisson)
+    if sampling is None:
+        sampling = "balls_in_bins" if poisson and _own_bins(data_loader.batch_sampler) else "poisson"
+    if sampling not in SAMPLINGS:
+        raise ValueError(f"sampling must be one of {', '.join(map(repr, SAMPLINGS))}, got {sampling!r}")
+    if sampling == "balls_in_bins":
+        _check_bins(plan, data_loader.batch_sampler, max_batch_size)
+        return replace(plan, in_bins=True)
     cap = _own_cap(data_loader.batch_sampler) if max_batch_size is None else max_batch_size
     if cap is None:
         return plan
@@ -66,6 +94,24 @@ def plan_of(data_loader: DataLoader, *, poisson: bool, max_batch_size: int | Non
             f"({plan.units}), got {cap!r}"
         )
     return replace(plan, rate=coin_rate(plan.rate), cap=cap)
+
+
+def _own_bins(drawn_by: Any) -> bool:
+    return isinstance(drawn_by, UniformWithReplacementSampler) and hasattr(drawn_by, "bins")
+
+
+def _check_bins(plan: SamplingPlan, drawn_by: Any, max_batch_size: int | None) -> None:
+    if not plan.poisson:
+        raise ValueError("sampling='balls_in_bins' is of the private loader: batches of your own are not drawn by it")
+    if max_batch_size is not None:
+        raise ValueError("balls-in-bins sampling takes every example of a bin: it cannot be combined with max_batch_size")
+    if isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler) and not _own_bins(drawn_by):
+        raise ValueError(
+            "this loader draws Poisson batches already: give sampling='balls_in_bins' the loader that shuffles, from which it was made"
+        )
+    most = _native.load("accountant").most_bins
+    if not 2 <= plan.steps <= most:
+        raise ValueError(f"balls-in-bins sampling needs from 2 to {most} batches in a pass over the data, got {plan.steps}")
 
 
 def _own_cap(drawn_by: Any) -> int | None:
@@ -99,4 +145,4 @@ def steps_at(rate: float) -> int:
     return round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.floor(exact)
 
 
-__all__ = ["ITERABLE", "SamplingPlan", "plan_of", "steps_at"]
+__all__ = ["ITERABLE", "SAMPLINGS", "SamplingPlan", "plan_of", "steps_at"]

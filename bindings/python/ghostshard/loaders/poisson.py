@@ -120,6 +120,15 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
             key = first[0]
         return key
 
+    def _common_key(self, place: str) -> bytes:
+        """Rank 0's, on every rank. A collective."""
+        key, group = self._new_key(place), self.own_group()
+        if group is not None:
+            first = [key]
+            dist.broadcast_object_list(first, group=group, group_src=0)
+            key = first[0]
+        return key
+
     def own_group(self, process_group: dist.ProcessGroup | None = None) -> dist.ProcessGroup | None:
         """A gloo group that nothing else uses; all ranks make it at the first call. None for a single rank.
 

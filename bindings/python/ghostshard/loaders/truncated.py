@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from .. import _native
 from .poisson import _NO_RUN, Epoch, PoissonBatchSampler
@@ -34,12 +33,7 @@ class TruncatedBatchSampler(PoissonBatchSampler):
         return math.ceil(self.max_batch_size / self.world_size)
 
     def draw_epoch(self) -> Epoch:
-        key = self._new_key(f"ghostshard truncated Poisson coins, epoch {self.epoch}")
-        group = self.own_group()
-        if group is not None:
-            first = [key]
-            dist.broadcast_object_list(first, group=group, group_src=0)
-            key = first[0]
+        key = self._common_key(f"ghostshard truncated Poisson coins, epoch {self.epoch}")
         return TruncatedEpoch(
             key, range(self.num_samples), self.sample_rate, self.draws, cap=self.max_batch_size,
             share=slice(self.rank, None, self.world_size),

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from ..provenance import NoProvenance, Provenance
+from .charges import Charges, EachDraw
 
 OWN = (
     "Insist on batches of your own with make_private(own_batches=True): each step is then charged as if it held every example"
@@ -30,6 +31,7 @@ class Batches(Protocol):
 
     skipped: int  # draws that must still be charged as steps of no examples
     provenance: Provenance | NoProvenance
+    charges: Charges
 
     def check_forward(self) -> None:
         """RuntimeError if the run cannot go on."""
@@ -63,11 +65,15 @@ class Batches(Protocol):
 class DrawnBatches:
     """Batches of the private loader; the receiver of its stamps. One draw at a time: each is stepped, or charged all the same.
 
-    charge: called for each draw that was handed out and will not be trained on. sampler: whose settings stay what they are now.
+    charge: called for each draw that was handed out and will not be trained on, unless its pass is charged already; gives the terms
+    that it charged. sampler: whose settings stay what they are now.
     """
 
-    def __init__(self, charge: Any, *, sampler: Any = None, allow_vouched: bool = False, batch_first: bool = True):
+    def __init__(
+        self, charge: Any, *, sampler: Any = None, allow_vouched: bool = False, batch_first: bool = True, charges: Charges | None = None
+    ):
         self._charge = charge
+        self.charges = EachDraw() if charges is None else charges
         self._sampler, self._settings = sampler, _settings_of(sampler)
         self.provenance = Provenance(allow_vouched=allow_vouched, batch_first=batch_first)
         self.skipped = 0
@@ -95,6 +101,7 @@ class DrawnBatches:
             )
         if piece.draw != self._draw:
             self._finish(piece.draw)
+            self.charges.hand_out(piece.draw[0])
             self._draw, self._count, self._fate = piece.draw, piece.count, ""
             self._waiting.clear()
             self.provenance.forget()
@@ -110,7 +117,7 @@ class DrawnBatches:
 
     def _finish(self, following: tuple[int, int]) -> None:
         """The draw before `following` gets no further chance."""
-        if self._draw is None or self._fate:
+        if self._draw is None or self._fate or self.charges.over(self._draw[0]):
             return
         if self._done:
             raise RuntimeError(
@@ -121,8 +128,9 @@ class DrawnBatches:
                 "optimizer.zero_grad(): it stays charged"
             )
         self._fate = "it was passed over and charged as a step of no examples"
-        self.skipped += 1
-        self._charge()
+        if self.charges.due:
+            self.skipped += 1
+            self.charges.paid(self._charge())
         if self._units == 0 and following[0] == self._draw[0]:
             # Raised by the next forward or backward, where the other ranks learn of it too.
             self._broken = (
@@ -148,8 +156,8 @@ class DrawnBatches:
         self.check_forward()
         if not self._waiting:
             raise RuntimeError(self._why_not())
-        if self._fate:
-            raise RuntimeError(f"this batch's draw can have no step any more: {self._fate}. Go on with the next draw")
+        if fate := self._fate or self.charges.over(self._draw[0] if self._draw else 0):
+            raise RuntimeError(f"this batch's draw can have no step any more: {fate}. Go on with the next draw")
         drawn = self._waiting[0].units
         if units != drawn:
             raise ValueError(
@@ -205,7 +213,7 @@ class DrawnBatches:
 
 def _settings_of(sampler: Any) -> dict[str, Any]:
     """Those that epsilon follows from."""
-    names = ("sample_rate", "num_samples", "rank", "world_size", "max_batch_size")
+    names = ("sample_rate", "num_samples", "rank", "world_size", "max_batch_size", "bins")
     return {name: getattr(sampler, name) for name in names if hasattr(sampler, name)}
 
 
@@ -215,6 +223,7 @@ class OwnBatches:
 
     skipped = 0
     provenance = NoProvenance()
+    charges = EachDraw()
 
     def __init__(self, backwards: int = 1):
         self._backwards = backwards

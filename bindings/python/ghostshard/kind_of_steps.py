@@ -1,4 +1,4 @@
-"""make_private(max_batch_size=…): what it needs, and the accountant that counts its steps as what they are."""
+"""make_private(max_batch_size=…, sampling=…): what they need, and the accountant that counts their steps as what they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ __all__ = ["settle"]
 
 
 def settle(plan: SamplingPlan, accountant: Any, *, clipping: str, registered: bool) -> None:
-    """From here on the accountant counts the plan's steps. ValueError for what truncated batches are not accounted with."""
+    """From here on the accountant counts the plan's steps. ValueError for what truncated batches and passes of balls-in-bins sampling are
+    not accounted with."""
+    if plan.in_bins:
+        _settle_bins(plan, accountant, clipping)
+        return
     if not hasattr(accountant, "truncate"):
         if plan.cap is not None:
             raise ValueError(
@@ -30,4 +34,19 @@ def settle(plan: SamplingPlan, accountant: Any, *, clipping: str, registered: bo
             'the accountant "prv" bounds truncated batches loosely, and perhaps not at all: PrivacyEngine(accountant="contour") does tightly',
             stacklevel=4,
         )
+    accountant.deal(None)
     accountant.truncate(plan.truncation)
+
+
+def _settle_bins(plan: SamplingPlan, accountant: Any, clipping: str) -> None:
+    mechanism = accountant.mechanism()
+    if mechanism not in ("contour", "prv"):
+        raise ValueError(
+            f"the accountant {mechanism!r} has no bound of balls-in-bins sampling: it needs PrivacyEngine(accountant=\"contour\") or \"prv\""
+        )
+    if clipping == "adaptive":
+        raise ValueError(
+            "balls-in-bins sampling is derived for one clip norm in all steps of a pass: it cannot be combined with clipping='adaptive'"
+        )
+    accountant.truncate(None)
+    accountant.deal(plan.bins)
