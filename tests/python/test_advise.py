@@ -21,6 +21,15 @@ def test_the_table_has_the_accountants_noise(account, capsys):
     assert mine[0].split()[:3] == ["256", "60", f"{sigma:.4f}"]
 
 
+def test_balls_in_bins_are_planned_as_passes(account, capsys):
+    assert main(["advise", *PLAN, "--sampling", "balls-in-bins"]) == 0
+    out = capsys.readouterr().out
+    told = account("noise", "--epsilon", "8", "--delta", "1e-6", "--bins", "40", "--passes", "2", "--json").stdout
+    sigma = json.loads(told)["noise_multiplier"]
+    mine = [line for line in out.splitlines() if line.endswith("<- yours")]
+    assert mine[0].split()[:3] == ["256", "60", f"{sigma:.4f}"]
+
+
 def test_texts_are_kept_where_steps_are_not(account, capsys):
     main(["advise", *PLAN])
     rows = [line.split() for line in capsys.readouterr().out.split("texts in all")[1].splitlines()]

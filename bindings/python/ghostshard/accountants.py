@@ -32,6 +32,8 @@ _native = load("accountant")
 
 ADJACENCIES = ("add-or-remove", "zero-out", "replace-one")
 
+_KINDS = {"truncation": "steps with the truncation (units, cap)", "bins": "passes with the number of bins"}
+
 # (noise_multiplier, sample_rate, steps)
 History = Sequence[tuple[float, float, int]]
 
@@ -97,7 +99,7 @@ class _Accountant(IAccountant):
         super().load_state_dict(state_dict)
         try:
             self.history = _checked(self.history)
-            for name, what in (("truncation", "steps with the truncation (units, cap)"), ("bins", "passes with the number of bins")):
+            for name, what in _KINDS.items():
                 if (found := state_dict.get(name)) != getattr(self, name):
                     raise ValueError(f"it is of {what} {found}, the accountant's have {getattr(self, name)}")
             for sigma, q, _ in self.history:
@@ -109,40 +111,31 @@ class _Accountant(IAccountant):
     def state_dict(self, destination: dict[str, Any] | None = None) -> dict[str, Any]:
         """As Opacus' method."""
         state = super().state_dict(destination)
-        if self.truncation is not None:
-            state["truncation"] = self.truncation
-        if self.bins is not None:
-            state["bins"] = self.bins
+        state.update({name: getattr(self, name) for name in _KINDS if getattr(self, name) is not None})
         return state
 
     def truncate(self, truncation: tuple[int, int] | None) -> None:
         """(units, cap): each step is one of truncated Poisson sampling (arXiv:2508.15089), at most `cap` of `units` examples are in it.
         Contour and rdp bound that tightly; bounds are then the larger of those under zero-out and add-or-remove. None: steps are not
         truncated. ValueError if steps of another kind are charged already."""
-        if self.history and self.truncation != truncation:
-            raise ValueError(
-                f"this accountant has charged steps with the truncation (units, cap) {self.truncation}, these have {truncation}: it "
-                "counts one kind. Take a new one"
-            )
-        self.truncation = truncation
+        self._become("truncation", truncation)
 
     def deal(self, bins: int | None) -> None:
         """bins: each step() is a whole pass of balls-in-bins sampling (arXiv:2412.16802) at sample_rate 1/bins: every example is in one of
         so many batches. Contour and prv bound that; bounds are the larger of those under zero-out and add-or-remove. None: each step is one
         batch. ValueError if steps of another kind are charged already."""
-        if self.history and self.bins != bins:
-            raise ValueError(
-                f"this accountant has charged steps with bins={self.bins}, these have bins={bins}: it counts one kind. Take a new one"
-            )
-        self.bins = bins
+        self._become("bins", bins)
+
+    def _become(self, name: str, value: Any) -> None:
+        if self.history and getattr(self, name) != value:
+            raise ValueError(f"this accountant has charged {_KINDS[name]} {getattr(self, name)}, now {value}: it counts one kind. Take a new one")
+        setattr(self, name, value)
 
     def _check_dealt(self, sigma: float, q: float) -> None:
-        if self.bins is None:
-            return
         least, most = _native.bins_noise
-        if sigma != 0 and not least <= sigma <= most:
+        if self.bins is not None and sigma != 0 and not least <= sigma <= most:
             raise ValueError(f"the noise multiplier of balls-in-bins sampling must be from {least} to {most:g}, got {sigma}")
-        if q != 1 / self.bins:
+        if self.bins is not None and q != 1 / self.bins:
             raise ValueError(f"the passes have {self.bins} batches, so sample_rate must be 1/{self.bins}, got {q}")
 
     def _worst(self, bounds: Any, at: float) -> PrivacyBound:

@@ -13,7 +13,7 @@ as fast as the batch, a larger batch buys nothing. The table shows where between
 from dataclasses import dataclass
 
 from ghostshard.errors import UserError, number, parser, whole_number
-from ghostshard.planned_noise import planned_delta, planned_noise
+from ghostshard.planned_noise import planned_bins_noise, planned_delta, planned_noise
 
 PAYS = 0.75  # of the ratio, after a doubling
 
@@ -38,6 +38,8 @@ def main(arguments: list[str]) -> int:
     delta = planned_delta(options.delta, options.units)
 
     def row(batch: int, steps: int) -> Row:
+        if options.sampling == "balls-in-bins":
+            return Row(batch, steps, planned_bins_noise(options.target_epsilon, delta, options.units, batch, steps))
         return Row(batch, steps, planned_noise(options.target_epsilon, delta, f"{batch}/{options.units}", steps))
 
     batches = batches_around(options.expected_batch, options.units)
@@ -58,6 +60,7 @@ def _parser():
     command.add_argument("--delta", type=number(at_least=0), help="of the private run (default: min(1e-6, units^-1.1))")
     command.add_argument("--expected-batch", required=True, type=whole_number(at_least=1), help="the plan's")
     command.add_argument("--steps", required=True, type=whole_number(at_least=1), help="the plan's")
+    command.add_argument("--sampling", choices=("poisson", "balls-in-bins"), default="poisson", help="the plan's (default: poisson)")
     return command
 
 

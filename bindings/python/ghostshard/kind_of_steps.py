@@ -1,13 +1,17 @@
-"""make_private(max_batch_size=…, sampling=…): what they need, and the accountant that counts their steps as what they are."""
+"""make_private(max_batch_size=…, sampling=…): what they need, the loader that draws so, and the accountant that counts their
+steps as what they are."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Any
 
-from .loaders import SamplingPlan
+from torch.utils.data import DataLoader
 
-__all__ = ["settle"]
+from .ghost.ranks import Ranks
+from .loaders import GhostDataLoader, SamplingPlan
+
+__all__ = ["private_loader", "settle"]
 
 
 def settle(plan: SamplingPlan, accountant: Any, *, clipping: str, registered: bool) -> None:
@@ -50,3 +54,23 @@ def _settle_bins(plan: SamplingPlan, accountant: Any, clipping: str) -> None:
         )
     accountant.truncate(None)
     accountant.deal(plan.bins)
+
+
+def private_loader(
+    data_loader: DataLoader, plan: SamplingPlan, ranks: Ranks, batch_first: bool, accumulation_steps: int, *, secure_mode: bool
+) -> DataLoader:
+    """The loader that draws as the plan says; this one, with a warning, if batches are the caller's own."""
+    if not plan.poisson:
+        warnings.warn(
+            "batches of your own, without Poisson sampling of the private loader: each step is charged as if it held every "
+            "example (sampling rate 1), and that no step holds an example twice, nor as several units, is your word",
+            stacklevel=5,
+        )
+        return data_loader
+    if secure_mode and data_loader.generator is not None:
+        raise ValueError("secure_mode draws coins from the operating system: the data loader has a generator")
+    return GhostDataLoader.from_data_loader(
+        data_loader, rank=ranks.data_rank, world_size=ranks.data_ranks, accumulation_steps=accumulation_steps,
+        batch_first=batch_first, process_group=ranks.data, twins=ranks.twins, max_batch_size=plan.cap,
+        sampling="balls_in_bins" if plan.in_bins else "poisson",
+    )  # fmt: skip

@@ -17,8 +17,17 @@ def planned_delta(given: float | None, units: int) -> float:
 
 def planned_noise(epsilon: float, delta: float, sampling_rate: str, steps: int) -> float:
     """The noise multiplier. sampling_rate: a fraction, as the accountant reads it. UserError if no noise reaches epsilon."""
-    command = [find_binary(program="ghostshard-account"), "noise", "--json", "--epsilon", epsilon, "--delta", delta,
-               "--sampling-rate", sampling_rate, "--steps", steps]  # fmt: skip
+    return _asked(epsilon, delta, "--sampling-rate", sampling_rate, "--steps", steps)
+
+
+def planned_bins_noise(epsilon: float, delta: float, units: int, batch: int, steps: int) -> float:
+    """The same with balls-in-bins sampling, in passes of units/batch steps, rounded up; a pass that the steps do not fill counts whole."""
+    bins = -(-units // batch)
+    return _asked(epsilon, delta, "--bins", bins, "--passes", -(-steps // bins))
+
+
+def _asked(epsilon: float, delta: float, *run: str | int) -> float:
+    command = [find_binary(program="ghostshard-account"), "noise", "--json", "--epsilon", epsilon, "--delta", delta, *run]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:
         raise UserError(f"no noise reaches the target: {done.stderr.strip().removeprefix('error: ')}")

@@ -28,7 +28,7 @@ from .ghost.optimizer import GhostOptimizer
 from .ghost.ranks import Ranks
 from .ghost.weights import digest_of_weights
 from .ghost.wrappers import GhostHooks, GhostModule
-from .loaders import GhostDataLoader, SamplingPlan, plan_of
+from .loaders import SamplingPlan, plan_of
 from .registered_budget import RegisteredBudget
 from .resumable_engine import ResumableEngine, plain_optimizer
 from .run_header import check_call, ledger_header, report_facts
@@ -153,7 +153,9 @@ class PrivacyEngine(ResumableEngine):
             quantile = clip_quantile.taken(
                 clipping, kwargs, start=max_grad_norm, noise_multiplier=noise_multiplier, expected_batch=plan.expected_batch
             )
-            loader = self._sampled(data_loader, plan, engine.ranks, batch_first, accumulation_steps)
+            loader = kind_of_steps.private_loader(
+                data_loader, plan, engine.ranks, batch_first, accumulation_steps, secure_mode=self.secure_mode
+            )
             return (loader, *self._joined(engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)), parts
 
         def parts() -> dict[str, str]:
@@ -272,25 +274,6 @@ class PrivacyEngine(ResumableEngine):
             return load("accountant").write_report(ledger, float(delta), facts, str(folder), accountant)
 
         return checkpoint.on_rank_0(ghost.ranks, write) if every_rank else write()
-
-    def _sampled(
-        self, data_loader: DataLoader, plan: SamplingPlan, ranks: Ranks, batch_first: bool, accumulation_steps: int
-    ) -> DataLoader:
-        """The loader that draws Poisson batches; this one, with a warning, if batches are the caller's own."""
-        if not plan.poisson:
-            warnings.warn(
-                "batches of your own, without Poisson sampling of the private loader: each step is charged as if it held every "
-                "example (sampling rate 1), and that no step holds an example twice, nor as several units, is your word",
-                stacklevel=5,
-            )
-            return data_loader
-        if self.secure_mode and data_loader.generator is not None:
-            raise ValueError("secure_mode draws coins from the operating system: the data loader has a generator")
-        return GhostDataLoader.from_data_loader(
-            data_loader, rank=ranks.data_rank, world_size=ranks.data_ranks, accumulation_steps=accumulation_steps,
-            batch_first=batch_first, process_group=ranks.data, twins=ranks.twins, max_batch_size=plan.cap,
-            sampling="balls_in_bins" if plan.in_bins else "poisson",
-        )  # fmt: skip
 
     def _joined(
         self, engine: GhostEngine, optimizer: Any, criterion: Any, plan: SamplingPlan, loss_reduction: str, **kwargs: Any

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 
 from ghostshard.errors import Failure, UserError, number, parser, whole_number
 from ghostshard.files import make_parent, names_in_output, read_file, replacing, require_regular_file
-from ghostshard.planned_noise import planned_delta, planned_noise
+from ghostshard.planned_noise import planned_bins_noise, planned_delta, planned_noise
 from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, read_flags, read_space, toml, whole, words_of
 
 # What this command decides itself, or what would touch more than public texts.
@@ -177,6 +177,8 @@ def _read_settings(path: Path) -> object:
 
 def noise_multiplier(settings: Settings, batch: int, bands: int, steps: int) -> float:
     """The private run's: its accountant, not this command, decides."""
+    if settings.flags.get("sampling") == "balls-in-bins":
+        return planned_bins_noise(settings.target_epsilon, settings.delta, settings.units, batch, steps)
     return planned_noise(settings.target_epsilon, settings.delta, f"{batch * bands}/{settings.units}", -(-steps // bands))
 
 

@@ -33,7 +33,8 @@ def read_flags(words: list[str]) -> Flags:
 
 
 def read_space(tried: list[str], flags: Flags) -> dict[str, list[str]]:
-    space = {name: values for name, values in DEFAULT.items() if name not in flags} if not tried else {}
+    given = {*flags, "noise-bands"} if flags.get("sampling") == "balls-in-bins" else flags  # which goes with one band alone
+    space = {name: values for name, values in DEFAULT.items() if name not in given} if not tried else {}
     for text in tried:
         name, equals, values = text.removeprefix("--").partition("=")
         if name not in TUNABLE:

@@ -164,6 +164,21 @@ def test_of_two_iterators_the_later_one_goes_on_alone(workers):
     assert sorted(sum(run.released[1:], [])) == list(range(N))
 
 
+def test_iterators_that_share_workers_do_not_mix_passes():
+    """The later iterator takes over the workers; the earlier one would hand out its batches, as of a pass that is paid for."""
+    data = DataLoader(Numbered(), batch_size=N // BINS, num_workers=1, persistent_workers=True)
+    run = Run(data_loader=data).begin()
+    first = iter(run.loader)
+    run.step(*next(first))
+    second = iter(run.loader)
+    with pytest.raises(RuntimeError, match="with persistent_workers=True they share their workers"):
+        next(first)
+    for x, y in second:
+        run.step(x, y)
+    assert run.charged == 2
+    assert sorted(sum(run.released[1:], [])) == list(range(N))
+
+
 @pytest.mark.filterwarnings("ignore:a batch of the private loader was passed over")
 def test_two_passes_at_once_are_refused():
     run = Run().begin()

@@ -7,6 +7,7 @@ batches its workers fetch ahead.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class Stamps:
         self.receiver: Receiver | None = None
         self._passes = 0
         self.waiting: deque[Piece] = deque()  # of the latest pass: drawn and not handed out
+        self.latest: weakref.ref[StampedBatches] | None = None  # not held: it holds workers
 
     def begin_pass(self) -> Pass:
         self._passes += 1
@@ -66,17 +68,22 @@ class StampedBatches:
     """A DataLoader's iterator, which tells the receiver of each batch before the loop has it."""
 
     def __init__(self, batches: Any, stamps: Stamps):
-        self._batches, self._receiver, self._waiting = batches, stamps.receiver, stamps.waiting
+        self.batches, self._receiver, self._waiting = batches, stamps.receiver, stamps.waiting
+        self.superseded = False  # `batches` went over to a later pass, whose notes this iterator does not have
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.batches)
 
     def __next__(self) -> Any:
+        if self.superseded:
+            raise RuntimeError(
+                "this iterator of the private loader ended when the next one began: with persistent_workers=True they share their workers"
+            )
         try:
-            batch = next(self._batches)
+            batch = next(self.batches)
         except StopIteration:
             self._receiver.end_of_pass()
             raise
@@ -89,7 +96,14 @@ class StampedLoader:
     def __iter__(self) -> Iterator[Any]:
         batches = super().__iter__()  # type: ignore[misc]
         stamps: Stamps = self.batch_sampler.stamps  # type: ignore[attr-defined]
-        return batches if stamps.receiver is None else StampedBatches(batches, stamps)
+        before = stamps.latest and stamps.latest()
+        if before is not None and before.batches is batches:
+            before.superseded = True
+        if stamps.receiver is None:
+            return batches
+        stamped = StampedBatches(batches, stamps)
+        stamps.latest = weakref.ref(stamped)
+        return stamped
 
 
 __all__ = ["Pass", "Piece", "Receiver", "StampedLoader", "Stamps"]
