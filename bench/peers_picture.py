@@ -1,4 +1,4 @@
-"""Draws a run of bench/results/peers_four.json: throughput and peak memory of four engines, as SVG for light and for dark pages.
+"""Draws a run of bench/results/peers.json: throughput and peak memory of four engines, as SVG for light and for dark pages.
 
     .venv/bin/python bench/peers_picture.py --shape 21M_T512 --microbatches 4 --output docs/peers
 """
@@ -45,7 +45,7 @@ def picture(engines, colours):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=pathlib.Path, default=ROOT / "bench/results/peers_four.json")
+    parser.add_argument("--results", type=pathlib.Path, default=ROOT / "bench/results/peers.json")
     parser.add_argument("--shape", default="21M_T512")
     parser.add_argument("--microbatches", type=int, default=4)
     parser.add_argument("--output", default="docs/peers", help="-light.svg and -dark.svg are added")
