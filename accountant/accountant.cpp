@@ -14,7 +14,7 @@ Accountant::Accountant(Adjacency adjacency) : adjacency_(adjacency) {
 
 namespace {
 
-// Upper bound on the probability that more than cap of n units are drawn.
+// Upper bound on the logarithm of the probability that more than cap of n units are drawn.
 double log_more_than(int64_t cap, int64_t n, double q) {
   if (cap >= n) return -std::numeric_limits<double>::infinity();
   const double a = static_cast<double>(cap + 1) / static_cast<double>(n);
@@ -34,7 +34,9 @@ void Accountant::compose(const Event& event, int64_t count) {
     const int64_t units = truncated->units;
     const int64_t most =
         adjacency_ == Adjacency::kAddOrRemove && units < std::numeric_limits<int64_t>::max() ? units + 1 : units;
-    const double tau = std::exp(log_more_than(truncated->cap, most, truncated->q.value()));
+    const double log_tau = log_more_than(truncated->cap, most, truncated->q.value());
+    // e^-800 is not 0: multiplied by e^epsilon it may count.
+    const double tau = truncated->cap >= most ? 0 : std::max(std::exp(log_tau), std::numeric_limits<double>::min());
     compose(PoissonGaussianEvent{truncated->q, truncated->sigma}, count);
     switched_ += static_cast<double>(count) * tau * (1 + 1e-12);
     return;

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "accountant/gaussian/chernoff.h"
+#include "accountant/gaussian/least_double.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -288,12 +289,14 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
   Value value{scale * sum, scale * slope, {0, 1}};
   // Every bound above is itself a sum of so many rounded numbers.
   const double own = 1 + kRounding * (64 + 2 * static_cast<double>(integrand_.size()));
-  const double rounding = (scale * error * (1 + of_scale) + of_scale * std::abs(value.delta)) * own;
+  const double lost = kLeast * (8 + (1 + 1 / period_) * (std::abs(sum) + error));  // of a scale below 2^-1022
+  const double rounding = (scale * error * (1 + of_scale) + of_scale * std::abs(value.delta)) * own + lost;
 
   double right = kInfinity;
   for (const auto& [c, k] : chernoff_) {
     const double first =
-        std::exp(log_chernoff(c, k, epsilon) - (c - c_) * period_) * (1 + 4 * kRounding * (2 + (c - c_) * period_));
+        std::exp(log_chernoff(c, k, epsilon) - (c - c_) * period_) * (1 + 4 * kRounding * (2 + (c - c_) * period_)) +
+        kLeast;
     right = std::min(right, first / -std::expm1(-(c - c_) * period_) * (1 + 8 * kRounding));
   }
   const double left = std::exp(-c_ * period_) / -std::expm1(-c_ * period_) * (1 + 4 * kRounding * (2 + c_ * period_));

@@ -7,6 +7,7 @@
 
 #include "accountant/contour/contour_line.h"
 #include "accountant/gaussian/chernoff.h"
+#include "accountant/gaussian/least_double.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -106,7 +107,7 @@ std::optional<DirectionBound> line_delta(const LineProblem& problem, double epsi
     if (!line) return std::nullopt;
     const ContourLine::Value value = line->at(epsilon);
     if (!(value.bracket.upper > 0)) return std::nullopt;
-    const double found = std::log(std::max(value.delta, value.bracket.upper / 8));
+    const double found = std::log(std::max({value.delta, value.bracket.upper / 8, kLeast}));
     if (found < log_delta - 2 && attempt < 3) {
       log_delta = found;
       continue;

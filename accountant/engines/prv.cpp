@@ -76,6 +76,7 @@ EpsilonBound PrvAccountant::epsilon_of(const std::vector<ComposedRelease>& phase
   if (beyond_resolution(phases)) return otherwise;
   if (unsampled(phases)) {  // both directions are the same
     const Bracket found = single_release_epsilon(Direction::kRemove, phases.front().release, delta);
+    if (!(found.upper < otherwise.upper)) return otherwise;  // a delta of which a double has no digits
     return larger_of<EpsilonBound>(closed_form(found), closed_form(found));
   }
   auto remove = grid_epsilon(Direction::kRemove, phases, delta, request);

@@ -11,6 +11,7 @@
 
 #include "accountant/gaussian/event_moment.h"
 #include "accountant/gaussian/event_table.h"
+#include "accountant/gaussian/least_double.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/sampled_gaussian.h"
 #include "accountant/gaussian/single_release.h"
@@ -245,7 +246,7 @@ DeltaBound RdpAccountant::bound_delta(Epsilon epsilon, Effort) const {
                [&](double c, double k, double so_far) { return !(rdp_to_log_delta(c, k, epsilon) <= so_far + 1); },
                [](double, double) { return false; });
   bound.upper = bound.estimate =
-      std::min(1.0, std::exp(best.value) * (1 + 1e-15) + infinite_of(charges(), adjacency()));
+      std::min(1.0, std::exp(best.value) * (1 + 1e-15) + infinite_of(charges(), adjacency()) + kLeast);
   for (const ComposedRelease& part : parts(charges(), adjacency()))
     for (const Direction direction : {Direction::kRemove, Direction::kAdd})
       bound.lower = std::max(bound.lower, single_release_delta(direction, part.release, epsilon.value()).lower);

@@ -8,6 +8,7 @@
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/event_table.h"
 #include "accountant/gaussian/truncated_poisson.h"
+#include "accountant/gaussian/truncated_table.h"
 #include "accountant/losses/event_pair.h"
 
 namespace ghostshard::accountant {
@@ -148,6 +149,25 @@ ReleaseBracket composed_releases(const std::vector<Charge>& charges, Adjacency a
 
 bool has_table(const std::vector<ComposedRelease>& phases) {
   return std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_table(); });
+}
+
+std::vector<ComposedRelease> with_truncated_tables(const std::vector<Charge>& charges, const std::string& engine,
+                                                   size_t most, size_t together) {
+  std::vector<Charge> others;
+  std::map<EventKey, ComposedRelease> tables;
+  for (const Charge& charge : charges) {
+    const auto* event = std::get_if<TruncatedPoissonGaussianEvent>(&charge.event);
+    if (event == nullptr) {
+      others.push_back(charge);
+      continue;
+    }
+    ComposedRelease release{{1.0, 1.0}, rounded(charge.count, true)};
+    release.table = truncated_table(*event);
+    tables.insert({key_of(charge.event), std::move(release)});
+  }
+  auto phases = composed_releases(others, Adjacency::kZeroOut, engine, most, together).less_private;
+  for (auto& [key, release] : tables) phases.push_back(std::move(release));
+  return phases;
 }
 
 double infinite_mass(const std::vector<ComposedRelease>& phases) {

@@ -33,6 +33,10 @@ ReleaseBracket composed_releases(const std::vector<Charge>& charges, Adjacency a
 // add-or-remove the larger epsilon of both counts.
 bool has_truncated(const std::vector<Charge>& charges);
 
+// The less private list under zero-out with a table for each truncated event (truncated_table.h).
+std::vector<ComposedRelease> with_truncated_tables(const std::vector<Charge>& charges, const std::string& engine,
+                                                   size_t most, size_t together);
+
 // Whether some release is a table, which only a grid can compose.
 bool has_table(const std::vector<ComposedRelease>& phases);
 // The probability of an infinite loss in any of the tables' executions, rounded up: no epsilon has a smaller delta.

@@ -9,7 +9,8 @@ namespace ghostshard::accountant {
 namespace {
 
 using Real = long double;
-constexpr double kSlack = 1e-12;  // relative, of a tail: see binomial_tail
+constexpr double kSlack = 1e-12;       // relative, of a tail: see binomial_tail
+constexpr double kLeastTail = 1e-300;  // of k <= n: none is 0
 constexpr int64_t kMostTerms = 20'000'000;
 
 // log(n!) less Stirling's formula. The next term of the series is below 1e-19 from 64 on; log(64!) is 205.
@@ -50,7 +51,7 @@ Real probability(Real n, Real q, Real k) {
 double chernoff_tail(Real n, Real q, Real k) {
   if (!(k > n * q)) return 1;
   const Real exponent = deviance(k, n * q) + deviance(n - k, n * (1 - q));
-  return std::min(1.0, static_cast<double>(std::exp(-exponent * (1 - 1e-9L))) * (1 + 1e-9));
+  return std::min(1.0, static_cast<double>(std::exp(-exponent * (1 - 1e-9L))) * (1 + 1e-9) + kLeastTail);
 }
 
 // Terms from k on in this direction, from the first: each is its neighbour's times a quotient below 1.
@@ -82,7 +83,7 @@ TailBracket binomial_tail(int64_t n, double q, int64_t k) {
   if (!(deviation < 5e5L)) return {0, chernoff_tail(size, q, from)};
   const bool above = from > size * q;
   const auto sum = static_cast<double>(sum_of_terms(size, q, above ? from : from - 1, above));
-  if (above) return {sum * (1 - kSlack), std::min(1.0, sum * (1 + kSlack) + 1e-300)};
+  if (above) return {sum * (1 - kSlack), std::min(1.0, sum * (1 + kSlack) + kLeastTail)};
   return {std::max(0.0, 1 - sum * (1 + kSlack)), std::min(1.0, 1 - sum * (1 - kSlack))};
 }
 

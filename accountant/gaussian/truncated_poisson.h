@@ -16,7 +16,7 @@
 // Under zero-out x keeps its place in the draw and contributes nothing: the same batch is released under both
 // neighbours. Which others share it depends on whether x is in it, so that the case X >= cap is not one of
 // amplification by sampling. There the adversary is told whether x was kept as well: (1 - tau)·(q, sigma) + tau·p·(1,
-// sigma) + nothing.
+// sigma) + nothing. Where that is frequent, truncated_table.h has a pair that is closer, and no Gaussian one.
 #pragma once
 
 #include "accountant/gaussian/composed_release.h"

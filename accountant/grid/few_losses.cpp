@@ -65,6 +65,7 @@ double lower_end(const Phases& phases, double delta) {
 }
 
 double upper_end(const Phases& phases, double delta) {
+  if (!(delta > kLeastTail)) return kInfinity;  // the squares below would lose their digits
   double count = 0;
   for (const ComposedRelease& phase : phases) count += phase.count;
   const auto two = [&](double level) {

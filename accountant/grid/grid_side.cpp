@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "accountant/gaussian/least_double.h"
 #include "accountant/grid/table_cells.h"
 
 namespace ghostshard::accountant {
@@ -288,11 +289,14 @@ double Side::delta(double epsilon) const {
   const auto found = read(epsilon);
   if (!found) return less_private_ ? 1 : -1;
   const double scale = std::exp(log_base_);
-  if (!less_private_) return scale * std::max(0.0, found->sum - found->error) * std::max(0.0, 1 - relative_) - dropped_;
+  if (!less_private_) {
+    const double sum = std::max(0.0, found->sum - found->error);
+    return std::max(0.0, scale - kLeast) * sum * std::max(0.0, 1 - relative_) - dropped_ - 4 * kLeast;
+  }
   const double end = static_cast<double>(start_) * h_ + origin_ + period_;
   double beyond = 1;
   for (const auto& [c, k] : moments_) beyond = std::min(beyond, std::exp(k - c * end));
-  const double most = scale * (found->sum + found->error) * (1 + relative_) + beyond + dropped_;
+  const double most = (scale + kLeast) * (found->sum + found->error) * (1 + relative_) + beyond + dropped_ + 8 * kLeast;
   return most >= 0 ? most : 1;  // a NaN says nothing: masses too large for a double
 }
 
@@ -305,10 +309,10 @@ double alias(const Side& lower, double c, double epsilon) {
   const double period = lower.period();
   double right = kInfinity;
   for (const auto& [other, k] : lower.moments()) {
-    const double first = std::exp(k - other * epsilon - (other - c) * period);
+    const double first = std::exp(k - other * epsilon - (other - c) * period) + kLeast;
     right = std::min(right, first / -std::expm1(-(other - c) * period));
   }
-  return right + std::exp(std::max(0.0, lower.log_total()) - c * period) / -std::expm1(-c * period);
+  return right + (std::exp(std::max(0.0, lower.log_total()) - c * period) + kLeast) / -std::expm1(-c * period);
 }
 
 }  // namespace ghostshard::accountant

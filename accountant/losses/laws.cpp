@@ -167,7 +167,8 @@ double zcdp_log_delta(double rho, double xi, double loss) {
 // lower convex hull bound it between them as well. Their slopes are the pair's masses. Negative losses are those of the
 // other direction, which has the same bound; the rest of the probability loses nothing.
 LossCells losses_below(const std::function<double(double loss)>& log_delta) {
-  constexpr double kLeastDelta = -500;  // logarithm; beyond the last loss all is lost
+  constexpr double kLeastDelta = -500;    // logarithm; beyond the last loss all is lost
+  constexpr double kNotNothing = 1e-300;  // whatever is left there, however fast it falls
   LossCells found{{}, kLossError};
   double last = 1;
   while (log_delta(last) > kLeastDelta && last < 600) last *= 1.5;
@@ -179,7 +180,7 @@ LossCells losses_below(const std::function<double(double loss)>& log_delta) {
   const auto slope = [](const Point& a, const Point& b) { return (a.delta - b.delta) / -std::expm1(a.loss - b.loss); };
   for (int i = 0; i <= kCells; ++i) {
     const double loss = last * i / kCells;
-    const Point next{loss, std::exp(log_delta(loss))};
+    const Point next{loss, std::max(std::exp(log_delta(loss)), kNotNothing)};
     while (hull.size() >= 2) {
       const Point& a = hull[hull.size() - 2];
       const Point& b = hull.back();

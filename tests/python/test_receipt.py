@@ -4,9 +4,11 @@ Nothing but files passes between the two. A forged receipt moves some number to 
 """
 
 import copy
+import hashlib
 import json
 import math
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -330,3 +332,60 @@ def test_a_ledger_that_was_changed_is_not_read(honest, name, sentence, tmp_path)
     (tmp_path / "ledger.jsonl").write_text("".join(line + "\n" for line in LEDGERS[name](lines)))
     with pytest.raises(Refused, match=sentence):
         check_receipt.read_ledger(str(tmp_path / "ledger.jsonl"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What somebody else writes: a ledger whose chain holds and a receipt that lists its event, neither from us
+
+
+HOSTILE_EVENTS = {
+    "no text": {"type": "\ud800", "noise_multiplier": 1.0},
+    "a type of another kind": {"type": ["gaussian"], "noise_multiplier": 1.0},
+    "a field too many": {**poisson(0.1, 2.0), "attempts": 0},
+    "nothing in it": {},
+    **{f"nested {depth} deep": {"type": "gaussian", "noise_multiplier": 1.0, "x": f"<{depth}>"} for depth in (60, 900, 960, 980)},
+    "huge noise": {"type": "gaussian", "noise_multiplier": 10**310},
+    "no rate": {"type": "poisson_gaussian", "sampling_rate": 0, "noise_multiplier": 1.0},
+    "rate above one": {"type": "poisson_gaussian", "sampling_rate": 1.5, "noise_multiplier": 1.0},
+}
+
+
+def with_depth(text: str) -> str:
+    """The text "<900>" becomes 900 lists inside each other, which json.dumps would not write."""
+    return re.sub('"<([0-9]+)>"', lambda found: "[" * int(found[1]) + "]" * int(found[1]), text)
+
+
+@pytest.mark.parametrize("event", HOSTILE_EVENTS.values(), ids=HOSTILE_EVENTS.keys())
+def test_what_a_stranger_writes_is_refused_with_a_sentence(event, tmp_path, capsys):
+    ledger = write_ledger(tmp_path / "ledger.jsonl", [(event, 1)])
+    ledger.write_text(with_depth(ledger.read_text()))
+    head = hashlib.sha256(ledger.read_text().splitlines()[-1].encode()).hexdigest()
+    receipt = {"schema": "ghostshard.receipt/1", "ledger_head": head, "adjacency": "zero-out", "epsilon": 1.0, "delta": 1e-6,
+               "events": [{"event": event, "count": 1}],
+               "phases": [{"sampling_rate": 1.0, "noise_multiplier": 1.0, "count": 1, "events": [0]}],
+               "remove": {"method": "chernoff", "intercept": 1.0, "bound": 0.0},
+               "add": {"method": "chernoff", "intercept": 1.0, "bound": 0.0}}  # fmt: skip
+    (tmp_path / "receipt.json").write_text(with_depth(json.dumps(receipt)))
+    assert check_receipt.main(["--receipt", str(tmp_path / "receipt.json"), "--ledger", str(ledger)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("NOT PROVEN: ") and said.encode()
+
+
+HOSTILE_RECEIPTS = {
+    "too deep": "[" * 100_000,
+    "deep objects": '{"a":' * 3000 + "1" + "}" * 3000,
+    "a key twice": '{"schema": "ghostshard.receipt/1", "epsilon": 9, "epsilon": 1}',
+    "cut short": '{"schema": "ghostshard.receipt/1", "epsilon": 1',
+    "two documents": "{}{}",
+    "a list": "[]",
+    "nothing": "",
+    "a number of five thousand digits": '{"epsilon": ' + "9" * 5000 + "}",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE_RECEIPTS.values(), ids=HOSTILE_RECEIPTS.keys())
+def test_what_is_no_receipt_is_refused_with_a_sentence(honest, text, tmp_path, capsys):
+    (tmp_path / "receipt.json").write_text(text)
+    words = ["--receipt", str(tmp_path / "receipt.json"), "--ledger", str(honest / "ledger.jsonl")]
+    assert check_receipt.main(words) == 1
+    assert capsys.readouterr().out.startswith("NOT PROVEN: ")

@@ -134,6 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Small, TruncatedPoisson,
                                          Small{"AddOrRemoveNearlyAlways", Adjacency::kAddOrRemove, 5, 1, 0.9, 1.5, 0.9},
                                          Small{"EverybodyIsDrawn", Adjacency::kAddOrRemove, 4, 2, 1, 1.5, 0.9},
                                          Small{"ZeroOut", Adjacency::kZeroOut, 5, 2, 0.4, 1.2, 0.9},
+                                         Small{"ZeroOutNearlyAlways", Adjacency::kZeroOut, 5, 1, 0.9, 1.5, 0.3},
                                          Small{"ZeroOutRarely", Adjacency::kZeroOut, 6, 4, 0.2, 0.9, 0.9},
                                          Small{"NoneIsTruncated", Adjacency::kZeroOut, 4, 4, 0.3, 1, 0.9}),
                          [](const auto& c) { return c.param.name; });
@@ -157,6 +158,17 @@ TEST(TruncatedPoissonRun, LiesBetweenPoissonAndRenyi) {
     before = found;
   }
   EXPECT_LT(before, 8);
+}
+
+// Where every second draw is truncated, the table is close to what add-or-remove costs, whose pairs are attained.
+TEST(TruncatedPoissonRun, CostsLittleMoreUnderZeroOut) {
+  const TruncatedPoissonGaussianEvent event{60'000, SamplingRate(256.0 / 60'000), 256, NoiseMultiplier(1.1)};
+  const auto upper = [&](Adjacency adjacency) {
+    const auto engine = make_accountant("contour", adjacency);
+    engine->compose(event, 500);
+    return engine->epsilon(Delta(1e-5)).upper;
+  };
+  EXPECT_LT(upper(Adjacency::kZeroOut), 1.03 * upper(Adjacency::kAddOrRemove));
 }
 
 // The mixture's moment: the mean of its pairs' moments, here of pairs that are moderate.
