@@ -136,7 +136,7 @@ json make_receipt(const LedgerContents& ledger, Delta delta, Epsilon stated) {
   if (const int64_t groups = sampling_groups(ledger.header); groups > 1)
     throw std::invalid_argument(
         "a receipt must be of a run whose releases are all charged to every unit, got one with " +
-        std::to_string(groups) + " groups of units (--noise-bands)");
+        std::to_string(groups) + " groups of units (--noise-bands or --noise-chain)");
   const receipt::Phases phases = receipt::phases_of(ledger, kMostPhases);
   std::vector<Proof> proofs;
   double epsilon = 0;

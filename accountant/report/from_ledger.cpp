@@ -74,13 +74,18 @@ json resumptions(const LedgerContents& ledger) {
 }
 
 // Groups and correlated noise are derived for one Poisson-sampled Gaussian, repeated, under zero-out adjacency, with
-// bands that reach no further than a group's steps are apart (docs/guarantee.md, "Correlated noise"). Otherwise the
-// rule that is broken.
+// bands or chains that reach no further than a group's steps are apart (docs/guarantee.md, "Correlated noise").
+// Otherwise the rule that is broken.
 std::string broken_rule_of_groups(const LedgerContents& ledger) {
   const int64_t groups = sampling_groups(ledger.header);
   const json bands = ledger.header.value("noise_bands", json::array());
   if (!bands.is_array() || static_cast<int64_t>(bands.size()) > groups)
     return "noise_bands must be at most as many as sampling_groups";
+  if (const auto chain = ledger.header.find("noise_chain"); chain != ledger.header.end()) {
+    const json steps = chain->is_object() ? chain->value("steps", json()) : json();
+    if (!steps.is_number_unsigned() || steps.get<uint64_t>() > static_cast<uint64_t>(groups) || !bands.empty())
+      return "noise_chain must have at most as many steps as there are sampling_groups, without noise_bands";
+  }
   if (groups == 1 || ledger.entries.empty()) return "";
   const Event& first = ledger.entries.front().event;
   const bool derived = std::holds_alternative<PoissonGaussianEvent>(first) &&

@@ -211,6 +211,12 @@ void add_sampling(json& list, const Spent& spent) {
 namespace {
 
 std::string noise_sentence(const json& header) {
+  if (header.contains("noise_chain"))
+    return "The noise of each release is a Gaussian with the charged multiple of that norm times the norm of the rest "
+           "of "
+           "its chain, independent of the data and unknown to who sees the releases, less the part that noise_chain in "
+           "the header names of the noise that the step before drew. Nothing else has noise in common: a chain is at "
+           "most as long as noise_chain says, and ends with a repetition or a resumption.";
   if (!header.contains("noise_bands"))
     return "The noise of each release is Gaussian with the charged multiple of that norm, independent of the data and "
            "of all other noise, and unknown to who sees the releases.";

@@ -21,15 +21,16 @@ float rounded_up(double value) {
 
 GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKey& key,
                                      accountant::LedgerWriter* ledger, double divisor, uint64_t plan,
-                                     const NoiseBands& bands, std::optional<ClipAdaptation> adaptation)
+                                     const NoiseCorrelation& correlation, std::optional<ClipAdaptation> adaptation)
     : model_(model),
       key_(&key),
       ledger_(ledger),
       divisor_(divisor),
       plan_(plan),
       slices_(std::make_shared<fsdp::ShardBuffers>(model)),
-      band_norm_(bands.norm()),
-      history_(model, bands),
+      band_norm_(correlation.bands.norm()),
+      chain_(correlation.chain),
+      history_(model, correlation.bands),
       adaptation_(std::move(adaptation)),
       reduction_(model, [this](const fsdp::FlatGroup& group) { return noised_slice(group); }) {
   if (ledger != nullptr && model.mesh().rank() != 0) {
@@ -90,15 +91,18 @@ void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
                            " does not come after the last release: its noise would repeat");
   }
   const bool follows = last_ && released_whole_ && step.step == last_->step + 1;
+  const StepId before = follows ? *last_ : StepId{};
   last_ = step;
   released_whole_ = false;
   open_for_.reset();
   charge(step, sum.terms_);
   const StepTerms& terms = sum.terms_;
   noise_scale_ = terms.noise_multiplier ? rounded_up(terms.noise_multiplier->value() * terms.clip_norm.value()) : 0.0F;
-  noise_scale_ = rounded_up(band_norm_ * static_cast<double>(noise_scale_));
+  noise_scale_ = rounded_up(band_norm_ * chain_.norm(step.step) * static_cast<double>(noise_scale_));
   history_.begin_step(follows);
   noise_key_ = key_->derive(Purpose::kNoise, step);
+  key_taken_back_.reset();
+  if (follows && chain_.goes_on_at(step.step)) key_taken_back_ = key_->derive(Purpose::kNoise, before);
   started_.assign(model_.groups().size(), false);
   open_for_ = sum.serial_;
 }
@@ -112,18 +116,23 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
   // Once in the whole mesh: the owners on replica 0. (On the model axis every rank owns other elements, or the same
   // ones of a parameter that all of them hold, and then draws the same noise.)
   if (model_.mesh().replica() == 0 && noise_scale_ != 0) {
-    add_own_noise(group, slice);
+    if (key_taken_back_) {
+      add_own_noise(group, slice, *key_taken_back_, chain_.taken_back(noise_scale_));
+      slice.neg_();
+    }
+    add_own_noise(group, slice, noise_key_, noise_scale_);
     history_.correlate(group, slice);
   }
   started_[static_cast<size_t>(group.index())] = true;
   return slice;
 }
 
-void GaussianMechanism::add_own_noise(const fsdp::FlatGroup& group, const at::Tensor& slice) {
+void GaussianMechanism::add_own_noise(const fsdp::FlatGroup& group, const at::Tensor& slice,
+                                      const kernels::ChaChaKey& key, float scale) const {
   for (const fsdp::OwnedRange& range : group.owned()) {
     const fsdp::Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
     for (const fsdp::ElementRun& run : parameter.whole_runs(range.first, range.count)) {
-      kernels::add_gaussian(noise_key_, parameter.id(), static_cast<uint64_t>(run.whole_first), noise_scale_, slice,
+      kernels::add_gaussian(key, parameter.id(), static_cast<uint64_t>(run.whole_first), scale, slice,
                             range.shard_offset + (run.first - range.first), run.count);
     }
   }
@@ -223,6 +232,11 @@ void GaussianMechanism::adapt_clip_norm(const ClippedSum& sum, const StepId& ste
   adaptation_->terms->clip_norm = accountant::ClipNorm(next.item<double>());
 }
 
+void GaussianMechanism::clear_keys() {
+  noise_key_.fill(0);
+  if (key_taken_back_) key_taken_back_->fill(0);
+}
+
 PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step) {
   const ClippedSum opened = std::move(sum);
   check_releasable(opened, step);
@@ -232,7 +246,7 @@ PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step)
   adapt_clip_norm(opened, step);
   released_whole_ = true;
   open_for_.reset();
-  noise_key_.fill(0);
+  clear_keys();
   return PrivateGradient(slices_);
 }
 

@@ -12,9 +12,9 @@
 //
 // Noise is N(0, (sigma·C)²) per element. It is a function of (key, run id, step, attempt, parameter, element of the
 // whole parameter) alone: the same for every number of ranks and every mesh. With a replicate axis, replica 0 adds it,
-// once. If the plan has noise bands, the steps released before by this mechanism go in as well
-// (dp/mechanism/noise_bands.h). A step continues their chain only if it is the very next one and the one before was
-// released whole.
+// once. If the plan has noise bands or chains, the steps released before by this mechanism go in as well
+// (dp/mechanism/noise_bands.h, noise_chain.h). A step continues their chain only if it is the very next one and the one
+// before was released whole.
 #pragma once
 
 #include <memory>
@@ -26,6 +26,7 @@
 #include "dp/mechanism/clip_quantile.h"
 #include "dp/mechanism/clipped_sum.h"
 #include "dp/mechanism/noise_bands.h"
+#include "dp/mechanism/noise_chain.h"
 #include "dp/mechanism/private_gradient.h"
 #include "dp/mechanism/run_key.h"
 #include "dp/mechanism/step_terms.h"
@@ -59,7 +60,8 @@ class GaussianMechanism {
   friend class AdjustablePlan;
   friend class Clipper;
   GaussianMechanism(fsdp::GroupedParameters& model, const RunKey& key, accountant::LedgerWriter* ledger, double divisor,
-                    uint64_t plan, const NoiseBands& bands = {}, std::optional<ClipAdaptation> adaptation = {});
+                    uint64_t plan, const NoiseCorrelation& correlation = {},
+                    std::optional<ClipAdaptation> adaptation = {});
   // Begins a step unless `sum` already did: checks the order, writes the ledger, derives the noise key. An abandoned
   // sum's step cannot be reused: two sums under one noise would reveal their difference.
   void open(const ClippedSum& sum, const StepId& step);
@@ -83,7 +85,10 @@ class GaussianMechanism {
   at::Tensor noised_slice(const fsdp::FlatGroup& group);
   // This rank's slice, cleared and holding nothing but the noise that this rank owns.
   at::Tensor start_slice(const fsdp::FlatGroup& group);
-  void add_own_noise(const fsdp::FlatGroup& group, const at::Tensor& slice);
+  void add_own_noise(const fsdp::FlatGroup& group, const at::Tensor& slice, const kernels::ChaChaKey& key,
+                     float scale) const;
+  // Forgets the keys of the step under way.
+  void clear_keys();
   // For one microbatch, the streamed groups (fsdp/reduce_scatter.h), whose sum never stands whole: begin; stream() for
   // each group once its contribution stands in its buffer (a group without a contribution too); end. All ranks keep one
   // order of groups. While one group is under way the next may be filled. Each group's first microbatch is added to
@@ -104,8 +109,10 @@ class GaussianMechanism {
   std::optional<uint64_t> open_for_;    // the sum for which last_ is charged and not released yet
   bool released_whole_ = false;         // last_ was released
   double band_norm_;                    // s of dp/mechanism/noise_bands.h; 1 without bands
-  float noise_scale_ = 0;               // s·sigma·C of that sum, rounded up
+  float noise_scale_ = 0;               // s·sigma·C of that sum, rounded up; s of bands or of the chain
   kernels::ChaChaKey noise_key_{};
+  NoiseChain chain_;
+  std::optional<kernels::ChaChaKey> key_taken_back_;  // of the step before, if its noise is taken back
   NoiseHistory history_;
   std::optional<ClipAdaptation> adaptation_;
   std::optional<double> noised_share_;  // of the last release

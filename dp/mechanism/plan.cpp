@@ -16,7 +16,7 @@ namespace {
 // B·b/n rounded up: the coins' probability is floor(B·b·2^64/n)/2^64 (dp/mechanism/sampler.h), which may lie above the
 // nearest double. Of a truncated sample it is the coins' own rate.
 accountant::SamplingRate rate(const DpConfig& config) {
-  const double batch = static_cast<double>(config.expected_batch * config.noise_bands.count());
+  const double batch = static_cast<double>(config.expected_batch * config.groups());
   const double units = static_cast<double>(config.units);
   const double nearest = batch / units;
   if (config.maximum_batch) return coin_rate(accountant::SamplingRate(nearest));
@@ -35,7 +35,7 @@ accountant::NoiseMultiplier gradient_noise(const DpConfig& config, accountant::N
 
 // Of the group with the most: the first one.
 int64_t rounds_of_steps(const DpConfig& config) {
-  return accountant::Rounds(config.noise_bands.count()).most_after(0, config.steps);
+  return accountant::Rounds(config.groups()).most_after(0, config.steps);
 }
 
 accountant::NoiseMultiplier calibrated(const DpConfig& config, accountant::Delta delta) {
@@ -47,6 +47,16 @@ accountant::NoiseMultiplier calibrated(const DpConfig& config, accountant::Delta
   }
   const int64_t bins = bins_of(config);
   return accountant::calibrate_bins_noise(budget, bins, (config.steps + bins - 1) / bins);
+}
+
+// The chain that a run began with, as its bands.
+NoiseChain chain_of(const nlohmann::json& header, const NoiseChain& planned) {
+  const auto begun = header.find("noise_chain");
+  if (begun == header.end() || !begun->is_object() || begun->value("steps", nlohmann::json()) != planned.steps) {
+    return planned;
+  }
+  const nlohmann::json decay = begun->value("decay", nlohmann::json());
+  return {.steps = planned.steps, .decay = decay.is_number() ? decay.get<float>() : planned.decay};
 }
 
 // The bands that a run began with: another machine's might differ in the last digit.
@@ -102,6 +112,7 @@ DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& l
   check_constants(given);
   DpConfig config = given;
   config.noise_bands = bands_of(ledger.header, given.noise_bands);
+  config.noise_chain = chain_of(ledger.header, given.noise_chain);
   check_constants(config);
   const auto sigma = ledger.header.find("noise_multiplier");
   if (sigma == ledger.header.end() || !sigma->is_number()) {
@@ -160,7 +171,7 @@ accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
 double DpPlan::release_variance() const {
   if (config_.clip_quantile) return 0;
   const double deviation = sigma_.value() * config_.clip_norm.value() / divisor();
-  return deviation * deviation * config_.noise_bands.variance(config_.steps);
+  return deviation * deviation * config_.noise_bands.variance(config_.steps) * config_.noise_chain.variance();
 }
 
 accountant::Event DpPlan::event() const {
@@ -184,8 +195,7 @@ accountant::EpsilonBound DpPlan::epsilon_after(const accountant::Rounds& charged
 PoissonSampler DpPlan::sampler(const RunKey& key, int64_t rank, int64_t world_size) const {
   std::optional<Truncation> truncation;
   if (config_.maximum_batch) truncation = {.cap = *config_.maximum_batch, .rate = sampling_rate()};
-  PoissonSampler sampler(key, config_.units, config_.expected_batch, rank, world_size, config_.noise_bands.count(),
-                         truncation);
+  PoissonSampler sampler(key, config_.units, config_.expected_batch, rank, world_size, config_.groups(), truncation);
   sampler.passes_ = terms_->passes;
   terms_->passes_are_drawn = true;
   return sampler;
@@ -199,7 +209,7 @@ GaussianMechanism DpPlan::mechanism(fsdp::GroupedParameters& model, const RunKey
                                     accountant::LedgerWriter* ledger) const {
   std::optional<ClipAdaptation> adaptation;
   if (config_.clip_quantile) adaptation = {*config_.clip_quantile, terms_, divisor()};
-  return {model, key, ledger, divisor(), identity_, config_.noise_bands, std::move(adaptation)};
+  return {model, key, ledger, divisor(), identity_, {config_.noise_bands, config_.noise_chain}, std::move(adaptation)};
 }
 
 nlohmann::json DpPlan::public_constants() const {
@@ -226,11 +236,16 @@ nlohmann::json DpPlan::public_constants() const {
     constants["sampler"] = "truncated-poisson";
     constants["maximum_batch"] = *config_.maximum_batch;
   }
-  if (const NoiseBands& bands = config_.noise_bands; bands.count() > 1) {
+  if (config_.groups() > 1) {
     constants["sampler"] = "cyclic-poisson";
-    constants["sampling_groups"] = bands.count();
+    constants["sampling_groups"] = config_.groups();
+  }
+  if (const NoiseBands& bands = config_.noise_bands; bands.count() > 1) {
     constants["noise_bands"] = {1};
     for (const float ratio : bands.ratios) constants["noise_bands"].push_back(static_cast<double>(ratio));
+  }
+  if (const NoiseChain& chain = config_.noise_chain; chain.steps > 1) {
+    constants["noise_chain"] = {{"steps", chain.steps}, {"decay", static_cast<double>(chain.decay)}};
   }
   return constants;
 }

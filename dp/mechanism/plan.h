@@ -14,6 +14,8 @@
 // costs that unit nothing: T steps cost ⌈T/b⌉ Poisson-sampled Gaussians of rate q (arXiv:2306.08153, Thm. 4). Derived
 // for zero-out alone: under add-or-remove a unit's place, hence its group, would not be fixed.
 //
+// A noise chain (dp/mechanism/noise_chain.h) has the same sampling and the same cost, and keeps nothing.
+//
 // With balls-in-bins sampling (dp/mechanism/bins.h) the release is a pass of t = ⌈n/B⌉ steps, in exactly one of which
 // each unit is: T steps of one session cost ⌈T/t⌉ of them. The divisor stays B. Derived for one clip norm and white
 // noise, under zero-out and add-or-remove.
@@ -24,6 +26,7 @@
 // the noise multiplier that is given or calibrated is that of both together: sigma, the gradients', is larger.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -48,10 +51,11 @@ struct DpConfig {
   int64_t steps = 0;           // T ≥ 1
   accountant::ClipNorm clip_norm{1.0};
   Clipping clipping = Clipping::kFlat;
-  std::optional<ClipQuantile> clip_quantile = {};  // with flat clipping, without noise bands
+  std::optional<ClipQuantile> clip_quantile = {};  // with flat clipping and white noise
   NoiseBands noise_bands = {};                     // b ≤ T and B·b ≤ n
-  Sampling sampling = Sampling::kPoisson;          // balls-in-bins: without the two above
-  std::optional<int64_t> maximum_batch = {};       // B ≤ cap ≤ n; without noise bands, with a fixed clip norm
+  NoiseChain noise_chain = {};                     // likewise; one of the two
+  Sampling sampling = Sampling::kPoisson;          // balls-in-bins: without the three above
+  std::optional<int64_t> maximum_batch = {};       // B ≤ cap ≤ n; with white noise and a fixed clip norm
   // Exactly one of the two.
   std::optional<accountant::Epsilon> target_epsilon;
   std::optional<accountant::NoiseMultiplier> noise_multiplier;
@@ -59,6 +63,9 @@ struct DpConfig {
   accountant::Adjacency adjacency = accountant::Adjacency::kZeroOut;
   std::string unit_of_privacy = "text";
   std::string accountant = "contour";
+
+  // b, into which the units are dealt: 1 with white noise.
+  int64_t groups() const { return std::max(noise_bands.count(), noise_chain.steps); }
 };
 
 class DpPlan {
@@ -84,8 +91,8 @@ class DpPlan {
   accountant::Delta delta() const { return delta_; }
   double divisor() const { return static_cast<double>(config_.expected_batch); }
   // Of the noise in each element of a step's release, (sigma·C/B)²; with noise bands that of the last step's, which is
-  // the largest. 0 if the clip norm adapts: steps have no variance in common. A public number, for optimizers that use
-  // it.
+  // the largest, in noise chains the mean of a chain's. 0 if the clip norm adapts: steps have no variance in common. A
+  // public number, for optimizers that use it.
   double release_variance() const;
   accountant::Event event() const;
   // Whether this step's charge stands for itself, or it is the first of its pass: there is a line in the ledger.
@@ -96,7 +103,7 @@ class DpPlan {
   // An accountant that has been charged nothing yet.
   std::unique_ptr<accountant::Accountant> accountant() const;
   // A run that has been charged nothing yet, by groups of units; of passes each counts once.
-  accountant::Rounds rounds() const { return accountant::Rounds(config_.noise_bands.count()); }
+  accountant::Rounds rounds() const { return accountant::Rounds(config_.groups()); }
   // Epsilon after the plan's first `steps` steps, each released once.
   accountant::EpsilonBound epsilon_after(int64_t steps) const;
   // After what was charged and one release of each of the steps first, …, first + steps - 1, of which the first begins

@@ -10,18 +10,29 @@ void require(bool holds, const std::string& rule, int64_t value) {
   if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(value));
 }
 
-void check_bands(const DpConfig& config) {
-  const int64_t bands = config.noise_bands.count();
-  if (bands == 1) return;
+bool correlated(const DpConfig& config) { return config.groups() > 1; }
+std::string correlation(const DpConfig& config) {
+  return config.noise_chain.steps > 1 ? "noise chains" : "noise bands";
+}
+
+void check_correlation(const DpConfig& config) {
   config.noise_bands.check();
-  require(bands <= config.steps, "noise bands must be at most the steps (" + std::to_string(config.steps) + ")", bands);
+  config.noise_chain.check();
+  if (!correlated(config)) return;
+  if (config.noise_bands.count() > 1 && config.noise_chain.steps > 1) {
+    throw std::invalid_argument("noise bands and noise chains cannot be combined: one of them correlates the noise");
+  }
+  const int64_t groups = config.groups();
+  const std::string counted = config.noise_chain.steps > 1 ? "a noise chain's steps" : "noise bands";
+  require(groups <= config.steps, counted + " must be at most the steps (" + std::to_string(config.steps) + ")",
+          groups);
   const int64_t most = config.units / config.expected_batch;
-  require(bands <= most,
-          "noise bands must be at most n/B (" + std::to_string(most) +
+  require(groups <= most,
+          counted + " must be at most n/B (" + std::to_string(most) +
               "): each step draws its batch from one of as many groups of units",
-          bands);
+          groups);
   if (config.adjacency != accountant::Adjacency::kZeroOut) {
-    throw std::invalid_argument("noise bands are accounted under zero-out adjacency alone, got " +
+    throw std::invalid_argument(correlation(config) + " are accounted under zero-out adjacency alone, got " +
                                 accountant::to_string(config.adjacency));
   }
 }
@@ -33,9 +44,10 @@ void check_quantile(const DpConfig& config) {
     throw std::invalid_argument("a clip norm that adapts is that of whole gradients: it needs flat clipping, got " +
                                 to_string(config.clipping));
   }
-  if (config.noise_bands.count() > 1) {
+  if (correlated(config)) {
     throw std::invalid_argument(
-        "noise bands are derived for one clip norm in all steps: they cannot be combined with one that adapts");
+        correlation(config) +
+        " are derived for one clip norm in all steps: they cannot be combined with one that adapts");
   }
 }
 
@@ -44,9 +56,9 @@ void check_bins(const DpConfig& config) {
   require(bins_of(config) <= accountant::kMostBins,
           "balls-in-bins sampling must have at most " + std::to_string(accountant::kMostBins) + " steps in a pass",
           bins_of(config));
-  if (config.noise_bands.count() > 1) {
-    throw std::invalid_argument(
-        "balls-in-bins sampling is derived for white noise: it cannot be combined with noise bands");
+  if (correlated(config)) {
+    throw std::invalid_argument("balls-in-bins sampling is derived for white noise: it cannot be combined with " +
+                                correlation(config));
   }
   if (config.clip_quantile) {
     throw std::invalid_argument(
@@ -72,9 +84,10 @@ void check_maximum_batch(const DpConfig& config) {
   if (config.adjacency == accountant::Adjacency::kReplaceOne) {
     throw std::invalid_argument("truncated batches are accounted under zero-out or add-or-remove, got replace-one");
   }
-  if (config.noise_bands.count() > 1) {
+  if (correlated(config)) {
     throw std::invalid_argument(
-        "noise bands are derived for batches that are not truncated: they cannot be combined with a largest batch");
+        correlation(config) +
+        " are derived for batches that are not truncated: they cannot be combined with a largest batch");
   }
   if (config.clip_quantile) {
     throw std::invalid_argument(
@@ -98,7 +111,7 @@ void check_constants(const DpConfig& config) {
   if (config.target_epsilon.has_value() == config.noise_multiplier.has_value()) {
     throw std::invalid_argument("exactly one of target epsilon and noise multiplier must be given");
   }
-  check_bands(config);
+  check_correlation(config);
   check_quantile(config);
   check_bins(config);
   check_maximum_batch(config);

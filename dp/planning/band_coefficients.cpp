@@ -20,14 +20,7 @@ void check(const BandWorkload& workload, int64_t bands) {
     throw std::invalid_argument("noise bands must be from 1 to the number of steps (" + std::to_string(steps) +
                                 "), got " + std::to_string(bands));
   }
-  if (!(workload.momentum >= 0 && workload.momentum < 1)) {
-    throw std::invalid_argument("a workload's momentum must be in [0, 1), got " + std::to_string(workload.momentum));
-  }
-  for (const double rate : workload.rates) {
-    if (!(rate > 0 && std::isfinite(rate))) {
-      throw std::invalid_argument("a workload's rates must be finite and > 0, got " + std::to_string(rate));
-    }
-  }
+  check_workload(workload);
 }
 
 double dot(const Numbers& a, const Numbers& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
@@ -135,6 +128,18 @@ BandWorkload thinned(const BandWorkload& workload) {
 }
 
 }  // namespace
+
+void check_workload(const BandWorkload& workload) {
+  if (workload.rates.empty()) throw std::invalid_argument("a workload must have at least one rate, got none");
+  if (!(workload.momentum >= 0 && workload.momentum < 1)) {
+    throw std::invalid_argument("a workload's momentum must be in [0, 1), got " + std::to_string(workload.momentum));
+  }
+  for (const double rate : workload.rates) {
+    if (!(rate > 0 && std::isfinite(rate))) {
+      throw std::invalid_argument("a workload's rates must be finite and > 0, got " + std::to_string(rate));
+    }
+  }
+}
 
 // With h the response, V_{t,j} = Σ_{i=j}^{t} η_i·h_{i−j} and S = (1/T)·Σ V²: F = (1 + ‖a‖²)·S. Backwards from S:
 // dS/dh_d = (2/T)·Σ_j η_{j+d}·Σ_{t≥j+d} V_{t,j}, and dh/da_k = −x^k·h/(1 + Σ a_k x^k).

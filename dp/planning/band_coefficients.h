@@ -21,6 +21,9 @@ struct BandWorkload {
   double momentum = 0;        // β, 0 ≤ β < 1
 };
 
+// Throws std::invalid_argument unless there are rates and all numbers are as above.
+void check_workload(const BandWorkload& workload);
+
 // F and its derivative by each ratio, in O(T²). std::invalid_argument for an empty or impossible workload, or as many
 // ratios as steps.
 struct BandError {

@@ -36,16 +36,23 @@ nlohmann::json provenance(const RunKey& key, const fsdp::Mesh& mesh, const std::
   return facts;
 }
 
-// What noise bands change.
-void add_bands(nlohmann::json& facts, const NoiseBands& bands) {
-  if (bands.count() == 1) return;
-  const std::string b = std::to_string(bands.count());
+// What correlated noise changes.
+void add_correlation(nlohmann::json& facts, const DpConfig& config) {
+  if (config.groups() == 1) return;
+  const std::string b = std::to_string(config.groups());
   facts["sampler"]["executed"] = "cyclic-poisson";
   facts["sampler"]["groups"] = "unit u, counted from 0 in the prepared file, belongs to group u mod " + b +
                                "; step t draws from group t mod " + b;
+  if (config.noise_chain.steps > 1) {
+    facts["mechanism"]["correlated_noise"] =
+        "lambda-CGD (arXiv:2601.22334) in chains of " + b +
+        " steps: the noise of a step takes back a part of the noise of the step before, which is drawn again from the "
+        "key; a resumed run takes back none of an earlier session's";
+    return;
+  }
   facts["mechanism"]["correlated_noise"] =
       "banded matrix mechanism (arXiv:2306.08153): the noise of a step takes back parts of the " +
-      std::to_string(bands.count() - 1) +
+      std::to_string(config.groups() - 1) +
       " steps before, by noise_bands in the ledger's header; a resumed run takes back none of an earlier session's";
 }
 
@@ -121,7 +128,7 @@ nlohmann::json run_facts(const DpPlan& plan, const RunKey& key, const fsdp::Shar
         {"placement",
          "added by each slice's owner (of the first replica) before the reduction, once per logical batch"}}},
       {"provenance", provenance(key, mesh, parts)}};
-  add_bands(facts, plan.config().noise_bands);
+  add_correlation(facts, plan.config());
   add_passes(facts, plan);
   add_truncation(facts, plan);
   add_quantile(facts, plan.config().clip_quantile);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dp/planning/band_coefficients.h"
+#include "dp/planning/chain_decay.h"
 #include "examples/gpt2/optimizer_names.h"
 
 namespace ghostshard::gpt2 {
@@ -12,6 +13,21 @@ namespace {
 
 constexpr double kAdamMomentum = 0.9;  // beta1 of fsdp/optimizer.h
 constexpr double kMuonMomentum = 0.95;
+
+dp::BandWorkload workload_of(const Options& options, const fsdp::LearningRateSchedule& rate) {
+  double momentum = kAdamMomentum;
+  if (options.optimizer == kSgd) momentum = options.momentum.value_or(0);
+  if (options.optimizer == kMuon) momentum = options.momentum.value_or(kMuonMomentum);
+  dp::BandWorkload workload{.rates = {}, .momentum = momentum};
+  for (int64_t step = 0; step < rate.steps; ++step) workload.rates.push_back(rate.at(step));
+  return workload;
+}
+
+void check_steps(const char* flag, int64_t groups, const fsdp::LearningRateSchedule& rate) {
+  if (groups <= rate.steps) return;
+  throw std::invalid_argument(std::string(flag) + " must be at most the run's " + std::to_string(rate.steps) +
+                              " steps, got " + std::to_string(groups));
+}
 
 }  // namespace
 
@@ -22,30 +38,38 @@ void add_noise_bands(CLI::Option_group* group, Options& options) {
                    "b groups of texts; b-1 more floats for each trained weight that a rank owns")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}))
       ->capture_default_str();
+  group
+      ->add_option("--noise-chain", options.noise_chain,
+                   "b > 1: in chains of b steps each step's noise takes back part of the step's before, which is drawn "
+                   "again and kept nowhere, and each step draws from one of b groups of texts")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->capture_default_str();
 }
 
 void check_noise_bands(const Options& options) {
-  if (options.noise_bands > 1 && options.non_private) {
-    throw std::invalid_argument("--noise-bands correlates the noise of private steps: --non-private has none");
+  const bool bands = options.noise_bands > 1, chain = options.noise_chain > 1;
+  if (bands && chain) throw std::invalid_argument("give one of --noise-bands and --noise-chain");
+  if ((bands || chain) && options.non_private) {
+    throw std::invalid_argument(std::string(bands ? "--noise-bands" : "--noise-chain") +
+                                " correlates the noise of private steps: --non-private has none");
   }
 }
 
 dp::NoiseBands noise_bands(const Options& options, const fsdp::LearningRateSchedule& rate) {
   dp::NoiseBands bands;
   if (options.noise_bands == 1) return bands;
-  if (options.noise_bands > rate.steps) {
-    throw std::invalid_argument("--noise-bands must be at most the run's " + std::to_string(rate.steps) +
-                                " steps, got " + std::to_string(options.noise_bands));
-  }
-  double momentum = kAdamMomentum;
-  if (options.optimizer == kSgd) momentum = options.momentum.value_or(0);
-  if (options.optimizer == kMuon) momentum = options.momentum.value_or(kMuonMomentum);
-  dp::BandWorkload workload{.rates = {}, .momentum = momentum};
-  for (int64_t step = 0; step < rate.steps; ++step) workload.rates.push_back(rate.at(step));
-  for (const double ratio : dp::optimal_band_ratios(options.noise_bands, workload)) {
+  check_steps("--noise-bands", options.noise_bands, rate);
+  for (const double ratio : dp::optimal_band_ratios(options.noise_bands, workload_of(options, rate))) {
     bands.ratios.push_back(static_cast<float>(ratio));
   }
   return bands;
+}
+
+dp::NoiseChain noise_chain(const Options& options, const fsdp::LearningRateSchedule& rate) {
+  const int64_t steps = options.noise_chain;
+  if (steps == 1) return {};
+  check_steps("--noise-chain", steps, rate);
+  return {.steps = steps, .decay = static_cast<float>(dp::optimal_chain_decay(steps, workload_of(options, rate)))};
 }
 
 }  // namespace ghostshard::gpt2

@@ -1,9 +1,10 @@
-// --noise-bands: correlated noise, its ratios chosen for the run's own schedule.
+// --noise-bands, --noise-chain: correlated noise, its ratios or its decay chosen for the run's own schedule.
 #pragma once
 
 #include <CLI/CLI.hpp>
 
 #include "dp/mechanism/noise_bands.h"
+#include "dp/mechanism/noise_chain.h"
 #include "examples/gpt2/options.h"
 #include "fsdp/learning_rate.h"
 
@@ -13,5 +14,6 @@ void add_noise_bands(CLI::Option_group* group, Options& options);
 // std::invalid_argument with one sentence.
 void check_noise_bands(const Options& options);
 dp::NoiseBands noise_bands(const Options& options, const fsdp::LearningRateSchedule& rate);
+dp::NoiseChain noise_chain(const Options& options, const fsdp::LearningRateSchedule& rate);
 
 }  // namespace ghostshard::gpt2

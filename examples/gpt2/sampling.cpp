@@ -20,9 +20,10 @@ void check_sampling_of_texts(const Options& options) {
   if (dp::sampling_from_string(options.sampling) == dp::Sampling::kPoisson) return;
   if (options.non_private)
     throw std::invalid_argument("--sampling balls-in-bins is for private steps: --non-private draws as poisson does");
-  if (options.noise_bands > 1)
+  if (options.noise_bands > 1 || options.noise_chain > 1)
     throw std::invalid_argument(
-        "--sampling balls-in-bins is derived for white noise: it cannot be combined with --noise-bands");
+        "--sampling balls-in-bins is derived for white noise: it cannot be combined with --noise-bands "
+        "or --noise-chain");
 }
 
 double steps_of_epochs(const Options& options, double epochs, int64_t units) {

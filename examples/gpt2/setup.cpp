@@ -92,6 +92,7 @@ dp::DpConfig plan_config(const Inputs& in, const Options& o) {
   dp::DpConfig config{.units = in.data->units(), .expected_batch = o.expected_batch, .steps = in.steps};
   set_clipping(config, o);
   config.noise_bands = noise_bands(o, in.rate);
+  config.noise_chain = noise_chain(o, in.rate);
   config.sampling = dp::sampling_from_string(o.sampling);
   config.unit_of_privacy = in.data->unit_of_privacy();
   if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);

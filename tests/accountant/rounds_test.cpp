@@ -96,6 +96,33 @@ TEST(ReportOfGroups, SaysHowRoundsAreCounted) {
   }
 }
 
+json chain_of(uint64_t groups, const json& steps) {
+  json header = groups_of(groups);
+  header.erase("noise_bands");
+  header["noise_chain"] = {{"steps", steps}, {"decay", 0.75}};
+  return header;
+}
+
+TEST(ReportOfGroups, ChargesAChainsRoundsAlike) {
+  const json built = report(json::object(), chain_of(2, 2U));
+  EXPECT_TRUE(built.at("guarantee").at("applies").get<bool>());
+  EXPECT_EQ(epsilon_of(built), releases(3).upper);
+  EXPECT_THAT(built.at("assumptions").dump(), HasSubstr("that noise_chain in the header names"));
+}
+
+TEST(ReportOfGroups, IsVoidIfAChainReachesFurtherThanItsGroups) {
+  for (const json& steps : {json(3U), json("2"), json(-2), json()}) {
+    const json built = report(json::object(), chain_of(2, steps));
+    EXPECT_FALSE(built.at("guarantee").at("applies").get<bool>()) << steps;
+    EXPECT_THAT(built.at("guarantee").at("reasons").dump(), HasSubstr("noise_chain must have at most as many steps"));
+  }
+  json both = chain_of(2, 2U);
+  both["noise_bands"] = {1, 0.5};
+  EXPECT_FALSE(report(json::object(), both).at("guarantee").at("applies").get<bool>());
+  both["noise_chain"] = 2;
+  EXPECT_FALSE(report(json::object(), both).at("guarantee").at("applies").get<bool>());
+}
+
 TEST(ReportOfGroups, IsVoidIfTheSamplerThatRanHadNone) {
   json header = groups_of(2);
   header["facts"]["sampler"]["executed"] = "poisson";

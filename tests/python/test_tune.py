@@ -79,6 +79,13 @@ def test_trials_have_the_private_runs_noise_batch_and_delta(tuning, account):
     assert tomllib.loads((tuning.folder / "recipe.toml").read_text())["noise-bands"] == 4
 
 
+def test_a_noise_chain_has_the_noise_of_as_many_bands(tuning, account):
+    tuning("--try", "noise-chain=1,4", "--learning-rate", "0.002", "--rungs", "1")
+    words = ("--epsilon", 8, "--delta", 1e-6, "--sampling-rate", "40/100", "--steps", 3, "--json")
+    expected = json.loads(account("noise", *words).stdout)["noise_multiplier"]
+    assert [float(run["--noise-multiplier"]) for run in tuning.notes() if run["--noise-chain"] == "4"] == [expected]
+
+
 def test_a_stopped_tuning_goes_on_where_it_was(tuning, monkeypatch):
     monkeypatch.setenv("STOP_AT", "3")
     with pytest.raises(KeyboardInterrupt):

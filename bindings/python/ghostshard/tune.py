@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from ghostshard.errors import Failure, UserError, number, parser, whole_number
 from ghostshard.files import make_parent, names_in_output, read_file, replacing, require_regular_file
 from ghostshard.planned_noise import planned_bins_noise, planned_delta, planned_noise
-from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, read_flags, read_space, toml, whole, words_of
+from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, groups_of, read_flags, read_space, toml, whole, words_of
 
 # What this command decides itself, or what would touch more than public texts.
 REFUSED = {
@@ -207,7 +207,7 @@ def run_trial(settings: Settings, noise: dict, trial: int, rung: int, output: Pa
     merged: Flags = {**settings.flags, **settings.trials[trial]}
     share = 0.5 ** (settings.rungs - 1 - rung)
     all_steps = whole("steps", merged["steps"])
-    steps = max(1, round(all_steps * share), whole("noise-bands", merged.get("noise-bands", "1")))
+    steps = max(1, round(all_steps * share), groups_of(merged))
     sigma = noise[_noise_key(settings, settings.trials[trial])]
     if "warmup-steps" in merged:
         merged["warmup-steps"] = str(min(steps - 1, int(whole("warmup-steps", merged["warmup-steps"], at_least=0) * steps / all_steps)))
@@ -259,8 +259,7 @@ def _loss(result: Result) -> str:
 
 def _noise_key(settings: Settings, trial: dict[str, str]) -> tuple[int, int, int]:
     merged = {**settings.flags, **trial}
-    names = (("expected-batch", None), ("noise-bands", "1"), ("steps", None))
-    return tuple(whole(name, merged.get(name, otherwise)) for name, otherwise in names)  # type: ignore[return-value]
+    return whole("expected-batch", merged.get("expected-batch")), groups_of(merged), whole("steps", merged.get("steps"))
 
 
 def _append(path: Path, result: Result) -> None:

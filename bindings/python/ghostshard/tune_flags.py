@@ -10,7 +10,7 @@ from ghostshard.errors import UserError, did_you_mean
 
 # Flags that a trial may change, and what is tried if the command does not say.
 TUNABLE = ("learning-rate", "warmup-steps", "min-learning-rate", "lr-schedule", "clip-norm", "clipping", "noise-bands",
-           "weight-decay", "momentum", "optimizer", "expected-batch", "steps")  # fmt: skip
+           "noise-chain", "weight-decay", "momentum", "optimizer", "expected-batch", "steps")  # fmt: skip
 DEFAULT = {"learning-rate": ["0.0005", "0.001", "0.002", "0.004", "0.008"], "noise-bands": ["1", "4"]}
 Flags = dict[str, str | bool | list[str]]
 
@@ -33,8 +33,9 @@ def read_flags(words: list[str]) -> Flags:
 
 
 def read_space(tried: list[str], flags: Flags) -> dict[str, list[str]]:
-    given = {*flags, "noise-bands"} if flags.get("sampling") == "balls-in-bins" else flags  # which goes with one band alone
-    space = {name: values for name, values in DEFAULT.items() if name not in given} if not tried else {}
+    one_band = flags.get("sampling") == "balls-in-bins" or "noise-chain" in flags  # what goes with one band alone
+    fixed = {*flags, *(["noise-bands"] if one_band else [])}
+    space = {name: values for name, values in DEFAULT.items() if name not in fixed} if not tried else {}
     for text in tried:
         name, equals, values = text.removeprefix("--").partition("=")
         if name not in TUNABLE:
@@ -56,19 +57,17 @@ def choose_trials(
     allowed = []
     for trial in everything:
         merged = {**flags, **trial}
-        needed = whole("expected-batch", merged.get("expected-batch")) * whole("noise-bands", merged.get("noise-bands", "1"))
-        fits = needed <= min(public, private) and whole("noise-bands", merged.get("noise-bands", "1")) <= whole(
-            "steps", merged.get("steps")
-        )
-        if fits:
+        groups = groups_of(merged)
+        needed = whole("expected-batch", merged.get("expected-batch")) * groups
+        if needed <= min(public, private) and groups <= whole("steps", merged.get("steps")):
             allowed.append(trial)
     if not allowed:
         raise UserError(
-            "--expected-batch times --noise-bands must be at most the number of public and of private units "
+            "--expected-batch times --noise-bands or --noise-chain must be at most the number of public and of private units "
             f"({public} and {private}), it is more in every trial"
         )
     if left := len(everything) - len(allowed):
-        say(f"{left} combinations are left out: expected batch times noise bands exceeds the {public} public or {private} private units")
+        say(f"{left} combinations are left out: expected batch times noise bands or chain exceeds the {public} public or {private} private units")
     if len(allowed) > most:
         chosen = set(random.Random(str(flags.get("seed", "0"))).sample(range(len(allowed)), most))
         allowed = [trial for index, trial in enumerate(allowed) if index in chosen]
@@ -98,6 +97,11 @@ def whole(name: str, value, at_least: int = 1) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16 and int(value) >= at_least:
         return int(value)
     raise UserError(f"--{name} must be a whole number >= {at_least}, got {value if value is not None else 'none'}")
+
+
+def groups_of(flags: Flags) -> int:
+    """Into how many groups a run with these flags deals its units: the bands of its noise, or the steps of its chains."""
+    return max(whole(name, flags.get(name, "1")) for name in ("noise-bands", "noise-chain"))
 
 
 def words_of(trial: dict[str, str]) -> str:

@@ -76,7 +76,7 @@ TEST(NoiseBands, AreTheirDefinitionBitForBit) {
   std::vector<dp::StepId> steps;
   for (int64_t step = 0; step < 7; ++step) {
     steps.push_back({step});
-    expect_noise_of(steps, released_noise({}, kKey, steps, false, 0, kBands), "one rank");
+    expect_noise_of(steps, released_noise({}, kKey, steps, false, 0, {.bands = kBands}), "one rank");
   }
 }
 
@@ -87,15 +87,16 @@ INSTANTIATE_TEST_SUITE_P(, NoiseBandsOnMesh, ::testing::Values("1x2x1", "1x4x1",
 TEST_P(NoiseBandsOnMesh, AreThoseOfOneRankBitForBit) {
   const std::vector<dp::StepId> steps{{0}, {1}, {2}, {3}, {4}};
   for (const bool streamed : {false, true}) {
-    expect_noise_of(steps,
-                    released_noise(fsdp::MeshShape::parse(GetParam()), kKey, steps, streamed, streamed ? 2 : 0, kBands),
-                    streamed ? "streamed" : "summed up");
+    expect_noise_of(
+        steps,
+        released_noise(fsdp::MeshShape::parse(GetParam()), kKey, steps, streamed, streamed ? 2 : 0, {.bands = kBands}),
+        streamed ? "streamed" : "summed up");
   }
 }
 
 TEST(NoiseBands, ARepeatedOrASkippedStepBeginsAChain) {
   const auto released = [](const std::vector<dp::StepId>& steps) {
-    return released_noise({}, kKey, steps, false, 0, kBands);
+    return released_noise({}, kKey, steps, false, 0, {.bands = kBands});
   };
   expect_noise_of({{1, 1}}, released({{0}, {1}, {1, 1}}), "repeated");
   expect_noise_of({{4}}, released({{0}, {1}, {4}}), "skipped");

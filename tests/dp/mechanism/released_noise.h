@@ -33,7 +33,7 @@ inline const std::vector<fsdp::BlockSpec> kUnits = {
 inline std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& shape, uint8_t key_byte,
                                                         const std::vector<dp::StepId>& steps, bool streamed = false,
                                                         int64_t empty_microbatches = 0,
-                                                        const dp::NoiseBands& bands = {}) {
+                                                        const dp::NoiseCorrelation& correlation = {}) {
   std::mutex results;
   std::map<std::string, at::Tensor> whole;
   run_there(shape, [&](fsdp::Mesh& mesh) {
@@ -42,7 +42,8 @@ inline std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& s
                                         .expected_batch = kExpectedBatch,
                                         .steps = 10,
                                         .clip_norm = accountant::ClipNorm(kClip),
-                                        .noise_bands = bands,
+                                        .noise_bands = correlation.bands,
+                                        .noise_chain = correlation.chain,
                                         .noise_multiplier = accountant::NoiseMultiplier(kSigma)});
     const auto key = key_of(key_byte);
     auto clipper = plan.clipper(model, {.streamed = std::vector<bool>(streamed ? model.groups().size() : 0, true)});

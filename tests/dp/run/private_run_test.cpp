@@ -217,6 +217,47 @@ TEST_F(PrivateRunTest, WithNoiseBandsGoesOnWithAChainOfItsOwn) {
   EXPECT_TRUE(report.at("guarantee").at("applies").get<bool>());
 }
 
+// Of noise that is drawn again a session takes back its own alone; a chain ends where b divides the step.
+TEST_F(PrivateRunTest, WithANoiseChainGoesOnWithAChainOfItsOwn) {
+  const auto mesh = fsdp::Mesh::single();
+  auto chained = config(6);
+  chained.expected_batch = 3;
+  chained.noise_chain = {.steps = 4, .decay = 0.75F};
+  auto with_key = options();
+  with_key.noise_key_file = key_file();
+  {
+    RowSums layer(*mesh);
+    auto run = begin(layer, with_key, chained);
+    take_without_gradient(run, layer, 3);  // the third one's result is lost
+  }
+  with_key.resume = true;
+  RowSums layer(*mesh);
+  auto run = begin(layer, with_key, chained);
+  const auto noise_of_next = [&] {
+    const at::Tensor before = layer.model.whole_parameter(layer.model.parameter("weight")).clone();
+    take_without_gradient(run, layer, 1);
+    return (before - layer.model.whole_parameter(layer.model.parameter("weight"))).flatten() * (3 / 0.1);
+  };
+  const auto key = RunKey::recall(with_key.noise_key_file, run_id_from_hex(ledger().epochs.at(0).run_id));
+  const auto fresh = [&](const StepId& step) {
+    at::Tensor z = at::zeros({12});
+    kernels::add_gaussian(key.derive(Purpose::kNoise, step), 0, 0, 0.5F, z);
+    return z;
+  };
+  const at::Tensor second = noise_of_next(), third = noise_of_next(), fourth = noise_of_next();
+  // As above; s_2 = √(1 + 0.75²), s_3 = 1.
+  EXPECT_LT((second - 1.25 * fresh({2, 1})).abs().max().item<double>(), 2e-5)
+      << "of the session before nothing is taken back";
+  EXPECT_LT((third - (fresh({3}) - 0.75 * fresh({2, 1}))).abs().max().item<double>(), 2e-5);
+  EXPECT_LT((fourth - chained.noise_chain.norm(4) * fresh({4})).abs().max().item<double>(), 2e-5) << "another chain";
+  take_without_gradient(run, layer, 1000);
+  const auto report = run.finish();
+  EXPECT_EQ(ledger().entries.size(), 7U);
+  EXPECT_EQ(report.at("population_and_steps").at("groups").at("rounds"), nlohmann::json({2, 2, 2, 1}));
+  EXPECT_EQ(report.at("guarantee").at("epsilon").at("upper").get<double>(), run.plan().promised_epsilon().value());
+  EXPECT_TRUE(report.at("guarantee").at("applies").get<bool>());
+}
+
 // A pass of balls-in-bins sampling is charged once, ends with its session, and is never gone on with.
 TEST_F(PrivateRunTest, WithBallsInBinsBeginsAnotherPass) {
   const auto mesh = fsdp::Mesh::single();
