@@ -3,7 +3,8 @@
 //
 // A history is Opacus' history: a list of (noise_multiplier, sampling_rate, steps). With a truncation (units, cap) each
 // step is one of truncated Poisson sampling; with bins each "step" is a whole pass of balls-in-bins sampling in so many
-// steps, of which the sampling rate is a unit's chance to be in a given one. std::invalid_argument becomes ValueError. Nothing here touches Python objects while it computes, so the interpreter lock is released.
+// steps, of which the sampling rate is a unit's chance to be in a given one. std::invalid_argument becomes ValueError.
+// Nothing here touches Python objects while it computes, so the interpreter lock is released.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

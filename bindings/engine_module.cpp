@@ -246,9 +246,8 @@ PYBIND11_MODULE(engine, module) {
       .def(py::init(&make_session), py::arg("blocks"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
            py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("clipping"),
            py::arg("clip_quantile"), py::arg("expected_batch"), py::arg("largest_batch"), py::arg("bins"),
-           py::arg("streamed"),
-           py::arg("memory_budget"), py::arg("hold_memory"), py::arg("key"), py::arg("run_id"), py::arg("first"),
-           py::arg("attempts"), Released())
+           py::arg("streamed"), py::arg("memory_budget"), py::arg("hold_memory"), py::arg("key"), py::arg("run_id"),
+           py::arg("first"), py::arg("attempts"), Released())
       .def_property_readonly("clip_norm", [](const Session& session) { return session.clip_norm().value(); })
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def("begin_pass", &Session::begin_pass)

@@ -21,9 +21,9 @@ namespace ghostshard::dp {
 // second moment has a sign if known_variance > 0. A learning rate of 0, the first of a warm-up, moves the moments
 // alone.
 inline void adamw_step(const at::Tensor& weights, const at::Tensor& gradient, const at::Tensor& first,
-                const at::Tensor& second, const std::optional<std::pair<at::Tensor, at::Tensor>>& scales, int64_t step,
-                double learning_rate, const std::pair<double, double>& betas, double epsilon, double weight_decay,
-                double error_variance, double known_variance, std::optional<double> floor) {
+                       const at::Tensor& second, const std::optional<std::pair<at::Tensor, at::Tensor>>& scales,
+                       int64_t step, double learning_rate, const std::pair<double, double>& betas, double epsilon,
+                       double weight_decay, double error_variance, double known_variance, std::optional<double> floor) {
   const bool rests = learning_rate == 0;
   kernels::AdamWStep rule{.learning_rate = rests ? 1 : learning_rate,
                           .beta1 = betas.first,

@@ -59,9 +59,9 @@ class Session {
   // Of the next logical batch: after a release it may have adapted.
   accountant::ClipNorm clip_norm() const { return plan_.clip_norm(); }
 
-  // With balls-in-bins sampling: the next logical batch is the first of a pass (dp/mechanism/bins.h), and is charged with
-  // all its steps; the rest of the pass before is given up. Every session's first logical batch is one. Not within a
-  // logical batch, nor with other sampling (std::logic_error).
+  // With balls-in-bins sampling: the next logical batch is the first of a pass (dp/mechanism/bins.h), and is charged
+  // with all its steps; the rest of the pass before is given up. Every session's first logical batch is one. Not within
+  // a logical batch, nor with other sampling (std::logic_error).
   void begin_pass();
 
   // From the next logical batch on noise follows from rank 0's bytes, for callers whose noise comes from their own

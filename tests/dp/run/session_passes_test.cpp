@@ -46,8 +46,8 @@ class Passes {
   std::vector<std::pair<int64_t, int64_t>> charged() const {
     std::vector<std::pair<int64_t, int64_t>> found;
     for (const auto& entry : accountant::read_ledger(path()).entries) {
-      EXPECT_EQ(entry.event, accountant::Event(accountant::BallsInBinsGaussianEvent{
-                                 kBins, accountant::NoiseMultiplier(1.0)}));
+      EXPECT_EQ(entry.event,
+                accountant::Event(accountant::BallsInBinsGaussianEvent{kBins, accountant::NoiseMultiplier(1.0)}));
       found.emplace_back(entry.step, entry.attempt);
     }
     return found;
