@@ -42,7 +42,8 @@ DominatingPair pair_of(const TruncatedPoissonGaussianEvent& event) {
       dominating_pair_of(q == 1 ? normal_mixture_losses({{1}, {1}}, {{1}, {0}}, sigma)
                                 : normal_mixture_losses({{1 - q, q}, {0, 1}}, {{1}, {0}}, sigma));
   if (!release.is_mixture()) return below;
-  const auto& [tau, truncated] = release.alternatives.front();
+  const double tau = release.alternatives.front().weight;
+  const SampledGaussian truncated = release.alternatives.front().release;
   const DominatingPair above = dominating_pair_of(without_replacement_losses(truncated.q, sigma));
   const auto side = [&](const DominatingPair::Direction& if_below, const DominatingPair::Direction& if_above) {
     return DominatingPair::Direction{
