@@ -171,7 +171,7 @@ Bound ContourAccountant::over_neighbours(Effort effort, const OfSchedule& of_sch
           with_lower_of(std::move(found), scheduled ? of_schedule(releases.more_private) : of(releases.more_private));
     if (by_moments) found = capped(std::move(found), of_renyi());
     // The mixture of pairs is loose under zero-out where truncation is frequent.
-    if (truncated && adjacency() == Adjacency::kZeroOut && effort == Effort::kTight)
+    if (truncated && adjacency() == Adjacency::kZeroOut && effort != Effort::kQuick)
       if (auto tables = of(with_truncated_tables(charges(), name(), kMostOnGrid, kTogether.back())))
         found = capped(std::move(found), *std::move(tables));
     if (!worst || found.upper > worst->upper) worst = std::move(found);

@@ -297,7 +297,7 @@ def test_the_checker_is_short_and_shares_no_code(repository):
     source = (repository / "bindings" / "python" / "ghostshard" / "check_receipt.py").read_text()
     assert len(source.splitlines()) <= 400
     imported = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
-    assert imported <= {"argparse", "collections", "fractions", "hashlib", "json", "math", "mpmath", "pathlib", "sys"}
+    assert imported <= {"argparse", "collections", "fractions", "hashlib", "json", "math", "mpmath", "os", "pathlib", "stat", "sys"}
 
 
 def test_events_that_receipts_do_not_cover_are_named(account, tmp_path):

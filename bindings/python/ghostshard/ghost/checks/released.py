@@ -28,9 +28,9 @@ _WAY_OUT = (
 
 
 class Released:
-    """Of one optimizer. watches(): whether the engine is private still."""
+    """Of one optimizer. layout(): what the engine trains; watches(): whether it is private still. Both are asked later, not here."""
 
-    def __init__(self, layout: Layout, optimizer: Optimizer, watches: Callable[[], bool]):
+    def __init__(self, layout: Callable[[], Layout], optimizer: Optimizer, watches: Callable[[], bool]):
         self._layout, self._watches = layout, watches
         self.any_change = False  # the user vouches for what is done to gradients
         self._open = False  # what was released may be applied
@@ -43,7 +43,7 @@ class Released:
         copied = not (self.any_change or (alone and not self._hooked(optimizer)))
         self._noted = {}
         with torch.no_grad():
-            for entry in self._layout.parameters:
+            for entry in self._layout().parameters:
                 gradient = entry.parameter.grad
                 if gradient is not None:
                     self._noted[id(entry.parameter)] = _Noted(entry.name, gradient, copied=copied)
@@ -84,9 +84,11 @@ class Released:
 
     def _wrong(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> str:
         given = list(self._gradients(optimizer))
-        if given and not self._open:
+        if not self._open and _all_zero(given):
+            return ""  # as torch.distributed.checkpoint steps, at a rate of 0, to have states before it reads or writes them
+        if not self._open:
             return "the optimizer under the private one stepped by itself, with gradients that no release has just put there"
-        if len(args) > 1 or kwargs.get("closure") is not None:
+        if (args[1] if len(args) > 1 else kwargs.get("closure")) is not None:
             return "the optimizer under the private one was given a closure, which would put other gradients in the place of the released ones"
         if next(reversed(optimizer._optimizer_step_pre_hooks)) != self._handle.id:
             return "a hook of the optimizer was registered between the release and the step"
@@ -123,6 +125,11 @@ class _Noted:
         if now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
             return True
         return not (now.numel() == 0 or torch.equal(now, before) or _scaled(now, before) or _bounded(now, before))
+
+
+def _all_zero(parameters: list[torch.Tensor]) -> bool:
+    """Nothing of a record is in such gradients. Of each rank's own rows: a rank that steps with others is refused there."""
+    return not any(_local(parameter.grad).count_nonzero().item() for parameter in parameters)
 
 
 def _local(gradient: torch.Tensor) -> torch.Tensor:
