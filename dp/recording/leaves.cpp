@@ -29,14 +29,14 @@ std::vector<at::Tensor> leaves_of(const at::Tensor& loss) {
   std::vector<Node*> waiting;
   if (loss.grad_fn() != nullptr) waiting.push_back(loss.grad_fn().get());
   while (!waiting.empty()) {
-    Node* const node = waiting.back();
+    Node& node = *waiting.back();
     waiting.pop_back();
-    if (!seen.insert(node).second) continue;
-    if (const auto* accumulator = dynamic_cast<const AccumulateGrad*>(node)) {
+    if (!seen.insert(&node).second) continue;
+    if (const auto* accumulator = dynamic_cast<const AccumulateGrad*>(&node)) {
       if (accumulator->variable.name() != of_layer()) leaves.push_back(accumulator->variable);
       continue;
     }
-    for (const auto& edge : node->next_edges()) {
+    for (const auto& edge : node.next_edges()) {
       if (edge.function != nullptr) waiting.push_back(edge.function.get());
     }
   }
