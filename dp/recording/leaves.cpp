@@ -32,13 +32,11 @@ std::vector<at::Tensor> leaves_of(const at::Tensor& loss) {
     Node& node = *waiting.back();
     waiting.pop_back();
     if (!seen.insert(&node).second) continue;
-    if (const auto* accumulator = dynamic_cast<const AccumulateGrad*>(&node)) {
-      if (accumulator->variable.name() != of_layer()) leaves.push_back(accumulator->variable);
-      continue;
-    }
-    for (const auto& edge : node.next_edges()) {
+    for (const auto& edge : node.next_edges()) {  // a leaf has none
       if (edge.function != nullptr) waiting.push_back(edge.function.get());
     }
+    const auto* accumulator = dynamic_cast<const AccumulateGrad*>(&node);
+    if (accumulator != nullptr && accumulator->variable.name() != of_layer()) leaves.push_back(accumulator->variable);
   }
   return leaves;
 }
