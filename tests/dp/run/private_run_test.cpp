@@ -61,6 +61,12 @@ class PrivateRunTest : public testing::Test {
     }
   }
   static void take_without_gradient(PrivateRun& run, RowSums& layer, int64_t steps) { take(run, layer, steps, 0); }
+  // What the next step's sum of three units holds without their gradients, read from what the weights moved by. [12]
+  static at::Tensor noise_of_a_step(PrivateRun& run, RowSums& layer) {
+    const at::Tensor before = layer.model.whole_parameter(layer.model.parameter("weight")).clone();
+    take_without_gradient(run, layer, 1);
+    return (before - layer.model.whole_parameter(layer.model.parameter("weight"))).flatten() * (3 / 0.1);
+  }
   accountant::LedgerContents ledger() const { return accountant::read_ledger(folder() / "ledger.jsonl"); }
 
   const tests::TemporaryFolder temporary_;
@@ -192,11 +198,7 @@ TEST_F(PrivateRunTest, WithNoiseBandsGoesOnWithAChainOfItsOwn) {
   with_key.resume = true;
   RowSums layer(*mesh);
   auto run = begin(layer, with_key, banded);
-  const auto noise_of_next = [&] {
-    const at::Tensor before = layer.model.whole_parameter(layer.model.parameter("weight")).clone();
-    take_without_gradient(run, layer, 1);
-    return (before - layer.model.whole_parameter(layer.model.parameter("weight"))).flatten() * (3 / 0.1);
-  };
+  const auto noise_of_next = [&] { return noise_of_a_step(run, layer); };
   const auto key = RunKey::recall(with_key.noise_key_file, run_id_from_hex(ledger().epochs.at(0).run_id));
   const auto fresh = [&](const StepId& step) {
     at::Tensor z = at::zeros({12});
@@ -233,11 +235,7 @@ TEST_F(PrivateRunTest, WithANoiseChainGoesOnWithAChainOfItsOwn) {
   with_key.resume = true;
   RowSums layer(*mesh);
   auto run = begin(layer, with_key, chained);
-  const auto noise_of_next = [&] {
-    const at::Tensor before = layer.model.whole_parameter(layer.model.parameter("weight")).clone();
-    take_without_gradient(run, layer, 1);
-    return (before - layer.model.whole_parameter(layer.model.parameter("weight"))).flatten() * (3 / 0.1);
-  };
+  const auto noise_of_next = [&] { return noise_of_a_step(run, layer); };
   const auto key = RunKey::recall(with_key.noise_key_file, run_id_from_hex(ledger().epochs.at(0).run_id));
   const auto fresh = [&](const StepId& step) {
     at::Tensor z = at::zeros({12});

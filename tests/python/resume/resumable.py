@@ -5,7 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
-from program import PRIVATE, UNITS, Finished, Program, arguments
+from program import PRIVATE, UNITS, Finished, Program, arguments, metrics, same_weights
 
 KEY = bytes(range(50, 82))
 STEPS = 20
@@ -53,6 +53,23 @@ def run_all(program: Program, ranks: int, words: list[str], seconds: float = 60)
     done = program.run_ranks(*[words] * ranks, seconds=seconds) if ranks > 1 else [program.run(words, seconds)]
     assert len({rank.code for rank in done}) == 1, done
     return done[0]
+
+
+def goes_on_to_the_bit_and_on_other_ranks(program: Program, flags: dict[str, str]) -> None:
+    """A run of 8 steps on two ranks, gone on with from step 4 on two and on one. Without privacy, so that the batches come again."""
+    flags = {**flags, "--steps": "8", "--checkpoint-every": "4", "--keep-checkpoints": "9", "--timeout": "60"}
+    assert run_all(program, 2, arguments(flags)).code == 0
+    run = program.folder / "run"
+    for ranks in (2, 1):
+        other = program.folder / f"other{ranks}"
+        shutil.copytree(run, other)
+        shutil.rmtree(other / "checkpoints" / "step-000000000008")
+        shutil.rmtree(other / "model")
+        done = run_all(program, ranks, resumed(flags, output=other.name))
+        assert done.code == 0, done.err
+        assert [line["step"] for line in metrics(other)] == list(range(9))
+        if ranks == 2:
+            assert same_weights(run, other)
 
 
 def steps_shown(run: Path) -> int:

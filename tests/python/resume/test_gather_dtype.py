@@ -1,12 +1,11 @@
 """Weights that travel in codes, in the C++ program: the report says so, losses are near those of plain weights, and a run goes on to the bit."""
 
 import json
-import shutil
 
 import numpy
 import pytest
-from program import PLAIN, PRIVATE, arguments, metrics, report, same_weights, weights, write_model
-from resumable import resumed, run_all
+from program import PLAIN, PRIVATE, arguments, metrics, report, weights, write_model
+from resumable import goes_on_to_the_bit_and_on_other_ranks, run_all
 
 WIDE = {"n_embd": 64, "n_head": 4}  # matrices of 4,096 elements and more
 
@@ -42,16 +41,4 @@ def test_public_losses_are_those_of_the_coded_weights(wide):
 
 
 def test_a_run_goes_on_to_the_bit_and_on_another_number_of_ranks(wide):
-    flags = {**PLAIN, "--gather-dtype": "int8", "--steps": "8", "--checkpoint-every": "4", "--keep-checkpoints": "9", "--timeout": "60"}
-    assert run_all(wide, 2, arguments(flags)).code == 0
-    run = wide.folder / "run"
-    for ranks in (2, 1):
-        other = wide.folder / f"other{ranks}"
-        shutil.copytree(run, other)
-        shutil.rmtree(other / "checkpoints" / "step-000000000008")
-        shutil.rmtree(other / "model")
-        done = run_all(wide, ranks, resumed(flags, output=other.name))
-        assert done.code == 0, done.err
-        assert [line["step"] for line in metrics(other)] == list(range(9))
-        if ranks == 2:
-            assert same_weights(run, other)
+    goes_on_to_the_bit_and_on_other_ranks(wide, {**PLAIN, "--gather-dtype": "int8"})

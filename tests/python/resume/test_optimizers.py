@@ -3,8 +3,8 @@
 import shutil
 
 import pytest
-from program import PLAIN, PRIVATE, arguments, everything_in, metrics, report, same_weights, write_model
-from resumable import checkpoints, resumed, run_all
+from program import PLAIN, PRIVATE, arguments, everything_in, report, write_model
+from resumable import checkpoints, goes_on_to_the_bit_and_on_other_ranks, resumed, run_all
 
 # Matrices of 4,096 elements and more, so that there is something in 8 bits.
 WIDE = {"n_embd": 64, "n_head": 4}
@@ -38,20 +38,8 @@ def test_a_private_run_on_two_ranks_names_its_optimizer(wide, name):
 @pytest.mark.parametrize("name", ["adamw8bit", "adamw16bit", "muon", "shampoo", "soap"])
 def test_a_run_goes_on_to_the_bit_on_other_ranks_too(wide, name):
     """Without privacy, so that the batches come again; on two ranks, then on two and on one."""
-    flags = {**PLAIN, **OPTIMIZERS[name], "--steps": "8", "--checkpoint-every": "4", "--keep-checkpoints": "9", "--timeout": "60"}
-    assert run_all(wide, 2, arguments(flags)).code == 0
-    run = wide.folder / "run"
-    for ranks in (2, 1):
-        other = wide.folder / f"other{ranks}"
-        shutil.copytree(run, other)
-        shutil.rmtree(other / "checkpoints" / "step-000000000008")
-        shutil.rmtree(other / "model")
-        done = run_all(wide, ranks, resumed(flags, output=other.name))
-        assert done.code == 0, done.err
-        assert [line["step"] for line in metrics(other)] == list(range(9))
-        if ranks == 2:
-            assert same_weights(run, other)
-    assert checkpoints(run)[4]["optimizer"]["rule"] == name
+    goes_on_to_the_bit_and_on_other_ranks(wide, {**PLAIN, **OPTIMIZERS[name]})
+    assert checkpoints(wide.folder / "run")[4]["optimizer"]["rule"] == name
 
 
 def test_another_optimizer_does_not_go_on(wide):

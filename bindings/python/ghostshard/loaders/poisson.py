@@ -20,6 +20,15 @@ from .stamps import Stamps
 _NO_RUN = "00" * 16  # a run id: every epoch has a key of its own instead
 
 
+def _first_of(key: bytes, group: dist.ProcessGroup | None) -> bytes:
+    """The key of the group's first rank, on all of its ranks: a collective. Without a group, the key itself."""
+    if group is None:
+        return key
+    first = [key]
+    dist.broadcast_object_list(first, group=group, group_src=0)
+    return first[0]
+
+
 class PoissonBatchSampler(UniformWithReplacementSampler):
     """The indices of rank's part of each batch: every unit with probability sample_rate, independently of all others.
 
@@ -113,21 +122,11 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         else:
             words = torch.empty(4, dtype=torch.int64, device=self.generator.device).random_(generator=self.generator)
             entropy = words.cpu().numpy().tobytes()
-        key = hashlib.sha256(entropy + place.encode() + self._set_apart).digest()
-        if self.twins is not None:
-            first = [key]
-            dist.broadcast_object_list(first, group=self.twins, group_src=0)
-            key = first[0]
-        return key
+        return _first_of(hashlib.sha256(entropy + place.encode() + self._set_apart).digest(), self.twins)
 
     def _common_key(self, place: str) -> bytes:
         """Rank 0's, on every rank. A collective."""
-        key, group = self._new_key(place), self.own_group()
-        if group is not None:
-            first = [key]
-            dist.broadcast_object_list(first, group=group, group_src=0)
-            key = first[0]
-        return key
+        return _first_of(self._new_key(place), self.own_group())
 
     def own_group(self, process_group: dist.ProcessGroup | None = None) -> dist.ProcessGroup | None:
         """A gloo group that nothing else uses; all ranks make it at the first call. None for a single rank.
