@@ -29,6 +29,7 @@ class Move {
       : aim_(aim), plan_(plan), model_(search.model), shape_(search.shape), prices_(search.prices) {}
 
   void gather() {
+    best_of_kind_.emplace_back();
     if (shape_.shard_ranks == 1) return;
     const auto [from, to, reason] =
         retreats() ? std::tuple{Residency::kKeep, Residency::kRegather, "gathered again: keeping it does not fit"}
@@ -39,6 +40,7 @@ class Move {
              reason, [to](BlockChoice& c) { c.residency = to; });
   }
   void stream() {
+    best_of_kind_.emplace_back();
     if (shape_.shard_ranks == 1 || !shape_.records || plan_.two_pass()) return;
     const auto [from, to, reason] =
         retreats() ? std::tuple{GradientFlow::kAccumulate, GradientFlow::kStreamed,
@@ -55,16 +57,34 @@ class Move {
   // Last, and only if nothing else can be taken back: it costs about a whole step.
   void take_two_passes();
 
-  bool found() const { return best_.has_value(); }
-  StepPlan plan() && { return std::move(best_->plan); }
+  bool found() const {
+    return std::any_of(best_of_kind_.begin(), best_of_kind_.end(), [](const auto& best) { return best.has_value(); });
+  }
+  // The best of each kind of change that was considered and helps; the best of all first.
+  std::vector<StepPlan> plans() && {
+    const auto first = std::min_element(best_of_kind_.begin(), best_of_kind_.end(), [&](const auto& a, const auto& b) {
+      return a && (!b || better(a->price, b->price));
+    });
+    std::iter_swap(best_of_kind_.begin(), first);
+    std::vector<StepPlan> found;
+    for (auto& best : best_of_kind_) {
+      if (best) found.push_back(std::move(best->plan));
+    }
+    return found;
+  }
 
  private:
+  struct Price {
+    double saved, seconds;
+  };
   struct Candidate {
     StepPlan plan;
-    double saved;
-    double seconds;
+    Price price;
   };
 
+  bool better(const Price& a, const Price& b) const {
+    return retreats() ? std::max(0.0, a.seconds) * b.saved < std::max(0.0, b.seconds) * a.saved : a.seconds < b.seconds;
+  }
   bool retreats() const { return aim_ == Aim::kRetreat; }
   template <typename Which>
   std::vector<size_t> blocks(const Which& which) const {
@@ -103,13 +123,11 @@ class Move {
   }
   void weigh(StepPlan& other) {
     appraise(other, model_, shape_, prices_);
-    const double saved = plan_.peak_bytes() - other.peak_bytes();
-    const double seconds = other.extra_seconds - plan_.extra_seconds;
-    const bool better =
-        retreats()
-            ? saved > 0 && (!best_ || std::max(0.0, seconds) * best_->saved < std::max(0.0, best_->seconds) * saved)
-            : saved >= 0 && seconds < (best_ ? best_->seconds : 0);
-    if (better) best_ = Candidate{other, saved, seconds};
+    const Price price{.saved = plan_.peak_bytes() - other.peak_bytes(),
+                      .seconds = other.extra_seconds - plan_.extra_seconds};
+    if (retreats() ? price.saved <= 0 : price.saved < 0 || price.seconds >= 0) return;
+    auto& best = best_of_kind_.back();
+    if (!best || better(price, best->price)) best = Candidate{other, price};
   }
 
   Aim aim_;
@@ -117,11 +135,12 @@ class Move {
   const std::vector<PlannedBlock>& model_;
   const StepShape& shape_;
   const RecordPrices& prices_;
-  std::optional<Candidate> best_;
+  std::vector<std::optional<Candidate>> best_of_kind_;
 };
 
 // For the matrix in each place of its block, then for all matrices of a block at once.
 void Move::record_otherwise() {
+  best_of_kind_.emplace_back();
   if (!shape_.records) return;
   const auto recording = blocks([](const BlockChoice& now, const PlannedBlock&) { return !now.recording.empty(); });
   for (const auto& [from, to, reason] :
@@ -138,6 +157,7 @@ void Move::record_otherwise() {
 }
 
 void Move::recompute_heads() {
+  best_of_kind_.emplace_back();
   if (!shape_.records) return;
   for (size_t m = 0; m < most_matrices(); ++m) {
     const auto heads = blocks([&, m](const BlockChoice& now, const PlannedBlock& block) {
@@ -151,6 +171,7 @@ void Move::recompute_heads() {
 
 void Move::take_two_passes() {
   if (found() || !shape_.records || plan_.two_pass()) return;
+  best_of_kind_.emplace_back();
   StepPlan other = plan_;
   for (size_t i = 0; i < model_.size(); ++i) {
     BlockChoice& choice = other.blocks[i];
@@ -190,7 +211,7 @@ StepPlan restored(StepPlan plan, const Search& search) {
     restore.recompute_heads();
     if (!restore.found()) return plan;
     const std::string change = plan.change;
-    plan = std::move(restore).plan();
+    plan = std::move(std::move(restore).plans().front());
     plan.change = change;
   }
 }
@@ -205,7 +226,10 @@ void descend(const Search& search, bool recompute, std::vector<StepPlan>& found)
     if (recompute) retreat.recompute_heads();
     retreat.take_two_passes();
     if (!retreat.found()) return;
-    found.push_back(restored(std::move(retreat).plan(), search));
+    // The others too: a budget may fall between two plans of the way down.
+    auto plans = std::move(retreat).plans();
+    std::rotate(plans.begin(), plans.begin() + 1, plans.end());
+    for (StepPlan& plan : plans) found.push_back(restored(std::move(plan), search));
   }
 }
 

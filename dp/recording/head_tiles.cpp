@@ -1,8 +1,12 @@
 #include "dp/recording/head_tiles.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <algorithm>
 #include <limits>
+#include <stdexcept>
+#include <utility>
 
 #include "dp/recording/cross_entropy.h"
 
@@ -18,7 +22,8 @@ int64_t HeadTiles::width_of(int64_t rows, int64_t outputs, int64_t tile_bytes) {
   return std::clamp<int64_t>(most > kMultiple ? most / kMultiple * kMultiple : most, 1, std::max<int64_t>(outputs, 1));
 }
 
-HeadTiles::HeadTiles(const LinearUse& head, const at::Tensor& rows, const at::Tensor& targets, int64_t tile_bytes)
+HeadTiles::HeadTiles(const LinearUse& head, const at::Tensor& rows, const at::Tensor& targets, int64_t tile_bytes,
+                     TileLogits way)
     : head_(head),
       outputs_(head.weight->shape().at(0)),
       width_(width_of(rows.size(0), outputs_, tile_bytes)),
@@ -26,6 +31,8 @@ HeadTiles::HeadTiles(const LinearUse& head, const at::Tensor& rows, const at::Te
   const at::NoGradGuard no_grad;
   const auto numbers = rows.options().dtype(at::kFloat);
   const int64_t n = rows.size(0);
+  if (way == TileLogits::kKept) kept_ = std::make_shared<std::vector<at::Tensor>>();
+  if (way == TileLogits::kWhole) whole_ = at::empty({n, outputs_}, numbers);
   maximum_ = at::full({n, 1}, -std::numeric_limits<float>::infinity(), numbers);
   sum_ = at::zeros({n, 1}, numbers.dtype(at::kDouble));
   target_logit_ = at::zeros({n, 1}, numbers);
@@ -38,6 +45,10 @@ HeadTiles::HeadTiles(const LinearUse& head, const at::Tensor& rows, const at::Te
     sum_.mul_(maximum_.sub(maximum).exp_());
     sum_.add_(y.sub_(maximum).exp_().sum(1, /*keepdim=*/true));
     maximum_ = maximum;
+    if (way == TileLogits::kRecomputed) continue;
+    largest_.push_back(maximum);
+    if (kept_) kept_->push_back(y);
+    if (kept_ && y.is_alias_of(scratch)) scratch.reset();
   }
 }
 
@@ -57,10 +68,14 @@ std::pair<at::Tensor, at::Tensor> HeadTiles::places_in(int64_t tile, const at::T
 
 at::Tensor HeadTiles::logits(const at::Tensor& rows, int64_t tile, at::Tensor& scratch) const {
   const int64_t n = rows.size(0);
+  if (whole_.defined() && rows.scalar_type() == at::kFloat) {
+    at::Tensor y = columns(tile);
+    return at::mm_out(y, rows, weights(tile).t());
+  }
   if (!scratch.defined()) scratch = at::empty({n * width_}, rows.options());
   at::Tensor y = scratch.narrow(0, 0, n * outputs(tile)).view({n, outputs(tile)});
   at::mm_out(y, rows, weights(tile).t());
-  return exact_rows(y);
+  return whole_.defined() ? columns(tile).copy_(y) : exact_rows(y);
 }
 
 at::Tensor HeadTiles::losses() const { return sum_.log().add_(maximum_).sub_(target_logit_).squeeze(1).to(at::kFloat); }
@@ -69,12 +84,24 @@ HeadTiles HeadTiles::weighed(const at::Tensor& loss_gradients) const {
   HeadTiles tiles = *this;
   tiles.weights_ = exact_rows(loss_gradients).unsqueeze(1);
   tiles.weighed_ = tiles.weights_.div(sum_).to(at::kFloat);
+  if (whole_.defined() && torch::autograd::get_current_graph_task_keep_graph()) tiles.whole_ = whole_.clone();
   return tiles;
+}
+
+at::Tensor HeadTiles::take(int64_t tile) const {
+  if (whole_.defined()) return columns(tile);
+  at::Tensor& kept = kept_->at(static_cast<size_t>(tile));
+  if (!kept.defined()) {
+    throw std::logic_error("a tile of the head '" + weight().name() + "' was kept for one backward, and comes twice");
+  }
+  return torch::autograd::get_current_graph_task_keep_graph() ? kept.clone() : std::exchange(kept, {});
 }
 
 at::Tensor HeadTiles::gradients(const at::Tensor& rows, int64_t tile, at::Tensor& scratch) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor g = logits(rows, tile, scratch).sub_(maximum_).exp_().mul_(weighed_);
+  const at::Tensor g =
+      largest_.empty() ? logits(rows, tile, scratch).sub_(maximum_).exp_().mul_(weighed_)
+                       : take(tile).mul_(largest_.at(static_cast<size_t>(tile)).sub(maximum_).exp_().mul_(weighed_));
   const auto [inside, places] = places_in(tile, targets_);
   return subtract_targets(g, places, weights_, inside).to(rows.scalar_type());
 }

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "dp/recording/cross_entropy.h"
@@ -214,12 +215,17 @@ struct LinearCrossEntropyFunction : Function<LinearCrossEntropyFunction> {
   }
 };
 
+struct Tiling {
+  TileLogits logits;
+  int64_t bytes;
+};
+
 struct TiledCrossEntropyFunction : Function<TiledCrossEntropyFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& h, const LinearUse& head, const at::Tensor& targets,
-                            const SegmentsPtr& segments, const RecorderPtr& recorder, int64_t tile_bytes) {
+                            const SegmentsPtr& segments, const RecorderPtr& recorder, const Tiling& tiling) {
     const auto saved = save(ctx, segments, recorder);
     saved->linear = head;
-    saved->tiles.emplace(head, h, targets, tile_bytes);
+    saved->tiles.emplace(head, h, targets, tiling.bytes, tiling.logits);
     ctx->save_for_backward({h});
     return saved->tiles->losses();
   }
@@ -237,12 +243,27 @@ struct TiledCrossEntropyFunction : Function<TiledCrossEntropyFunction> {
       if (dh.defined()) {
         g.scalar_type() == at::kFloat ? dh.addmm_(g, tiles->weights(tile)) : dh.add_(at::mm(g, tiles->weights(tile)));
       }
-      saved->recorder->head_tile(saved->linear, rows, tiles, tile, g, saved->segments);
+      if (!tiles->whole().defined()) saved->recorder->head_tile(saved->linear, rows, tiles, tile, g, saved->segments);
+    }
+    if (tiles->whole().defined() && report_linear(saved->linear)) {
+      const at::Tensor g = kernels::aligned_rows(tiles->whole(), rows.scalar_type());
+      if (!keeps_graph()) saved->tiles.reset();
+      saved->recorder->linear(saved->linear, rows, g, saved->segments);
     }
     if (dh.defined()) dh = dh.to(rows.scalar_type());
     return {dh, {}, {}, {}, {}, {}};
   }
 };
+
+// How to cut a head into tiles; nullopt: not at all, for lack of a way or of a gain.
+std::optional<Tiling> tiles_of(const LinearUse& head, const at::Tensor& h, int64_t tile_bytes, TileLogits logits) {
+  if (!HeadTiles::can_cut(head)) return std::nullopt;
+  if (logits == TileLogits::kRecomputed) return Tiling{logits, tile_bytes};
+  if (logits == TileLogits::kWhole && !h.is_cpu()) return std::nullopt;
+  const int64_t outputs = head.weight->shape().at(0);
+  const int64_t bytes = h.is_cpu() ? std::min(tile_bytes, kCachedTileBytes) : tile_bytes;
+  return HeadTiles::width_of(h.size(0), outputs, bytes) < outputs ? std::optional(Tiling{logits, bytes}) : std::nullopt;
+}
 
 bool recording(const RecorderPtr& recorder) { return recorder != nullptr && at::GradMode::is_enabled(); }
 
@@ -298,12 +319,15 @@ at::Tensor linear_cross_entropy(const LinearUse& head, const at::Tensor& h, cons
   check_linear(head, h);
   TORCH_CHECK_VALUE(targets.dim() == 1 && targets.size(0) == h.size(0), head.weight->name(), ": ", h.size(0),
                     " rows need as many targets, got ", targets.sizes());
-  if (!recording(recorder)) return losses_of(probabilities_in_place(affine_output(head, h)), targets.unsqueeze(1));
-  const at::Tensor reached = reachable(h, report_linear(head));
-  if (recorder->takes_tiles(*head.weight) && HeadTiles::can_cut(head)) {
-    return TiledCrossEntropyFunction::apply(reached, head, targets, segments, recorder, tile_bytes);
+  if (!recording(recorder)) {
+    const auto tiles = tiles_of(head, h, tile_bytes, TileLogits::kWhole);
+    if (tiles) return HeadTiles(head, h, targets, tiles->bytes).losses();
+    return losses_of(probabilities_in_place(affine_output(head, h)), targets.unsqueeze(1));
   }
-  return LinearCrossEntropyFunction::apply(reached, head, targets, segments, recorder);
+  const at::Tensor reached = reachable(h, report_linear(head));
+  const auto tiles = tiles_of(head, h, tile_bytes, recorder->takes_tiles(*head.weight).value_or(TileLogits::kWhole));
+  if (!tiles) return LinearCrossEntropyFunction::apply(reached, head, targets, segments, recorder);
+  return TiledCrossEntropyFunction::apply(reached, head, targets, segments, recorder, *tiles);
 }
 
 }  // namespace ghostshard::dp

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "fsdp/parameters.h"
@@ -17,7 +18,8 @@
 
 namespace ghostshard::dp {
 
-class HeadTiles;  // dp/recording/head_tiles.h
+class HeadTiles;        // dp/recording/head_tiles.h
+enum class TileLogits;  // likewise
 
 using SegmentsPtr = std::shared_ptr<const kernels::Segments>;
 
@@ -74,10 +76,10 @@ class Recorder {
   // gradients [U, shape...]: each unit's own, formed by the caller.
   virtual void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) = 0;
 
-  // A head's logit gradients may come by tiles instead of whole. Layers ask in forward.
-  virtual bool takes_tiles(const fsdp::Parameter& /*weight*/) const { return false; }
+  // A head's logit gradients may come by tiles instead of whole. Layers ask in forward; nullopt: whole.
+  virtual std::optional<TileLogits> takes_tiles(const fsdp::Parameter& /*weight*/) { return std::nullopt; }
   // The tiles of such a head, each once and in order. a [N,d]: the head's inputs. g [N, outputs of the tile] is valid
-  // during the call alone; tiles->gradients(a, tile, scratch) computes it again.
+  // during the call alone; tiles that are recomputed give it again by tiles->gradients(a, tile, scratch).
   virtual void head_tile(const LinearUse& use, const at::Tensor& /*a*/,
                          const std::shared_ptr<const HeadTiles>& /*tiles*/, int64_t /*tile*/, const at::Tensor& /*g*/,
                          const SegmentsPtr& /*segments*/) {

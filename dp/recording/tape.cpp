@@ -18,6 +18,11 @@ namespace {
                     "and one embedding.");
 }
 
+template <typename HeadByTiles>
+void require_whole(const HeadByTiles& head, const fsdp::Parameter& weight) {
+  if (!head.complete()) refuse_reuse(weight, "a head and another layer within each other");
+}
+
 }  // namespace
 
 void Tape::add_cross_term(const Lookup& lookup, const Rows& head, kernels::NormParts& parts) {
@@ -124,8 +129,13 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
   }
   if (book.awaited) refuse_reuse(weight, "more than one layer, once recorded in two passes");
   if (book.head) refuse_reuse(weight, "a head by tiles and another layer");
-  const bool first_use = !book.held.defined() && book.rows.empty() && book.lookups.empty();
-  if (first_use) {
+  if (book.held_head) {
+    require_whole(*book.held_head, weight);
+    book.held_head->add_linear(a, g, *segments);
+    book.held_head->set_norm_of(book.parts);
+    return;
+  }
+  if (book.unused()) {
     const auto way = way_of(weight, a, g, *segments);
     if (way == kernels::Recording::kTwoPass) {
       kernels::passing_norm(a, g, *segments, book.parts);
@@ -162,9 +172,14 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
   Entry& book = entry(table);
   if (in_second_pass()) return;  // added already
   if (book.awaited) refuse_reuse(table, "a linear layer recorded in two passes and an embedding");
-  if (book.head && !book.head->complete()) refuse_reuse(table, "a head and an embedding within each other");
-  const bool unused = !book.held.defined() && book.lookups.empty() && book.rows.empty();
-  if (unused && planned(table) == kernels::Recording::kHold) {
+  if (book.head) require_whole(*book.head, table);
+  if (book.held_head) {
+    require_whole(*book.held_head, table);
+    book.held_head->add_lookup(ids, g, *segments);
+    book.held_head->set_norm_of(book.parts);
+    return;
+  }
+  if (book.unused() && planned(table) == kernels::Recording::kHold) {
     book.held = memory_.take({units_, table.shape().at(0), table.shape().at(1)}).zero_();
   }
   if (book.held.defined()) {
@@ -179,12 +194,17 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
   if (book.head) book.head->add_cross_term_to(ids, g, book.parts);
 }
 
-bool Tape::takes_tiles(const fsdp::Parameter& weight) const {
-  return weight.trainable() && planned(weight) == kernels::Recording::kRecompute;
+std::optional<TileLogits> Tape::takes_tiles(const fsdp::Parameter& weight) {
+  if (!weight.trainable()) return std::nullopt;
+  const auto way = planned(weight);
+  if (way == kernels::Recording::kRecompute) return TileLogits::kRecomputed;
+  // A second head of the same matrix comes whole, and is added to the first one's tiles.
+  const bool keeps = way == kernels::Recording::kHold && with_tiles_.insert(weight.id()).second;
+  return keeps ? std::optional(TileLogits::kKept) : std::nullopt;
 }
 
 void Tape::looked_up(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments) {
-  if (takes_tiles(table)) ahead_[table.id()] = {ids, segments};
+  if (planned(table) == kernels::Recording::kRecompute) ahead_[table.id()] = {ids, segments};
 }
 
 void Tape::head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles,
@@ -198,14 +218,29 @@ void Tape::head_tile(const LinearUse& use, const at::Tensor& a, const std::share
   check_units(weight, segments);
   Entry& book = entry(weight);
   if (in_second_pass()) return;  // added already
+  if (planned(weight) == kernels::Recording::kHold) {
+    held_tile(book, a, tiles, tile, g, segments);
+    return;
+  }
   if (tile == 0) {
-    const bool unused =
-        !book.held.defined() && book.rows.empty() && book.lookups.empty() && !book.head && !book.awaited;
-    if (!unused) refuse_reuse(weight, "a head by tiles and another layer");
+    if (!book.unused()) refuse_reuse(weight, "a head by tiles and another layer");
     book.head.emplace(tiles, a, segments, ahead_[weight.id()]);
   }
   book.head->take(tile, g);
   if (book.head->complete()) book.head->add_norm_to(book.parts);
+}
+
+void Tape::held_tile(Entry& book, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
+                     const at::Tensor& g, const SegmentsPtr& segments) {
+  if (tile == 0) {
+    if (!book.unused() && !book.held.defined()) refuse_reuse(*book.parameter, "a head by tiles and another layer");
+    const auto& shape = book.parameter->shape();
+    book.held_head.emplace(tiles, segments, memory_,
+                           book.held.defined() ? book.held.view({units_, shape.at(0), shape.at(1)}) : at::Tensor());
+    book.held.reset();
+  }
+  book.held_head->take(tile, a, g);
+  if (book.held_head->complete()) book.held_head->set_norm_of(book.parts);
 }
 
 void Tape::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
@@ -240,7 +275,8 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   const at::Tensor g = kernel_rows(g_rows).front().contiguous();
   Entry& book = entry(parameter);
   if (in_second_pass()) return;  // added already
-  if (!book.rows.empty() || !book.lookups.empty() || book.head) refuse_reuse(parameter, "layers of different kinds");
+  const bool by_tiles = book.head || book.held_head;
+  if (!book.rows.empty() || !book.lookups.empty() || by_tiles) refuse_reuse(parameter, "layers of different kinds");
   if (book.awaited) refuse_reuse(parameter, "a linear layer recorded in two passes and another layer");
   const bool again = book.held.defined();
   if (!again) book.held = memory_.take({units_, g.size(1)});

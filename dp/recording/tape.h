@@ -2,7 +2,8 @@
 //
 // Each trainable parameter has one entry. A matrix is *held* (its per-unit gradients [U,p,d] are formed at once) or
 // *replayed* (the rows stay on the tape), as kernels::choose_recording decides within the memory for it; vectors are
-// always held. A head may keep its inputs alone; its logit gradients are then computed again (Recording::kRecompute).
+// always held. A head under a softmax comes by tiles if it is planned as held, or keeps its inputs alone, and its logit
+// gradients are computed again (Recording::kRecompute).
 //
 // A tape serves one forward and one backward: a second backward is refused (std::logic_error), because its texts would
 // be counted as the same units. Only matrices planned as Recording::kTwoPass wait for a second forward and backward of
@@ -22,9 +23,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
+#include "dp/recording/held_head.h"
 #include "dp/recording/hold_memory.h"
 #include "dp/recording/recomputed_head.h"
 #include "dp/recording/recorder.h"
@@ -55,8 +58,8 @@ class Tape final : public Recorder {
   void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                   const SegmentsPtr& segments) override;
   void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) override;
-  // True if Recording::kRecompute is planned; a head that comes whole all the same is replayed.
-  bool takes_tiles(const fsdp::Parameter& weight) const override;
+  // As planned: kept for kHold, recomputed for kRecompute. A head that comes whole all the same is held or replayed.
+  std::optional<TileLogits> takes_tiles(const fsdp::Parameter& weight) override;
   void head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
                  const at::Tensor& g, const SegmentsPtr& segments) override;
   void looked_up(const fsdp::Parameter& table, const at::Tensor& ids, const SegmentsPtr& segments) override;
@@ -96,6 +99,10 @@ class Tape final : public Recorder {
     std::vector<Lookup> lookups;
     std::optional<uint64_t> awaited;  // two pass: fingerprint of the rows that must come again
     std::optional<RecomputedHead> head;
+    std::optional<HeldHead> held_head;
+    bool unused() const {
+      return !held.defined() && rows.empty() && lookups.empty() && !awaited && !head && !held_head;
+    }
   };
 
   // Adds the cross term of a tied table's two uses.
@@ -103,6 +110,8 @@ class Tape final : public Recorder {
   // Every report passes here: refuses a tape that was already added up and a second backward pass.
   Entry& entry(const fsdp::Parameter& parameter);
   void matrix(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments);
+  void held_tile(Entry& book, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
+                 const at::Tensor& g, const SegmentsPtr& segments);
   std::optional<kernels::Recording> planned(const fsdp::Parameter& parameter) const;
   // How a matrix used for the first time is recorded: as planned, as chosen, or the fastest that the memory allows.
   kernels::Recording way_of(const fsdp::Parameter& weight, const at::Tensor& a, const at::Tensor& g,
@@ -138,7 +147,8 @@ class Tape final : public Recorder {
   RecordingChoice choice_;
   std::span<const std::optional<kernels::Recording>> planned_;  // by parameter id
   std::map<uint32_t, Entry> entries_;                           // by parameter id: a fixed order of summation
-  std::map<uint32_t, LookedUp> ahead_;                          // lookups in tables whose head will come by tiles
+  std::map<uint32_t, LookedUp> ahead_;     // lookups in tables whose head will come by tiles that are recomputed
+  std::set<uint32_t> with_tiles_;          // heads that were told to keep their tiles, in the pass at hand
   int backward_ = -1;                      // autograd's number of the backward pass this tape belongs to
   bool closed_ = false;                    // added to a sum
   fsdp::GradientBuffers* sums_ = nullptr;  // those that the second pass adds to, with factors_

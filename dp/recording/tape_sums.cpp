@@ -34,6 +34,7 @@ void Tape::begin_second_pass(GroupFactors factors, fsdp::GradientBuffers& sums,
   streamed_ = std::move(streamed);
   on_streamed_ = std::move(on_streamed);
   backward_ = -1;
+  with_tiles_.clear();
   for (auto& [id, book] : entries_) {
     if (book.awaited || sums.streamed(book.parameter->group())) continue;
     add_entry(book, factors_, sums);
@@ -70,6 +71,7 @@ void Tape::count_bytes(std::span<int64_t> bytes) const {
     for (const Rows& use : book.rows) bytes[id] += size(use.a) + size(use.g);
     for (const Lookup& use : book.lookups) bytes[id] += size(use.g);
     if (book.head) bytes[id] += size(book.head->inputs()) + size(book.head->columns());
+    if (book.held_head) bytes[id] += book.held_head->bytes();
   }
 }
 
@@ -99,6 +101,7 @@ void Tape::add_entry(Entry& book, const GroupFactors& by_group, fsdp::GradientBu
     kernels::scaled_sum_rows(a, g, *use.segments, factors, out, &book.parts);
   }
   if (book.head) book.head->add_to(out, factors, book.parts);
+  if (book.held_head) book.held_head->add_to(out, factors);
   for (const Lookup& use : book.lookups) {
     kernels::embedding_scaled_sum(use.ids, kernel_rows(use.g).front(), *use.segments, factors, out);
   }

@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "dp/recording/head_tiles.h"
+
 namespace ghostshard::dp {
 
 void PlainRecorder::linear(const LinearUse& use, const at::Tensor& a_rows, const at::Tensor& g_rows,
@@ -33,6 +35,16 @@ void PlainRecorder::layer_norm(const LayerNormUse& use, const at::Tensor& x_hat,
 void PlainRecorder::instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) {
   const at::NoGradGuard no_grad;
   sums_.view(parameter).add_(exact_rows(gradients).sum(0));
+}
+
+std::optional<TileLogits> PlainRecorder::takes_tiles(const fsdp::Parameter& weight) {
+  return weight.trainable() ? std::optional(TileLogits::kKept) : std::nullopt;
+}
+
+void PlainRecorder::head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles,
+                              int64_t tile, const at::Tensor& g, const SegmentsPtr& /*segments*/) {
+  const at::NoGradGuard no_grad;
+  sums_.view(*use.weight).narrow(0, tiles->first(tile), g.size(1)).addmm_(exact_rows(g).t(), exact_rows(a));
 }
 
 PlainAccumulator::PlainAccumulator(fsdp::GroupedParameters& model, double divisor)

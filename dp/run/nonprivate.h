@@ -21,6 +21,10 @@ class PlainRecorder final : public Recorder {
   void instantiated(const fsdp::Parameter& parameter, const at::Tensor& gradients) override;
   void layer_norm(const LayerNormUse& use, const at::Tensor& x_hat, const at::Tensor& g,
                   const SegmentsPtr& segments) override;
+  // Always kept tiles: as fast and as lean as the private step's.
+  std::optional<TileLogits> takes_tiles(const fsdp::Parameter& weight) override;
+  void head_tile(const LinearUse& use, const at::Tensor& a, const std::shared_ptr<const HeadTiles>& tiles, int64_t tile,
+                 const at::Tensor& g, const SegmentsPtr& segments) override;
 
  private:
   fsdp::GradientBuffers& sums_;

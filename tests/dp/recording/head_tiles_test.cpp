@@ -1,5 +1,5 @@
-// A head by tiles of its outputs: losses, inputs' gradients and clipped sums beside float64, also for a table that is
-// an embedding too; and the refusals.
+// A head by tiles of its outputs, which are computed again, kept, or columns of whole logits: losses, inputs' gradients
+// and clipped sums beside float64, also for a table that is an embedding too; and the refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -118,22 +118,31 @@ TEST(HeadTiles, have_as_many_outputs_as_fit) {
   EXPECT_EQ(HeadTiles::width_of(0, 500, 1 << 20), 500);
 }
 
-class TiledHead : public testing::TestWithParam<int64_t> {};  // bytes of a tile: 15 rows of float32
+// A recording, and bytes of a tile: 15 rows of float32.
+class TiledHead : public testing::TestWithParam<std::tuple<Recording, int64_t>> {
+ protected:
+  Recording way() const { return std::get<0>(GetParam()); }
+  int64_t tile_bytes() const { return std::get<1>(GetParam()); }
+};
 
-INSTANTIATE_TEST_SUITE_P(, TiledHead, testing::Values(1, 15 * 4 * 5, 15 * 4 * 36, 1 << 20));
+INSTANTIATE_TEST_SUITE_P(, TiledHead,
+                         testing::Combine(testing::Values(Recording::kRecompute, Recording::kHold, Recording::kReplay),
+                                          testing::Values(1, 15 * 4 * 5, 15 * 4 * 36, 1 << 20)));
 
 TEST_P(TiledHead, has_the_losses_and_input_gradients_of_float64) {
+  const bool by_tiles = way() == Recording::kRecompute || tile_bytes() < 15 * 4 * kVocabulary;
   for (const double scale : {0.1, 40.0}) {  // most probabilities underflow with the second
+    if (scale > 1 && !by_tiles) continue;   // whole logits that were overwritten give a loss of at most 87.3
     Head head(at::kFloat, scale);
     head.tied = false;
     const fsdp::Lease lease(head.model, 0);
     const auto plan = plan_without_noise(head.segments->units(), 1);
-    auto clipper = plan.clipper(head.model, {.planned_recording = {Recording::kRecompute}});
+    auto clipper = plan.clipper(head.model, {.planned_recording = {way()}});
     const auto tape = clipper.record(head.segments->units());
     const at::Tensor rows = there(head.h).detach().requires_grad_(true);
     const at::Tensor exact_rows = head.h.to(at::kDouble).requires_grad_(true);
     const at::Tensor losses = dp::linear_cross_entropy({.weight = &head.parameter()}, rows, there(head.targets),
-                                                       head.segments, tape, GetParam());
+                                                       head.segments, tape, tile_bytes());
     const at::Tensor expected = at::cross_entropy_loss(at::mm(exact_rows, head.table.to(at::kDouble).t()), head.targets,
                                                        {}, at::Reduction::None);
     // A logit is a sum of 12 products and errs by 12·2^-24 of the absolute ones; a loss by twice that, and the sum of
@@ -156,7 +165,7 @@ TEST_P(TiledHead, clips_as_float64_does) {
       head.tied = tied;
       // Sums of at most 15 + 16 products of numbers that err by about 20·2^-24, and the norm's bound: 2·gamma(10) times
       // the mass, which is at most ten times the norm here.
-      EXPECT_LT(relative(head.released(Recording::kRecompute, clip_norm, GetParam()), head.expected(clip_norm)), 2e-5)
+      EXPECT_LT(relative(head.released(way(), clip_norm, tile_bytes()), head.expected(clip_norm)), 2e-5)
           << (tied ? "tied " : "untied ") << clip_norm;
     }
   }
@@ -167,14 +176,14 @@ TEST_P(TiledHead, in_bfloat16_sums_the_values_whose_norm_was_taken) {
     Head head(at::kBFloat16);
     head.tied = tied;
     const double clip_norm = 1e-3;  // every unit is at the bound: the direction alone is rounded
-    EXPECT_LT(relative(head.released(Recording::kRecompute, clip_norm, GetParam()), head.expected(clip_norm)), 0.02);
+    EXPECT_LT(relative(head.released(way(), clip_norm, tile_bytes()), head.expected(clip_norm)), 0.02);
   }
 }
 
 TEST_P(TiledHead, gives_a_unit_whose_logits_are_not_finite_no_part) {
   Head head;
   head.h[4] = std::numeric_limits<float>::infinity();  // the third unit's only row
-  const at::Tensor found = head.released(Recording::kRecompute, 1.0, GetParam());
+  const at::Tensor found = head.released(way(), 1.0, tile_bytes());
   EXPECT_TRUE(found.isfinite().all().item<bool>());
   Head without;
   without.weights[4] = 0;
@@ -184,7 +193,16 @@ TEST_P(TiledHead, gives_a_unit_whose_logits_are_not_finite_no_part) {
 
 // With few rows, and with so many that the norm is taken from the gradient itself, formed in float32.
 TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_both_uses_cancel) {
-  for (const auto& [rows, residue] : {std::pair{3, 1.0}, {3, 1e-4}, {3, 0.0}, {80, 1e-3}, {80, 1e-4}, {80, 0.0}}) {
+  for (const auto& [rows, residue, way] : {std::tuple{3, 1.0, Recording::kRecompute},
+                                           {3, 1e-4, Recording::kRecompute},
+                                           {3, 0.0, Recording::kRecompute},
+                                           {80, 1e-3, Recording::kRecompute},
+                                           {80, 1e-4, Recording::kRecompute},
+                                           {80, 0.0, Recording::kRecompute},
+                                           {3, 1e-4, Recording::kHold},
+                                           {80, 1e-4, Recording::kHold},
+                                           {80, 0.0, Recording::kHold},
+                                           {80, 1e-4, Recording::kReplay}}) {
     Head head(at::kFloat, 0.5, rows);
     // The last unit's lookups cancel its loss's gradient of those rows, but for the residue.
     const int64_t u = head.segments->units() - 1;
@@ -195,7 +213,7 @@ TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_both_uses
     head.lookups = segments_of({5, 2, 0, 6, kVocabulary});
     head.ids = at::cat({head.ids.narrow(0, 0, 13), at::arange(kVocabulary, at::kLong)});
     head.e = at::cat({head.e.narrow(0, 0, 13), (of_loss * -(1 - residue)).to(at::kFloat)});
-    const at::Tensor whole = head.released(Recording::kRecompute, 1.0, (12 + rows) * 4 * 5);
+    const at::Tensor whole = head.released(way, 1.0, (12 + rows) * 4 * 5);
     at::Tensor less = at::zeros_like(whole);
     for (int64_t other = 0; other < u; ++other) {
       const at::Tensor g = head.gradient_of(other);
@@ -208,7 +226,11 @@ TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_both_uses
 }
 
 TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_its_rows_cancel) {
-  for (const double residue : {1e-3, 1e-5, 1e-6}) {
+  for (const auto& [residue, way] : {std::pair{1e-3, Recording::kRecompute},
+                                     {1e-5, Recording::kRecompute},
+                                     {1e-6, Recording::kRecompute},
+                                     {1e-5, Recording::kHold},
+                                     {1e-5, Recording::kReplay}}) {
     Head head;
     head.tied = false;
     const int64_t u = head.segments->units() - 1, first = head.segments->begin(u);
@@ -216,9 +238,9 @@ TEST(TiledHeads, one_unit_moves_the_sum_by_at_most_the_clip_norm_where_its_rows_
     head.weights[first] = 1;
     head.weights[first + 1] = -(1 - residue);
     head.weights[first + 2] = 0;
-    const at::Tensor whole = head.released(Recording::kRecompute, 1.0, 15 * 4 * 5);
+    const at::Tensor whole = head.released(way, 1.0, 15 * 4 * 5);
     head.weights.narrow(0, first, 3).zero_();
-    const at::Tensor less = head.released(Recording::kRecompute, 1.0, 15 * 4 * 5);
+    const at::Tensor less = head.released(way, 1.0, 15 * 4 * 5);
     EXPECT_LE((whole - less).norm().item<double>(), 1.0 + dp::DpPlan::rounding_slack(head.segments->units()))
         << residue;
   }
@@ -263,6 +285,48 @@ TEST(TiledHeads, are_the_replayed_sum_but_for_rounding) {
   EXPECT_LT(relative(head.released(Recording::kRecompute, 3.0, 15 * 4 * 5),
                      head.released(Recording::kReplay, 3.0, 15 * 4 * 5)),
             2e-5);
+}
+
+// A second head, a linear layer, and an embedding that backward reaches before the head.
+TEST(TiledHeads, that_are_held_take_other_uses_of_the_matrix_in) {
+  enum class Other { kHead, kLinear, kEarlyEmbedding };
+  for (const Other other : {Other::kHead, Other::kLinear, Other::kEarlyEmbedding}) {
+    Head head;
+    head.tied = false;
+    const at::Tensor second = at::randn({head.segments->rows(), kWidth});
+    const auto released = [&](int64_t tile_bytes) {
+      const auto plan = plan_without_noise(head.segments->units(), 3.0);
+      const auto key = key_of(1);
+      auto clipper = plan.clipper(head.model, {.planned_recording = {Recording::kHold}});
+      auto mechanism = plan.mechanism(head.model, key, nullptr);
+      auto sum = clipper.begin();
+      {
+        const fsdp::Lease lease(head.model, 0);
+        const auto tape = clipper.record(head.segments->units());
+        const dp::LinearUse use{.weight = &head.parameter()};
+        const at::Tensor loss = head.loss(tape, tile_bytes, there(head.h));
+        at::Tensor more;
+        if (other == Other::kHead) {
+          more = dp::linear_cross_entropy(use, there(second), there(head.targets), head.segments, tape, tile_bytes)
+                     .dot(there(head.weights));
+        } else if (other == Other::kLinear) {
+          more = dp::linear(use, there(second), head.segments, tape).square().sum();
+        } else {
+          more = dp::embedding(head.parameter(), there(head.ids), head.lookups, tape).mul(there(head.e)).sum();
+        }
+        (loss + more).backward();  // what came last in forward comes first
+        clipper.add(sum, tape);
+      }
+      const auto gradient = mechanism.release(std::move(sum), {0});
+      return gradient.slices()
+          .shard(*head.model.groups().front())
+          .narrow(0, 0, head.table.numel())
+          .cpu()
+          .to(at::kDouble);
+    };
+    // One tile of all outputs is no tile: the matrix is held whole. Sums of at most 30 products, in another order.
+    EXPECT_LT(relative(released(15 * 4 * 5), released(1 << 20)), 2e-5) << static_cast<int>(other);
+  }
 }
 
 TEST(TiledHeads, refuse_weights_that_changed_before_the_sum) {
