@@ -14,6 +14,7 @@
 #include "examples/gpt2/optimizer_names.h"
 #include "examples/gpt2/option_rules.h"
 #include "examples/gpt2/sampling.h"
+#include "fsdp/regular_file.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -252,6 +253,17 @@ std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::
   return accountant::flag_suggestion(word.substr(0, word.find(' ')), names);
 }
 
+// What is wrong with a file of flags; CLI11 would wait for a pipe. It finds out itself whether there is one.
+std::string unreadable(std::string& path) {
+  if (!std::filesystem::exists(path)) return "";
+  try {
+    (void)fsdp::read_text(path);
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 at::Device device_of(const std::string& text) {
@@ -279,7 +291,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       "      --eval-data public.safetensors --output run1 --target-epsilon 8 --expected-batch 512 --epochs 3\n"};
   app.get_formatter()->column_width(36);
   app.allow_config_extras(CLI::config_extras_mode::error);
-  app.set_config("--config", "", "Read any of these flags from a TOML or INI file, without the dashes");
+  app.set_config("--config", "", "Read any of these flags from a TOML or INI file, without the dashes")
+      ->check(CLI::Validator(unreadable, ""));
   app.set_version_flag("--version", "ghostshard-finetune-gpt2 0.1.0");
 
   auto* how = app.add_option_group("How to train");

@@ -1,7 +1,6 @@
 #include "examples/gpt2/setup.h"
 
 #include <cmath>
-#include <fstream>
 #include <stdexcept>
 
 #include "dp/gathering/weight_code.h"
@@ -55,8 +54,8 @@ void read_model(Inputs& in, const Options& o) {
     in.config = in.folder->config;
     in.original_config = in.folder->original_config;
   } else {
-    in.config = read_config(o.model_config);
-    std::ifstream(o.model_config) >> in.original_config;
+    in.original_config = read_json(o.model_config);
+    in.config = config_from_json(in.original_config);
   }
   if (o.untied) in.config.tie_word_embeddings = false;
 }
