@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -65,17 +66,16 @@ void write_all(int descriptor, std::string_view bytes, const std::filesystem::pa
 }
 
 std::string read_all(int descriptor, const std::filesystem::path& path) {
-  const off_t end = ::lseek(descriptor, 0, SEEK_END);  // on NFS, unlike fstat, it asks the server
-  if (end < 0) throw_system_error("read", path);
-  std::string bytes(static_cast<size_t>(end), '\0');
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t got = ::pread(descriptor, bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+  std::string bytes;
+  std::array<char, 1 << 16> buffer{};
+  for (off_t offset = 0;;) {
+    const ssize_t got = ::pread(descriptor, buffer.data(), buffer.size(), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_system_error("read", path);
-    if (got == 0) bytes.resize(done);  // it was cut meanwhile
-    done += static_cast<size_t>(got);
+    if (got == 0) return bytes;
+    bytes.append(buffer.data(), static_cast<size_t>(got));
+    offset += got;
   }
-  return bytes;
 }
 
 std::string read_named(const std::string& option, const std::filesystem::path& path, size_t most_bytes) {

@@ -32,7 +32,8 @@ constexpr uint64_t kMostBytesOfReport = uint64_t{1} << 30;
 bool is_reported(const std::filesystem::path& folder, const accountant::LedgerContents& ledger) {
   const auto path = folder / "privacy_report.json";
   if (!std::filesystem::exists(path)) return false;
-  const auto report = nlohmann::json::parse(fsdp::read_text(path, kMostBytesOfReport), nullptr, /*allow_exceptions=*/false);
+  const auto report =
+      nlohmann::json::parse(fsdp::read_text(path, kMostBytesOfReport), nullptr, /*allow_exceptions=*/false);
   return report.is_object() && report.contains("provenance") &&
          report["provenance"].value("ledger_head", "") == ledger.head;
 }
