@@ -38,7 +38,10 @@ class JoinedOptimizers final : public Optimizer {
 
   std::string rule() const override {
     std::string rules;
-    for (const OptimizerGroup& group : groups_) rules += (rules.empty() ? "" : "+") + group.optimizer->rule();
+    for (const OptimizerGroup& group : groups_) {
+      if (!rules.empty()) rules += '+';
+      rules += group.optimizer->rule();
+    }
     return rules;
   }
   int64_t steps() const override { return groups_.front().optimizer->steps(); }

@@ -121,6 +121,7 @@ Inputs read_inputs(const Options& o) {
   Inputs in;
   read_model(in, o);
   read_data(in, o);
+  in.rules.emplace(o, block_specs(in.config, o.freeze, model_options(o)));
   set_schedule(in, o);
   if (!o.non_private) in.budget = plan_config(in, o);
   check_folder(o);
@@ -163,9 +164,9 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   step.shape.rows_per_unit =
       in.eval ? std::max<int64_t>(1, in.eval->tokens() / in.eval->units()) : in.config.n_positions;
   step.shape.shard_ranks = mesh.shape().shard;
-  step.shape.optimizer_values = optimizer_values(o, specs);
+  step.shape.optimizer_values = optimizer_values(o, *in.rules, specs);
   step.shape.optimizer_values += static_cast<double>(o.noise_bands - 1);  // the noise of the steps before
-  step.shape.update_bytes = optimizer_step_bytes(o, fsdp::ModelLayout(mesh, specs, options.gather_code.get()));
+  step.shape.update_bytes = optimizer_step_bytes(*in.rules, fsdp::ModelLayout(mesh, specs, options.gather_code.get()));
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.records = !o.non_private;
   step.plan = dp::plan_step(step.blocks, step.shape, dp::MemoryBudget::parse(o.memory_budget));
