@@ -35,7 +35,7 @@ ASK_FOR_TORCH = "python -m pip install 'torch>=2.9,<2.12'"
 PROGRAMS = ("ghostshard-finetune-gpt2", "ghostshard-account")
 PACKAGES = {  # of Debian and Ubuntu, by a header of theirs
     "gloo/algorithm.h": "libgloo-dev", "openssl/evp.h": "libssl-dev", "nlohmann/json.hpp": "nlohmann-json3-dev",
-    "CLI/CLI.hpp": "libcli11-dev", "Python.h": "python3-dev",
+    "CLI/CLI.hpp": "libcli11-dev", "toml++/toml.h": "libtomlplusplus-dev", "Python.h": "python3-dev",
 }  # fmt: skip
 NEEDED_ALONE = ("openssl/evp.h", "nlohmann/json.hpp", "CLI/CLI.hpp", "Python.h")  # by the accountant
 

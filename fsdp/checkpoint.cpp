@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <optional>
 #include <stdexcept>
 
 #include "fsdp/checkpoint/files.h"
+#include "fsdp/regular_file.h"
 
 namespace ghostshard::fsdp {
 namespace {
@@ -31,9 +31,14 @@ Checkpoint read_checkpoint(const std::filesystem::path& path) {
   const auto reject = [&](const std::string& rule) -> std::invalid_argument {
     return std::invalid_argument("checkpoint " + manifest.string() + ": " + rule);
   };
-  std::ifstream stream(manifest, std::ios::binary);
-  if (!stream) throw reject("the manifest must be there and readable");
-  const nlohmann::json json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const std::string text = [&] {
+    try {
+      return read_text(manifest, kMostBytesOfManifest);
+    } catch (const std::invalid_argument& error) {
+      throw reject(std::string("the manifest must be there and readable: ") + error.what());
+    }
+  }();
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) throw reject("it must be a JSON object");
   const auto schema = json.find("schema");
   if (schema == json.end() || *schema != kCheckpointSchema) {

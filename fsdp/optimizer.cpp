@@ -12,12 +12,10 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-bool every_parameter(const Parameter& /*parameter*/) { return true; }
-
 class Sgd final : public ElementwiseOptimizer {
  public:
-  Sgd(ShardedModel& model, const SgdOptions& options, StatesAt states)
-      : ElementwiseOptimizer(model, options.weight_decay, states, every_parameter,
+  Sgd(ShardedModel& model, const SgdOptions& options, StatesAt states, const Chosen& chosen)
+      : ElementwiseOptimizer(model, options.weight_decay, states, chosen,
                              options.momentum > 0 ? Kinds{"velocity"} : Kinds{}),
         momentum_(options.momentum) {
     require(momentum_ >= 0 && momentum_ < 1, "momentum must be at least 0 and below 1", momentum_);
@@ -62,16 +60,13 @@ void Optimizer::set_error_variance(double variance) {
   require(variance >= 0 && std::isfinite(variance), "the gradients' error variance must be finite and >= 0", variance);
 }
 
-std::unique_ptr<Optimizer> make_sgd(ShardedModel& model, const SgdOptions& options, StatesAt states) {
-  return std::make_unique<Sgd>(model, options, states);
+std::unique_ptr<Optimizer> make_sgd(ShardedModel& model, const SgdOptions& options, StatesAt states,
+                                    const Chosen& chosen) {
+  return std::make_unique<Sgd>(model, options, states, chosen);
 }
 
-std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& options, StatesAt states) {
-  return make_adamw_of(model, options, states, every_parameter);
-}
-
-std::unique_ptr<Optimizer> make_adamw_of(ShardedModel& model, const AdamWOptions& options, StatesAt states,
-                                         const Chosen& chosen) {
+std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& options, StatesAt states,
+                                      const Chosen& chosen) {
   return std::make_unique<AdamW>(model, options, states, chosen);
 }
 

@@ -1,12 +1,14 @@
 // Optimizers on this rank's shards, in place. They see the elements that this rank owns and never touch padding. SGD
 // and AdamW use torch's fused kernels. Weight decay applies only to parameters with two or more extents (not to biases
 // and norms), as in the training of GPT-2.
+//
+// Each takes `chosen`: the parameters that it changes and has states for, among the trainable ones; none: all of them.
+// fsdp/optimizer_groups.h makes one optimizer of several.
 #pragma once
 
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,7 +83,7 @@ struct SgdOptions {
 };
 // Throws std::invalid_argument unless 0 ≤ momentum < 1 and weight_decay ≥ 0.
 std::unique_ptr<Optimizer> make_sgd(ShardedModel& model, const SgdOptions& options,
-                                    StatesAt states = StatesAt::kWithModel);
+                                    StatesAt states = StatesAt::kWithModel, const Chosen& chosen = nullptr);
 
 // Decoupled weight decay (Loshchilov & Hutter, arXiv:1711.05101), with the update rule of torch.optim.AdamW and epsilon
 // in its place there.
@@ -93,7 +95,7 @@ struct AdamWOptions {
 };
 // Throws std::invalid_argument unless 0 ≤ beta < 1 (both), epsilon > 0 and weight_decay ≥ 0.
 std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& options,
-                                      StatesAt states = StatesAt::kWithModel);
+                                      StatesAt states = StatesAt::kWithModel, const Chosen& chosen = nullptr);
 
 // Muon (Jordan et al. 2024; arXiv:2502.16982): a matrix moves along its momentum with all singular values made about
 // equal. Vectors, and matrices that are not chosen, go by AdamW at the same learning rate: a matrix's step is scaled to
@@ -117,20 +119,20 @@ struct MuonOptions {
   double weight_decay = 0.0;
   int64_t iterations = 5;  // of Newton and Schulz
   AdamWOptions adamw;      // for the other parameters, with a weight decay of its own
-  // The matrices, among the trainable parameters of two extents; none: all of them. Embeddings and the head, whose rows
+  // The matrices, among the chosen parameters of two extents; none: all of them. Embeddings and the head, whose rows
   // are tokens', are better left to AdamW.
-  std::function<bool(const Parameter&)> matrices;
+  Chosen matrices;
   // None: as the model axis cuts them, by their sections (fsdp/model_split.h).
   std::function<Pieces(const Parameter&)> pieces;
 };
 // Throws std::invalid_argument unless 0 ≤ momentum < 1, weight_decay ≥ 0 and iterations ≥ 1, and naming the parameter
 // for pieces that leave a remainder and for matrices that the model axis cuts. step() is a collective.
-std::unique_ptr<Optimizer> make_muon(ShardedModel& model, const MuonOptions& options);
+std::unique_ptr<Optimizer> make_muon(ShardedModel& model, const MuonOptions& options, const Chosen& chosen = nullptr);
 
 // The most that a step of Muon, or of another optimizer that brings matrices together (fsdp/shampoo.h), takes on any
 // rank beside its states: messages, matrices and results, and what is made of the largest of them. rows: of a part of a
 // matrix; none: whole matrices.
-int64_t matrix_step_bytes(const GroupedParameters& model, const std::function<bool(const Parameter&)>& matrices,
+int64_t matrix_step_bytes(const GroupedParameters& model, const Chosen& matrices,
                           std::optional<int64_t> rows = std::nullopt);
 
 }  // namespace ghostshard::fsdp

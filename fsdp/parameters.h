@@ -85,6 +85,9 @@ class Parameter {
   const GroupedParameters* model_ = nullptr;
 };
 
+// Which of a model's parameters.
+using Chosen = std::function<bool(const Parameter&)>;
+
 // The parameters of one block that share a flat buffer, all trainable or all frozen.
 class FlatGroup {
  public:

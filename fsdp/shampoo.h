@@ -31,7 +31,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -45,8 +44,8 @@ struct TiledOptions {
   double factor_beta = 0.999;  // of L and R
   double weight_decay = 0.0;   // of the matrices
   AdamWOptions adamw;          // betas and epsilon of all moments; and the other parameters' weight decay
-  // The matrices, among the trainable parameters of two extents; none: all of them.
-  std::function<bool(const Parameter&)> matrices;
+  // The matrices, among the chosen parameters of two extents; none: all of them.
+  Chosen matrices;
 };
 struct ShampooOptions : TiledOptions {
   double error_floor = 0.1;  // of the mean of the errors' spectrum, in [0, 1]
@@ -55,8 +54,9 @@ struct ShampooOptions : TiledOptions {
 // rule(): "shampoo" and "soap". Throw std::invalid_argument unless side >= 1, refresh_every >= 1, 0 <= factor_beta < 1
 // and error_floor is in [0, 1], for other options as make_adamw does, and naming the parameter for matrices that the
 // model axis cuts. step() is a collective. A gradient that is not finite ends the step in c10::Error.
-std::unique_ptr<Optimizer> make_shampoo(ShardedModel& model, const ShampooOptions& options);
-std::unique_ptr<Optimizer> make_soap(ShardedModel& model, const TiledOptions& options);
+std::unique_ptr<Optimizer> make_shampoo(ShardedModel& model, const ShampooOptions& options,
+                                        const Chosen& chosen = nullptr);
+std::unique_ptr<Optimizer> make_soap(ShardedModel& model, const TiledOptions& options, const Chosen& chosen = nullptr);
 
 // float32 numbers that either keeps of a matrix [rows, columns].
 int64_t tiled_numbers(int64_t rows, int64_t columns, int64_t side);

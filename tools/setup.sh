@@ -67,6 +67,7 @@ missing_packages() {
   { has_header openssl/evp.h && links -lcrypto; } || echo libssl-dev
   has_header nlohmann/json.hpp || echo nlohmann-json3-dev
   has_header CLI/CLI.hpp || echo libcli11-dev
+  has_header toml++/toml.h || echo libtomlplusplus-dev
   if [ "$level" = all ]; then missing_test_packages; fi
   [ -s "${GHOSTSHARD_FORTUNES:-/usr/share/games/fortunes/fortunes}" ] || echo fortunes
   [ -x .venv/bin/python ] || [ -n "${GHOSTSHARD_VENV:-}" ] || suitable_python > /dev/null || python_packages

@@ -55,6 +55,8 @@ void write_new(const std::filesystem::path& file, const std::string& bytes) {
 void check_mode(int descriptor, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) throw_system_error("look at", path);
+  if (!S_ISREG(status.st_mode))
+    throw std::invalid_argument("budget register's key " + path.string() + " must be a regular file");
   if ((status.st_mode & 077) != 0)
     throw std::invalid_argument("budget register's key " + path.string() +
                                 " must be readable by its owner alone (mode 0600)");
@@ -85,7 +87,7 @@ std::string register_key(const std::filesystem::path& file, Adjacency adjacency)
     throw std::invalid_argument("budget register " + file.string() + " is there without its key " + path.string() +
                                 ": without it no data can be recognised");
   int raw = -1;
-  do raw = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  do raw = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   while (raw < 0 && errno == EINTR);
   if (raw < 0)
     throw std::invalid_argument("budget register " + file.string() + " cannot be used, its key " + path.string() +

@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -10,6 +8,7 @@
 #include "accountant/cli/numbers.h"
 #include "accountant/cli/run_options.h"
 #include "accountant/ledger.h"
+#include "accountant/ledger/durable_file.h"
 #include "accountant/ledger/signed_head.h"
 #include "accountant/ledger/strict_json.h"
 #include "accountant/receipt.h"
@@ -22,9 +21,7 @@ namespace {
 using nlohmann::json;
 
 json read_json(const std::string& option, const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw std::invalid_argument(option + " must name a file that can be read, got " + path);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const std::string text = read_named(option, path, kLongestJsonDocument);
   try {
     if (auto content = parse_strictly(text, kLongestJsonDocument)) return *std::move(content);
   } catch (const std::invalid_argument& error) {

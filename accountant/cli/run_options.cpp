@@ -1,13 +1,13 @@
 #include "accountant/cli/run_options.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "accountant/cli/numbers.h"
 #include "accountant/dp_event.h"
+#include "accountant/ledger/durable_file.h"
+#include "accountant/ledger/strict_json.h"
 
 namespace ghostshard::accountant::cli {
 namespace {
@@ -101,9 +101,7 @@ std::pair<Event, int64_t> beside(const std::string& text) {
 }
 
 std::vector<std::pair<Event, int64_t>> from_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw std::invalid_argument("--dp-event must name a file that can be read, got " + path);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string text = read_named("--dp-event", path, kLongestJsonDocument);
   return events_from_dp_accounting(parsed("--dp-event", text, "the content of " + path + " is not"));
 }
 

@@ -1,16 +1,31 @@
 #include "accountant/ledger/durable_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
 
 namespace ghostshard::accountant {
+namespace {
+
+[[noreturn]] void refuse_irregular(const std::filesystem::path& path) {
+  throw std::invalid_argument(path.string() + " must be a regular file, it is a folder, a pipe, a socket or a device");
+}
+
+struct stat status_of(int descriptor, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) throw_system_error("look at", path);
+  return status;
+}
+
+}  // namespace
 
 OwnedDescriptor::OwnedDescriptor(OwnedDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
 
@@ -31,10 +46,14 @@ void throw_system_error(const char* operation, const std::filesystem::path& path
 
 OwnedDescriptor open_file(const std::filesystem::path& path, int flags) {
   int descriptor = -1;
-  do descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  // Without O_NONBLOCK the opening of a pipe waits for its other end.
+  do descriptor = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
   while (descriptor < 0 && errno == EINTR);
+  if (descriptor < 0 && (errno == ENXIO || errno == EISDIR)) refuse_irregular(path);
   if (descriptor < 0) throw_system_error((flags & O_CREAT) != 0 ? "create" : "open", path);
-  return OwnedDescriptor(descriptor);
+  OwnedDescriptor owned(descriptor);
+  if ((flags & O_DIRECTORY) == 0 && !S_ISREG(status_of(descriptor, path).st_mode)) refuse_irregular(path);
+  return owned;
 }
 
 void write_all(int descriptor, std::string_view bytes, const std::filesystem::path& path) {
@@ -57,6 +76,19 @@ std::string read_all(int descriptor, const std::filesystem::path& path) {
     bytes.append(buffer.data(), static_cast<size_t>(got));
     offset += got;
   }
+}
+
+std::string read_named(const std::string& option, const std::filesystem::path& path, size_t most_bytes) {
+  OwnedDescriptor file;
+  try {
+    file = open_file(path, O_RDONLY);
+  } catch (const std::exception& error) {
+    throw std::invalid_argument(option + " must name a file that can be read: " + error.what());
+  }
+  if (const auto bytes = static_cast<uint64_t>(status_of(file.get(), path).st_size); bytes > most_bytes)
+    throw std::invalid_argument(option + " must name a file of at most " + std::to_string(most_bytes) + " bytes, " +
+                                path.string() + " has " + std::to_string(bytes));
+  return read_all(file.get(), path);
 }
 
 void sync_file(int descriptor, const std::filesystem::path& path) {

@@ -2,6 +2,7 @@
 // Every failure is a std::runtime_error with the operation, the path and the system's reason.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -25,10 +26,15 @@ class OwnedDescriptor {
 
 [[noreturn]] void throw_system_error(const char* operation, const std::filesystem::path& path);
 
-OwnedDescriptor open_file(const std::filesystem::path& path, int flags);  // creates with mode 0644
+// Creates with mode 0644. std::invalid_argument for a pipe, a socket or a device (and for a folder without
+// O_DIRECTORY): its bytes would be waited for, or would never end.
+OwnedDescriptor open_file(const std::filesystem::path& path, int flags);
 void write_all(int descriptor, std::string_view bytes, const std::filesystem::path& path);
 // The whole content, from the beginning, wherever the descriptor stands.
 std::string read_all(int descriptor, const std::filesystem::path& path);
+// The content of a file that `option` names. std::invalid_argument unless it is a regular file, can be read, and holds
+// at most `most_bytes`.
+std::string read_named(const std::string& option, const std::filesystem::path& path, size_t most_bytes);
 // fsync. It is not repeated on EIO: after a failed fsync the kernel may have dropped the pages.
 void sync_file(int descriptor, const std::filesystem::path& path);
 // Makes the creation or renaming of `path` itself durable, by fsync of its folder.

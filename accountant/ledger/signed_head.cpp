@@ -6,11 +6,11 @@
 
 #include <array>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <stdexcept>
 #include <string>
+
+#include "accountant/ledger/durable_file.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -19,7 +19,7 @@ using nlohmann::json;
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 using Digest = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 constexpr size_t kSignatureBytes = 64;
-constexpr std::streamsize kLongestKey = 1 << 16;
+constexpr size_t kLongestKey = 1 << 16;
 
 // A key with a password is refused: nobody is there to type it.
 int no_password(char*, int, int, void*) { return -1; }
@@ -28,10 +28,7 @@ Key read_key(const std::filesystem::path& path, bool is_private) {
   const std::string rule = std::string("the key must be a PEM file with an Ed25519 ") +
                            (is_private ? "private" : "public") + " key" + (is_private ? " without a password" : "") +
                            ", got " + path.string();
-  std::ifstream in(path, std::ios::binary);
-  std::string text(kLongestKey, '\0');
-  in.read(text.data(), kLongestKey);
-  text.resize(static_cast<size_t>(in.gcount()));
+  const std::string text = read_named("the key", path, kLongestKey);
   const std::unique_ptr<BIO, decltype(&BIO_free)> source(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())),
                                                          BIO_free);
   if (!source) throw std::runtime_error("the cryptography library has no memory left");

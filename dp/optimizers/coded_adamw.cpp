@@ -42,7 +42,7 @@ const char* name_of(MomentBits bits) {
 }
 
 // On every rank alike, from the plan alone, so that all of them refuse.
-void check_boundaries(const fsdp::ShardedModel& model, const std::function<bool(const Parameter&)>& coded) {
+void check_boundaries(const fsdp::ShardedModel& model, const fsdp::Chosen& coded) {
   for (const auto& group : model.groups()) {
     if (!group->trainable()) continue;
     for (int64_t rank = 0; rank < group->plan().world_size(); ++rank) {
@@ -60,7 +60,8 @@ void check_boundaries(const fsdp::ShardedModel& model, const std::function<bool(
 
 class CodedAdamW final : public fsdp::Optimizer {
  public:
-  CodedAdamW(fsdp::ShardedModel& model, const CodedAdamWOptions& options) : model_(model), options_(options) {
+  CodedAdamW(fsdp::ShardedModel& model, const CodedAdamWOptions& options, const fsdp::Chosen& chosen)
+      : model_(model), options_(options), chosen_(chosen) {
     (void)kernels::adamw_terms(terms_of(1, 1.0));  // checks the options
     check_boundaries(model, [this](const Parameter& parameter) { return coded(parameter); });
     allocate();
@@ -77,7 +78,7 @@ class CodedAdamW final : public fsdp::Optimizer {
   std::vector<std::string> kinds() const override { return {kFirst, error_variance_ > 0 ? kExcess : kSecond}; }
   bool keeps(const std::string& kind, const Parameter& parameter) const override {
     const auto known = kinds();
-    return parameter.trainable() && std::find(known.begin(), known.end(), kind) != known.end();
+    return mine(parameter) && std::find(known.begin(), known.end(), kind) != known.end();
   }
   at::Tensor read(const std::string& kind, const FlatGroup& group, const OwnedRange& range) override;
   void write(const std::string& kind, const FlatGroup& group, const OwnedRange& range,
@@ -93,8 +94,9 @@ class CodedAdamW final : public fsdp::Optimizer {
   }
 
  private:
+  bool mine(const Parameter& parameter) const { return parameter.trainable() && (!chosen_ || chosen_(parameter)); }
   bool coded(const Parameter& parameter) const {
-    return options_.bits == MomentBits::kEight && parameter.numel() >= options_.least_coded;
+    return mine(parameter) && options_.bits == MomentBits::kEight && parameter.numel() >= options_.least_coded;
   }
   CodeSign sign_of(const std::string& kind) const { return kind == kSecond ? CodeSign::kUnsigned : CodeSign::kSigned; }
   kernels::AdamWStep terms_of(int64_t step, double learning_rate) const {
@@ -119,6 +121,7 @@ class CodedAdamW final : public fsdp::Optimizer {
 
   fsdp::ShardedModel& model_;
   CodedAdamWOptions options_;
+  fsdp::Chosen chosen_;
   double error_variance_ = 0;
   int64_t steps_ = 0;
   std::vector<Slice> slices_;
@@ -131,6 +134,7 @@ void CodedAdamW::allocate() {
     if (!group->trainable()) continue;
     for (const OwnedRange& range : group->owned()) {
       const Parameter& parameter = parameter_of(*group, range);
+      if (!mine(parameter)) continue;
       slices_.push_back({.group = group.get(),
                          .range = range,
                          .decayed = parameter.shape().size() >= 2,
@@ -238,8 +242,9 @@ void CodedAdamW::write(const std::string& kind, const FlatGroup& group, const Ow
 
 fsdp::Granule eight_bit_granule() { return fsdp::Granule::elements(kernels::kStretch); }
 
-std::unique_ptr<fsdp::Optimizer> make_coded_adamw(fsdp::ShardedModel& model, const CodedAdamWOptions& options) {
-  return std::make_unique<CodedAdamW>(model, options);
+std::unique_ptr<fsdp::Optimizer> make_coded_adamw(fsdp::ShardedModel& model, const CodedAdamWOptions& options,
+                                                  const fsdp::Chosen& chosen) {
+  return std::make_unique<CodedAdamW>(model, options, chosen);
 }
 
 }  // namespace ghostshard::dp

@@ -32,10 +32,11 @@ struct CodedAdamWOptions {
   std::optional<double> subtract_above;
 };
 
-// rule(): "adamw8bit", "adamw16bit" or "adamw", with "_corrected" behind it if there is subtract_above. Without an
-// error variance they are AdamW. Throws std::invalid_argument for options as make_adamw does, and, naming the
-// parameter, if a shard boundary cuts 256 elements that share a scale: give such parameters eight_bit_granule() or a
-// multiple of it.
-std::unique_ptr<fsdp::Optimizer> make_coded_adamw(fsdp::ShardedModel& model, const CodedAdamWOptions& options);
+// chosen: as for fsdp/optimizer.h's. rule(): "adamw8bit", "adamw16bit" or "adamw", with "_corrected" behind it if there
+// is subtract_above. Without an error variance they are AdamW. Throws std::invalid_argument for options as make_adamw
+// does, and, naming the parameter, if a shard boundary cuts 256 elements that share a scale: give such parameters
+// eight_bit_granule() or a multiple of it.
+std::unique_ptr<fsdp::Optimizer> make_coded_adamw(fsdp::ShardedModel& model, const CodedAdamWOptions& options,
+                                                  const fsdp::Chosen& chosen = nullptr);
 
 }  // namespace ghostshard::dp

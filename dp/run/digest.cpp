@@ -3,14 +3,12 @@
 #include <openssl/evp.h>
 
 #include <array>
-#include <cerrno>
-#include <fstream>
 #include <span>
 #include <stdexcept>
-#include <system_error>
 #include <vector>
 
 #include "fsdp/hexadecimal.h"
+#include "fsdp/regular_file.h"
 
 namespace ghostshard::dp {
 
@@ -41,17 +39,11 @@ void Digest::add(std::string_view text) {
 }
 
 void Digest::add_file(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream)
-    throw std::invalid_argument(path.string() + " cannot be read: " + std::generic_category().message(errno));
-  const std::string length = std::to_string(std::filesystem::file_size(path)) + ':';
+  fsdp::RegularFile file(path);
+  const std::string length = std::to_string(file.bytes()) + ':';
   add(length.data(), length.size());
   std::vector<char> buffer(1 << 20);
-  while (stream) {
-    stream.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
-    add(buffer.data(), static_cast<size_t>(stream.gcount()));
-  }
-  if (stream.bad()) throw std::runtime_error(path.string() + " cannot be read");
+  while (const size_t got = file.read(buffer)) add(buffer.data(), got);
 }
 
 std::string Digest::text() {

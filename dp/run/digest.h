@@ -20,7 +20,7 @@ class Digest {
   void add(const void* bytes, size_t count);
   // The text with its length before it, so that {"ab", "c"} and {"a", "bc"} differ.
   void add(std::string_view text);
-  // A file's bytes with their number before them. std::runtime_error with the path if it cannot be read.
+  // A file's bytes with their number before them. Throws what fsdp::RegularFile throws if it cannot be read.
   void add_file(const std::filesystem::path& path);
   // "sha256:" and 64 hexadecimal digits. Once, as the last call.
   std::string text();

@@ -1,6 +1,5 @@
 #include "dp/run/found_run.h"
 
-#include <fstream>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -8,6 +7,7 @@
 #include "dp/run/metrics.h"
 #include "fsdp/agree.h"
 #include "fsdp/checkpoint.h"
+#include "fsdp/regular_file.h"
 
 namespace ghostshard::dp {
 namespace {
@@ -27,9 +27,13 @@ void take_newest(FoundRun& found, const std::vector<fsdp::Checkpoint>& checkpoin
   found.step = checkpoints.back().step;
 }
 
+constexpr uint64_t kMostBytesOfReport = uint64_t{1} << 30;
+
 bool is_reported(const std::filesystem::path& folder, const accountant::LedgerContents& ledger) {
-  std::ifstream stream(folder / "privacy_report.json");
-  const auto report = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const auto path = folder / "privacy_report.json";
+  if (!std::filesystem::exists(path)) return false;
+  const auto report =
+      nlohmann::json::parse(fsdp::read_text(path, kMostBytesOfReport), nullptr, /*allow_exceptions=*/false);
   return report.is_object() && report.contains("provenance") &&
          report["provenance"].value("ledger_head", "") == ledger.head;
 }

@@ -1,11 +1,18 @@
 #include "dp/run/metrics.h"
 
 #include <algorithm>
+#include <sstream>
 #include <stdexcept>
 
 #include "fsdp/durable_file.h"
+#include "fsdp/regular_file.h"
 
 namespace ghostshard::dp {
+namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{4} << 30;  // 4 KiB for each step of a run of a million
+
+}  // namespace
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, bool append)
     : path_(path), stream_(path, append ? std::ios::app : std::ios::out) {
@@ -19,7 +26,8 @@ void MetricsFile::write(const nlohmann::ordered_json& line) {
 
 std::vector<nlohmann::ordered_json> metrics_lines(const std::filesystem::path& path) {
   std::vector<nlohmann::ordered_json> lines;
-  std::ifstream stream(path);
+  if (!std::filesystem::exists(path)) return lines;
+  std::istringstream stream(fsdp::read_text(path, kMostBytes));
   for (std::string line; std::getline(stream, line);) {
     auto json = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) break;

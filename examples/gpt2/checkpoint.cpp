@@ -1,13 +1,12 @@
 #include "examples/gpt2/checkpoint.h"
 
-#include <cerrno>
-#include <fstream>
+#include <array>
 #include <map>
 #include <set>
 #include <stdexcept>
-#include <system_error>
 
 #include "fsdp/durable_file.h"
+#include "fsdp/regular_file.h"
 #include "fsdp/safetensors.h"
 
 namespace ghostshard::gpt2 {
@@ -15,14 +14,8 @@ namespace {
 
 constexpr const char* kPrefix = "transformer.";
 
-nlohmann::json parse_file(const std::filesystem::path& path) {
-  std::ifstream stream(path);
-  if (!stream)
-    throw std::invalid_argument(path.string() + " cannot be read: " + std::generic_category().message(errno));
-  auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw std::invalid_argument(path.string() + " is not valid JSON");
-  return json;
-}
+constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer_config.json",   "vocab.json",
+                                        "merges.txt",     "special_tokens_map.json", "added_tokens.json"};
 
 // All tensors of a folder, by the model's own names.
 class Weights {
@@ -34,7 +27,7 @@ class Weights {
     if (std::filesystem::exists(single)) {
       files.insert("model.safetensors");
     } else if (std::filesystem::exists(index)) {
-      const auto json = parse_file(index);
+      const auto json = read_json(index);
       if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
         throw std::invalid_argument(index.string() + " must have an object 'weight_map'");
       }
@@ -89,8 +82,10 @@ class Weights {
 Folder open_folder(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path))
     throw std::invalid_argument("--model must be a folder, " + path.string() + " is none");
-  Folder folder{.path = path, .config = {}, .original_config = parse_file(path / "config.json")};
+  Folder folder{.path = path, .config = {}, .original_config = read_json(path / "config.json")};
   folder.config = config_from_json(folder.original_config);
+  for (const char* file : kTokenizerFiles)  // copied at the end: a mistake must show before the run
+    if (std::filesystem::exists(path / file)) const fsdp::RegularFile readable(path / file);
   return folder;
 }
 
@@ -140,8 +135,7 @@ void save_folder(Gpt2& model, const nlohmann::json& original_config, const std::
   if (!writes) return;
   std::filesystem::create_directories(path);
   if (!tokenizer_from.empty()) {
-    for (const char* file : {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
-                             "special_tokens_map.json", "added_tokens.json"}) {
+    for (const char* file : kTokenizerFiles) {
       if (std::filesystem::exists(tokenizer_from / file)) {
         std::filesystem::copy_file(tokenizer_from / file, path / file,
                                    std::filesystem::copy_options::overwrite_existing);

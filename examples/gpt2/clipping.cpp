@@ -9,8 +9,6 @@
 namespace ghostshard::gpt2 {
 namespace {
 
-constexpr const char* kAdaptive = "adaptive";
-
 const std::map<std::string, dp::Clipping> kClippings = {{"flat", dp::Clipping::kFlat},
                                                         {"per-layer", dp::Clipping::kPerLayer},
                                                         {"automatic", dp::Clipping::kAutomatic},
@@ -52,11 +50,6 @@ void check_clipping(const Options& o) {
   }
   if (!adaptive) return;
   if (o.non_private) throw std::invalid_argument("--clipping adaptive clips private steps: --non-private has none");
-  if (o.second_moment_floor) {
-    throw std::invalid_argument(
-        "--second-moment-floor takes the noise's variance to be the same in all steps: it cannot be combined with "
-        "--clipping adaptive, where it follows the clip norm");
-  }
 }
 
 void set_clipping(dp::DpConfig& config, const Options& o) {

@@ -8,6 +8,8 @@
 
 namespace ghostshard::gpt2 {
 
+inline constexpr const char* kAdaptive = "adaptive";
+
 void add_clipping(CLI::Option_group* group, Options& options);
 // std::invalid_argument with one sentence.
 void check_clipping(const Options& options);

@@ -1,10 +1,9 @@
 #include "examples/gpt2/config.h"
 
-#include <cerrno>
-#include <fstream>
 #include <limits>
 #include <stdexcept>
-#include <system_error>
+
+#include "fsdp/regular_file.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -84,13 +83,10 @@ Config config_from_json(const nlohmann::json& json) {
   return config;
 }
 
-Config read_config(const std::filesystem::path& config_json) {
-  std::ifstream stream(config_json);
-  if (!stream)
-    throw std::invalid_argument(config_json.string() + " cannot be read: " + std::generic_category().message(errno));
-  const auto json = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw std::invalid_argument(config_json.string() + " is not valid JSON");
-  return config_from_json(json);
+nlohmann::json read_json(const std::filesystem::path& path) {
+  auto json = nlohmann::json::parse(fsdp::read_text(path), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw std::invalid_argument(path.string() + " is not valid JSON");
+  return json;
 }
 
 nlohmann::json config_to_json(const Config& config, const nlohmann::json& original) {

@@ -27,7 +27,9 @@ struct Config {
 // Throws std::invalid_argument naming the key, the rule and the value. A setting under which the model would compute
 // otherwise than this one (scaled attention by layer, cross attention and others) is refused, never ignored.
 Config config_from_json(const nlohmann::json& json);
-Config read_config(const std::filesystem::path& config_json);
+
+// A file of the caller's as JSON. std::invalid_argument: path and rule.
+nlohmann::json read_json(const std::filesystem::path& path);
 
 // A config.json that transformers' GPT2LMHeadModel loads. Keys of `original` (may be empty) that this program does not
 // interpret are kept.

@@ -3,13 +3,13 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <unordered_map>
 
+#include "fsdp/regular_file.h"
 #include "fsdp/safetensors.h"
 
 namespace ghostshard::gpt2 {
@@ -37,14 +37,12 @@ at::Tensor long_tensor(const std::vector<int64_t>& values) {
 // A safetensors file begins with the length of its header, and the header with "{". Of any other file nothing may be
 // said: its first bytes are a private text's.
 void require_prepared(const std::filesystem::path& path) {
-  std::error_code unknown;
-  const auto size = std::filesystem::file_size(path, unknown);
-  if (unknown) return;  // the reader of the file says why
+  fsdp::RegularFile file(path);
   std::array<char, 9> begin{};
-  std::ifstream(path, std::ios::binary).read(begin.data(), begin.size());
+  (void)file.read(begin);
   uint64_t header = 0;
   std::memcpy(&header, begin.data(), sizeof header);
-  if (header < size && begin[8] == '{') return;
+  if (header < file.bytes() && begin[8] == '{') return;
   const std::string suffix = path.extension().string(), name = path.string();
   const std::map<std::string, std::string> formats = {
       {".jsonl", "jsonl"}, {".csv", "csv"}, {".txt", "text"}, {".parquet", "parquet"}};

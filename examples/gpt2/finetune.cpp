@@ -26,7 +26,7 @@ struct Prepared {
 void build_model(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
   const Inputs& in = *run.in;
   auto options = model_options(o);
-  options.granule = granules_of(o, [&](const Granules& granules) {
+  options.granule = granules_of(*in.rules, [&](const Granules& granules) {
     auto tried = options;
     tried.granule = granules;
     return std::make_unique<fsdp::ModelLayout>(mesh, block_specs(in.config, o.freeze, tried),
@@ -160,7 +160,7 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, dp::StopSignal& stop) {
   Prepared prepared;
   prepare(prepared, o, mesh);
   fsdp::ShardedModel& parameters = prepared.model->parameters();
-  auto optimizer = make_optimizer(o, prepared.in->config, parameters);
+  auto optimizer = make_optimizer(o, *prepared.in->rules, prepared.in->config, parameters);
   const bool has_model = model_is_there(o, mesh);
   if (o.non_private) {
     const dp::PlainConfig config{.units = prepared.in->data->units(),

@@ -1,51 +1,52 @@
 #include "examples/gpt2/optimizers.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "dp/optimizers/coded_adamw.h"
-#include "examples/gpt2/optimizer_names.h"
+#include "fsdp/optimizer_groups.h"
 #include "fsdp/shampoo.h"
 
 namespace ghostshard::gpt2 {
 namespace {
 
-// Of the transformer layers; embeddings and the head, whose rows are tokens', go by AdamW.
-bool is_hidden_matrix(const std::string& name, size_t extents) {
-  return extents == 2 && name.starts_with("transformer.h.");
+int64_t tile_side(const OptimizerOptions& o) { return o.tile_side.value_or(fsdp::TiledOptions().side); }
+
+// Among parameters that belong to a rule.
+fsdp::Chosen matrices_of(const ParameterRule& rule) {
+  return [rule](const fsdp::Parameter& p) { return rule.takes_as_matrix(p.name(), p.shape().size()); };
 }
 
-bool hidden_matrix(const fsdp::Parameter& p) { return is_hidden_matrix(p.name(), p.shape().size()); }
+fsdp::AdamWOptions adamw_options(const OptimizerOptions& o) {
+  fsdp::AdamWOptions adamw{.weight_decay = o.weight_decay};
+  if (o.betas) adamw.beta1 = o.betas->at(0), adamw.beta2 = o.betas->at(1);
+  adamw.epsilon = o.epsilon.value_or(adamw.epsilon);
+  return adamw;
+}
 
-bool is_tiled(const Options& o) { return o.optimizer == kShampoo || o.optimizer == kSoap; }
-
-int64_t tile_side(const Options& o) { return o.tile_side.value_or(fsdp::TiledOptions().side); }
-
-fsdp::ShampooOptions tiled_options(const Options& o) {
+fsdp::ShampooOptions tiled_options(const ParameterRule& rule) {
+  const OptimizerOptions& o = rule.optimizer;
   fsdp::ShampooOptions tiled;
   tiled.side = tile_side(o);
   tiled.refresh_every = o.refresh_every.value_or(tiled.refresh_every);
   tiled.factor_beta = o.factor_decay.value_or(tiled.factor_beta);
-  tiled.weight_decay = tiled.adamw.weight_decay = o.weight_decay;
-  tiled.matrices = hidden_matrix;
+  tiled.weight_decay = o.weight_decay;
+  tiled.adamw = adamw_options(o);
+  tiled.matrices = matrices_of(rule);
   return tiled;
 }
 
-dp::MomentBits moment_bits(const Options& o) {
-  if (o.optimizer == kEightBits) return dp::MomentBits::kEight;
-  return o.optimizer == kSixteenBits ? dp::MomentBits::kSixteen : dp::MomentBits::kThirtyTwo;
+dp::MomentBits moment_bits(const OptimizerOptions& o) {
+  if (o.name == kEightBits) return dp::MomentBits::kEight;
+  return o.name == kSixteenBits ? dp::MomentBits::kSixteen : dp::MomentBits::kThirtyTwo;
 }
 
-// float32 numbers for each element of a parameter.
-double numbers_an_element(const Options& o, const fsdp::ParameterSpec& spec, double elements) {
-  if (!is_hidden_matrix(spec.name, spec.shape.size())) return 2;
-  if (o.optimizer == kMuon) return 1;
-  return static_cast<double>(fsdp::tiled_numbers(spec.shape[0], spec.shape[1], tile_side(o))) / elements;
-}
-
-fsdp::MuonOptions muon_options(const Options& o, const Config& config) {
-  fsdp::MuonOptions muon{.weight_decay = o.weight_decay, .adamw = {.weight_decay = o.weight_decay}};
+fsdp::MuonOptions muon_options(const ParameterRule& rule, const Config& config) {
+  const OptimizerOptions& o = rule.optimizer;
+  fsdp::MuonOptions muon{.weight_decay = o.weight_decay, .adamw = adamw_options(o)};
   if (o.momentum) muon.momentum = *o.momentum;
-  muon.matrices = hidden_matrix;
+  muon.matrices = matrices_of(rule);
   if (o.muon_heads) {
     // Queries, keys and values stand side by side in the columns, and so do their heads.
     muon.pieces = [heads = config.n_head](const fsdp::Parameter& p) {
@@ -56,34 +57,64 @@ fsdp::MuonOptions muon_options(const Options& o, const Config& config) {
   return muon;
 }
 
-}  // namespace
-
-Granules granules_of(const Options& o, const LayOut& lay_out) {
-  constexpr int64_t kLarge = 4096;  // elements; vectors would only cost padding
-  constexpr double kMostPadding = 0.03;
-  if (o.optimizer == kEightBits) {
-    return [](const fsdp::ParameterSpec& spec) -> std::optional<fsdp::Granule> {
-      if (c10::multiply_integers(spec.shape) < kLarge) return std::nullopt;
-      return dp::eight_bit_granule();
-    };
-  }
-  if (!is_tiled(o)) return nullptr;
-  const Granules tiles = [side = tile_side(o)](const fsdp::ParameterSpec& spec) -> std::optional<fsdp::Granule> {
-    if (!is_hidden_matrix(spec.name, spec.shape.size())) return std::nullopt;
-    return fsdp::Granule::tiles(side);
-  };
-  const auto tiled = lay_out(tiles);
-  const bool cheap =
-      static_cast<double>(tiled->padding()) < kMostPadding * static_cast<double>(tiled->parameter_count());
-  return cheap ? tiles : nullptr;
+// float32 numbers that a rule keeps of a parameter.
+double numbers_of(const ParameterRule& rule, const fsdp::ParameterSpec& spec, double elements) {
+  const OptimizerOptions& o = rule.optimizer;
+  if (o.name == kSgd) return o.momentum.value_or(0) > 0 ? elements : 0;
+  if (o.name == kEightBits) return elements * 2 * (1.0 / 4 + 1.0 / 256);
+  if (o.name == kSixteenBits) return elements;
+  if (!rule.takes_as_matrix(spec.name, spec.shape.size())) return elements * 2;
+  return o.name == kMuon ? elements
+                         : static_cast<double>(fsdp::tiled_numbers(spec.shape[0], spec.shape[1], tile_side(o)));
 }
 
-double optimizer_values(const Options& o, const std::vector<fsdp::BlockSpec>& blocks) {
+std::unique_ptr<fsdp::Optimizer> optimizer_of(const ParameterRule& rule, fsdp::StatesAt states, const Config& config,
+                                              fsdp::ShardedModel& parameters, const fsdp::Chosen& chosen) {
+  const OptimizerOptions& o = rule.optimizer;
+  if (o.name == kSgd) {
+    const fsdp::SgdOptions sgd{.momentum = o.momentum.value_or(0), .weight_decay = o.weight_decay};
+    return fsdp::make_sgd(parameters, sgd, states, chosen);
+  }
+  if (o.name == kMuon) return fsdp::make_muon(parameters, muon_options(rule, config), chosen);
+  if (o.name == kShampoo) return fsdp::make_shampoo(parameters, tiled_options(rule), chosen);
+  if (o.name == kSoap) return fsdp::make_soap(parameters, tiled_options(rule), chosen);
+  if (o.name == kAdamW && !o.second_moment_floor) {
+    return fsdp::make_adamw(parameters, adamw_options(o), states, chosen);
+  }
+  return dp::make_coded_adamw(
+      parameters, {.rule = adamw_options(o), .bits = moment_bits(o), .subtract_above = o.second_moment_floor}, chosen);
+}
+
+}  // namespace
+
+Granules granules_of(const ParameterRules& rules, const LayOut& lay_out) {
+  constexpr int64_t kLarge = 4096;  // elements; vectors would only cost padding
+  constexpr double kMostPadding = 0.03;
+  const auto any = [&](const auto& holds) {
+    return std::any_of(rules.rules().begin(), rules.rules().end(),
+                       [&](const ParameterRule& rule) { return holds(rule.optimizer); });
+  };
+  const auto granules = [rules](bool with_tiles) -> Granules {
+    return [rules, with_tiles](const fsdp::ParameterSpec& spec) -> std::optional<fsdp::Granule> {
+      const ParameterRule& rule = rules.of(spec.name);
+      const bool large = c10::multiply_integers(spec.shape) >= kLarge;
+      if (rule.optimizer.name == kEightBits && large) return dp::eight_bit_granule();
+      const bool tiled = rule.optimizer.takes_tiles() && rule.takes_as_matrix(spec.name, spec.shape.size());
+      return tiled && with_tiles ? std::optional(fsdp::Granule::tiles(tile_side(rule.optimizer))) : std::nullopt;
+    };
+  };
+  const bool needed = any([](const OptimizerOptions& o) { return o.name == kEightBits; });
+  if (any([](const OptimizerOptions& o) { return o.takes_tiles(); })) {
+    const auto tiled = lay_out(granules(true));
+    const bool cheap =
+        static_cast<double>(tiled->padding()) < kMostPadding * static_cast<double>(tiled->parameter_count());
+    if (cheap) return granules(true);
+  }
+  return needed ? granules(false) : nullptr;
+}
+
+double optimizer_values(const Options& o, const ParameterRules& rules, const std::vector<fsdp::BlockSpec>& blocks) {
   if (o.offload_optimizer) return 0;
-  if (o.optimizer == kSgd) return o.momentum.value_or(0) > 0 ? 1 : 0;
-  if (o.optimizer == kEightBits) return 2 * (1.0 / 4 + 1.0 / 256);
-  if (o.optimizer == kSixteenBits) return 1;
-  if (o.optimizer == kAdamW) return 2;
   double trained = 0, values = 0;
   for (const fsdp::BlockSpec& block : blocks) {
     for (const fsdp::ParameterSpec& spec : block.parameters) {
@@ -91,33 +122,38 @@ double optimizer_values(const Options& o, const std::vector<fsdp::BlockSpec>& bl
       double elements = 1;
       for (const int64_t extent : spec.shape) elements *= static_cast<double>(extent);
       trained += elements;
-      values += elements * numbers_an_element(o, spec, elements);
+      values += numbers_of(rules.of(spec.name), spec, elements);
     }
   }
   return trained > 0 ? values / trained : 0;
 }
 
-double optimizer_step_bytes(const Options& o, const fsdp::ModelLayout& model) {
-  if (is_tiled(o)) return static_cast<double>(fsdp::matrix_step_bytes(model, hidden_matrix, tile_side(o)));
-  if (o.optimizer == kMuon) return static_cast<double>(fsdp::matrix_step_bytes(model, hidden_matrix));
-  return 0;
+double optimizer_step_bytes(const ParameterRules& rules, const fsdp::ModelLayout& model) {
+  int64_t most = 0;
+  for (size_t i = 0; i < rules.rules().size(); ++i) {
+    const ParameterRule& rule = rules.rules()[i];
+    if (!rule.optimizer.takes_matrices() || !rules.has_parameters(i)) continue;
+    const fsdp::Chosen matrices = [&, takes = matrices_of(rule)](const fsdp::Parameter& p) {
+      return rules.index(p.name()) == i && takes(p);
+    };
+    const auto rows = rule.optimizer.takes_tiles() ? std::optional(tile_side(rule.optimizer)) : std::nullopt;
+    most = std::max(most, fsdp::matrix_step_bytes(model, matrices, rows));
+  }
+  return static_cast<double>(most);
 }
 
-std::unique_ptr<fsdp::Optimizer> make_optimizer(const Options& o, const Config& config,
+std::unique_ptr<fsdp::Optimizer> make_optimizer(const Options& o, const ParameterRules& rules, const Config& config,
                                                 fsdp::ShardedModel& parameters) {
   const auto states = o.offload_optimizer ? fsdp::StatesAt::kHost : fsdp::StatesAt::kWithModel;
-  const fsdp::AdamWOptions adamw{.weight_decay = o.weight_decay};
-  if (o.optimizer == kSgd) {
-    return fsdp::make_sgd(parameters, {.momentum = o.momentum.value_or(0), .weight_decay = o.weight_decay}, states);
+  if (rules.rules().size() == 1) return optimizer_of(rules.rules().front(), states, config, parameters, nullptr);
+  std::vector<fsdp::OptimizerGroup> groups;
+  for (size_t i = 0; i < rules.rules().size(); ++i) {
+    if (!rules.has_parameters(i)) continue;
+    const ParameterRule& rule = rules.rules()[i];
+    const fsdp::Chosen mine = [rules, i](const fsdp::Parameter& p) { return rules.index(p.name()) == i; };
+    groups.push_back({optimizer_of(rule, states, config, parameters, mine), mine, rule.rate});
   }
-  if (o.optimizer == kMuon) return fsdp::make_muon(parameters, muon_options(o, config));
-  if (o.optimizer == kShampoo) return fsdp::make_shampoo(parameters, tiled_options(o));
-  if (o.optimizer == kSoap) return fsdp::make_soap(parameters, tiled_options(o));
-  if (o.optimizer != kAdamW || o.second_moment_floor) {
-    return dp::make_coded_adamw(parameters,
-                                {.rule = adamw, .bits = moment_bits(o), .subtract_above = o.second_moment_floor});
-  }
-  return fsdp::make_adamw(parameters, adamw, states);
+  return fsdp::join_optimizers(parameters, std::move(groups));
 }
 
 }  // namespace ghostshard::gpt2

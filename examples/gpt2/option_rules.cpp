@@ -1,7 +1,6 @@
 #include "examples/gpt2/option_rules.h"
 
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -9,7 +8,8 @@
 #include "examples/gpt2/clipping.h"
 #include "examples/gpt2/max_batch.h"
 #include "examples/gpt2/noise_bands.h"
-#include "examples/gpt2/optimizer_names.h"
+#include "examples/gpt2/number_text.h"
+#include "examples/gpt2/optimizer_rules.h"
 #include "examples/gpt2/sampling.h"
 
 namespace ghostshard::gpt2 {
@@ -28,11 +28,7 @@ bool valid_utf8(const std::string& text) {
   }
 }
 
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
+std::string number(double value) { return number_text("%g", value); }
 
 void finite_positive(const char* flag, double value) {
   must(value > 0 && std::isfinite(value), std::string(flag) + " must be finite and > 0, got " + number(value));
@@ -69,39 +65,6 @@ void check_budget(const Options& o) {
   finite_positive("--clip-norm", o.clip_norm);
 }
 
-void check_optimizer(const Options& o) {
-  const bool sgd = o.optimizer == kSgd, muon = o.optimizer == kMuon, adamw = o.optimizer == kAdamW;
-  if (o.momentum) {
-    must(*o.momentum >= 0 && *o.momentum < 1, "--momentum must be in [0, 1), got " + number(*o.momentum));
-    must(*o.momentum == 0 || sgd || muon, "--momentum is for --optimizer sgd or muon");
-  }
-  must(!o.muon_heads || muon, "--muon-heads is for --optimizer muon");
-  const bool tiled = o.optimizer == kShampoo || o.optimizer == kSoap;
-  must(!(muon || tiled) || !o.mesh || o.mesh->model == 1,
-       "--optimizer " + o.optimizer + " needs whole matrices: --mesh must have no model axis, got " +
-           (o.mesh ? o.mesh->text() : std::string()));
-  const auto of_tiles = [&](const char* flag, bool given, bool holds, const std::string& rule) {
-    must(!given || tiled, std::string(flag) + " is for --optimizer shampoo or soap");
-    must(!given || holds, std::string(flag) + " must be " + rule);
-  };
-  of_tiles("--tile-side", o.tile_side.has_value(), o.tile_side.value_or(1) >= 1,
-           ">= 1, got " + std::to_string(o.tile_side.value_or(1)));
-  of_tiles("--refresh-every", o.refresh_every.has_value(), o.refresh_every.value_or(1) >= 1,
-           ">= 1, got " + std::to_string(o.refresh_every.value_or(1)));
-  const double decay = o.factor_decay.value_or(0);
-  of_tiles("--factor-decay", o.factor_decay.has_value(), decay >= 0 && decay < 1, "in [0, 1), got " + number(decay));
-  if (o.second_moment_floor) {
-    finite_positive("--second-moment-floor", *o.second_moment_floor);
-    must(adamw || o.optimizer == kEightBits || o.optimizer == kSixteenBits,
-         "--second-moment-floor is for --optimizer adamw, adamw8bit or adamw16bit");
-    must(!o.non_private, "--second-moment-floor corrects for noise, which --non-private has none of");
-  }
-  must(!o.offload_optimizer || !o.device.is_cpu(),
-       "--offload-optimizer moves the optimizer from a device to host memory: it needs --device cuda");
-  must(!o.offload_optimizer || sgd || (adamw && !o.second_moment_floor),
-       "--offload-optimizer is for --optimizer adamw or sgd, without --second-moment-floor");
-}
-
 void check_training(const Options& o) {
   must(o.model.empty() != o.model_config.empty(),
        "give one of --model DIR (a Hugging Face folder) and --model-config FILE (fresh weights)");
@@ -121,12 +84,10 @@ void check_training(const Options& o) {
        "--min-learning-rate must lie between 0 and --learning-rate, got " + number(o.min_learning_rate));
   must(o.min_learning_rate == 0 || o.lr_schedule != "constant",
        "--min-learning-rate is for --lr-schedule linear or cosine");
-  must(o.weight_decay >= 0 && std::isfinite(o.weight_decay),
-       "--weight-decay must be finite and >= 0, got " + number(o.weight_decay));
   must(o.gather_dtype == "compute" || !o.mesh || o.mesh->model == 1,
        "--gather-dtype " + o.gather_dtype + " codes whole parameters: --mesh must have no model axis, got " +
            (o.mesh ? o.mesh->text() : std::string()));
-  check_optimizer(o);
+  check_optimizers(o);
   must(o.timeout_seconds >= 1, "--timeout must be >= 1 second, got " + std::to_string(o.timeout_seconds));
   must(o.eval_every >= 0, "--eval-every must be >= 0, got " + std::to_string(o.eval_every));
   must(o.keep_checkpoints >= 1, "--keep-checkpoints must be >= 1, got " + std::to_string(o.keep_checkpoints));

@@ -11,9 +11,10 @@
 #include "examples/gpt2/clipping.h"
 #include "examples/gpt2/max_batch.h"
 #include "examples/gpt2/noise_bands.h"
-#include "examples/gpt2/optimizer_names.h"
+#include "examples/gpt2/optimizer_groups.h"
 #include "examples/gpt2/option_rules.h"
 #include "examples/gpt2/sampling.h"
+#include "fsdp/regular_file.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -138,24 +139,31 @@ void add_memory(CLI::Option_group* group, Options& o) {
 
 void add_optimizer(CLI::Option_group* group, Options& o) {
   group
-      ->add_option("--optimizer", o.optimizer,
+      ->add_option("--optimizer", o.optimizer.name,
                    "adamw; adamw8bit, adamw16bit: its moments in 2 or 4 bytes a parameter instead of 8; muon, shampoo, "
                    "soap: orthogonal "
                    "or whitened steps for the layers' matrices, adamw for the rest; sgd")
       ->capture_default_str()
       ->check(kOptimizer);
+  group->add_option("--optimizer-groups", o.optimizer_groups_file,
+                    "A TOML file that gives some parameters an optimizer, a learning rate or a weight decay of their "
+                    "own: [[group]] tables with name, match = [globs over names] and options called as these flags");
   group->add_option(
-      "--second-moment-floor", o.second_moment_floor,
+      "--second-moment-floor", o.optimizer.second_moment_floor,
       "With adamw, adamw8bit or adamw16bit: take the noise's known variance out of the second moment, but leave this "
       "share of it, e.g. 0.1");
-  group->add_flag("--muon-heads", o.muon_heads, "With muon: each head's queries, keys and values by themselves");
-  group->add_option("--tile-side", o.tile_side, "With shampoo or soap: the most rows and columns of a tile")
+  group->add_flag("--muon-heads", o.optimizer.muon_heads,
+                  "With muon: each head's queries, keys and values by themselves");
+  group->add_option("--tile-side", o.optimizer.tile_side, "With shampoo or soap: the most rows and columns of a tile")
       ->check(kWholeNumber)
       ->default_str("128");
-  group->add_option("--refresh-every", o.refresh_every, "With shampoo or soap: steps between roots or eigenvectors")
+  group
+      ->add_option("--refresh-every", o.optimizer.refresh_every,
+                   "With shampoo or soap: steps between roots or eigenvectors")
       ->check(kWholeNumber)
       ->default_str("20");
-  group->add_option("--factor-decay", o.factor_decay, "With shampoo or soap: of the averages of their factors")
+  group
+      ->add_option("--factor-decay", o.optimizer.factor_decay, "With shampoo or soap: of the averages of their factors")
       ->default_str("0.999");
   group->add_flag(
       "--offload-optimizer", o.offload_optimizer,
@@ -170,8 +178,8 @@ void add_optimizer(CLI::Option_group* group, Options& o) {
       ->capture_default_str();
   group->add_option("--min-learning-rate", o.min_learning_rate, "The rate at the end of a falling schedule")
       ->capture_default_str();
-  group->add_option("--weight-decay", o.weight_decay, "Decoupled, on matrices")->capture_default_str();
-  group->add_option("--momentum", o.momentum, "For sgd, and for muon (default 0.95)")->default_str("0");
+  group->add_option("--weight-decay", o.optimizer.weight_decay, "Decoupled, on matrices")->capture_default_str();
+  group->add_option("--momentum", o.optimizer.momentum, "For sgd, and for muon (default 0.95)")->default_str("0");
   group->add_option("--seed", o.seed, "Fresh weights and generated text only: neither noise nor sampling follow it")
       ->check(kWholeNumber)
       ->capture_default_str();
@@ -252,6 +260,17 @@ std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::
   return accountant::flag_suggestion(word.substr(0, word.find(' ')), names);
 }
 
+// What is wrong with a file of flags; CLI11 would wait for a pipe. It finds out itself whether there is one.
+std::string unreadable(std::string& path) {
+  if (!std::filesystem::exists(path)) return "";
+  try {
+    (void)fsdp::read_text(path);
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 at::Device device_of(const std::string& text) {
@@ -279,7 +298,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       "      --eval-data public.safetensors --output run1 --target-epsilon 8 --expected-batch 512 --epochs 3\n"};
   app.get_formatter()->column_width(36);
   app.allow_config_extras(CLI::config_extras_mode::error);
-  app.set_config("--config", "", "Read any of these flags from a TOML or INI file, without the dashes");
+  app.set_config("--config", "", "Read any of these flags from a TOML or INI file, without the dashes")
+      ->check(CLI::Validator(unreadable, ""));
   app.set_version_flag("--version", "ghostshard-finetune-gpt2 0.1.0");
 
   auto* how = app.add_option_group("How to train");
@@ -303,6 +323,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   if (!mesh.empty()) o.mesh = mesh_of(mesh);
   o.device = device_of(device);
   o.given = values_of(groups);
+  if (!o.optimizer_groups_file.empty() && !o.generate_tokens) {
+    o.optimizer_groups = read_optimizer_groups(o.optimizer_groups_file, o);
+  }
   check_options(o);
   return o;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/gpt2/optimizer_options.h"
 #include "fsdp/mesh.h"
 
 namespace ghostshard::gpt2 {
@@ -53,18 +54,14 @@ struct Options {
   std::string gather_dtype = "compute";
   std::string memory_budget;  // dp/planning/memory_budget.h
   std::string explain_plan;   // plan, all, or empty
-  std::string optimizer = "adamw";
+  OptimizerOptions optimizer;
+  std::string optimizer_groups_file;
+  std::vector<OptimizerGroup> optimizer_groups;  // of that file, in its order
   bool offload_optimizer = false;
   double learning_rate = 1e-3;
   std::string lr_schedule = "constant";
   int64_t warmup_steps = 0;
   double min_learning_rate = 0.0;
-  double weight_decay = 0.0;
-  std::optional<double> momentum;  // default: 0 for sgd, 0.95 for muon
-  bool muon_heads = false;
-  std::optional<int64_t> tile_side, refresh_every;  // of shampoo and soap; defaults: fsdp/shampoo.h
-  std::optional<double> factor_decay;
-  std::optional<double> second_moment_floor;
   uint64_t seed = 0;
   int64_t eval_every = 0;
   std::optional<std::string> sample_tokens;  // of a public prompt

@@ -15,7 +15,7 @@ using Binds = dp::Part::Binds;
 // Each rank's own: its place in the file system and its device. (The key file is read by rank 0 alone.)
 constexpr std::array kOfEachRank = {"config", "help",         "version",        "output",
                                     "data",   "eval-data",    "noise-key-file", "budget-register",
-                                    "model",  "model-config", "device"};
+                                    "model",  "model-config", "device",         "optimizer-groups"};
 
 // May change when a run is resumed: places, pace, progress, and the numbers that the plan itself compares exactly.
 constexpr std::array kFreeToChange = {"resume",
@@ -80,6 +80,9 @@ std::vector<dp::Part> parts_of_options(const Options& o) {
   }
   // The report lists what is released: a loss on public texts, or none.
   parts.push_back({"--eval-data", o.eval_data.empty() ? "" : "given", Binds::kRun});
+  nlohmann::json groups = nlohmann::json::array();
+  for (const OptimizerGroup& group : o.optimizer_groups) groups.push_back(group.said);
+  parts.push_back({"--optimizer-groups", groups.empty() ? "" : groups.dump(), Binds::kRun});
   return parts;
 }
 

@@ -1,7 +1,6 @@
 #include "examples/gpt2/setup.h"
 
 #include <cmath>
-#include <fstream>
 #include <stdexcept>
 
 #include "dp/gathering/weight_code.h"
@@ -55,8 +54,8 @@ void read_model(Inputs& in, const Options& o) {
     in.config = in.folder->config;
     in.original_config = in.folder->original_config;
   } else {
-    in.config = read_config(o.model_config);
-    std::ifstream(o.model_config) >> in.original_config;
+    in.original_config = read_json(o.model_config);
+    in.config = config_from_json(in.original_config);
   }
   if (o.untied) in.config.tie_word_embeddings = false;
 }
@@ -122,6 +121,7 @@ Inputs read_inputs(const Options& o) {
   Inputs in;
   read_model(in, o);
   read_data(in, o);
+  in.rules.emplace(o, block_specs(in.config, o.freeze, model_options(o)));
   set_schedule(in, o);
   if (!o.non_private) in.budget = plan_config(in, o);
   check_folder(o);
@@ -164,9 +164,9 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   step.shape.rows_per_unit =
       in.eval ? std::max<int64_t>(1, in.eval->tokens() / in.eval->units()) : in.config.n_positions;
   step.shape.shard_ranks = mesh.shape().shard;
-  step.shape.optimizer_values = optimizer_values(o, specs);
+  step.shape.optimizer_values = optimizer_values(o, *in.rules, specs);
   step.shape.optimizer_values += static_cast<double>(o.noise_bands - 1);  // the noise of the steps before
-  step.shape.update_bytes = optimizer_step_bytes(o, fsdp::ModelLayout(mesh, specs, options.gather_code.get()));
+  step.shape.update_bytes = optimizer_step_bytes(*in.rules, fsdp::ModelLayout(mesh, specs, options.gather_code.get()));
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.records = !o.non_private;
   step.plan = dp::plan_step(step.blocks, step.shape, dp::MemoryBudget::parse(o.memory_budget));

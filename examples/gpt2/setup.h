@@ -10,6 +10,7 @@
 #include "examples/gpt2/checkpoint.h"
 #include "examples/gpt2/dataset.h"
 #include "examples/gpt2/options.h"
+#include "examples/gpt2/parameter_rules.h"
 #include "examples/gpt2/step_model.h"
 #include "fsdp/learning_rate.h"
 
@@ -22,6 +23,7 @@ struct Inputs {
   nlohmann::json original_config;
   std::optional<Dataset> data;
   std::optional<Dataset> eval;
+  std::optional<ParameterRules> rules;  // of the parameters' optimizers
   int64_t steps = 0;
   fsdp::LearningRateSchedule rate;
   std::optional<dp::DpConfig> budget;  // none: without privacy

@@ -1,9 +1,7 @@
 #include "examples/gpt2/step_model.h"
 
-#include <fstream>
-#include <iterator>
-
 #include "fsdp/durable_file.h"
+#include "fsdp/regular_file.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -84,8 +82,7 @@ std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::ve
 dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows, bool resumed) {
   std::string known;
   if (mesh.rank() == 0) {
-    std::ifstream file(folder / kCostsName);
-    known.assign(std::istreambuf_iterator<char>(file), {});
+    if (std::filesystem::exists(folder / kCostsName)) known = fsdp::read_text(folder / kCostsName);
     if (known.empty() && resumed && mesh.device().is_cpu()) known = dp::StepCosts().to_json();
   }
   return dp::step_costs(mesh, rows, known);

@@ -1,52 +1,17 @@
 #include "fsdp/checkpoint/files.h"
 
-#include <fcntl.h>
 #include <openssl/evp.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <memory>
-#include <span>
 #include <stdexcept>
-#include <system_error>
 #include <vector>
 
 #include "fsdp/hexadecimal.h"
+#include "fsdp/regular_file.h"
 
 namespace ghostshard::fsdp {
-namespace {
-
-[[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
-  throw std::runtime_error(path.string() + " " + what + ": " + std::generic_category().message(errno));
-}
-
-class FileToRead {
- public:
-  explicit FileToRead(const std::filesystem::path& path)
-      : path_(path), value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (value_ < 0) fail(path_, "cannot be opened");
-  }
-  ~FileToRead() { ::close(value_); }
-  FileToRead(const FileToRead&) = delete;
-  FileToRead& operator=(const FileToRead&) = delete;
-
-  // The number of bytes read into the buffer; 0 at the end of the file.
-  size_t read(std::span<unsigned char> buffer) const {
-    ssize_t got = -1;
-    do got = ::read(value_, buffer.data(), buffer.size());
-    while (got < 0 && errno == EINTR);
-    if (got < 0) fail(path_, "cannot be read");
-    return static_cast<size_t>(got);
-  }
-
- private:
-  const std::filesystem::path& path_;
-  int value_;
-};
-
-}  // namespace
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, int64_t step) {
   char name[40];
@@ -62,10 +27,10 @@ std::string rank_file_name(int64_t rank, int64_t world_size) {
 }
 
 std::string sha256_of_file(const std::filesystem::path& path) {
-  const FileToRead file(path);
+  RegularFile file(path);
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   bool fine = context != nullptr && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1;
-  std::vector<unsigned char> buffer(1 << 20);
+  std::vector<char> buffer(1 << 20);
   while (fine) {
     const size_t got = file.read(buffer);
     if (got == 0) break;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -12,6 +11,7 @@
 #include "fsdp/checkpoint.h"
 #include "fsdp/checkpoint/files.h"
 #include "fsdp/durable_file.h"
+#include "fsdp/regular_file.h"
 #include "fsdp/safetensors.h"
 
 namespace ghostshard::fsdp {
@@ -235,8 +235,8 @@ void check_complete(Parts& parts, const Checkpoint& checkpoint, const ShardedMod
   if (checkpoint.optimizer != optimizer.rule()) {
     reject("the optimizer must be the one it was taken with, " + checkpoint.optimizer + ", is " + optimizer.rule());
   }
-  std::ifstream stream(checkpoint.path / kManifestName);
-  const nlohmann::json manifest = nlohmann::json::parse(stream, nullptr, false);
+  const nlohmann::json manifest =
+      nlohmann::json::parse(read_text(checkpoint.path / kManifestName, kMostBytesOfManifest), nullptr, false);
   if (!manifest.is_object() || manifest.value("parameters", nlohmann::json()) != shapes_of(model)) {
     reject("the model must have the parameters, shapes and frozen parts it was taken with");
   }

@@ -14,13 +14,15 @@ void require(bool holds, const char* rule, double found) {
 
 ElementwiseOptimizer::ElementwiseOptimizer(ShardedModel& model, double weight_decay, StatesAt states,
                                            const Chosen& chosen, Kinds kinds)
-    : model_(model), chosen_(chosen), kinds_(std::move(kinds)) {
+    : model_(model),
+      chosen_([chosen](const Parameter& p) { return p.trainable() && (!chosen || chosen(p)); }),
+      kinds_(std::move(kinds)) {
   if (states == StatesAt::kHost && !model.device().is_cpu()) host_.emplace(model.device());
   require(weight_decay >= 0, "weight_decay must not be negative", weight_decay);
   const auto options =
       at::dtype(at::kFloat).device(host_ ? at::Device(at::kCPU) : model.device()).pinned_memory(host_.has_value());
   for (const bool decayed : {true, false}) {
-    const auto mine = [&](const Parameter& p) { return chosen(p) && (p.shape().size() >= 2) == decayed; };
+    const auto mine = [&](const Parameter& p) { return chosen_(p) && (p.shape().size() >= 2) == decayed; };
     Half half{.slices = {model, mine}, .weight_decay = decayed ? weight_decay : 0.0, .states = {}};
     for (size_t kind = 0; kind < kinds_.size(); ++kind) {
       half.states.push_back(at::zeros({half.slices.elements()}, options));
@@ -50,7 +52,7 @@ void ElementwiseOptimizer::set_steps(int64_t steps) {
 }
 
 bool ElementwiseOptimizer::keeps(const std::string& kind, const Parameter& parameter) const {
-  return parameter.trainable() && chosen_(parameter) && std::find(kinds_.begin(), kinds_.end(), kind) != kinds_.end();
+  return chosen_(parameter) && std::find(kinds_.begin(), kinds_.end(), kind) != kinds_.end();
 }
 
 at::Tensor ElementwiseOptimizer::read(const std::string& kind, const FlatGroup& group, const OwnedRange& range) {

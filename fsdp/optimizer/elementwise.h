@@ -50,8 +50,4 @@ class ElementwiseOptimizer : public Optimizer {
   int64_t steps_ = 0;
 };
 
-// AdamW on some parameters; the others stay as they are.
-std::unique_ptr<Optimizer> make_adamw_of(ShardedModel& model, const AdamWOptions& options, StatesAt states,
-                                         const Chosen& chosen);
-
 }  // namespace ghostshard::fsdp

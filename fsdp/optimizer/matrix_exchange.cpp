@@ -312,8 +312,7 @@ int64_t MatrixExchange::largest_part_bytes() const {
   return most;
 }
 
-int64_t matrix_step_bytes(const GroupedParameters& model, const std::function<bool(const Parameter&)>& matrices,
-                          std::optional<int64_t> rows) {
+int64_t matrix_step_bytes(const GroupedParameters& model, const Chosen& matrices, std::optional<int64_t> rows) {
   // Newton and Schulz hold the matrix with norm 1, two products of its shape and three of its shorter side squared;
   // roots and eigenvectors no more.
   constexpr int64_t kCopiesToCompute = 6;

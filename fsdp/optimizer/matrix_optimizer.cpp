@@ -7,14 +7,21 @@
 #include "fsdp/optimizer/elementwise.h"
 
 namespace ghostshard::fsdp {
+namespace {
 
-MatrixOptimizer::MatrixOptimizer(ShardedModel& model, const Setting& setting)
+Chosen both(const Chosen& one, const Chosen& other) {
+  return [one, other](const Parameter& p) { return (!one || one(p)) && (!other || other(p)); };
+}
+
+}  // namespace
+
+MatrixOptimizer::MatrixOptimizer(ShardedModel& model, const Setting& setting, const Chosen& chosen)
     : model_(model),
-      matrices_(whole_matrices(model, setting.matrices, setting.name)),
+      matrices_(whole_matrices(model, both(chosen, setting.matrices), setting.name)),
       weight_decay_(setting.weight_decay),
       exchange_(model, matrices_, setting.rows),
-      rest_(make_adamw_of(model, setting.adamw, StatesAt::kWithModel,
-                          [mine = matrices_](const Parameter& p) { return !mine(p); })) {
+      rest_(make_adamw(model, setting.adamw, StatesAt::kWithModel,
+                       both(chosen, [mine = matrices_](const Parameter& p) { return !mine(p); }))) {
   require(weight_decay_ >= 0 && std::isfinite(weight_decay_), "weight_decay must be finite and not negative",
           weight_decay_);
 }

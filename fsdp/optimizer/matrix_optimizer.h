@@ -37,15 +37,15 @@ class MatrixOptimizer : public Optimizer {
 
  protected:
   struct Setting {
-    const char* name;  // for messages
-    std::function<bool(const Parameter&)> matrices;
+    const char* name;     // for messages
+    Chosen matrices;      // among the chosen
     double weight_decay;  // of the matrices
     AdamWOptions adamw;
     std::optional<int64_t> rows;  // of a part of a matrix; none: whole matrices
   };
   // std::invalid_argument unless weight_decay is finite and >= 0, for options as make_adamw does, and for matrices that
   // the model axis cuts.
-  MatrixOptimizer(ShardedModel& model, const Setting& setting);
+  MatrixOptimizer(ShardedModel& model, const Setting& setting, const Chosen& chosen);
 
   // What goes to the part's owner of a range of the gradient, flat [count]. Every operation on it must be rounded by
   // itself, so that no bit depends on where a range begins.

@@ -22,12 +22,14 @@ MuonOptions::Pieces sections(const Parameter& parameter) {
 
 class Muon final : public MatrixOptimizer {
  public:
-  Muon(ShardedModel& model, const MuonOptions& options)
-      : MatrixOptimizer(model, {.name = "muon",
-                                .matrices = options.matrices,
-                                .weight_decay = options.weight_decay,
-                                .adamw = options.adamw,
-                                .rows = std::nullopt}),
+  Muon(ShardedModel& model, const MuonOptions& options, const Chosen& chosen)
+      : MatrixOptimizer(model,
+                        {.name = "muon",
+                         .matrices = options.matrices,
+                         .weight_decay = options.weight_decay,
+                         .adamw = options.adamw,
+                         .rows = std::nullopt},
+                        chosen),
         options_(options),
         slices_(model, matrices()),
         momentum_(at::zeros({slices_.elements()}, at::dtype(at::kFloat).device(model.device()))) {
@@ -111,8 +113,8 @@ class Muon final : public MatrixOptimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_muon(ShardedModel& model, const MuonOptions& options) {
-  return std::make_unique<Muon>(model, options);
+std::unique_ptr<Optimizer> make_muon(ShardedModel& model, const MuonOptions& options, const Chosen& chosen) {
+  return std::make_unique<Muon>(model, options, chosen);
 }
 
 }  // namespace ghostshard::fsdp

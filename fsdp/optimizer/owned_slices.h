@@ -4,15 +4,12 @@
 
 #include <ATen/ATen.h>
 
-#include <functional>
 #include <vector>
 
 #include "fsdp/reduce_scatter.h"
 #include "fsdp/sharded_model.h"
 
 namespace ghostshard::fsdp {
-
-using Chosen = std::function<bool(const Parameter&)>;
 
 class OwnedSlices {
  public:

@@ -14,8 +14,8 @@ at::Tensor norm_of(const at::Tensor& tiles) {
 
 class Shampoo final : public TiledOptimizer {
  public:
-  Shampoo(ShardedModel& model, const ShampooOptions& options)
-      : TiledOptimizer(model, options, "shampoo"), error_floor_(options.error_floor) {
+  Shampoo(ShardedModel& model, const ShampooOptions& options, const Chosen& chosen)
+      : TiledOptimizer(model, options, "shampoo", chosen), error_floor_(options.error_floor) {
     require(error_floor_ >= 0 && error_floor_ <= 1, "error_floor must be in [0, 1]", error_floor_);
   }
   std::string rule() const override { return "shampoo"; }
@@ -49,8 +49,8 @@ class Shampoo final : public TiledOptimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_shampoo(ShardedModel& model, const ShampooOptions& options) {
-  return std::make_unique<Shampoo>(model, options);
+std::unique_ptr<Optimizer> make_shampoo(ShardedModel& model, const ShampooOptions& options, const Chosen& chosen) {
+  return std::make_unique<Shampoo>(model, options, chosen);
 }
 
 }  // namespace ghostshard::fsdp

@@ -14,7 +14,8 @@ at::Tensor seen_along(const at::Tensor& second, int64_t extent) {
 
 class Soap final : public TiledOptimizer {
  public:
-  Soap(ShardedModel& model, const TiledOptions& options) : TiledOptimizer(model, options, "soap") {}
+  Soap(ShardedModel& model, const TiledOptions& options, const Chosen& chosen)
+      : TiledOptimizer(model, options, "soap", chosen) {}
   std::string rule() const override { return "soap"; }
 
  private:
@@ -57,8 +58,8 @@ class Soap final : public TiledOptimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_soap(ShardedModel& model, const TiledOptions& options) {
-  return std::make_unique<Soap>(model, options);
+std::unique_ptr<Optimizer> make_soap(ShardedModel& model, const TiledOptions& options, const Chosen& chosen) {
+  return std::make_unique<Soap>(model, options, chosen);
 }
 
 }  // namespace ghostshard::fsdp

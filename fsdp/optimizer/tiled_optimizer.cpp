@@ -61,12 +61,14 @@ int64_t tiled_numbers(int64_t rows, int64_t columns, int64_t side) {
   return numbers;
 }
 
-TiledOptimizer::TiledOptimizer(ShardedModel& model, const TiledOptions& options, const char* name)
-    : MatrixOptimizer(model, {.name = name,
-                              .matrices = options.matrices,
-                              .weight_decay = options.weight_decay,
-                              .adamw = options.adamw,
-                              .rows = checked(options).side}),
+TiledOptimizer::TiledOptimizer(ShardedModel& model, const TiledOptions& options, const char* name, const Chosen& chosen)
+    : MatrixOptimizer(model,
+                      {.name = name,
+                       .matrices = options.matrices,
+                       .weight_decay = options.weight_decay,
+                       .adamw = options.adamw,
+                       .rows = checked(options).side},
+                      chosen),
       options_(options) {
   for (const MatrixPart& part : exchange().computed_here()) {
     parts_.emplace(Key{part.parameter->id(), part.first_row}, allocated(part));

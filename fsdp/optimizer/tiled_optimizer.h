@@ -30,7 +30,7 @@ class TiledOptimizer : public MatrixOptimizer {
   void set_error_variance(double variance) final;
 
  protected:
-  TiledOptimizer(ShardedModel& model, const TiledOptions& options, const char* name);
+  TiledOptimizer(ShardedModel& model, const TiledOptions& options, const char* name, const Chosen& chosen);
 
   // From the tiles' gradient [n, r, c] their step for a learning rate of 1. The first moment and the factors are up to
   // date.

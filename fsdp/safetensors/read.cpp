@@ -1,7 +1,4 @@
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -11,6 +8,7 @@
 #include <system_error>
 #include <unordered_set>
 
+#include "fsdp/regular_file.h"
 #include "fsdp/safetensors.h"
 #include "fsdp/safetensors/dtypes.h"
 
@@ -95,26 +93,11 @@ Entry parse_entry(const std::filesystem::path& path, const std::string& name, co
 
 struct SafetensorsFile::Mapping {
   explicit Mapping(const std::filesystem::path& file_path) : path(file_path) {
-    // Wrong paths are the caller's mistake, anything else the system's.
-    std::error_code unknown;
-    if (!std::filesystem::exists(path, unknown)) reject(path, "the file must exist", "no such file");
-    if (!std::filesystem::is_regular_file(path, unknown)) reject(path, "it must be a regular file", "something else");
-    const auto fail = [&](const char* call) {
-      throw std::runtime_error(path.string() + ": " + call + ": " + std::generic_category().message(errno));
-    };
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) fail("cannot be opened");
-    struct stat status {};
-    const bool known = fstat(file, &status) == 0;
-    bytes = known ? static_cast<size_t>(status.st_size) : 0;
-    if (bytes > 0) {
-      address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-    }
-    const int error = errno;
-    close(file);
-    errno = error;
-    if (!known) fail("cannot be examined");
-    if (bytes > 0 && address == MAP_FAILED) fail("cannot be mapped");
+    const RegularFile file(path);
+    bytes = static_cast<size_t>(file.bytes());
+    if (bytes > 0) address = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+    if (bytes > 0 && address == MAP_FAILED)
+      throw std::runtime_error(path.string() + " cannot be mapped: " + std::generic_category().message(errno));
   }
   ~Mapping() {
     if (address != MAP_FAILED) munmap(address, bytes);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <cmath>
 #include <csignal>
 #include <fstream>
@@ -223,6 +224,16 @@ TEST_F(Ledger, ReadAndReopenOfAMissingFileSayWhy) {
   EXPECT_THAT([&] { (void)read_ledger(path_); },
               ThrowsMessage<std::runtime_error>(HasSubstr("cannot open " + path_.string() + ": No such file")));
   EXPECT_THROW((void)LedgerWriter::reopen(path_), std::runtime_error);
+}
+
+// A pipe that nobody writes into would hold the reader for ever, and a device would fill memory.
+TEST_F(Ledger, IsARegularFile) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  for (const std::filesystem::path& path : {path_, folder_, std::filesystem::path("/dev/zero")}) {
+    const auto refused = ThrowsMessage<std::invalid_argument>(HasSubstr(path.string() + " must be a regular file"));
+    EXPECT_THAT([&] { (void)read_ledger(path); }, refused);
+    EXPECT_THAT([&] { (void)LedgerWriter::reopen(path); }, refused);
+  }
 }
 
 TEST_F(Ledger, RefusesNegativeStepsAndStaysUsable) {

