@@ -23,8 +23,9 @@ long double LineMoment::log_scale() const {
 LineMoment::Value LineMoment::finish(Complex m, double error) const {
   const double modulus = std::abs(m);
   error += 4 * kRounding * modulus;  // of the modulus, and of an angle that is small beside it
+  // |M| <= M(c), by which values are divided but for its error.
   if (!(std::max(1.0, count_) * error < 0.01 * modulus))
-    return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
+    return {count_ * (std::log(std::clamp(modulus + error, 1e-300, 1.0)) + 1.01 * log_m_error_), 2.01};
   const Complex log_power(count_ * std::log(modulus), count_ * std::atan2(m.imag(), m.real()));
   const double size = std::abs(log_power.real()) + std::abs(log_power.imag());
   return {log_power, 1.01 * count_ * error / modulus + 4 * kRounding * (1 + size)};

@@ -55,6 +55,11 @@ PhaseMoment::PhaseMoment(Direction direction, const ComposedRelease& phase, doub
   for (long double& share : shares_) share /= sum;
   nothing_ = static_cast<double>(phase.nothing * std::exp(-top) / sum);
   log_scale_ = count_ * (top + std::log(sum));
+  // The exponents of the shares, of up to `top` if they count, their sum and its logarithm, once each.
+  of_shares_ = kLongRounding * (32 + 4 * static_cast<double>(top));
+  most_ = of_shares_;
+  for (size_t j = 0; j < parts_.size(); ++j)
+    most_ += static_cast<double>(shares_[j]) * std::expm1(1.01 * parts_[j].log_m_error());
 }
 
 size_t PhaseMoment::nodes() const {
@@ -70,9 +75,10 @@ LineMoment::Value PhaseMoment::mixed(LongComplex less_one, double error) const {
   const long double norm = 2 * re + re * re + im * im;
   const long double log_modulus = norm > -1 ? std::log1p(norm) / 2 : -750.0L;
   const auto modulus = static_cast<double>(std::exp(log_modulus));
-  // The shares and their sum, once each.
-  error += 32 * kLongRounding;
-  if (!(count_ * error < 0.01 * modulus)) return {count_ * std::log(std::clamp(modulus + error, 1e-300, 1.0)), 2};
+  error += of_shares_;
+  // |M| <= M(c), by which values are divided but for its error.
+  if (!(count_ * error < 0.01 * modulus))
+    return {count_ * (std::log(std::clamp(modulus + error, 1e-300, 1.0)) + 1.01 * most_), 2.01};
   const LongComplex log_power(count_ * log_modulus, count_ * std::atan2(im, 1 + re));
   const auto size = static_cast<double>(std::abs(log_power.real()) + std::abs(log_power.imag()));
   return {log_power, 1.01 * count_ * error / modulus + 4 * kLongRounding * (1 + size)};
@@ -108,7 +114,7 @@ double PhaseMoment::log_rest(double t) const {
   double less_one = 0;
   for (size_t j = 0; j < parts_.size(); ++j)
     less_one += static_cast<double>(shares_[j]) * std::expm1(parts_[j].log_rest(t));
-  return count_ * std::min(0.0, std::log1p(std::max(less_one, -1.0) + 32 * kRounding));
+  return count_ * std::min(1.01 * most_, std::log1p(std::max(less_one, -1.0) + 32 * kRounding + of_shares_));
 }
 
 }  // namespace ghostshard::accountant

@@ -36,6 +36,8 @@ class PhaseMoment {
   std::vector<long double> shares_;  // of M(c); what is left of 1 has no loss
   double nothing_ = 0;
   long double log_scale_ = 0;
+  double of_shares_ = 0;  // rounding of the shares and of log_scale_, of one execution
+  double most_ = 0;       // by how much M(c), divided as values are, may exceed 1
 };
 
 }  // namespace ghostshard::accountant

@@ -38,7 +38,8 @@ Bracket difference(double gain, double loss, double size) {
 
 double log_expm1_plus(double x, double q) {
   if (x > 40) return x + std::log1p((q - 1) * std::exp(-x));
-  const double value = std::expm1(x) + q;
+  // Below -1/2 the second form cancels less: q is above 0.39 wherever it is positive, and 1 - q loses nothing.
+  const double value = x < -0.5 ? std::exp(x) - (1 - q) : std::expm1(x) + q;
   return value > 0 ? std::log(value) : -kInfinity;
 }
 

@@ -80,20 +80,18 @@ double log_beyond(const std::vector<Release>& releases, const BlockPlan::Part& p
 
 // What a circular grid over [first, last) puts in a wrong place.
 struct Outside {
-  double before, beyond;  // the tilted measure on either side
+  double before, log_beyond;  // the tilted measure on either side, which may exceed 1: nobody promises its total
   // The tilted measure that all losses before the window have once they are moved up to its start: their mass times
   // e^(c(first - loss)), which e^(theta(first - loss)) exceeds for theta >= c.
   double moved_up;
 };
 Outside outside(const std::vector<Release>& releases, const BlockPlan::Part& part, double c, double first,
                 double last) {
-  const auto bound = [&](double theta, double at) {
-    return std::exp(std::min(log_beyond(releases, part, theta, at), 0.0));
-  };
   double moved_up = std::numeric_limits<double>::infinity();
   for (const double theta : {c, 1.5 * c, std::max(c, part.before)})
     moved_up = std::min(moved_up, std::exp(log_beyond(releases, part, -theta, first)));
-  return {bound(-part.before, first), bound(part.beyond, last), moved_up};
+  return {std::exp(log_beyond(releases, part, -part.before, first)), log_beyond(releases, part, part.beyond, last),
+          moved_up};
 }
 
 // One block, composed on the fine grid and put on the coarse one.
@@ -118,7 +116,8 @@ Piece piece_of(const std::vector<Release>& releases, const BlockPlan::Part& part
   const auto start = static_cast<int64_t>(std::floor(part.start / plan.h));
   fine.first = static_cast<double>(start) * plan.h + (shift - whole) * plan.h;
   const double last = fine.first + plan.h * static_cast<double>(n);
-  const auto [before, beyond, moved_up] = outside(releases, part, c, fine.first, last);
+  const auto [before, log_beyond, moved_up] = outside(releases, part, c, fine.first, last);
+  const double beyond = std::exp(log_beyond);
   const double relative = 1.01 * density.relative + 1e-15;
   for (size_t j = 0; j < n; ++j) {
     const int64_t k = start + static_cast<int64_t>(j) - static_cast<int64_t>(whole);
@@ -129,7 +128,7 @@ Piece piece_of(const std::vector<Release>& releases, const BlockPlan::Part& part
   // The circle has put these losses a period too high, where e^(-c·period) of their mass is left.
   if (less_private) fine.mass[0] += 1.01 * moved_up;
   TiltedCells cells = less_private ? connected_dots(fine, plan.coarse.grid) : merged_neighbours(fine, plan.coarse.grid);
-  cells.dropped = less_private ? dropped + 1.01 * beyond * std::exp(fine.log_scale - c * last) : 0;
+  cells.dropped = less_private ? dropped + 1.01 * std::exp(log_beyond + fine.log_scale - c * last) : 0;
   return {std::move(cells), part.times, fine.log_scale};
 }
 

@@ -225,11 +225,15 @@ Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_priva
   const size_t n = shape.grid.n;
   CircularPower power(n);
   double shift = 0;
+  double exponents = 0;  // moduli of what log_scale_ is the sum of
+  double shifts = 0;     // and of what the shift is the sum of
   bool measured = true;
   for (const auto& [cells, count, log_scale, once] : pieces) {
     power.add(cells, count);
     log_scale_ += count * log_scale + once.log_factor + c_ * h_ * once.moved;
+    exponents += std::abs(count * log_scale) + std::abs(once.log_factor) + std::abs(c_ * h_ * once.moved);
     shift += count * cells.shift + once.moved;
+    shifts += std::abs(count * cells.shift) + std::abs(once.moved);
     dropped_ += count * cells.dropped + once.dropped;
     log_total_ += count * cells.log_total;
     measured = measured && !cells.moments.empty();
@@ -244,7 +248,6 @@ Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_priva
   rounding_ = density.beside;
   in_sum_ = density.in_sum;
   in_cut_ = density.in_cut;
-  relative_ = 1.01 * density.relative + 1e-12;
 
   // The grid is (k + shift)·h; whole steps go into the index.
   const double whole = std::floor(shift);
@@ -266,7 +269,13 @@ Side::Side(const std::vector<Piece>& pieces, const Shape& shape, bool less_priva
   log_base_ = log_scale_ - c_ * (h_ * static_cast<double>(shape.start) + origin_);
   period_ = h_ * static_cast<double>(n);
   // Of the weights, by the size of their exponents, and of n additions and products in long double.
-  adding_ = kRounding * (16 + 2 * c_ * period_) +
+  // Losses err by the roundings of the shift and of the window's start, the scale by those of its exponent.
+  const double additions = 4 + static_cast<double>(pieces.size());
+  const double base = std::abs(h_ * static_cast<double>(shape.start)) + 2 * h_;
+  const double of_losses = kRounding * (4 * (base + period_) + additions * shifts * h_);
+  relative_ =
+      1.01 * density.relative + 1e-12 + kRounding * (additions * exponents + 4 * c_ * base) + 2 * c_ * of_losses;
+  adding_ = kRounding * (16 + 2 * c_ * period_) + of_losses +
             4 * static_cast<double>(n) * static_cast<double>(std::numeric_limits<long double>::epsilon());
 }
 

@@ -43,8 +43,14 @@ double Cells::upper_end(int64_t i) const {
 
 Outcomes::Boundary Cells::boundary(const Outcomes& outcomes, int64_t i) const {
   if (i > begin) return outcomes.at(upper_end(i - 1));
-  // What lies below the least loss looked at is counted in the first cell, which can only raise its loss.
-  return from > -kInfinity ? outcomes.at(from) : outcomes.below_all();
+  if (from > -kInfinity) return outcomes.at(from);
+  return open ? outcomes.below_all() : outcomes.at(loss_of(begin));
+}
+
+double mass_before(const Outcomes& outcomes, const Cells& cells) {
+  if (cells.open || cells.from > -kInfinity) return 0;
+  const auto [p, q] = outcomes.between(outcomes.below_all(), outcomes.at(cells.loss_of(cells.begin)), 0);
+  return p.value + p.error;
 }
 
 Cells cells_of(Direction direction, SampledGaussian release, const GridShape& shape, double at) {
@@ -56,8 +62,7 @@ Cells cells_of(Direction direction, SampledGaussian release, const GridShape& sh
           shape.h,
           shape.from,
           shape.to,
-          at,
-          {}};
+          at};
 }
 
 double tilt_rounding(const GridShape& shape, double loss) {

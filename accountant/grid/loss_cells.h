@@ -19,7 +19,8 @@ struct Cells {
   int64_t begin, end;
   double h, from, to;
   double at = 0;
-  std::vector<double> moved;
+  std::vector<double> moved{};
+  bool open = true;  // the first cell holds all that lies below it besides
 
   double loss_of(int64_t i) const { return (static_cast<double>(i) + at) * h; }  // lower end, before it is moved
   double upper_end(int64_t i) const;                                             // of cell i, a loss
@@ -28,6 +29,9 @@ struct Cells {
 
 // Even cells for all outcomes that the grid looks at.
 Cells cells_of(Direction direction, SampledGaussian release, const GridShape& shape, double at);
+
+// P of what lies below the first cell if that is not open, rounded up.
+double mass_before(const Outcomes& outcomes, const Cells& cells);
 
 // Calls visit(i, P, Q·e^loss) for each cell, with loss = cells.loss_of(i) and the roundings of both masses. Returns the
 // probability P of the outcomes beyond the last cell.

@@ -11,6 +11,7 @@ namespace {
 
 using Mass = Outcomes::Mass;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNarrow = 3e-4;
 constexpr double kLargeLoss = 100;
 
@@ -74,6 +75,19 @@ std::pair<double, double> losses_of(Direction direction, SampledGaussian release
 
 Outcomes::Boundary Outcomes::at(double loss) const {
   return at_outcome(std::clamp(outcome(release_, remove_ ? loss : -loss), -nowhere_, nowhere_));
+}
+
+// outcome() rounds e^loss - 1 + q, or what is left of it, by 2 units of e^loss, its logarithm, log q and their
+// difference u by one of each, and x = sigma²·u + 1/2 by one of |sigma²·u| and of |x|. The loss grows by at most
+// 1/sigma² with x.
+double Outcomes::misplaced(double loss) const {
+  const auto [q, sigma] = release_;
+  if (q == 1) return kRounding * (2 + 2 * std::abs(loss) + 1 / (sigma * sigma));
+  const double log_left = log_expm1_plus(remove_ ? loss : -loss, q);
+  if (!(log_left > -kInfinity)) return 0;
+  const double log_q = std::log(q);
+  return kRounding *
+         (4 + 2 * std::abs(log_left) + 2 * std::abs(log_q) + 3 * std::abs(log_left - log_q) + 1 / (sigma * sigma));
 }
 
 Outcomes::Masses Outcomes::between(const Boundary& low, const Boundary& high, double loss) const {

@@ -22,8 +22,10 @@ class Outcomes {
   struct Boundary {
     double zero, one;  // in standard deviations from 0 and from 1
   };
-  // Between lesser and larger losses than this one.
+  // Between lesser and larger losses than this one, or than one that differs from it by misplaced() at most: outcomes
+  // are doubles.
   Boundary at(double loss) const;
+  double misplaced(double loss) const;
   Boundary below_all() const { return at_outcome(remove_ ? -nowhere_ : nowhere_); }
   Boundary above_all() const { return at_outcome(remove_ ? nowhere_ : -nowhere_); }
 

@@ -6,7 +6,10 @@
 // neighbours are differences of Gaussian tails.
 //   Less private (upper): the dots are connected (Doroshenko et al. 2022, arXiv:2207.04380). P is split between the
 //     cell's two ends so that P and Q keep their totals: (P - e^(ih) Q)/(1 - e^-h) goes to the right. The roundings of
-//     this go to the right, those of P are added, and losses beyond the last cell count as infinite (`dropped`).
+//     this go to the right, those of P are added, and losses beyond the last cell count as infinite (`dropped`). Losses
+//     below the first cell count as its least one. Boundaries are doubles (Outcomes::misplaced): losses in [a - r, b +
+//     r] are dominated by two masses at a - r and b + r with the totals of P and Q, the first of them by one at a, the
+//     second by two at b and b + h, of which the latter has the share (1 - e^-r)/(1 - e^-h) < r/(1 - e^-h).
 //   More private (lower): each cell is merged into one outcome of loss log(P/Q) (post-processing). The outcome is moved
 //     down to (i + a)h on the grid, or to (i - 1 + a)h if log(P/Q) with its rounding is below that. Any cells and any a
 //     are sound; they are chosen so that little is moved. With a the heaviest cell lies on the grid (with small rates

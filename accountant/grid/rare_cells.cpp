@@ -66,6 +66,12 @@ Outcomes::Boundary boundary_at(const Outcomes& outcomes, const GridShape& grid, 
 Outcomes::Boundary lower_end(const Outcomes& outcomes, const GridShape& grid) {
   return grid.from > -kInfinity ? outcomes.at(grid.from) : outcomes.below_all();
 }
+// P of the outcomes below this boundary, rounded up.
+double mass_before(const Outcomes& outcomes, const GridShape& grid, const Outcomes::Boundary& boundary) {
+  if (grid.from > -kInfinity) return 0;
+  const Outcomes::Mass p = outcomes.between(outcomes.below_all(), boundary, 0).p;
+  return p.value + p.error;
+}
 
 // Of e^(c·loss) and the few products it is in.
 double of_tilt(const GridShape& grid, double loss) { return kRounding * (12 + 2 * grid.c * std::abs(loss)); }
@@ -83,14 +89,37 @@ RareCells less_private_rare(Direction direction, SampledGaussian release, const 
   const Common common = common_of(outcomes, rare);
   const double h = grid.h;
   const double width = -std::expm1(-h);
+  const double ratio = std::exp(grid.c * h);
   const double scale = std::exp(-common.least_log_p) * (1 + 4 * kRounding);
   const double origin = common.least_loss;
   const Range range = range_of(direction, release, rare, origin, 0);
   std::vector<std::pair<int64_t, double>> placed = {{0, 1.0}};
   RareCells found;
   double relative = 0;
-  Outcomes::Boundary low = lower_end(outcomes, rare);
+  const auto put = [&](int64_t i, double left, double right, double off) {  // as in pld_cells.cpp
+    const double loss = static_cast<double>(i) * h;
+    if (grid.c * loss > kLargestExponent) {
+      found.cells.dropped += (left + right) * scale * (1 + 1e-12);
+      return;
+    }
+    const double tilt = scale * std::exp(grid.c * loss);
+    const double over = right * std::min(1.0, off / width);
+    placed.emplace_back(i, left * tilt);
+    placed.emplace_back(i + 1, (right - over) * tilt * ratio);
+    placed.emplace_back(i + 2, over * tilt * ratio * ratio);
+    relative = std::max(relative, of_tilt(grid, std::abs(loss) + 2 * h));
+  };
+  // Of boundaries i·h above the origin, whose own roundings are counted too.
+  const auto off_at = [&](double loss) {
+    return outcomes.misplaced(loss) + kRounding * (std::abs(loss) + 2 * std::abs(origin));
+  };
   double end = rare.from;
+  Outcomes::Boundary low = lower_end(outcomes, rare);
+  if (!(rare.from > -kInfinity) && range.begin < range.end) {
+    const double first = static_cast<double>(range.begin) * h + origin;
+    low = boundary_at(outcomes, rare, first);
+    put(range.begin - 1, 0, mass_before(outcomes, rare, low), off_at(first));
+  }
   for (int64_t i = range.begin; i < range.end; ++i) {
     const double loss = static_cast<double>(i) * h;
     end = std::clamp(loss + h + origin, rare.from, rare.to);
@@ -99,16 +128,10 @@ RareCells less_private_rare(Direction direction, SampledGaussian release, const 
     low = high;
     const double total = p.value + p.error;
     if (!(total > 0)) continue;
-    if (grid.c * loss > kLargestExponent) {
-      found.cells.dropped += total * scale * (1 + 1e-12);
-      continue;
-    }
-    const double error = (p.error + q.error + 8 * kRounding * (p.value + q.value)) / width;
-    const double right = std::clamp((p.value - q.value) / width + error, 0.0, total);
-    const double tilt = scale * std::exp(grid.c * loss);
-    placed.emplace_back(i, (total - right) * tilt);
-    placed.emplace_back(i + 1, right * tilt * std::exp(grid.c * h));
-    relative = std::max(relative, of_tilt(grid, loss + h));
+    const double off = std::max(off_at(loss + origin), off_at(loss + h + origin));
+    const double error = (p.error + q.error + 8 * kRounding * (p.value + q.value) + off * q.value) / width;
+    const double right = q.value < kInfinity ? std::clamp((p.value - q.value) / width + error, 0.0, total) : total;
+    put(i, total - right, right, off);
   }
   const double dropped = found.cells.dropped + (end < rare.to ? outcomes.beyond(low) * scale * (1 + 1e-12) : 0);
   found.cells = placed_on_grid(placed, 0, grid, 0);

@@ -213,7 +213,7 @@ TEST_P(Truncated, CostsMoreTheLikelierTruncationIs) {
   // 1000·0.02 = 20 are expected, with a standard deviation of 4.4
   for (const int64_t cap : {80, 65, 55}) {
     const EpsilonBound found = of(truncated(1000, 0.02, cap, 1.1));
-    EXPECT_GE(found.upper, before) << cap;
+    EXPECT_GE(found.upper, before * (1 - 1e-12)) << cap;  // truncation of 4e-21 is lost in the grid's own rounding
     EXPECT_EQ(found.lower, 0);
     before = found.upper;
   }

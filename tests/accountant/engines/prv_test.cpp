@@ -47,6 +47,8 @@ struct OneRelease {
   const char* name;
   Direction direction;
   double q, sigma, h, c;
+  double from = -0.5;  // epsilons that are looked at
+  double low = -9;     // outcomes that are told apart, in sigmas
 };
 
 void PrintTo(const OneRelease& c, std::ostream* out) { *out << c.name; }
@@ -65,7 +67,7 @@ class Cells : public testing::TestWithParam<OneRelease> {
     return sum;
   }
   GridShape shape() const {
-    return {GetParam().h, kPoints, GetParam().c, 0, -9 * GetParam().sigma, 1 + 9 * GetParam().sigma};
+    return {GetParam().h, kPoints, GetParam().c, 0, GetParam().low * GetParam().sigma, 1 + 9 * GetParam().sigma};
   }
 };
 
@@ -73,27 +75,35 @@ TEST_P(Cells, LieOnBothSidesOfTheClosedForm) {
   const SampledGaussian release{GetParam().q, GetParam().sigma};
   const TiltedCells above = less_private_cells(GetParam().direction, release, shape());
   const TiltedCells below = more_private_cells(GetParam().direction, release, shape());
-  for (double epsilon = -0.5; epsilon < 3; epsilon += 0.0371) {
+  for (double epsilon = GetParam().from; epsilon < GetParam().from + 3.5; epsilon += 0.0371) {
     const Bracket exact = single_release_delta(GetParam().direction, release, epsilon);
     EXPECT_GE(delta(above, epsilon) * (1 + 1e-12), exact.lower) << epsilon;
     EXPECT_LE(delta(below, epsilon) * (1 - 1e-12), exact.upper) << epsilon;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(One, Cells,
-                         testing::Values(OneRelease{"Remove", Direction::kRemove, 0.1, 1, 1e-3, 1},
-                                         OneRelease{"Add", Direction::kAdd, 0.1, 1, 1e-3, 1},
-                                         OneRelease{"CoarseMesh", Direction::kRemove, 0.01, 0.8, 0.01, 2},
-                                         OneRelease{"CoarseMeshAdd", Direction::kAdd, 0.3, 0.8, 0.01, 2},
-                                         // Too coarse for the boundaries to be put where the cells need them.
-                                         OneRelease{"MeshAsWideAsTheLosses", Direction::kRemove, 0.3, 0.5, 0.4, 1},
-                                         OneRelease{"MeshAsWideAsTheLossesAdd", Direction::kAdd, 0.6, 0.5, 0.3, 1},
-                                         // Low losses hardly weigh: their cells are those that move down a step.
-                                         OneRelease{"SteepTilt", Direction::kRemove, 0.3, 0.8, 0.2, 25},
-                                         OneRelease{"SteepTiltFine", Direction::kRemove, 0.3, 0.8, 0.05, 25},
-                                         OneRelease{"FineMesh", Direction::kRemove, 0.2, 2, 1e-4, 0.5},
-                                         OneRelease{"NoSampling", Direction::kRemove, 1, 2, 1e-3, 0.5}),
-                         [](const auto& c) { return c.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    One, Cells,
+    testing::Values(OneRelease{"Remove", Direction::kRemove, 0.1, 1, 1e-3, 1},
+                    OneRelease{"Add", Direction::kAdd, 0.1, 1, 1e-3, 1},
+                    OneRelease{"CoarseMesh", Direction::kRemove, 0.01, 0.8, 0.01, 2},
+                    OneRelease{"CoarseMeshAdd", Direction::kAdd, 0.3, 0.8, 0.01, 2},
+                    // Too coarse for the boundaries to be put where the cells need them.
+                    OneRelease{"MeshAsWideAsTheLosses", Direction::kRemove, 0.3, 0.5, 0.4, 1},
+                    OneRelease{"MeshAsWideAsTheLossesAdd", Direction::kAdd, 0.6, 0.5, 0.3, 1},
+                    // Low losses hardly weigh: their cells are those that move down a step.
+                    OneRelease{"SteepTilt", Direction::kRemove, 0.3, 0.8, 0.2, 25},
+                    OneRelease{"SteepTiltFine", Direction::kRemove, 0.3, 0.8, 0.05, 25},
+                    OneRelease{"FineMesh", Direction::kRemove, 0.2, 2, 1e-4, 0.5},
+                    // Next to the largest loss, -log(1-q), where e^-loss - 1 + q is tiny.
+                    OneRelease{"AddNearRateOne", Direction::kAdd, 1 - 0x1p-44, 0.2, 4e-3, 0.5, 28},
+                    OneRelease{"AddNearestToRateOne", Direction::kAdd, 1 - 0x1p-52, 0.15, 4e-3, 0.1, 33.5},
+                    OneRelease{"RemoveNearRateOne", Direction::kRemove, 1 - 0x1p-44, 0.2, 4e-3, 0.5, -31.5},
+                    // Most of the mass has losses below the first cell.
+                    OneRelease{"FewLossesToldApart", Direction::kRemove, 0.3, 0.5, 0.3, 1, -0.5, 1.5},
+                    OneRelease{"FewLossesToldApartFine", Direction::kRemove, 0.6, 1, 0.01, 1, -0.5, 1},
+                    OneRelease{"NoSampling", Direction::kRemove, 1, 2, 1e-3, 0.5}),
+    [](const auto& c) { return c.param.name; });
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Many steps in blocks: delta from above and from below, on either side of what the line integral says, which shares
