@@ -30,7 +30,8 @@ class Run:
         model = model or nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
         self.model = FSDP2Wrapper(model) if sharded else DifferentiallyPrivateDistributedDataParallel(model)
         data = TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,)))
-        self.module, self.optimizer, self.criterion, self.loader = PrivacyEngine(accountant="rdp").make_private(
+        self.engine = PrivacyEngine(accountant="rdp")
+        self.module, self.optimizer, self.criterion, self.loader = self.engine.make_private(
             module=self.model, optimizer=torch.optim.SGD(self.model.parameters(), lr=0.1),
             data_loader=DataLoader(data, batch_size=8), noise_multiplier=1.0, max_grad_norm=1.0,
             grad_sample_mode="ghost_fsdp" if sharded else "ghost", **options,
