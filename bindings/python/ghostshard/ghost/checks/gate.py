@@ -63,7 +63,7 @@ class Gate:
             self._inputs[id(examples)] = examples
 
     def _is_input(self, leaf: torch.Tensor) -> bool:
-        return self._inputs.get(id(leaf)) is leaf
+        return self.batches.inputs_may_train and self._inputs.get(id(leaf)) is leaf
 
     def forward(self, at: tuple[int, int]) -> None:
         """at, here and below: step and attempt that the logical batch is charged as. Raises on all ranks alike."""
