@@ -34,6 +34,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from ._native import load
+from .lost_ranks import answered
 
 SCHEMA = "ghostshard.privacy/1"
 _METADATA = ".metadata"  # written last: a folder without it was not saved to its end
@@ -143,7 +144,8 @@ def on_rank_0(ranks: Any, work: Callable[[], Any]) -> Any:
             outcome[0] = work()
         except (ValueError, RuntimeError, OSError) as error:
             outcome[1] = (ValueError if isinstance(error, ValueError) else RuntimeError)(str(error))
-    dist.broadcast_object_list(outcome, src=dist.get_process_group_ranks(group)[0], group=group)
+    with answered():
+        dist.broadcast_object_list(outcome, src=dist.get_process_group_ranks(group)[0], group=group)
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]

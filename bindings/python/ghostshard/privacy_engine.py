@@ -257,6 +257,8 @@ class PrivacyEngine(ResumableEngine):
         if self._ledger is None or self._ghost is None:
             raise ValueError("report() is made from the write-ahead ledger: call attach_ledger(path) before make_private()")
         ghost, ledger = self._ghost, self._ledger
+        if every_rank:
+            ghost.meet_to_save()
         if every_rank or ghost.ranks.control is None:
             ghost.charge_skipped()
         weights = "not known: the model is sharded, and report() was called on one rank, without every_rank=True"
@@ -299,7 +301,7 @@ class PrivacyEngine(ResumableEngine):
             charge(terms[1])
             return terms
 
-        batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps)
+        batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps, inputs_may_train=allow_vouched)
         if plan.poisson:
             sampler: Any = data_loader.batch_sampler
             batches = DrawnBatches(

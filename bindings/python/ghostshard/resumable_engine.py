@@ -41,6 +41,7 @@ class ResumableEngine(opacus.PrivacyEngine):
 
         RuntimeError within a logical batch. A collective: every rank calls it, as dcp.save and dcp.load do.
         """
+        self._engine().meet_to_save()
         return {"state": self._state(lambda read: checkpoint.on_rank_0(self._engine().ranks, read))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -123,6 +124,7 @@ class ResumableEngine(opacus.PrivacyEngine):
         if module_load_dict_kwargs or torch_load_kwargs:
             raise ValueError("a sharded checkpoint takes neither module_load_dict_kwargs nor torch_load_kwargs")
         engine = self._engine()
+        engine.meet_to_save()
         parts = checkpoint.load_parts(path, engine.ranks, ["privacy.state", *schedulers, "checkpoint_dict"])
         if "privacy.state" not in parts:
             raise ValueError(f"the checkpoint {path} has no privacy state, so what its run has spent cannot be known")

@@ -21,6 +21,7 @@ class AnyBatches:
     place = (0, 0, 0)
     provenance = NoProvenance()
     charges = EachDraw()
+    inputs_may_train = True
 
     def check_forward(self) -> None: ...
 

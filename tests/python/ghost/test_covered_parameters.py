@@ -221,12 +221,34 @@ def test_a_plain_tensor_beside_packed_rows_gets_no_gradient():
 
 
 def test_inputs_of_the_examples_own_may_get_a_gradient():
-    engine, module, optimizer, criterion, loader = private(Model(), own_batches=True)
+    engine, module, optimizer, criterion, loader = private(Model(), own_batches=True, allow_vouched=True)
     x = torch.randn(4, 6, requires_grad=True)
     with torch.no_grad():
         teacher = nn.Linear(6, 6)(x)
     criterion(module(x), torch.zeros(4, dtype=torch.long)).backward()
     assert x.grad is not None and teacher.grad is None
+
+
+class Table(nn.Module):
+    """Whose rows are arguments."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.body, self.head, self.rows = nn.Linear(6, 6), nn.Linear(6, 3), rows
+
+    def forward(self, table, numbers):
+        return self.head(torch.tanh(self.body(self.rows(table, numbers))))
+
+
+@pytest.mark.parametrize("rows", [lambda table, numbers: table, lambda table, numbers: table[numbers], lambda table, numbers: nn.functional.embedding(numbers, table)],
+                         ids=["itself", "indexed", "embedding"])  # fmt: skip
+def test_a_table_that_is_an_argument_gets_no_gradient(rows):
+    """It has as many rows as the batch, and each example takes its own in the first batch: no check tells it from a batch."""
+    engine, module, optimizer, criterion, loader = private(Table(rows), own_batches=True)
+    table = torch.randn(4, 6, requires_grad=True)
+    with pytest.raises(ValueError, match="looks like a table that trains"):
+        criterion(module(table, torch.arange(4)), torch.zeros(4, dtype=torch.long)).backward()
+    assert table.grad is None and not engine.accountant.history
 
 
 @pytest.mark.parametrize("form", [lambda x: x, torch.tanh, lambda x: x.view(4, 2, 3).flatten(1)], ids=["itself", "a function", "a view"])

@@ -66,3 +66,10 @@ def test_a_method_that_uses_a_parameter_outside_of_its_layer(said, how):
     sentences, left = said[how]
     assert all("'table.weight' was used outside" in sentence for sentence in sentences)
     assert not left
+
+
+def test_a_second_optimizer_of_a_sharded_model_applies_nothing(said):
+    """Of two batches of one draw."""
+    nothing_there, sentences, unmoved = said["second optimizer"]
+    assert nothing_there == [True] * 8 and unmoved
+    assert all("stepped on parameter 'model.0.weight'" in sentence or "stepped on parameter '0.weight'" in sentence for sentence in sentences)

@@ -30,7 +30,8 @@ class Run:
         model = model or nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
         self.model = FSDP2Wrapper(model) if sharded else DifferentiallyPrivateDistributedDataParallel(model)
         data = TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,)))
-        self.module, self.optimizer, self.criterion, self.loader = PrivacyEngine(accountant="rdp").make_private(
+        self.engine = PrivacyEngine(accountant="rdp")
+        self.module, self.optimizer, self.criterion, self.loader = self.engine.make_private(
             module=self.model, optimizer=torch.optim.SGD(self.model.parameters(), lr=0.1),
             data_loader=DataLoader(data, batch_size=8), noise_multiplier=1.0, max_grad_norm=1.0,
             grad_sample_mode="ghost_fsdp" if sharded else "ghost", **options,
@@ -229,6 +230,24 @@ def entered_by_a_method(plain: bool) -> list:
     return [said, any(p.grad is not None for p in model.parameters())]
 
 
+def second_optimizer() -> list:
+    """Of a sharded model: the gradients that a second optimizer finds after each backward, what it says to one without noise, and whether a weight moved."""
+    run = Run(sharded=True, accumulation_steps=2)
+    other = torch.optim.AdamW(run.model.parameters(), lr=0.1)
+    found, parameters = [], list(run.model.parameters())
+    for number, (x, y) in enumerate(run.loader):
+        run.criterion(run.module(x), y).backward()
+        found += [p.grad is None for p in parameters]
+        if number % 2:
+            break
+    run.optimizer.step()
+    before = [p.full_tensor() for p in parameters]
+    for p in parameters:
+        p.grad = torch.ones_like(p)
+    said = said_by_each(other.step)
+    return [found, said, all(torch.equal(p.full_tensor(), q) for p, q in zip(parameters, before, strict=True))]
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")
@@ -244,6 +263,7 @@ def main() -> None:
     found["plain model"] = said_by_each(plain_model)
     found["full register"] = said_by_each(lambda: full_register(Path(sys.argv[1]).parent))
     found["method"], found["method, plain backward"] = entered_by_a_method(False), entered_by_a_method(True)
+    found["second optimizer"] = second_optimizer()
     report_and_leave(sys.argv[1], found)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from ..lost_ranks import answered
 from .batch import Inputs
 from .checks.batches import Batches
 from .checks.gate import Gate
@@ -25,19 +26,12 @@ from .memory_budget import Memory
 from .packing import Packing
 from .patching import PatchedModel
 from .ranks import Ranks, ranks_of
+from .recording import REENTRANT
 from .run_state import Terms
 from .sessions import Sessions
 
-
 # By the names of make_private(), those of the session. "adaptive" is flat, and the clip norm follows a quantile of the norms.
 _CLIPPINGS = {"flat": "flat", "per_layer": "per_layer", "automatic": "automatic", "adaptive": "flat"}
-
-_REENTRANT = (
-    "layers ran a backward of their own within this backward, as activation checkpointing with use_reentrant=True does: their norms "
-    "would not be of one example. Pass use_reentrant=False to torch.utils.checkpoint, or "
-    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable. (Or a plain backward() or "
-    "torch.autograd.grad() through the model came between its forward and this backward.) Nothing of this backward was kept"
-)
 
 
 class GhostEngine:
@@ -178,6 +172,12 @@ class GhostEngine:
         """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
         if self.recording:
             self._gate.forward(self.sessions.at)
+        elif not torch.compiler.is_compiling():
+            self._gate.evaluation()
+
+    def meet_to_save(self) -> None:
+        """Before all ranks save, load or report together. A collective: RuntimeError on all of them if some are elsewhere."""
+        self._gate.saving()
 
     def _begin(self, given: Inputs) -> None:
         self._prepare()
@@ -242,12 +242,13 @@ class GhostEngine:
         except BaseException as error:
             session.give_up_microbatch()
             if tape.refused_second_backward:
-                raise RuntimeError(_REENTRANT) from error
+                raise RuntimeError(REENTRANT) from error
             raise
         finally:
             self.in_forward = False
         self._begin_charge(session)
-        session.clip()
+        with answered(every_error=False):
+            session.clip()
         self._gate.batches.went_backward()
 
     def _open(self, session: Any) -> None:
@@ -269,7 +270,9 @@ class GhostEngine:
         have alike. Returns the variance of the noise in each of its elements."""
         session = self.session
         self._gate.step(self.sessions.at, self._check_release, learning_rates)
-        for entry, own in zip(self.layout.parameters, session.release()):
+        with answered(every_error=False):
+            released = session.release()
+        for entry, own in zip(self.layout.parameters, released):
             entry.parameter.grad = None  # a frozen one's is of another phase of the training
             if own is not None and entry.parameter.requires_grad:
                 entry.set_gradient(own)

@@ -17,6 +17,14 @@ from .ranks import Ranks
 
 ANCHOR = "ghostshard_anchor"
 
+# Of a backward whose tape refused a second one.
+REENTRANT = (
+    "layers ran a backward of their own within this backward, as activation checkpointing with use_reentrant=True does: their norms "
+    "would not be of one example. Pass use_reentrant=False to torch.utils.checkpoint, or "
+    "gradient_checkpointing_kwargs={'use_reentrant': False} to Hugging Face's gradient_checkpointing_enable. (Or a plain backward() or "
+    "torch.autograd.grad() through the model came between its forward and this backward.) Nothing of this backward was kept"
+)
+
 
 def anchor() -> torch.Tensor:
     """A leaf by which backward reaches a layer whose inputs need no gradient (dp/recording/layers.cpp makes its own)."""
@@ -77,4 +85,4 @@ class RecordingEngine(Protocol):
         ...
 
 
-__all__ = ["ANCHOR", "RecordingEngine", "anchor"]
+__all__ = ["ANCHOR", "REENTRANT", "RecordingEngine", "anchor"]

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from opacus.utils import batch_memory_manager as _opacus_manager
 from torch.utils.data import DataLoader, Sampler
 
+from ..lost_ranks import answered
 from .loader import settings_of
 from .poisson import Epoch, PoissonBatchSampler
 from .stamps import Pass, StampedLoader, Stamps
@@ -71,13 +72,15 @@ class AgreedSplittingSampler(Sampler[list[int]]):
             return pieces
         # Lengths first: an all-reduce of different lengths ends in a message that nobody could understand.
         lengths = torch.tensor([len(pieces), -len(pieces)])
-        dist.all_reduce(lengths, op=dist.ReduceOp.MAX, group=self._group)
+        with answered():
+            dist.all_reduce(lengths, op=dist.ReduceOp.MAX, group=self._group)
         if lengths[0] != -lengths[1]:
             raise ValueError(
                 f"the ranks' loaders have from {-int(lengths[1])} to {int(lengths[0])} steps: they must be alike"
             )
         agreed = torch.from_numpy(pieces.astype(np.int64))
-        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=self._group)
+        with answered():
+            dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=self._group)
         return agreed.numpy()
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
 from .. import _native
+from ..lost_ranks import answered
 from .plan import steps_at
 from .stamps import Stamps
 
@@ -25,7 +26,8 @@ def _first_of(key: bytes, group: dist.ProcessGroup | None) -> bytes:
     if group is None:
         return key
     first = [key]
-    dist.broadcast_object_list(first, group=group, group_src=0)
+    with answered():
+        dist.broadcast_object_list(first, group=group, group_src=0)
     return first[0]
 
 

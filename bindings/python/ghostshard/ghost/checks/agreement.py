@@ -10,8 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-FORWARD, BACKWARD, STEP = range(3)
-_NAMES = ("a forward", "a backward", "optimizer.step()")
+from ...lost_ranks import answered
+
+FORWARD, BACKWARD, STEP, EVALUATION, SAVING = range(5)
+_NAMES = (
+    "a forward", "a backward", "optimizer.step()", "a forward without gradients (an evaluation)", "a checkpoint or a report",
+)  # fmt: skip
 _PLACES = ("step", "attempt", "draws begun", "batches handed out", "batches gone backward", "draws passed over")
 _TERMS = ("clip norm", "noise multiplier", "learning rates together")
 
@@ -21,6 +25,10 @@ class Agreement:
 
     def __init__(self, control: Any):
         self._control = control
+
+    def elsewhere(self, event: int) -> None:
+        """Of all ranks together, at no place of the run. RuntimeError on all of them if some are not at this event. A collective."""
+        self(event, [0] * len(_PLACES), [0.0] * len(_TERMS))
 
     def __call__(
         self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: bool = False
@@ -36,7 +44,8 @@ class Agreement:
             return news
         mine = torch.tensor([wrong is not None, event, *place, *map(_bits, terms), news])
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._control))]
-        dist.all_gather(every, mine, group=self._control)
+        with answered():
+            dist.all_gather(every, mine, group=self._control)
         if any(bool(each[0]) for each in every):
             self._raise_the_first(wrong)
         others = [rank for rank, each in enumerate(every) if not torch.equal(each[:-1], every[0][:-1])]
@@ -44,13 +53,15 @@ class Agreement:
             raise RuntimeError(
                 f"the ranks are not at the same place of the run: rank 0 is at {_described(every[0])}; rank {others[0]} at "
                 f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, calls backward "
-                "and step() equally often, and changes clip norm, noise multiplier and learning rates alike. Nothing of this was released"
+                "and step() equally often, and changes clip norm, noise multiplier and learning rates alike. A sharded model is evaluated and saved by all "
+                "ranks together. Nothing of this was released"
             )
         return any(bool(each[-1]) for each in every)
 
     def _raise_the_first(self, wrong: Exception | None) -> None:
         said: list = [None] * dist.get_world_size(self._control)
-        dist.all_gather_object(said, None if wrong is None else str(wrong), group=self._control)
+        with answered():
+            dist.all_gather_object(said, None if wrong is None else str(wrong), group=self._control)
         if wrong is not None:
             raise wrong
         rank = next(rank for rank, sentence in enumerate(said) if sentence is not None)
@@ -67,8 +78,10 @@ def _number(bits: int) -> float:
 
 def _described(found: torch.Tensor) -> str:
     _, event, *given, _ = found.tolist()
+    if event in (EVALUATION, SAVING):
+        return _NAMES[event]
     values = [*given[: len(_PLACES)], *map(_number, given[len(_PLACES) :])]
     return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(_PLACES + _TERMS, values, strict=True))})"
 
 
-__all__ = ["BACKWARD", "FORWARD", "STEP", "Agreement"]
+__all__ = ["BACKWARD", "EVALUATION", "FORWARD", "SAVING", "STEP", "Agreement"]

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...code_id import code_id
+from ...lost_ranks import answered
 from ..layout import Layout, original_class
 from .state import State
 
@@ -39,7 +40,8 @@ def together(control: Any, make: Callable[[], tuple[Result, Callable[[], Parts]]
     except Exception as error:  # of whatever kind: the other ranks wait for this one's parts
         wrong = error
     every: list[Any] = [None] * dist.get_world_size(control)
-    dist.all_gather_object(every, (None if wrong is None else str(wrong), dict(parts)), group=control)
+    with answered():
+        dist.all_gather_object(every, (None if wrong is None else str(wrong), dict(parts)), group=control)
     if wrong is not None:
         raise wrong
     for rank, (said, _) in enumerate(every):

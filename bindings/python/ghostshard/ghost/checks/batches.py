@@ -32,6 +32,7 @@ class Batches(Protocol):
     skipped: int  # draws that must still be charged as steps of no examples
     provenance: Provenance | NoProvenance
     charges: Charges
+    inputs_may_train: bool  # a leaf that a forward has as its examples may get a gradient, of which nothing is clipped or noised
 
     def check_forward(self) -> None:
         """RuntimeError if the run cannot go on."""
@@ -68,6 +69,8 @@ class DrawnBatches:
     charge: called for each draw that was handed out and will not be trained on, unless its pass is charged already; gives the terms
     that it charged. sampler: whose settings stay what they are now.
     """
+
+    inputs_may_train = True  # provenance knows them for rows that were drawn
 
     def __init__(
         self, charge: Any, *, sampler: Any = None, allow_vouched: bool = False, batch_first: bool = True, charges: Charges | None = None
@@ -219,13 +222,15 @@ def _settings_of(sampler: Any) -> dict[str, Any]:
 
 class OwnBatches:
     """Batches of the caller's own, each step charged as if it held every example. That it holds none twice is the caller's word,
-    so more than `backwards` backwards to a step are refused, unless a BatchMemoryManager cuts a batch."""
+    so more than `backwards` backwards to a step are refused, unless a BatchMemoryManager cuts a batch. A table that is an argument looks
+    like a batch, so whether inputs_may_train is the caller's word, too."""
 
     skipped = 0
     provenance = NoProvenance()
     charges = EachDraw()
 
-    def __init__(self, backwards: int = 1):
+    def __init__(self, backwards: int = 1, *, inputs_may_train: bool = False):
+        self.inputs_may_train = inputs_may_train
         self._backwards = backwards
         self._done = 0
         self._allowed = backwards

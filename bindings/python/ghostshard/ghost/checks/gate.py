@@ -4,16 +4,17 @@ and are all parameters that train clipped and noised?"""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from ...lost_ranks import answered
 from ..layout import Layout
 from ..provenance import NoProvenance, Provenance
-from .agreement import BACKWARD, FORWARD, STEP, Agreement
+from .agreement import BACKWARD, EVALUATION, FORWARD, SAVING, STEP, Agreement
 from .batches import Batches
 from .parameters import no_gradients_of_autograd, refuse_strangers, refuse_uncovered
 
@@ -62,12 +63,21 @@ class Gate:
             self._inputs[id(examples)] = examples
 
     def _is_input(self, leaf: torch.Tensor) -> bool:
-        return self._inputs.get(id(leaf)) is leaf
+        return self.batches.inputs_may_train and self._inputs.get(id(leaf)) is leaf
 
     def forward(self, at: tuple[int, int]) -> None:
         """at, here and below: step and attempt that the logical batch is charged as. Raises on all ranks alike."""
         if self._communicates or self.draws_to_charge:
             self._meet(FORWARD, at, self.batches.check_forward)
+
+    def evaluation(self) -> None:
+        """Before a forward that records nothing. RuntimeError on all ranks if it communicates and some are elsewhere."""
+        if self._communicates:
+            self._agree.elsewhere(EVALUATION)
+
+    def saving(self) -> None:
+        """Before all ranks save, load or report. RuntimeError on all of them if some are elsewhere. A collective."""
+        self._agree.elsewhere(SAVING)
 
     def backward(
         self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, news: bool = False
@@ -87,9 +97,11 @@ class Gate:
         """check() within a backward: if it raises on one rank, all raise. Whether it is true on any rank."""
         return self._meet(BACKWARD, at, check)
 
-    def watched(self) -> AbstractContextManager[None]:
-        """RuntimeError if autograd forms a trainable parameter's gradient within."""
-        return no_gradients_of_autograd(self._layout)
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """RuntimeError if autograd forms a trainable parameter's gradient within; LostRank if another rank is gone."""
+        with answered(every_error=False), no_gradients_of_autograd(self._layout):
+            yield
 
     def step(self, at: tuple[int, int], check: Callable[[], None], learning_rates: float) -> None:
         def all_checks() -> None:

@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...lost_ranks import answered
 from .criterions import criterions_under
 from .state import State
 from .values import APART, CARRIED, KEPT, MIXED, UNKNOWN, Repeat
@@ -165,7 +166,8 @@ class AttributionCheck:
         if self._control is None:
             return mine
         of_all = torch.tensor([int(each) for each in mine])
-        dist.all_reduce(of_all, dist.ReduceOp.MAX, group=self._control)
+        with answered():
+            dist.all_reduce(of_all, dist.ReduceOp.MAX, group=self._control)
         return of_all.tolist()
 
 

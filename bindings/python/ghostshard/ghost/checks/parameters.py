@@ -67,7 +67,8 @@ def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, is_input:
             raise ValueError(
                 f"this backward would give a gradient to a tensor of shape {tuple(leaf.shape)} outside of the model's layers (a parameter of the criterion "
                 "or of a second model, a learnt prompt, a parameter of the model that a method uses beside its layer): it has no clipping and no noise. Make "
-                "it one of a layer of the model before make_private(), or keep its gradient out: requires_grad_(False), detach(), torch.no_grad()"
+                "it one of a layer of the model before make_private(), or keep its gradient out: requires_grad_(False), detach(), torch.no_grad(). (If it is the batch itself: one of your own, "
+                "own_batches=True, looks like a table that trains, and gets a gradient by your word alone, allow_vouched=True)"
             )
 
 

@@ -4,7 +4,7 @@ step would be applied, and no epsilon covers it.
 Where code of others may run in between (pre_step() called by itself, hooks of the optimizer), a copy of what was released is kept,
 and the step compares. Two changes are post-processing whatever they follow from, up to one number a tensor, as a learning rate is
 one: a factor (clip_grad_norm_, unscaling) and a bound on every element (clip_grad_value_). Of any other change nobody can tell what was
-added, so it needs the user's word.
+added, so it needs the user's word. So does a step of another optimizer over the model's parameters, for which no copy is kept.
 """
 
 from __future__ import annotations
@@ -27,6 +27,23 @@ _WAY_OUT = (
 )
 
 
+_OTHERS = (
+    "an optimizer that is not the one given to make_private() stepped on parameter {!r} of the private model, and nothing tells whether what it applies was "
+    "released. Nothing of it was applied. Put every parameter of the model into the private optimizer (in groups of their own), and step that one alone. "
+    "If all that the other one applies are released gradients, weights and public numbers, say so with make_private(allow_vouched=True), which the report states"
+)
+
+_watching: weakref.WeakSet[Released] = weakref.WeakSet()
+
+
+def _before_any_step(stepping: Optimizer, args: tuple, kwargs: dict) -> None:
+    for each in list(_watching):
+        each.refuse_another(stepping, args, kwargs)
+
+
+_OURS = of_torch.register_optimizer_step_pre_hook(_before_any_step).id
+
+
 class Released:
     """Of one optimizer. layout(): what the engine trains; watches(): whether it is private still. Both are asked later, not here."""
 
@@ -34,9 +51,12 @@ class Released:
         self._layout, self._watches = layout, watches
         self.any_change = False  # the user vouches for what is done to gradients
         self._open = False  # what was released may be applied
+        self._applying = False  # the run's optimizer is stepping, by another one that it may hold
         self._noted: dict[int, _Noted] = {}  # by id of the parameter
         self._handle: Any = None
+        self._end_handle: Any = None
         self._watch(optimizer)
+        _watching.add(self)
 
     def begin(self, optimizer: Optimizer, *, alone: bool) -> None:
         """After a release, before the optimizer that applies it. alone: the step follows at once, and nobody's code comes before it."""
@@ -52,23 +72,29 @@ class Released:
 
     def end(self) -> None:
         """It was applied, or is given up."""
-        self._open, self._noted = False, {}
+        self._open, self._applying, self._noted = False, False, {}
 
     def _watch(self, optimizer: Optimizer) -> None:
         """The check is the last of the hooks, of the optimizer that steps now."""
         if self._handle is not None:
             self._handle.remove()
+            self._end_handle.remove()
         self._optimizer, me = optimizer, weakref.ref(self)
 
         def before_step(stepping: Optimizer, args: tuple, kwargs: dict) -> None:
             if (mine := me()) is not None:
                 mine.check(stepping, args, kwargs)
 
+        def after_step(*_: Any) -> None:
+            if (mine := me()) is not None:
+                mine._applying = False
+
         self._handle = optimizer.register_step_pre_hook(before_step)
+        self._end_handle = optimizer.register_step_post_hook(after_step)
 
     def _hooked(self, optimizer: Optimizer) -> bool:
-        hooks = [*of_torch._global_optimizer_pre_hooks, *optimizer._optimizer_step_pre_hooks]
-        return len(hooks) > (self._optimizer is optimizer)
+        of_all = [number for number in of_torch._global_optimizer_pre_hooks if number != _OURS]
+        return len(of_all) + len(optimizer._optimizer_step_pre_hooks) > (self._optimizer is optimizer)
 
     def check(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         """RuntimeError, and no gradient is left, unless what this optimizer applies was released."""
@@ -81,6 +107,19 @@ class Released:
                     parameter.grad = None
             self.end()
             raise RuntimeError(f"{wrong}. Nothing of it was applied. {_WAY_OUT}")
+        self._applying = True
+
+    def refuse_another(self, stepping: Optimizer, args: tuple, kwargs: dict) -> None:
+        """RuntimeError, and no gradient is left, if `stepping` is not the optimizer of the run and would change what the run trains."""
+        if stepping is self._optimizer or self._applying or self.any_change or not self._watches():
+            return
+        names = {id(entry.parameter): entry.name for entry in self._layout().parameters}
+        shared = [parameter for group in stepping.param_groups for parameter in group["params"] if id(parameter) in names]
+        given = [parameter for parameter in shared if parameter.grad is not None]
+        if shared and (_closure(args, kwargs) is not None or not _all_zero(given)):
+            for parameter in given:
+                parameter.grad = None
+            raise RuntimeError(_OTHERS.format(names[id((given or shared)[0])]))
 
     def _wrong(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> str:
         given = list(self._gradients(optimizer))
@@ -88,7 +127,7 @@ class Released:
             return ""  # as torch.distributed.checkpoint steps, at a rate of 0, to have states before it reads or writes them
         if not self._open:
             return "the optimizer under the private one stepped by itself, with gradients that no release has just put there"
-        if (args[1] if len(args) > 1 else kwargs.get("closure")) is not None:
+        if _closure(args, kwargs) is not None:
             return "the optimizer under the private one was given a closure, which would put other gradients in the place of the released ones"
         if next(reversed(optimizer._optimizer_step_pre_hooks)) != self._handle.id:
             return "a hook of the optimizer was registered between the release and the step"
@@ -125,6 +164,11 @@ class _Noted:
         if now.shape != before.shape or now.dtype != before.dtype or now.device != before.device:
             return True
         return not (now.numel() == 0 or torch.equal(now, before) or _scaled(now, before) or _bounded(now, before))
+
+
+def _closure(args: tuple, kwargs: dict) -> Any:
+    """Of a hook's arguments, of which the optimizer itself is the first."""
+    return args[1] if len(args) > 1 else kwargs.get("closure")
 
 
 def _all_zero(parameters: list[torch.Tensor]) -> bool:

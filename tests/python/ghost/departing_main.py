@@ -1,0 +1,82 @@
+"""Two ranks, of which rank 0 leaves: started by torchrun, each writes what it says and when. See test_departing_ranks.py.
+
+    torchrun --nproc_per_node 2 departing_main.py folder how sharded|replicas
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from together_main import Run
+
+FOLDER, HOW, KIND = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+
+def evaluated_and_saved_by_all(run: Run) -> None:
+    """In training mode, in evaluation mode with gradients off, and once more on rank 1 later than on rank 0."""
+    run.optimizer.zero_grad()
+    time.sleep(0.3 * dist.get_rank())
+    run.module.eval()
+    with torch.no_grad():
+        run.module(torch.ones(5, 6))
+        run.module(torch.ones(2 + dist.get_rank(), 6))
+    run.module.train()
+    run.engine.state_dict()
+
+
+def evaluated_and_saved_by_one(run: Run) -> None:
+    """Of a model of which every rank has the whole."""
+    run.optimizer.zero_grad()
+    with torch.no_grad():
+        run.module(torch.ones(5, 6))
+    run.engine.save_checkpoint(path=FOLDER / "checkpoint.pt", module=run.module, optimizer=run.optimizer)
+
+
+def trained(run: Run, batches) -> None:
+    for i, (x, y) in enumerate(batches):
+        if HOW == "all together" and i == 2:
+            evaluated_and_saved_by_all(run)
+        if HOW == "rank 0 alone" and i == 2 and dist.get_rank() == 0:
+            evaluated_and_saved_by_one(run)
+        if dist.get_rank() == 0 and i == 2:
+            if HOW == "raises":
+                raise OSError("no such file")
+            if HOW == "returns":
+                return
+            if HOW == "exits":
+                os._exit(0)
+            if HOW == "evaluates":
+                with torch.no_grad():
+                    run.module(x)
+            if HOW == "saves":
+                run.engine.state_dict()
+            if HOW == "dies in backward":
+                out = run.module(x)
+                out.register_hook(lambda _: os._exit(0))
+                run.criterion(out, y).backward()
+        run.optimizer.zero_grad()
+        run.criterion(run.module(x), y).backward()
+        run.optimizer.step()
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo")
+    run = Run(sharded=KIND == "sharded")
+    said, began = "nothing", time.monotonic()
+    try:
+        trained(run, run.loader)
+    except (RuntimeError, ValueError, OSError) as error:
+        said = f"{type(error).__name__}: {error}"
+    (FOLDER / f"{dist.get_rank()}.json").write_text(json.dumps({"said": said, "seconds": time.monotonic() - began}))
+
+
+if __name__ == "__main__":
+    main()

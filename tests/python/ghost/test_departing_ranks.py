@@ -1,0 +1,36 @@
+"""A rank that evaluates or saves alone, or ends, while the other goes on: one sentence within seconds on every rank that
+is still there, in the place of torch's error or of a wait of ten minutes.
+"""
+
+import json
+
+import pytest
+from launch import HERE, run_ranks
+
+SECONDS = 10  # measured in the ranks, from the first batch: a rank that ends is known at once; the rest is for a busy machine
+APART = "the ranks are not at the same place of the run"
+LOST = "another rank does not answer: it has ended, or is elsewhere in the run"
+
+# (kind, how rank 0 leaves): what each rank says; None: it is gone
+SENTENCES = {
+    ("sharded", "all together"): ("nothing", "nothing"),
+    ("replicas", "all together"): ("nothing", "nothing"),
+    ("replicas", "rank 0 alone"): ("nothing", "nothing"),
+    ("sharded", "evaluates"): (APART, APART),
+    ("sharded", "saves"): (APART, APART),
+    ("replicas", "saves"): (APART, APART),
+    ("sharded", "returns"): ("nothing", LOST),
+    ("replicas", "raises"): ("OSError: no such file", LOST),
+    ("sharded", "exits"): (None, LOST),
+    ("replicas", "dies in backward"): (None, LOST),
+}
+
+
+@pytest.mark.parametrize(("kind", "how"), SENTENCES, ids=" ".join)
+def test_who_is_still_there_says_why(kind, how, tmp_path):
+    run_ranks(HERE / "departing_main.py", 2, str(tmp_path), how, kind)
+    for rank, expected in enumerate(SENTENCES[kind, how]):
+        if expected is None:
+            continue
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert expected in found["said"] and found["seconds"] < SECONDS, found
