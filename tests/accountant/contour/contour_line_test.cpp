@@ -209,6 +209,21 @@ class Swept : public testing::TestWithParam<Sweep> {
 TEST_P(Swept, IsWhatEachNodeIsByItself) { expect_each_as_by_itself<double>(); }
 TEST_P(Swept, IsWhatEachNodeIsByItselfInLongDouble) { expect_each_as_by_itself<long double>(); }
 
+// From one node to the next a product and its factor round, 2.5 units at least; so many follow each other.
+TEST(LineMoment, ASweepCountsItsTurns) {
+  constexpr double kUnit = 0x1p-52;
+  constexpr size_t kNodes = 400;
+  constexpr double kStep = 0.003;
+  const SampledGaussian release{0.5, 0.6};
+  const RealMoment real = real_moment(Direction::kRemove, release, 3);
+  ASSERT_GT(real.log_m, 1.5);  // no sum of M - 1
+  const LineMoment line(Direction::kRemove, {release, 1}, 3, real, false);
+  line.sweep<double>(kStep, kNodes, [&](size_t k, const LineMoment::Value& swept) {
+    const LineMoment::Value alone = line.at<double>(kStep * static_cast<double>(k));
+    EXPECT_GE(swept.relative_error, alone.relative_error * (1 - 1e-9) + 8 * 2.5 * kUnit) << k;
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Moments, Swept,
                          testing::Values(Sweep{"RareRemove", Direction::kRemove, 1e-7, 0.42, 1e7, 2.7, 0.27, 20000},
                                          Sweep{"RareAdd", Direction::kAdd, 1e-6, 0.5, 1e6, 300, 0.27, 5000},
