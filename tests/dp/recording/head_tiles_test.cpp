@@ -130,7 +130,8 @@ INSTANTIATE_TEST_SUITE_P(, TiledHead,
                                           testing::Values(1, 15 * 4 * 5, 15 * 4 * 36, 1 << 20)));
 
 TEST_P(TiledHead, has_the_losses_and_input_gradients_of_float64) {
-  const bool by_tiles = way() == Recording::kRecompute || tile_bytes() < 15 * 4 * kVocabulary;
+  const bool cuts = tile_bytes() < 15 * 4 * kVocabulary && (way() == Recording::kHold || test_device().is_cpu());
+  const bool by_tiles = way() == Recording::kRecompute || cuts;
   for (const double scale : {0.1, 40.0}) {  // most probabilities underflow with the second
     if (scale > 1 && !by_tiles) continue;   // whole logits that were overwritten give a loss of at most 87.3
     Head head(at::kFloat, scale);
