@@ -10,6 +10,7 @@ import usual_loops  # noqa: F401  the order of the table
 import other_loops  # noqa: F401
 import reading_loops  # noqa: F401
 import kept_loops  # noqa: F401
+import peoples_loops  # noqa: F401
 from loop import LOOPS, Loop
 from one_step import judged
 from recorded import Run
