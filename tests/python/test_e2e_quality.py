@@ -82,6 +82,6 @@ def test_each_budget_of_a_method_is_a_cell(bench, repository):
     config = json.loads((repository / "bench" / "e2e_quality.json").read_text())
     cells = bench.cells_of(config)
     assert len({(cell["method"], cell["epsilon"]) for cell in cells}) == len(cells)
-    assert [cell["flags"] for cell in cells if cell["method"] == "4 noise bands"] == [
-        {"noise-bands": 4, "target-epsilon": epsilon} for epsilon in (8, 3, 1)
+    assert [cell["flags"] for cell in cells if cell["method"] == "8 noise bands"] == [
+        {"noise-bands": 8, "target-epsilon": epsilon} for epsilon in (8, 3, 1)
     ]

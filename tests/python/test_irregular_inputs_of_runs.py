@@ -55,5 +55,5 @@ def test_of_the_accountant(account, tmp_path, monkeypatch, name, kind):
     KINDS[kind](tmp_path / "odd")
     done = account(*ACCOUNT[name])
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and "odd" in done.stderr
+    assert done.stderr.startswith("ghostshard-account: ") and done.stderr.count("\n") == 1 and "odd" in done.stderr
     assert not (tmp_path / "out").exists()
