@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "dp/recording/attribution.h"
 #include "kernels/embedding_norm.h"
 #include "kernels/linear_norm.h"
 #include "kernels/tied_pair.h"
@@ -286,6 +287,35 @@ TEST(TiledHeads, are_the_replayed_sum_but_for_rounding) {
   EXPECT_LT(relative(head.released(Recording::kRecompute, 3.0, 15 * 4 * 5),
                      head.released(Recording::kReplay, 3.0, 15 * 4 * 5)),
             2e-5);
+}
+
+// As a check of attribution does: a backward that keeps its graph is watched before the one that is recorded.
+TEST_P(TiledHead, gives_the_same_sum_after_a_backward_that_was_watched) {
+  Head head;
+  const auto released = [&](bool watched) {
+    const auto plan = plan_without_noise(head.segments->units(), 3.0);
+    const auto key = key_of(1);
+    auto clipper = plan.clipper(head.model, {.planned_recording = {way()}});
+    auto mechanism = plan.mechanism(head.model, key, nullptr);
+    auto sum = clipper.begin();
+    {
+      const fsdp::Lease lease(head.model, 0);
+      const auto tape = clipper.record(head.segments->units());
+      const at::Tensor loss = head.loss(tape, tile_bytes(), there(head.h));
+      if (watched) {
+        const auto watcher = std::make_shared<dp::Attribution>(std::vector<bool>(5, true));
+        tape->watch(watcher);
+        loss.backward({}, /*retain_graph=*/true);
+        EXPECT_GT(watcher->masses().back(), 0);
+        tape->watch(nullptr);
+      }
+      loss.backward();
+      clipper.add(sum, tape);
+    }
+    const auto gradient = mechanism.release(std::move(sum), {0});
+    return gradient.slices().shard(*head.model.groups().front()).narrow(0, 0, head.table.numel()).cpu().clone();
+  };
+  EXPECT_TRUE(at::equal(released(true), released(false)));
 }
 
 // A second head, a linear layer, and an embedding that backward reaches before the head.
