@@ -4,13 +4,12 @@
 
 #include <cmath>
 
-#include "fsdp/checkpoint.h"
 #include "fsdp/optimizer.h"
 #include "fsdp/optimizer/matrix_exchange.h"
 #include "fsdp/optimizer/newton_schulz.h"
+#include "tests/fsdp/going_on.h"
 #include "tests/fsdp/matrix_steps.h"
 #include "tests/support/recording_mesh.h"
-#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::fsdp {
 namespace {
@@ -146,29 +145,7 @@ TEST(Muon, EndsInTheSameBitsOnEveryMeshAndWithEveryGranule) {
   }
 }
 
-TEST(Muon, GoesOnToTheBitFromACheckpointOfAnyMesh) {
-  const Weights expected = weights_after({.shard = 2}, some_blocks(), muon(), 5);
-  for (const auto& [written_by, loaded_by] :
-       {std::pair{MeshShape{.shard = 2}, MeshShape{.shard = 3}}, std::pair{MeshShape{.shard = 4}, MeshShape{}}}) {
-    const tests::TemporaryFolder folder;
-    run_mesh(written_by, [&](Mesh& mesh) {
-      ShardedModel model(mesh, some_blocks());
-      for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, start_of(*parameter));
-      const auto optimizer = make_muon(model, options());
-      take_steps(model, *optimizer, 0, 3);
-      write_checkpoint(model, *optimizer, folder.path(), 3, {});
-    });
-    run_mesh(loaded_by, [&](Mesh& mesh) {
-      ShardedModel model(mesh, some_blocks(Granule::whole()));
-      const auto optimizer = make_muon(model, options());
-      load_checkpoint(model, *optimizer, list_checkpoints(folder.path()).at(0));
-      take_steps(model, *optimizer, 3, 5);
-      for (const auto& parameter : model.parameters()) {
-        EXPECT_TRUE(at::equal(model.whole_parameter(*parameter), expected.at(parameter->name()))) << parameter->name();
-      }
-    });
-  }
-}
+TEST(Muon, GoesOnToTheBitFromACheckpointOfAnyMesh) { expect_to_go_on_to_the_bit(muon(), "muon"); }
 
 TEST(Muon, KeepsOneNumberForAMatrixAndTwoForTheRest) {
   const auto mesh = Mesh::single();

@@ -7,10 +7,9 @@
 
 #include <cmath>
 
-#include "fsdp/checkpoint.h"
 #include "fsdp/shampoo.h"
+#include "tests/fsdp/going_on.h"
 #include "tests/fsdp/matrix_steps.h"
-#include "tests/support/temporary_folder.h"
 
 namespace ghostshard::fsdp {
 namespace {
@@ -92,29 +91,7 @@ TEST(OptimizerGroups, MoveEachParameterAsItsGroupsOptimizerAloneWould) {
 }
 
 TEST(OptimizerGroups, GoOnToTheBitFromACheckpointOfAnyMesh) {
-  const Weights expected = weights_after({.shard = 2}, some_blocks(), joined, 5);
-  for (const auto& [written_by, loaded_by] :
-       {std::pair{MeshShape{.shard = 2}, MeshShape{.shard = 3}}, std::pair{MeshShape{.shard = 4}, MeshShape{}}}) {
-    const tests::TemporaryFolder folder;
-    run_mesh(written_by, [&](Mesh& mesh) {
-      ShardedModel model(mesh, some_blocks());
-      for (const auto& parameter : model.parameters()) model.set_parameter(*parameter, start_of(*parameter));
-      const auto optimizer = joined(model);
-      take_steps(model, *optimizer, 0, 3);
-      write_checkpoint(model, *optimizer, folder.path(), 3, {});
-    });
-    run_mesh(loaded_by, [&](Mesh& mesh) {
-      ShardedModel model(mesh, some_blocks(Granule::whole()));
-      const auto optimizer = joined(model);
-      const Checkpoint checkpoint = list_checkpoints(folder.path()).at(0);
-      EXPECT_EQ(checkpoint.optimizer, "muon+soap+sgd+adamw");
-      load_checkpoint(model, *optimizer, checkpoint);
-      take_steps(model, *optimizer, 3, 5);
-      for (const auto& parameter : model.parameters()) {
-        EXPECT_TRUE(at::equal(model.whole_parameter(*parameter), expected.at(parameter->name()))) << parameter->name();
-      }
-    });
-  }
+  expect_to_go_on_to_the_bit(joined, "muon+soap+sgd+adamw");
 }
 
 TEST(OptimizerGroups, KeepTheStatesOfTheirOwnParametersAlone) {
