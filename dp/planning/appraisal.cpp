@@ -142,29 +142,66 @@ void appraise_records(StepPlan& plan, const std::vector<PlannedBlock>& model, co
   }
 }
 
+bool has_head(const PlannedBlock& block) {
+  return std::any_of(block.matrices.begin(), block.matrices.end(), [](const PlannedMatrix& m) { return m.head; });
+}
+
+// Of a block's gradients on their way: the message, unless it is the sum that is counted already, and what is received.
+double message_bytes(const PlannedBlock& block, GradientFlow flow, const StepShape& shape) {
+  const int copies = (flow == GradientFlow::kStreamed ? 1 : 0) + (shape.shard_ranks > 1 ? 1 : 0);
+  return copies * kFloatBytes * static_cast<double>(block.trainable);
+}
+
+// After backward: while a block's gradients are on their way, so are those of the block before
+// (fsdp/reduce_pipeline.h).
+double most_under_way(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
+  double most = 0;
+  for (const GradientFlow flow : {GradientFlow::kStreamed, GradientFlow::kAccumulate}) {
+    double before = 0;
+    for (size_t i = 0; i < model.size(); ++i) {
+      if (plan.blocks[i].gradients != flow || model[i].trainable == 0) continue;
+      const double own = message_bytes(model[i], flow, shape);
+      most = std::max(most, before + own);
+      before = own;
+    }
+  }
+  return most;
+}
+
 // The most that one microbatch takes. Backward walks from the last block to the first: at each stand the activations
-// that are left, all records so far, and the working memory of the block at hand.
+// that are left, all records so far, and the working memory of the block at hand; in a second pass also the sum that it
+// is adding up, if that is streamed, and those of the block before that are on their way. Messages are long: what the
+// layers gave back in small pieces has no room for them, so they stand beside the most that the layers took at once.
+// The logits' place is of one piece, and serves.
 double step_bytes(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape,
                   const RecordPrices& prices) {
-  double activations = 0, recorded = 0, longest_trainable = 0;
-  bool streams = false;
+  double activations = 0, recorded = 0, under_way = 0;
+  double of_layers = 0, most_of_layers = 0, of_heads = 0;
+  const bool sends_in_backward = plan.two_pass();
   for (size_t i = 0; i < model.size(); ++i) {
-    activations += activations_of(model[i], plan.blocks[i], shape);
-    longest_trainable = std::max(longest_trainable, static_cast<double>(model[i].trainable));
-    streams = streams || (plan.blocks[i].gradients == GradientFlow::kStreamed && model[i].trainable > 0);
+    const double own = activations_of(model[i], plan.blocks[i], shape);
+    activations += own;
+    of_layers += has_head(model[i]) ? 0 : own;
   }
   double most = activations;
   for (size_t i = model.size(); i-- > 0;) {
-    most = std::max(most, activations + recorded + rows_of(shape) * model[i].working_bytes);
-    activations -= activations_of(model[i], plan.blocks[i], shape);
+    const bool sends = sends_in_backward && plan.blocks[i].gradients == GradientFlow::kStreamed;
+    const double sum = sends ? kFloatBytes * static_cast<double>(model[i].trainable) : 0;
+    most = std::max(most, activations + recorded + under_way + sum + rows_of(shape) * model[i].working_bytes);
+    most_of_layers = std::max(most_of_layers, of_layers);
+    const double own = activations_of(model[i], plan.blocks[i], shape);
+    double kept = 0;
     for (size_t m = 0; m < model[i].matrices.size() && shape.records; ++m) {
-      recorded += price_of(prices, i, m, plan.blocks[i].recording[m]).bytes;
+      kept += price_of(prices, i, m, plan.blocks[i].recording[m]).bytes;
     }
-    most = std::max(most, activations + recorded);
+    activations -= own;
+    recorded += kept;
+    has_head(model[i]) ? void(of_heads += kept) : void(of_layers += kept - own);
+    if (sends && model[i].trainable > 0) under_way = message_bytes(model[i], GradientFlow::kStreamed, shape);
+    most = std::max(most, activations + recorded + under_way);
   }
-  // After backward, while they are in flight: two messages received, and two sent if gradients are streamed.
-  const double messages = (shape.shard_ranks == 1 ? 0 : 2) + (streams ? 2 : 0);
-  return std::max(most, recorded + messages * kFloatBytes * longest_trainable);
+  most_of_layers = std::max(most_of_layers, of_layers);
+  return std::max(most, most_of_layers + of_heads + most_under_way(plan, model, shape));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ using fsdp::Residency;
 using kernels::Recording;
 
 // A step of the search from a plan. kRetreat: of all choices that can be taken back, the one that costs the fewest
-// seconds for each byte it saves at the peak. kRestore: of all that can be put back without a higher peak, the one that
-// saves the most seconds. Of equal ones the first considered stays.
+// seconds for each byte it saves at the peak, and of equal ones the one that saves the most. kRestore: of all that can
+// be put back without a higher peak, the one that saves the most seconds. Of equal ones the first considered stays.
 enum class Aim { kRetreat, kRestore };
 
 struct Search {
@@ -83,7 +83,9 @@ class Move {
   };
 
   bool better(const Price& a, const Price& b) const {
-    return retreats() ? std::max(0.0, a.seconds) * b.saved < std::max(0.0, b.seconds) * a.saved : a.seconds < b.seconds;
+    if (!retreats()) return a.seconds < b.seconds;
+    const double of_a = std::max(0.0, a.seconds) * b.saved, of_b = std::max(0.0, b.seconds) * a.saved;
+    return of_a < of_b || (of_a == of_b && a.saved > b.saved);
   }
   bool retreats() const { return aim_ == Aim::kRetreat; }
   template <typename Which>

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "dp/planning/appraisal.h"
+
 namespace ghostshard::tests {
 namespace {
 
@@ -213,6 +215,42 @@ TEST(StepPlan, ATiedHeadIsNeverRecordedInTwoPasses) {
   dp::StepPlan plan = dp::plan_step(blocks, shape, of_bytes(kPlenty));
   while (!plan.two_pass()) plan = dp::plan_step(blocks, shape, of_bytes(plan.peak_bytes() - 1));
   EXPECT_NE(plan.blocks.back().recording.at(0), Recording::kTwoPass);
+}
+
+// Each block's message is under way with the one before it, and no other: both are sent and received.
+TEST(StepPlan, CountsTwoMessagesUnderWayAsBlocksFollowEachOther) {
+  const dp::StepShape shape{.units = 1, .rows_per_unit = 8, .microbatches = 1, .shard_ranks = 2};
+  const auto step_bytes = [&](const std::vector<int64_t>& sizes) {
+    std::vector<dp::PlannedBlock> blocks;
+    for (const int64_t size : sizes) blocks.push_back({.parameters = size, .trainable = size});
+    auto plan = dp::with_all(blocks, Residency::kKeep);
+    for (auto& choice : plan.blocks) choice.gradients = GradientFlow::kStreamed;
+    dp::appraise(plan, blocks, shape, dp::record_prices(blocks, shape));
+    return plan.step_bytes;
+  };
+  constexpr int64_t kLargest = 1'000'000, kSmall = 1'000;
+  EXPECT_EQ(step_bytes({kLargest, kSmall, kLargest}), 2 * 4.0 * (kLargest + kSmall));
+  EXPECT_EQ(step_bytes({kLargest, kLargest, kSmall}), 2 * 4.0 * (kLargest + kLargest));
+}
+
+// What layers gave back in pieces does not serve for messages; the logits' place does.
+TEST(StepPlan, CountsMessagesBesideTheLayersAndInThePlaceOfTheLogits) {
+  constexpr double kRowBytes = 4096, kOutputs = 100'000;
+  constexpr int64_t kParameters = 10'000;
+  const dp::StepShape shape{.units = 1, .rows_per_unit = 8, .microbatches = 1};
+  const dp::PlannedBlock layer{.parameters = kParameters, .trainable = kParameters, .activation_bytes = kRowBytes};
+  dp::PlannedBlock end = layer;
+  end.matrices = {{.parameter = "head", .shape = {.inputs = 1, .outputs = 100'000}, .head = true}};
+  end.activation_bytes = 4 * kOutputs;
+  dp::StepShape two_ranks = shape;
+  two_ranks.shard_ranks = 2;
+  // Accumulated: the sums are counted elsewhere, so each message takes what is received. Hold: 1 x 100,000 of one unit.
+  const double messages = 2 * 4.0 * kParameters, held = 4 * kOutputs;
+  const auto fastest = dp::plan_front({layer, layer, end}, two_ranks).front();
+  ASSERT_EQ(fastest.blocks.back().recording.at(0), Recording::kHold);
+  const double logits_too = 8 * (2 * kRowBytes + 4 * kOutputs);
+  EXPECT_EQ(fastest.step_bytes, std::max(logits_too, 8 * 2 * kRowBytes + held + messages));
+  EXPECT_EQ(dp::plan_front({layer, layer}, two_ranks).front().step_bytes, 8 * 2 * kRowBytes + messages);
 }
 
 TEST(StepPlan, RecomputesAHeadWhoseLogitsDoNotFit) {
