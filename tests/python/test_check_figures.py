@@ -238,6 +238,14 @@ def test_the_ratchet_is_raised_by_more_than_noise_and_never_lowered(judge, tree)
     assert best(tree)[NAME]["commit"] == "abc1234"
 
 
+def test_the_ratchet_keeps_ratios_of_ours_alone_each_with_its_runs_commit(repository, check, tree):
+    results = repository / "bench/results/peers.json"
+    check("--measured", results, "--all", "--raise-ratchet")
+    of_python = {name: kept for name, kept in best(tree).items() if name.startswith("python ")}
+    assert of_python and all(name.split()[3].startswith("ghostshard") for name in of_python)
+    assert not {kept["commit"] for kept in of_python.values()} & {json.loads(results.read_text())["commit"]}
+
+
 def test_the_ratchet_is_raised_only_when_asked_and_never_under_a_budget(judge, tree):
     before = best(tree)
     judge(report_of(7.0, [6.6] * 3))

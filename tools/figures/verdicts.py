@@ -26,6 +26,11 @@ class Ratio:
     peer: str
 
     @property
+    def ours(self) -> bool:
+        """A peer may become slower: no loss of ours."""
+        return self.engine == "private" or self.engine.startswith("ghostshard")
+
+    @property
     def name(self) -> str:
         return f"{self.bench} {self.shape} x{self.microbatches} {self.engine}/{self.peer} {self.quantity}"
 
@@ -69,6 +74,7 @@ class Verdict:
     noise: float
     best: float | None
     faults: list[str]
+    commit: str | None = None  # of the run, if it names one
 
     def line(self) -> str:
         best = "-" if self.best is None else f"{self.best:.3f}"
@@ -83,7 +89,7 @@ def judge(figure: Figure, ratio: Ratio, run: dict, ratchet: dict) -> Verdict:
     rounds = measured(ratio, run)
     now, noise = statistics.median(rounds), max(LEAST_NOISE[ratio.quantity], max(rounds) - min(rounds))
     kept = ratchet.get(ratio.name)
-    verdict = Verdict(ratio, figure.printed, figure.place, now, noise, kept and kept["ratio"], [])
+    verdict = Verdict(ratio, figure.printed, figure.place, now, noise, kept and kept["ratio"], [], run.get("commit"))
     if noise > MOST_NOISE:
         verdict.faults.append("no verdict: the rounds differ too much, the machine is not quiet")
         return verdict
@@ -99,12 +105,13 @@ def slipped(ratio: Ratio, now: float, best: float) -> bool:
 
 
 def raised(ratchet: dict, verdicts: list[Verdict], commit: str) -> dict:
-    """The ratchet with every ratio that is new, or better than its best by more than the run's noise."""
+    """The ratchet with every ratio of ours that is new, or better than its best by more than the run's noise. commit: of runs that
+    name none."""
     after = dict(ratchet)
     for verdict in verdicts:
-        if verdict.noise > MOST_NOISE:
+        if verdict.noise > MOST_NOISE or not verdict.ratio.ours:
             continue
         sign = 1 if verdict.ratio.quantity == "throughput" else -1
         if verdict.best is None or sign * (verdict.now - verdict.best) > verdict.noise:
-            after[verdict.ratio.name] = {"ratio": round(verdict.now, 4), "noise": round(verdict.noise, 4), "commit": commit}
+            after[verdict.ratio.name] = {"ratio": round(verdict.now, 4), "noise": round(verdict.noise, 4), "commit": verdict.commit or commit}
     return dict(sorted(after.items()))
