@@ -1,7 +1,7 @@
 """What the checks of the Python path cost: CPU time within them beside that of whole steps, counted in one process.
 
-    .venv/bin/python bench/check_cost.py                    # a GPT-2 of 21M parameters, T=100, and a small network
-    .venv/bin/python bench/check_cost.py --steps 20 --shape small
+    .venv/bin/python bench/check_cost.py                    # a GPT-2 of 21M parameters, T=100 and T=512, and a small network
+    .venv/bin/python bench/check_cost.py --steps 10 --shape gpt2_512
 
 Counted are all that follow a batch (ghost/provenance, without the torch functions that it lets through), what is asked before every forward,
 backward and step (ghost/checks/gate.py), and the guards of layers. The check with other examples (ghost/checks/gradients.py) comes at
@@ -99,9 +99,9 @@ def watch(clock: Clock) -> None:
     clock.wrap(Guard, "__call__")
 
 
-def gpt2() -> tuple[nn.Module, TensorDataset, int]:
-    ids = torch.randint(8192, (64, 101))
-    return Gpt2Like(4, 512, 8, 8192, 100), TensorDataset(ids[:, :-1], ids[:, 1:]), 8
+def gpt2(length: int = 100, batch: int = 8) -> tuple[nn.Module, TensorDataset, int]:
+    ids = torch.randint(8192, (64, length + 1))
+    return Gpt2Like(4, 512, 8, 8192, length), TensorDataset(ids[:, :-1], ids[:, 1:]), batch
 
 
 def small() -> tuple[nn.Module, TensorDataset, int]:
@@ -109,7 +109,7 @@ def small() -> tuple[nn.Module, TensorDataset, int]:
     return nn.Sequential(*layers, nn.Linear(256, 10)), TensorDataset(torch.randn(512, 256), torch.randint(10, (512,))), 64
 
 
-SHAPES: dict[str, Callable[[], tuple[nn.Module, TensorDataset, int]]] = {"gpt2": gpt2, "small": small}
+SHAPES: dict[str, Callable[[], tuple[nn.Module, TensorDataset, int]]] = {"gpt2": gpt2, "gpt2_512": lambda: gpt2(512, 4), "small": small}
 
 
 def measured(shape: str, steps: int, clock: Clock) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def measured(shape: str, steps: int, clock: Clock) -> dict[str, Any]:
             begun, clock.within = time.process_time(), 0.0
         optimizer.zero_grad()
         logits = module(x)
-        loss = criterion(logits.flatten(0, -2), y.flatten(), shape=logits.shape) if shape == "gpt2" else criterion(logits, y)
+        loss = criterion(logits.flatten(0, -2), y.flatten(), shape=logits.shape) if shape.startswith("gpt2") else criterion(logits, y)
         loss.backward()
         optimizer.step()
         counted += 1

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from together_main import Run
 
 FOLDER, HOW, KIND = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -39,28 +40,66 @@ def evaluated_and_saved_by_one(run: Run) -> None:
     run.engine.save_checkpoint(path=FOLDER / "checkpoint.pt", module=run.module, optimizer=run.optimizer)
 
 
+def lives_on() -> None:
+    """Until the other rank has ended with a sentence."""
+    limit = time.monotonic() + 60
+    while not (FOLDER / "1.json").exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+
+
+def deed_of_rank_0(run: Run, x, y) -> None:
+    """In the place of a step, or before it."""
+    if HOW == "raises":
+        raise OSError("no such file")
+    if HOW == "exits":
+        os._exit(0)
+    if HOW == "evaluates":
+        with torch.no_grad():
+            run.module(x)
+    if HOW == "saves":
+        run.engine.state_dict()
+    if HOW == "dies in backward":
+        out = run.module(x)
+        out.register_hook(lambda _: os._exit(0))
+        run.criterion(out, y).backward()
+    if HOW == "breaks after a forward":
+        run.module(x)
+
+
 def trained(run: Run, batches) -> None:
     for i, (x, y) in enumerate(batches):
         if HOW == "all together" and i == 2:
             evaluated_and_saved_by_all(run)
         if HOW == "rank 0 alone" and i == 2 and dist.get_rank() == 0:
             evaluated_and_saved_by_one(run)
+        if HOW == "all break" and i == 2:
+            break
         if dist.get_rank() == 0 and i == 2:
-            if HOW == "raises":
-                raise OSError("no such file")
             if HOW == "returns":
                 return
-            if HOW == "exits":
-                os._exit(0)
-            if HOW == "evaluates":
-                with torch.no_grad():
-                    run.module(x)
-            if HOW == "saves":
-                run.engine.state_dict()
-            if HOW == "dies in backward":
-                out = run.module(x)
-                out.register_hook(lambda _: os._exit(0))
-                run.criterion(out, y).backward()
+            deed_of_rank_0(run, x, y)
+            if HOW.startswith("breaks"):
+                break
+        run.optimizer.zero_grad()
+        run.criterion(run.module(x), y).backward()
+        if HOW == "breaks before step()" and dist.get_rank() == 0 and i == 1:
+            break
+        run.optimizer.step()
+    if HOW == "breaks into a barrier" and dist.get_rank() == 0:
+        dist.barrier()
+    elif HOW.startswith("breaks"):
+        lives_on()
+        run.engine.state_dict()
+
+
+def trained_by_all(run: Run) -> None:
+    """One rank looks at its model for a second before all begin again; and one keeps the iterator that all have left."""
+    kept = iter(run.loader) if dist.get_rank() == 1 else None
+    trained(run, run.loader if kept is None else kept)
+    time.sleep(1.5 * (1 - dist.get_rank()))
+    run.optimizer.zero_grad()
+    run.engine.state_dict()
+    for x, y in run.loader:
         run.optimizer.zero_grad()
         run.criterion(run.module(x), y).backward()
         run.optimizer.step()
@@ -72,7 +111,13 @@ def main() -> None:
     run = Run(sharded=KIND == "sharded")
     said, began = "nothing", time.monotonic()
     try:
-        trained(run, run.loader)
+        if HOW == "all break":
+            trained_by_all(run)
+        elif HOW.endswith("with a manager"):
+            with BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=4, optimizer=run.optimizer) as physical:
+                trained(run, physical)
+        else:
+            trained(run, run.loader)
     except (RuntimeError, ValueError, OSError) as error:
         said = f"{type(error).__name__}: {error}"
     (FOLDER / f"{dist.get_rank()}.json").write_text(json.dumps({"said": said, "seconds": time.monotonic() - began}))

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from ghostshard.ghost.checks.charges import EachDraw
 from ghostshard.ghost.loss import PrivateLoss
-from ghostshard.ghost.provenance import NoProvenance
+from ghostshard.ghost.provenance import NoProvenance, may_train
 from ghostshard.ghost.wrappers import GhostModule
 from ghostshard.ghost.optimizer import GhostOptimizer
 
@@ -18,16 +18,20 @@ class AnyBatches:
     """Every batch is taken, for tests of sums, which have no loader."""
 
     skipped = 0
-    place = (0, 0, 0)
+    place = (0, 0, 0, 0)
     provenance = NoProvenance()
     charges = EachDraw()
-    inputs_may_train = True
+
+    def may_train(self, losses: torch.Tensor, leaf: torch.Tensor) -> bool:
+        return may_train(losses, leaf)
 
     def check_forward(self) -> None: ...
 
     def check_backward(self, losses: torch.Tensor, units: int) -> None: ...
 
     def went_backward(self) -> None: ...
+
+    def report_to(self, presence) -> None: ...
 
     check_step = stepped = paused = dropped = end = went_backward
 

@@ -211,6 +211,59 @@ def test_a_hook_inside_of_a_layer_is_not_left_out_in_silence():
         Private(model, 0.5).step(class_loss, [batch()])
 
 
+class Borrows(nn.Module):
+    """A layer of its own, with what it takes from another one besides."""
+
+    def __init__(self, other, borrowed):
+        super().__init__()
+        self.weight, self.others, self.borrowed = nn.Parameter(torch.randn(6, 6) * 0.5), [other], borrowed
+
+    def forward(self, x):
+        return torch.tanh(x @ (self.weight + self.borrowed(self.others[0])))
+
+
+class OfAnother(nn.Module):
+    """A parametrization that takes another layer's weight: tied, but torch does not know it."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.others = [other]
+
+    def forward(self, weight):
+        return weight + self.others[0].weight
+
+
+def of_another(other):
+    layer = nn.Linear(6, 6)
+    nn.utils.parametrize.register_parametrization(layer, "weight", OfAnother(other))
+    return layer
+
+
+BORROWED = {
+    "weight": lambda other: Borrows(other, lambda o: o.weight), "parametrization": of_another,
+    "once in a while": lambda other: Borrows(other, lambda o: o.weight * float(torch.rand(()) > -1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BORROWED)
+def test_what_is_another_layers_is_not_left_out_of_the_gradient(name):
+    """torch.func gives gradients of the layer's own parameters alone."""
+    torch.manual_seed(2)
+    below = nn.Linear(6, 6)
+    model = nn.Sequential(below, BORROWED[name](below), nn.Linear(6, 3))
+    with pytest.raises(RuntimeError, match="uses a parameter or an output of another layer that is neither its own nor an argument"):
+        Private(model, 1.0).backward(class_loss, (torch.randn(4, 6), torch.randint(0, 3, (4,))))
+
+
+def test_what_is_frozen_may_be_borrowed():
+    torch.manual_seed(2)
+    batch = (torch.randn(4, 6), torch.randint(0, 3, (4,)))
+    below = nn.Linear(6, 6).requires_grad_(False)
+    model = nn.Sequential(below, Borrows(below, lambda other: other.weight), nn.Linear(6, 3))
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, [batch], 0.5)
+    assert oracle.worst_difference(Private(model, 0.5).step(class_loss, [batch]), expected) < SUM_TOLERANCE
+
+
 class Counts(nn.Module):
     def __init__(self):
         super().__init__()

@@ -173,3 +173,26 @@ def test_torch_functions_of_it():
     for refused in (lambda: torch.stack([loss]), lambda: torch.exp(loss), lambda: loss**2, lambda: 1 / loss, lambda: torch.tensor(1.0) / loss):
         with pytest.raises(TypeError, match="has no gradient of one example"):
             refused()
+
+
+@pytest.mark.parametrize("form", [lambda loss: loss * loss, lambda loss: loss / loss, lambda loss: loss**2], ids=["product", "quotient", "power"])
+def test_a_function_of_the_whole_batchs_loss_is_refused(form):
+    loss, _ = one_loss()
+    with pytest.raises(TypeError, match="is a function of the whole batch's loss"):
+        form(loss)
+
+
+@pytest.mark.parametrize("name", ["exp", "abs", "clamp", "sqrt", "unsqueeze", "add_", "pow"])
+def test_methods_of_a_tensor_that_it_does_not_have_say_why(name):
+    loss, _ = one_loss()
+    with pytest.raises(AttributeError, match=rf"{name}\(\) of a private loss is a function of the whole batch's loss"):
+        getattr(loss, name)
+    assert not hasattr(loss, name)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing_of_the_kind'"):
+        loss.nothing_of_the_kind
+
+
+def test_moved_or_cast_it_is_the_same_loss():
+    loss, optimizer = one_loss()
+    loss.to("cpu").float().clone().cpu().double().to(torch.float64).backward()
+    optimizer.step()

@@ -293,3 +293,27 @@ def test_a_compiled_loss_is_taken():
     run = Run(criterion=torch.compile(lambda out, y: F.cross_entropy(out, y, reduction="none"), backend="eager"))
     passes(run)
     assert run.charged == 5
+
+
+def divides_by_the_largest(gradient):
+    """Of all rows: by some per cent."""
+    return gradient / (1 + gradient.abs().max())
+
+
+def test_a_hook_that_scales_gradients_a_little_by_those_of_others_is_refused():
+    class Hooked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            h = torch.tanh(self.first(x))
+            if h.requires_grad:
+                h.register_hook(divides_by_the_largest)
+            return self.last(h)
+
+    torch.manual_seed(1)
+    run = Run(model=Hooked(), draws=(8,))
+    x, y = next(iter(run.loader))
+    with pytest.raises(RuntimeError, match="divides by the norm of all or takes their mean"):
+        run.backward(x, y)

@@ -24,6 +24,7 @@ SENTENCES = {
     "one_rank_leaves_a_loss_out": (APART, APART),
     "one_rank_steps_and_the_other_goes_on": ("step() after 1 of the 2 batches", "rank 0 refused this: step() after 1 of the 2"),
     "one_rank_drops_its_sum": ("step() needs a backward()", "rank 0 refused this: step() needs a backward()"),
+    "one_rank_begins_another_pass": ("passes over the loader 2", "passes over the loader 2"),
     "one_rank_has_other_units": ("rank 1 refused this: this backward is over 3 units", "this backward is over 3 units"),
     "one_rank_learns_faster": ("learning rates together 0.1)", "learning rates together 0.2)"),
     "three_pieces_and_two": (APART, APART),
@@ -51,6 +52,13 @@ def test_all_ranks_learn_what_the_model_does_on_one(said, kind, deed):
     found = said.get(f"{kind} {deed}")
     assert (found is None) == (kind == "sharded" and deed == "takes_nothing_else")
     assert found is None or all(DEEDS[deed] in sentence for sentence in found)
+
+
+@pytest.mark.parametrize("kind", ["sharded", "replicas"])
+def test_a_view_of_the_batch_may_be_a_leaf_and_a_copy_may_not(said, kind):
+    assert said[f"{kind} leaf: view"] == ["nothing", "nothing"]
+    for found, expected in zip(said[f"{kind} leaf: copy"], ("rank 1 refused this: this backward would give a gradient", "so does a copy"), strict=True):
+        assert expected in found
 
 
 def test_a_plain_model_on_two_ranks_is_refused(said):

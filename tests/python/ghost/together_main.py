@@ -15,6 +15,7 @@ from leaving import report_and_leave
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from private import hand_out
+from private_run import prescribe
 from torch import nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.nn import functional
@@ -79,6 +80,13 @@ def one_rank_drops_its_sum(run: Run) -> None:
         run.optimizer.zero_grad()
     hand_out(run.loader, 2) if dist.get_rank() == 0 else None
     run.optimizer.step()
+
+
+def one_rank_begins_another_pass(run: Run) -> None:
+    notes = run.loader.batch_sampler.stamps.begin_pass()
+    for step in range(2):
+        hand_out(run.loader, 2, notes=None if step == 1 and dist.get_rank() == 0 else notes)
+        run.step(2)
 
 
 def one_rank_has_other_units(run: Run) -> None:
@@ -146,11 +154,31 @@ def one_step_of_noise(run: Run) -> None:
     run.criterion(run.module(torch.randn(4, 6)), torch.zeros(4, dtype=torch.long)).backward()
 
 
+class MakesALeaf(nn.Module):
+    """Of its batch, or of a copy of that on rank 1."""
+
+    def __init__(self, *, copies: bool):
+        super().__init__()
+        self.layer, self.copies = nn.Linear(6, 3), copies
+
+    def forward(self, x):
+        leaf = x.clone()[:, None] if self.copies and dist.get_rank() == 1 else x[:, None]
+        return self.layer(leaf.requires_grad_()[:, 0])
+
+
+def a_step_of_the_loader(run: Run) -> None:
+    prescribe(run.loader, (4,))
+    x, y = next(iter(run.loader))
+    run.criterion(run.module(x), y).backward()
+    run.optimizer.step()
+
+
 SCENARIOS = {
     "one_rank_skips_its_empty_batch": (one_rank_skips_its_empty_batch, {}),
     "one_rank_leaves_a_loss_out": (one_rank_leaves_a_loss_out, {}),
     "one_rank_steps_and_the_other_goes_on": (one_rank_steps_and_the_other_goes_on, {}),
     "one_rank_drops_its_sum": (one_rank_drops_its_sum, {}),
+    "one_rank_begins_another_pass": (one_rank_begins_another_pass, {}),
     "one_rank_has_other_units": (one_rank_has_other_units, {}),
     "one_rank_learns_faster": (one_rank_learns_faster, {}),
     "three_pieces_and_two": (three_pieces_and_two, {"own_batches": True}),
@@ -260,6 +288,9 @@ def main() -> None:
         for deed in (mixes, counts, carries, *(() if sharded else (takes_nothing_else,))):
             run = Run(sharded=sharded, model=OnRankOne(deed))
             found[f"{kind} {deed.__name__}"] = said_by_each(lambda: one_step_of_noise(run))
+        for leaf in ("view", "copy"):
+            run = Run(sharded=sharded, model=MakesALeaf(copies=leaf == "copy"))
+            found[f"{kind} leaf: {leaf}"] = said_by_each(lambda: a_step_of_the_loader(run))
     found["plain model"] = said_by_each(plain_model)
     found["full register"] = said_by_each(lambda: full_register(Path(sys.argv[1]).parent))
     found["method"], found["method, plain backward"] = entered_by_a_method(False), entered_by_a_method(True)

@@ -181,7 +181,6 @@ class GhostEngine:
 
     def _begin(self, given: Inputs) -> None:
         self._prepare()
-        self._gate.note_input(given.examples)
         self.charge_skipped()
         if given.packing is None or given.units == 0:
             self.session.begin_microbatch(max(given.units, 1), of_nobody=given.units == 0)
@@ -196,7 +195,6 @@ class GhostEngine:
         if not begun or not (self.in_forward or packed):
             self._inputs = self._begun = None
             self._prepare()
-            self._gate.note_input(x)
             self.session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self.session.units
 

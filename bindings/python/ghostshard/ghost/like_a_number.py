@@ -11,7 +11,7 @@ _ASKED = {"isnan", "isinf", "isfinite", "isneginf", "isposinf", "isclose", "allc
 _ARITHMETIC = {"add": operator.add, "sub": operator.sub, "subtract": operator.sub, "mul": operator.mul, "multiply": operator.mul, "div": operator.truediv,
                "divide": operator.truediv, "true_divide": operator.truediv, "truediv": operator.truediv}  # fmt: skip
 _REVERSED = {operator.add: "__radd__", operator.sub: "__rsub__", operator.mul: "__rmul__"}
-_NO_FUNCTION = (
+NO_FUNCTION = (
     "{} of a private loss is a function of the whole batch's loss, which has no gradient of one example. Let the criterion form it for each example, "
     "or take loss.detach() for a number to look at"
 )
@@ -37,13 +37,24 @@ class ReadsLikeANumber:
                 return operation(one, other)
             if operation in _REVERSED:
                 return getattr(other, _REVERSED[operation])(one)
-        raise TypeError(_NO_FUNCTION.format(f"torch's {name}()"))
+        raise TypeError(NO_FUNCTION.format(f"torch's {name}()"))
 
     def __pow__(self, other: Any) -> Any:
-        raise TypeError(_NO_FUNCTION.format("a power"))
+        raise TypeError(NO_FUNCTION.format("a power"))
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(torch.Tensor, name) and not name.startswith("_"):
+            raise AttributeError(NO_FUNCTION.format(f"{name}()"))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def to(self, *_: Any, **__: Any) -> Any:
+        """Itself: its backward is the engine's, wherever the number lies."""
+        return self
+
+    clone = cpu = double = to
 
     def __rtruediv__(self, other: Any) -> Any:
-        raise TypeError(_NO_FUNCTION.format("the reciprocal"))
+        raise TypeError(NO_FUNCTION.format("the reciprocal"))
 
     @property
     def data(self) -> torch.Tensor:
@@ -73,6 +84,7 @@ class ReadsLikeANumber:
         return float(self.item())  # type: ignore[attr-defined]
 
     __float__ = _number
+    float = to
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)  # type: ignore[attr-defined]
@@ -90,4 +102,4 @@ class ReadsLikeANumber:
         return self._number() >= float(other)
 
 
-__all__ = ["ReadsLikeANumber"]
+__all__ = ["NO_FUNCTION", "ReadsLikeANumber"]

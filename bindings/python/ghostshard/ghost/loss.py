@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from .batch import loss_kind
 from .checks.criterions import leave_call_beside
 from .cross_entropy import cross_entropy, is_plain
-from .like_a_number import ReadsLikeANumber
+from .like_a_number import NO_FUNCTION, ReadsLikeANumber
 from .packing import Packing, shifted
 from .provenance import Drawn, Finding, plain
 from .recording import RecordingEngine
@@ -91,6 +91,8 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
             return self._with(operation(losses, other), found)
         if isinstance(other, PrivateLoss) and len(other._losses) != len(self._losses):
             return operation(self.detach(), other.detach())  # of two batches: a running sum for people, which has no gradient
+        if isinstance(other, DPTensorFastGradientClipping) and operation in (operator.mul, operator.truediv):
+            raise TypeError(NO_FUNCTION.format("the product or quotient"))
         found = None if isinstance(other, DPTensorFastGradientClipping) else self.engine.provenance.met("the loss", other)
         return self._with(operation(self._losses, self._other(other)), found)
 

@@ -32,6 +32,10 @@ class Receiver(Protocol):
         """The batch as the loop gets it next, stamped. RuntimeError if the loop has not done with the draw before."""
         ...
 
+    def left(self, number: int) -> None:
+        """The iterator of this pass is gone, and was not at its end."""
+        ...
+
     def end_of_pass(self) -> None: ...
 
 
@@ -70,6 +74,7 @@ class StampedBatches:
     def __init__(self, batches: Any, stamps: Stamps):
         self.batches, self._receiver, self._waiting = batches, stamps.receiver, stamps.waiting
         self.superseded = False  # `batches` went over to a later pass, whose notes this iterator does not have
+        self._pass: int | None = None  # that it is in the midst of
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -85,9 +90,16 @@ class StampedBatches:
         try:
             batch = next(self.batches)
         except StopIteration:
+            self._pass = None
             self._receiver.end_of_pass()
             raise
-        return self._receiver.hand_out(self._waiting.popleft(), batch)
+        piece = self._waiting.popleft()
+        self._pass = piece.draw[0]
+        return self._receiver.hand_out(piece, batch)
+
+    def __del__(self) -> None:
+        if self._pass is not None:
+            self._receiver.left(self._pass)
 
 
 class StampedLoader:

@@ -3,6 +3,7 @@ sentence, instead of a wait for a message that never comes."""
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +12,14 @@ import torch
 import torch.distributed as dist
 
 from ...lost_ranks import answered
+from .presence import Presence
 
-FORWARD, BACKWARD, STEP, EVALUATION, SAVING = range(5)
+FORWARD, BACKWARD, STEP, EVALUATION, SAVING, LEFT = range(6)
 _NAMES = (
     "a forward", "a backward", "optimizer.step()", "a forward without gradients (an evaluation)", "a checkpoint or a report",
+    "nothing: it has left its loop over the private loader (break, return, an error that was caught)",
 )  # fmt: skip
-_PLACES = ("step", "attempt", "draws begun", "batches handed out", "batches gone backward", "draws passed over")
+_PLACES = ("step", "attempt", "passes over the loader", "draws begun", "batches handed out", "batches gone backward", "draws passed over")
 _TERMS = ("clip norm", "noise multiplier", "learning rates together")
 
 
@@ -25,10 +28,16 @@ class Agreement:
 
     def __init__(self, control: Any):
         self._control = control
+        self.presence = Presence(control, self._without_this_rank)
 
     def elsewhere(self, event: int) -> None:
         """Of all ranks together, at no place of the run. RuntimeError on all of them if some are not at this event. A collective."""
-        self(event, [0] * len(_PLACES), [0.0] * len(_TERMS))
+        self(event, *_NOWHERE)
+
+    def _without_this_rank(self) -> None:
+        """Its part in an agreement of the others, after it has left."""
+        with contextlib.suppress(RuntimeError, ValueError):
+            self._compare(LEFT, *_NOWHERE)
 
     def __call__(
         self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: bool = False
@@ -42,10 +51,17 @@ class Agreement:
             if wrong is not None:
                 raise wrong
             return news
+        self.presence.arrives()
+        return self._compare(event, place, terms, wrong, news)
+
+    def _compare(
+        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: bool = False
+    ) -> bool:
         mine = torch.tensor([wrong is not None, event, *place, *map(_bits, terms), news])
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._control))]
         with answered():
-            dist.all_gather(every, mine, group=self._control)
+            work = dist.all_gather(every, mine, group=self._control, async_op=True)
+            self.presence.wait(work, in_the_loop=event in (FORWARD, BACKWARD, STEP), begun=event != FORWARD)
         if any(bool(each[0]) for each in every):
             self._raise_the_first(wrong)
         others = [rank for rank, each in enumerate(every) if not torch.equal(each[:-1], every[0][:-1])]
@@ -53,8 +69,8 @@ class Agreement:
             raise RuntimeError(
                 f"the ranks are not at the same place of the run: rank 0 is at {_described(every[0])}; rank {others[0]} at "
                 f"{_described(every[others[0]])}. Every rank takes every batch of its loader, empty ones too, calls backward "
-                "and step() equally often, and changes clip norm, noise multiplier and learning rates alike. A sharded model is evaluated and saved by all "
-                "ranks together. Nothing of this was released"
+                "and step() equally often, leaves the loop where the others leave it, and changes clip norm, noise multiplier and learning rates alike. A "
+                "sharded model is evaluated and saved by all ranks together. Nothing of this was released"
             )
         return any(bool(each[-1]) for each in every)
 
@@ -68,6 +84,9 @@ class Agreement:
         raise RuntimeError(f"rank {rank} refused this: {said[rank]}")
 
 
+_NOWHERE = ([0] * len(_PLACES), [0.0] * len(_TERMS))
+
+
 def _bits(value: float) -> int:
     return struct.unpack("<q", struct.pack("<d", value))[0]
 
@@ -78,7 +97,7 @@ def _number(bits: int) -> float:
 
 def _described(found: torch.Tensor) -> str:
     _, event, *given, _ = found.tolist()
-    if event in (EVALUATION, SAVING):
+    if event in (EVALUATION, SAVING, LEFT):
         return _NAMES[event]
     values = [*given[: len(_PLACES)], *map(_number, given[len(_PLACES) :])]
     return f"{_NAMES[event]} ({', '.join(f'{name} {value}' for name, value in zip(_PLACES + _TERMS, values, strict=True))})"

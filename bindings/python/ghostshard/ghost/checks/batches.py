@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 import torch
 
-from ..provenance import NoProvenance, Provenance
+from ..provenance import NoProvenance, Provenance, may_train
 from .charges import Charges, EachDraw
+from .presence import Presence
 
 OWN = (
     "Insist on batches of your own with make_private(own_batches=True): each step is then charged as if it held every example"
@@ -25,14 +26,21 @@ OWN = (
 
 class Batches(Protocol):
     @property
-    def place(self) -> tuple[int, int, int]:
-        """Draws begun, batches of this one handed out and gone backward: the same on all ranks."""
+    def place(self) -> tuple[int, int, int, int]:
+        """Passes over the loader, draws begun, batches of this one handed out and gone backward: the same on all ranks."""
+        ...
+
+    def report_to(self, presence: Presence) -> None:
+        """Whether this rank is in a pass over the loader is told to it from here on."""
         ...
 
     skipped: int  # draws that must still be charged as steps of no examples
     provenance: Provenance | NoProvenance
     charges: Charges
-    inputs_may_train: bool  # a leaf that a forward has as its examples may get a gradient, of which nothing is clipped or noised
+
+    def may_train(self, losses: torch.Tensor, leaf: torch.Tensor) -> bool:
+        """Whether a leaf that is no parameter is the batch's own, and may get a gradient, of which nothing is clipped or noised."""
+        ...
 
     def check_forward(self) -> None:
         """RuntimeError if the run cannot go on."""
@@ -70,8 +78,6 @@ class DrawnBatches:
     that it charged. sampler: whose settings stay what they are now.
     """
 
-    inputs_may_train = True  # provenance knows them for rows that were drawn
-
     def __init__(
         self, charge: Any, *, sampler: Any = None, allow_vouched: bool = False, batch_first: bool = True, charges: Charges | None = None
     ):
@@ -79,18 +85,23 @@ class DrawnBatches:
         self.charges = EachDraw() if charges is None else charges
         self._sampler, self._settings = sampler, _settings_of(sampler)
         self.provenance = Provenance(allow_vouched=allow_vouched, batch_first=batch_first)
+        self._allow_vouched = allow_vouched
         self.skipped = 0
         self._draw: tuple[int, int] | None = None
         self._waiting: deque = deque()  # pieces that were handed out and have not gone backward
-        self._count = self._done = self._draws = self._units = 0
+        self._count = self._done = self._passes = self._draws = self._units = 0
+        self._presence: Presence | None = None
         self._fate = ""  # of the draw: "" while steps may be made of it
         self._warned = False
         self._broken: str | None = None  # why the run cannot go on
         self._ended = False
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        return self._draws, self._done + len(self._waiting), self._done
+    def place(self) -> tuple[int, int, int, int]:
+        return self._passes, self._draws, self._done + len(self._waiting), self._done
+
+    def report_to(self, presence: Presence) -> None:
+        self._presence = presence
 
     # The loader's side ----------------------------------------------------------------------------------------------
 
@@ -105,16 +116,25 @@ class DrawnBatches:
         if piece.draw != self._draw:
             self._finish(piece.draw)
             self.charges.hand_out(piece.draw[0])
+            self._passes += self._draw is None or piece.draw[0] != self._draw[0]
             self._draw, self._count, self._fate = piece.draw, piece.count, ""
             self._waiting.clear()
             self.provenance.forget()
             self._draws, self._done, self._units = self._draws + 1, 0, 0
         self._units += piece.units
+        if self._presence is not None:
+            self._presence.took(self._passes)
         piece = replace(piece, constants=self.provenance.constants)
         self._waiting.append(piece)
         return self.provenance.hand_out(piece, batch)
 
+    def left(self, number: int) -> None:
+        if self._presence is not None and self._draw is not None and number == self._draw[0] and not self._ended:
+            self._presence.left()
+
     def end_of_pass(self) -> None:
+        if self._presence is not None:
+            self._presence.ended()
         if self._draw is not None and not self._fate and self._done == 0 and not self._ended:
             self._finish(self._draw)
 
@@ -172,6 +192,9 @@ class DrawnBatches:
             )
         self.provenance.check(losses, self._waiting[0])
 
+    def may_train(self, losses: torch.Tensor, leaf: torch.Tensor) -> bool:
+        return may_train(losses, leaf, self._waiting[0], vouched=self._allow_vouched)
+
     def _why_not(self) -> str:
         if self._draw is None:
             return (
@@ -226,18 +249,21 @@ class OwnBatches:
     like a batch, so whether inputs_may_train is the caller's word, too."""
 
     skipped = 0
-    provenance = NoProvenance()
     charges = EachDraw()
 
     def __init__(self, backwards: int = 1, *, inputs_may_train: bool = False):
-        self.inputs_may_train = inputs_may_train
+        self.provenance = NoProvenance()
+        self._inputs_may_train = inputs_may_train
         self._backwards = backwards
         self._done = 0
         self._allowed = backwards
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        return 0, 0, self._done
+    def place(self) -> tuple[int, int, int, int]:
+        return 0, 0, 0, self._done
+
+    def report_to(self, presence: Presence) -> None:
+        pass
 
     def check_forward(self) -> None:
         pass
@@ -249,6 +275,9 @@ class OwnBatches:
                 "Add up all losses of a batch and go backward once. If the backwards of a step are over different examples, "
                 "say how many there are with make_private(own_batches=True, accumulation_steps=k), or use a BatchMemoryManager"
             )
+
+    def may_train(self, losses: torch.Tensor, leaf: torch.Tensor) -> bool:
+        return self._inputs_may_train and may_train(losses, leaf)
 
     def went_backward(self) -> None:
         self._done += 1

@@ -3,12 +3,10 @@ and are all parameters that train clipped and noised?"""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 from ...lost_ranks import answered
@@ -27,16 +25,16 @@ class Gate:
         self._agree = Agreement(control)
         self._communicates = communicates and control is not None
         self._batches: Batches | None = None
+        self._nobodys = NoProvenance()
         self._trained: Callable[[], Iterable[nn.Parameter]] = tuple
         self._terms: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
-        # By id. Weak, because a forward may have no backward. (Tensors have no equality for a WeakSet.)
-        self._inputs: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
     def open_for(
         self, batches: Batches, trained: Callable[[], Iterable[nn.Parameter]], terms: Callable[[], tuple[float, float]]
     ) -> None:
         """trained() gives the optimizer's parameters, terms() clip norm and noise multiplier."""
         self._batches, self._trained, self._terms = batches, trained, terms
+        batches.report_to(self._agree.presence)
 
     @property
     def batches(self) -> Batches:
@@ -46,7 +44,7 @@ class Gate:
 
     @property
     def provenance(self) -> Provenance | NoProvenance:
-        return NoProvenance() if self._batches is None else self._batches.provenance
+        return self._nobodys if self._batches is None else self._batches.provenance
 
     @property
     def draws_to_charge(self) -> int:
@@ -56,14 +54,6 @@ class Gate:
         """The model was taken back: what the loader hands out from now on is nobody's step."""
         if self._batches is not None:
             self._batches.end()
-
-    def note_input(self, examples: torch.Tensor | None) -> None:
-        """What a forward gets as its examples, which may get a gradient of their own."""
-        if examples is not None and examples.requires_grad:
-            self._inputs[id(examples)] = examples
-
-    def _is_input(self, leaf: torch.Tensor) -> bool:
-        return self.batches.inputs_may_train and self._inputs.get(id(leaf)) is leaf
 
     def forward(self, at: tuple[int, int]) -> None:
         """at, here and below: step and attempt that the logical batch is charged as. Raises on all ranks alike."""
@@ -87,9 +77,9 @@ class Gate:
         def all_checks() -> None:
             check()
             self.batches.check_backward(losses, units)
-            if self.batches.place[2] == 0:  # once a step, and before the step
+            if self.batches.place[-1] == 0:  # once a step, and before the step
                 refuse_uncovered(self._model, self._layout, self._trained())
-            refuse_strangers(losses, self._layout, units, self._is_input)
+            refuse_strangers(losses, self._layout, units, lambda leaf: self.batches.may_train(losses, leaf))
 
         return self._meet(BACKWARD, at, all_checks, news)
 

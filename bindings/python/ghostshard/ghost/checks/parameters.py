@@ -11,7 +11,6 @@ from torch.distributed.tensor import DTensor
 
 from ..._native import load
 from ..layout import Layout
-from ..provenance import Drawn
 from ..recording import ANCHOR
 
 _WAY_OUT = "Build the whole model first, and call make_private() on it: a model that changes needs a new PrivacyEngine run"
@@ -55,21 +54,22 @@ def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Para
             )
 
 
-def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, is_input: Callable[[torch.Tensor], bool]) -> None:
+def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, is_of_batch: Callable[[torch.Tensor], bool]) -> None:
     """ValueError if a backward of these losses would give a gradient to a parameter outside of the model, or to another leaf that is not
-    known to be the batch's own: a tensor that the private loader handed out, or what a forward got as its examples (is_input). Extents
-    tell nothing: a table of as many rows as the batch has looks like its rows."""
-    known = {id(entry.parameter) for entry in layout.parameters}
+    known to be the batch's own (is_of_batch). Extents tell nothing: a table of as many rows as the batch has looks like its rows."""
+    known, strangers = {id(entry.parameter) for entry in layout.parameters}, []
     for leaf in load("engine").leaves_of(losses) if units else ():  # of nobody: all gradients are zero
         own = id(leaf) in known or any(hasattr(hook, OURS) for hook in (leaf._backward_hooks or {}).values())  # guard.py has a sentence
-        of_examples = not isinstance(leaf, nn.Parameter) and (is_input(leaf) or (isinstance(leaf, Drawn) and not leaf.origin.memory.wrong))
-        if not (own or of_examples or hasattr(leaf, ANCHOR)):
-            raise ValueError(
-                f"this backward would give a gradient to a tensor of shape {tuple(leaf.shape)} outside of the model's layers (a parameter of the criterion "
-                "or of a second model, a learnt prompt, a parameter of the model that a method uses beside its layer): it has no clipping and no noise. Make "
-                "it one of a layer of the model before make_private(), or keep its gradient out: requires_grad_(False), detach(), torch.no_grad(). (If it is the batch itself: one of your own, "
-                "own_batches=True, looks like a table that trains, and gets a gradient by your word alone, allow_vouched=True)"
-            )
+        if not (own or hasattr(leaf, ANCHOR) or (not isinstance(leaf, nn.Parameter) and is_of_batch(leaf))):
+            strangers.append(tuple(leaf.shape))
+    if strangers:  # the same one every time: leaves come in no order
+        raise ValueError(
+            f"this backward would give a gradient to a tensor of shape {min(strangers)} outside of the model's layers (a parameter of the criterion "
+            "or of a second model, a learnt prompt, a parameter of the model that a method uses beside its layer): it has no clipping and no noise. Make "
+            "it one of a layer of the model before make_private(), or keep its gradient out: requires_grad_(False), detach(), torch.no_grad(). (If it is the batch itself: one of your own, "
+            "own_batches=True, looks like a table that trains, and gets a gradient by your word alone, allow_vouched=True; and so does a copy that "
+            "the model makes a leaf: require the batch's gradient before it is copied)"
+        )
 
 
 def _hooked(parameter: nn.Parameter) -> bool:

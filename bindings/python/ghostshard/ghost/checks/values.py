@@ -8,7 +8,7 @@ change that the other unit makes to them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,12 +34,13 @@ class Repeat:
     device: torch.device  # of the model
     communicates: bool = False  # a forward does
     refusals: list[str] = field(default_factory=list)  # of the model, if it took no other inputs
+    places: tuple[torch.Tensor, ...] = ()  # arguments that stay in every exchange, beside those that look like places
 
     def reaches_others(self, chosen: torch.Tensor, highest: Callable[[list[int]], list[int]] = list) -> int:
         """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move
         buffers; CARRIED if they move the outputs of the forward that follows; UNKNOWN if the model takes no other inputs. chosen: bool [units].
 
-        Seven forwards without gradients, from the same state. If a forward communicates, a collective: highest() gives the largest of all
+        Seven forwards without gradients, from the same state, and two more for each way in which a batch can be paired anew. If a forward communicates, a collective: highest() gives the largest of all
         ranks' numbers, so that all make as many forwards.
         """
         state, kept = State(self.model, self.device), Attributes(self.model)
@@ -54,6 +55,8 @@ class Repeat:
                 if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
                     carried = highest([bool(self._tried(lambda: self._carries(chosen, (state, kept))))])[0]
                 if mixed or (self._packing is None and self._counts(self._of_rows(chosen), (state, kept), highest)):
+                    return MIXED
+                if not self.communicates and self._looks_up_rows(chosen, (state, kept)):
                     return MIXED
         finally:
             state.again()
@@ -139,6 +142,48 @@ class Repeat:
             for module in training:
                 module.training = True
 
+    def _looks_up_rows(self, chosen: torch.Tensor, before: tuple[State, Attributes]) -> bool:
+        """Whether outputs of the others move with the chosen units' inputs in a batch that pairs the arguments anew. Numbers, masks or a matrix
+        among them may say whose rows of another argument a unit sees, and in the batch at hand that may be everybody's own. A model that keeps
+        units apart does so for any pairs; one that takes none of these tells nothing."""
+        return any(
+            bool(other._tried(lambda: other._moves_others(chosen, before)))
+            for examples in (False, True)
+            if (other := self._paired_anew(len(chosen), examples=examples)) is not None
+        )
+
+    def _moves_others(self, chosen: torch.Tensor, before: tuple[State, Attributes]) -> bool:
+        outputs = []
+        for moved in (torch.zeros_like(chosen), chosen):
+            before[1].again()
+            outputs.append(self._of_all(moved, before[0]))
+        return differ(*outputs, ~chosen)
+
+    def _paired_anew(self, units: int, *, examples: bool) -> Repeat | None:
+        """Each unit has the arguments of the one before it beside its examples, or its examples beside its arguments. None: that changes no pair."""
+        if self._packing is not None or units < 2:
+            return None
+        changed, places, moved_examples = False, list(self.places), self.inputs.examples
+
+        def new(value: torch.Tensor) -> torch.Tensor:
+            nonlocal changed, moved_examples
+            dim, is_examples = self._extent_of_units(value, units), value is self.inputs.examples
+            if dim < 0:
+                return value
+            other = value.roll(1, dim)
+            changed = changed or not (is_examples or torch.equal(other, value))
+            if is_examples != examples:
+                return value
+            if is_examples:
+                moved_examples = other
+            elif self._dim_of_units(value, units) < 0:
+                places.append(other)
+            return other
+
+        args, kwargs = mapped(new, self.inputs.args), mapped(new, self.inputs.kwargs)
+        inputs = replace(self.inputs, args=args, kwargs=kwargs, examples=moved_examples)
+        return replace(self, inputs=inputs, places=tuple(places)) if changed else None
+
     def _exchanged(self, moved: torch.Tensor, *, mirrored: bool) -> tuple[tuple, dict]:
         """The arguments, with other values for the units that moved: in the examples mirrored ones, which differ most; in every other
         tensor with the units' extent those of the nearest that stays, which are valid (masks, lengths). Not mirrored: in the examples
@@ -157,11 +202,15 @@ class Repeat:
 
     def _dim_of_units(self, value: torch.Tensor, units: int) -> int:
         """-1: none. 0, 1, 2, … of the units' extent are taken for places, which all units share."""
+        dim = self._extent_of_units(value, units)
+        places = value.dim() == 1 and torch.equal(value, torch.arange(len(value), device=value.device, dtype=value.dtype))
+        return -1 if places or any(value is each for each in self.places) else dim
+
+    def _extent_of_units(self, value: torch.Tensor, units: int) -> int:
         if self._packing is not None or value.dim() == 0 or isinstance(value, nn.Parameter):
             return -1
         dim = self.inputs.dim if value.dim() > 1 else 0
-        places = value.dim() == 1 and torch.equal(value, torch.arange(len(value), device=value.device, dtype=value.dtype))
-        return dim if value.shape[dim] == units and not places else -1
+        return dim if value.shape[dim] == units else -1
 
     def _mirrored(self, units: torch.Tensor) -> torch.Tensor:
         """The examples, with values of these units mirrored in the range of all values: token ids stay token ids."""

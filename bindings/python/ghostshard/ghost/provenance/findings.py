@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..same_memory import lies_within
 from ..tensor_trees import tensors_in
 from .drawn import Drawn
 
@@ -29,6 +30,7 @@ class Finding:
     joined: bool = False  # units= says whose they are
     read: tuple[Drawn, ...] = ()  # what was read: writing to it unseen by autograd comes too late to be seen by the forward
     forward: bool = True
+    examples: torch.Tensor | None = None  # what a forward had as its examples, if nobody followed it
 
 
 def is_not(name: str, why: str) -> str:
@@ -57,4 +59,16 @@ def under(values: list[torch.Tensor]) -> list[Finding]:
     return found
 
 
-__all__ = ["Finding", "is_not", "mark", "under"]
+def may_train(losses: torch.Tensor, leaf: torch.Tensor, piece: Any = None, *, vouched: bool = False) -> bool:
+    """Whether a leaf that these losses reach is of the batch: one that the loader handed out with this piece (vouched: or that the loop
+    vouched for), or what the forwards under the losses read, or a view of that (as Wav2Vec2 makes one). A copy, which only has the
+    same values, is not: a table of its own may have them too."""
+    if isinstance(leaf, Drawn):
+        memory = leaf.origin.memory
+        return not memory.wrong and (memory.piece is piece or (vouched and leaf.origin.vouched))
+    read = [each for found in under([losses]) for each in (*found.read, found.examples) if each is not None]
+    # What requires a gradient itself has no leaf among its views, unless somebody's leaf was handed out.
+    return any(leaf is each or (not each.requires_grad and lies_within(leaf, each)) for each in read)
+
+
+__all__ = ["Finding", "is_not", "mark", "may_train", "under"]

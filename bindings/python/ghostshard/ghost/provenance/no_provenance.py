@@ -6,23 +6,31 @@ from typing import Any
 
 import torch
 
+from ..tensor_trees import first_tensor
 from .drawn import plain
-from .findings import Finding
+from .findings import Finding, mark
 
 
 class NoProvenance:
     """Of batches of the caller's own, which are charged as what they are at worst."""
 
     constants = None
+    _latest: Finding | None = None
 
     def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> tuple[tuple, dict]:
-        return plain(args), plain(kwargs)
+        args, kwargs = plain(args), plain(kwargs)
+        if recording:
+            self._latest = Finding(examples=first_tensor(args, kwargs))
+        return args, kwargs
 
     def taken(self, tensors: list[torch.Tensor], read: list[torch.Tensor]) -> None:
         pass
 
-    def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, None]:
-        return plain(args), plain(kwargs), None
+    def read_layer(self, args: tuple, kwargs: dict, *, batch_first: bool) -> tuple[tuple, dict, Finding | None]:
+        args, kwargs = plain(args), plain(kwargs)
+        examples = first_tensor(args, kwargs)
+        derived = examples is None or examples.grad_fn is not None
+        return args, kwargs, None if derived else Finding(examples=examples)
 
     def targets(self, args: tuple, kwargs: dict, beside: dict[str, Any] | None = None) -> tuple[tuple, dict, Finding]:
         return *plain((args, kwargs)), Finding(forward=False)
@@ -34,7 +42,9 @@ class NoProvenance:
         return losses
 
     def mark(self, values: Any, finding: Finding | None = None) -> None:
-        pass
+        finding = finding or self._latest
+        if finding is not None:
+            mark(values, finding)
 
     def give_back(self, output: Any, finding: Finding | None = None) -> Any:
         return output

@@ -135,7 +135,7 @@ class Provenance:
         given = [value for name, value in kwargs.items() if name not in aside]
         read = tuple(each for each in contents((args, given)) if isinstance(each, Drawn))
         wrong = wrong or self._wrong_numbers("the model", (args, given))
-        found = Finding(wrong, origin.memory.piece, origin.ids, origin.rows, joined=units is not None or packed, read=read)
+        found = Finding(wrong, origin.memory.piece, origin.ids, origin.rows, joined=units is not None or packed, read=read, examples=plain(examples))
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
             for tensor in contents(value) if name not in aside else ():
                 if not found.wrong and tensor is not examples:

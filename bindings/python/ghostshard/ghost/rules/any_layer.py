@@ -6,12 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
+from ..._native import load
 from ..autocast import as_in, state_of
 from ..layout import original_class
-from ..recording import anchor
+from ..recording import ANCHOR, anchor
 from ..shared import shared
-from ..tensor_trees import refilled, tensors_in
+from ..tensor_trees import mapped, refilled, tensors_in
 from .call import Call
 from .layer import Layer, local, refuse_parts, same_output
 from .one_by_one import Buffers, Coins, of_each_unit, outputs_of_each_unit
@@ -101,6 +103,9 @@ def _computed(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, Coins | None
     if not layer.compared:
         if tossed:
             coins.again()
+        buffers.again()
+        _refuse_others(layer, args, kwargs)
+        coins.again()
         _compare_with_own(layer, tensors_in(output), args, kwargs, buffers)
     buffers.moved()
     if not tossed:
@@ -113,6 +118,24 @@ def _fresh(value: torch.Tensor, inputs: tuple) -> torch.Tensor:
     """An output that is an input must be another tensor; any other is handed on as it is, because the model may write into it."""
     storages = {each.untyped_storage().data_ptr() for each in inputs}
     return value.view_as(value) if value.untyped_storage().data_ptr() in storages else value
+
+
+def _refuse_others(layer: Layer, args: tuple, kwargs: dict) -> None:
+    """At first use. RuntimeError if the output follows from a parameter that is not the layer's own, or from what other layers gave without being
+    an argument: no gradient of the layer alone would reach these."""
+    own = {name: local(value).detach() for name, value in layer.module.named_parameters() if value.requires_grad}
+    detached = lambda value: value.detach()
+    with torch.enable_grad():
+        outputs = tensors_in(torch.func.functional_call(skeleton(layer.module), own, mapped(detached, args), mapped(detached, kwargs)))
+    for output in outputs:
+        leaves = load("engine").leaves_of(output) if output.requires_grad else ()
+        # Other leaves are the layer's own work, such as a view of its input. A layer of the engine has an anchor, or none to be seen.
+        if output.requires_grad and (not leaves or any(isinstance(leaf, nn.Parameter) or hasattr(leaf, ANCHOR) for leaf in leaves)):
+            raise RuntimeError(
+                f"{layer.name} ({original_class(layer.module).__name__}) uses a parameter or an output of another layer that is neither its own nor "
+                "an argument (kept in a list, or in a closure), so its examples' gradients would not hold that. Make it an attribute of this layer and use "
+                "that, or an argument of its forward"
+            )
 
 
 def _compare_with_own(layer: Layer, found: list[torch.Tensor], args: tuple, kwargs: dict, buffers: Buffers) -> None:
