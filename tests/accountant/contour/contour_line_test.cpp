@@ -141,6 +141,31 @@ class RateNearOne : public testing::TestWithParam<NearOne> {
   }
 };
 
+// B_y of contour_moments.h at y = angle·sigma², relative to M(c): all that a shift of the line bounds a moment by.
+TEST_P(RateNearOne, TheIntegralOfEachShiftIsBounded) {
+  const auto& [name, direction, noise, c, left] = GetParam();
+  const RealMoment real = real_moment(direction, {1 - left, noise}, c);
+  const LineMoment line(direction, {{1 - left, noise}, 1}, c, real, false);
+  const long double sigma = noise;
+  const long double q = 1 - left;
+  const long double p = direction == Direction::kRemove ? 1 + c : -c;
+  const long double h = std::min(sigma * sigma / 16, sigma / 24);
+  for (size_t index = 0; index < 24; index += 3)
+    for (const double t : {0.1, 0.7, 2.0, 5.0}) {
+      const long double angle = line.angle_of(index);
+      long double sum = 0;
+      for (long double x = -c - 1 - 20 * sigma; x < c + 1 + 20 * sigma; x += h) {
+        const long double odds = q * std::exp((2 * x - 1) / (2 * sigma * sigma));
+        const std::complex<long double> w((1 - q) + odds * std::cos(angle), odds * std::sin(angle));
+        sum += std::exp(p * std::log(std::abs(w)) - t * std::arg(w) - x * x / (2 * sigma * sigma));
+      }
+      const long double truth = std::log(sum * h / (sigma * 2.506628274631000502415765284811L)) +
+                                angle * angle * sigma * sigma / 2 - real.log_m;
+      EXPECT_GE(static_cast<long double>(line.log_bound(index, t)), truth) << index << ' ' << t;
+      EXPECT_NEAR(line.log_bound(index, t), static_cast<double>(truth), 1e-6) << index << ' ' << t;
+    }
+}
+
 TEST_P(RateNearOne, TheMomentAndTheRestOfTheLineAreBounded) {
   const auto& [name, direction, sigma, c, left] = GetParam();
   const SampledGaussian release{1 - left, sigma};
