@@ -64,10 +64,16 @@ Mass mass_of(const NormalMixture& mixture, double sigma, double low, double high
 // ones have a share of e^exponent, the others exceed the loss by no more than -log weight.
 double loss_error(const NormalMixture& p, const NormalMixture& q) {
   double largest = 0;
-  for (const auto* mixture : {&p, &q})
-    for (const double weight : mixture->weights)
+  double beside_one = 0;  // by which weights do not add up to 1, as log_density takes them to
+  for (const auto* mixture : {&p, &q}) {
+    double sum = 0;
+    for (const double weight : mixture->weights) {
       if (weight > 0) largest = std::max(largest, -std::log(weight));
-  return kRounding * (32 + 16 * largest);
+      sum += weight;
+    }
+    beside_one += std::abs(sum - 1) + kRounding * static_cast<double>(mixture->weights.size());
+  }
+  return kRounding * (32 + 16 * largest) + 4 * beside_one;
 }
 
 // The loss at the next boundary, which is no less. What is too large for a double may be as large as it likes.
