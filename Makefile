@@ -22,7 +22,7 @@ help:
 	@echo '  make asan       the C++ tests with AddressSanitizer and UBSan; the last line is "N passed, N failed"'
 	@echo '  make tsan       the same with ThreadSanitizer'
 	@echo '  make mutants    plants one fault after the other in a copy of the tree: the tests must see each of them'
-	@echo '  make fuzz       fuzzers on the readers of ledgers, events and receipts, a minute each (clang); the last line is "N runs, N crashed"'
+	@echo '  make fuzz       fuzzers on the readers of ledgers, events, reports and receipts, a minute each (clang); the last line is "N runs, N crashed"'
 	@echo '  make test-gpu   the CUDA kernels and the engine on them, from Python too: builds (CUDA toolkit), tests if there is a GPU'
 	@echo '  make bench-gpu  kernels and steps beside their peers on a GPU: builds, and measures for some 20 minutes if there is one'
 	@echo '  make check-figures  are the figures in README and docs still true? (quiet machine, a quarter of an hour)'
@@ -35,7 +35,7 @@ help:
 	@echo '  FIGURE_FLAGS=…  of check-figures: --all, --only WORD, --raise-ratchet, --documents'
 	@echo '  BUNDLE_FLAGS=…  of bundle: --python PATH, a further Python (with headers) to build the modules for; repeatable'
 	@echo '  MUTANT_FLAGS=…  of mutants: --short, --only NAME, --list, --here'
-	@echo '  FUZZ_FLAGS=…    of fuzz: --seconds N, --runs N, and then ledger, event or receipt'
+	@echo '  FUZZ_FLAGS=…    of fuzz: --seconds N, --runs N, and then ledger, event, report or receipt'
 	@echo '  JOBS=N          compile N files at a time (now: $(JOBS); a file of LibTorch takes up to 2 GB of memory)'
 
 setup:

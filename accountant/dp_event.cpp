@@ -143,8 +143,7 @@ int64_t longest_tree(const json& event) {
 // Of the truncated negative binomial distribution with this mean: rounded to the side of more runs.
 double gamma_of(double mean, double shape) {
   const auto mean_at = [shape](double log_g) {
-    const double share = shape == 0 ? -1 / log_g : shape / -std::expm1(shape * log_g);
-    return share * -std::expm1(log_g) * std::exp(-log_g);
+    return repeat_share(shape, log_g) * -std::expm1(log_g) * std::exp(-log_g);
   };
   double many = -700;  // log gamma: the mean falls with it
   double few = -1e-12;
@@ -289,8 +288,7 @@ struct Written {
   json operator()(const TuningPoissonEvent& e) const { return repeats(e.run, e.mean.value(), "inf"); }
   json operator()(const TuningNegativeBinomialEvent& e) const {
     const double h = e.shape.value();
-    const double log_g = std::log(e.gamma.value());
-    const double share = h == 0 ? -1 / log_g : h / -std::expm1(h * log_g);
+    const double share = repeat_share(h, std::log(e.gamma.value()));
     return repeats(e.run, share * (1 - e.gamma.value()) / e.gamma.value(), h);
   }
   static json repeats(const std::vector<TunedRelease>& run, double mean, const json& shape) {

@@ -104,6 +104,12 @@ bool is_tuning(const Event& event) {
          std::holds_alternative<TuningPoissonEvent>(event);
 }
 
+// Next to 0 the product with a shape that is hardly a double has no digits; the limit differs from it by
+// |shape·log_gamma|/2 of itself.
+double repeat_share(double shape, double log_gamma) {
+  return std::abs(shape * log_gamma) < 1e-17 ? -1 / log_gamma : shape / -std::expm1(shape * log_gamma);
+}
+
 void require_valid(const Event& event) { std::visit(Check(), event); }
 
 }  // namespace ghostshard::accountant

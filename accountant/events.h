@@ -159,8 +159,9 @@ struct BallsInBinsGaussianEvent {
 };
 
 // Any mechanism whose dominating pair is given as a table: loss log(P/Q) of an outcome and its probability under P, the
-// data with the unit. `infinite`: probability under P of outcomes that Q never has. Probabilities add up to 1; those of
-// Q, which are e^-loss of them, to at most 1, and what they lack are outcomes that P never has.
+// data with the unit. `infinite`: probability under P of outcomes that Q never has. Probabilities add up to 1, to 1e-9,
+// and what they lack counts as infinite; those of Q, which are e^-loss of them, to at most 1, and what they lack are
+// outcomes that P never has. Of n losses up to 1e-14·(n + 1) that is lacking is taken for the table's own rounding.
 struct LossTableEvent {
   std::vector<double> losses;
   std::vector<double> probabilities;
@@ -181,6 +182,8 @@ struct TuningNegativeBinomialEvent {
   std::vector<TunedRelease> run;
   bool operator==(const TuningNegativeBinomialEvent& other) const;
 };
+// E[K]·gamma/(1 - gamma) of the negative binomial: h/(1 - gamma^h), to some roundings.
+double repeat_share(double shape, double log_gamma);
 struct TuningPoissonEvent {
   RepeatMean mean;
   std::vector<TunedRelease> run;

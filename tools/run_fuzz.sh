@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# libFuzzer (clang's, with ASan and UBSan) on the readers of ledgers and events, and tests/python/receipt_fuzzer.py on that of
-# receipts, which is Python. Reports: tests/accountant/ledger/hostile_test.cpp. Each target runs for so many seconds, or so many runs, from the seeds of
+# libFuzzer (clang's, with ASan and UBSan) on the readers of ledgers, events and reports, and tests/python/receipt_fuzzer.py on
+# that of receipts, which is Python. Each target runs for so many seconds, or so many runs, from the seeds of
 # tests/accountant/fuzz and from what earlier calls found; that corpus stays in build/fuzz/corpus. The last line is
 # `N runs, N crashed`; an input that crashed lies in build/fuzz/crashes.
 # Usage: tools/run_fuzz.sh [-j N] [--seconds N] [--runs N] [target ...]
@@ -16,7 +16,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 targets=("$@")
-if [ ${#targets[@]} = 0 ]; then targets=(ledger event receipt); fi
+if [ ${#targets[@]} = 0 ]; then targets=(ledger event report receipt); fi
 command -v clang++ > /dev/null || { echo "run_fuzz: clang++ must be installed, and libclang-rt-14-dev or its like" >&2; exit 2; }
 tree=$PWD/build/fuzz
 compiled=()

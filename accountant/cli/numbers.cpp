@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -25,12 +26,17 @@ double plain_number(const std::string& option, const std::string& text, const st
   return value;
 }
 
-std::string rounded(double value, int digits, double (*round)(double)) {
+std::string rounded(double value, int digits, bool up) {
   if (!std::isfinite(value)) return value > 0 ? "infinity" : "not a number";
   const double scale = std::pow(10.0, digits);
-  const double scaled = std::abs(value) < 1e15 / scale ? round(value * scale) / scale : value;
+  const double whole = up ? std::ceil(value * scale) : std::floor(value * scale);
   char text[400];
-  std::snprintf(text, sizeof text, "%.*f", digits, scaled);
+  // The product may be rounded to a whole number on the wrong side of the value: then one more.
+  for (const double more : {0.0, up ? 1.0 : -1.0}) {
+    std::snprintf(text, sizeof text, "%.*f", digits, std::abs(value) < 1e15 / scale ? (whole + more) / scale : value);
+    const double shown = std::strtod(text, nullptr);
+    if (up ? shown >= value : shown <= value) break;
+  }
   return text;
 }
 
@@ -76,7 +82,7 @@ std::string exact(double value) {
   return std::isfinite(value) ? nlohmann::json(value).dump() : (value > 0 ? "infinity" : "not a number");
 }
 
-std::string up(double value, int digits) { return rounded(value, digits, std::ceil); }
-std::string down(double value, int digits) { return rounded(value, digits, std::floor); }
+std::string up(double value, int digits) { return rounded(value, digits, true); }
+std::string down(double value, int digits) { return rounded(value, digits, false); }
 
 }  // namespace ghostshard::accountant::cli

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "accountant/engines/rdp.h"
+#include "accountant/gaussian/event_moment.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -36,7 +37,12 @@ std::vector<double> opacus_orders() {
 double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed, std::span<const double> orders,
                              Delta delta) {
   int64_t total = 0;
-  for (const auto& [event, count] : composed) total = checked_sum(total, checked_count(count));
+  double infinite = 0;  // the probability of an infinite loss, which no moment bounds: delta pays for it
+  for (const auto& [event, count] : composed) {
+    total = checked_sum(total, checked_count(count));
+    if (count > 0) infinite += static_cast<double>(count) * infinite_loss(event, Adjacency::kZeroOut);
+  }
+  const double left = delta.value() - infinite * (1 + 1e-12);
   double best = kInfinity;
   for (const double alpha : orders) {
     if (!(alpha > 1 && alpha < kInfinity)) {
@@ -47,7 +53,8 @@ double rdp_epsilon_at_orders(std::span<const std::pair<Event, int64_t>> composed
     double k = 0;
     for (const auto& [event, count] : composed)
       if (count > 0) k += static_cast<double>(count) * rdp_log_moment(event, alpha - 1);
-    best = std::min(best, rdp_to_epsilon(alpha - 1, k, delta));
+    k *= 1 + std::numeric_limits<double>::epsilon() * (4 + static_cast<double>(composed.size()));
+    if (left > 0) best = std::min(best, rdp_to_epsilon(alpha - 1, k, Delta(left)));
   }
   return total == 0 ? 0 : std::max(best, 0.0);
 }

@@ -48,20 +48,29 @@ double truncated_log_moment(const TruncatedPoissonGaussianEvent& event, double c
   return largest;
 }
 
-// log Σ mass·e^(c·loss) of the finite losses, rounded up: one rounding for each term, and those of the exponents.
+// log Σ mass·e^(c·loss) of the finite losses, rounded up: a rounding or two of each term and of its exponent, and one
+// of their sum for each.
 double log_moment_of(const LossAtoms& atoms, double c) {
+  constexpr double kRounding = std::numeric_limits<double>::epsilon();
   double top = 0;
   for (size_t i = 0; i < atoms.loss.size(); ++i) top = std::max(top, c * atoms.loss[i] + std::log(atoms.mass[i]));
   double sum = 0;
   double total = 0;
+  double error = 0;
   const bool far = top > 1;
   for (size_t i = 0; i < atoms.loss.size(); ++i) {
+    const double exponent = c * atoms.loss[i];
+    const double term = atoms.mass[i] * (far ? std::exp(exponent - top) : std::expm1(exponent));
     total += atoms.mass[i];
-    sum += far ? atoms.mass[i] * std::exp(c * atoms.loss[i] - top) : atoms.mass[i] * std::expm1(c * atoms.loss[i]);
+    sum += term;
+    error += kRounding * ((std::abs(term) + atoms.mass[i]) * (4 + std::abs(exponent)) + std::abs(term) * top);
   }
-  const double rounding = std::numeric_limits<double>::epsilon() * (16 + static_cast<double>(atoms.loss.size()));
-  const double log_m = far ? top + std::log(sum) : std::log1p(sum + (total - 1));
-  return std::max(0.0, log_m + rounding * (1 + std::abs(log_m)));
+  const double adding = kRounding * (16 + static_cast<double>(atoms.loss.size()));
+  if (!far) sum += total - 1;
+  const double raised = sum + error * (1 + adding);
+  const double log_m = far ? top + std::log(raised) : std::log1p(raised);
+  const double bound = log_m + adding * (1 + std::abs(log_m));
+  return std::isnan(bound) ? std::numeric_limits<double>::infinity() : std::max(0.0, bound);
 }
 
 double table_log_moment(const Event& event, double c, Adjacency adjacency) {
@@ -100,7 +109,7 @@ double infinite_loss(const Event& event, Adjacency adjacency) {
 
 double epsilon_of_moment(double c, double k, double log_delta) {
   const double rdp = k / c;
-  const double shift = std::log1p(-1 / (1 + c));
+  const double shift = -std::log1p(1 / c);  // log(1 - 1/alpha): as c goes to 0 1/(1 + c) loses its digits
   const double tail = log_delta / c;
   const double order = std::log1p(c) / c;
   const double rounding = 4 * std::numeric_limits<double>::epsilon() * (rdp + std::abs(shift) + std::abs(tail) + order);
@@ -109,7 +118,7 @@ double epsilon_of_moment(double c, double k, double log_delta) {
 
 double log_delta_of_moment(double c, double k, double epsilon) {
   const double order = std::log1p(c);
-  const double shift = c * std::log1p(-1 / (1 + c));
+  const double shift = -c * std::log1p(1 / c);
   const double gain = c * epsilon;
   return k + shift - order - gain + 4 * std::numeric_limits<double>::epsilon() * (k + std::abs(shift) + order + gain);
 }

@@ -63,8 +63,7 @@ std::shared_ptr<const Mesh> mesh_of(const Event& key, const std::vector<TunedRel
 
 double log_mean(const TuningNegativeBinomialEvent& event) {
   const double log_g = std::log(event.gamma.value());
-  const double h = event.shape.value();
-  const double share = h == 0 ? -1 / log_g : h / -std::expm1(h * log_g);
+  const double share = repeat_share(event.shape.value(), log_g);
   return std::log(share * (1 - event.gamma.value())) - log_g + 16 * kRounding * (1 + std::abs(log_g));
 }
 

@@ -9,16 +9,20 @@ namespace {
 
 using Phases = std::vector<ComposedRelease>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kMargin = 1e-9;  // relative, of a tail: its exponent, some hundreds at most, is rounded
 constexpr double kLeastTail = 1e-290;
 constexpr double kLargestLevel = 1e6;  // at sigma = kLeastResolvedSigma an outcome 80 sigma away reveals less
 
 struct Tails {
-  double p, q;  // probabilities that an outcome's loss exceeds a level, under both neighbours
+  double p, q;  // probabilities of the same outcomes, of all whose loss exceeds a level, under both neighbours
 };
+// They may be a few more outcomes: with much noise the least rounding of a logarithm is some deviations' 1e-9.
 Tails tails(SampledGaussian release, double level) {
   const auto [q, sigma] = release;
-  const double t = sigma * sigma * (log_expm1_plus(level, q) - std::log(q)) + 0.5;
+  const double log_weight = log_expm1_plus(level, q);
+  const double rounding = kRounding * (8 + 2 * std::abs(log_weight) + 2 * std::abs(std::log(q)));
+  const double t = sigma * sigma * (log_weight - std::log(q) - rounding) + 0.5;
   const double zero = std::exp(log_upper_tail(t / sigma));
   return {(1 - q) * zero + q * std::exp(log_upper_tail((t - 1) / sigma)), zero};
 }

@@ -21,35 +21,41 @@ LossCells sampled_if(const LossCells& cells, SamplingRate q) {
   return q.value() < 1 ? poisson_sampled(cells, q.value()) : cells;
 }
 
-// How many of `group` records are drawn, each with probability q.
-NormalMixture binomial_means(int64_t group, double q) {
+// How many of `group` records are drawn, each with probability q. In long double, in which none of the logarithms, at
+// most some 1e4 where a weight counts, errs by 1e-14, for a group of two by 1e-16.
+NormalMixture binomial_means(int64_t group, double given) {
   NormalMixture mixture;
-  const auto n = static_cast<double>(group);
-  const auto log_factorial = [](double k) {
+  const auto n = static_cast<long double>(group);
+  const long double q = given;
+  const auto log_factorial = [](long double k) {
     int sign = 0;
-    return ::lgamma_r(k + 1, &sign);  // std::lgamma writes the sign to a global
+    return ::lgammal_r(k + 1, &sign);  // std::lgamma writes the sign to a global
   };
   for (int64_t drawn = 0; drawn <= group; ++drawn) {
-    const auto j = static_cast<double>(drawn);
-    const double log_choices = log_factorial(n) - log_factorial(j) - log_factorial(n - j);
-    const double log_weight = log_choices + (j > 0 ? j * std::log(q) : 0) + (n - j > 0 ? (n - j) * std::log1p(-q) : 0);
-    const double weight = std::exp(log_weight);
+    const auto j = static_cast<long double>(drawn);
+    const long double log_choices = log_factorial(n) - log_factorial(j) - log_factorial(n - j);
+    const long double log_weight =
+        log_choices + (j > 0 ? j * std::log(q) : 0) + (n - j > 0 ? (n - j) * std::log1p(-q) : 0);
+    const auto weight = static_cast<double>(std::exp(log_weight));
     if (weight < 1e-300) continue;
     mixture.weights.push_back(weight);
-    mixture.at.push_back(j);
+    mixture.at.push_back(static_cast<double>(drawn));
   }
   return mixture;
 }
 
 // Weights rounded so that P is less private: each is raised by as much as it and those left out may err, and what they
-// exceed 1 by is taken off the least mean.
+// exceed 1 by is taken off the least mean. Lower ends count twice that (`errors`).
 void round_up(NormalMixture& mixture, double relative) {
   double others = 0;
+  mixture.errors.assign(mixture.weights.size(), 0);
   for (size_t i = 1; i < mixture.weights.size(); ++i) {
     mixture.weights[i] *= 1 + relative;
+    mixture.errors[i] = 3 * relative * mixture.weights[i];
     others += mixture.weights[i];
   }
   mixture.weights[0] = std::max(0.0, 1 - others);
+  mixture.errors[0] = 3 * relative * others;
 }
 
 // Nothing: the event has no table under this adjacency.
@@ -72,7 +78,12 @@ struct CellsOf {
   Found operator()(const FixedSizeGaussianEvent& e) const {
     if (!replace()) return std::nullopt;
     const double rate = static_cast<double>(e.batch) / static_cast<double>(e.units);
-    return without_replacement_losses(std::min(1.0, rate * (1 + 2 * kRounding)), e.sigma.value());
+    LossCells cells = without_replacement_losses(std::min(1.0, rate * (1 + 2 * kRounding)), e.sigma.value());
+    for (LossCell& cell : cells.cells) {  // where P counts, the larger mean has most of it
+      cell.p_error += 8 * kRounding * cell.p;
+      cell.q_error += 8 * kRounding * cell.q;
+    }
+    return cells;
   }
   Found operator()(const TruncatedPoissonGaussianEvent&) const { return std::nullopt; }
   Found operator()(const LaplaceEvent& e) const {
@@ -95,7 +106,8 @@ struct CellsOf {
   Found operator()(const GroupPoissonGaussianEvent& e) const {
     if (replace()) return std::nullopt;
     NormalMixture mixture = binomial_means(e.group, e.q.value());
-    if (mixture.at.size() > 1) round_up(mixture, 1e-12 * static_cast<double>(e.group + 1));
+    const double relative = kRounding * static_cast<double>(e.group + 4);  // and of their sum
+    if (mixture.at.size() > 1) round_up(mixture, relative);
     return normal_mixture_losses(mixture, {{1}, {0}}, e.sigma.value());
   }
   Found operator()(const MixtureOfGaussiansEvent& e) const {
@@ -112,7 +124,8 @@ struct CellsOf {
     if (mixture.at.size() == 1) return normal_mixture_losses({{1}, {0}}, {{1}, {0}}, e.deviation.value());
     // What the probabilities lack of 1 goes to the largest mean.
     mixture.weights.back() += std::max(0.0, 1 - total);
-    round_up(mixture, 1e-14 * static_cast<double>(e.sensitivities.size() + 1));
+    const double relative = kRounding * static_cast<double>(e.sensitivities.size() + 1);
+    round_up(mixture, relative);
     return normal_mixture_losses(mixture, {{1}, {0}}, e.deviation.value());
   }
   Found operator()(const TreeAggregationEvent&) const { return std::nullopt; }

@@ -82,14 +82,14 @@ LossCells discrete_gaussian_losses(double deviation, int64_t shift) {
     throw std::invalid_argument("a discrete Gaussian's deviation and sensitivity must be at most 1e6, got " +
                                 std::to_string(deviation) + " and " + std::to_string(shift));
   const auto reach = static_cast<int64_t>(std::ceil(kReach * deviation)) + 1;
-  const double half = 0.5 / (deviation * deviation);
-  const auto weight = [&](double x) { return std::exp(-x * x * half); };
+  // Divided before they are multiplied: 1/deviation² may be no double.
+  const auto weight = [&](double x) { return std::exp(-0.5 * (x / deviation) * (x / deviation)); };
   long double total = 1;
   for (int64_t x = reach; x >= 1; --x) total += 2 * static_cast<long double>(weight(static_cast<double>(x)));
   const auto normaliser = static_cast<double>(total);
   const double relative = kRounding * (64 + 8 * kReach * kReach);  // of exponents up to kReach²/2 and two thirds more
   const auto k = static_cast<double>(shift);
-  const auto loss = [&](int64_t x) { return k * (k - 2 * static_cast<double>(x)) * half; };
+  const auto loss = [&](int64_t x) { return 0.5 * (k / deviation) * ((k - 2 * static_cast<double>(x)) / deviation); };
   const int64_t highest = shift + reach;
   const int64_t stride = std::max<int64_t>(1, (highest + reach) / (int64_t{4} * kCells));
   LossCells found{{}, kLossError};
@@ -118,7 +118,7 @@ LossCells discrete_gaussian_losses(double deviation, int64_t shift) {
 // convex in e^l, hence that of a pair: P(loss > l) = (1 - e^(-(epsilon-l)/2))/(1 - e^-epsilon), without atoms.
 LossCells bounded_range_losses(double epsilon) {
   LossCells found{{}, kLossError};
-  if (epsilon > 1e-9)
+  if (epsilon > 1e-290)
     add_exponential(found.cells, epsilon, -1 / std::expm1(-epsilon));
   else  // no more than epsilon-DP
     found = epsilon_delta_losses(epsilon, 0);
@@ -226,19 +226,25 @@ LossCells table_losses(const LossTableEvent& table) {
   std::sort(sorted.begin(), sorted.end());
   LossCells found{{}, kLossError};
   double other = 0;
+  double total = 0;
   for (const auto& [loss, p] : sorted)
     if (p > 0) {
+      total += p;
       const double q = std::exp(std::log(p) - loss);
       found.cells.push_back(atom(loss, p, q, kRounding * (16 + 2 * std::abs(loss) + 2 * std::abs(std::log(p)))));
       other += q;
     }
-  // What Q lacks are outcomes that P never has.
+  // What Q lacks are outcomes that P never has, and what P lacks may reveal everything: but for the rounding of a table
+  // of doubles.
+  const double rounding = 1e-14 * static_cast<double>(sorted.size() + 1);
   const double lacking = std::max(0.0, 1 - other);
-  const double slack = lacking > 0 ? 1e-14 * static_cast<double>(sorted.size() + 1) : 0;
+  const double slack = lacking > 0 ? rounding : 0;
+  const double missing = 1 - total - table.infinite.value();
+  const double infinite = table.infinite.value() + (missing > rounding ? missing : 0);
   const double low = found.cells.empty() ? 0 : found.cells.front().low;
   const double high = found.cells.empty() ? 0 : found.cells.back().high;
   if (lacking > slack) found.cells.insert(found.cells.begin(), {-kInfinity, low, 0, lacking, 0, slack});
-  if (table.infinite.value() > 0) found.cells.push_back({high, kInfinity, table.infinite.value(), 0, 0, 0});
+  if (infinite > 0) found.cells.push_back({high, kInfinity, infinite, 0, 0, 0});
   return found;
 }
 

@@ -30,6 +30,7 @@ LossCells table_losses(const LossTableEvent& table);
 // Σ weight_i·N(at_i, sigma²): one neighbour's side of a pair.
 struct NormalMixture {
   std::vector<double> weights, at;
+  std::vector<double> errors{};  // of the weights, absolute; none if they are what they are
 };
 // P against Q, if log(P/Q) grows with the outcome: every mean of P is >= 0 and every mean of Q is <= 0.
 LossCells normal_mixture_losses(const NormalMixture& p, const NormalMixture& q, double sigma);

@@ -44,12 +44,17 @@ double log_density(const NormalMixture& mixture, double sigma, double x) {
   return top + std::log(sum);
 }
 
+// Ends in deviations err by a rounding of themselves, which is a share of a narrow cell.
 Mass mass_of(const NormalMixture& mixture, double sigma, double low, double high) {
   Mass sum;
   for (size_t i = 0; i < mixture.at.size(); ++i) {
-    const Mass one = normal_mass((low - mixture.at[i]) / sigma, (high - mixture.at[i]) / sigma);
+    const double from = low - mixture.at[i];
+    const double to = high - mixture.at[i];
+    const Mass one = normal_mass(from / sigma, to / sigma);
+    const double ends = 2 * kRounding * (std::abs(from) + std::abs(to)) / (high - low);
     sum.value += mixture.weights[i] * one.value;
-    sum.error += mixture.weights[i] * one.error;
+    sum.error += mixture.weights[i] * (one.error + ends * one.value);
+    if (!mixture.errors.empty()) sum.error += mixture.errors[i] * (one.value + one.error);
   }
   sum.error += 4 * kRounding * static_cast<double>(mixture.at.size()) * sum.value;
   return sum;
@@ -59,11 +64,20 @@ Mass mass_of(const NormalMixture& mixture, double sigma, double low, double high
 // ones have a share of e^exponent, the others exceed the loss by no more than -log weight.
 double loss_error(const NormalMixture& p, const NormalMixture& q) {
   double largest = 0;
-  for (const auto* mixture : {&p, &q})
-    for (const double weight : mixture->weights)
+  double beside_one = 0;  // by which weights do not add up to 1, as log_density takes them to
+  for (const auto* mixture : {&p, &q}) {
+    double sum = 0;
+    for (const double weight : mixture->weights) {
       if (weight > 0) largest = std::max(largest, -std::log(weight));
-  return kRounding * (32 + 16 * largest);
+      sum += weight;
+    }
+    beside_one += std::abs(sum - 1) + kRounding * static_cast<double>(mixture->weights.size());
+  }
+  return kRounding * (32 + 16 * largest) + 4 * beside_one;
 }
+
+// The loss at the next boundary, which is no less. What is too large for a double may be as large as it likes.
+double not_below(double loss, double next) { return std::isnan(next) ? kInfinity : std::max(loss, next); }
 
 }  // namespace
 
@@ -75,11 +89,11 @@ LossCells normal_mixture_losses(const NormalMixture& p, const NormalMixture& q, 
   LossCells found{{}, loss_error(p, q)};
   const auto loss_at = [&](double x) { return log_density(p, sigma, x) - log_density(q, sigma, x); };
   double low = first;
-  double loss = loss_at(low);
+  double loss = not_below(-kInfinity, loss_at(low));
   found.cells.push_back({-kInfinity, loss, 0, 0, kOutside, kOutside});
   for (int i = 1; i <= kOutcomes; ++i) {
     const double high = first + (last - first) * i / kOutcomes;
-    const double next = std::max(loss, loss_at(high));
+    const double next = not_below(loss, loss_at(high));
     const Mass of_p = mass_of(p, sigma, low, high);
     const Mass of_q = mass_of(q, sigma, low, high);
     found.cells.push_back({loss, next, of_p.value, of_q.value, of_p.error, of_q.error});
@@ -109,7 +123,7 @@ LossCells without_replacement_losses(double rate, double sigma) {
   double loss = 0;
   for (int i = 1; i <= kOutcomes; ++i) {
     const double high = first + (last - first) * i / kOutcomes;
-    const double next = std::max(loss, log_density(p, sigma, high));
+    const double next = not_below(loss, log_density(p, sigma, high));
     const Mass of_p = mass_of(p, sigma, low, high);
     const Mass of_q = mass_of(q, sigma, low, high);
     positive.push_back({loss, next, of_p.value, of_q.value, of_p.error, of_q.error});

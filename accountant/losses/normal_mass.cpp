@@ -8,6 +8,8 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
+constexpr double kFarthest = 39;    // deviations, beyond which
+constexpr double kBeyond = 1e-320;  // is more than there is
 
 }  // namespace
 
@@ -15,10 +17,14 @@ constexpr double kRounding = std::numeric_limits<double>::epsilon();
 // 1.5e-7·(h·(|z| + 6))^8 of the density for half a width h, is below the rounding for h·(|z| + 6) <= 0.4; the density
 // errs by its exponent. Wider intervals are cut.
 Mass normal_mass(double a, double b) {
+  if (!(a <= kFarthest && b >= -kFarthest)) return {0, kBeyond};
+  if (a < -kFarthest || b > kFarthest) {
+    const Mass inside = normal_mass(std::max(a, -kFarthest), std::min(b, kFarthest));
+    return {inside.value, inside.error + 2 * kBeyond};
+  }
   const double h = (b - a) / 2;
   const double z = (a + b) / 2;
   const double largest = std::max(std::abs(a), std::abs(b));
-  if (largest > 39) return {0, std::abs(z) > 38.5 ? 1e-320 : 1e-300};
   if (h * (largest + 6) > 0.4) {
     const Mass low = normal_mass(a, z);
     const Mass high = normal_mass(z, b);

@@ -7,7 +7,7 @@ struct Mass {
   double value = 0, error = 0;  // the true one lies in value ± error
 };
 
-// Of [a, b], a <= b, both finite.
+// Of [a, b], a <= b.
 Mass normal_mass(double a, double b);
 
 }  // namespace ghostshard::accountant

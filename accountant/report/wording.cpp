@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "accountant/report/parts.h"
@@ -48,8 +49,12 @@ std::string percent_up(double share) {
 
 std::string rounded_up(double value, int digits) {
   const double scale = std::pow(10.0, digits);
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, std::ceil(value * scale) / scale);
+  char text[400];
+  // The product may be rounded down to a whole number: then one more.
+  for (const double more : {0.0, 1.0}) {
+    std::snprintf(text, sizeof text, "%.*f", digits, (std::ceil(value * scale) + more) / scale);
+    if (!(std::strtod(text, nullptr) < value)) break;
+  }
   return text;
 }
 
@@ -58,7 +63,10 @@ std::string small_number(double value) {
   int exponent = static_cast<int>(std::floor(std::log10(value)));
   double mantissa = value / std::pow(10.0, exponent);
   // Up to the third digit; what is a round number but for the division's rounding stays one.
-  mantissa = std::ceil(mantissa * 100 - 1e-9) / 100;
+  const double nearest = std::round(mantissa * 100) / 100;
+  char exactly[64];
+  std::snprintf(exactly, sizeof exactly, "%.2fe%d", nearest, exponent);
+  mantissa = std::strtod(exactly, nullptr) >= value ? nearest : std::ceil(mantissa * 100 + 1e-9) / 100;
   if (mantissa >= 10) {
     mantissa /= 10;
     ++exponent;

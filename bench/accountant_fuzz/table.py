@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-ENGINES = ("contour", "prv", "rdp")
+ENGINES = ("contour", "prv", "rdp", "prv-quick")
 LEAST_DELTA = 1e-12  # times and widths are promised from here on
 NARROW = 1e-6  # or a billionth of epsilon: beyond 1000 what is left is rounding
 SLOW_SECONDS = 0.1

@@ -86,29 +86,21 @@ INSTANTIATE_TEST_SUITE_P(
 // ---------------------------------------------------------------------------------------------------------------------
 // Many phases
 
-// Thousands of Gaussians are one, whose delta has a closed form. Adding up the logarithms of so many moments rounds.
+// Thousands of Gaussians are one, whose delta has a closed form (60 digits). Added to the first one's log M(c), each of
+// the others' is below half a unit of long double's last place, and all of them are lost.
 TEST(ContourLine, TheErrorGrowsWithTheNumberOfPhases) {
-  std::vector<ComposedRelease> phases;
-  long double precision = 0;
-  for (int i = 0; i < 4000; ++i) {
-    const double sigma = 20 + 0.0137 * i;
-    phases.push_back({{1.0, sigma}, 1});
-    precision += 1 / (static_cast<long double>(sigma) * sigma);
-  }
-  const auto sigma = static_cast<double>(1 / std::sqrt(precision));
-  for (const double epsilon : {4.0, 9.0, 14.0, 20.0}) {
-    const auto saddle = saddle_of_epsilon(Direction::kRemove, phases, epsilon);
-    ASSERT_TRUE(saddle);
-    const Bracket above = single_release_delta(Direction::kRemove, {1.0, sigma * (1 - 2e-16)}, epsilon);
-    const Bracket below = single_release_delta(Direction::kRemove, {1.0, sigma * (1 + 2e-16)}, epsilon);
-    const auto line =
-        ContourLine::make(Direction::kRemove, phases, *saddle, epsilon, std::log(above.upper), 0, 10'000'000);
-    ASSERT_TRUE(line);
-    const Bracket found = line->at(epsilon).bracket;
-    EXPECT_LE(found.lower, above.upper) << epsilon;
-    EXPECT_GE(found.upper, below.lower) << epsilon;
-    EXPECT_LT(found.upper / found.lower, 1 + 1e-9) << epsilon;
-  }
+  constexpr double kC = 0.03;  // log M(c) of the first is 154, half a unit of which is 6.9e-18
+  constexpr double kEpsilon = 5300;
+  const double others = std::sqrt(kC * (1 + kC) / 2 / 6.6e-18);
+  std::vector<ComposedRelease> phases(60'001, {{1.0, others}, 1});
+  phases.front().release.sigma = 0.01;
+  constexpr double kTruth = 0.0013068744317685827046;
+  const auto line = ContourLine::make(Direction::kRemove, phases, kC, kEpsilon, std::log(kTruth), 1, 10'000'000);
+  ASSERT_TRUE(line);
+  const Bracket found = line->at(kEpsilon).bracket;
+  EXPECT_LE(found.lower, kTruth);
+  EXPECT_GE(found.upper, kTruth);
+  EXPECT_LT(found.upper / found.lower, 1 + 1e-11);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -140,6 +132,31 @@ class RateNearOne : public testing::TestWithParam<NearOne> {
     return sum * h / (sigma * 2.506628274631000502415765284811L);
   }
 };
+
+// B_y of contour_moments.h at y = angle·sigma², relative to M(c): all that a shift of the line bounds a moment by.
+TEST_P(RateNearOne, TheIntegralOfEachShiftIsBounded) {
+  const auto& [name, direction, noise, c, left] = GetParam();
+  const RealMoment real = real_moment(direction, {1 - left, noise}, c);
+  const LineMoment line(direction, {{1 - left, noise}, 1}, c, real, false);
+  const long double sigma = noise;
+  const long double q = 1 - left;
+  const long double p = direction == Direction::kRemove ? 1 + c : -c;
+  const long double h = std::min(sigma * sigma / 16, sigma / 24);
+  for (size_t index = 0; index < 24; index += 3)
+    for (const double t : {0.1, 0.7, 2.0, 5.0}) {
+      const long double angle = line.angle_of(index);
+      long double sum = 0;
+      for (long double x = -c - 1 - 20 * sigma; x < c + 1 + 20 * sigma; x += h) {
+        const long double odds = q * std::exp((2 * x - 1) / (2 * sigma * sigma));
+        const std::complex<long double> w((1 - q) + odds * std::cos(angle), odds * std::sin(angle));
+        sum += std::exp(p * std::log(std::abs(w)) - t * std::arg(w) - x * x / (2 * sigma * sigma));
+      }
+      const long double truth = std::log(sum * h / (sigma * 2.506628274631000502415765284811L)) +
+                                angle * angle * sigma * sigma / 2 - real.log_m;
+      EXPECT_GE(static_cast<long double>(line.log_bound(index, t)), truth) << index << ' ' << t;
+      EXPECT_NEAR(line.log_bound(index, t), static_cast<double>(truth), 1e-6) << index << ' ' << t;
+    }
+}
 
 TEST_P(RateNearOne, TheMomentAndTheRestOfTheLineAreBounded) {
   const auto& [name, direction, sigma, c, left] = GetParam();
