@@ -108,6 +108,9 @@ void check_optimizers(const Options& o) {
     throw std::invalid_argument(
         "--offload-optimizer moves the optimizer from a device to host memory: it needs --device cuda");
   }
+  if (o.offload_optimizer && o.master_dtype != "float32") {
+    throw std::invalid_argument("--offload-optimizer needs --master-dtype float32, got " + o.master_dtype);
+  }
   Rules(o.optimizer, {}, o).check();
   for (const OptimizerGroup& group : o.optimizer_groups) Rules(group.optimizer, group.names, o).check();
 }

@@ -223,6 +223,8 @@ FLAGS = {
     "optimizer_like_none": (nothing, {"optimizer": "lion"}, "--optimizer: lion not in {adamw,adamw8bit,adamw16bit,muon,shampoo,soap,sgd} (see"),
     "codes_on_a_model_axis": (nothing, {"gather_dtype": "int8", "mesh": "1x1x2"}, "--gather-dtype int8 codes whole parameters: --mesh must have no model axis, got 1x1x2"),
     "codes_of_nobody": (nothing, {"gather_dtype": "int4"}, "--gather-dtype: int4 not in {compute,int8,float8}"),
+    "narrow_masters_of_wide_layers": (nothing, {"master_dtype": "bfloat16"}, "--master-dtype bfloat16 needs --compute-dtype bfloat16, got float32"),
+    "masters_of_nobody": (nothing, {"master_dtype": "float16"}, "--master-dtype: float16 not in {float32,bfloat16}"),
     "muon_on_a_model_axis": (nothing, {"optimizer": "muon", "mesh": "1x1x2"}, "--optimizer muon needs whole matrices: --mesh must have no model axis, got 1x1x2"),
     "muon_heads_of_adamw": (nothing, {"muon_heads": ""}, "--muon-heads is for --optimizer muon"),
     "muon_momentum_one": (nothing, {"optimizer": "muon", "momentum": "1"}, "--momentum must be in [0, 1), got 1"),
