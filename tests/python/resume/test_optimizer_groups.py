@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from program import PLAIN, PRIVATE, arguments, everything_in, report, same_weights, weights, write_model
-from resumable import checkpoints, goes_on_to_the_bit_and_on_other_ranks, resumed, run_all
+from resumable import checkpoints, goes_on_to_the_bit_and_on_other_ranks, is_killed_and_goes_on_to_the_bit, resumed, run_all
 
 # Matrices of 4,096 elements and more, so that there is something in 8 bits.
 WIDE = {"n_embd": 64, "n_head": 4}
@@ -95,6 +95,13 @@ def test_a_run_goes_on_to_the_bit_on_other_ranks_too(wide):
     groups_file(wide.folder, MIXED)
     goes_on_to_the_bit_and_on_other_ranks(wide, {**PLAIN, "--optimizer-groups": "groups.toml"})
     assert checkpoints(wide.folder / "run")[4]["optimizer"]["rule"] == "muon+soap+adamw8bit+sgd+adamw"
+
+
+def test_a_killed_run_goes_on_to_the_bit(wide):
+    """Muon's momentum, tiles, codes, velocities and float32 moments, by bfloat16 weights too."""
+    groups_file(wide.folder, MIXED)
+    flags = {**PLAIN, "--optimizer-groups": "groups.toml", "--compute-dtype": "bfloat16", "--master-dtype": "bfloat16"}
+    is_killed_and_goes_on_to_the_bit(wide, flags)
 
 
 def test_the_report_has_the_groups_and_the_sentence_of_all_optimizers(wide):
