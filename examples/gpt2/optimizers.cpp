@@ -48,6 +48,8 @@ fsdp::MuonOptions muon_options(const ParameterRule& rule, const Config& config) 
   const OptimizerOptions& o = rule.optimizer;
   fsdp::MuonOptions muon{.weight_decay = o.weight_decay, .adamw = adamw_options(o)};
   if (o.momentum) muon.momentum = *o.momentum;
+  if (o.muon_noise == "drop") muon.errors = fsdp::MuonErrors::kDrop;
+  if (o.muon_noise == "correct") muon.errors = fsdp::MuonErrors::kCorrect;
   muon.matrices = matrices_of(rule);
   if (o.muon_heads) {
     // Queries, keys and values stand side by side in the columns, and so do their heads.

@@ -162,6 +162,10 @@ void add_optimizer(CLI::Option_group* group, Options& o) {
       "share of it, e.g. 0.1");
   group->add_flag("--muon-heads", o.optimizer.muon_heads,
                   "With muon: each head's queries, keys and values by themselves");
+  group->add_option(
+      "--muon-noise", o.optimizer.muon_noise,
+      "With muon, keep (default): every direction of a matrix becomes as long as the others; drop: none "
+      "that the noise alone could have; correct: the same, and longer by what noise takes off on average");
   group->add_option("--tile-side", o.optimizer.tile_side, "With shampoo or soap: the most rows and columns of a tile")
       ->check(kWholeNumber)
       ->default_str("128");

@@ -226,6 +226,8 @@ FLAGS = {
     "narrow_masters_of_wide_layers": (nothing, {"master_dtype": "bfloat16"}, "--master-dtype bfloat16 needs --compute-dtype bfloat16, got float32"),
     "masters_of_nobody": (nothing, {"master_dtype": "float16"}, "--master-dtype: float16 not in {float32,bfloat16}"),
     "muon_on_a_model_axis": (nothing, {"optimizer": "muon", "mesh": "1x1x2"}, "--optimizer muon needs whole matrices: --mesh must have no model axis, got 1x1x2"),
+    "muon_noise_of_adamw": (nothing, {"muon_noise": "drop"}, "--muon-noise is for --optimizer muon"),
+    "muon_noise_adaptive": (nothing, {"optimizer": "muon", "muon_noise": "drop", "clipping": "adaptive"}, "--muon-noise takes the noise's variance to be the same in all steps"),
     "muon_heads_of_adamw": (nothing, {"muon_heads": ""}, "--muon-heads is for --optimizer muon"),
     "muon_momentum_one": (nothing, {"optimizer": "muon", "momentum": "1"}, "--momentum must be in [0, 1), got 1"),
     "soap_on_a_model_axis": (nothing, {"optimizer": "soap", "mesh": "1x1x2"}, "--optimizer soap needs whole matrices: --mesh must have no model axis, got 1x1x2"),

@@ -199,6 +199,7 @@ WRONG = {  # the file, flags, what the sentence says
     "betas_of_sgd": (one('optimizer = "sgd"\nbetas = [0.9, 0.9]'), {}, "betas is for optimizer adamw"),
     "epsilon_zero": (one("epsilon = 0"), {}, "epsilon must be finite and > 0, got 0"),
     "heads_text": (one('optimizer = "muon"\nmuon-heads = "yes"', '"*.c_fc.weight"'), {}, 'muon-heads must be true or false, got the text "yes"'),
+    "noise_of_muon_unknown": (one('optimizer = "muon"\nmuon-noise = "some"', '"*.c_fc.weight"'), {}, "groups.toml:5: group 'g': muon-noise must be keep, drop or correct, got some"),
     "side_fraction": (one('optimizer = "soap"\ntile-side = 1.5', '"*.c_fc.weight"'), {}, "tile-side must be a whole number, got the number 1.5"),
     "side_of_adamw": (one("tile-side = 8"), {}, "tile-side is for optimizer shampoo or soap"),
     "floor_without_noise": (one("second-moment-floor = 0.1"), {"non_private": "", "noise_multiplier": None}, "which --non-private has none of"),
