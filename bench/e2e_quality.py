@@ -44,7 +44,9 @@ def rows_apart(path: Path, every: int, folder: Path) -> dict[str, Path]:
     return {name: folder / f"{name}.csv" for name in parts}
 
 
-def prepare(config: dict, train: Path, test: Path, folder: Path) -> None:
+def prepare(config: dict, train: Path, test: Path, folder: Path, declared: str = "private") -> None:
+    """declared: of the texts to train on."""
+
     def data(*words) -> None:
         subprocess.run([sys.executable, "-m", "ghostshard.texts", *map(str, words)], check=True, stdout=sys.stderr)
 
@@ -54,7 +56,7 @@ def prepare(config: dict, train: Path, test: Path, folder: Path) -> None:
     parts = {"train": train, **rows_apart(test, config["data"]["tuning_rows_of_test"], folder)}
     for name, path in parts.items():
         data("prepare", "--format", "e2e", "--input", path, "--tokenizer", folder / "tokenizer", "--max-length",
-             config["data"]["max_length"], "--declare", "private" if name == "train" else "public",
+             config["data"]["max_length"], "--declare", declared if name == "train" else "public",
              "--output", folder / f"{name}.safetensors")  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config["model"]))
 

@@ -1,4 +1,5 @@
-// For engine_module.cpp: optimizers' moments of 8 bits, and AdamW's step on them (kernels/quantised_moments.h).
+// For engine_module.cpp: optimizers' moments of 8 bits, AdamW's step on them (kernels/quantised_moments.h), and weights
+// of 16 bits (kernels/rounded_weights.h).
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "kernels/quantised_moments.h"
+#include "kernels/rounded_weights.h"
 
 namespace ghostshard::dp {
 
@@ -77,6 +79,8 @@ inline void define_moments(pybind11::module_& module) {
              py::arg("scales"), py::arg("step"), py::arg("learning_rate"), py::arg("betas"), py::arg("epsilon"),
              py::arg("weight_decay"), py::arg("error_variance"), py::arg("known_variance"), py::arg("floor"),
              Released());
+  module.def("round_weights", &kernels::round_weights, py::arg("values"), py::arg("parameter"), py::arg("step"),
+             py::arg("first_element"), py::arg("stored"), Released());
   module.def("encode_moments", &encode_moments, py::arg("values"), py::arg("is_signed"), Released());
   module.def("decode_moments", &decode_moments, py::arg("codes"), py::arg("scales"), py::arg("is_signed"), Released());
 }

@@ -1,7 +1,7 @@
 // How weights travel while blocks are gathered, if not as they are: in codes of a byte, with a scale for each *stretch*
 // of consecutive elements of a parameter. Whoever has such codes implements it; fsdp lays out the messages.
 //
-// Each rank encodes its float32 shard once per weight version, ranks exchange the codes, and every rank decodes all of
+// Each rank encodes its shard once per weight version, ranks exchange the codes, and every rank decodes all of
 // them, its own too: the values that a gathered block shows are those of the codes, on every rank and on every mesh
 // alike, one rank included. Stretches begin with a parameter's first element, and no shard boundary cuts one: a
 // parameter that travels in codes has granules of whole stretches. Master weights stay as they are.

@@ -107,6 +107,24 @@ std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& o
 // The momentum is sharded like the weights. Once a step every matrix travels to one rank, is orthogonalised there and
 // travels back (fsdp/optimizer/matrix_exchange.h): at most 8 bytes an element sent, whatever the number of
 // microbatches.
+//
+// Errors of a known variance F in the gradients (set_error_variance) give u errors of the variance
+//
+//   e² = F·(1−momentum)²·((1+momentum)² + momentum⁴·(1 − momentum^(2(t−1)))/(1 − momentum²))   (nesterov, step t)
+//
+// in every element, and errors alone give it singular values of up to e·(√p + √d + 2), but for one matrix in eight at
+// the most (Davidson and Szarek 2001, theorem 2.13), which Newton and Schulz would make as long as the signal's.
+// MuonErrors::kDrop leaves out what lies below that edge and takes U·Vᵀ of the rest. There errors still turn the
+// directions: to the leading order the mean of U·Vᵀ has in the place of the i-th singular value 1 the number 1 −
+// e²·b_i,
+//
+//   b_i = Σ_{j≠i} 1/(s_i + s_j)² + |d − p|/(2·s_i²),   s_j the singular values, min(p, d) of them,
+//
+// because two directions of one side are turned by the angle of tangent (E_ij − E_ji)/(s_i + s_j), and one towards each
+// of the |d − p| others by that of tangent E/s_i. kCorrect multiplies by 1 + e²·b_i, at most 2. (arXiv:2605.12994 finds
+// this bias of Muon's steps and takes its leading order out.)
+enum class MuonErrors { kKeep, kDrop, kCorrect };
+
 struct MuonOptions {
   // A matrix whose equal pieces along one extent are matrices of their own, as fused queries, keys and values are (3 of
   // extent 0 or 1), or each of their heads.
@@ -117,8 +135,9 @@ struct MuonOptions {
   double momentum = 0.95;
   bool nesterov = true;
   double weight_decay = 0.0;
-  int64_t iterations = 5;  // of Newton and Schulz
-  AdamWOptions adamw;      // for the other parameters, with a weight decay of its own
+  int64_t iterations = 5;  // of Newton and Schulz, if errors are kept or none are known
+  MuonErrors errors = MuonErrors::kKeep;
+  AdamWOptions adamw;  // for the other parameters, with a weight decay of its own
   // The matrices, among the chosen parameters of two extents; none: all of them. Embeddings and the head, whose rows
   // are tokens', are better left to AdamW.
   Chosen matrices;

@@ -76,9 +76,9 @@ void GroupedParameters::declare(const BlockSpec& block, int64_t index, const Pla
   }
 }
 
-void GroupedParameters::allocate_shards() {
+void GroupedParameters::allocate_shards(at::ScalarType dtype) {
   for (const auto& group : groups_) {
-    group->shard_ = at::zeros({group->plan_.shard_size()}, at::dtype(at::kFloat).device(device()));
+    group->shard_ = at::zeros({group->plan_.shard_size()}, at::dtype(dtype).device(device()));
   }
 }
 

@@ -97,7 +97,7 @@ class FlatGroup {
   const ShardPlan& plan() const { return plan_; }                             // over the shard axis
   std::vector<OwnedRange> owned() const { return plan_.owned(shard_rank_); }  // by this rank; the same on all replicas
   const std::vector<const Parameter*>& parameters() const { return parameters_; }  // in the plan's order
-  // float32 [shard_size], this rank's master weights; undefined if somebody else stores them.
+  // [shard_size], this rank's master weights, float32 or bfloat16; undefined if somebody else stores them.
   at::Tensor shard() const { return shard_; }
 
  private:
@@ -134,7 +134,7 @@ class GroupedParameters {
   // granule that the shape does not have.
   GroupedParameters(Mesh& mesh, std::vector<BlockSpec> blocks, const Planner& plan);
   const std::vector<BlockSpec>& blocks() const { return blocks_; }
-  void allocate_shards();
+  void allocate_shards(at::ScalarType dtype);
   void declare(const BlockSpec& block, int64_t index, const Planner& plan);
   virtual at::Tensor value_of(const Parameter& parameter) const = 0;
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <numeric>
 #include <stdexcept>
 
@@ -39,10 +40,11 @@ std::function<ShardPlan(const std::vector<const Parameter*>&, int64_t)> planner(
 }  // namespace
 
 ShardedModel::ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype,
-                           std::shared_ptr<const GatherCode> code)
+                           std::shared_ptr<const GatherCode> code, std::shared_ptr<const WeightRounding> rounding)
     : GroupedParameters(mesh, std::move(blocks), planner(code.get())),
       compute_dtype_(compute_dtype),
-      code_(std::move(code)) {
+      code_(std::move(code)),
+      rounding_(std::move(rounding)) {
   if (compute_dtype != at::kFloat && compute_dtype != at::kBFloat16) {
     throw std::invalid_argument(std::string("the compute dtype must be float32 or bfloat16, got ") +
                                 c10::toString(compute_dtype));
@@ -51,8 +53,12 @@ ShardedModel::ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::Scalar
     throw std::invalid_argument("weights travel in codes (" + code_->name() +
                                 ") on a mesh without a model axis only, got " + mesh.shape().text());
   }
+  if (rounding_ && compute_dtype != at::kBFloat16) {
+    throw std::invalid_argument(std::string("master weights in bfloat16 need the compute dtype bfloat16, got ") +
+                                c10::toString(compute_dtype));
+  }
   const at::NoGradGuard no_grad;
-  allocate_shards();
+  allocate_shards(master_dtype());
   buffers_ = std::make_shared<BlockBuffers>(mesh, this->blocks(), groups(), compute_dtype_, code_);
 }
 
@@ -106,6 +112,23 @@ void ShardedModel::set_parameter(const Parameter& parameter, const at::Tensor& w
   weights_changed();
 }
 
+void ShardedModel::update_weights(const FlatGroup& group, const OwnedRange& range, int64_t step,
+                                  const ChangeWeights& change) {
+  const at::Tensor weights = group.shard().narrow(0, range.shard_offset, range.count);
+  if (!rounding_) return change(weights, 0);
+  const Parameter& parameter = *group.parameters()[static_cast<size_t>(range.tensor)];
+  for (int64_t first = 0; first < range.count; first += kPiece) {
+    const int64_t count = std::min(kPiece, range.count - first);
+    const at::Tensor values = weights.narrow(0, first, count).to(at::kFloat);
+    change(values, first);
+    for (const ElementRun& run : parameter.whole_runs(range.first + first, count)) {
+      const int64_t at = run.first - range.first;
+      rounding_->round(values.narrow(0, at - first, run.count), parameter.id(), step, run.whole_first,
+                       weights.narrow(0, at, run.count));
+    }
+  }
+}
+
 at::Tensor ShardedModel::whole_parameter(const Parameter& parameter) {
   const at::NoGradGuard no_grad;
   const at::Tensor part = whole_part(parameter);
@@ -117,15 +140,18 @@ at::Tensor ShardedModel::whole_parameter(const Parameter& parameter) {
 }
 
 at::Tensor ShardedModel::whole_part(const Parameter& parameter) {
+  const auto copied = [](const at::Tensor& values) {
+    return values.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  };
   // Through the block's own buffer if it is free: the block's other parameters then cost no further gather.
-  if (compute_dtype_ == at::kFloat && !code_ && buffers_->available(parameter.block())) {
+  if (compute_dtype_ == master_dtype() && !code_ && buffers_->available(parameter.block())) {
     const Lease lease(*this, parameter.block());
-    return parameter.value().clone();
+    return copied(parameter.value());
   }
   const FlatGroup& group = parameter.group();
-  at::Tensor flat = at::empty({group.plan().flat_size()}, group.shard().options());
-  mesh().gather().all_gather(flat, group.shard())->wait();
-  return flat.narrow(0, parameter.offset(), parameter.numel()).view(parameter.shape()).clone();
+  const at::Tensor flat = at::empty({group.plan().flat_size()}, group.shard().options());
+  mesh().gather().all_gather(flat.view(at::kFloat), group.shard().view(at::kFloat))->wait();
+  return copied(flat.narrow(0, parameter.offset(), parameter.numel()).view(parameter.shape()));
 }
 
 Lease::Lease(ShardedModel& model, int64_t block)

@@ -1,13 +1,14 @@
 // Parameters of a model in flat, sharded, preallocated memory (fully sharded data parallel, ZeRO stage 3).
 //
 // A *block* (a transformer layer, an embedding) is gathered and released as a whole. Its parameters lie in up to two
-// flat groups, trainable and frozen, each with a ShardPlan. Every rank keeps its float32 shard of each group. The whole
+// flat groups, trainable and frozen, each with a ShardPlan. Every rank keeps its shard of each group, the master
+// weights: float32, or bfloat16 if it is told how to round them (fsdp/weight_rounding.h). The whole
 // group exists only while the block is gathered, in a buffer allocated once: blocks with Residency::kRegather share two
 // buffers in turn (their index among such blocks, mod 2); a block with Residency::kKeep owns a buffer and is gathered
 // once per weight version.
 //
 // With one rank the shard itself is the gathered buffer and nothing is copied. The rules of acquiring are the same, so
-// that a program that runs on one rank runs on many. With a 16-bit compute dtype shards stay float32. Each shard is
+// that a program that runs on one rank runs on many. If the compute dtype is not the shards', each shard is
 // rounded once per weight version into a slice of that dtype; ranks exchange these slices (half the bytes), and
 // Parameter::value() shows their values. With a gather code (fsdp/gather_code.h) ranks exchange codes, and
 // Parameter::value() shows the codes' values.
@@ -26,6 +27,7 @@
 
 #include "fsdp/gather_code.h"
 #include "fsdp/parameters.h"
+#include "fsdp/weight_rounding.h"
 
 namespace ghostshard::fsdp {
 
@@ -38,12 +40,15 @@ class ShardedModel final : public GroupedParameters {
   // elements. Throws std::invalid_argument for a name used twice, a shape without elements, a cut that leaves a
   // remainder, a granule that the shape does not have, or a compute dtype that is neither float32 nor bfloat16; and for
   // a code on a mesh with a model axis, whose parts of a parameter begin other stretches than the whole does. With a
-  // code a parameter's granule is the least common multiple of its own and a stretch.
+  // code a parameter's granule is the least common multiple of its own and a stretch. rounding: master weights are
+  // bfloat16, which saves memory only if layers compute in it too: std::invalid_argument for another compute dtype.
   ShardedModel(Mesh& mesh, std::vector<BlockSpec> blocks, at::ScalarType compute_dtype = at::kFloat,
-               std::shared_ptr<const GatherCode> code = nullptr);
+               std::shared_ptr<const GatherCode> code = nullptr,
+               std::shared_ptr<const WeightRounding> rounding = nullptr);
   ~ShardedModel() override;
 
   at::ScalarType compute_dtype() const { return compute_dtype_; }
+  at::ScalarType master_dtype() const { return rounding_ ? at::kBFloat16 : at::kFloat; }
   const GatherCode* gather_code() const { return code_.get(); }  // null: weights travel as they are
 
   // Starts gathering a block into its buffer unless it is there or under way. The buffer's owner must have been
@@ -63,12 +68,19 @@ class ShardedModel final : public GroupedParameters {
   // How many gathers were issued so far, one per group. For tests and benches.
   int64_t gathers() const;
 
-  // Copies this rank's part of a whole tensor into its shards. Every rank calls it with the same values.
+  // Copies this rank's part of a whole tensor into its shards, rounded to the nearest if they are bfloat16. Every rank
+  // calls it with the same values.
   // std::invalid_argument unless the shape is the parameter's.
   void set_parameter(const Parameter& parameter, const at::Tensor& whole);
-  // The whole tensor in float32 (the master weights), on every rank, as a copy in host memory. A collective: every rank
+  // The whole tensor of master weights, as float32, on every rank, as a copy in host memory. A collective: every rank
   // must call it for the same parameter.
   at::Tensor whole_parameter(const Parameter& parameter);
+  // Lets `change` change the master weights of a range in group.owned(), as float32 [n], in place: change(values,
+  // first) has the elements first … first + n − 1 of the range. They are the shard itself, all at once, or pieces of
+  // kPiece elements that are rounded afterwards by the bits of this step, from 1, of the range's optimizer.
+  static constexpr int64_t kPiece = int64_t{1} << 18;
+  using ChangeWeights = std::function<void(const at::Tensor& values, int64_t first)>;
+  void update_weights(const FlatGroup& group, const OwnedRange& range, int64_t step, const ChangeWeights& change);
   // Call it after shards were changed: gathered blocks are then out of date. (set_parameter and optimizers call it, and
   // call wait_for_gathers() before they change anything.)
   void weights_changed();
@@ -80,6 +92,7 @@ class ShardedModel final : public GroupedParameters {
   friend struct BlockPassage;
   at::ScalarType compute_dtype_;
   std::shared_ptr<const GatherCode> code_;
+  std::shared_ptr<const WeightRounding> rounding_;
   std::shared_ptr<BlockBuffers> buffers_;  // a lease that outlives the model holds a weak reference
 };
 

@@ -13,6 +13,7 @@
 #include "kernels/linear_norm/device.h"
 #include "kernels/norm_parts/device.h"
 #include "kernels/quantised_moments/device.h"
+#include "kernels/rounded_weights/device.h"
 #include "kernels/scaled_sum/device.h"
 #include "kernels/tied_pair/device.h"
 
@@ -84,6 +85,7 @@ void encode_weights(WeightCode, const float*, uint8_t*, float*, int64_t, Stream)
 void decode_weights(WeightCode, const uint8_t*, const float*, ElementType, void*, int64_t, Stream) {
   refuse("decode_weights");
 }
+void round_weights(const float*, uint32_t, uint64_t, uint16_t*, int64_t, Stream) { refuse("round_weights"); }
 
 }  // namespace device
 }  // namespace ghostshard::kernels

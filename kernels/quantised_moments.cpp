@@ -108,9 +108,7 @@ void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Te
 }
 
 uint32_t rounding_stream(uint32_t parameter, int64_t step) {
-  // Mixed once more, so that neighbours in parameter and step have nothing in common.
-  const uint32_t of_parameter = rounding_bits(0x243f6a88U, parameter);
-  return rounding_bits(of_parameter, static_cast<uint64_t>(step));
+  return rounding_stream_of(Rounded::kMoments, parameter, step);
 }
 
 void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Tensor& gradient,

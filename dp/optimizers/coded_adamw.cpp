@@ -116,7 +116,7 @@ class CodedAdamW final : public fsdp::Optimizer {
   }
   void allocate();
   void update(const Slice& slice, const kernels::AdamWTerms& terms, const at::Tensor& weights,
-              const at::Tensor& gradient) const;
+              const at::Tensor& gradient, int64_t first) const;
   Slice& slice(const FlatGroup& group, const OwnedRange& range);
 
   fsdp::ShardedModel& model_;
@@ -183,26 +183,40 @@ void CodedAdamW::step(const fsdp::ShardBuffers& gradient, double learning_rate) 
   model_.wait_for_gathers();
   ++steps_;
   for (const Slice& slice : slices_) {
-    const at::Tensor weights = slice.group->shard().narrow(0, slice.range.shard_offset, slice.range.count);
     const at::Tensor g = gradient.shard(*slice.group).narrow(0, slice.range.shard_offset, slice.range.count);
-    update(slice, slice.decayed ? decayed : other, weights, g);
+    const kernels::AdamWTerms& terms = slice.decayed ? decayed : other;
+    model_.update_weights(*slice.group, slice.range, steps_, [&](const at::Tensor& weights, int64_t first) {
+      update(slice, terms, weights, g.narrow(0, first, weights.numel()), first);
+    });
   }
   model_.weights_changed();
 }
 
+// weights, gradient: of the slice's elements from `first` on, which begins a stretch.
 void CodedAdamW::update(const Slice& slice, const kernels::AdamWTerms& terms, const at::Tensor& weights,
-                        const at::Tensor& gradient) const {
-  if (slice.coded) return kernels::adamw_step(terms, weights, gradient, slice.codes);
+                        const at::Tensor& gradient, int64_t first) const {
+  const int64_t count = weights.numel();
+  const auto moments = [&](const at::Tensor& all) { return all.narrow(0, first, count); };
+  if (slice.coded) {
+    const auto scales = [&](const at::Tensor& all) {
+      return all.narrow(0, first / kernels::kStretch, kernels::stretches(count));
+    };
+    return kernels::adamw_step(terms, weights, gradient,
+                               {.first = moments(slice.codes.first),
+                                .second = moments(slice.codes.second),
+                                .first_scale = scales(slice.codes.first_scale),
+                                .second_scale = scales(slice.codes.second_scale)});
+  }
   if (options_.bits != MomentBits::kSixteen) {
-    return kernels::adamw_step(terms, weights, gradient, slice.first, slice.second);
+    return kernels::adamw_step(terms, weights, gradient, moments(slice.first), moments(slice.second));
   }
   const Parameter& parameter = parameter_of(*slice.group, slice.range);
   // Pieces of a parameter that the model axis cuts round by their own positions, alike on every shard axis.
   kernels::adamw_step(terms, weights, gradient,
-                      {.first = slice.first,
-                       .second = slice.second,
+                      {.first = moments(slice.first),
+                       .second = moments(slice.second),
                        .stream = kernels::rounding_stream(parameter.id(), steps_),
-                       .first_element = static_cast<uint64_t>(slice.range.first)});
+                       .first_element = static_cast<uint64_t>(slice.range.first + first)});
 }
 
 Slice& CodedAdamW::slice(const FlatGroup& group, const OwnedRange& range) {

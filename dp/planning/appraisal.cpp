@@ -65,7 +65,7 @@ class LongestTwo {
 };
 
 // Buffers of gathered weights: those that stay, and the two longest of those that share. If they travel in codes,
-// also what the rank sends and the messages of two blocks under way.
+// also what the rank sends and the messages of two blocks under way; if they are rounded to travel, the rounded shards.
 double gathered_bytes(const StepPlan& plan, const std::vector<PlannedBlock>& model, const StepShape& shape) {
   double kept = 0, parameters = 0, sent = 0;
   LongestTwo shared, messages;
@@ -77,9 +77,10 @@ double gathered_bytes(const StepPlan& plan, const std::vector<PlannedBlock>& mod
     plan.blocks[i].residency == Residency::kKeep ? void(kept += whole) : shared.add(whole);
   }
   const bool coded = messages.sum() > 0;
-  if (shape.shard_ranks > 1) return kept + shared.sum() + (coded ? sent + messages.sum() : 0);
-  const bool shard_itself = shape.value_bytes == 4 && !coded;
-  return shard_itself ? 0 : parameters * static_cast<double>(shape.value_bytes);
+  const bool shard_itself = shape.value_bytes == shape.master_bytes && !coded;
+  const double rounded = shard_itself ? 0 : parameters * static_cast<double>(shape.value_bytes);
+  if (shape.shard_ranks == 1) return rounded;
+  return kept + shared.sum() + (coded ? sent + messages.sum() : rounded / static_cast<double>(shape.shard_ranks));
 }
 
 // Master slices, optimizer state, reduced slices.
@@ -90,7 +91,8 @@ double state_bytes(const std::vector<PlannedBlock>& model, const StepShape& shap
     trainable += static_cast<double>(block.trainable);
   }
   const auto ranks = static_cast<double>(shape.shard_ranks);
-  return kFloatBytes * (parameters + trainable * (shape.optimizer_values + 1)) / ranks;
+  const double masters = static_cast<double>(shape.master_bytes) * parameters;
+  return (masters + kFloatBytes * trainable * (shape.optimizer_values + 1)) / ranks;
 }
 
 // Gradient sums and everything that is sent.

@@ -58,9 +58,10 @@ struct StepShape {
   int64_t shard_ranks = 1;
   double optimizer_values =
       2;  // float32 kept per owned element: 2 for AdamW, 1 for momentum, 0.51 in 8 bits; b - 1 for noise bands
-  double update_bytes = 0;  // that the optimizer's step takes for as long as it lasts: matrices on their way
-  int64_t value_bytes = 4;  // of a gathered weight
-  bool records = true;      // false: the same step without privacy, which always accumulates
+  double update_bytes = 0;   // that the optimizer's step takes for as long as it lasts: matrices on their way
+  int64_t value_bytes = 4;   // of a gathered weight
+  int64_t master_bytes = 4;  // of a master weight; a shard of other bytes than value_bytes is rounded before it is sent
+  bool records = true;       // false: the same step without privacy, which always accumulates
   StepCosts costs{};
 };
 

@@ -48,6 +48,7 @@ std::vector<Part> parts_known_at_once(const RunOptions& options, const fsdp::Sha
       {"the plan of recording", recording_of(options.recording)},
       {"the model's parameters", layout_of(model), Binds::kRun},
       {"the model's compute dtype", c10::toString(model.compute_dtype()), Binds::kRun},
+      {"the model's master weights", c10::toString(model.master_dtype()), Binds::kRun},
       {"the code of the model's weights on their way", model.gather_code() ? model.gather_code()->name() : "",
        Binds::kRun},
       {"the optimizer's rule", optimizer.rule(), Binds::kRun},

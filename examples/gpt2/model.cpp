@@ -107,7 +107,8 @@ Gpt2::Gpt2(fsdp::Mesh& mesh, const Config& config, const std::vector<std::string
     : config_(config),
       options_(options),
       model_(std::make_unique<fsdp::ShardedModel>(checked(mesh, config, options), block_specs(config, freeze, options),
-                                                  options.compute_dtype, options.gather_code)) {
+                                                  options.compute_dtype, options.gather_code,
+                                                  options.weight_rounding)) {
   if (model_->trainable_parameter_count() == 0) {
     throw std::invalid_argument("at least one parameter must stay trainable, --freeze froze all of them");
   }

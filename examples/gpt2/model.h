@@ -31,12 +31,13 @@ struct ModelOptions {
   // What a parameter keeps together on a rank, for optimizers that need it; none: as the plan likes.
   std::function<std::optional<fsdp::Granule>(const fsdp::ParameterSpec&)> granule;
   bool activation_checkpointing = false;  // blocks keep their input alone and run forward again in backward
-  // The type of gathered weights, activations and their gradients: kFloat or kBFloat16. Master weights, norms, softmax,
-  // losses, per-unit norms and sums are float32 either way.
+  // The type of gathered weights, activations and their gradients: kFloat or kBFloat16. Norms, softmax, losses,
+  // per-unit norms and sums are float32 either way.
   at::ScalarType compute_dtype = at::kFloat;
   // How weights travel between ranks, and so which values layers compute with; null: as they are, in the compute dtype.
   std::shared_ptr<const fsdp::GatherCode> gather_code;
-  int64_t head_tile_bytes = dp::kHeadTileBytes;  // if a plan has the head recomputed
+  std::shared_ptr<const fsdp::WeightRounding> weight_rounding;  // null: master weights in float32, else in bfloat16
+  int64_t head_tile_bytes = dp::kHeadTileBytes;                 // if a plan has the head recomputed
   // By block, from a step plan. Empty: embeddings and end stay gathered, transformer layers are gathered again.
   std::vector<fsdp::Residency> residency;
 };

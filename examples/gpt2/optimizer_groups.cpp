@@ -147,6 +147,8 @@ const std::vector<std::pair<std::string, Take>>& keys() {
        [](OptimizerGroup& g, const Entry& e, const Options&) -> json { return *(g.optimizer.epsilon = e.number()); }},
       {"muon-heads",
        [](OptimizerGroup& g, const Entry& e, const Options&) -> json { return g.optimizer.muon_heads = e.yes(); }},
+      {"muon-noise",
+       [](OptimizerGroup& g, const Entry& e, const Options&) -> json { return *(g.optimizer.muon_noise = e.text()); }},
       {"tile-side",
        [](OptimizerGroup& g, const Entry& e, const Options&) -> json {
          return *(g.optimizer.tile_side = e.whole_number());

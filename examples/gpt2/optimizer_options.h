@@ -29,6 +29,7 @@ struct OptimizerOptions {
   double weight_decay = 0.0;
   std::optional<double> momentum;  // default: 0 for sgd, 0.95 for muon
   bool muon_heads = false;
+  std::optional<std::string> muon_noise;            // keep, drop or correct; default: keep
   std::optional<int64_t> tile_side, refresh_every;  // of shampoo and soap; defaults: fsdp/shampoo.h
   std::optional<double> factor_decay;
   std::optional<double> second_moment_floor;

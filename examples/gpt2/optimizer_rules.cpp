@@ -51,6 +51,7 @@ class Rules {
 
   void check_matrices() const {
     is_for(!o_.muon_heads || is(kMuon), "muon-heads", "muon");
+    check_muon_noise();
     must(!o_.takes_matrices() || !run_.mesh || run_.mesh->model == 1, "optimizer",
          o_.name + " needs whole matrices: --mesh must have no model axis, got " +
              (run_.mesh ? run_.mesh->text() : std::string()));
@@ -62,6 +63,18 @@ class Rules {
     if (!o_.factor_decay) return;
     is_for(o_.takes_tiles(), "factor-decay", "shampoo or soap");
     must(is_share(*o_.factor_decay), "factor-decay", "must be in [0, 1), got ", *o_.factor_decay);
+  }
+
+  void check_muon_noise() const {
+    if (!o_.muon_noise) return;
+    const std::string& value = *o_.muon_noise;
+    is_for(is(kMuon), "muon-noise", "muon");
+    must(value == "keep" || value == "drop" || value == "correct", "muon-noise",
+         "must be keep, drop or correct, got " + value);
+    must(value == "keep" || !run_.non_private, "muon-noise", "is about noise, which --non-private has none of");
+    must(value == "keep" || run_.clipping != kAdaptive, "muon-noise",
+         "takes the noise's variance to be the same in all steps: it cannot be combined with --clipping adaptive, "
+         "where it follows the clip norm");
   }
 
   void check_moments() const {
@@ -107,6 +120,9 @@ void check_optimizers(const Options& o) {
   if (o.offload_optimizer && o.device.is_cpu()) {
     throw std::invalid_argument(
         "--offload-optimizer moves the optimizer from a device to host memory: it needs --device cuda");
+  }
+  if (o.offload_optimizer && o.master_dtype != "float32") {
+    throw std::invalid_argument("--offload-optimizer needs --master-dtype float32, got " + o.master_dtype);
   }
   Rules(o.optimizer, {}, o).check();
   for (const OptimizerGroup& group : o.optimizer_groups) Rules(group.optimizer, group.names, o).check();

@@ -1,12 +1,14 @@
 #include "examples/gpt2/optimizers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
 #include "dp/optimizers/coded_adamw.h"
 #include "fsdp/optimizer_groups.h"
 #include "fsdp/shampoo.h"
+#include "kernels/quantised_moments.h"
 
 namespace ghostshard::gpt2 {
 namespace {
@@ -46,6 +48,8 @@ fsdp::MuonOptions muon_options(const ParameterRule& rule, const Config& config) 
   const OptimizerOptions& o = rule.optimizer;
   fsdp::MuonOptions muon{.weight_decay = o.weight_decay, .adamw = adamw_options(o)};
   if (o.momentum) muon.momentum = *o.momentum;
+  if (o.muon_noise == "drop") muon.errors = fsdp::MuonErrors::kDrop;
+  if (o.muon_noise == "correct") muon.errors = fsdp::MuonErrors::kCorrect;
   muon.matrices = matrices_of(rule);
   if (o.muon_heads) {
     // Queries, keys and values stand side by side in the columns, and so do their heads.
@@ -57,11 +61,14 @@ fsdp::MuonOptions muon_options(const ParameterRule& rule, const Config& config) 
   return muon;
 }
 
-// float32 numbers that a rule keeps of a parameter.
+// float32 numbers that a rule keeps of this rank's part of a parameter, on a rank that has all of the part.
 double numbers_of(const ParameterRule& rule, const fsdp::ParameterSpec& spec, double elements) {
   const OptimizerOptions& o = rule.optimizer;
   if (o.name == kSgd) return o.momentum.value_or(0) > 0 ? elements : 0;
-  if (o.name == kEightBits) return elements * 2 * (1.0 / 4 + 1.0 / 256);
+  if (o.name == kEightBits) {
+    const bool coded = elements >= static_cast<double>(dp::CodedAdamWOptions().least_coded);
+    return 2 * (coded ? elements / 4 + std::ceil(elements / kernels::kStretch) : elements);
+  }
   if (o.name == kSixteenBits) return elements;
   if (!rule.takes_as_matrix(spec.name, spec.shape.size())) return elements * 2;
   return o.name == kMuon ? elements
@@ -88,17 +95,17 @@ std::unique_ptr<fsdp::Optimizer> optimizer_of(const ParameterRule& rule, fsdp::S
 }  // namespace
 
 Granules granules_of(const ParameterRules& rules, const LayOut& lay_out) {
-  constexpr int64_t kLarge = 4096;  // elements; vectors would only cost padding
+  const int64_t large = dp::CodedAdamWOptions().least_coded;  // elements; vectors would only cost padding
   constexpr double kMostPadding = 0.03;
   const auto any = [&](const auto& holds) {
     return std::any_of(rules.rules().begin(), rules.rules().end(),
                        [&](const ParameterRule& rule) { return holds(rule.optimizer); });
   };
   const auto granules = [rules](bool with_tiles) -> Granules {
-    return [rules, with_tiles](const fsdp::ParameterSpec& spec) -> std::optional<fsdp::Granule> {
+    return [rules, with_tiles, large](const fsdp::ParameterSpec& spec) -> std::optional<fsdp::Granule> {
       const ParameterRule& rule = rules.of(spec.name);
-      const bool large = c10::multiply_integers(spec.shape) >= kLarge;
-      if (rule.optimizer.name == kEightBits && large) return dp::eight_bit_granule();
+      const bool is_large = c10::multiply_integers(spec.shape) >= large;
+      if (rule.optimizer.name == kEightBits && is_large) return dp::eight_bit_granule();
       const bool tiled = rule.optimizer.takes_tiles() && rule.takes_as_matrix(spec.name, spec.shape.size());
       return tiled && with_tiles ? std::optional(fsdp::Granule::tiles(tile_side(rule.optimizer))) : std::nullopt;
     };
@@ -119,8 +126,8 @@ double optimizer_values(const Options& o, const ParameterRules& rules, const std
   for (const fsdp::BlockSpec& block : blocks) {
     for (const fsdp::ParameterSpec& spec : block.parameters) {
       if (!spec.trainable) continue;
-      double elements = 1;
-      for (const int64_t extent : spec.shape) elements *= static_cast<double>(extent);
+      const auto part = fsdp::part_shape(spec.name, spec.shape, spec.split, o.mesh ? o.mesh->model : 1);
+      const auto elements = static_cast<double>(c10::multiply_integers(part));
       trained += elements;
       values += numbers_of(rules.of(spec.name), spec, elements);
     }

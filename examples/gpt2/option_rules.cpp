@@ -87,6 +87,8 @@ void check_training(const Options& o) {
   must(o.gather_dtype == "compute" || !o.mesh || o.mesh->model == 1,
        "--gather-dtype " + o.gather_dtype + " codes whole parameters: --mesh must have no model axis, got " +
            (o.mesh ? o.mesh->text() : std::string()));
+  must(o.master_dtype == "float32" || o.compute_dtype == "bfloat16",
+       "--master-dtype bfloat16 needs --compute-dtype bfloat16, got " + o.compute_dtype);
   check_optimizers(o);
   must(o.timeout_seconds >= 1, "--timeout must be >= 1 second, got " + std::to_string(o.timeout_seconds));
   must(o.eval_every >= 0, "--eval-every must be >= 0, got " + std::to_string(o.eval_every));

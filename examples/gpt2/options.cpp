@@ -124,8 +124,10 @@ void add_memory(CLI::Option_group* group, Options& o) {
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, std::string>{{"plan", "plan"}, {"all", "all"}, {"true", "plan"}, {"false", ""}}));
   group
-      ->add_option("--compute-dtype", o.compute_dtype,
-                   "float32 or bfloat16: of gathered weights and activations; master weights and sums stay float32")
+      ->add_option(
+          "--compute-dtype", o.compute_dtype,
+          "float32 or bfloat16: of gathered weights and activations; sums and, but for --master-dtype, master weights "
+          "stay float32")
       ->capture_default_str()
       ->check(CLI::IsMember({"float32", "bfloat16"}));
   group
@@ -135,6 +137,12 @@ void add_memory(CLI::Option_group* group, Options& o) {
                    "saved files stay float32")
       ->capture_default_str()
       ->check(CLI::IsMember({"compute", "int8", "float8"}));
+  group
+      ->add_option("--master-dtype", o.master_dtype,
+                   "float32, or bfloat16: weights take 2 bytes on their rank instead of 4, or 6 with --compute-dtype "
+                   "bfloat16, which it needs; each step rounds them at random without bias")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
 }
 
 void add_optimizer(CLI::Option_group* group, Options& o) {
@@ -154,6 +162,10 @@ void add_optimizer(CLI::Option_group* group, Options& o) {
       "share of it, e.g. 0.1");
   group->add_flag("--muon-heads", o.optimizer.muon_heads,
                   "With muon: each head's queries, keys and values by themselves");
+  group->add_option(
+      "--muon-noise", o.optimizer.muon_noise,
+      "With muon, keep (default): every direction of a matrix becomes as long as the others; drop: none "
+      "that the noise alone could have; correct: the same, and longer by what noise takes off on average");
   group->add_option("--tile-side", o.optimizer.tile_side, "With shampoo or soap: the most rows and columns of a tile")
       ->check(kWholeNumber)
       ->default_str("128");

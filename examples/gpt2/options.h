@@ -52,6 +52,7 @@ struct Options {
   bool activation_checkpointing = false;
   std::string compute_dtype = "float32";
   std::string gather_dtype = "compute";
+  std::string master_dtype = "float32";
   std::string memory_budget;  // dp/planning/memory_budget.h
   std::string explain_plan;   // plan, all, or empty
   OptimizerOptions optimizer;

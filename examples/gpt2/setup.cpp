@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "dp/gathering/weight_code.h"
+#include "dp/optimizers/weight_rounding.h"
 #include "examples/gpt2/clipping.h"
 #include "examples/gpt2/generate.h"
 #include "examples/gpt2/max_batch.h"
@@ -143,7 +144,8 @@ ModelOptions model_options(const Options& o) {
                    .targets = o.lora_targets},
           .activation_checkpointing = o.activation_checkpointing,
           .compute_dtype = o.compute_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat,
-          .gather_code = gather_code(o.gather_dtype)};
+          .gather_code = gather_code(o.gather_dtype),
+          .weight_rounding = o.master_dtype == "bfloat16" ? dp::keyed_weight_rounding() : nullptr};
 }
 
 PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions& options, fsdp::Mesh& mesh,
@@ -168,6 +170,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
   step.shape.optimizer_values += static_cast<double>(o.noise_bands - 1);  // the noise of the steps before
   step.shape.update_bytes = optimizer_step_bytes(*in.rules, fsdp::ModelLayout(mesh, specs, options.gather_code.get()));
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
+  step.shape.master_bytes = options.weight_rounding ? 2 : 4;
   step.shape.records = !o.non_private;
   step.plan = dp::plan_step(step.blocks, step.shape, dp::MemoryBudget::parse(o.memory_budget));
   return step;

@@ -54,6 +54,7 @@ std::vector<StatePiece> cut(const std::string& kind, const FlatGroup& group, con
   return pieces;
 }
 
+// In the model's own dtype; a checkpoint has float32.
 at::Tensor weights_of(const FlatGroup& group, const OwnedRange& range) {
   return group.shard().narrow(0, range.shard_offset, range.count);
 }
@@ -77,11 +78,12 @@ std::vector<NamedTensor> written_tensors(const ShardedModel& model, OptimizerSta
     tensors.push_back(
         {piece.kind + '/' + piece.parameter->name() + '@' + std::to_string(piece.first), piece.values.cpu()});
   };
-  for_each_range(
-      model, optimizer, Whose::kWritten, [&](const std::string& kind, const FlatGroup& group, const OwnedRange& range) {
-        const at::Tensor values = kind == kWeight ? weights_of(group, range) : optimizer.read(kind, group, range);
-        for (const StatePiece& piece : cut(kind, group, range, values)) write(piece);
-      });
+  for_each_range(model, optimizer, Whose::kWritten,
+                 [&](const std::string& kind, const FlatGroup& group, const OwnedRange& range) {
+                   const at::Tensor values =
+                       kind == kWeight ? weights_of(group, range).to(at::kFloat) : optimizer.read(kind, group, range);
+                   for (const StatePiece& piece : cut(kind, group, range, values)) write(piece);
+                 });
   if (model.mesh().replica() == 0 && model.mesh().model_rank() == 0) {
     for (const StatePiece& piece : optimizer.pieces()) write(piece);
   }

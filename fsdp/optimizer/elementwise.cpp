@@ -18,6 +18,9 @@ ElementwiseOptimizer::ElementwiseOptimizer(ShardedModel& model, double weight_de
       chosen_([chosen](const Parameter& p) { return p.trainable() && (!chosen || chosen(p)); }),
       kinds_(std::move(kinds)) {
   if (states == StatesAt::kHost && !model.device().is_cpu()) host_.emplace(model.device());
+  if (host_ && model.master_dtype() != at::kFloat) {
+    throw std::invalid_argument("states in host memory need master weights in float32, got bfloat16");
+  }
   require(weight_decay >= 0, "weight_decay must not be negative", weight_decay);
   const auto options =
       at::dtype(at::kFloat).device(host_ ? at::Device(at::kCPU) : model.device()).pinned_memory(host_.has_value());
@@ -36,12 +39,35 @@ void ElementwiseOptimizer::step(const ShardBuffers& gradient, double learning_ra
   const at::NoGradGuard no_grad;
   model_.wait_for_gathers();
   ++steps_;
+  if (model_.master_dtype() != at::kFloat) return step_by_range(gradient, learning_rate);
   for (const Half& half : halves_) {
     UpdateSlices all{.weights = half.slices.weights(), .gradients = half.slices.of(gradient), .states = {}};
     if (all.weights.empty()) continue;
     for (const at::Tensor& state : half.states) all.states.push_back(half.slices.of(state));
     const auto rule = [&](const UpdateSlices& now) { update(now, learning_rate, half.weight_decay); };
     host_ ? host_->apply(all, rule) : rule(all);
+  }
+  model_.weights_changed();
+}
+
+void ElementwiseOptimizer::step_by_range(const ShardBuffers& gradient, double learning_rate) {
+  for (const auto& group : model_.groups()) {
+    if (!group->trainable()) continue;
+    for (const OwnedRange& range : group->owned()) {
+      for (const Half& half : halves_) {
+        const int64_t at = half.slices.find(*group, range);
+        if (at < 0) continue;
+        model_.update_weights(*group, range, steps_, [&](const at::Tensor& weights, int64_t first) {
+          const auto piece = [&](const at::Tensor& all, int64_t begin) {
+            return std::vector<at::Tensor>{all.narrow(0, begin + first, weights.numel())};
+          };
+          UpdateSlices now{
+              .weights = {weights}, .gradients = piece(gradient.shard(*group), range.shard_offset), .states = {}};
+          for (const at::Tensor& state : half.states) now.states.push_back(piece(state, at));
+          update(now, learning_rate, half.weight_decay);
+        });
+      }
+    }
   }
   model_.weights_changed();
 }

@@ -37,6 +37,9 @@ class ElementwiseOptimizer : public Optimizer {
   virtual void update(const UpdateSlices& now, double learning_rate, double weight_decay) = 0;
 
  private:
+  // Of master weights that are rounded, each range of a parameter by itself.
+  void step_by_range(const ShardBuffers& gradient, double learning_rate);
+
   struct Half {
     OwnedSlices slices;
     double weight_decay;

@@ -40,8 +40,10 @@ void MatrixOptimizer::step(const ShardBuffers& gradient, double learning_rate) {
       },
       [&](const MatrixPart& part, const at::Tensor& sent) { return step_of(part, sent); },
       [&](const FlatGroup& group, const OwnedRange& range, const at::Tensor& values) {
-        const at::Tensor weights = group.shard().narrow(0, range.shard_offset, range.count);
-        weights.mul_(1 - learning_rate * weight_decay_).sub_(values.mul(learning_rate));
+        model_.update_weights(group, range, steps(), [&](const at::Tensor& weights, int64_t first) {
+          const at::Tensor step = values.narrow(0, first, weights.numel()).mul(learning_rate);
+          weights.mul_(1 - learning_rate * weight_decay_).sub_(step);
+        });
       });
   model_.weights_changed();
 }

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "fsdp/optimizer.h"
+#include "fsdp/optimizer/above_errors.h"
 #include "fsdp/optimizer/elementwise.h"
 #include "fsdp/optimizer/matrix_optimizer.h"
 #include "fsdp/optimizer/newton_schulz.h"
@@ -37,7 +38,14 @@ class Muon final : public MatrixOptimizer {
     check();
   }
 
-  std::string rule() const override { return "muon"; }
+  std::string rule() const override {
+    return options_.errors == MuonErrors::kKeep ? "muon" : corrects() ? "muon_corrected" : "muon_dropping";
+  }
+  void set_error_variance(double variance) override {
+    Optimizer::set_error_variance(variance);
+    if (steps() > 0) throw std::logic_error("the gradients' error variance is set before the first step");
+    error_variance_ = variance;
+  }
   std::vector<std::string> kinds() const override {
     std::vector<std::string> kinds = MatrixOptimizer::kinds();
     kinds.emplace_back(kMomentum);
@@ -92,14 +100,29 @@ class Muon final : public MatrixOptimizer {
     const int64_t rows = matrix.size(0), columns = matrix.size(1);
     at::Tensor result;
     if (extent == 0) {
-      result = orthogonalised(matrix.view({count, rows / count, columns}), options_.iterations);
+      result = unit_length(matrix.view({count, rows / count, columns}));
       result = result.mul(scale_of(rows / count, columns)).reshape({rows, columns});
     } else {
       const at::Tensor pieces = matrix.view({rows, count, columns / count}).transpose(0, 1).contiguous();
-      result = orthogonalised(pieces, options_.iterations).mul(scale_of(rows, columns / count));
+      result = unit_length(pieces).mul(scale_of(rows, columns / count));
       result = result.transpose(0, 1).reshape({rows, columns});
     }
     return result;
+  }
+
+  bool corrects() const { return options_.errors == MuonErrors::kCorrect; }
+  // All singular values of the matrices [n, p, d] about 1, or those of the errors 0.
+  at::Tensor unit_length(const at::Tensor& matrices) const {
+    const double variance = sent_variance();
+    if (options_.errors == MuonErrors::kKeep || variance == 0) return orthogonalised(matrices, options_.iterations);
+    return orthogonalised_above(matrices, variance, corrects());
+  }
+  // Of what sent_of() gives in this step.
+  double sent_variance() const {
+    const double m = options_.momentum, before = static_cast<double>(steps() - 1);
+    const double memory = std::pow(m, 2) * (1 - std::pow(m, 2 * before)) / (1 - m * m);  // of the steps before
+    const double sum = options_.nesterov ? (1 + m) * (1 + m) + m * m * memory : 1 + memory;
+    return error_variance_ * (1 - m) * (1 - m) * sum;
   }
 
   static double scale_of(int64_t rows, int64_t columns) {
@@ -109,6 +132,7 @@ class Muon final : public MatrixOptimizer {
   MuonOptions options_;
   OwnedSlices slices_;
   at::Tensor momentum_;
+  double error_variance_ = 0;
 };
 
 }  // namespace

@@ -46,8 +46,9 @@ void BlockBuffers::lay_out(const std::vector<std::unique_ptr<FlatGroup>>& groups
       if (!alone) sent_[index] = at::zeros({coded_.back().bytes()}, options.dtype(at::kByte));
       continue;
     }
-    if (compute_dtype_ != at::kFloat) sent_[index] = at::zeros({group->plan().shard_size()}, options);
-    if (alone) flat_[index] = compute_dtype_ == at::kFloat ? group->shard() : sent_[index];
+    const bool as_it_is = group->shard().scalar_type() == compute_dtype_;
+    if (!as_it_is) sent_[index] = at::zeros({group->plan().shard_size()}, options);
+    if (alone) flat_[index] = as_it_is ? group->shard() : sent_[index];
   }
   if (alone) return;
   std::vector<int64_t> elements(slots_.size(), 0);
@@ -113,7 +114,7 @@ void BlockBuffers::decode(const FlatGroup& group, const at::Tensor& messages) co
 
 at::Tensor BlockBuffers::outgoing(const FlatGroup& group) {
   const auto index = static_cast<size_t>(group.index());
-  if (!code_ && compute_dtype_ == at::kFloat) return group.shard();
+  if (!code_ && group.shard().scalar_type() == compute_dtype_) return group.shard();
   if (sent_version_[index] == version_) return sent_[index];
   if (!code_) {
     sent_[index].variable_data().copy_(group.shard());

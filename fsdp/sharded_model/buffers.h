@@ -55,7 +55,7 @@ class BlockBuffers {
   // Makes a gathered group's values out of messages.
   void decode(const FlatGroup& group, const at::Tensor& messages) const;
   // What this rank sends of its shard, made once per weight version: codes, or the shard rounded to the compute dtype;
-  // the shard itself if that is float32. With one rank the group's values follow from it at once.
+  // the shard itself if it has that dtype. With one rank the group's values follow from it at once.
   at::Tensor outgoing(const FlatGroup& group);
 
   Mesh& mesh_;

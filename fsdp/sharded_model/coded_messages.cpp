@@ -56,7 +56,7 @@ void CodedMessages::encode(int64_t rank, const at::Tensor& shard, const at::Tens
   for (const Piece& piece : pieces_[static_cast<size_t>(rank)]) {
     const at::Tensor weights = shard.narrow(0, piece.shard_offset, piece.count);
     if (piece.coded) {
-      code_.encode(weights, message.narrow(0, piece.values_at, piece.count),
+      code_.encode(weights.to(at::kFloat), message.narrow(0, piece.values_at, piece.count),
                    part(message, piece.scales_at, piece.scales * kScaleBytes, at::kFloat));
     } else {
       part(message, piece.values_at, piece.count * element, dtype_).copy_(weights);

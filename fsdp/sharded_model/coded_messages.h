@@ -23,7 +23,7 @@ class CodedMessages {
   CodedMessages(const FlatGroup& group, const GatherCode& code, at::ScalarType compute_dtype);
 
   int64_t bytes() const { return bytes_; }  // of one rank's message, a multiple of 16
-  // shard: float32 [shard_size] of `rank`; message: uint8 [bytes()].
+  // shard: [shard_size] of `rank`, float32 or bfloat16; message: uint8 [bytes()].
   void encode(int64_t rank, const at::Tensor& shard, const at::Tensor& message) const;
   // messages: uint8 [ranks · bytes()]; flat: the compute dtype, [flat_size]. Elements of no parameter stay as they are.
   void decode(const at::Tensor& messages, const at::Tensor& flat) const;

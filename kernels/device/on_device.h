@@ -69,4 +69,7 @@ void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Te
 void encode_weights(const at::Tensor& weights, WeightCode code, const at::Tensor& codes, const at::Tensor& scales);
 void decode_weights(const at::Tensor& codes, const at::Tensor& scales, WeightCode code, const at::Tensor& weights);
 
+// kernels/rounded_weights.h: the caller has checked the tensors.
+void round_weights(const at::Tensor& values, uint32_t stream_of_bits, uint64_t first_element, const at::Tensor& stored);
+
 }  // namespace ghostshard::kernels::on_device

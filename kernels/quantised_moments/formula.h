@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/device/host_device.h"
+#include "kernels/device/keyed_rounding.h"
 
 namespace ghostshard::kernels {
 
@@ -99,27 +100,7 @@ GHOSTSHARD_HOST_DEVICE float decode_moment(uint8_t byte) {
   return code < 0 ? -magnitude : magnitude;
 }
 
-// Half of the bits round one moment of an element, half the other. A mix of 32 bits (lowbias32 of C. Wellons' search
-// for hash functions): every bit of the element's position and of the stream moves every bit of the result.
-GHOSTSHARD_HOST_DEVICE uint32_t rounding_bits(uint32_t stream, uint64_t element) {
-  uint32_t x = static_cast<uint32_t>(element) ^ stream ^ (static_cast<uint32_t>(element >> 32) * 0x9e3779b1U);
-  x = (x ^ (x >> 16)) * 0x7feb352dU;
-  x = (x ^ (x >> 15)) * 0x846ca68bU;
-  return x ^ (x >> 16);
-}
-
-// The number's two neighbours in bfloat16 are taken with the probabilities that keep its mean, for 16 uniform bits.
-// What is not finite stays so.
-GHOSTSHARD_HOST_DEVICE uint16_t round_to_bfloat16(float value, uint32_t sixteen_bits) {
-  const auto bits = __builtin_bit_cast(uint32_t, value);
-  const bool finite = (bits & 0x7f800000U) != 0x7f800000U;
-  const uint32_t rounded = finite ? bits + sixteen_bits : bits | ((bits & 0xffffU) != 0 ? 0x10000U : 0U);
-  return static_cast<uint16_t>(rounded >> 16);
-}
-GHOSTSHARD_HOST_DEVICE float from_bfloat16(uint16_t bits) {
-  return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
-}
-
+// Half of the bits round one moment of an element, half the other.
 GHOSTSHARD_HOST_DEVICE void adamw_element_of_halves(const AdamWTerms& t, float g, float& weight, uint16_t& first,
                                                     uint16_t& second, uint32_t random) {
   float m = from_bfloat16(first), v = from_bfloat16(second);

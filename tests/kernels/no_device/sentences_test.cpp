@@ -12,6 +12,7 @@
 #include "kernels/linear_norm/device.h"
 #include "kernels/norm_parts/device.h"
 #include "kernels/quantised_moments/device.h"
+#include "kernels/rounded_weights/device.h"
 #include "kernels/scaled_sum/device.h"
 #include "kernels/tied_pair/device.h"
 
@@ -64,7 +65,8 @@ INSTANTIATE_TEST_SUITE_P(
         Operation{
             "DecodedWeights",
             [] { decode_weights(WeightCode::kInt8, nullptr, nullptr, ElementType::kFloat32, nullptr, 0, nullptr); }},
-        Operation{"PlainMoments", [] { adamw_plain({}, nullptr, nullptr, nullptr, nullptr, 0, nullptr); }}),
+        Operation{"PlainMoments", [] { adamw_plain({}, nullptr, nullptr, nullptr, nullptr, 0, nullptr); }},
+        Operation{"RoundedWeights", [] { round_weights(nullptr, 0, 0, nullptr, 0, nullptr); }}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

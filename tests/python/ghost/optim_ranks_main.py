@@ -30,6 +30,7 @@ LR, VARIANCE = 0.01, 0.01
 KINDS = {
     "adamw": lambda model: AdamW(model.parameters(), LR, second_moment_floor=0.5),
     "adamw8bit": lambda model: AdamW8bit(model.parameters(), LR, least_coded=1000),
+    "adamw_rounded": lambda model: AdamW(model.bfloat16().parameters(), LR, stochastic_rounding=True),
     "muon": lambda model: Muon(matrix_groups(model, adamw=lambda name, _: name.endswith("3.weight")), LR),
     "shampoo": lambda model: Shampoo(model.parameters(), LR, side=32, refresh_every=2),
     "soap": lambda model: SOAP(matrix_groups(model), LR, side=32, refresh_every=2),

@@ -3,9 +3,10 @@
 import hashlib
 import json
 import shutil
+import signal
 from pathlib import Path
 
-from program import PRIVATE, UNITS, Finished, Program, arguments, metrics, same_weights
+from program import PRIVATE, UNITS, Finished, Program, arguments, metrics, same_weights, wait_until
 
 KEY = bytes(range(50, 82))
 STEPS = 20
@@ -70,6 +71,22 @@ def goes_on_to_the_bit_and_on_other_ranks(program: Program, flags: dict[str, str
         assert [line["step"] for line in metrics(other)] == list(range(9))
         if ranks == 2:
             assert same_weights(run, other)
+
+
+def is_killed_and_goes_on_to_the_bit(program: Program, flags: dict[str, str], steps: int = 60) -> None:
+    """A run on two ranks, one of which is killed at a moment that nobody chose, beside one that was left alone. Without privacy, so that
+    the batches come again."""
+    flags = {**flags, "--steps": str(steps), "--checkpoint-every": "3", "--timeout": "20"}
+    assert run_all(program, 2, arguments(flags, output="straight")).code == 0
+    run = program.folder / "run"
+    started = program.start_ranks(*[arguments(flags)] * 2)
+    wait_until(lambda: steps_shown(run) >= 8, 60)
+    started[1].process.kill()
+    done = [rank.wait(30) for rank in started]
+    assert [rank.code for rank in done] == [1, -signal.SIGKILL], done
+    assert not (run / "model").exists() and 0 < max(checkpoints(run)) < steps, "the kill came too late to show anything"
+    assert run_all(program, 2, resumed(flags)).code == 0
+    assert same_weights(run, program.folder / "straight")
 
 
 def steps_shown(run: Path) -> int:

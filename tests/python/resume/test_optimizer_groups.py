@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from program import PLAIN, PRIVATE, arguments, everything_in, report, same_weights, weights, write_model
-from resumable import checkpoints, goes_on_to_the_bit_and_on_other_ranks, resumed, run_all
+from resumable import checkpoints, goes_on_to_the_bit_and_on_other_ranks, is_killed_and_goes_on_to_the_bit, resumed, run_all
 
 # Matrices of 4,096 elements and more, so that there is something in 8 bits.
 WIDE = {"n_embd": 64, "n_head": 4}
@@ -95,6 +95,13 @@ def test_a_run_goes_on_to_the_bit_on_other_ranks_too(wide):
     groups_file(wide.folder, MIXED)
     goes_on_to_the_bit_and_on_other_ranks(wide, {**PLAIN, "--optimizer-groups": "groups.toml"})
     assert checkpoints(wide.folder / "run")[4]["optimizer"]["rule"] == "muon+soap+adamw8bit+sgd+adamw"
+
+
+def test_a_killed_run_goes_on_to_the_bit(wide):
+    """Muon's momentum, tiles, codes, velocities and float32 moments, by bfloat16 weights too."""
+    groups_file(wide.folder, MIXED)
+    flags = {**PLAIN, "--optimizer-groups": "groups.toml", "--compute-dtype": "bfloat16", "--master-dtype": "bfloat16"}
+    is_killed_and_goes_on_to_the_bit(wide, flags)
 
 
 def test_the_report_has_the_groups_and_the_sentence_of_all_optimizers(wide):
@@ -192,6 +199,7 @@ WRONG = {  # the file, flags, what the sentence says
     "betas_of_sgd": (one('optimizer = "sgd"\nbetas = [0.9, 0.9]'), {}, "betas is for optimizer adamw"),
     "epsilon_zero": (one("epsilon = 0"), {}, "epsilon must be finite and > 0, got 0"),
     "heads_text": (one('optimizer = "muon"\nmuon-heads = "yes"', '"*.c_fc.weight"'), {}, 'muon-heads must be true or false, got the text "yes"'),
+    "noise_of_muon_unknown": (one('optimizer = "muon"\nmuon-noise = "some"', '"*.c_fc.weight"'), {}, "groups.toml:5: group 'g': muon-noise must be keep, drop or correct, got some"),
     "side_fraction": (one('optimizer = "soap"\ntile-side = 1.5', '"*.c_fc.weight"'), {}, "tile-side must be a whole number, got the number 1.5"),
     "side_of_adamw": (one("tile-side = 8"), {}, "tile-side is for optimizer shampoo or soap"),
     "floor_without_noise": (one("second-moment-floor = 0.1"), {"non_private": "", "noise_multiplier": None}, "which --non-private has none of"),

@@ -16,6 +16,8 @@ OPTIMIZERS = {
     "muon": {"--optimizer": "muon", "--weight-decay": "0.1"},
     "shampoo": {"--optimizer": "shampoo", "--tile-side": "32", "--refresh-every": "3", "--factor-decay": "0.9"},
     "soap": {"--optimizer": "soap", "--tile-side": "32", "--refresh-every": "3"},
+    "muon_dropping": {"--optimizer": "muon", "--muon-noise": "drop"},
+    "muon_corrected": {"--optimizer": "muon", "--muon-noise": "correct"},
     "muon_heads": {"--optimizer": "muon", "--muon-heads": "", "--momentum": "0.9"},
 }
 RULES = {"adamw8bit_corrected": "adamw8bit_corrected", "adamw_corrected": "adamw_corrected", "muon_heads": "muon"}

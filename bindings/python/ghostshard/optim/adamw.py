@@ -17,7 +17,7 @@ import torch
 
 from .. import _native
 from .base import RowOptimizer, State, check
-from .rows import flat_rows, placed_like, rows_of
+from .rows import first_element_of, flat_rows, placed_like, rows_of
 
 # Of torch.optim.AdamW's names. "exp_avg_sq" is d_t, which is the whole second moment where no variance is known; K_t is beside it.
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -32,8 +32,12 @@ class AdamW(RowOptimizer):
             much of it, relative to the variance; > 0. Steps are those that AdamW would take without noise where the signal is larger
             than the noise, and up to 1/sqrt(floor) times as long where it is not (arXiv:2304.11208). Results are mixed: 2304.11208
             reports gains, arXiv:2511.07843 none once the learning rate is tuned.
+        stochastic_rounding: rounds bfloat16 parameters to one of their neighbours, at random and without bias, where steps smaller than
+            half their distance would be lost (kernels/rounded_weights.h). The bits follow from the parameter's place among the optimizer's,
+            element and step, so any number of ranks rounds alike, and so does a run that is gone on with. Sharded by rows.
 
-    Parameters may be plain, or DTensors of FSDP2 in any layout; float32, or of fewer bits (computed in float32, rounded at the end).
+    Parameters may be plain, or DTensors of FSDP2 in any layout; float32, or of fewer bits (computed in float32, rounded at the end, to
+    the nearest unless stochastic_rounding says otherwise).
     ValueError for options out of their range, at a step for a device that this build has no kernels for.
     """
 
@@ -46,9 +50,11 @@ class AdamW(RowOptimizer):
         weight_decay: float = 1e-2,
         *,
         second_moment_floor: float | None = None,
+        stochastic_rounding: bool = False,
         **defaults: Any,
     ):
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "second_moment_floor": second_moment_floor}
+        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "second_moment_floor": second_moment_floor,
+                 "stochastic_rounding": stochastic_rounding}  # fmt: skip
         super().__init__(params, given | defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -72,11 +78,11 @@ class AdamW(RowOptimizer):
         return self._error_variance if group["second_moment_floor"] is not None else 0.0
 
     def _update(self) -> None:
-        for parameter, group in self._with_groups():
+        for number, (parameter, group) in enumerate(self._with_groups()):
             if parameter.grad is not None:
-                self._move(parameter, group)
+                self._move(parameter, group, number)
 
-    def _move(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+    def _move(self, parameter: torch.Tensor, group: dict[str, Any], number: int) -> None:
         assert parameter.grad is not None
         own = rows_of(parameter)
         state = self.state[parameter]
@@ -95,8 +101,12 @@ class AdamW(RowOptimizer):
         )  # fmt: skip
         if in_place:
             torch.autograd.graph.increment_version(own)
-        else:
-            own.copy_(weights.view(own.shape))
+            return
+        if group["stochastic_rounding"] and own.dtype == torch.bfloat16:
+            values, weights = weights, torch.empty_like(weights, dtype=torch.bfloat16)
+            step, first = int(state["step"].item()), first_element_of(parameter)
+            kernels_for(own.device).round_weights(values=values, parameter=number, step=step, first_element=first, stored=weights)
+        own.copy_(weights.view(own.shape))
 
     def _count(self, state: State, beta2: float, variance: float) -> float:
         """Counts the step; returns K_t. A variance that becomes known later than the first step gives the second moment a sign."""
@@ -158,9 +168,13 @@ class AdamW8bit(AdamW):
         weight_decay: float = 1e-2,
         *,
         second_moment_floor: float | None = None,
+        stochastic_rounding: bool = False,
         least_coded: int = 4096,
     ):
-        super().__init__(params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor, least_coded=least_coded)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor, stochastic_rounding=stochastic_rounding,
+            least_coded=least_coded,
+        )  # fmt: skip
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)

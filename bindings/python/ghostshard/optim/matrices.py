@@ -21,11 +21,11 @@ class MatrixOptimizer(AdamW):
 
     def _update(self) -> None:
         matrices: dict[torch.Tensor, dict[str, Any]] = {}
-        for parameter, group in self._with_groups():
+        for number, (parameter, group) in enumerate(self._with_groups()):
             if is_matrix(parameter, group):
                 matrices[parameter] = group
             elif parameter.grad is not None:
-                self._move(parameter, group)
+                self._move(parameter, group, number)
         over_whole_matrices(
             list(matrices),
             [parameter for parameter in matrices if parameter.grad is not None],

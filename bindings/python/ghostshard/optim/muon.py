@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .above_noise import orthogonalised_above
 from .base import State, check
 from .matrices import MatrixOptimizer, Pieces, is_matrix
 from .newton_schulz import orthogonalised
@@ -20,6 +21,8 @@ from .rows import flat_rows, placed_like, rows_of
 
 _ROOT_MEAN_SQUARE = 0.2
 _MOMENTUM = "momentum_buffer"  # as in torch.optim.Muon
+_VARIANCE = "momentum_variance"  # of the noise in each of its elements
+_NOISE = ("keep", "drop", "correct")
 
 
 class Muon(MatrixOptimizer):
@@ -30,6 +33,9 @@ class Muon(MatrixOptimizer):
         pieces: (extent, count): equal pieces along an extent of 0 or 1 are matrices of their own, such as fused queries, keys and values
             ((0, 3) in an nn.Linear, (1, 3) in GPT-2's Conv1D) or each head of them. None: the matrix is one.
         ns_steps: iterations of Newton and Schulz, in float32.
+        noise: "drop": of a matrix only the directions that stand out of the noise, of which the private optimizer says the variance
+            before every step; "keep" makes those of the noise as long as the others. "correct": as drop, and longer by what noise takes
+            off on average (arXiv:2605.12994). Both take singular values instead of Newton and Schulz.
         betas, eps, second_moment_floor: of AdamW. lr and weight_decay are of both; a group may have its own.
 
     The momentum is sharded as the parameter. Once a step each matrix goes to one rank, is orthogonalised there and comes back
@@ -51,16 +57,18 @@ class Muon(MatrixOptimizer):
         second_moment_floor: float | None = None,
         matrices: bool = True,
         pieces: Pieces = None,
+        noise: str = "keep",
     ):
         super().__init__(
             params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor,
-            momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, matrices=matrices, pieces=pieces,
+            momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, matrices=matrices, pieces=pieces, noise=noise,
         )  # fmt: skip
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         check(0 <= group["momentum"] < 1, "momentum must be at least 0 and below 1", group["momentum"])
         check(group["ns_steps"] >= 1, "ns_steps must be at least 1", group["ns_steps"])
+        check(group["noise"] in _NOISE, "noise must be keep, drop or correct", group["noise"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -78,6 +86,9 @@ class Muon(MatrixOptimizer):
         fresh = flat_rows(parameter, parameter.grad).mul(1 - share)
         if not state:
             state[_MOMENTUM] = torch.zeros_like(fresh)
+        if group["noise"] != "keep":
+            variance = state.setdefault(_VARIANCE, torch.tensor(0.0, dtype=torch.float64))
+            variance.mul_(share**2).add_((1 - share) ** 2 * self._error_variance)
         momentum = state[_MOMENTUM].mul_(share).add_(fresh)
         direction: torch.Tensor = momentum.mul(share).add_(fresh) if group["nesterov"] else momentum
         return direction.view(own.shape)
@@ -86,14 +97,28 @@ class Muon(MatrixOptimizer):
         extent, count = group["pieces"] or (0, 1)
         pieces = torch.stack(matrix.chunk(count, extent))
         scale = _ROOT_MEAN_SQUARE * math.sqrt(max(pieces.shape[1:]))
-        return torch.cat(list(orthogonalised(pieces, group["ns_steps"]) * scale), extent)
+        variance = 0.0 if group["noise"] == "keep" else self._variance_of_step(parameter, group)
+        if variance > 0:
+            unit = orthogonalised_above(pieces, variance, corrected=group["noise"] == "correct")
+        else:
+            unit = orthogonalised(pieces, group["ns_steps"])
+        return torch.cat(list(unit * scale), extent)
+
+    def _variance_of_step(self, parameter: torch.Tensor, group: dict[str, Any]) -> float:
+        """Of the noise in what was given: u = momentum²·v_before + (1 − momentum)·(1 + momentum)·g if it is Nesterov's, else v."""
+        share, now = group["momentum"], self.state[parameter][_VARIANCE].item()
+        if not group["nesterov"]:
+            return float(now)
+        fresh = (1 - share) ** 2 * self._error_variance
+        return float(share**2 * (now - fresh) + (1 + share) ** 2 * fresh)
 
     def _shown(self, parameter: torch.Tensor, group: dict[str, Any], state: State) -> State:
         if _MOMENTUM not in state:
             return super()._shown(parameter, group, state)
-        return {_MOMENTUM: placed_like(parameter, state[_MOMENTUM])}
+        return {**state, _MOMENTUM: placed_like(parameter, state[_MOMENTUM])}
 
     def _taken(self, parameter: torch.Tensor, group: dict[str, Any], values: State) -> State:
         if not is_matrix(parameter, group):
             return super()._taken(parameter, group, values)
-        return {_MOMENTUM: flat_rows(parameter, values[_MOMENTUM]).clone()}
+        known = {name: values[name].clone() for name in (_VARIANCE,) if name in values}
+        return {_MOMENTUM: flat_rows(parameter, values[_MOMENTUM]).clone(), **known}

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
 def rows_of(tensor: torch.Tensor) -> torch.Tensor:
     """In place of the tensor: what is written to them is written to it."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def first_element_of(parameter: torch.Tensor) -> int:
+    """Of this rank's rows, in the whole parameter. ValueError for a parameter that is cut otherwise than by rows."""
+    if not isinstance(parameter, DTensor):
+        return 0
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    if shape[1:] != parameter.shape[1:]:
+        raise ValueError(f"a parameter of shape {tuple(parameter.shape)} must be cut by rows, its placements are {parameter.placements}")
+    return offset[0] * math.prod(parameter.shape[1:]) if shape and shape[0] else 0
 
 
 def placed_like(parameter: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
