@@ -3,8 +3,13 @@
 import json
 
 import pytest
+import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from private_run import Run
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ghostshard import PrivacyEngine
 
 # Draws that are passed over ------------------------------------------------------------------------------------------
 
@@ -103,3 +108,29 @@ def test_own_batches_under_a_memory_manager():
         for x, y in batches:
             run.step(x, y)
     assert run.charged == 5
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+def test_a_second_model_of_one_engine_adds_up_and_needs_a_ledger_of_its_own(ledger, tmp_path):
+    engine = PrivacyEngine(accountant="rdp")
+    if ledger:
+        engine.attach_ledger(tmp_path / "ledger.jsonl")
+
+    def passes() -> None:
+        model = nn.Linear(6, 3)
+        module, optimizer, criterion, loader = engine.make_private(
+            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode="ghost",
+            data_loader=DataLoader(TensorDataset(torch.randn(40, 6), torch.zeros(40, dtype=torch.long)), batch_size=8),
+        )  # fmt: skip
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(module(x), y).backward()
+            optimizer.step()
+
+    passes()
+    if ledger:
+        with pytest.raises(ValueError, match="ledger .* must not exist yet"):
+            passes()
+    else:
+        passes()
+    assert sum(steps for _, _, steps in engine.accountant.history) == (5 if ledger else 10)

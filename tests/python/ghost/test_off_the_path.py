@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from opacus.validators.errors import UnsupportedModuleError
 from private_run import Run
 from torch import nn
 from torch.nn import functional as F
@@ -317,3 +318,11 @@ def test_a_hook_that_scales_gradients_a_little_by_those_of_others_is_refused():
     x, y = next(iter(run.loader))
     with pytest.raises(RuntimeError, match="divides by the norm of all or takes their mean"):
         run.backward(x, y)
+
+
+def test_a_parameter_without_a_shape_is_refused_with_a_sentence():
+    model = nn.Sequential(nn.LazyLinear(8), nn.Tanh(), nn.Linear(8, 3))
+    with pytest.raises(UnsupportedModuleError, match="parameter '0.weight' has no shape yet .*call the model once before make_private"):
+        Run(model=model)
+    model(torch.zeros(1, 6))
+    passes(Run(model=model, draws=(8, 7)))

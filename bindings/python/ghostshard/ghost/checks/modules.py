@@ -22,6 +22,10 @@ def refuse_unsupported(model: nn.Module) -> None:
         raise UnsupportedModuleError(
             [IllegalModuleConfigurationError(f"{scripted or 'the model'} is TorchScript, whose layers cannot be recorded: use the module it was made from")]
         )
+    lazy = next((name for name, value in model.named_parameters() if nn.parameter.is_lazy(value)), None)
+    if lazy is not None:
+        why = f"parameter {lazy!r} has no shape yet (nn.Lazy…): call the model once before make_private(), on numbers of a batch's shape"
+        raise UnsupportedModuleError([IllegalModuleConfigurationError(why)])
     for _, module in trainable_modules(model):
         kind = original_class(module)
         if kind in ModuleValidator.VALIDATORS and kind not in _TAKEN:
