@@ -17,10 +17,13 @@
 #include <tuple>
 #include <vector>
 
+#include "accountant/rounds.h"
 #include "bindings/moments.h"
 #include "dp/mechanism/bins.h"
 #include "dp/mechanism/coins.h"
 #include "dp/mechanism/truncation.h"
+#include "dp/planning/band_coefficients.h"
+#include "dp/planning/chain_decay.h"
 #include "dp/planning/host_memory_left.h"
 #include "dp/recording/cross_entropy.h"
 #include "dp/recording/leaves.h"
@@ -44,6 +47,9 @@ using MeshEntry = std::tuple<int64_t, int64_t, int64_t>;  // replicate, shard, m
 // target, rate, count noise, least and most clip norm; none: the clip norm does not adapt
 using QuantileEntry = std::optional<std::tuple<double, double, double, double, double>>;
 using LargestBatch = std::optional<std::pair<int64_t, int64_t>>;  // of so many units, so many at most
+// ratios of noise bands; steps and decay of a noise chain
+using CorrelationEntry = std::tuple<std::vector<float>, int64_t, float>;
+using MomentumShares = std::vector<std::pair<double, double>>;  // momentum, share of the parameters
 using StepPairs = std::vector<std::pair<int64_t, int64_t>>;
 using History = std::vector<std::tuple<double, double, int64_t>>;
 
@@ -79,12 +85,42 @@ double whole_noise(const accountant::AdaptiveClippingEvent& event) {
   return (1 - 0x1p-45 - 0x1p-50) / std::hypot(1 / event.sigma.value(), 1 / (2 * event.count_sigma.value()));
 }
 
+NoiseCorrelation correlation_of(const CorrelationEntry& entry) {
+  const auto& [ratios, steps, decay] = entry;
+  NoiseCorrelation correlation{.bands = {.ratios = ratios}, .chain = {.steps = steps, .decay = decay}};
+  correlation.check();
+  return correlation;
+}
+
+// The run's rates under each momentum, with the share of the parameters that have it.
+std::vector<WorkloadShare> shares_of(const std::vector<double>& rates, const MomentumShares& momenta) {
+  std::vector<WorkloadShare> shares;
+  for (const auto& [momentum, share] : momenta) shares.push_back({{.rates = rates, .momentum = momentum}, share});
+  return shares;
+}
+
+std::vector<float> band_ratios(int64_t bands, const std::vector<double>& rates, const MomentumShares& momenta) {
+  const std::vector<double> exact = optimal_band_ratios(bands, shares_of(rates, momenta));
+  return {exact.begin(), exact.end()};
+}
+
+float chain_decay(int64_t steps, const std::vector<double>& rates, const MomentumShares& momenta) {
+  return static_cast<float>(optimal_chain_decay(steps, shares_of(rates, momenta)));
+}
+
+// Of each element of a step's noise, in units of (sigma·C)²: of the last of so many steps', which is the largest, or
+// the mean of a chain's.
+double correlated_variance(const CorrelationEntry& entry, int64_t steps) {
+  const NoiseCorrelation correlation = correlation_of(entry);
+  return correlation.bands.variance(steps) * correlation.chain.variance();
+}
+
 std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, const MeshEntry& mesh, int64_t rank,
                                       const std::array<std::string, 4>& groups, at::Device device, double sampling_rate,
                                       double divisor, const std::string& clipping, const QuantileEntry& quantile,
                                       double expected_batch, const LargestBatch& largest_batch,
-                                      const std::optional<int64_t>& bins, bool streamed,
-                                      std::optional<int64_t> memory_budget, int64_t hold_memory,
+                                      const std::optional<int64_t>& bins, const CorrelationEntry& correlation,
+                                      bool streamed, std::optional<int64_t> memory_budget, int64_t hold_memory,
                                       const std::optional<std::string>& key, const std::string& run_id,
                                       const std::pair<int64_t, int64_t>& first, const StepPairs& attempts) {
   std::vector<fsdp::BlockSpec> specs;
@@ -102,7 +138,8 @@ std::unique_ptr<Session> make_session(const std::vector<BlockEntry>& blocks, con
                                         .clip_quantile = quantile_of(quantile),
                                         .expected_batch = expected_batch,
                                         .largest_batch = largest_batch,
-                                        .bins = bins},
+                                        .bins = bins,
+                                        .correlation = correlation_of(correlation)},
                                .streamed = streamed,
                                .memory_budget_bytes = memory_budget,
                                .hold_memory_bytes = hold_memory};
@@ -126,15 +163,18 @@ std::string ledger_mark(const std::string& path) {
 }
 
 // The header (JSON) and its hash, all charges as (noise_multiplier, sampling_rate, steps), and the attempts of the
-// steps from `step` on (dp/run/resume.h). mark "": none.
+// steps from `step` on (dp/run/resume.h). Of units in groups the charges are the rounds of the group with the most.
+// mark "": none.
 std::tuple<std::string, std::string, History, StepPairs> resume_ledger(const std::string& path, const std::string& mark,
                                                                        int64_t step) {
   const accountant::LedgerContents ledger = accountant::read_ledger(path);
   std::optional<LedgerMark> found;
   if (!mark.empty()) found = ledger_mark_from_json(nlohmann::json::parse(mark));
-  const Attempts attempts = resume_attempts(ledger, found, step);
+  accountant::Rounds rounds(accountant::sampling_groups(ledger.header));
+  const Attempts attempts = resume_attempts(ledger, found, step, /*left_out=*/rounds.groups() > 1);
   std::map<std::pair<double, double>, int64_t> charged;
   for (const auto& entry : ledger.entries) {
+    if (!rounds.add(entry.step)) continue;
     if (const auto* poisson = std::get_if<accountant::PoissonGaussianEvent>(&entry.event)) {
       ++charged[{poisson->sigma.value(), poisson->q.value()}];
     } else if (const auto* whole = std::get_if<accountant::GaussianEvent>(&entry.event)) {
@@ -234,6 +274,9 @@ PYBIND11_MODULE(engine, module) {
         return quantile_of(entry)->gradient_noise(accountant::NoiseMultiplier(whole)).value();
       },
       py::arg("clip_quantile"), py::arg("noise_multiplier"));
+  module.def("band_ratios", &band_ratios, py::arg("bands"), py::arg("rates"), py::arg("momenta"), Released());
+  module.def("chain_decay", &chain_decay, py::arg("steps"), py::arg("rates"), py::arg("momenta"), Released());
+  module.def("correlated_variance", &correlated_variance, py::arg("correlation"), py::arg("steps"));
   define_moments(module);
   module.def("reuse_host_memory", &fsdp::reuse_host_memory, Released());
   module.def(
@@ -246,11 +289,12 @@ PYBIND11_MODULE(engine, module) {
       .def(py::init(&make_session), py::arg("blocks"), py::arg("mesh"), py::arg("rank"), py::arg("groups"),
            py::arg("device"), py::arg("sampling_rate"), py::arg("divisor"), py::arg("clipping"),
            py::arg("clip_quantile"), py::arg("expected_batch"), py::arg("largest_batch"), py::arg("bins"),
-           py::arg("streamed"), py::arg("memory_budget"), py::arg("hold_memory"), py::arg("key"), py::arg("run_id"),
-           py::arg("first"), py::arg("attempts"), Released())
+           py::arg("correlation"), py::arg("streamed"), py::arg("memory_budget"), py::arg("hold_memory"),
+           py::arg("key"), py::arg("run_id"), py::arg("first"), py::arg("attempts"), Released())
       .def_property_readonly("clip_norm", [](const Session& session) { return session.clip_norm().value(); })
       .def("set_terms", &set_terms, py::arg("clip_norm"), py::arg("noise_multiplier"))
       .def("begin_pass", &Session::begin_pass)
+      .def("draw_from", &Session::draw_from, py::arg("group"))
       .def(
           "renew_noise_key",
           [](Session& session, const std::string& bytes) { session.renew_noise_key(key_bytes(bytes)); },

@@ -23,6 +23,7 @@ AdjustablePlan::AdjustablePlan(const Config& config)
         "a clip norm that adapts is accounted for batches that are not truncated: it cannot be combined with a largest "
         "batch");
   }
+  check_correlation();
   if (!config.bins) return;
   if (!(*config.bins >= 1 && *config.bins <= accountant::kMostBins)) {
     throw std::invalid_argument("balls-in-bins sampling must have from 1 to " + std::to_string(accountant::kMostBins) +
@@ -36,6 +37,39 @@ AdjustablePlan::AdjustablePlan(const Config& config)
   terms_->passes = BinPasses{.steps = *config.bins};
 }
 
+void AdjustablePlan::check_correlation() const {
+  config_.correlation.check();
+  if (groups() == 1) return;
+  if (config_.clip_quantile || config_.largest_batch || config_.bins) {
+    throw std::invalid_argument(
+        "correlated noise is derived for Poisson samples of whole batches and for one clip norm in all steps: it "
+        "cannot "
+        "be combined with a clip norm that adapts, a largest batch or balls-in-bins sampling");
+  }
+}
+
+int64_t AdjustablePlan::steps_until(int64_t group, int64_t step) const {
+  if (groups() == 1) throw std::logic_error("groups of units are those of correlated noise");
+  if (!(group >= 0 && group < groups())) {
+    throw std::invalid_argument("groups of units are from 0 to " + std::to_string(groups() - 1) + ", got " +
+                                std::to_string(group));
+  }
+  return (group - step % groups() + groups()) % groups();
+}
+
+void AdjustablePlan::check_terms(accountant::ClipNorm clip_norm,
+                                 std::optional<accountant::NoiseMultiplier> noise_multiplier) const {
+  if (groups() == 1) return;
+  if (!noise_multiplier) throw std::invalid_argument("correlated noise needs a noise multiplier, got none");
+  const bool alike = !terms_->noise_multiplier || (terms_->clip_norm.value() == clip_norm.value() &&
+                                                   terms_->noise_multiplier->value() == noise_multiplier->value());
+  if (alike) return;
+  throw std::invalid_argument(
+      "correlated noise is derived for one clip norm and one noise multiplier in all steps: they were " +
+      std::to_string(terms_->clip_norm.value()) + " and " + std::to_string(terms_->noise_multiplier->value()) +
+      ", now they are " + std::to_string(clip_norm.value()) + " and " + std::to_string(noise_multiplier->value()));
+}
+
 void AdjustablePlan::begin_pass_at(int64_t step) {
   if (!terms_->passes) throw std::logic_error("passes are those of balls-in-bins sampling");
   terms_->passes->first = step;
@@ -47,6 +81,7 @@ bool AdjustablePlan::same_pass(const StepId& step, const StepId& other) const {
 
 void AdjustablePlan::set_terms(accountant::ClipNorm clip_norm,
                                std::optional<accountant::NoiseMultiplier> noise_multiplier) {
+  check_terms(clip_norm, noise_multiplier);
   if (const auto& quantile = config_.clip_quantile) {
     quantile->check(clip_norm);
     if (!noise_multiplier) throw std::invalid_argument("a clip norm that adapts needs noise, got none");
@@ -66,7 +101,7 @@ void AdjustablePlan::set_terms(accountant::ClipNorm clip_norm,
   } else if (const auto& largest = config_.largest_batch) {
     terms_->event = accountant::TruncatedPoissonGaussianEvent{largest->first, config_.sampling_rate, largest->second,
                                                               *noise_multiplier};
-  } else if (config_.sampling_rate.value() == 1) {
+  } else if (config_.sampling_rate.value() == 1 && groups() == 1) {
     terms_->event = accountant::GaussianEvent{*noise_multiplier};
   } else {
     terms_->event = accountant::PoissonGaussianEvent{config_.sampling_rate, *noise_multiplier};
@@ -81,7 +116,7 @@ GaussianMechanism AdjustablePlan::mechanism(fsdp::GroupedParameters& model, cons
                                             accountant::LedgerWriter* ledger) const {
   std::optional<ClipAdaptation> adaptation;
   if (config_.clip_quantile) adaptation = {*config_.clip_quantile, terms_, config_.expected_batch};
-  return {model, key, ledger, config_.divisor, identity_, {}, std::move(adaptation)};
+  return {model, key, ledger, config_.divisor, identity_, config_.correlation, std::move(adaptation)};
 }
 
 }  // namespace ghostshard::dp

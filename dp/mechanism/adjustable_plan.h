@@ -5,7 +5,8 @@
 // while it is under way.
 //
 // The caller samples. The ledger is right only if each unit is drawn with this rate, independently of the others; with
-// bins, if begin_pass_at() says where each deal of the units begins, and no logical batch holds a unit of another.
+// bins, if begin_pass_at() says where each deal of the units begins, and no logical batch holds a unit of another; with
+// correlated noise, if the logical batch that is charged as step t holds units of group t mod groups() alone.
 #pragma once
 
 #include <memory>
@@ -32,16 +33,28 @@ class AdjustablePlan {
     // Each unit is in one of so many logical batches of a pass: balls-in-bins sampling (dp/mechanism/bins.h). The
     // sampling rate says nothing then. Without the three above.
     std::optional<int64_t> bins = {};
+    // Noise bands or chains (dp/mechanism/noise_bands.h, noise_chain.h); the sampling rate is that within a group, and
+    // the terms of the first logical batch are those of all. Without the four above, but the sampling rate.
+    NoiseCorrelation correlation = {};
   };
   explicit AdjustablePlan(const Config& config);
 
   // From the next logical batch on. No noise multiplier: no noise, no privacy, and nothing for a ledger. If the clip
   // norm adapts, the noise multiplier is that of gradients and count together, and std::invalid_argument without one.
+  // If noise is correlated, std::invalid_argument without one, and for terms that are not those which were set first:
+  // the proof takes one clip norm and one noise for all steps.
   void set_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier);
   accountant::ClipNorm clip_norm() const { return terms_->clip_norm; }  // of the next logical batch
   // With balls-in-bins sampling: the logical batch that is charged as this step is the first of a pass, whose units are
   // dealt anew. std::logic_error with other sampling.
   void begin_pass_at(int64_t step);
+  // Into how many groups the units are dealt: 1 with noise that is not correlated.
+  int64_t groups() const { return config_.correlation.groups(); }
+  // How many steps from this one on are left out until it is this group's turn, 0 ≤ group < groups()
+  // (std::invalid_argument); std::logic_error with white noise.
+  int64_t steps_until(int64_t group, int64_t step) const;
+  // Whether noise is drawn a second time, under the key of the step before.
+  bool draws_noise_again() const { return config_.correlation.chain.steps > 1; }
   // Whether these two steps, of one attempt, are of one pass: never with other sampling.
   bool same_pass(const StepId& step, const StepId& other) const;
 
@@ -51,6 +64,9 @@ class AdjustablePlan {
                               accountant::LedgerWriter* ledger) const;
 
  private:
+  void check_correlation() const;
+  void check_terms(accountant::ClipNorm clip_norm, std::optional<accountant::NoiseMultiplier> noise_multiplier) const;
+
   Config config_;
   std::shared_ptr<StepTerms> terms_;
   uint64_t identity_;

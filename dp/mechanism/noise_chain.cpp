@@ -55,4 +55,12 @@ void NoiseChain::check() const {
   }
 }
 
+void NoiseCorrelation::check() const {
+  bands.check();
+  chain.check();
+  if (bands.count() > 1 && chain.steps > 1) {
+    throw std::invalid_argument("noise bands and noise chains cannot be combined: one of them correlates the noise");
+  }
+}
+
 }  // namespace ghostshard::dp

@@ -14,6 +14,7 @@
 // docs/guarantee.md, "Noise that is drawn again", has the proof.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "dp/mechanism/noise_bands.h"
@@ -40,6 +41,11 @@ struct NoiseChain {
 struct NoiseCorrelation {
   NoiseBands bands = {};
   NoiseChain chain = {};
+
+  // b, into which units are dealt: 1 with white noise.
+  int64_t groups() const { return std::max(bands.count(), chain.steps); }
+  // Throws std::invalid_argument: what either of them refuses, and both at once.
+  void check() const;
 };
 
 }  // namespace ghostshard::dp

@@ -16,12 +16,8 @@ std::string correlation(const DpConfig& config) {
 }
 
 void check_correlation(const DpConfig& config) {
-  config.noise_bands.check();
-  config.noise_chain.check();
+  NoiseCorrelation{config.noise_bands, config.noise_chain}.check();
   if (!correlated(config)) return;
-  if (config.noise_bands.count() > 1 && config.noise_chain.steps > 1) {
-    throw std::invalid_argument("noise bands and noise chains cannot be combined: one of them correlates the noise");
-  }
   const int64_t groups = config.groups();
   const std::string counted = config.noise_chain.steps > 1 ? "a noise chain's steps" : "noise bands";
   require(groups <= config.steps, counted + " must be at most the steps (" + std::to_string(config.steps) + ")",

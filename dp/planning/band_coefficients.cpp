@@ -47,12 +47,20 @@ Numbers response(const Numbers& a, double momentum, size_t steps) {
   return divided(std::move(powers), a);
 }
 
-// The logarithm of F: its slopes do not depend on the rates' scale.
-BandError log_error(const Numbers& a, const BandWorkload& workload) {
-  BandError found = band_error_and_slopes(a, workload);
-  for (double& slope : found.slopes) slope /= found.error;
-  found.error = std::log(found.error);
-  return found;
+using Shares = std::vector<WorkloadShare>;
+
+// The mean of the logarithm of F: its slopes do not depend on the rates' scale.
+BandError log_error(const Numbers& a, const Shares& shares) {
+  BandError mean{0, Numbers(a.size(), 0)};
+  double whole = 0;
+  for (const WorkloadShare& each : shares) whole += each.share;
+  for (const WorkloadShare& each : shares) {
+    const BandError found = band_error_and_slopes(a, each.workload);
+    const double part = each.share / whole;
+    mean.error += part * std::log(found.error);
+    for (size_t k = 0; k < a.size(); ++k) mean.slopes[k] += part * (found.slopes[k] / found.error);
+  }
+  return mean;
 }
 
 // The inverse Hessian of BFGS (Nocedal & Wright, Numerical Optimization, 2nd ed., eq. 6.17), by rows.
@@ -88,11 +96,11 @@ class InverseHessian {
   Numbers rows_;
 };
 
-Numbers by_bfgs(Numbers a, const BandWorkload& workload) {
+Numbers by_bfgs(Numbers a, const Shares& shares) {
   constexpr int kMostIterations = 300;
   constexpr double kFlat = 1e-8, kEnough = 1e-4, kShortest = 1e-12;
   InverseHessian inverse(a.size());
-  BandError here = log_error(a, workload);
+  BandError here = log_error(a, shares);
   for (int i = 0; i < kMostIterations && norm(here.slopes) > kFlat; ++i) {
     Numbers direction = inverse.times(here.slopes);
     if (!(dot(direction, here.slopes) > 0)) {
@@ -102,11 +110,11 @@ Numbers by_bfgs(Numbers a, const BandWorkload& workload) {
     const double fall = -dot(direction, here.slopes);
     double length = std::min(1.0, 0.5 / norm(direction));
     Numbers next = sum_of(a, -length, direction);
-    BandError there = log_error(next, workload);
+    BandError there = log_error(next, shares);
     while (!(there.error <= here.error + kEnough * length * fall) && length > kShortest) {
       length /= 2;
       next = sum_of(a, -length, direction);
-      there = log_error(next, workload);
+      there = log_error(next, shares);
     }
     if (!(there.error <= here.error)) break;  // from here on rounding decides
     inverse.update(sum_of(next, -1, a), sum_of(there.slopes, -1, here.slopes));
@@ -137,6 +145,21 @@ void check_workload(const BandWorkload& workload) {
   for (const double rate : workload.rates) {
     if (!(rate > 0 && std::isfinite(rate))) {
       throw std::invalid_argument("a workload's rates must be finite and > 0, got " + std::to_string(rate));
+    }
+  }
+}
+
+void check_shares(const std::vector<WorkloadShare>& shares) {
+  if (shares.empty()) throw std::invalid_argument("noise needs a workload to serve, got none");
+  for (const auto& [workload, share] : shares) {
+    check_workload(workload);
+    if (!(share > 0 && std::isfinite(share))) {
+      throw std::invalid_argument("a workload's share must be finite and > 0, got " + std::to_string(share));
+    }
+    if (workload.rates.size() != shares.front().workload.rates.size()) {
+      throw std::invalid_argument("workloads of one run must have equally many rates, got " +
+                                  std::to_string(workload.rates.size()) + " and " +
+                                  std::to_string(shares.front().workload.rates.size()));
     }
   }
 }
@@ -174,16 +197,18 @@ BandError band_error_and_slopes(const std::vector<double>& a, const BandWorkload
   return found;
 }
 
-std::vector<double> optimal_band_ratios(int64_t bands, const BandWorkload& workload) {
-  check(workload, bands);
+std::vector<double> optimal_band_ratios(int64_t bands, const std::vector<WorkloadShare>& shares) {
+  check_shares(shares);
+  check(shares.front().workload, bands);
   Numbers start;
   double coefficient = 1;
   for (int64_t k = 1; k < bands; ++k) {
     coefficient *= static_cast<double>(2 * k - 1) / static_cast<double>(2 * k);
     start.push_back(coefficient);
   }
-  const BandWorkload thin = thinned(workload);
-  if (bands > static_cast<int64_t>(thin.rates.size())) {
+  Shares thin;
+  for (const WorkloadShare& each : shares) thin.push_back({thinned(each.workload), each.share});
+  if (bands > static_cast<int64_t>(thin.front().workload.rates.size())) {
     throw std::invalid_argument("noise bands must be at most " + std::to_string(kMostSteps) + ", got " +
                                 std::to_string(bands));
   }

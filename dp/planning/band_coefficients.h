@@ -24,6 +24,15 @@ struct BandWorkload {
 // Throws std::invalid_argument unless there are rates and all numbers are as above.
 void check_workload(const BandWorkload& workload);
 
+// Parameters with one workload. Their share of all that are trained: > 0, in any unit.
+struct WorkloadShare {
+  BandWorkload workload;
+  double share = 1;
+};
+// Throws std::invalid_argument unless there is one, shares are finite and > 0, and all workloads have equally many
+// rates.
+void check_shares(const std::vector<WorkloadShare>& shares);
+
 // F and its derivative by each ratio, in O(T²). std::invalid_argument for an empty or impossible workload, or as many
 // ratios as steps.
 struct BandError {
@@ -33,7 +42,12 @@ struct BandError {
 BandError band_error_and_slopes(const std::vector<double>& ratios, const BandWorkload& workload);
 
 // The ratios a_1 … a_{b−1} that minimise F, by BFGS from those of the square root of the prefix sums, (2k)!/(4^k·k!²).
-// 1 ≤ bands ≤ T (std::invalid_argument). Of more than 1,024 steps every so manieth counts.
-std::vector<double> optimal_band_ratios(int64_t bands, const BandWorkload& workload);
+// 1 ≤ bands ≤ T (std::invalid_argument). Of more than 1,024 steps every so manieth counts. If parameters differ in
+// their workloads, the mean of log F over the parameters is minimised: an F matters relative to what it could be, as
+// the units of rates differ between optimizers.
+std::vector<double> optimal_band_ratios(int64_t bands, const std::vector<WorkloadShare>& shares);
+inline std::vector<double> optimal_band_ratios(int64_t bands, const BandWorkload& workload) {
+  return optimal_band_ratios(bands, std::vector<WorkloadShare>{{workload}});
+}
 
 }  // namespace ghostshard::dp

@@ -65,13 +65,16 @@ double chain_error(int64_t steps_of_chain, double decay, const BandWorkload& wor
   return error_of(products_of(steps_of_chain, workload), decay);
 }
 
-double optimal_chain_decay(int64_t steps_of_chain, const BandWorkload& workload) {
-  const Products sums = products_of(steps_of_chain, workload);
+double optimal_chain_decay(int64_t steps_of_chain, const std::vector<WorkloadShare>& shares) {
+  check_shares(shares);
+  std::vector<Products> sums;
+  for (const WorkloadShare& each : shares) sums.push_back(products_of(steps_of_chain, each.workload));
   if (steps_of_chain == 1) return 0;
   double best = 0, least = 0;
   for (int64_t k = 1; k <= kDecays; ++k) {
     const double decay = static_cast<double>(k) / static_cast<double>(kDecays);
-    const double error = error_of(sums, decay);
+    double error = 0;
+    for (size_t i = 0; i < sums.size(); ++i) error += shares[i].share * std::log(error_of(sums[i], decay));
     if (k == 1 || error < least) best = decay, least = error;
   }
   return best;

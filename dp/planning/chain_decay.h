@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "dp/planning/band_coefficients.h"
 
@@ -17,7 +18,11 @@ namespace ghostshard::dp {
 // std::invalid_argument for an impossible workload, or unless 1 ≤ b ≤ T.
 double chain_error(int64_t steps_of_chain, double decay, const BandWorkload& workload);
 
-// The multiple of 1/4096 in (0, 1] with the least F; 0 for chains of one step.
-double optimal_chain_decay(int64_t steps_of_chain, const BandWorkload& workload);
+// The multiple of 1/4096 in (0, 1] with the least F, or with the least mean of log F over the parameters, if they
+// differ in their workloads; 0 for chains of one step.
+double optimal_chain_decay(int64_t steps_of_chain, const std::vector<WorkloadShare>& shares);
+inline double optimal_chain_decay(int64_t steps_of_chain, const BandWorkload& workload) {
+  return optimal_chain_decay(steps_of_chain, std::vector<WorkloadShare>{{workload}});
+}
 
 }  // namespace ghostshard::dp

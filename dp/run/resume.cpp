@@ -49,8 +49,8 @@ Attempts Attempts::from_json(const nlohmann::json& json) {
   return attempts;
 }
 
-Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::optional<LedgerMark>& mark,
-                         int64_t step) {
+Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::optional<LedgerMark>& mark, int64_t step,
+                         bool left_out) {
   if (!mark) {
     if (step != 0) throw std::invalid_argument("without a mark a run can only start again at step 0");
     return {ledger, 0};
@@ -86,7 +86,7 @@ Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::op
     throw std::invalid_argument("up to the checkpoint's line the ledger must hold " + std::to_string(mark->releases) +
                                 " releases, holds " + std::to_string(releases));
   }
-  if (static_cast<int64_t>(charged.size()) != step) {
+  if (!left_out && static_cast<int64_t>(charged.size()) != step) {
     throw std::invalid_argument("the checkpoint has done " + std::to_string(step) + " steps, but the ledger charged " +
                                 std::to_string(charged.size()) + " of them before it was taken");
   }

@@ -56,8 +56,10 @@ class Attempts {
 // The attempts of a run that resumes after `step` steps from a checkpoint with this mark; without a mark, from the
 // start (step 0). Throws std::invalid_argument if the ledger proves too little: it is another run's; it does not hold
 // the mark (it is behind the checkpoint, or was cut or rewritten); it lacks a release of a step that the checkpoint has
-// done.
-Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::optional<LedgerMark>& mark, int64_t step);
+// done. left_out: steps of the run may have been left out (dp/run/session.h, draw_from), so that the last of these
+// three says nothing; the mark alone says how many releases there were.
+Attempts resume_attempts(const accountant::LedgerContents& ledger, const std::optional<LedgerMark>& mark, int64_t step,
+                         bool left_out = false);
 
 // The key of the run's first epoch, if the file holds it: it recognises the run's secret parts (dp/run/agreement.h).
 // Nothing if the run began under another key. std::invalid_argument if the file is not the one that the run's last

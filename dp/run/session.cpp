@@ -53,6 +53,11 @@ void Session::begin_pass() {
   step_ = attempts_.of(step_.step);
 }
 
+void Session::draw_from(int64_t group) {
+  if (sum_) throw std::logic_error("a logical batch is drawn from one group of units");
+  if (const int64_t ahead = plan_.steps_until(group, step_.step)) step_ = attempts_.of(step_.step + ahead);
+}
+
 // All steps of a pass are of one attempt.
 StepId Session::following() const {
   const StepId next{.step = step_.step + 1, .attempt = step_.attempt};
@@ -60,7 +65,7 @@ StepId Session::following() const {
 }
 
 void Session::renew_noise_key(const std::array<uint8_t, 32>& bytes) {
-  if (sum_) throw std::logic_error("the noise of a logical batch has one key");
+  if (sum_ || plan_.draws_noise_again()) throw std::logic_error("noise of a logical batch, or of a chain, has one key");
   key_.renew(bytes);
   key_.share(*mesh_);
 }
@@ -332,11 +337,7 @@ void Session::abandon() {
   give_up_microbatch();
   if (!sum_) return;
   sum_.reset();
-  if (options_.plan.bins) {
-    step_ = following();
-  } else {
-    ++step_.attempt;
-  }
+  step_ = moves_on_when_dropped() ? following() : StepId{.step = step_.step, .attempt = step_.attempt + 1};
 }
 
 int64_t Session::bytes_sent() const {

@@ -64,8 +64,14 @@ class Session {
   // a logical batch, nor with other sampling (std::logic_error).
   void begin_pass();
 
+  // With correlated noise, before each logical batch: its units are of this group, one of the plan's groups() (counted
+  // from 0, std::invalid_argument), so it is the next step of that group. Steps are left out if the group's turn has
+  // not come; noise then begins another chain. Not within a logical batch, nor without groups (std::logic_error).
+  void draw_from(int64_t group);
+
   // From the next logical batch on noise follows from rank 0's bytes, for callers whose noise comes from their own
-  // generator. Every call must bring other bytes. Not within a logical batch (std::logic_error). A collective.
+  // generator. Every call must bring other bytes. Not within a logical batch, nor with a noise chain, which needs the
+  // key of the step before (std::logic_error). A collective.
   void renew_noise_key(const std::array<uint8_t, 32>& bytes);
 
   // A forward over this many units begins, each the same number of consecutive rows of every layer. Further forwards
@@ -117,7 +123,7 @@ class Session {
   // (float32 [rows, ...]; undefined for frozen parameters). std::logic_error without a clip() before. A collective.
   std::vector<at::Tensor> release();
   // Drops the logical batch. Its charge stays; the next one has new noise, and is the same step's next attempt, or with
-  // balls-in-bins sampling the next step: that draw was its pass's part.
+  // balls-in-bins sampling or groups of units the next step: that draw was its pass's part, or its group's turn.
   void abandon();
 
   bool open() const { return sum_.has_value(); }
@@ -131,6 +137,7 @@ class Session {
   PackedRows::Use rows(const std::string& layer, const at::Tensor& x, int64_t row_extents);
   const std::shared_ptr<Tape>& recorder() const;
   void open_sum();
+  bool moves_on_when_dropped() const { return options_.plan.bins || plan_.groups() > 1; }
   StepId following() const;
   void note_records();
   // From the most that any rank has recorded in this logical batch. A collective.

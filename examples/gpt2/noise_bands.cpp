@@ -1,28 +1,46 @@
 #include "examples/gpt2/noise_bands.h"
 
+#include <c10/util/accumulate.h>
+
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "dp/planning/band_coefficients.h"
 #include "dp/planning/chain_decay.h"
+#include "fsdp/optimizer.h"
 
 namespace ghostshard::gpt2 {
 namespace {
 
-constexpr double kAdamMomentum = 0.9;  // beta1 of fsdp/optimizer.h
-constexpr double kMuonMomentum = 0.95;
+double momentum_of(const ParameterRule& rule, const fsdp::ParameterSpec& spec) {
+  const OptimizerOptions& o = rule.optimizer;
+  if (o.name == kSgd) return o.momentum.value_or(0);
+  const bool muon = o.name == kMuon && rule.takes_as_matrix(spec.name, spec.shape.size());
+  if (muon) return o.momentum.value_or(fsdp::MuonOptions().momentum);
+  return o.betas ? o.betas->at(0) : fsdp::AdamWOptions().beta1;
+}
 
-// Of the flags alone: parameters of another group follow a workload that these ratios were not chosen for, which costs
-// them accuracy and nobody privacy.
-dp::BandWorkload workload_of(const Options& options, const fsdp::LearningRateSchedule& rate) {
-  double momentum = kAdamMomentum;
-  const OptimizerOptions& optimizer = options.optimizer;
-  if (optimizer.name == kSgd) momentum = optimizer.momentum.value_or(0);
-  if (optimizer.name == kMuon) momentum = optimizer.momentum.value_or(kMuonMomentum);
-  dp::BandWorkload workload{.rates = {}, .momentum = momentum};
+// The run's rates under each momentum that parameters are trained with, which have the share of their elements. Groups'
+// factors of the rate do not matter.
+std::vector<dp::WorkloadShare> workloads_of(const ParameterRules& rules, const std::vector<fsdp::BlockSpec>& blocks,
+                                            const fsdp::LearningRateSchedule& rate) {
+  std::map<double, double> elements;
+  for (const fsdp::BlockSpec& block : blocks) {
+    for (const fsdp::ParameterSpec& spec : block.parameters) {
+      const auto count = static_cast<double>(c10::multiply_integers(spec.shape));
+      if (spec.trainable && count > 0) elements[momentum_of(rules.of(spec.name), spec)] += count;
+    }
+  }
+  dp::BandWorkload workload;
   for (int64_t step = 0; step < rate.steps; ++step) workload.rates.push_back(rate.at(step));
-  return workload;
+  std::vector<dp::WorkloadShare> shares;
+  for (const auto& [momentum, count] : elements) {
+    workload.momentum = momentum;
+    shares.push_back({workload, count});
+  }
+  return shares;
 }
 
 void check_steps(const char* flag, int64_t groups, const fsdp::LearningRateSchedule& rate) {
@@ -57,21 +75,24 @@ void check_noise_bands(const Options& options) {
   }
 }
 
-dp::NoiseBands noise_bands(const Options& options, const fsdp::LearningRateSchedule& rate) {
+dp::NoiseBands noise_bands(const Options& options, const ParameterRules& rules,
+                           const std::vector<fsdp::BlockSpec>& blocks, const fsdp::LearningRateSchedule& rate) {
   dp::NoiseBands bands;
   if (options.noise_bands == 1) return bands;
   check_steps("--noise-bands", options.noise_bands, rate);
-  for (const double ratio : dp::optimal_band_ratios(options.noise_bands, workload_of(options, rate))) {
+  for (const double ratio : dp::optimal_band_ratios(options.noise_bands, workloads_of(rules, blocks, rate))) {
     bands.ratios.push_back(static_cast<float>(ratio));
   }
   return bands;
 }
 
-dp::NoiseChain noise_chain(const Options& options, const fsdp::LearningRateSchedule& rate) {
+dp::NoiseChain noise_chain(const Options& options, const ParameterRules& rules,
+                           const std::vector<fsdp::BlockSpec>& blocks, const fsdp::LearningRateSchedule& rate) {
   const int64_t steps = options.noise_chain;
   if (steps == 1) return {};
   check_steps("--noise-chain", steps, rate);
-  return {.steps = steps, .decay = static_cast<float>(dp::optimal_chain_decay(steps, workload_of(options, rate)))};
+  const double decay = dp::optimal_chain_decay(steps, workloads_of(rules, blocks, rate));
+  return {.steps = steps, .decay = static_cast<float>(decay)};
 }
 
 }  // namespace ghostshard::gpt2

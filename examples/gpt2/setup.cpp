@@ -88,11 +88,11 @@ void set_schedule(Inputs& in, const Options& o) {
   in.rate.check();
 }
 
-dp::DpConfig plan_config(const Inputs& in, const Options& o) {
+dp::DpConfig plan_config(const Inputs& in, const Options& o, const std::vector<fsdp::BlockSpec>& blocks) {
   dp::DpConfig config{.units = in.data->units(), .expected_batch = o.expected_batch, .steps = in.steps};
   set_clipping(config, o);
-  config.noise_bands = noise_bands(o, in.rate);
-  config.noise_chain = noise_chain(o, in.rate);
+  config.noise_bands = noise_bands(o, *in.rules, blocks, in.rate);
+  config.noise_chain = noise_chain(o, *in.rules, blocks, in.rate);
   config.sampling = dp::sampling_from_string(o.sampling);
   config.unit_of_privacy = in.data->unit_of_privacy();
   if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);
@@ -122,9 +122,10 @@ Inputs read_inputs(const Options& o) {
   Inputs in;
   read_model(in, o);
   read_data(in, o);
-  in.rules.emplace(o, block_specs(in.config, o.freeze, model_options(o)));
+  const auto blocks = block_specs(in.config, o.freeze, model_options(o));
+  in.rules.emplace(o, blocks);
   set_schedule(in, o);
-  if (!o.non_private) in.budget = plan_config(in, o);
+  if (!o.non_private) in.budget = plan_config(in, o, blocks);
   check_folder(o);
   return in;
 }

@@ -176,7 +176,9 @@ def parse(text: Any) -> dict:
 
 # Facts that a ledger's header and the run that goes on must have in common: if one differs, the ledger's numbers would
 # describe a run that did not happen.
-_SAME = ("adjacency", "unit_of_privacy", "units", "maximum_batch", "bins", "clipping", "clip_quantile", "facts")
+_SAME = ("adjacency", "unit_of_privacy", "units", "maximum_batch", "bins", "clipping", "clip_quantile", "facts", "sampling_groups",
+         "noise_bands", "noise_chain")  # fmt: skip
+_SAME_IN_GROUPS = ("clip_norm", "noise_multiplier", "sampling_rate")  # of which correlated noise has one in all steps
 _OF_A_BEGINNING = "provenance"  # a section of the facts that is the first session's: its code, day, ranks and starting weights
 
 
@@ -185,7 +187,7 @@ def read_ledger(path: str, mark: dict | None, step: int, header: dict) -> dict:
     verified, or that is another run's."""
     found, header_hash, history, attempts = load("engine").resume_ledger(path, json.dumps(mark) if mark else "", step)
     written = json.loads(found)
-    for name in _SAME:
+    for name in (*_SAME, *(_SAME_IN_GROUPS if "sampling_groups" in header else ())):
         there, here = _comparable(written.get(name)), _comparable(header.get(name))
         if there != here:
             raise ValueError(f"the ledger {path} is of a run with {name} {there!r}, this one has {here!r}: its epsilon would be of neither")

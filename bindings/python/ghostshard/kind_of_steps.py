@@ -1,5 +1,5 @@
-"""make_private(max_batch_size=…, sampling=…): what they need, the loader that draws so, and the accountant that counts their
-steps as what they are."""
+"""make_private(max_batch_size=…, sampling=…, noise_bands=…, noise_chain=…): what they need, the loader that draws so, and the
+accountant that counts their steps as what they are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,26 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from .ghost.ranks import Ranks
-from .loaders import GhostDataLoader, SamplingPlan
+from .ghost import correlation
+from .ghost.checks.charges import Charges, EachDraw, RoundsOfGroups, WholePasses
+from .loaders import GhostDataLoader, SamplingPlan, plan_of
 
-__all__ = ["private_loader", "settle"]
+__all__ = ["ARGUMENTS", "charges", "plan_asked_for", "private_loader", "settle", "take_out"]
+
+ARGUMENTS = ("max_batch_size", "sampling", *correlation.ARGUMENTS)  # of make_private(), in our modes alone
+
+
+def plan_asked_for(data_loader: DataLoader, arguments: dict[str, Any], *, poisson: bool) -> SamplingPlan:
+    """How the private loader draws, as make_private()'s arguments say."""
+    asked = {name: arguments.get(name) for name in ("max_batch_size", "sampling")}
+    groups = correlation.groups_of(arguments.get("noise_bands", 1), arguments.get("noise_chain", 1))
+    return plan_of(data_loader, poisson=poisson, groups=groups, **asked)
+
+
+def take_out(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Takes what plan_asked_for() has read out of make_private()'s arguments; gives those that weigh the noise."""
+    taken = {name: arguments.pop(name) for name in ARGUMENTS if name in arguments}
+    return {name: value for name, value in taken.items() if name in correlation.ARGUMENTS}
 
 
 def settle(plan: SamplingPlan, accountant: Any, *, clipping: str, registered: bool) -> None:
@@ -20,6 +37,8 @@ def settle(plan: SamplingPlan, accountant: Any, *, clipping: str, registered: bo
     if plan.in_bins:
         _settle_bins(plan, accountant, clipping)
         return
+    if plan.groups > 1:
+        _check_groups(clipping, registered)
     if not hasattr(accountant, "truncate"):
         if plan.cap is not None:
             raise ValueError(
@@ -42,6 +61,15 @@ def settle(plan: SamplingPlan, accountant: Any, *, clipping: str, registered: bo
     accountant.truncate(plan.truncation)
 
 
+def _check_groups(clipping: str, registered: bool) -> None:
+    if clipping == "adaptive":
+        raise ValueError("correlated noise is derived for one clip norm in all steps: it cannot be combined with clipping='adaptive'")
+    if registered:
+        raise ValueError(
+            "from Python a budget register counts steps of white noise: leave noise_bands and noise_chain out, or attach_register()"
+        )
+
+
 def _settle_bins(plan: SamplingPlan, accountant: Any, clipping: str) -> None:
     mechanism = accountant.mechanism()
     if mechanism not in ("contour", "prv"):
@@ -54,6 +82,13 @@ def _settle_bins(plan: SamplingPlan, accountant: Any, clipping: str) -> None:
         )
     accountant.truncate(None)
     accountant.deal(plan.bins)
+
+
+def charges(plan: SamplingPlan) -> Charges:
+    """What the run is charged for."""
+    if plan.in_bins:
+        return WholePasses()
+    return EachDraw() if plan.groups == 1 else RoundsOfGroups(plan.groups)
 
 
 def private_loader(
@@ -72,5 +107,5 @@ def private_loader(
     return GhostDataLoader.from_data_loader(
         data_loader, rank=ranks.data_rank, world_size=ranks.data_ranks, accumulation_steps=accumulation_steps,
         batch_first=batch_first, process_group=ranks.data, twins=ranks.twins, max_batch_size=plan.cap,
-        sampling="balls_in_bins" if plan.in_bins else "poisson",
+        sampling="balls_in_bins" if plan.in_bins else "poisson", groups=plan.groups,
     )  # fmt: skip

@@ -18,17 +18,15 @@ from . import accountants, checkpoint, kind_of_steps
 from ._native import load
 from .ghost.checks.alike import items_digest, parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
-from .ghost.checks.charges import EachDraw, WholePasses
 from .ghost.checks.modules import refuse_unsupported
-from .ghost import clip_quantile
-from .ghost.clip_quantile import Adaptation, ClipQuantile
+from .ghost import clip_quantile, correlation
 from .ghost.engine import GhostEngine
 from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.optimizer import GhostOptimizer
 from .ghost.ranks import Ranks
 from .ghost.weights import digest_of_weights
 from .ghost.wrappers import GhostHooks, GhostModule
-from .loaders import SamplingPlan, plan_of
+from .loaders import SamplingPlan
 from .registered_budget import RegisteredBudget
 from .resumable_engine import ResumableEngine, plain_optimizer
 from .run_header import check_call, ledger_header, report_facts
@@ -95,7 +93,9 @@ class PrivacyEngine(ResumableEngine):
         poisson_sampling=False: batches of the caller's own, at most k backwards to a step, each step charged as if it held every
         example), `max_batch_size` (of a larger draw so many examples stay, chosen at random; charged as truncated Poisson sampling),
         `sampling` ("poisson", or "balls_in_bins": each pass over the loader has every example in one random step, and is charged whole before
-        its first step; an iteration that ends early is a pass like any other),
+        its first step; an iteration that ends early is a pass like any other), `noise_bands` (b: each step's noise takes back parts of the
+        b−1 steps' before, each draw is from one of b groups of examples) or `noise_chain` (the same of the step before alone, in chains of b
+        steps, kept nowhere), weighed for the optimizer's momenta and `noise_rates` (the run's learning rates; by default equal ones),
         `allow_vouched` (True: tensors of ghostshard.vouch_for() are taken, and the report says so), `memory_budget` (what a
         microbatch may record until it is clipped, in bytes or as "1.05x" of a step without privacy; if it takes more, a second
         backward recomputes the records, with 0 from the beginning; by default what the machine has room for), `accumulate` (sum the
@@ -109,7 +109,7 @@ class PrivacyEngine(ResumableEngine):
         """
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
-            for name in ("max_batch_size", "sampling"):
+            for name in kind_of_steps.ARGUMENTS:
                 if kwargs.pop(name, None) is not None:
                     raise ValueError(f"{name} is of our modes alone: {', '.join(MODES)}; got {grad_sample_mode=}")
             if self.secure_mode:
@@ -138,21 +138,23 @@ class PrivacyEngine(ResumableEngine):
         accumulation_steps = kwargs.pop("accumulation_steps", 1)
         own_batches = kwargs.pop("own_batches", False) or not poisson_sampling
         allow_vouched = kwargs.pop("allow_vouched", False)
-        plan = plan_of(data_loader, poisson=not own_batches, max_batch_size=kwargs.pop("max_batch_size", None), sampling=kwargs.pop("sampling", None))
+        plan = kind_of_steps.plan_asked_for(data_loader, kwargs, poisson=not own_batches)
+        weighing = kind_of_steps.take_out(kwargs)
         kind_of_steps.settle(plan, self.accountant, clipping=clipping, registered=self._register_terms is not None)
         kwargs.pop("epsilon_tolerance", None)
         refuse_unsupported(module)
         kind = GhostModule if wrap_model else GhostHooks
         private = kind(module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **options)
         terms = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, "generator": noise_generator}
-        engine, quantile = private.engine, None
+        engine, quantile, noise = private.engine, None, correlation.WHITE
 
         def join() -> tuple:
-            nonlocal quantile
+            nonlocal quantile, noise
             self._remember(data_loader)
             quantile = clip_quantile.taken(
                 clipping, kwargs, start=max_grad_norm, noise_multiplier=noise_multiplier, expected_batch=plan.expected_batch
             )
+            noise = correlation.chosen(plain_optimizer(optimizer), plan.steps, generator=noise_generator is not None, **weighing)
             loader = kind_of_steps.private_loader(
                 data_loader, plan, engine.ranks, batch_first, accumulation_steps, secure_mode=self.secure_mode
             )
@@ -163,14 +165,14 @@ class PrivacyEngine(ResumableEngine):
                 **options, "grad_sample_mode": grad_sample_mode, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm,
                 "clipping": clipping, "the clip quantile": quantile, "loss_reduction": loss_reduction, "batch_first": batch_first, "own_batches": own_batches,
                 "allow_vouched": allow_vouched, "accumulation_steps": accumulation_steps, "noise_generator": noise_generator is not None,
-                "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch, plan.cap, plan.in_bins), "a ledger": self._ledger is not None,
+                "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch, plan.cap, plan.in_bins), "correlated noise": noise, "a ledger": self._ledger is not None,
             }  # fmt: skip
             found = parts_of(module, engine.layout, criterion, optimizer, arguments)
             return found if own_batches else {**found, "the data set": items_digest(data_loader.dataset, engine.ranks.device)}
 
         try:
             data_loader, ghost, criterion = together(engine.ranks.control, join)
-            self._open(engine, ghost, plan, quantile, data_loader, accumulation_steps, allow_vouched)
+            self._open(engine, ghost, plan, quantile, noise, data_loader, accumulation_steps, allow_vouched)
             self._register(engine, plan)
         except BaseException:
             private.engine.detach()  # so that the call can be repeated
@@ -197,23 +199,24 @@ class PrivacyEngine(ResumableEngine):
         mechanism = self.accountant.mechanism()
         search = accountants if mechanism in _ACCOUNTANTS else opacus.accountants.utils
         tolerance: dict[str, Any] = {name: kwargs[name] for name in ("epsilon_tolerance",) if name in kwargs}
-        rate, charges = 1 / len(data_loader), len(data_loader)  # of Opacus' own modes
+        rate, charges = 1 / len(data_loader), epochs * len(data_loader)  # of Opacus' own modes
         if kwargs.get("grad_sample_mode", "hooks") in MODES:
             poisson = kwargs.get("poisson_sampling", True) and not kwargs.get("own_batches", False)
-            plan = plan_of(data_loader, poisson=poisson, max_batch_size=kwargs.get("max_batch_size"), sampling=kwargs.get("sampling"))
-            rate, charges = plan.charged_rate, plan.charges
+            plan = kind_of_steps.plan_asked_for(data_loader, kwargs, poisson=poisson)
+            rate, charges = plan.charged_rate, plan.charges_of(epochs)
+            kwargs = correlation.equal_rates(plan.groups, epochs * plan.steps) | kwargs
             if mechanism in _ACCOUNTANTS:
                 tolerance |= {"truncation": plan.truncation, "bins": plan.bins}
         noise_multiplier = search.get_noise_multiplier(
             target_epsilon=target_epsilon,
             target_delta=target_delta,
             sample_rate=rate,
-            steps=epochs * charges,
+            steps=charges,
             accountant=mechanism,
             **tolerance,
         )
         if self._register_terms is not None and self._register_terms["steps"] is None:
-            self._register_terms["steps"] = epochs * charges
+            self._register_terms["steps"] = charges
         return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **kwargs)
 
     def attach_ledger(self, path: str | os.PathLike) -> None:
@@ -287,8 +290,8 @@ class PrivacyEngine(ResumableEngine):
         return ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction)
 
     def _open(
-        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, quantile: ClipQuantile | None, data_loader: DataLoader,
-        accumulation_steps: int, allow_vouched: bool,
+        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, quantile: clip_quantile.ClipQuantile | None,
+        noise: correlation.Correlation, data_loader: DataLoader, accumulation_steps: int, allow_vouched: bool,
     ) -> None:
         """Loader, engine, optimizer and accountant become one run: what the loader hands out is what the engine may train on, and
         each logical batch is charged when it begins."""
@@ -306,7 +309,7 @@ class PrivacyEngine(ResumableEngine):
             sampler: Any = data_loader.batch_sampler
             batches = DrawnBatches(
                 charge_draw, sampler=sampler, allow_vouched=allow_vouched, batch_first=engine.batch_first,
-                charges=WholePasses() if plan.in_bins else EachDraw(),
+                charges=kind_of_steps.charges(plan),
             )  # fmt: skip
             sampler.stamps.receiver = batches
         self._optimizer = ghost.original_optimizer
@@ -319,9 +322,10 @@ class PrivacyEngine(ResumableEngine):
             batches=batches,
             trained=lambda: chain.from_iterable(group["params"] for group in ghost.original_optimizer.param_groups),
             charge=charge,
-            adaptation=None if quantile is None else Adaptation(quantile, float(plan.expected_batch), ghost.set_clip_norm),
+            adaptation=None if quantile is None else clip_quantile.Adaptation(quantile, float(plan.expected_batch), ghost.set_clip_norm),
             largest_batch=plan.truncation,
             bins=plan.bins,
+            correlation=noise,
         )
         self._begin_run(engine, data_loader, ledger_header(plan, ghost, engine, allow_vouched))
 

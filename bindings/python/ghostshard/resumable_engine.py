@@ -14,7 +14,7 @@ from torch import nn
 
 from . import checkpoint
 from .files import require_regular_file
-from .loaders import PoissonBatchSampler
+from .loaders import CyclicBatchSampler, PoissonBatchSampler
 
 __all__ = ["ResumableEngine", "plain_optimizer"]
 
@@ -198,6 +198,8 @@ class ResumableEngine(opacus.PrivacyEngine):
         terms = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "sampling_rate": engine.run.sampling_rate}
         if engine.run.bins is not None:
             terms["bins"] = engine.run.bins
+        if engine.run.correlation.groups > 1:
+            terms["sampling_groups"] = engine.run.correlation.groups
         return terms if engine.run.largest_batch is None else {**terms, "largest_batch": list(engine.run.largest_batch)}
 
     def _load_state(self, state: dict) -> None:
@@ -228,6 +230,8 @@ class ResumableEngine(opacus.PrivacyEngine):
         sampler = getattr(self._loader, "batch_sampler", None)
         if isinstance(sampler, PoissonBatchSampler):
             sampler.draw_anew()
+        if isinstance(sampler, CyclicBatchSampler):
+            sampler.go_on_at(state["step"])
 
     def _check_fits(self, state: dict) -> None:
         """ValueError for a checkpoint of another accountant, or of a run with a ledger if this one has none, or the reverse."""
@@ -249,6 +253,7 @@ class ResumableEngine(opacus.PrivacyEngine):
                 f"a pass of the checkpoint's run had the number of bins {bins} (None: no balls-in-bins sampling), one of this run has {own}: "
                 "what is charged would be something else. Give make_private() the same sampling, and a loader of as many batches"
             )
+        _check_groups(state["terms"], self._terms())
         if mark is not None and self._ledger is None:
             raise ValueError(
                 f"the checkpoint's run keeps a ledger ({mark['path']}): name it with attach_ledger() before make_private(), "
@@ -276,6 +281,21 @@ class ResumableEngine(opacus.PrivacyEngine):
 
         engine.let_go_of_ledger()
         return checkpoint.on_rank_0(engine.ranks, verify)
+
+
+def _check_groups(before: dict, now: dict) -> None:
+    groups, own = before.get("sampling_groups"), now.get("sampling_groups")
+    if groups != own:
+        raise ValueError(
+            f"the checkpoint's run dealt the examples to {groups} groups (None: its noise was not correlated), this one deals them to {own}: "
+            "give make_private() the same noise_bands or noise_chain"
+        )
+    changed = [name for name in ("clip_norm", "noise_multiplier", "sampling_rate") if before.get(name) != now.get(name)]
+    if own is not None and changed:
+        raise ValueError(
+            f"correlated noise is derived for one clip norm, noise multiplier and rate in all steps: the checkpoint's run had another {changed[0]}, "
+            f"{before.get(changed[0])}, this one has {now.get(changed[0])}"
+        )
 
 
 def plain_optimizer(optimizer: Any) -> Any:

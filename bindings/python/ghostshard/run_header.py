@@ -46,6 +46,9 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
             "seen": "by the engine: each step was made of one whole draw of the latest pass over the private loader, and each pass was "
             "charged before its first step",
         }
+    if plan.groups > 1:
+        sampler["executed"] = "cyclic-poisson"
+        sampler["groups"] = f"example u of the data set, counted from 0, belongs to group u mod {plan.groups}; step t draws from group t mod {plan.groups}"
     if allow_vouched:
         sampler["seen"] += (
             "; that tensors which the loop vouched for (allow_vouched=True) hold nothing of other examples than their rows' own is the "
@@ -68,6 +71,9 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
     }
     if plan.cap is not None:
         header["maximum_batch"] = plan.cap
+    header |= engine.run.correlation.for_header()
+    if plan.groups > 1:
+        header["facts"]["mechanism"] = {"correlated_noise": engine.run.correlation.in_words()}
     if plan.in_bins:
         header["bins"] = plan.bins
         del header["sampling_rate"]

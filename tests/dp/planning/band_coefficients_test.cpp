@@ -130,5 +130,26 @@ TEST(BandCoefficients, RefuseAnImpossibleWorkload) {
   EXPECT_THROW((void)dp::optimal_band_ratios(2, {.rates = {1, 1}, .momentum = 1}), std::invalid_argument);
 }
 
+TEST(BandCoefficients, WeighWorkloadsByTheirShareOfTheParameters) {
+  const BandWorkload slow = falling(60, 0.95), fast = falling(60, 0);
+  const auto alone = dp::optimal_band_ratios(4, slow);
+  EXPECT_EQ(dp::optimal_band_ratios(4, {{slow, 1}}), alone);
+  const auto mostly = dp::optimal_band_ratios(4, {{slow, 9}, {fast, 1}});
+  const auto mean = [&](const std::vector<double>& ratios) {
+    return 0.9 * std::log(error_by_matrices(ratios, slow)) + 0.1 * std::log(error_by_matrices(ratios, fast));
+  };
+  const double least = mean(mostly);
+  EXPECT_LT(least, mean(alone) - 1e-6);
+  EXPECT_LT(least, mean(dp::optimal_band_ratios(4, fast)) - 1e-6);
+  for (size_t k = 0; k < mostly.size(); ++k) {
+    for (const double moved : {-1e-3, 1e-3}) {
+      auto near = mostly;
+      near[k] += moved;
+      EXPECT_LE(least, mean(near)) << "ratio " << k;
+    }
+  }
+  EXPECT_THROW((void)dp::optimal_band_ratios(4, {{slow, -1}}), std::invalid_argument);
+}
+
 }  // namespace
 }  // namespace ghostshard::tests

@@ -91,9 +91,30 @@ TEST(ChainDecay, RefusesAnImpossibleWorkload) {
   EXPECT_EQ(dp::optimal_chain_decay(1, falling(3, 0)), 0);
   EXPECT_THROW((void)dp::optimal_chain_decay(4, falling(3, 0)), std::invalid_argument);
   EXPECT_THROW((void)dp::optimal_chain_decay(0, falling(3, 0)), std::invalid_argument);
-  EXPECT_THROW((void)dp::optimal_chain_decay(1, {}), std::invalid_argument);
+  EXPECT_THROW((void)dp::optimal_chain_decay(1, BandWorkload{}), std::invalid_argument);
   EXPECT_THROW((void)dp::optimal_chain_decay(2, {.rates = {1, 0}, .momentum = 0}), std::invalid_argument);
   EXPECT_THROW((void)dp::chain_error(2, 1.5, falling(3, 0)), std::invalid_argument);
+}
+
+// Parameters with another momentum: what serves both, near what serves the most of them.
+TEST(ChainDecay, WeighsWorkloadsByTheirShareOfTheParameters) {
+  const BandWorkload slow = falling(60, 0.95), fast = falling(60, 0);
+  const double alone = dp::optimal_chain_decay(60, slow), other = dp::optimal_chain_decay(60, fast);
+  ASSERT_GT(std::abs(alone - other), 0.01) << "one decay serves both: the test would show nothing";
+  EXPECT_EQ(dp::optimal_chain_decay(60, {{slow, 3}, {slow, 1}}), alone);
+  const double mostly = dp::optimal_chain_decay(60, {{slow, 9}, {fast, 1}});
+  EXPECT_GT((mostly - alone) * (other - mostly), 0) << "between them";
+  const auto mean = [&](double decay) {
+    return 0.9 * std::log(error_by_matrices(60, decay, slow)) + 0.1 * std::log(error_by_matrices(60, decay, fast));
+  };
+  for (const double near : {mostly - 1e-3, mostly + 1e-3, alone, other}) EXPECT_LE(mean(mostly), mean(near) + 1e-9);
+  // Another unit of the rates, or of the shares, is no other workload.
+  BandWorkload scaled = fast;
+  for (double& rate : scaled.rates) rate *= 1000;
+  EXPECT_EQ(dp::optimal_chain_decay(60, {{slow, 18}, {scaled, 2}}), mostly);
+  EXPECT_THROW((void)dp::optimal_chain_decay(60, std::vector<dp::WorkloadShare>{}), std::invalid_argument);
+  EXPECT_THROW((void)dp::optimal_chain_decay(60, {{slow, 0}}), std::invalid_argument);
+  EXPECT_THROW((void)dp::optimal_chain_decay(60, {{slow, 1}, {falling(61, 0), 1}}), std::invalid_argument);
 }
 
 }  // namespace

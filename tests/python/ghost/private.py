@@ -17,7 +17,7 @@ from ghostshard.ghost.optimizer import GhostOptimizer
 class AnyBatches:
     """Every batch is taken, for tests of sums, which have no loader."""
 
-    skipped = 0
+    skipped = turn = 0
     place = (0, 0, 0, 0)
     provenance = NoProvenance()
     charges = EachDraw()

@@ -44,6 +44,8 @@ class Run:
 
 def prescribe(loader, sizes) -> None:
     class Prescribed:
+        first_turn = 0
+
         def batches(self):
             return iter([np.arange(size) for size in sizes])
 

@@ -58,6 +58,8 @@ def prescribe(loader, batches):
     """Lets the loader draw these batches."""
 
     class Prescribed:
+        first_turn = 0
+
         def batches(self):
             return iter([np.array(batch, dtype=np.int64) for batch in batches])
 

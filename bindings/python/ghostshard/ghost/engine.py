@@ -19,7 +19,6 @@ from .batch import Inputs
 from .checks.batches import Batches
 from .checks.gate import Gate
 from .checks.values import Repeat
-from .clip_quantile import Adaptation
 from .layout import Layout, read_layout
 from .loss import check_losses
 from .memory_budget import Memory
@@ -85,23 +84,16 @@ class GhostEngine:
     def set_constants(
         self,
         *,
-        sampling_rate: float,
-        divisor: float,
         terms: Terms,
-        generator: torch.Generator | None,
         batches: Batches,
         trained: Callable[[], Iterable[nn.Parameter]] = tuple,
         charge: Callable[[float], None] = lambda _: None,
-        adaptation: Adaptation | None = None,
-        largest_batch: tuple[int, int] | None = None,
-        bins: int | None = None,
+        **constants: Any,
     ) -> None:
         """terms() gives (clip norm, noise multiplier) whenever a logical batch begins; charge(noise multiplier) is called then, before
-        anything of it is released. batches: which ones a step may be made of. trained() gives the optimizer's parameters."""
-        self.run.set_constants(
-            sampling_rate=sampling_rate, divisor=divisor, terms=terms, generator=generator, adaptation=adaptation,
-            largest_batch=largest_batch, bins=bins,
-        )  # fmt: skip
+        anything of it is released. batches: which ones a step may be made of. trained() gives the optimizer's parameters. The other
+        constants are RunState's."""
+        self.run.set_constants(terms=terms, **constants)
         self._gate.open_for(batches, trained, terms)
         self._charge = charge
         self.sessions.drop()
@@ -251,7 +243,7 @@ class GhostEngine:
 
     def _open(self, session: Any) -> None:
         if not session.open:
-            self._begun_with = self.run.begin_logical_batch(session, self._gate.batches.charges)
+            self._begun_with = self.run.begin_logical_batch(session, self._gate.batches)
 
     def _begin_charge(self, session: Any) -> None:
         """Before the session begins its logical batch: it is charged from here on, whatever becomes of it."""
@@ -297,8 +289,8 @@ class GhostEngine:
         sees. A collective if there are any."""
         session, batches = self.session, self._gate.batches
         while batches.skipped and session is not None:
-            self.run.charge_step_of_nobody(session)
-            batches.skipped -= 1
+            self.run.charge_step_of_nobody(session, batches.passed_over[0])
+            batches.passed_over.popleft()
             batches.charges.begin()
 
     def pause(self) -> None:

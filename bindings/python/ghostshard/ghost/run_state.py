@@ -12,8 +12,9 @@ import torch
 
 from .. import _native
 from .checks.alike import together
-from .checks.charges import Charges
+from .checks.batches import Batches
 from .clip_quantile import Adaptation, ClipQuantile
+from .correlation import WHITE, Correlation
 from .layout import Layout
 from .ranks import Ranks
 from .weights import digest_of_weights
@@ -33,6 +34,7 @@ class RunState:
         self._adaptation: Adaptation | None = None
         self.largest_batch: tuple[int, int] | None = None  # of so many units, so many at most
         self.bins: int | None = None  # steps of a pass of balls-in-bins sampling, of which each example is in one
+        self.correlation = WHITE  # of the noise of different steps
         self._terms: Terms | None = None
         self.generator: torch.Generator | None = None
         self.next = (0, 0)  # step and attempt that the next logical batch is charged as, if there is no session
@@ -45,10 +47,10 @@ class RunState:
 
     def set_constants(
         self, *, sampling_rate: float, divisor: float, terms: Terms, generator: torch.Generator | None, adaptation: Adaptation | None = None,
-        largest_batch: tuple[int, int] | None = None, bins: int | None = None,
+        largest_batch: tuple[int, int] | None = None, bins: int | None = None, correlation: Correlation = WHITE,
     ) -> None:  # fmt: skip
         self.sampling_rate, self.divisor, self._terms, self.generator = sampling_rate, divisor, terms, generator
-        self._adaptation, self.largest_batch, self.bins = adaptation, largest_batch, bins
+        self._adaptation, self.largest_batch, self.bins, self.correlation = adaptation, largest_batch, bins, correlation
 
     def terms_now(self) -> tuple[float, float]:
         """Clip norm and noise multiplier, as they are now."""
@@ -56,11 +58,12 @@ class RunState:
         return self._terms()
 
     def release_variance(self, terms: tuple[float, float]) -> float:
-        """Of the noise in each element of what a step with this clip norm and noise multiplier releases; a public number."""
+        """Of the noise in each element of what a step with this clip norm and noise multiplier releases; a public number. Of noise bands
+        that of the last step's, the largest; of a noise chain the mean."""
         clip_norm, noise = terms
         if self.clip_quantile is not None:
             noise = self.clip_quantile.gradient_noise(noise)
-        return (noise * clip_norm / self.divisor) ** 2
+        return (noise * clip_norm / self.divisor) ** 2 * self.correlation.variance
 
     @property
     def clip_quantile(self) -> ClipQuantile | None:
@@ -97,6 +100,7 @@ class RunState:
             expected_batch=0.0 if self._adaptation is None else self._adaptation.expected_batch,
             largest_batch=self.largest_batch,
             bins=self.bins,
+            correlation=self.correlation.for_session(),
             key=None if self.generator is None else bytes(32),  # renewed with every logical batch
             run_id=self._run_id,
             first=self.next,
@@ -112,14 +116,18 @@ class RunState:
             self.ledger_is_open = True
         return session
 
-    def begin_logical_batch(self, session: Any, charges: Charges) -> tuple[float, float]:
-        """Clip norm and noise multiplier of the logical batch that the session opens next."""
-        terms = self.terms_now()
+    def begin_logical_batch(self, session: Any, batches: Batches) -> tuple[float, float]:
+        """Clip norm and noise multiplier of the logical batch that the session opens next, of the draw at hand."""
+        terms, charges = self.terms_now(), batches.charges
         charges.check(terms)
-        return self._begin(session, terms, is_charged=not charges.begun)
+        self._begin(session, terms, is_charged=not charges.begun, turn=batches.turn)
+        charges.at(session.next[0])
+        return terms
 
-    def _begin(self, session: Any, terms: tuple[float, float], *, is_charged: bool) -> tuple[float, float]:
+    def _begin(self, session: Any, terms: tuple[float, float], *, is_charged: bool, turn: int) -> None:
         clip_norm, noise_multiplier = terms
+        if self.correlation.groups > 1:
+            session.draw_from(turn % self.correlation.groups)
         if is_charged and self.budget is not None:
             self.budget.charge((noise_multiplier, self.sampling_rate), session.next[0])
         if is_charged and self.bins is not None:
@@ -127,12 +135,11 @@ class RunState:
         session.set_terms(clip_norm, noise_multiplier)
         if self.generator is not None:
             session.renew_noise_key(_bytes_of(self.generator))
-        return clip_norm, noise_multiplier
 
-    def charge_step_of_nobody(self, session: Any) -> None:
-        """A step of no examples, whose noise nobody sees; of a pass the first. A collective."""
+    def charge_step_of_nobody(self, session: Any, turn: int) -> None:
+        """A step of no examples, whose noise nobody sees; of a pass the first, of groups the one whose turn it was. A collective."""
         session.begin_microbatch(1, of_nobody=True)
-        self._begin(session, self.terms_now(), is_charged=True)
+        self._begin(session, self.terms_now(), is_charged=True, turn=turn)
         if session.takes_two_passes:
             session.second_pass()
         session.clip()

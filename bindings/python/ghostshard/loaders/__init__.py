@@ -13,12 +13,13 @@ Importing this module makes Opacus' own BatchMemoryManager split our loaders, an
 
 from .batch_memory import AgreedSplittingSampler, BatchMemoryManager
 from .bins import BinsBatchSampler
+from .cyclic import CyclicBatchSampler
 from .loader import GhostDataLoader
 from .plan import SamplingPlan, plan_of
 from .poisson import PoissonBatchSampler
 from .truncated import TruncatedBatchSampler
 
 __all__ = [
-    "AgreedSplittingSampler", "BatchMemoryManager", "BinsBatchSampler", "GhostDataLoader", "PoissonBatchSampler", "SamplingPlan",
+    "AgreedSplittingSampler", "BatchMemoryManager", "BinsBatchSampler", "CyclicBatchSampler", "GhostDataLoader", "PoissonBatchSampler", "SamplingPlan",
     "TruncatedBatchSampler", "plan_of",
 ]  # fmt: skip

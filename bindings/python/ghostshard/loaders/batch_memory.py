@@ -59,7 +59,7 @@ class AgreedSplittingSampler(Sampler[list[int]]):
         least = max(1, math.ceil(self.sampler.fixed_share / self.max_batch_size))
         pieces = self._agree(np.maximum(least, -(-epoch.sizes() // self.max_batch_size)))
         self._length = int(pieces.sum())
-        return self._split(epoch, pieces, self.stamps.begin_pass())
+        return self._split(epoch, pieces, self.stamps.begin_pass(epoch.first_turn))
 
     def _split(self, epoch: Epoch, pieces: np.ndarray, notes: Pass) -> Iterator[list[int]]:
         for batch, count in zip(epoch.batches(), pieces.tolist(), strict=True):

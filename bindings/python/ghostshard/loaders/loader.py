@@ -13,6 +13,7 @@ from torch.utils.data import (
 )  # fmt: skip
 
 from .bins import BinsBatchSampler
+from .cyclic import CyclicBatchSampler
 from .empty_batch import CollateOrEmpty
 from .plan import ITERABLE, SAMPLINGS, plan_of
 from .poisson import PoissonBatchSampler
@@ -22,8 +23,8 @@ from .units import refuse_repeated
 
 
 class GhostDataLoader(StampedLoader, DPDataLoader):
-    """A DataLoader whose batches PoissonBatchSampler draws, TruncatedBatchSampler with a max_batch_size, or BinsBatchSampler with
-    sampling="balls_in_bins"; everything else is the DataLoader's.
+    """A DataLoader whose batches PoissonBatchSampler draws, TruncatedBatchSampler with a max_batch_size, BinsBatchSampler with
+    sampling="balls_in_bins", or CyclicBatchSampler with groups; everything else is the DataLoader's.
 
     An empty batch has the structure of a full one with 0 rows, even the first. drop_last means nothing here. Batches come in
     the order of their draws (in_order=False means nothing either), because the engine must know which draw it trains on.
@@ -48,6 +49,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         in_order: bool = True,
         max_batch_size: int | None = None,
         sampling: str = "poisson",
+        groups: int = 1,
         **kwargs,
     ):
         if isinstance(collate_fn, CollateFnWithEmpty):
@@ -60,7 +62,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
             )
         if isinstance(dataset, IterableDataset):
             raise ValueError(ITERABLE)
-        draws_by, more = _sampler_of(sampling, max_batch_size)
+        draws_by, more = _sampler_of(sampling, max_batch_size, groups)
         refuse_repeated(dataset)
         self.sample_rate = sample_rate
         self.distributed = world_size > 1
@@ -93,6 +95,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         twins: dist.ProcessGroup | None = None,
         max_batch_size: int | None = None,
         sampling: str | None = None,
+        groups: int | None = None,
     ) -> GhostDataLoader:
         """The Poisson-sampled counterpart: sample_rate 1 / len(data_loader), len(data_loader) draws an epoch (plan.py).
 
@@ -107,7 +110,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         drawn_already = isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler)
         if not drawn_already and not isinstance(data_loader.dataset, IterableDataset):
             _check_sampler(data_loader, world_size)
-        plan = plan_of(data_loader, poisson=True, max_batch_size=max_batch_size, sampling=sampling)
+        plan = plan_of(data_loader, poisson=True, max_batch_size=max_batch_size, sampling=sampling, groups=groups)
         if isinstance(drawn_by, PoissonBatchSampler):
             process_group, twins = process_group or drawn_by.process_group, twins or drawn_by.twins
             if accumulation_steps == 1:
@@ -117,13 +120,17 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
             generator=data_loader.generator if generator is None else generator, accumulation_steps=accumulation_steps,
             process_group=process_group, twins=twins, collate_fn=data_loader.collate_fn, batch_first=batch_first,
             rand_on_empty=rand_on_empty, max_batch_size=plan.cap,
-            sampling="balls_in_bins" if plan.in_bins else "poisson", **settings_of(data_loader),
+            sampling="balls_in_bins" if plan.in_bins else "poisson", groups=plan.groups, **settings_of(data_loader),
         )  # fmt: skip
 
 
-def _sampler_of(sampling: str, max_batch_size: int | None) -> tuple[type[PoissonBatchSampler], dict[str, Any]]:
+def _sampler_of(sampling: str, max_batch_size: int | None, groups: int) -> tuple[type[PoissonBatchSampler], dict[str, Any]]:
     if sampling not in SAMPLINGS:
         raise ValueError(f"sampling must be one of {', '.join(map(repr, SAMPLINGS))}, got {sampling!r}")
+    if groups != 1:
+        if sampling != "poisson" or max_batch_size is not None:
+            raise ValueError("groups of units are drawn from by Poisson samples: they go neither with another sampling nor with max_batch_size")
+        return CyclicBatchSampler, {"groups": groups}
     if max_batch_size is None:
         return (BinsBatchSampler if sampling == "balls_in_bins" else PoissonBatchSampler), {}
     if sampling == "balls_in_bins":

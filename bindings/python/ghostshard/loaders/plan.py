@@ -25,6 +25,7 @@ class SamplingPlan:
     poisson: bool  # False: batches are the caller's own, drawn in some other way
     cap: int | None = None  # of a draw's units at most so many stay (truncated.py); rate is then one that coins have exactly
     in_bins: bool = False  # each unit is in exactly one of a pass's steps, which is what is charged (bins.py)
+    groups: int = 1  # that units are dealt to, of which a step draws from one (cyclic.py); rate is that over all units
 
     @property
     def bins(self) -> int | None:
@@ -36,6 +37,10 @@ class SamplingPlan:
         """Of a pass over the loader: one for each step, or one in all."""
         return 1 if self.in_bins else self.steps
 
+    def charges_of(self, passes: int) -> int:
+        """The same of so many passes; of groups one for each turn of all of them."""
+        return -(-passes * self.charges // self.groups)
+
     @property
     def truncation(self) -> tuple[int, int] | None:
         """(units, cap), as accountants and sessions take it."""
@@ -44,7 +49,7 @@ class SamplingPlan:
     @property
     def charged_rate(self) -> float:
         """1 for batches of the caller's own: nothing is known of how they were drawn."""
-        return self.rate if self.poisson else 1.0
+        return rate_in_group(self.rate, self.groups) if self.poisson else 1.0
 
     @property
     def exact_batch(self) -> float:
@@ -64,7 +69,7 @@ class SamplingPlan:
 
 
 def plan_of(
-    data_loader: DataLoader, *, poisson: bool, max_batch_size: int | None = None, sampling: str | None = None
+    data_loader: DataLoader, *, poisson: bool, max_batch_size: int | None = None, sampling: str | None = None, groups: int | None = None
 ) -> SamplingPlan:
     """How `data_loader` samples once it is private, or as it is (poisson=False).
 
@@ -74,12 +79,20 @@ def plan_of(
 
     sampling: "poisson" or "balls_in_bins"; None: as the loader draws already, or Poisson. ValueError for balls-in-bins sampling with a
     largest batch, with batches of the caller's own, of a loader that draws in another way, and with fewer than 2 steps in a pass.
+
+    groups: into how many units are dealt; None: as the loader deals them already, or one. ValueError for several with anything but
+    Poisson samples of the private loader, of a loader that draws in another way, and for more than the steps of a pass.
     """
     plan = _plan_of(data_loader, poisson)
     if sampling is None:
         sampling = "balls_in_bins" if poisson and _own_bins(data_loader.batch_sampler) else "poisson"
     if sampling not in SAMPLINGS:
         raise ValueError(f"sampling must be one of {', '.join(map(repr, SAMPLINGS))}, got {sampling!r}")
+    if groups is None:
+        groups = getattr(data_loader.batch_sampler, "groups", 1) if poisson and _draws(data_loader.batch_sampler) else 1
+    if groups > 1:
+        _check_groups(groups, plan, data_loader.batch_sampler, max_batch_size, sampling)
+        return replace(plan, groups=groups)
     if sampling == "balls_in_bins":
         _check_bins(plan, data_loader.batch_sampler, max_batch_size)
         return replace(plan, in_bins=True)
@@ -96,6 +109,34 @@ def plan_of(
     return replace(plan, rate=coin_rate(plan.rate), cap=cap)
 
 
+def _draws(drawn_by: Any) -> bool:
+    return isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler)
+
+
+def _check_groups(groups: int, plan: SamplingPlan, drawn_by: Any, max_batch_size: int | None, sampling: str) -> None:
+    if not plan.poisson:
+        raise ValueError("correlated noise needs draws of the private loader: batches of your own are not drawn by it")
+    if sampling != "poisson" or max_batch_size is not None:
+        raise ValueError(
+            "correlated noise is derived for Poisson samples that are not truncated: it can be combined neither with sampling='balls_in_bins' "
+            "nor with max_batch_size"
+        )
+    if _draws(drawn_by) and getattr(drawn_by, "groups", 1) != groups:
+        raise ValueError("this loader draws batches already, from other groups: give noise_bands or noise_chain the loader that shuffles, "
+                         "from which it was made")  # fmt: skip
+    if groups > plan.steps:
+        raise ValueError(
+            f"noise bands, and a noise chain's steps, must be at most the {plan.steps} batches of a pass over the data: each step draws its "
+            f"batch from one of as many groups of examples, got {groups}"
+        )
+
+
+def rate_in_group(rate: float, groups: int) -> float:
+    """With which a unit is drawn when it is its group's turn, so that a batch is as large as one at `rate` from all units."""
+    q = rate * groups
+    return 1.0 if q > 1 or math.isclose(q, 1, rel_tol=1e-12) else q
+
+
 def _own_bins(drawn_by: Any) -> bool:
     return isinstance(drawn_by, UniformWithReplacementSampler) and hasattr(drawn_by, "bins")
 
@@ -105,7 +146,7 @@ def _check_bins(plan: SamplingPlan, drawn_by: Any, max_batch_size: int | None) -
         raise ValueError("sampling='balls_in_bins' is of the private loader: batches of your own are not drawn by it")
     if max_batch_size is not None:
         raise ValueError("balls-in-bins sampling takes every example of a bin: it cannot be combined with max_batch_size")
-    if isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler) and not _own_bins(drawn_by):
+    if _draws(drawn_by) and not _own_bins(drawn_by):
         raise ValueError(
             "this loader draws Poisson batches already: give sampling='balls_in_bins' the loader that shuffles, from which it was made"
         )
@@ -130,7 +171,7 @@ def _plan_of(data_loader: DataLoader, poisson: bool) -> SamplingPlan:
         raise ValueError(f"{reason}: give a data set with __getitem__ and __len__")
     drawn_by: Any = data_loader.batch_sampler
     units = len(data_loader.dataset)  # type: ignore[arg-type]
-    if isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler):
+    if _draws(drawn_by):
         own = getattr(drawn_by, "draws", None)  # PoissonBatchSampler's
         return SamplingPlan(units, drawn_by.sample_rate, steps_at(drawn_by.sample_rate) if own is None else own, poisson)
     if len(data_loader) == 0:
@@ -145,4 +186,4 @@ def steps_at(rate: float) -> int:
     return round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.floor(exact)
 
 
-__all__ = ["ITERABLE", "SAMPLINGS", "SamplingPlan", "plan_of", "steps_at"]
+__all__ = ["ITERABLE", "SAMPLINGS", "SamplingPlan", "plan_of", "rate_in_group", "steps_at"]

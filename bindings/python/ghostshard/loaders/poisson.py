@@ -87,7 +87,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.draw_epoch()  # Here, not at the first batch: the order of draws from a shared generator is fixed.
-        notes = self.stamps.begin_pass()
+        notes = self.stamps.begin_pass(epoch.first_turn)
         return (
             piece.tolist()
             for batch in epoch.batches()
@@ -154,6 +154,8 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
 class Epoch:
     """One rank's batches of one epoch. They follow from the key: step s draws with the coins of the C++ program's step s under this key
     (dp/mechanism/coins.h), one for each of the rank's own units."""
+
+    first_turn = 0  # of a sampler whose groups take turns
 
     def __init__(self, key: bytes, units: range, sample_rate: float, steps: int):
         self._key, self._units, self._sample_rate, self._steps = key, units, sample_rate, steps

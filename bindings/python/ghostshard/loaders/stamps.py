@@ -22,6 +22,7 @@ class Piece:
     index: int
     count: int
     units: int
+    turn: int = 0  # of the draw, through all passes: of cyclic sampling, whose groups take turns
     constants: Any = field(default=None, compare=False, repr=False)  # that its tensors may meet: the receiver's
 
 
@@ -45,26 +46,29 @@ class Stamps:
     def __init__(self) -> None:
         self.receiver: Receiver | None = None
         self._passes = 0
+        self.turns = 0  # the next pass's first, if nothing is drawn before it
         self.waiting: deque[Piece] = deque()  # of the latest pass: drawn and not handed out
         self.latest: weakref.ref[StampedBatches] | None = None  # not held: it holds workers
 
-    def begin_pass(self) -> Pass:
+    def begin_pass(self, first_turn: int = 0) -> Pass:
         self._passes += 1
         self.waiting = deque()
-        return Pass(self._passes, self.waiting)
+        return Pass(self, self._passes, first_turn)
 
 
 class Pass:
     """A worker's DataLoader begins its first pass twice and draws from the later one, so each has notes of its own."""
 
-    def __init__(self, number: int, waiting: deque[Piece]):
-        self._number, self._waiting, self._draws = number, waiting, 0
+    def __init__(self, stamps: Stamps, number: int, first_turn: int):
+        self._stamps, self._waiting = stamps, stamps.waiting
+        self._number, self._turn, self._draws = number, first_turn, 0
 
     def noted(self, pieces: list[Any]) -> Iterator[Any]:
         """The pieces of one draw, each a sequence of units; each is noted when it is taken."""
-        self._draws += 1
+        self._draws, turn = self._draws + 1, self._turn + self._draws
+        self._stamps.turns = max(self._stamps.turns, turn + 1)
         for index, piece in enumerate(pieces):
-            self._waiting.append(Piece((self._number, self._draws), index, len(pieces), len(piece)))
+            self._waiting.append(Piece((self._number, self._draws), index, len(pieces), len(piece), turn))
             yield piece
 
 

@@ -35,6 +35,7 @@ class Batches(Protocol):
         ...
 
     skipped: int  # draws that must still be charged as steps of no examples
+    turn: int  # of the draw at hand, if groups take turns (loaders/cyclic.py)
     provenance: Provenance | NoProvenance
     charges: Charges
 
@@ -86,7 +87,8 @@ class DrawnBatches:
         self._sampler, self._settings = sampler, _settings_of(sampler)
         self.provenance = Provenance(allow_vouched=allow_vouched, batch_first=batch_first)
         self._allow_vouched = allow_vouched
-        self.skipped = 0
+        self.passed_over: deque[int] = deque()  # the turns of draws that must still be charged as steps of no examples
+        self.turn = 0
         self._draw: tuple[int, int] | None = None
         self._waiting: deque = deque()  # pieces that were handed out and have not gone backward
         self._count = self._done = self._passes = self._draws = self._units = 0
@@ -103,6 +105,10 @@ class DrawnBatches:
     def report_to(self, presence: Presence) -> None:
         self._presence = presence
 
+    @property
+    def skipped(self) -> int:
+        return len(self.passed_over)
+
     # The loader's side ----------------------------------------------------------------------------------------------
 
     def hand_out(self, piece: Any, batch: Any) -> Any:
@@ -117,7 +123,7 @@ class DrawnBatches:
             self._finish(piece.draw)
             self.charges.hand_out(piece.draw[0])
             self._passes += self._draw is None or piece.draw[0] != self._draw[0]
-            self._draw, self._count, self._fate = piece.draw, piece.count, ""
+            self._draw, self._count, self._fate, self.turn = piece.draw, piece.count, "", piece.turn
             self._waiting.clear()
             self.provenance.forget()
             self._draws, self._done, self._units = self._draws + 1, 0, 0
@@ -152,7 +158,7 @@ class DrawnBatches:
             )
         self._fate = "it was passed over and charged as a step of no examples"
         if self.charges.due:
-            self.skipped += 1
+            self.passed_over.append(self.turn)
             self.charges.paid(self._charge())
         if self._units == 0 and following[0] == self._draw[0]:
             # Raised by the next forward or backward, where the other ranks learn of it too.
@@ -239,7 +245,7 @@ class DrawnBatches:
 
 def _settings_of(sampler: Any) -> dict[str, Any]:
     """Those that epsilon follows from."""
-    names = ("sample_rate", "num_samples", "rank", "world_size", "max_batch_size", "bins")
+    names = ("sample_rate", "num_samples", "rank", "world_size", "max_batch_size", "bins", "groups")
     return {name: getattr(sampler, name) for name in names if hasattr(sampler, name)}
 
 
@@ -248,7 +254,7 @@ class OwnBatches:
     so more than `backwards` backwards to a step are refused, unless a BatchMemoryManager cuts a batch. A table that is an argument looks
     like a batch, so whether inputs_may_train is the caller's word, too."""
 
-    skipped = 0
+    skipped = turn = 0
     charges = EachDraw()
 
     def __init__(self, backwards: int = 1, *, inputs_may_train: bool = False):

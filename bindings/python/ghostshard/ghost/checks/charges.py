@@ -1,4 +1,5 @@
-"""What a run is charged for: each draw by itself, or whole passes over the data (balls-in-bins sampling, dp/mechanism/bins.h)."""
+"""What a run is charged for: each draw by itself, whole passes over the data (balls-in-bins sampling, dp/mechanism/bins.h), or the
+rounds of groups of units (correlated noise, accountant/rounds.h)."""
 
 from __future__ import annotations
 
@@ -32,6 +33,10 @@ class Charges(Protocol):
         """A draw of this pass over the loader is handed out."""
         ...
 
+    def at(self, step: int) -> None:
+        """The session's next logical batch, of the draw at hand, is this step."""
+        ...
+
     def over(self, number: int) -> str:
         """Why a draw of this pass can have no step any more, or ""."""
         ...
@@ -54,10 +59,51 @@ class EachDraw:
 
     def hand_out(self, number: int) -> None: ...
 
+    def at(self, step: int) -> None: ...
+
     def over(self, number: int) -> str:
         return ""
 
     def check(self, terms: Terms) -> None: ...
+
+
+class RoundsOfGroups(EachDraw):
+    """The units are dealt to groups, and step t draws from group t mod `groups` alone. A step is a line of the ledger by itself; what is
+    accounted is how often a group was drawn from, of the group for which it was most often. Of the steps of one session from a multiple of
+    `groups` to the next each group has one, so the accountant is charged once for them, with the first, and the report, which counts by
+    group, never says more. A draw that is passed over, whose step is not known yet, and a session's first step are charged by
+    themselves. Clip norm and noise multiplier stay as they were first: nothing else is derived."""
+
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self._terms: Terms | None = None
+        self._round: int | None = None  # of the draw at hand; None: not known
+        self._paid: int | None = None  # the latest that was paid in this session
+
+    @property
+    def due(self) -> bool:  # type: ignore[override]
+        return self._round is None or self._round != self._paid
+
+    def paid(self, terms: Terms) -> None:
+        self._terms = terms
+        if self._round is not None:
+            self._paid = self._round
+
+    def session_is_new(self) -> None:
+        self._round = self._paid = None
+
+    def hand_out(self, number: int) -> None:
+        self._round = None
+
+    def at(self, step: int) -> None:
+        self._round = step // self._groups
+
+    def check(self, terms: Terms) -> None:
+        if self._terms is not None and terms != self._terms:
+            raise ValueError(
+                "correlated noise is derived for one clip norm and one noise multiplier in all steps: they were "
+                f"{self._terms}, now they are {terms}"
+            )
 
 
 class WholePasses:
@@ -92,6 +138,8 @@ class WholePasses:
         if number > self._latest:
             self._latest, self._terms, self._begun, self._cut = number, None, False, False
 
+    def at(self, step: int) -> None: ...
+
     def over(self, number: int) -> str:
         if number < self._latest:
             return "its pass over the data ended when the next iteration over the loader began"
@@ -110,4 +158,4 @@ class WholePasses:
             )
 
 
-__all__ = ["Charges", "EachDraw", "WholePasses"]
+__all__ = ["Charges", "EachDraw", "RoundsOfGroups", "WholePasses"]
