@@ -22,7 +22,8 @@ double log_kappa(double c) { return -c * std::log1p(1 / c) - std::log1p(c); }
 double normal_tail(double z) { return 0.5 * std::erfc(z / std::sqrt(2.0)); }
 
 Sketch sketch(Direction direction, const ComposedRelease& phase, double log_rare) {
-  const auto [q, sigma] = phase.release;
+  const double q = phase.release.q;
+  const double sigma = phase.release.sigma;
   const bool remove = direction == Direction::kRemove;
   const double rare = std::exp(std::max(log_rare, -650.0));
   const auto beyond = [&](double x) {  // probability of larger losses
