@@ -19,10 +19,10 @@ from e2e_quality import ROOT, flags, prepare, standard_error
 OPTIMIZERS = ("adamw", "adamw8bit", "adamw16bit")
 
 
-def loss(config: dict, binary: Path, folder: Path, optimizer: str, rate: float, seed: int) -> dict[str, float]:
+def loss(config: dict, binary: Path, folder: Path, part: str, optimizer: str, rate: float, seed: int) -> dict[str, float]:
     words = {**config["run"], "target-epsilon": 8, "optimizer": optimizer, "learning-rate": rate, "seed": seed,
              "model-config": folder / "config.json", "data": folder / "train.safetensors",
-             "eval-data": folder / "test.safetensors", "output": folder / "never-written"}  # fmt: skip
+             "eval-data": folder / f"{part}.safetensors", "output": folder / "never-written"}  # fmt: skip
     done = subprocess.run([binary, *flags(words)], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{optimizer} ended with {done.returncode}:\n{done.stderr[-2000:]}")
@@ -45,6 +45,7 @@ def main() -> None:
     command.add_argument("--binary", type=Path, default=ROOT / "build" / "release" / "bin" / "paired_run")
     command.add_argument("--optimizers", nargs="+", default=OPTIMIZERS, help="the others are compared with the first")
     command.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    command.add_argument("--part", choices=["test", "tune"], default="test", help="of the test split, to evaluate on")
     command.add_argument("--steps", type=int, help="instead of the configuration's")
     command.add_argument("--learning-rate", type=float, default=0.01)
     command.add_argument("--output", type=Path)
@@ -55,7 +56,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         folder = Path(temporary)
         prepare(config, options.train, options.test, folder, declared="public")
-        started = {name: [pool.submit(loss, config, options.binary, folder, name, options.learning_rate, seed)
+        started = {name: [pool.submit(loss, config, options.binary, folder, options.part, name, options.learning_rate, seed)
                           for seed in options.seeds] for name in options.optimizers}  # fmt: skip
         losses = {}
         for name, runs in started.items():
@@ -65,7 +66,7 @@ def main() -> None:
     for name, row in apart.items():
         print(f"{name} from {options.optimizers[0]}: {row['mean']:+.4f}, standard error {row['standard_error']:.4f}")
     if options.output:
-        whole = {"config": config, "learning_rate": options.learning_rate, "seeds": options.seeds, "losses": losses, "differences": apart}
+        whole = {"config": config, "learning_rate": options.learning_rate, "seeds": options.seeds, "part": options.part, "losses": losses, "differences": apart}
         options.output.write_text(json.dumps(whole, indent=1) + "\n")
 
 

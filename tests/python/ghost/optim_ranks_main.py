@@ -36,7 +36,7 @@ KINDS = {
     "soap": lambda model: SOAP(matrix_groups(model), LR, side=32, refresh_every=2),
 }
 
-PRIVATE = KINDS | {
+PRIVATE = {name: make for name, make in KINDS.items() if name != "adamw_rounded"} | {
     "torchs_adamw": lambda model: torch.optim.AdamW(model.parameters(), LR),
     "torchs_muon": lambda model: torch.optim.Muon([p for p in model.parameters() if p.dim() == 2], LR, adjust_lr_fn="match_rms_adamw"),
 }
@@ -52,7 +52,7 @@ def build(width: int = 64) -> nn.Module:
 def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
     for step in steps:
         for number, p in enumerate(model.parameters()):
-            whole = twins.gradient(p, number, step)
+            whole = twins.gradient(p, number, step).to(p.dtype)
             placed = hasattr(p, "placements")
             p.grad = distribute_tensor(whole, p.device_mesh, p.placements, src_data_rank=None) if placed else whole
         if hasattr(optimizer, "set_error_variance"):
