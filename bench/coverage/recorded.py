@@ -104,6 +104,7 @@ class _Noted:
 
     def __init__(self, epoch: Any, draws: list):
         self._epoch, self._draws = epoch, draws
+        self.first_turn = epoch.first_turn
 
     def sizes(self) -> np.ndarray:
         return self._epoch.sizes()

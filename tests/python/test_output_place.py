@@ -6,7 +6,7 @@ import socket
 import subprocess
 
 import pytest
-from program import PRIVATE, arguments, free_port
+from program import PRIVATE, arguments
 
 
 def unshared(script: str) -> list[str]:
@@ -49,11 +49,11 @@ def test_a_read_only_folder_is_refused(on_disk, output):
 
 
 def test_a_port_that_is_taken_is_named(program):
-    port = free_port()
-    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
+        taken.bind(("127.0.0.1", 0))
         taken.listen()
+        port = taken.getsockname()[1]
+        place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         done = program.start(arguments(PRIVATE, timeout="20"), place).wait(60)
     assert done.code == 1 and "Traceback" not in done.err
     assert f"the store at 127.0.0.1:{port} within 20 s: another program listens there; MASTER_PORT names another port" in done.err
