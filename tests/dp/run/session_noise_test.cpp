@@ -98,6 +98,7 @@ class SessionNoise : public testing::TestWithParam<const char*> {
           session.begin_microbatch(1, true);
           session.clip();
           session.abandon();
+          ASSERT_EQ(session.next().step, turn.step + 1) << "it was its group's turn";
           continue;
         }
         const bool is_chain = correlation.chain.steps > 1;
