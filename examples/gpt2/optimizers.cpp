@@ -101,7 +101,7 @@ Granules granules_of(const ParameterRules& rules, const LayOut& lay_out) {
     return std::any_of(rules.rules().begin(), rules.rules().end(),
                        [&](const ParameterRule& rule) { return holds(rule.optimizer); });
   };
-  const auto granules = [rules](bool with_tiles) -> Granules {
+  const auto granules = [rules, large](bool with_tiles) -> Granules {
     return [rules, with_tiles, large](const fsdp::ParameterSpec& spec) -> std::optional<fsdp::Granule> {
       const ParameterRule& rule = rules.of(spec.name);
       const bool is_large = c10::multiply_integers(spec.shape) >= large;
