@@ -95,16 +95,16 @@ std::unique_ptr<fsdp::Optimizer> optimizer_of(const ParameterRule& rule, fsdp::S
 }  // namespace
 
 Granules granules_of(const ParameterRules& rules, const LayOut& lay_out) {
-  const int64_t large = dp::CodedAdamWOptions().least_coded;  // elements; vectors would only cost padding
+  constexpr int64_t kLarge = dp::CodedAdamWOptions().least_coded;  // elements; vectors would only cost padding
   constexpr double kMostPadding = 0.03;
   const auto any = [&](const auto& holds) {
     return std::any_of(rules.rules().begin(), rules.rules().end(),
                        [&](const ParameterRule& rule) { return holds(rule.optimizer); });
   };
-  const auto granules = [rules, large](bool with_tiles) -> Granules {
-    return [rules, with_tiles, large](const fsdp::ParameterSpec& spec) -> std::optional<fsdp::Granule> {
+  const auto granules = [rules](bool with_tiles) -> Granules {
+    return [rules, with_tiles](const fsdp::ParameterSpec& spec) -> std::optional<fsdp::Granule> {
       const ParameterRule& rule = rules.of(spec.name);
-      const bool is_large = c10::multiply_integers(spec.shape) >= large;
+      const bool is_large = c10::multiply_integers(spec.shape) >= kLarge;
       if (rule.optimizer.name == kEightBits && is_large) return dp::eight_bit_granule();
       const bool tiled = rule.optimizer.takes_tiles() && rule.takes_as_matrix(spec.name, spec.shape.size());
       return tiled && with_tiles ? std::optional(fsdp::Granule::tiles(tile_side(rule.optimizer))) : std::nullopt;
