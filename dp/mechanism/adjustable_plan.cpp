@@ -43,8 +43,7 @@ void AdjustablePlan::check_correlation() const {
   if (config_.clip_quantile || config_.largest_batch || config_.bins) {
     throw std::invalid_argument(
         "correlated noise is derived for Poisson samples of whole batches and for one clip norm in all steps: it "
-        "cannot "
-        "be combined with a clip norm that adapts, a largest batch or balls-in-bins sampling");
+        "cannot be combined with a clip norm that adapts, a largest batch or balls-in-bins sampling");
   }
 }
 

@@ -3,6 +3,7 @@ the run best, from public numbers alone. dp/mechanism/noise_bands.h and noise_ch
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ class Correlation:
         """b, into which the examples are dealt."""
         return max(len(self.ratios) + 1, self.chain[0])
 
-    @property
+    @functools.cached_property  # every step asks, and all steps of the run are gone through for it
     def variance(self) -> float:
         """Of an element of a step's noise, relative to white noise's: that of the last step, or the mean of a chain's."""
         if self.groups == 1:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from opacus.data_loader import CollateFnWithEmpty, DPDataLoader
-from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch.utils.data import (
     BatchSampler, DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler, default_collate,
 )  # fmt: skip
@@ -15,7 +14,7 @@ from torch.utils.data import (
 from .bins import BinsBatchSampler
 from .cyclic import CyclicBatchSampler
 from .empty_batch import CollateOrEmpty
-from .plan import ITERABLE, SAMPLINGS, plan_of
+from .plan import ITERABLE, SAMPLINGS, draws_already, plan_of
 from .poisson import PoissonBatchSampler
 from .truncated import TruncatedBatchSampler
 from .stamps import StampedLoader
@@ -107,7 +106,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         ValueError for samplers that set probabilities or counts of units: only q sets them here.
         """
         drawn_by = data_loader.batch_sampler
-        drawn_already = isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler)
+        drawn_already = draws_already(drawn_by)
         if not drawn_already and not isinstance(data_loader.dataset, IterableDataset):
             _check_sampler(data_loader, world_size)
         plan = plan_of(data_loader, poisson=True, max_batch_size=max_batch_size, sampling=sampling, groups=groups)

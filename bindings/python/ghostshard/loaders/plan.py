@@ -89,7 +89,7 @@ def plan_of(
     if sampling not in SAMPLINGS:
         raise ValueError(f"sampling must be one of {', '.join(map(repr, SAMPLINGS))}, got {sampling!r}")
     if groups is None:
-        groups = getattr(data_loader.batch_sampler, "groups", 1) if poisson and _draws(data_loader.batch_sampler) else 1
+        groups = getattr(data_loader.batch_sampler, "groups", 1) if poisson and draws_already(data_loader.batch_sampler) else 1
     if groups > 1:
         _check_groups(groups, plan, data_loader.batch_sampler, max_batch_size, sampling)
         return replace(plan, groups=groups)
@@ -109,7 +109,8 @@ def plan_of(
     return replace(plan, rate=coin_rate(plan.rate), cap=cap)
 
 
-def _draws(drawn_by: Any) -> bool:
+def draws_already(drawn_by: Any) -> bool:
+    """Whether a batch sampler is Opacus' or one of ours, so that its loader is private as it is."""
     return isinstance(drawn_by, UniformWithReplacementSampler | DistributedUniformWithReplacementSampler)
 
 
@@ -121,7 +122,7 @@ def _check_groups(groups: int, plan: SamplingPlan, drawn_by: Any, max_batch_size
             "correlated noise is derived for Poisson samples that are not truncated: it can be combined neither with sampling='balls_in_bins' "
             "nor with max_batch_size"
         )
-    if _draws(drawn_by) and getattr(drawn_by, "groups", 1) != groups:
+    if draws_already(drawn_by) and getattr(drawn_by, "groups", 1) != groups:
         raise ValueError("this loader draws batches already, from other groups: give noise_bands or noise_chain the loader that shuffles, "
                          "from which it was made")  # fmt: skip
     if groups > plan.steps:
@@ -146,7 +147,7 @@ def _check_bins(plan: SamplingPlan, drawn_by: Any, max_batch_size: int | None) -
         raise ValueError("sampling='balls_in_bins' is of the private loader: batches of your own are not drawn by it")
     if max_batch_size is not None:
         raise ValueError("balls-in-bins sampling takes every example of a bin: it cannot be combined with max_batch_size")
-    if _draws(drawn_by) and not _own_bins(drawn_by):
+    if draws_already(drawn_by) and not _own_bins(drawn_by):
         raise ValueError(
             "this loader draws Poisson batches already: give sampling='balls_in_bins' the loader that shuffles, from which it was made"
         )
@@ -171,7 +172,7 @@ def _plan_of(data_loader: DataLoader, poisson: bool) -> SamplingPlan:
         raise ValueError(f"{reason}: give a data set with __getitem__ and __len__")
     drawn_by: Any = data_loader.batch_sampler
     units = len(data_loader.dataset)  # type: ignore[arg-type]
-    if _draws(drawn_by):
+    if draws_already(drawn_by):
         own = getattr(drawn_by, "draws", None)  # PoissonBatchSampler's
         return SamplingPlan(units, drawn_by.sample_rate, steps_at(drawn_by.sample_rate) if own is None else own, poisson)
     if len(data_loader) == 0:
@@ -186,4 +187,4 @@ def steps_at(rate: float) -> int:
     return round(exact) if math.isclose(exact, round(exact), rel_tol=1e-12) else math.floor(exact)
 
 
-__all__ = ["ITERABLE", "SAMPLINGS", "SamplingPlan", "plan_of", "rate_in_group", "steps_at"]
+__all__ = ["ITERABLE", "SAMPLINGS", "SamplingPlan", "draws_already", "plan_of", "rate_in_group", "steps_at"]
