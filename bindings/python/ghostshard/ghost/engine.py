@@ -19,6 +19,7 @@ from .batch import Inputs
 from .checks.batches import Batches
 from .checks.gate import Gate
 from .checks.values import Repeat
+from .gathered import GatheredWeights
 from .layout import Layout, read_layout
 from .loss import check_losses
 from .memory_budget import Memory
@@ -78,6 +79,7 @@ class GhostEngine:
         self._communicates = fsdp or self.ranks.model_ranks > 1
         self._gate = Gate(model, self.layout, self.ranks.control, communicates=self._communicates)
         self._patches = PatchedModel(self, model, fsdp=fsdp)
+        self._gathered = GatheredWeights(model, self.layout)
 
     # The privacy engine's settings ----------------------------------------------------------------------------------
 
@@ -163,6 +165,7 @@ class GhostEngine:
     def meet(self) -> None:
         """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
         if self.recording:
+            self._gathered.free()
             self._gate.forward(self.sessions.at)
         elif not torch.compiler.is_compiling():
             self._gate.evaluation()
@@ -272,6 +275,8 @@ class GhostEngine:
         return variance
 
     def _check_release(self) -> None:
+        self._gathered.free()
+        self._gathered.check_free()
         if self.session is None or not self.session.open:
             raise RuntimeError(
                 "step() needs a backward() since the last step, of the loss that the criterion of make_private() gives (or a Hugging "

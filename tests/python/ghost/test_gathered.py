@@ -1,0 +1,31 @@
+"""A step's weights are those of the next forward, whatever was evaluated before it: FSDP2 leaves some blocks gathered."""
+
+import json
+
+import pytest
+from launch import HERE, run_ranks
+
+# Outputs of magnitude 10 or less of three layers of at most eight products each: some 30 roundings of 2^-24.
+TOLERANCE = 10 * 30 * 2**-24
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    file = tmp_path_factory.mktemp("gathered") / "results.json"
+    run_ranks(HERE / "gathered_main.py", 2, str(file))
+    return json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("kept", ["root", "all"])
+def test_an_evaluation_between_backward_and_step_leaves_no_old_weights(seen, kept):
+    for rank in seen[f"evaluates_before_each_step {kept}"]:
+        assert len(rank) == 6
+        assert max(rank) < TOLERANCE
+
+
+@pytest.mark.parametrize("kept", ["root", "all"])
+def test_a_forward_that_did_not_end_is_named_by_the_step(seen, kept):
+    for rank in seen[f"evaluation_fails_before_a_step {kept}"]:
+        said, *off = rank
+        assert "is still gathered" in said
+        assert max(off) < TOLERANCE
