@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,9 @@ from opacus.layers.param_rename import RenameParamsMixin
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-__all__ = ["FSDP2Wrapper"]
+__all__ = ["FSDP2Wrapper", "may_stay_gathered"]
+
+_LEFT_TO_THE_ENGINE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def FSDP2Wrapper(model: nn.Module, **kwargs: Any) -> nn.Module:
@@ -23,7 +26,8 @@ def FSDP2Wrapper(model: nn.Module, **kwargs: Any) -> nn.Module:
     that share weights stay with the root.
 
     Keyword arguments go to `fully_shard` (mesh, reshard_after_forward, mp_policy, offload_policy, ignored_params, …),
-    for every block. `opacus_high_precision_layers`: classes (one, or several) whose modules become blocks of their own
+    for every block. Without `reshard_after_forward`, a private model's blocks stay gathered until a logical batch ends, if that takes
+    little memory. `opacus_high_precision_layers`: classes (one, or several) whose modules become blocks of their own
     that compute in the default dtype. The optimizer must be built afterwards.
 
     `granule`: rows that must stay on one rank, for optimizers that look at rows together: a number, for every parameter with
@@ -47,7 +51,14 @@ def FSDP2Wrapper(model: nn.Module, **kwargs: Any) -> nn.Module:
     for block in _blocks(model):
         if not _shares(model, block):
             fully_shard(block, **kwargs)
+            if "reshard_after_forward" not in kwargs:
+                _LEFT_TO_THE_ENGINE.add(block)
     return fully_shard(model, **kwargs)
+
+
+def may_stay_gathered(block: nn.Module) -> bool:
+    """Whether nobody has said that it shall be freed after its forward, or shall not."""
+    return block in _LEFT_TO_THE_ENGINE
 
 
 def _set_parameters_plainly(module: nn.Module) -> None:

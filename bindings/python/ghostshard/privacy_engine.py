@@ -304,7 +304,7 @@ class PrivacyEngine(ResumableEngine):
             charge(terms[1])
             return terms
 
-        batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps, inputs_may_train=allow_vouched)
+        batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps, inputs_may_train=allow_vouched, announced=ghost.goes_on)
         if plan.poisson:
             sampler: Any = data_loader.batch_sampler
             batches = DrawnBatches(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
 from pathlib import Path
@@ -25,11 +24,14 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.blocks, self.last = nn.Linear(6, 8), nn.ModuleList([nn.Linear(8, 8)]), nn.Linear(8, 3)
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
         self.fails = False
 
     def forward(self, x):
-        x = self.blocks[0](self.first(x).tanh())
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x.tanh())
         if self.fails:
             raise ValueError("half way")
         return self.last(x)
@@ -39,9 +41,10 @@ class Run:
     def __init__(self, **options):
         torch.manual_seed(3)
         self.net = FSDP2Wrapper(Net(), **options)
-        self.plain = copy.deepcopy(Net())
+        self.plain = Net()
         data = TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,)))
-        self.module, self.optimizer, self.criterion, self.loader = PrivacyEngine(accountant="rdp").make_private(
+        self.engine = PrivacyEngine(accountant="rdp")
+        self.module, self.optimizer, self.criterion, self.loader = self.engine.make_private(
             module=self.net, optimizer=torch.optim.SGD(self.net.parameters(), lr=1.0), data_loader=DataLoader(data, batch_size=8),
             noise_multiplier=1.0, max_grad_norm=1.0, criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost_fsdp",
         )  # fmt: skip
@@ -61,6 +64,9 @@ class Run:
     def backward(self) -> float:
         hand_out(self.loader, 4)
         self.optimizer.zero_grad()
+        return self.microbatch()
+
+    def microbatch(self) -> float:
         x = torch.ones(4, 6) + torch.arange(4.0)[:, None]
         found = self.module(x)
         self.criterion(found, torch.zeros(4, dtype=torch.long)).backward()
@@ -86,22 +92,45 @@ def evaluation_fails_before_a_step(run: Run) -> list:
         run.evaluate()
     except ValueError:
         run.net.fails = False
+    said = "nothing"
     try:
         run.optimizer.step()
     except RuntimeError as error:
         said = str(error)
-    else:
-        said = "nothing"
-    run.evaluate()
-    run.optimizer.step()
+        run.evaluate()
+        run.optimizer.step()
     return [said, run.off(run.evaluate(), torch.ones(2, 6)), run.backward()]
+
+
+def counts_what_is_gathered(run: Run) -> list:
+    """Collectives of the second step, of three microbatches; how far their forwards are off; what the plan says."""
+    original, calls = dist.all_gather_into_tensor, []
+
+    def counted(*args, **kwargs):
+        calls.append(1)
+        return original(*args, **kwargs)
+
+    dist.all_gather_into_tensor = counted
+    try:
+        for _ in range(2):
+            calls.clear()
+            hand_out(run.loader, 4, 4, 4)
+            off = []
+            for part in range(3):
+                run.optimizer.signal_skip_step(do_skip=part < 2)
+                run.optimizer.zero_grad()
+                off.append(run.microbatch())
+                run.optimizer.step()
+    finally:
+        dist.all_gather_into_tensor = original
+    return [len(calls), max(off), run.engine.explain_plan()]
 
 
 def main() -> None:
     dist.init_process_group("gloo")
-    loops = (evaluates_before_each_step, evaluation_fails_before_a_step)
-    found = {f"{loop.__name__} {kept}": loop(Run(**options)) for loop in loops
-             for kept, options in (("root", {}), ("all", {"reshard_after_forward": False}))}  # fmt: skip
+    loops = (evaluates_before_each_step, evaluation_fails_before_a_step, counts_what_is_gathered)
+    kinds: dict = {"unsaid": {}, "freed": {"reshard_after_forward": True}, "kept": {"reshard_after_forward": False}}
+    found = {f"{loop.__name__} {kind}": loop(Run(**options)) for loop in loops for kind, options in kinds.items()}
     every: list = [None] * dist.get_world_size()
     dist.all_gather_object(every, found)
     if dist.get_rank() == 0:

@@ -19,6 +19,7 @@ class AnyBatches:
 
     skipped = turn = 0
     place = (0, 0, 0, 0)
+    more = True
     provenance = NoProvenance()
     charges = EachDraw()
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from ghostshard import _native
 from ghostshard.ghost import memory_budget
+from ghostshard.ghost.gathered import GatheredWeights
 from ghostshard.ghost.layout import read_layout
 from ghostshard.ghost.memory_budget import Memory, MemoryBudget, plan_memory
 from ghostshard.ghost.ranks import Ranks
@@ -105,6 +106,7 @@ def test_a_run_that_goes_on_keeps_its_plan_on_another_machine(room):
     before = Memory(None)
     room(GIB)
     of = {"layout": read_layout(model(), fsdp=False), "ranks": Ranks(torch.device("cpu")), "accumulate": False}
+    of["gathered"] = GatheredWeights(model(), of["layout"])
     assert before.options(**of) == {"memory_budget": None, "hold_memory": int(0.8 * GIB)}
     after = Memory(None)
     after.goes_on(before.held)

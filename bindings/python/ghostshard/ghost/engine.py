@@ -61,14 +61,13 @@ class GhostEngine:
         if clipping not in _CLIPPINGS:
             raise ValueError(f"clipping must be one of {', '.join(map(repr, _CLIPPINGS))}, got {clipping!r}")
         self.model = model
-        self.batch_first = batch_first
-        self.loss_reduction = loss_reduction
-        self.clipping = clipping
+        self.batch_first, self.loss_reduction, self.clipping = batch_first, loss_reduction, clipping
         fsdp = isinstance(model, FSDPModule)
         self.layout: Layout = read_layout(model, fsdp=fsdp)
         self.ranks: Ranks = ranks_of(model, self.layout, fsdp=fsdp)
+        self._gathered = GatheredWeights(model, self.layout)
         self.sessions = Sessions(
-            self.layout, self.ranks, Memory(memory_budget), accumulate=accumulate, clipping=_CLIPPINGS[clipping],
+            self.layout, self.ranks, Memory(memory_budget), self._gathered, accumulate=accumulate, clipping=_CLIPPINGS[clipping],
             checked=attribution_check,
         )  # fmt: skip
         self.run = self.sessions.run  # constants, ledger, next step
@@ -79,7 +78,6 @@ class GhostEngine:
         self._communicates = fsdp or self.ranks.model_ranks > 1
         self._gate = Gate(model, self.layout, self.ranks.control, communicates=self._communicates)
         self._patches = PatchedModel(self, model, fsdp=fsdp)
-        self._gathered = GatheredWeights(model, self.layout)
 
     # The privacy engine's settings ----------------------------------------------------------------------------------
 
@@ -157,7 +155,10 @@ class GhostEngine:
         self._inputs = given
         if self.recording:
             self._begin(given)
+            self._gathered.record()
             self.in_forward = True
+        else:
+            self._gathered.compute_apart()
 
     def end_forward(self) -> None:
         self.in_forward = False
@@ -165,7 +166,7 @@ class GhostEngine:
     def meet(self) -> None:
         """Before the model's forward gathers anything: the ranks are at the same place of the run, or all of them raise."""
         if self.recording:
-            self._gathered.free()
+            self._gathered.begin_forward()
             self._gate.forward(self.sessions.at)
         elif not torch.compiler.is_compiling():
             self._gate.evaluation()
@@ -234,6 +235,7 @@ class GhostEngine:
                     loss.backward()
         except BaseException as error:
             session.give_up_microbatch()
+            self._gathered.free()
             if tape.refused_second_backward:
                 raise RuntimeError(REENTRANT) from error
             raise
@@ -242,6 +244,7 @@ class GhostEngine:
         self._begin_charge(session)
         with answered(every_error=False):
             session.clip()
+        self._gathered.end_backward(more=self._gate.batches.more)
         self._gate.batches.went_backward()
 
     def _open(self, session: Any) -> None:
@@ -306,6 +309,7 @@ class GhostEngine:
         """Drops the logical batch. It stays charged if a backward was part of it."""
         if self.session is not None:
             self.session.abandon()
+            self._gathered.free()
             self._gate.batches.dropped()
 
     @property
@@ -329,6 +333,7 @@ class GhostEngine:
         self._detached = True
         self.sessions.drop()
         self._gate.close()
+        self._gathered.let_go()
         self._patches.detach()
 
     def __reduce__(self) -> tuple:

@@ -20,12 +20,14 @@ import torch
 import torch.distributed as dist
 
 from .. import _native
+from .gathered import GatheredWeights
 from .layout import Layout
 from .ranks import Ranks
 
 _MIB = 1 << 20
 _USABLE = 0.8  # of the free memory, as in dp/planning/memory_budget.cpp
 _LEAST_HELD = 1 << 30
+_LITTLE = 5  # a fifth: freeing what saves less of a step's memory is not worth gathering it again
 _OPTIMIZER_VALUES = 2  # float32 for each element, as AdamW keeps them
 _UNKNOWN = 1 << 62
 
@@ -65,6 +67,7 @@ class MemoryPlan:
     room: int | None  # of the machine for a rank; None: it cannot tell
     records: int | None  # all records of a microbatch, if a budget was given
     held: int  # per-example gradients, if none was
+    gathered: tuple[str, ...] = ()  # blocks that stay gathered until the logical batch ends
 
     def in_words(self, two_passes: Sequence[str]) -> str:
         """two_passes: the matrices that are recorded so now."""
@@ -73,7 +76,7 @@ class MemoryPlan:
             room = "" if self.room is None else f", within the {mib(self.room)} that this machine has for a rank"
             return (
                 f"{plain}. No budget: per-example gradients of a microbatch may take {mib(self.held)}, the larger of 1024 MiB and half "
-                f"of that count{room}. Matrices that do not fit keep their rows.\n"
+                f"of that count{room}. Matrices that do not fit keep their rows.\n{self._gathered_in_words()}"
             )
         waits = ", ".join(two_passes) or "none so far"
         return (
@@ -81,15 +84,21 @@ class MemoryPlan:
             f"matrices are recorded in two passes from the next one on, for a second backward in every step: {waits}.\n"
         )
 
+    def _gathered_in_words(self) -> str:
+        if not self.gathered:
+            return ""
+        return f"Blocks that stay gathered until a logical batch ends, as freeing them would save little: {', '.join(self.gathered)}.\n"
+
 
 def mib(count: float) -> str:
     return f"{count / _MIB:.1f} MiB"
 
 
 def plan_memory(
-    budget: MemoryBudget, layout: Layout, ranks: Ranks, *, accumulate: bool, held_before: int | None = None
+    budget: MemoryBudget, layout: Layout, ranks: Ranks, *, accumulate: bool, held_before: int | None = None, optional: Sequence[str] = ()
 ) -> MemoryPlan:
-    """A collective. Ranks that were given different bytes take the least. held_before: of the run that goes on."""
+    """A collective. Ranks that were given different bytes take the least. held_before: of the run that goes on. optional: blocks that
+    may stay gathered."""
     plain = plain_bytes(layout, shard_ranks=ranks.shape[1], model_ranks=ranks.model_ranks, accumulate=accumulate)
     given = budget.bytes
     if budget.times_plain is not None:
@@ -97,7 +106,9 @@ def plan_memory(
     room = _room(ranks)
     held = held_before or min(room, max(_LEAST_HELD, plain // 2))
     room, records, held = _least([room, _UNKNOWN if given is None else given, held], ranks)
+    spare = min(plain // _LITTLE, room - plain - held) if records == _UNKNOWN else 0
     return MemoryPlan(
+        gathered=_that_fit(optional, layout, spare),
         plain=plain,
         room=None if room == _UNKNOWN else room,
         records=None if records == _UNKNOWN else records,
@@ -105,12 +116,32 @@ def plan_memory(
     )
 
 
+def _that_fit(optional: Sequence[str], layout: Layout, spare: int) -> tuple[str, ...]:
+    """From the last block, whose backward comes first, as long as all but the largest, which is gathered in turn anyway, fit."""
+    found: list[str] = []
+    largest = taken = 0
+    for name, count in reversed(list(zip(layout.blocks, _bytes_of_blocks(layout)))):
+        if name not in optional:
+            continue
+        largest, taken = max(largest, count), taken + count
+        if taken - largest > spare:
+            break
+        found.append(name)
+    return tuple(reversed(found)) if len(found) > 1 else ()
+
+
+def _bytes_of_blocks(layout: Layout, model_ranks: int = 1) -> list[int]:
+    blocks = [0] * len(layout.blocks)
+    for entry in layout.parameters:
+        blocks[entry.block] += math.prod(entry.shape) // (model_ranks if entry.cut >= 0 else 1) * entry.parameter.element_size()
+    return blocks
+
+
 def plain_bytes(layout: Layout, *, shard_ranks: int, model_ranks: int, accumulate: bool) -> int:
     """dp/planning/appraisal.cpp counts the same for blocks that are gathered again."""
-    blocks, values, trainable = [0] * len(layout.blocks), 0, 0
+    blocks, values, trainable = _bytes_of_blocks(layout, model_ranks), 0, 0
     for entry in layout.parameters:
         count = math.prod(entry.shape) // (model_ranks if entry.cut >= 0 else 1)
-        blocks[entry.block] += count * entry.parameter.element_size()
         values += count
         trainable += count if entry.parameter.requires_grad else 0
     owned = 4 * (values + trainable * (_OPTIMIZER_VALUES + 1)) // shard_ranks
@@ -154,10 +185,13 @@ class Memory:
         """With a run's plan, from its checkpoint: another machine's room changes nothing."""
         self.plan, self._held_before = None, held
 
-    def options(self, layout: Layout, ranks: Ranks, *, accumulate: bool) -> dict[str, int | None]:
+    def options(self, layout: Layout, ranks: Ranks, gathered: GatheredWeights, *, accumulate: bool) -> dict[str, int | None]:
         """Of a session. A collective."""
         if self.plan is None:
-            self.plan = plan_memory(self._budget, layout, ranks, accumulate=accumulate, held_before=self._held_before)
+            self.plan = plan_memory(
+                self._budget, layout, ranks, accumulate=accumulate, held_before=self._held_before, optional=gathered.optional
+            )
+            gathered.keep(self.plan.gathered)
         return {"memory_budget": self.plan.records, "hold_memory": self.plan.held}
 
     def in_words(self, layout: Layout, session: Any) -> str:

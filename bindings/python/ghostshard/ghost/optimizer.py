@@ -68,6 +68,10 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         """Of the next step, from what was released."""
         self.max_grad_norm = clip_norm
 
+    def goes_on(self) -> bool:
+        """Whether a BatchMemoryManager has announced that the next step() only ends a part of the logical batch."""
+        return self._check_skip_next_step(pop_next=False)
+
     @property
     def accumulated_iterations(self) -> int:
         return 1

@@ -8,6 +8,7 @@ from typing import Any
 from .. import _native
 from .checks.gradients import AttributionCheck
 from .device import computed_on
+from .gathered import GatheredWeights
 from .layout import Layout
 from .memory_budget import Memory
 from .ranks import Ranks
@@ -18,9 +19,9 @@ class Sessions:
     """accumulate: sum a logical batch's microbatches on the rank. checked: each session begins with an AttributionCheck."""
 
     def __init__(
-        self, layout: Layout, ranks: Ranks, memory: Memory, *, accumulate: bool, clipping: str, checked: bool
+        self, layout: Layout, ranks: Ranks, memory: Memory, gathered: GatheredWeights, *, accumulate: bool, clipping: str, checked: bool
     ):
-        self._layout, self._ranks, self.memory = layout, ranks, memory
+        self._layout, self._ranks, self.memory, self._gathered = layout, ranks, memory, gathered
         self._accumulate, self._clipping, self.checked = accumulate, clipping, checked
         self._trainable: tuple[bool, ...] = ()
         self.run = RunState()
@@ -56,7 +57,7 @@ class Sessions:
             _native.load("engine").reuse_host_memory()  # of the whole process: fsdp/host_memory.h
         self.now = self.run.make_session(
             layout, ranks, clipping=self._clipping, streamed=not self._accumulate,
-            **self.memory.options(layout, ranks, accumulate=self._accumulate),
+            **self.memory.options(layout, ranks, self._gathered, accumulate=self._accumulate),
         )  # fmt: skip
         self._trainable = trainable
         if self.checked:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -52,6 +53,11 @@ class Batches(Protocol):
         ...
 
     def went_backward(self) -> None: ...
+
+    @property
+    def more(self) -> bool:
+        """Whether another batch of the same step is to follow the one at hand, as far as it is known."""
+        ...
 
     def check_step(self) -> None:
         """RuntimeError if the draw has batches that have not gone backward."""
@@ -222,6 +228,10 @@ class DrawnBatches:
         self._waiting.popleft()
         self._done += 1
 
+    @property
+    def more(self) -> bool:
+        return self._done + 1 < self._count
+
     def check_step(self) -> None:
         if self._done < self._count:
             raise RuntimeError(
@@ -257,8 +267,10 @@ class OwnBatches:
     skipped = turn = 0
     charges = EachDraw()
 
-    def __init__(self, backwards: int = 1, *, inputs_may_train: bool = False):
+    def __init__(self, backwards: int = 1, *, inputs_may_train: bool = False, announced: Callable[[], bool] = lambda: False):
+        """announced() says whether the next step() only ends a part of the logical batch."""
         self.provenance = NoProvenance()
+        self._announced = announced
         self._inputs_may_train = inputs_may_train
         self._backwards = backwards
         self._done = 0
@@ -287,6 +299,10 @@ class OwnBatches:
 
     def went_backward(self) -> None:
         self._done += 1
+
+    @property
+    def more(self) -> bool:
+        return self._done + 1 < self._backwards or self._announced()
 
     def check_step(self) -> None:
         pass
