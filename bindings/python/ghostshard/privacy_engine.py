@@ -313,7 +313,7 @@ class PrivacyEngine(ResumableEngine):
             )  # fmt: skip
             sampler.stamps.receiver = batches
         self._optimizer = ghost.original_optimizer
-        ghost.released.any_change = allow_vouched
+        ghost.released.any_change = engine.weights.vouched = allow_vouched
         engine.set_constants(
             sampling_rate=plan.charged_rate,
             divisor=float(plan.expected_batch) if ghost.loss_reduction == "mean" else 1.0,

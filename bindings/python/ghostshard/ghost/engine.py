@@ -18,6 +18,7 @@ from ..lost_ranks import answered
 from .batch import Inputs
 from .checks.batches import Batches
 from .checks.gate import Gate
+from .checks.held_weights import HeldWeights
 from .checks.values import Repeat
 from .gathered import GatheredWeights
 from .layout import Layout, read_layout
@@ -123,6 +124,7 @@ class GhostEngine:
         first attempt it may be now."""
         _ = self.next_step  # not within a logical batch
         self.sessions.drop()
+        self.weights.forget()
         self.run.resume(step, attempts, ledger_open=ledger_open)
 
     # Forward --------------------------------------------------------------------------------------------------------
@@ -149,6 +151,10 @@ class GhostEngine:
     def provenance(self) -> Any:
         """Whose rows tensors have (provenance/proof.py)."""
         return self._gate.provenance
+
+    @property
+    def weights(self) -> HeldWeights:
+        return self._gate.weights
 
     def begin_forward(self, given: Inputs) -> None:
         """The model's forward begins on `given`; it is a microbatch if the engine is recording."""
@@ -325,6 +331,8 @@ class GhostEngine:
         return self._enabled and not self._detached
 
     def enable(self, enabled: bool = True) -> None:
+        if not self._enabled:
+            self.weights.forget()  # the phase without privacy may have trained them
         self._enabled = enabled
         self._patches.enable(enabled)
 

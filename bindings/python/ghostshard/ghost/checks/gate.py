@@ -14,6 +14,7 @@ from ..layout import Layout
 from ..provenance import NoProvenance, Provenance
 from .agreement import BACKWARD, EVALUATION, FORWARD, SAVING, STEP, Agreement
 from .batches import Batches
+from .held_weights import HeldWeights
 from .parameters import no_gradients_of_autograd, refuse_strangers, refuse_uncovered
 
 
@@ -23,6 +24,7 @@ class Gate:
     def __init__(self, model: nn.Module, layout: Layout, control: Any, *, communicates: bool):
         self._model, self._layout = model, layout
         self._agree = Agreement(control)
+        self.weights = HeldWeights(layout)
         self._communicates = communicates and control is not None
         self._batches: Batches | None = None
         self._nobodys = NoProvenance()
@@ -79,6 +81,7 @@ class Gate:
             self.batches.check_backward(losses, units)
             if self.batches.place[-1] == 0:  # once a step, and before the step
                 refuse_uncovered(self._model, self._layout, self._trained())
+                self.weights.check()
             refuse_strangers(losses, self._layout, units, lambda leaf: self.batches.may_train(losses, leaf))
 
         return self._meet(BACKWARD, at, all_checks, news)
@@ -98,6 +101,7 @@ class Gate:
             check()
             self.batches.check_step()
             refuse_uncovered(self._model, self._layout, self._trained())
+            self.weights.check()
 
         self._meet(STEP, at, all_checks, learning_rates=learning_rates)
 

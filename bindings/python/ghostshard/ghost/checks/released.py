@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as of_torch
 
 from ..layout import Layout
+from .held_weights import HeldWeights
 
 _WAY_OUT = (
     "Let optimizer.step() of make_private() apply what it released. `.grad` may be scaled or clipped before that (clip_grad_norm_, "
@@ -47,8 +48,8 @@ _OURS = of_torch.register_optimizer_step_pre_hook(_before_any_step).id
 class Released:
     """Of one optimizer. layout(): what the engine trains; watches(): whether it is private still. Both are asked later, not here."""
 
-    def __init__(self, layout: Callable[[], Layout], optimizer: Optimizer, watches: Callable[[], bool]):
-        self._layout, self._watches = layout, watches
+    def __init__(self, layout: Callable[[], Layout], optimizer: Optimizer, watches: Callable[[], bool], weights: HeldWeights):
+        self._layout, self._watches, self._weights = layout, watches, weights
         self.any_change = False  # the user vouches for what is done to gradients
         self._open = False  # what was released may be applied
         self._applying = False  # the run's optimizer is stepping, by another one that it may hold
@@ -87,6 +88,8 @@ class Released:
 
         def after_step(*_: Any) -> None:
             if (mine := me()) is not None:
+                if mine._applying and mine._open:
+                    mine._weights.note()
                 mine._applying = False
 
         self._handle = optimizer.register_step_pre_hook(before_step)
@@ -107,6 +110,8 @@ class Released:
                     parameter.grad = None
             self.end()
             raise RuntimeError(f"{wrong}. Nothing of it was applied. {_WAY_OUT}")
+        if wrong := self._weights.changed() if self._open else "":  # a step that moves nothing may come amid a load
+            raise RuntimeError(wrong)
         self._applying = True
 
     def refuse_another(self, stepping: Optimizer, args: tuple, kwargs: dict) -> None:

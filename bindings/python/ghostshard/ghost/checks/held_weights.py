@@ -1,0 +1,131 @@
+"""Weights move by the run's optimizer alone: what else is written to them between two steps may have read private data without noise
+(a copy of the model that was trained on the same batches, loaded back), and no epsilon covers it.
+
+After every step a sample of each parameter's elements is kept, at places that stay, and compared before the next backward, release
+and step. A sample costs a 4096th of the elements. Three changes are taken, whatever they follow from, as of gradients (released.py):
+a factor for each parameter (decay, a largest norm), a bound on every element (weights clipped for a critic), and rounding (weights
+that were merged and taken apart again). So are the weights of an earlier moment of this run: all of them are released already. Any other change
+needs the user's word.
+
+Weights before the first backward are the user's own, and so are those after a checkpoint was loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from ..layout import Layout
+
+_LEAST, _EVERY = 64, 4096  # elements of a parameter that are looked at: so many, and one in so many
+
+_REFUSAL = (
+    "parameter {!r} is not what the last step of the private optimizer made of it: its values were replaced or changed (load_state_dict, copy_, .data), and nothing "
+    "tells whether what was written had read private data without noise. Nothing of this was applied. Put back the weights before the next step (after an evaluation with others), "
+    "or load a checkpoint with load_checkpoint(). A factor for the whole parameter, bounds on its elements and weights of an earlier step of this run are "
+    "taken. If all that was written are released weights and public numbers, say so with make_private(allow_vouched=True), which the report states"
+)
+
+
+class HeldWeights:
+    """Of this rank's part of the parameters of `layout`, frozen ones too. vouched: the user's word stands for every change."""
+
+    def __init__(self, layout: Layout):
+        self._layout = layout
+        self.vouched = False
+        self._samples: list[torch.Tensor] | None = None  # after the last step; None: not known
+        self._places: list[torch.Tensor] = []
+        self._earlier: set[bytes] = set()  # digests of all samples of this run
+
+    def forget(self) -> None:
+        """The weights become what they are at the next backward: a checkpoint is loaded, or a phase without privacy has been."""
+        self._samples = None
+
+    def note(self) -> None:
+        """The weights are what a step has made of them."""
+        if not self.vouched:
+            self._keep(self._now())
+
+    def check(self) -> None:
+        """RuntimeError with the parameter's name if it was changed by others since the last step."""
+        if wrong := self.changed():
+            raise RuntimeError(wrong)
+
+    def changed(self) -> str:
+        """What refuses the weights as they are, or ""."""
+        if self.vouched:
+            return ""
+        now = self._now()
+        if self._samples is None:
+            self._keep(now)
+            return ""
+        moved = [number for number, (one, two) in enumerate(zip(now, self._samples, strict=True)) if not _same(one, two)]
+        if not moved:
+            return ""
+        stranger = next((number for number in moved if not _post_processed(now[number], self._samples[number])), None)
+        if stranger is not None and _digest(now) not in self._earlier:
+            return _REFUSAL.format(self._layout.parameters[stranger].name)
+        self._keep(now)
+        return ""
+
+    def _keep(self, now: list[torch.Tensor]) -> None:
+        self._samples = now
+        self._earlier.add(_digest(now))
+
+    def _now(self) -> list[torch.Tensor]:
+        own = list(self._own())
+        if [places.device for places in self._places] != [rows.device for rows in own]:
+            self._places = [_places(number, rows) for number, rows in enumerate(own)]
+        # A part of another size is no longer what it was: its first elements stand for it.
+        return [rows[places.clamp(max=rows.numel() - 1)] if rows.numel() else rows.clone() for rows, places in zip(own, self._places, strict=True)]
+
+    def _own(self) -> Iterator[torch.Tensor]:
+        for entry in self._layout.parameters:
+            whole = entry.parameter.detach()
+            yield (whole.to_local() if isinstance(whole, DTensor) else whole).reshape(-1)
+
+
+def _places(number: int, rows: torch.Tensor) -> torch.Tensor:
+    """Without a toss of the generators that the training uses."""
+    size, generator = rows.numel(), torch.Generator().manual_seed(number)
+    count = min(size, _LEAST + size // _EVERY)
+    return torch.randint(max(size, 1), (count,), generator=generator).to(rows.device) if count < size else torch.arange(size, device=rows.device)
+
+
+def _digest(samples: list[torch.Tensor]) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for each in samples:
+        digest.update(each.cpu().contiguous().view(torch.uint8).numpy())
+    return digest.digest()
+
+
+def _same(now: torch.Tensor, before: torch.Tensor) -> bool:
+    """Bit by bit, up to a cast or another device; values that are no numbers equal each other."""
+    if now.shape != before.shape:
+        return False
+    before = before.to(now)
+    return bool(((now == before) | ((now != now) & (before != before))).all())
+
+
+def _post_processed(now: torch.Tensor, before: torch.Tensor) -> bool:
+    """By one factor, by bounds on all elements, or by rounding."""
+    if now.shape != before.shape or not now.numel() or not now.is_floating_point():
+        return False
+    eps = torch.finfo(now.dtype).eps
+    found, expected = now.double(), before.to(now).double()
+    if torch.equal(found, expected.clamp(found.min(), found.max())) and found.min() < found.max():
+        return True
+    largest = expected.abs().max()
+    at = expected.abs().argmax()
+    # A product rounds once, and the factor read from the largest element once more: within 2 eps, twice that is taken.
+    scaled = expected * (found[at] / expected[at])
+    if bool(((found - scaled).abs() <= 4 * eps * scaled.abs() + torch.finfo(now.dtype).tiny).all()) and now.numel() > 1:
+        return True
+    # Weights that are mixed and taken apart again round a few times. In half precision that is as large as a step, so it is not taken.
+    return eps < 1e-6 and bool((found - expected).abs().max() <= 16 * eps * largest)
+
+
+__all__ = ["HeldWeights"]
