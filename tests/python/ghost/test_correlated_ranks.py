@@ -51,7 +51,8 @@ def test_two_ranks_train_as_one_does(kind, account, tmp_path):
         found[ranks] = first
     assert found[1]["pieces"] > 2 * DRAWS, "some draws came in pieces"
     assert found[1]["silent.jsonl"] == found[2]["silent.jsonl"], "no gradients: the noise itself"
-    # 20 steps that each move the weights by at most rate / (1 - momentum) / B times a sum of norm <= the 10 examples of a group.
+    # 20 steps that each move the weights by at most rate / (1 - momentum) / B times a sum of norm <= the 10 examples of a group. The noise
+    # of one step moves each weight by 0.1 / 4.
     tolerance = 20 * (0.1 / 0.1 / 4) * 10 * SUM_TOLERANCE
     assert found[1]["ledger.jsonl"] == pytest.approx(found[2]["ledger.jsonl"], abs=tolerance)
 
