@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 from program import PLAIN, PRIVATE, arguments, everything_in, report, same_weights, weights, write_model
-from resumable import checkpoints, goes_on_to_the_bit_and_on_other_ranks, is_killed_and_goes_on_to_the_bit, resumed, run_all
+from resumable import (
+    as_if_ended, checkpoints, goes_on_to_the_bit_and_on_other_ranks, is_killed_and_goes_on_to_the_bit, ledger_lines, releases,
+    resumed, run_all,
+)  # fmt: skip
+
+from ghostshard import _native
 
 # Matrices of 4,096 elements and more, so that there is something in 8 bits.
 WIDE = {"n_embd": 64, "n_head": 4}
@@ -158,6 +163,28 @@ def test_ranks_with_other_files_are_refused(wide):
     for rank in wide.run_ranks(*words):
         assert rank.code == 2 and "--optimizer-groups on rank 1" in rank.err, rank
     assert everything_in(wide.folder) == before
+
+
+def test_noise_bands_serve_the_momentum_of_each_group_and_a_killed_run_goes_on_with_them(wide, account):
+    """The ratios are those of the momenta, weighed by the elements that are trained with each."""
+    groups_file(wide.folder, f'[[group]]\nname = "a"\nmatch = {MATRICES}\noptimizer = "sgd"\nmomentum = 0.9\n')
+    flags = {**PRIVATE, "--noise-bands": "3", "--steps": "8", "--checkpoint-every": "5", "--keep-checkpoints": "9", "--optimizer": "sgd",
+             "--learning-rate": "0.01", "--optimizer-groups": "groups.toml", "--timeout": "60"}  # fmt: skip
+    assert run_all(wide, 2, arguments(flags)).code == 0
+    run, elements = wide.folder / "run", {0.9: 0, 0.0: 0}
+    for name, value in weights(run).items():
+        in_the_group = name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+        elements[0.9 if in_the_group else 0.0] += value.size
+    assert min(elements.values()) > 1000
+    ratios = ledger_lines(run)[0]["noise_bands"]
+    expected = _native.load("engine").band_ratios(3, [1.0] * 8, [(momentum, float(count)) for momentum, count in sorted(elements.items())])
+    assert ratios == pytest.approx([1.0, *expected], abs=1e-5)  # BFGS ends where the slope is 1e-8
+    as_if_ended(wide.folder, step=5, charged=8)
+    assert run_all(wide, 2, resumed(flags, epsilon_limit="1e6")).code == 0  # the plan has three rounds
+    assert releases(run) == [(step, 0) for step in range(8)] + [(step, 1) for step in (5, 6, 7)]
+    assert report(run)["population_and_steps"]["groups"]["rounds"] == [4, 4, 3]  # steps 0 3 6 6, 1 4 7 7 and 2 5 5
+    verified = account("verify", "--ledger", run / "ledger.jsonl", "--report", run / "privacy_report.json")
+    assert verified.returncode == 0 and "Nothing differs" in verified.stdout, verified.stdout + verified.stderr
 
 
 def one(lines: str, match: str = '"*"') -> str:
