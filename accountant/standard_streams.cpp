@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <iostream>
 #include <stdexcept>
 
@@ -21,6 +22,27 @@ void open_standard_streams() {
 void finish_standard_output() {
   std::cout.flush();
   if (!std::cout) throw std::runtime_error("standard output cannot be written: is the disk full?");
+}
+
+std::string one_line(std::string_view message) {
+  std::string line;
+  for (size_t at = 0; at < message.size(); ++at) {
+    auto byte = static_cast<unsigned char>(message[at]);
+    // UTF-8 writes U+0080 to U+009F as C2 and the number.
+    const bool c1 =
+        byte == 0xC2 && at + 1 < message.size() && static_cast<unsigned char>(message[at + 1]) - 0x80U < 0x20U;
+    if (c1) byte = static_cast<unsigned char>(message[++at]);
+    if (byte == '\n') {
+      line += "\\n";
+    } else if (c1 || byte < 0x20 || byte == 0x7F) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\x%02x", byte);
+      line += escape;
+    } else {
+      line += static_cast<char>(byte);
+    }
+  }
+  return line;
 }
 
 }  // namespace ghostshard::accountant

@@ -67,6 +67,11 @@ std::string suggestion_for(const CLI::App& program) {
   return "";
 }
 
+int fail(const std::string& message, int status) {
+  std::cerr << "ghostshard-account: " << accountant::one_line(message) << '\n';
+  return status;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -99,12 +104,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {
-    std::cerr << "ghostshard-account: " << error.what() << suggestion_for(program) << " (--help explains)\n";
+    return fail(error.what() + suggestion_for(program) + " (--help explains)", 2);
   } catch (const std::invalid_argument& error) {
-    std::cerr << "ghostshard-account: " << error.what() << '\n';
+    return fail(error.what(), 2);
   } catch (const std::exception& error) {
-    std::cerr << "ghostshard-account: " << error.what() << '\n';
-    return 1;
+    return fail(error.what(), 1);
   }
-  return 2;
 }

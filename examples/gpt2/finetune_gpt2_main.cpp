@@ -38,7 +38,7 @@ std::string rank_prefix() {
 
 // One write, so that ranks that share a terminal do not mix their lines.
 void say(const std::string& what, const std::string& message) {
-  const std::string line = rank_prefix() + what + message + "\n";
+  const std::string line = rank_prefix() + what + accountant::one_line(message) + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
 }

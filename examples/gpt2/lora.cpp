@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -35,6 +36,14 @@ const fsdp::Parameter* find(const fsdp::ShardedModel& model, const std::string& 
   return nullptr;
 }
 
+// A product of that rank can be any matrix already. Beyond it lie typing errors, whose sizes overflow.
+void check_rank(int64_t rank, const fsdp::ParameterSpec& parameter) {
+  const int64_t most = std::min(parameter.shape[0], parameter.shape[1]);
+  if (rank <= most) return;
+  throw std::invalid_argument("--lora-rank must be at most the smaller side of " + parameter.name + " (" +
+                              std::to_string(most) + "), got " + std::to_string(rank));
+}
+
 }  // namespace
 
 bool is_adapter(const std::string& parameter_name) {
@@ -63,6 +72,7 @@ void add_adapters(std::vector<fsdp::BlockSpec>& blocks, const LoraOptions& optio
         named[i] = wanted = true;
       }
       if (!wanted) continue;
+      check_rank(options.rank, parameter);
       // Conv1D's weight is [in, out].
       adapters.push_back({*module + kDown, {options.rank, parameter.shape[0]}});
       adapters.push_back({*module + kUp, {parameter.shape[1], options.rank}});

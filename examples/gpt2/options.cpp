@@ -14,6 +14,7 @@
 #include "examples/gpt2/optimizer_groups.h"
 #include "examples/gpt2/option_rules.h"
 #include "examples/gpt2/sampling.h"
+#include "examples/gpt2/typed_words.h"
 #include "fsdp/regular_file.h"
 
 namespace ghostshard::gpt2 {
@@ -255,23 +256,6 @@ std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group
   return values;
 }
 
-// Of a word that no option is called. CLI11 puts it last in its sentence.
-std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::Option_group*>& groups) {
-  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
-                       dynamic_cast<const CLI::ConfigError*>(&error) != nullptr;
-  if (!unknown) return "";
-  const std::string sentence = error.what();
-  std::vector<std::string> names;
-  for (CLI::Option_group* group : groups) {
-    for (const CLI::Option* option : group->get_options()) {
-      for (const std::string& known : option->get_lnames()) names.push_back(known);
-    }
-  }
-  const size_t flag = sentence.find("--");
-  const std::string word = sentence.substr(flag != std::string::npos ? flag : sentence.rfind(' ') + 1);
-  return accountant::flag_suggestion(word.substr(0, word.find(' ')), names);
-}
-
 // What is wrong with a file of flags; CLI11 would wait for a pipe. It finds out itself whether there is one.
 std::string unreadable(std::string& path) {
   if (!std::filesystem::exists(path)) return "";
@@ -324,6 +308,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   add_optimizer(how, o);
   add_ranks(how, o, mesh, device);
 
+  refuse_empty_words(app, groups, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& answered) {

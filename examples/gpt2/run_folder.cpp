@@ -120,7 +120,11 @@ void check_output_is_new(const std::filesystem::path& output) {
   if (!std::filesystem::is_directory(parent, ignored)) {
     throw std::invalid_argument("--output must lie in a folder, " + parent.string() + " is a file");
   }
-  if (!std::filesystem::exists(output, ignored)) return;
+  std::error_code refused;  // a name that is too long, a link that leads to itself
+  if (!std::filesystem::exists(output, refused)) {
+    if (refused) throw std::invalid_argument("--output " + output.string() + " cannot be used: " + refused.message());
+    return;
+  }
   if (!std::filesystem::is_directory(output)) {
     throw std::invalid_argument("--output must be a folder, " + output.string() + " is a file");
   }

@@ -82,7 +82,8 @@ std::vector<dp::PlannedBlock> planned_blocks(const Config& config, const std::ve
 dp::StepCosts costs_of_run(fsdp::Mesh& mesh, const std::filesystem::path& folder, at::ScalarType rows, bool resumed) {
   std::string known;
   if (mesh.rank() == 0) {
-    if (std::filesystem::exists(folder / kCostsName)) known = fsdp::read_text(folder / kCostsName);
+    std::error_code unusable;  // read_inputs() says what is wrong with the folder
+    if (std::filesystem::exists(folder / kCostsName, unusable)) known = fsdp::read_text(folder / kCostsName);
     if (known.empty() && resumed && mesh.device().is_cpu()) known = dp::StepCosts().to_json();
   }
   return dp::step_costs(mesh, rows, known);

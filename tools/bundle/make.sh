@@ -29,7 +29,7 @@ done
 
 export GHOSTSHARD_PRESET=cuda
 tools/build.sh -j "$jobs" ghostshard-account
-.venv/bin/cmake build/cuda -Wno-dev -DGHOSTSHARD_OTHER_PYTHONS="$others" > /dev/null
+.venv/bin/cmake build/cuda -Wno-author -DGHOSTSHARD_OTHER_PYTHONS="$others" > /dev/null
 tools/build.sh -j "$jobs" ghostshard-account ghostshard-finetune-gpt2 step_compare device_kernels kernels_test kernels_gpu_test \
   engine_gpu_test ghostshard_python_engine ghostshard_python_accountant ghostshard_other_pythons
 exec .venv/bin/python tools/bundle/pack.py

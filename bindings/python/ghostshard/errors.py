@@ -168,8 +168,15 @@ def _fault(error: Exception) -> int:
 
 
 def _fail(sentence: str, code: int) -> int:
-    print(f"error: {sentence}", file=sys.stderr)
+    print(f"error: {one_line(sentence)}", file=sys.stderr)
     return code
+
+
+def one_line(sentence: str) -> str:
+    """With escapes for what a terminal would obey or not show: a name that was typed may hold an end of line, a command to the terminal, or
+    a space of width zero. Halves of surrogate pairs stand for bytes that are no UTF-8, and stay."""
+    shown = ("\ud800" <= c <= "\udfff" or c.isprintable() for c in sentence)
+    return "".join(c if plain else c.encode("unicode_escape").decode() for c, plain in zip(sentence, shown, strict=True))
 
 
 def of_system(error: OSError) -> str:
@@ -202,11 +209,12 @@ def whole_number(*, at_least: int, at_most: int = 2**63 - 1) -> Callable[[str], 
 
 
 def number(*, at_least: float) -> Callable[[str], float]:
-    """An argparse type: finite and not below at_least."""
+    """An argparse type: finite and not below at_least. What float() would take beside plain digits (underscores, spaces, digits of other
+    scripts) is refused, as the programs do."""
 
     def convert(text: str) -> float:
         try:
-            value = float(text)
+            value = float(text) if re.fullmatch(r"[-+0-9.eE]+", text) else math.nan
         except ValueError:
             value = math.nan
         if math.isfinite(value) and value >= at_least:

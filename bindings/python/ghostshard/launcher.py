@@ -42,7 +42,7 @@ def take_ranks(arguments: list[str]) -> tuple[int | None, list[str]]:
             rest.append(word)
             continue
         value = text if equals else next(words, "")
-        if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 4096):
+        if not (value.isascii() and value.isdigit() and len(value) < 9 and 1 <= int(value) <= 4096):
             raise UserError(f"{flag} must be a whole number of ranks from 1 to 4096, got {value!r}")
     return (int(value) if value is not None else None), rest
 
