@@ -113,7 +113,7 @@ std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& o
 //   e² = F·(1−momentum)²·((1+momentum)² + momentum⁴·(1 − momentum^(2(t−1)))/(1 − momentum²))   (nesterov, step t)
 //
 // in every element, and errors alone give it singular values of up to e·(√p + √d + 2), but for one matrix in eight at
-// the most (Davidson and Szarek 2001, theorem 2.13), which Newton and Schulz would make as long as the signal's.
+// the most (Davidson and Szarek 2001, theorem 2.13), which would become as long as the signal's.
 // MuonErrors::kDrop leaves out what lies below that edge and takes U·Vᵀ of the rest. There errors still turn the
 // directions: to the leading order the mean of U·Vᵀ has in the place of the i-th singular value 1 the number 1 −
 // e²·b_i,
@@ -135,7 +135,6 @@ struct MuonOptions {
   double momentum = 0.95;
   bool nesterov = true;
   double weight_decay = 0.0;
-  int64_t iterations = 5;  // of Newton and Schulz, if errors are kept or none are known
   MuonErrors errors = MuonErrors::kKeep;
   AdamWOptions adamw;  // for the other parameters, with a weight decay of its own
   // The matrices, among the chosen parameters of two extents; none: all of them. Embeddings and the head, whose rows
@@ -144,7 +143,7 @@ struct MuonOptions {
   // None: as the model axis cuts them, by their sections (fsdp/model_split.h).
   std::function<Pieces(const Parameter&)> pieces;
 };
-// Throws std::invalid_argument unless 0 ≤ momentum < 1, weight_decay ≥ 0 and iterations ≥ 1, and naming the parameter
+// Throws std::invalid_argument unless 0 ≤ momentum < 1 and weight_decay ≥ 0, and naming the parameter
 // for pieces that leave a remainder and for matrices that the model axis cuts. step() is a collective.
 std::unique_ptr<Optimizer> make_muon(ShardedModel& model, const MuonOptions& options, const Chosen& chosen = nullptr);
 
