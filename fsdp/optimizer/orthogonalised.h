@@ -6,20 +6,21 @@
 
 namespace ghostshard::fsdp {
 
-// Of X, a matrix [p, d] or [n, p, d] (n matrices, each by itself) of m = min(p, d) rows, transposed if need be, with R =
-// X·Xᵀ and t the norm of R, that is X's fourth-power norm (Σs_i⁴)^(1/4), squared:
+// Of X, a matrix [p, d] or [n, p, d] (n matrices, each by itself) of m = min(p, d) rows, transposed if need be, with R
+// = X·Xᵀ and t the norm of R, that is X's fourth-power norm (Σs_i⁴)^(1/4), squared:
 //
 //   M·X,  M = h/√t·(I + Σ_j a_j·t·(R + c_j·t·I)^(-1)),  j = 1, 2
 //
-// M·X has X's singular vectors, and in the place of a singular value s = x·√t
+// M·X has X's singular vectors, and in the place of a singular value s, with x = s/√t,
 //
 //   z(x) = h·x·(1 + Σ_j a_j/(x² + c_j)).
 //
-// That is Zolotarev's: among the odd rational functions of degree (5, 4) the one that is nearest to 1 on [l, 1]
-// (Nakatsukasa and Freund, SIAM Review 58 (2016), section 3, with r = 2; Zolotarev's partial fractions there in section
-// 4). With l = 0.0014 it stays within 0.82138 and 1.17863 there, and rises to the first from 0 below. No x is above 1,
-// as (Σs_i⁴)^(1/4) ≥ s_1. Muon's own five Newton-Schulz iterations (Jordan et al. 2024) keep 0.63 to 1.21 from 0.0014 on,
-// beside the Frobenius norm (Σs_i²)^(1/2), which is the larger one, by m^(1/4) where all s_i are about equal.
+// That is Zolotarev's: among the odd rational functions of degree (5, 4) the one that is nearest to 1 on [l, 1]. Its
+// numbers follow from elliptic functions, and its error's alternation proves it (tests/fsdp/muon_test.cpp); for polar
+// decompositions: Nakatsukasa and Freund, SIAM Review 58 (2016).
+// With l = 0.0014 it stays within 0.82138 and 1.17863 there, and rises to the first from 0 below. No x is above 1,
+// as (Σs_i⁴)^(1/4) ≥ s_1. Muon's own five Newton-Schulz iterations (Jordan et al. 2024) keep 0.63 to 1.21 from 0.0014
+// on, beside the Frobenius norm (Σs_i²)^(1/2), which is the larger one, by m^(1/4) where all s_i are about equal.
 //
 // Two inverses of m × m matrices by Cholesky take 2·m³ operations, R takes m·p·d (the lower triangle alone is computed)
 // and M·X 2·m·p·d; five iterations take 5·(4·m·p·d + 2·m³).
