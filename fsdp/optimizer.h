@@ -121,8 +121,9 @@ std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& o
 //   b_i = Σ_{j≠i} 1/(s_i + s_j)² + |d − p|/(2·s_i²),   s_j the singular values, min(p, d) of them,
 //
 // because two directions of one side are turned by the angle of tangent (E_ij − E_ji)/(s_i + s_j), and one towards each
-// of the |d − p| others by that of tangent E/s_i. kCorrect multiplies by 1 + e²·b_i, at most 2. (arXiv:2605.12994 finds
-// this bias of Muon's steps and takes its leading order out.)
+// of the |d − p| others by that of tangent E/s_i. kCorrect multiplies by 1 + e²·b_i, at most 2. (By
+// its abstract arXiv:2605.12994 takes the leading order of such a bias out too, of the map that Newton and Schulz
+// compute; this derivation is our own, and so is the formula.)
 enum class MuonErrors { kKeep, kDrop, kCorrect };
 
 struct MuonOptions {

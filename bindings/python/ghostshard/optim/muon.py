@@ -35,7 +35,7 @@ class Muon(MatrixOptimizer):
             ((0, 3) in an nn.Linear, (1, 3) in GPT-2's Conv1D) or each head of them. None: the matrix is one.
         noise: "drop": of a matrix only the directions that stand out of the noise, of which the private optimizer says the variance
             before every step; "keep" makes those of the noise as long as the others. "correct": as drop, and longer by what noise takes
-            off on average (arXiv:2605.12994). Both take singular values, which are slower.
+            off on average (fsdp/optimizer.h). Both take singular values, which are slower.
         betas, eps, second_moment_floor: of AdamW. lr, weight_decay and stochastic_rounding are of both; a group may have its own.
 
     The momentum is sharded as the parameter. Once a step each matrix goes to one rank, is orthogonalised there and comes back
