@@ -113,7 +113,7 @@ std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& o
 //   e² = F·(1−momentum)²·((1+momentum)² + momentum⁴·(1 − momentum^(2(t−1)))/(1 − momentum²))   (nesterov, step t)
 //
 // in every element, and errors alone give it singular values of up to e·(√p + √d + 2), but for one matrix in eight at
-// the most (Davidson and Szarek 2001, theorem 2.13), which Newton and Schulz would make as long as the signal's.
+// the most (Davidson and Szarek 2001, theorem 2.13), which would become as long as the signal's.
 // MuonErrors::kDrop leaves out what lies below that edge and takes U·Vᵀ of the rest. There errors still turn the
 // directions: to the leading order the mean of U·Vᵀ has in the place of the i-th singular value 1 the number 1 −
 // e²·b_i,
@@ -121,8 +121,9 @@ std::unique_ptr<Optimizer> make_adamw(ShardedModel& model, const AdamWOptions& o
 //   b_i = Σ_{j≠i} 1/(s_i + s_j)² + |d − p|/(2·s_i²),   s_j the singular values, min(p, d) of them,
 //
 // because two directions of one side are turned by the angle of tangent (E_ij − E_ji)/(s_i + s_j), and one towards each
-// of the |d − p| others by that of tangent E/s_i. kCorrect multiplies by 1 + e²·b_i, at most 2. (arXiv:2605.12994 finds
-// this bias of Muon's steps and takes its leading order out.)
+// of the |d − p| others by that of tangent E/s_i. kCorrect multiplies by 1 + e²·b_i, at most 2. (By
+// its abstract arXiv:2605.12994 takes the leading order of such a bias out too, of the map that Newton and Schulz
+// compute; this derivation is our own, and so is the formula.)
 enum class MuonErrors { kKeep, kDrop, kCorrect };
 
 struct MuonOptions {
@@ -135,7 +136,6 @@ struct MuonOptions {
   double momentum = 0.95;
   bool nesterov = true;
   double weight_decay = 0.0;
-  int64_t iterations = 5;  // of Newton and Schulz, if errors are kept or none are known
   MuonErrors errors = MuonErrors::kKeep;
   AdamWOptions adamw;  // for the other parameters, with a weight decay of its own
   // The matrices, among the chosen parameters of two extents; none: all of them. Embeddings and the head, whose rows
@@ -144,7 +144,7 @@ struct MuonOptions {
   // None: as the model axis cuts them, by their sections (fsdp/model_split.h).
   std::function<Pieces(const Parameter&)> pieces;
 };
-// Throws std::invalid_argument unless 0 ≤ momentum < 1, weight_decay ≥ 0 and iterations ≥ 1, and naming the parameter
+// Throws std::invalid_argument unless 0 ≤ momentum < 1 and weight_decay ≥ 0, and naming the parameter
 // for pieces that leave a remainder and for matrices that the model axis cuts. step() is a collective.
 std::unique_ptr<Optimizer> make_muon(ShardedModel& model, const MuonOptions& options, const Chosen& chosen = nullptr);
 

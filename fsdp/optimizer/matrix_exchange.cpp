@@ -313,9 +313,9 @@ int64_t MatrixExchange::largest_part_bytes() const {
 }
 
 int64_t matrix_step_bytes(const GroupedParameters& model, const Chosen& matrices, std::optional<int64_t> rows) {
-  // Newton and Schulz hold the matrix with norm 1, two products of its shape and three of its shorter side squared;
-  // roots and eigenvectors no more.
-  constexpr int64_t kCopiesToCompute = 6;
+  // Orthogonalising a square one holds it with norm 1 and, in float64, its Gram matrix, the sum, a factor, its inverse
+  // and what LAPACK copies; roots and eigenvectors hold less.
+  constexpr int64_t kCopiesToCompute = 11;
   const MatrixExchange exchange(model, whole_matrices(model, matrices, "the optimizer"), rows);
   return exchange.buffer_bytes() + kCopiesToCompute * exchange.largest_part_bytes();
 }

@@ -6,7 +6,7 @@
 #include "fsdp/optimizer/above_errors.h"
 #include "fsdp/optimizer/elementwise.h"
 #include "fsdp/optimizer/matrix_optimizer.h"
-#include "fsdp/optimizer/newton_schulz.h"
+#include "fsdp/optimizer/orthogonalised.h"
 #include "fsdp/optimizer/owned_slices.h"
 
 namespace ghostshard::fsdp {
@@ -70,7 +70,6 @@ class Muon final : public MatrixOptimizer {
   void check() const {
     require(options_.momentum >= 0 && options_.momentum < 1, "momentum must be at least 0 and below 1",
             options_.momentum);
-    require(options_.iterations >= 1, "iterations must be at least 1", static_cast<double>(options_.iterations));
     for (const auto& parameter : model().parameters()) {
       if (!matrices()(*parameter)) continue;
       const auto [extent, count] = options_.pieces(*parameter);
@@ -114,7 +113,7 @@ class Muon final : public MatrixOptimizer {
   // All singular values of the matrices [n, p, d] about 1, or those of the errors 0.
   at::Tensor unit_length(const at::Tensor& matrices) const {
     const double variance = sent_variance();
-    if (options_.errors == MuonErrors::kKeep || variance == 0) return orthogonalised(matrices, options_.iterations);
+    if (options_.errors == MuonErrors::kKeep || variance == 0) return orthogonalised(matrices);
     return orthogonalised_above(matrices, variance, corrects());
   }
   // Of what sent_of() gives in this step.

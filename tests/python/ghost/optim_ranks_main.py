@@ -31,12 +31,15 @@ KINDS = {
     "adamw": lambda model: AdamW(model.parameters(), LR, second_moment_floor=0.5),
     "adamw8bit": lambda model: AdamW8bit(model.parameters(), LR, least_coded=1000),
     "adamw_rounded": lambda model: AdamW(model.bfloat16().parameters(), LR, stochastic_rounding=True),
+    "muon_rounded": lambda model: Muon(matrix_groups(model.bfloat16()), LR, stochastic_rounding=True),
+    "shampoo_rounded": lambda model: Shampoo(model.bfloat16().parameters(), LR, side=32, stochastic_rounding=True),
+    "soap_rounded": lambda model: SOAP(model.bfloat16().parameters(), LR, side=32, stochastic_rounding=True),
     "muon": lambda model: Muon(matrix_groups(model, adamw=lambda name, _: name.endswith("3.weight")), LR),
     "shampoo": lambda model: Shampoo(model.parameters(), LR, side=32, refresh_every=2),
     "soap": lambda model: SOAP(matrix_groups(model), LR, side=32, refresh_every=2),
 }
 
-PRIVATE = {name: make for name, make in KINDS.items() if name != "adamw_rounded"} | {
+PRIVATE = {name: make for name, make in KINDS.items() if not name.endswith("_rounded")} | {
     "torchs_adamw": lambda model: torch.optim.AdamW(model.parameters(), LR),
     "torchs_muon": lambda model: torch.optim.Muon([p for p in model.parameters() if p.dim() == 2], LR, adjust_lr_fn="match_rms_adamw"),
 }

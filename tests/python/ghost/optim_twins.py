@@ -29,13 +29,12 @@ def average_variance(variances: list[float], beta2: float) -> float:
     return sum(w * v for w, v in zip(weights, variances)) / sum(weights)
 
 
-def orthogonalised(matrix: torch.Tensor, iterations: int = 5) -> torch.Tensor:
-    """By singular values: the polynomial acts on each by itself."""
+def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
+    """By singular values: the rational function acts on each by itself."""
     u, s, v = torch.linalg.svd(matrix, full_matrices=False)
-    s = s / torch.linalg.vector_norm(s)
-    for _ in range(iterations):
-        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
-    return (u * s) @ v
+    x = s / torch.linalg.vector_norm(s, ord=4, dim=-1, keepdim=True)
+    x = 1.005026932199671 * x * (1 + 0.007160781732628843 / (x**2 + 1.0859059552656642e-05) + 0.1667085608339056 / (x**2 + 0.006898374965843688))
+    return (u * x.unsqueeze(-2)) @ v
 
 
 def muon_step(weights, gradient, momentum, *, lr, weight_decay, share, nesterov=True, pieces=(0, 1)):

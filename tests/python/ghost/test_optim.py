@@ -12,6 +12,7 @@ from torch import nn
 
 from ghostshard._native import load
 from ghostshard.optim import SOAP, AdamW, AdamW8bit, Muon, Shampoo, matrix_groups, shampoo
+from ghostshard.optim.orthogonalised import orthogonalised
 
 LR, BETAS, EPS, DECAY = 0.01, (0.9, 0.99), 1e-8, 0.1
 VARIANCES = {"unknown": [0.0] * 6, "known": [0.01] * 6, "changing": [0.01, 0.02, 0.005, 0.0, 0.03, 0.01], "late": [0.0, 0.0, 0.01, 0.01, 0.02, 0.01]}
@@ -96,6 +97,23 @@ def recoded(values: torch.Tensor) -> torch.Tensor:
     return engine.decode_moments(*engine.encode_moments(values.float().view(-1), True), True).view(values.shape).double()
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (96, 40), (150, 400), (3, 30, 50), (1, 7)], ids=str)
+def test_orthogonalised_is_its_float64_twin(shape):
+    matrix = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    expected = twins.orthogonalised(matrix.double())
+    # As the C++ test's (tests/fsdp/muon_test.cpp).
+    assert (orthogonalised(matrix) - expected).norm() <= 5e-6 * expected.norm()
+    assert (orthogonalised(matrix.double()) - expected).norm() <= 1e-10 * expected.norm()
+
+
+def test_orthogonalised_zeros_are_zeros_and_nan_is_nan():
+    for columns in (6, 60):
+        matrix = torch.zeros(4, columns)
+        assert orthogonalised(matrix).count_nonzero() == 0
+        matrix[1, 2] = float("nan")
+        assert orthogonalised(matrix).isnan().all()
+
+
 @pytest.mark.parametrize("shape, pieces", [((24, 40), None), ((40, 24), None), ((72, 24), (0, 3)), ((24, 72), (1, 3)), ((1, 7), None)])
 def test_muon_is_its_float64_twin(shape, pieces):
     p = parameter(*shape)
@@ -106,7 +124,7 @@ def test_muon_is_its_float64_twin(shape, pieces):
         weights, momentum = twins.muon_step(
             weights, twins.gradient(p, 0, step).double(), momentum, lr=LR, weight_decay=DECAY, share=0.9, pieces=pieces or (0, 1)
         )
-    # Five iterations multiply the roundings of products by 3.4^5 at most (tests/fsdp/muon_test.cpp), of steps of about LR.
+    # Roundings of 2^-24 count at most 34 times in a step of about LR (fsdp/optimizer/orthogonalised.h).
     assert (p - weights).abs().max() < 1e-5
     assert optimizer.state_dict()["state"][0].keys() == {"momentum_buffer"}
 
@@ -201,7 +219,6 @@ WRONG = {
     "floor": (AdamW, {"second_moment_floor": 0.0}, "second_moment_floor must be > 0 or None, got 0.0"),
     "least_coded": (AdamW8bit, {"least_coded": -1}, "least_coded must be >= 0"),
     "momentum": (Muon, {"momentum": 1.0}, "momentum must be at least 0 and below 1"),
-    "ns_steps": (Muon, {"ns_steps": 0}, "ns_steps must be at least 1"),
     "side": (Shampoo, {"side": 0}, "the side of a tile must be at least 1, got 0"),
     "refresh_every": (SOAP, {"refresh_every": 0}, "refresh_every must be at least 1, got 0"),
     "factor_beta": (SOAP, {"factor_beta": 1.0}, "factor_beta must be at least 0 and below 1, got 1.0"),
@@ -238,7 +255,7 @@ KINDS = {
     "muon": lambda p: Muon(p, LR),
     "shampoo": lambda p: Shampoo(p, LR, side=32, refresh_every=2),
     "soap": lambda p: SOAP(p, LR, side=32, refresh_every=2),
-}
+} | {f"{kind.__name__}_rounded": lambda p, kind=kind: kind(p, LR, stochastic_rounding=True) for kind in (Muon, Shampoo, SOAP)}
 
 
 def some_parameters(dtype=torch.float32) -> list[nn.Parameter]:

@@ -102,9 +102,15 @@ class AdamW(RowOptimizer):
         if in_place:
             torch.autograd.graph.increment_version(own)
             return
+        self._store(parameter, weights, group, number)
+
+    def _store(self, parameter: torch.Tensor, weights: torch.Tensor, group: dict[str, Any], number: int) -> None:
+        """This rank's rows, flat float32 and contiguous, after the step that the parameter's state counts. number: its place among the
+        optimizer's."""
+        own = rows_of(parameter)
         if group["stochastic_rounding"] and own.dtype == torch.bfloat16:
             values, weights = weights, torch.empty_like(weights, dtype=torch.bfloat16)
-            step, first = int(state["step"].item()), first_element_of(parameter)
+            step, first = int(self.state[parameter]["step"].item()), first_element_of(parameter)
             kernels_for(own.device).round_weights(values=values, parameter=number, step=step, first_element=first, stored=weights)
         own.copy_(weights.view(own.shape))
 

@@ -21,9 +21,10 @@ class MatrixOptimizer(AdamW):
 
     def _update(self) -> None:
         matrices: dict[torch.Tensor, dict[str, Any]] = {}
+        numbers: dict[torch.Tensor, int] = {}
         for number, (parameter, group) in enumerate(self._with_groups()):
             if is_matrix(parameter, group):
-                matrices[parameter] = group
+                matrices[parameter], numbers[parameter] = group, number
             elif parameter.grad is not None:
                 self._move(parameter, group, number)
         over_whole_matrices(
@@ -31,7 +32,7 @@ class MatrixOptimizer(AdamW):
             [parameter for parameter in matrices if parameter.grad is not None],
             lambda parameter: self._give(parameter, matrices[parameter]),
             lambda parameter, matrix: self._step_of(parameter, matrix, matrices[parameter]),
-            lambda parameter, rows: _take(parameter, rows, matrices[parameter]),
+            lambda parameter, rows: self._take(parameter, rows, matrices[parameter], numbers[parameter]),
         )
 
     def _give(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
@@ -42,6 +43,11 @@ class MatrixOptimizer(AdamW):
     def _step_of(self, parameter: torch.Tensor, matrix: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         """On the owner, from the whole matrix that was sent [p, d]: the step for a learning rate of 1."""
         raise NotImplementedError
+
+    def _take(self, parameter: torch.Tensor, rows: torch.Tensor, group: dict[str, Any], number: int) -> None:
+        lr = float(group["lr"])
+        moved = rows_of(parameter).float().mul(1 - lr * group["weight_decay"]).sub_(rows * lr)
+        self._store(parameter, moved.reshape(-1), group, number)
 
 
 def is_matrix(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
@@ -71,9 +77,3 @@ def matrix_groups(
         for group, (_, cut) in zip(made, groups):
             group["pieces"] = cut
     return made
-
-
-def _take(parameter: torch.Tensor, rows: torch.Tensor, group: dict[str, Any]) -> None:
-    own, lr = rows_of(parameter), float(group["lr"])
-    moved = own.float().mul(1 - lr * group["weight_decay"]).sub_(rows * lr)
-    own.copy_(moved)

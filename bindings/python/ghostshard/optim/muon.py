@@ -16,12 +16,13 @@ import torch
 from .above_noise import orthogonalised_above
 from .base import State, check
 from .matrices import MatrixOptimizer, Pieces, is_matrix
-from .newton_schulz import orthogonalised
+from .orthogonalised import orthogonalised
 from .rows import flat_rows, placed_like, rows_of
 
 _ROOT_MEAN_SQUARE = 0.2
 _MOMENTUM = "momentum_buffer"  # as in torch.optim.Muon
 _VARIANCE = "momentum_variance"  # of the noise in each of its elements
+_STEP = "step"  # if weights are rounded by it
 _NOISE = ("keep", "drop", "correct")
 
 
@@ -32,11 +33,10 @@ class Muon(MatrixOptimizer):
     Args:
         pieces: (extent, count): equal pieces along an extent of 0 or 1 are matrices of their own, such as fused queries, keys and values
             ((0, 3) in an nn.Linear, (1, 3) in GPT-2's Conv1D) or each head of them. None: the matrix is one.
-        ns_steps: iterations of Newton and Schulz, in float32.
         noise: "drop": of a matrix only the directions that stand out of the noise, of which the private optimizer says the variance
             before every step; "keep" makes those of the noise as long as the others. "correct": as drop, and longer by what noise takes
-            off on average (arXiv:2605.12994). Both take singular values instead of Newton and Schulz.
-        betas, eps, second_moment_floor: of AdamW. lr and weight_decay are of both; a group may have its own.
+            off on average (fsdp/optimizer.h). Both take singular values, which are slower.
+        betas, eps, second_moment_floor: of AdamW. lr, weight_decay and stochastic_rounding are of both; a group may have its own.
 
     The momentum is sharded as the parameter. Once a step each matrix goes to one rank, is orthogonalised there and comes back
     (exchange.py), so the weights are those of whole matrices to the bit, for every number of ranks. step() is a collective.
@@ -51,23 +51,22 @@ class Muon(MatrixOptimizer):
         momentum: float = 0.95,
         nesterov: bool = True,
         *,
-        ns_steps: int = 5,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         second_moment_floor: float | None = None,
+        stochastic_rounding: bool = False,
         matrices: bool = True,
         pieces: Pieces = None,
         noise: str = "keep",
     ):
         super().__init__(
-            params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor,
-            momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, matrices=matrices, pieces=pieces, noise=noise,
+            params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor, stochastic_rounding=stochastic_rounding,
+            momentum=momentum, nesterov=nesterov, matrices=matrices, pieces=pieces, noise=noise,
         )  # fmt: skip
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         check(0 <= group["momentum"] < 1, "momentum must be at least 0 and below 1", group["momentum"])
-        check(group["ns_steps"] >= 1, "ns_steps must be at least 1", group["ns_steps"])
         check(group["noise"] in _NOISE, "noise must be keep, drop or correct", group["noise"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -86,6 +85,8 @@ class Muon(MatrixOptimizer):
         fresh = flat_rows(parameter, parameter.grad).mul(1 - share)
         if not state:
             state[_MOMENTUM] = torch.zeros_like(fresh)
+        if group["stochastic_rounding"]:
+            state.setdefault(_STEP, torch.tensor(0.0)).add_(1)
         if group["noise"] != "keep":
             variance = state.setdefault(_VARIANCE, torch.tensor(0.0, dtype=torch.float64))
             variance.mul_(share**2).add_((1 - share) ** 2 * self._error_variance)
@@ -101,7 +102,7 @@ class Muon(MatrixOptimizer):
         if variance > 0:
             unit = orthogonalised_above(pieces, variance, corrected=group["noise"] == "correct")
         else:
-            unit = orthogonalised(pieces, group["ns_steps"])
+            unit = orthogonalised(pieces)
         return torch.cat(list(unit * scale), extent)
 
     def _variance_of_step(self, parameter: torch.Tensor, group: dict[str, Any]) -> float:
@@ -120,5 +121,5 @@ class Muon(MatrixOptimizer):
     def _taken(self, parameter: torch.Tensor, group: dict[str, Any], values: State) -> State:
         if not is_matrix(parameter, group):
             return super()._taken(parameter, group, values)
-        known = {name: values[name].clone() for name in (_VARIANCE,) if name in values}
+        known = {name: values[name].clone() for name in (_VARIANCE, _STEP) if name in values}
         return {_MOMENTUM: flat_rows(parameter, values[_MOMENTUM]).clone(), **known}

@@ -162,6 +162,7 @@ class Shampoo(TiledOptimizer):
         side: of a tile. refresh_every: steps between roots, from the first step on. factor_beta: decay of both factors.
         noise_floor: of the mean of the noise's spectrum, in [0, 1], that eigenvalues are raised to.
         betas, eps: of the momentum and of the AdamW whose norm a step has; and, with second_moment_floor, of the others' AdamW.
+        stochastic_rounding: of all parameters in bfloat16, as AdamW's.
 
     A matrix goes to one rank, which keeps its tiles (6 float32 numbers an element where tiles are square) and computes its step, and
     comes back: the same bits on every number of ranks. step(), state_dict() and load_state_dict() are collectives.
@@ -180,11 +181,12 @@ class Shampoo(TiledOptimizer):
         factor_beta: float = 0.999,
         noise_floor: float = 0.1,
         second_moment_floor: float | None = None,
+        stochastic_rounding: bool = False,
         matrices: bool = True,
     ):
         super().__init__(
-            params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor, side=side, refresh_every=refresh_every,
-            factor_beta=factor_beta, noise_floor=noise_floor, matrices=matrices,
+            params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor, stochastic_rounding=stochastic_rounding,
+            side=side, refresh_every=refresh_every, factor_beta=factor_beta, noise_floor=noise_floor, matrices=matrices,
         )  # fmt: skip
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -228,11 +230,12 @@ class SOAP(TiledOptimizer):
         refresh_every: int = 20,
         factor_beta: float = 0.999,
         second_moment_floor: float | None = None,
+        stochastic_rounding: bool = False,
         matrices: bool = True,
     ):
         super().__init__(
-            params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor, side=side, refresh_every=refresh_every,
-            factor_beta=factor_beta, matrices=matrices,
+            params, lr, betas, eps, weight_decay, second_moment_floor=second_moment_floor, stochastic_rounding=stochastic_rounding,
+            side=side, refresh_every=refresh_every, factor_beta=factor_beta, matrices=matrices,
         )  # fmt: skip
 
     def _step_of_tiles(self, tiles: Tiles, gradient: torch.Tensor, step: Step) -> torch.Tensor:
