@@ -8,6 +8,7 @@
 #include "accountant/dp_event.h"
 #include "accountant/ledger/durable_file.h"
 #include "accountant/ledger/strict_json.h"
+#include "accountant/report/parts.h"
 
 namespace ghostshard::accountant::cli {
 namespace {
@@ -103,6 +104,30 @@ std::pair<Event, int64_t> beside(const std::string& text) {
 std::vector<std::pair<Event, int64_t>> from_file(const std::string& path) {
   const std::string text = read_named("--dp-event", path, kLongestJsonDocument);
   return events_from_dp_accounting(parsed("--dp-event", text, "the content of " + path + " is not"));
+}
+
+// The releases of a ledger that its report charges a unit for, in order. A run that a report claims nothing of for its
+// groups, bands or chain is refused.
+void add_charged(const LedgerContents& ledger, std::vector<std::pair<Event, int64_t>>& phases,
+                 std::vector<std::string>& notes) {
+  const report_parts::Spent spent = report_parts::spent_by(ledger);
+  if (!spent.groups_void.empty()) throw std::invalid_argument("the ledger bounds nothing: " + spent.groups_void);
+  const size_t besides = phases.size();
+  const bool grouped = spent.rounds.groups() > 1;
+  if (grouped && besides > 0)
+    throw std::invalid_argument(
+        "--event and --dp-event must not stand beside a ledger whose units are dealt to groups: these are accounted "
+        "for one repeated Poisson-sampled Gaussian alone");
+  for (const report_parts::Run& run : spent.sequence) {
+    if (!run.charged) continue;
+    const Event& event = spent.events[run.event].first;
+    if (phases.size() == besides || !(phases.back().first == event)) phases.emplace_back(event, 0);
+    phases.back().second += run.releases;
+  }
+  if (grouped)
+    notes.push_back("the units are dealt to " + std::to_string(spent.rounds.groups()) + " groups: of " +
+                    std::to_string(ledger.entries.size()) + " releases, the " + std::to_string(spent.rounds.most()) +
+                    " of the group with the most are counted");
 }
 
 }  // namespace
@@ -205,12 +230,7 @@ Run RunOptions::read(const AccountingOptions& accounting, std::vector<std::strin
                                 accounting.adjacency);
   run.adjacency = stated;
   run.delta = stated_delta(*run.ledger);
-  const size_t besides = run.phases.size();
-  for (const LedgerEntry& entry : run.ledger->entries) {
-    if (run.phases.size() == besides || !(run.phases.back().first == entry.event))
-      run.phases.emplace_back(entry.event, 0);
-    ++run.phases.back().second;
-  }
+  add_charged(*run.ledger, run.phases, notes);
   return run;
 }
 

@@ -25,6 +25,7 @@ constexpr int64_t kPreciseCost = 40;  // of an evaluation in long double, in tho
 constexpr size_t kLeastPrecise = 80'000;
 constexpr size_t kLongSum = 1000;
 constexpr size_t kTurns = 64;
+constexpr size_t kManyPhases = 16;
 
 // |z| <= |re| + |im|, without a root; within its rounding.
 double modulus_at_most(std::complex<long double> z) {
@@ -66,6 +67,7 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
   for (const double share : {0.3, 0.4,  0.5,  0.6,  0.7,  0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99,
                              1.0, 1.01, 1.03, 1.07, 1.15, 1.3,  1.5,  1.8,  2.2,  3.0,  4.0,  5.5}) {
     const double c = saddle * share;
+    if (share <= intercept) continue;  // only those beyond the intercept are asked for then
     const RealMoment moment = composed_moment(direction, phases, c);
     const double k = moment.log_m + moment.error + (rule != nullptr ? rule->log_error(c, 0) : 0);
     grid.emplace_back(c, k);
@@ -181,9 +183,17 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   const auto log_rest = [&](double t) {
     if (rule != nullptr) return rule->log_rest(moments->each, c, t);
     double sum = 0;
-    for (const PhaseMoment& moment : moments->each) sum += moment.log_rest(t);
+    const PhaseMoment* before = nullptr;  // its best shift is near the next one's
+    for (const PhaseMoment& moment : moments->each) {
+      if (before != nullptr) moment.look_near(*before);
+      sum += moment.log_rest(t);
+      before = &moment;
+    }
     return sum;
   };
+  // The rest falls with t: of many phases, asking at the farthest end first saves asking all the way in vain.
+  if (phases.size() > kManyPhases && !(rest_beyond(log_rest, std::max(farthest, step), step, wanted) < kInfinity))
+    return std::nullopt;
   const auto end = end_of_line(log_rest, step, wanted, farthest);
   if (!end) return std::nullopt;
   line.rest_ = end->rest;

@@ -63,6 +63,7 @@ class LineMoment {
 
   // An upper bound on log |M(c+it')/M(c)|^count for all t' >= t.
   double log_rest(double t) const;
+  void look_near(const LineMoment& other) const { last_shift_ = other.last_shift_; }
   // The same from one shift of at most 0.3·pi·sigma², for a reader who checks it with one mesh.
   struct ShiftedRest {
     double log_rest, shift;

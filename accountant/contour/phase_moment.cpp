@@ -109,6 +109,10 @@ LineMoment::ShiftedRest PhaseMoment::log_rest_at_one_shift(double t) const {
   return parts_.front().log_rest_at_one_shift(t);
 }
 
+void PhaseMoment::look_near(const PhaseMoment& other) const {
+  if (!mixture_ && !other.mixture_) parts_.front().look_near(other.parts_.front());
+}
+
 double PhaseMoment::log_rest(double t) const {
   if (!mixture_) return parts_.front().log_rest(t);
   double less_one = 0;

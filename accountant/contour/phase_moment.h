@@ -22,6 +22,8 @@ class PhaseMoment {
   template <class Real>
   void sweep(Real step, size_t n, const LineMoment::Visitor& visit) const;
   double log_rest(double t) const;
+  // Where log_rest looks first: near the best shift of another phase. It bounds less from there alone if that is bad.
+  void look_near(const PhaseMoment& other) const;
   LineMoment::ShiftedRest log_rest_at_one_shift(double t) const;  // of one pair, not of a mixture
   size_t nodes() const;
   double count() const { return count_; }

@@ -154,7 +154,12 @@ double SigmaRule::log_rest(std::span<PhaseMoment> moments, double c, double t) c
   for (size_t i = 0; i < cells_.size(); ++i) {
     const auto of_cell = moments.subspan(cells_[i].first, cells_[i].size);
     if (cells_[i].exact) {
-      for (const PhaseMoment& moment : of_cell) total += moment.log_rest(t);
+      const PhaseMoment* before = nullptr;
+      for (const PhaseMoment& moment : of_cell) {
+        if (before != nullptr) moment.look_near(*before);
+        total += moment.log_rest(t);
+        before = &moment;
+      }
       continue;
     }
     size_t best = last_angle_[i];

@@ -53,14 +53,17 @@ std::optional<SigmaRule> Schedule::rule_at(Direction direction, const Saddle& sa
   return SigmaRule::make(direction, all_, line->intercept(), line->end());
 }
 
-std::optional<DirectionBound> Schedule::epsilon(Direction direction, Delta delta, int64_t budget, bool check) const {
+std::optional<DirectionBound> Schedule::sketched(Direction direction, Delta delta, int64_t budget) const {
+  return line_epsilon({direction, sketch_}, delta, budget, false);
+}
+
+std::optional<DirectionBound> Schedule::epsilon(Direction direction, Delta delta, int64_t budget, bool check,
+                                                const DirectionBound& like) const {
   const double log_delta = std::log(delta.value());
   // Rare large losses make the saddle point's approximation worthless; the line of the sketch does not suffer.
-  const auto sketched = line_epsilon({direction, sketch_}, delta, budget, false);
-  if (!sketched) return std::nullopt;
-  const auto c = saddle_of_epsilon(direction, sketch_, sketched->estimate);
+  const auto c = saddle_of_epsilon(direction, sketch_, like.estimate);
   if (!c) return std::nullopt;
-  const std::optional<Saddle> saddle = Saddle{*c, sketched->estimate};
+  const std::optional<Saddle> saddle = Saddle{*c, like.estimate};
   const auto rule = rule_at(direction, *saddle, log_delta, budget);
   if (!rule) return std::nullopt;
   return line_epsilon({direction, rule->phases(), &*rule, saddle}, delta, budget, check);

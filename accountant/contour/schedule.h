@@ -16,8 +16,12 @@ class Schedule {
   // In the order of composed_releases. No mixtures and no tables.
   explicit Schedule(const std::vector<ComposedRelease>& all);
 
-  // As line_bound.h's. Nothing if no rule is good enough.
-  std::optional<DirectionBound> epsilon(Direction direction, Delta delta, int64_t budget, bool check) const;
+  // What a line says of a few releases that are like them: no bound of theirs. If it says little, no line of all of
+  // them will say more.
+  std::optional<DirectionBound> sketched(Direction direction, Delta delta, int64_t budget) const;
+  // As line_bound.h's. Nothing if no rule is good enough. like: what sketched() found.
+  std::optional<DirectionBound> epsilon(Direction direction, Delta delta, int64_t budget, bool check,
+                                        const DirectionBound& like) const;
   std::optional<DirectionBound> delta(Direction direction, double epsilon, int64_t budget, bool check) const;
   // As in releases.h.
   bool adding_is_no_worse(double epsilon, double log_delta) const;

@@ -28,12 +28,16 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Evaluations of an integrand, about 4 ns each.
 constexpr int64_t kQuickBudget = 4'000'000;
 constexpr int64_t kTightBudget = 50'000'000;
-constexpr int64_t kLastBudget = 200'000'000;  // if the grid is no narrower than kWideGrid
-constexpr double kWideGrid = 2e-5;
+constexpr int64_t kLastBudget = 100'000'000;  // if the grid is no narrower than kWideGrid
+constexpr double kWideGrid = 2e-5;            // or this share of epsilon
+// What one search on a grid may cost (grid.h): half a second. So an answer comes within a second, if a wider one.
+// Adding rarely decides: half of that.
+constexpr double kGridWork = 3e6;
 // A line's bracket wider than this is cut by the grid's.
 constexpr double kTightWidth = 1e-6;
-// Or wider than this share of epsilon: beyond 1000 what is left is rounding, and a grid has more of it.
-constexpr double kTightShare = 1e-9;
+// Or wider than this share of epsilon: a grid's mesh alone adds as much (kAddedByMesh), and more beyond 1000, where
+// what is left is rounding.
+constexpr double kTightShare = 2e-8;
 constexpr double kTightDeltaWidth = 1e-5;  // relative
 constexpr double kQuickWidth = 2e-3;       // relative
 constexpr double kAddedByMesh = 1e-6;
@@ -151,28 +155,34 @@ Bound ContourAccountant::over_neighbours(Effort effort, const OfSchedule& of_sch
     };
     size_t attempt = 0;
     ReleaseBracket releases = composed_releases(charges(), adjacency(), name(), kAll, kAll, larger_neighbour);
+    const size_t distinct = releases.less_private.size();
+    const auto bounded = [&](const Phases& phases) { return of(phases, phases.size() < distinct); };
     std::optional<Bound> first;
-    if (is_schedule(releases.less_private)) first = of_schedule(releases.less_private);
+    bool for_grid = false;  // no line will say anything
+    if (is_schedule(releases.less_private)) first = of_schedule(releases.less_private, for_grid);
+    const size_t last = together.size() - 1;
+    if (for_grid && distinct > kMostPhases) attempt = last;
     const bool scheduled = first.has_value();
     if (!first) {
       releases = releases_at(attempt);
-      first = of(releases.less_private);
+      first = bounded(releases.less_private);
     }
-    while (!first && attempt + 1 < together.size()) {
-      releases = releases_at(++attempt);
-      first = of(releases.less_private);
+    while (!first && attempt < last) {
+      attempt = for_grid ? last : attempt + 1;
+      releases = releases_at(attempt);
+      first = bounded(releases.less_private);
     }
     Bound found = first ? *std::move(first) : of_renyi();
     // Of a truncated run only the other releases have a lower end.
     if (truncated || by_moments || (effort == Effort::kUpper && !releases.exact()))
       found.lower = 0;
     else if (!releases.exact())
-      found =
-          with_lower_of(std::move(found), scheduled ? of_schedule(releases.more_private) : of(releases.more_private));
+      found = with_lower_of(std::move(found),
+                            scheduled ? of_schedule(releases.more_private, for_grid) : bounded(releases.more_private));
     if (by_moments) found = capped(std::move(found), of_renyi());
     // The mixture of pairs is loose under zero-out where truncation is frequent.
     if (truncated && adjacency() == Adjacency::kZeroOut && effort != Effort::kQuick)
-      if (auto tables = of(with_truncated_tables(charges(), name(), kMostOnGrid, kTogether.back())))
+      if (auto tables = of(with_truncated_tables(charges(), name(), kMostOnGrid, kTogether.back()), false))
         found = capped(std::move(found), *std::move(tables));
     if (!worst || found.upper > worst->upper) worst = std::move(found);
   }
@@ -181,20 +191,29 @@ Bound ContourAccountant::over_neighbours(Effort effort, const OfSchedule& of_sch
 
 EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const {
   return over_neighbours<EpsilonBound>(
-      effort, [&](const Phases& phases) { return epsilon_of_schedule(phases, delta, effort); },
-      [&](const Phases& phases) { return epsilon_of(phases, delta, effort); }, [&] { return renyi().epsilon(delta); });
+      effort,
+      [&](const Phases& phases, bool& for_grid) { return epsilon_of_schedule(phases, delta, effort, for_grid); },
+      [&](const Phases& phases, bool grouped) { return epsilon_of(phases, delta, effort, grouped); },
+      [&] { return renyi().epsilon(delta); });
 }
 
-std::optional<EpsilonBound> ContourAccountant::epsilon_of_schedule(const Phases& phases, Delta delta,
-                                                                   Effort effort) const {
+std::optional<EpsilonBound> ContourAccountant::epsilon_of_schedule(const Phases& phases, Delta delta, Effort effort,
+                                                                   bool& for_grid) const {
   if (beyond_resolution(phases)) return std::nullopt;
   const bool tight = effort != Effort::kQuick;
   const Schedule schedule(phases);
-  const auto solve = [&](Direction direction) {
-    auto found = schedule.epsilon(direction, delta, tight ? kTightBudget : kQuickBudget, tight);
-    // Put together as far as the other engines want them, more releases than a line takes are wider still.
-    if (found && !is_tight(*found) && !(is_narrow(*found) && (!tight || phases.size() > kMostPhases))) found.reset();
-    return found;
+  const auto solve = [&](Direction direction) -> std::optional<Result> {
+    const int64_t budget = tight ? kTightBudget : kQuickBudget;
+    const auto like = schedule.sketched(direction, delta, budget);
+    if (!like || !is_narrow(*like)) {
+      for_grid = direction == Direction::kRemove;
+      return std::nullopt;
+    }
+    const auto found = schedule.epsilon(direction, delta, budget, tight, *like);
+    if (!found || !is_narrow(*found)) return std::nullopt;
+    if (!tight || is_tight(*found) || phases.size() > kMostPhases) return found;
+    // One by one they may do better; put together, they are wider by far.
+    return inside_both(found, line_epsilon({direction, phases}, delta, kTightBudget, tight));
   };
   const auto remove = solve(Direction::kRemove);
   if (!remove) return std::nullopt;
@@ -205,23 +224,33 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of_schedule(const Phases&
   return larger_of<EpsilonBound>(*remove, *add);
 }
 
-std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, Delta delta, Effort effort) const {
+std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, Delta delta, Effort effort,
+                                                          bool grouped) const {
   if (beyond_both(phases)) return std::nullopt;
   if (infinite_mass(phases) >= delta.value())
     return EpsilonBound{.upper = kInfinity, .direction = "both", .detail = "an infinite loss is likelier than delta"};
   if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().epsilon(delta);
-  const bool tight = effort != Effort::kQuick;
+  const bool thorough = effort != Effort::kQuick;
+  // Of releases that were put together a finer bound is no better: what is lost is lost.
+  const bool tight = thorough && !grouped;
   const bool upper_only = effort == Effort::kUpper;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
     const auto line = has_table(phases)
                           ? std::nullopt
-                          : line_epsilon({direction, phases}, delta, tight ? kTightBudget : kQuickBudget, tight);
-    if (for_line_alone(phases)) return line;
+                          : line_epsilon({direction, phases}, delta, thorough ? kTightBudget : kQuickBudget, thorough);
+    if (for_line_alone(phases)) {
+      // Of many, fewer on a grid lose less.
+      const bool lost = line && direction == Direction::kRemove && is_schedule(phases) && !is_narrow(*line);
+      return lost ? std::nullopt : line;
+    }
     if (line && (tight ? is_tight(*line) : is_narrow(*line))) return line;
     const GridRequest request{.size = tight ? GridSize::kLarge : GridSize::kSmall,
                               .added_by_mesh = tight && !has_table(phases) ? kAddedByMesh : kAddedByQuickMesh,
-                              .upper_only = upper_only};
+                              .upper_only = upper_only,
+                              .most_work = has_table(phases)                 ? kInfinity
+                                           : direction == Direction::kRemove ? kGridWork
+                                                                             : kGridWork / 2};
     auto both = inside_both(line, grid_epsilon(direction, phases, delta, request));
     if (has_table(phases)) return beside_largest_losses(direction, phases, delta, both);
     if (both && !is_narrow(*both)) {
@@ -231,7 +260,8 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, 
       if (tight && !upper_only) both = inside_both(both, grid_epsilon(direction, phases, delta, small));
       if (both && direction == Direction::kRemove) both = inside_both(both, few_losses_bound(phases, delta));
     }
-    if (!tight || line || (both && upper_only) || (both && both->upper - both->lower <= kWideGrid)) return both;
+    if (!tight || line || (both && (upper_only || both->upper - both->lower <= kWideGrid * std::max(1.0, both->lower))))
+      return both;
     return inside_both(line_epsilon({direction, phases}, delta, kLastBudget, tight), both);
   };
   const auto remove = solve(Direction::kRemove);
@@ -256,8 +286,9 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, 
 
 DeltaBound ContourAccountant::bound_delta(Epsilon epsilon, Effort effort) const {
   return over_neighbours<DeltaBound>(
-      effort, [&](const Phases& phases) { return delta_of_schedule(phases, epsilon, effort); },
-      [&](const Phases& phases) { return delta_of(phases, epsilon, effort); }, [&] { return renyi().delta(epsilon); });
+      effort, [&](const Phases& phases, bool&) { return delta_of_schedule(phases, epsilon, effort); },
+      [&](const Phases& phases, bool grouped) { return delta_of(phases, epsilon, effort, grouped); },
+      [&] { return renyi().delta(epsilon); });
 }
 
 std::optional<DeltaBound> ContourAccountant::delta_of_schedule(const Phases& phases, Epsilon epsilon,
@@ -280,10 +311,11 @@ std::optional<DeltaBound> ContourAccountant::delta_of_schedule(const Phases& pha
   return larger_of<DeltaBound>(*remove, *add);
 }
 
-std::optional<DeltaBound> ContourAccountant::delta_of(const Phases& phases, Epsilon epsilon, Effort effort) const {
+std::optional<DeltaBound> ContourAccountant::delta_of(const Phases& phases, Epsilon epsilon, Effort effort,
+                                                      bool grouped) const {
   if (beyond_both(phases)) return std::nullopt;
   if (beyond_resolution(phases) && !has_closed_form(phases)) return renyi().delta(epsilon);
-  const bool tight = effort != Effort::kQuick;
+  const bool tight = effort != Effort::kQuick && !grouped;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) {
       const Bracket found = single_phase_delta(direction, phases.front(), epsilon.value());

@@ -35,12 +35,15 @@ class ContourAccountant final : public Accountant {
   EpsilonBound bound_epsilon(Delta delta, Effort effort) const override;
   DeltaBound bound_delta(Epsilon epsilon, Effort effort) const override;
   // Of these releases. What Rényi's bound adds is of the charges themselves.
-  // Nothing if only a line could bound them and none does.
-  std::optional<EpsilonBound> epsilon_of(const std::vector<ComposedRelease>& phases, Delta delta, Effort effort) const;
-  std::optional<DeltaBound> delta_of(const std::vector<ComposedRelease>& phases, Epsilon epsilon, Effort effort) const;
+  // Nothing if only a line could bound them and none does. grouped: similar releases were put together.
+  std::optional<EpsilonBound> epsilon_of(const std::vector<ComposedRelease>& phases, Delta delta, Effort effort,
+                                         bool grouped) const;
+  std::optional<DeltaBound> delta_of(const std::vector<ComposedRelease>& phases, Epsilon epsilon, Effort effort,
+                                     bool grouped) const;
   // Nothing if no line answers for a few of them (schedule.h).
+  // for_grid: becomes true if no line of any of their groups will answer either.
   std::optional<EpsilonBound> epsilon_of_schedule(const std::vector<ComposedRelease>& phases, Delta delta,
-                                                  Effort effort) const;
+                                                  Effort effort, bool& for_grid) const;
   std::optional<DeltaBound> delta_of_schedule(const std::vector<ComposedRelease>& phases, Epsilon epsilon,
                                               Effort effort) const;
   template <class Bound, class OfSchedule, class Of, class OfRenyi>

@@ -97,9 +97,12 @@ class EpsilonSearch {
     for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
       wanted_ = wanted();
       if (!located_) tolerance_ = std::max(0.5 / guess_.c, wanted_);
-      const auto shape = shape_for(sketches_, guess_.c, std::max(0.0, guess_.epsilon - margin_), guess_.epsilon,
-                                   log_delta_, tolerance_, allowed_, least_);
+      auto shape = next_shape(allowed_, least_);
+      for (size_t n = kMostPoints;
+           shape && shape->grid.n > kFewestPoints && work_ + work_of(*shape) > request_.most_work; n /= 2)
+        if (n < shape->grid.n) shape = next_shape(n, std::min(n, least_));
       if (!shape) return std::nullopt;
+      work_ += work_of(*shape);
       if (const auto found = attempt_on(*shape)) return found;
     }
     return std::nullopt;
@@ -108,11 +111,32 @@ class EpsilonSearch {
  private:
   static constexpr int kMostAttempts = 12;
 
+  std::optional<Shape> next_shape(size_t most, size_t least) const {
+    return shape_for(sketches_, guess_.c, std::max(0.0, guess_.epsilon - margin_), guess_.epsilon, log_delta_,
+                     tolerance_, most, least);
+  }
+
+  // The cells of each phase, as many as there are points if not more, and the points, on both sides.
+  double work_of(const Shape& shape) const {
+    const auto points = static_cast<double>(shape.grid.n);
+    const double cells = std::max(points, sketches_.largest_range() / shape.grid.h);
+    const double sides = located_ && !request_.upper_only ? 2 : 1;
+    return sides * (cells * static_cast<double>(phases_.size()) + points);
+  }
+
   double least_noticed() const { return request_.size == GridSize::kSmall ? kNoticed : 0; }
   // What the mesh may add to epsilon.
   double wanted() const {
     const double of_epsilon = kRelativeTolerance * std::max(guess_.epsilon, least_noticed());
     return std::min(request_.added_by_mesh * std::max(1.0, guess_.epsilon / 100), of_epsilon) + kLeastTolerance;
+  }
+
+  // Each phase of a block has a fine grid too, of as many points.
+  size_t most_for_blocks() const {
+    size_t most = most_;
+    const auto work = [&] { return 4 * static_cast<double>(most * (phases_.size() + 1)); };
+    while (most > kFewestPoints && work() > request_.most_work) most /= 2;
+    return most;
   }
 
   Side side(const Shape& shape, const std::optional<BlockPlan>& plan, bool less_private) const {
@@ -123,8 +147,9 @@ class EpsilonSearch {
 
   // The answer, or nothing if there is to be another attempt.
   std::optional<DirectionBound> attempt_on(const Shape& shape) {
-    const auto plan = located_ && !blocks_failed_ ? blocks_for(sketches_, phases_, shape, log_delta_, tolerance_, most_)
-                                                  : std::nullopt;
+    const auto plan = located_ && !blocks_failed_
+                          ? blocks_for(sketches_, phases_, shape, log_delta_, tolerance_, most_for_blocks())
+                          : std::nullopt;
     const Shape& used = plan ? plan->coarse : shape;
     const Side upper = side(shape, plan, true);
     const double h = used.grid.h;
@@ -165,8 +190,11 @@ class EpsilonSearch {
     guess_.epsilon = upper - added / 2;
     guess_.c = sketches_.saddle_of(guess_.epsilon);
     margin_ = 8 / guess_.c + added + 4 * h;
-    tolerance_ =
-        std::min(kFirstTolerance, kRelativeTolerance * std::max(guess_.epsilon, least_noticed())) + kLeastTolerance;
+    // Where work is limited, the first attempt is no finer than what is asked for.
+    const bool limited = request_.most_work < kInfinity;
+    tolerance_ = std::min(kFirstTolerance * (limited ? std::max(1.0, guess_.epsilon / 100) : 1.0),
+                          kRelativeTolerance * std::max(guess_.epsilon, least_noticed())) +
+                 kLeastTolerance;
   }
 
   // Cuts the bound by the attempt before, and returns how wide it was by itself. If only the upper end is sought, a
@@ -191,7 +219,9 @@ class EpsilonSearch {
     if (request_.size == GridSize::kLarge && width < kNarrow) finest_ = std::min(finest_, kEnoughPoints);
     // One release may need more cells than there are points: an unsampled Gaussian whose window is a part of its range.
     if (!plan && 4 * sketches_.largest_range() / grid.h > kMostCells) finest_ = grid.n;
-    if (width > 4 * wanted_ && grid.n < finest_ && helps && coarser_ == 0) {
+    // Four times the points, four times the work.
+    const bool affordable = work_ + 4 * work_of(shape) <= request_.most_work;
+    if (width > 4 * wanted_ && grid.n < finest_ && helps && coarser_ == 0 && affordable) {
       before_ = bound;
       tolerance_ /= 15;  // twice the points, twice; even if few releases decide delta, and the mesh adds little
       least_ = 4 * grid.n;
@@ -202,7 +232,7 @@ class EpsilonSearch {
     }
     // A block's losses may be lumps on the coarse mesh.
     const double without = sketches_.added_by_mesh(shape.grid.h, shape.grid.c);
-    if (plan && width > kWide && without < width / 2 && !request_.upper_only) {
+    if (plan && width > kWide && without < width / 2 && !request_.upper_only && affordable) {
       before_ = bound;
       blocks_failed_ = true;
       return true;
@@ -234,6 +264,7 @@ class EpsilonSearch {
   size_t allowed_;  // in the next attempt
   int coarser_ = 0;
   bool blocks_failed_ = false;
+  double work_ = 0;       // of all attempts, this one included
   bool located_ = false;  // by a coarse mesh, whatever the first guess was worth
   std::optional<DirectionBound> before_;
 };

@@ -11,6 +11,7 @@
 //     transforms, and rare losses go through a transform of their own (rare_cells.h).
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct GridRequest {
   GridSize size = GridSize::kLarge;
   double added_by_mesh = 1e-5;  // to epsilon, if the size allows it; more if epsilon exceeds 100
   bool upper_only = false;      // then the lower end is 0, and half the time is saved
+  // What all attempts together may cost, in cells and grid points of each side (some 100 ns each). The answer is then
+  // the narrowest bracket so far: as certain, but wider. The first attempts are made whatever they cost.
+  double most_work = std::numeric_limits<double>::infinity();
 };
 
 // The estimate is the middle. Nothing if no finite bound is found.
