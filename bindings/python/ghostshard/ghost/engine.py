@@ -18,7 +18,6 @@ from ..lost_ranks import answered
 from .batch import Inputs
 from .checks.batches import Batches
 from .checks.gate import Gate
-from .checks.held_weights import HeldWeights
 from .checks.values import Repeat
 from .gathered import GatheredWeights
 from .layout import Layout, read_layout
@@ -66,9 +65,9 @@ class GhostEngine:
         fsdp = isinstance(model, FSDPModule)
         self.layout: Layout = read_layout(model, fsdp=fsdp)
         self.ranks: Ranks = ranks_of(model, self.layout, fsdp=fsdp)
-        self._gathered = GatheredWeights(model, self.layout)
+        self._gathered, self.memory = GatheredWeights(model, self.layout), Memory(memory_budget)
         self.sessions = Sessions(
-            self.layout, self.ranks, Memory(memory_budget), self._gathered, accumulate=accumulate, clipping=_CLIPPINGS[clipping],
+            self.layout, self.ranks, self.memory, self._gathered, accumulate=accumulate, clipping=_CLIPPINGS[clipping],
             checked=attribution_check,
         )  # fmt: skip
         self.run = self.sessions.run  # constants, ledger, next step
@@ -78,6 +77,7 @@ class GhostEngine:
         self._enabled, self._detached = True, False
         self._communicates = fsdp or self.ranks.model_ranks > 1
         self._gate = Gate(model, self.layout, self.ranks.control, communicates=self._communicates)
+        self.weights = self._gate.weights
         self._patches = PatchedModel(self, model, fsdp=fsdp)
 
     # The privacy engine's settings ----------------------------------------------------------------------------------
@@ -139,10 +139,6 @@ class GhostEngine:
         return self.sessions.now
 
     @property
-    def memory(self) -> Memory:
-        return self.sessions.memory
-
-    @property
     def packing(self) -> Packing | None:
         """How the last forward's batch was packed."""
         return None if self._inputs is None else self._inputs.packing
@@ -151,10 +147,6 @@ class GhostEngine:
     def provenance(self) -> Any:
         """Whose rows tensors have (provenance/proof.py)."""
         return self._gate.provenance
-
-    @property
-    def weights(self) -> HeldWeights:
-        return self._gate.weights
 
     def begin_forward(self, given: Inputs) -> None:
         """The model's forward begins on `given`; it is a microbatch if the engine is recording."""
@@ -284,8 +276,7 @@ class GhostEngine:
         return variance
 
     def _check_release(self) -> None:
-        self._gathered.free()
-        self._gathered.check_free()
+        self._gathered.free_all()
         if self.session is None or not self.session.open:
             raise RuntimeError(
                 "step() needs a backward() since the last step, of the loss that the criterion of make_private() gives (or a Hugging "

@@ -72,8 +72,9 @@ class GatheredWeights:
         self.free()
         self.keep(())
 
-    def check_free(self) -> None:
-        """RuntimeError if some weight still stands whole: FSDP2 keeps those of a forward that did not end."""
+    def free_all(self) -> None:
+        """RuntimeError if some weight still stands whole then: FSDP2 keeps those of a forward that did not end."""
+        self.free()
         for slot, entry in self._slots:
             if _where(slot.module._parameters[slot.attribute]) != _where(entry.parameter):
                 raise RuntimeError(

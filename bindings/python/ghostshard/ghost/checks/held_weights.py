@@ -13,7 +13,8 @@ Weights before the first backward are the user's own, and so are those after a c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -30,19 +31,32 @@ _REFUSAL = (
 )
 
 
+class Sample(NamedTuple):
+    """Of every parameter, one after another. Types are promoted by torch.cat, which keeps floating-point values."""
+
+    values: torch.Tensor
+    counts: list[int]
+
+    def of_each(self) -> Sequence[torch.Tensor]:
+        return self.values.split(self.counts)
+
+    def digest(self) -> bytes:
+        return hashlib.blake2b(self.values.cpu().view(torch.uint8).numpy(), digest_size=16).digest()
+
+
 class HeldWeights:
     """Of this rank's part of the parameters of `layout`, frozen ones too. vouched: the user's word stands for every change."""
 
     def __init__(self, layout: Layout):
         self._layout = layout
         self.vouched = False
-        self._samples: list[torch.Tensor] | None = None  # after the last step; None: not known
-        self._places: list[torch.Tensor] = []
+        self._kept: Sample | None = None  # after the last step; None: not known
+        self._places: list[tuple[torch.Tensor, int]] = []  # of each parameter, and one beyond the last
         self._earlier: set[bytes] = set()  # digests of all samples of this run
 
     def forget(self) -> None:
         """The weights become what they are at the next backward: a checkpoint is loaded, or a phase without privacy has been."""
-        self._samples = None
+        self._kept = None
 
     def note(self) -> None:
         """The weights are what a step has made of them."""
@@ -58,29 +72,40 @@ class HeldWeights:
         """What refuses the weights as they are, or ""."""
         if self.vouched:
             return ""
-        now = self._now()
-        if self._samples is None:
+        now, before = self._now(), self._kept
+        if before is None:
             self._keep(now)
             return ""
-        moved = [number for number, (one, two) in enumerate(zip(now, self._samples, strict=True)) if not _same(one, two)]
-        if not moved:
-            return ""
-        stranger = next((number for number in moved if not _post_processed(now[number], self._samples[number])), None)
-        if stranger is not None and _digest(now) not in self._earlier:
-            return _REFUSAL.format(self._layout.parameters[stranger].name)
-        self._keep(now)
+        if now.values.device == before.values.device and torch.equal(now.values, before.values):
+            return ""  # one answer from the device, in nearly every step
+        moved = False
+        for entry, one, two in zip(self._layout.parameters, now.of_each(), before.of_each(), strict=True):
+            if _same(one, two):
+                continue
+            moved = True
+            if not _post_processed(one.to(entry.parameter.dtype), two) and now.digest() not in self._earlier:
+                return _REFUSAL.format(entry.name)
+        if moved:
+            self._keep(now)
         return ""
 
-    def _keep(self, now: list[torch.Tensor]) -> None:
-        self._samples = now
-        self._earlier.add(_digest(now))
+    def _keep(self, now: Sample) -> None:
+        self._kept = now
+        self._earlier.add(now.digest())
 
-    def _now(self) -> list[torch.Tensor]:
+    def _now(self) -> Sample:
         own = list(self._own())
-        if [places.device for places in self._places] != [rows.device for rows in own]:
+        if [places.device for places, _ in self._places] != [rows.device for rows in own]:
             self._places = [_places(number, rows) for number, rows in enumerate(own)]
-        # A part of another size is no longer what it was: its first elements stand for it.
-        return [rows[places.clamp(max=rows.numel() - 1)] if rows.numel() else rows.clone() for rows, places in zip(own, self._places, strict=True)]
+        found = []
+        for rows, (places, end) in zip(own, self._places, strict=True):
+            if rows.numel() < end:  # a part of another size is not what it was
+                places = places.clamp(max=rows.numel() - 1) if rows.numel() else places[:0]
+            at = rows.index_select(0, places)
+            found.append(at.float() if at.is_floating_point() and at.element_size() == 1 else at)
+        if len({each.device for each in found}) > 1:
+            found = [each.cpu() for each in found]
+        return Sample(torch.cat(found), [len(each) for each in found])
 
     def _own(self) -> Iterator[torch.Tensor]:
         for entry in self._layout.parameters:
@@ -88,18 +113,12 @@ class HeldWeights:
             yield (whole.to_local() if isinstance(whole, DTensor) else whole).reshape(-1)
 
 
-def _places(number: int, rows: torch.Tensor) -> torch.Tensor:
+def _places(number: int, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
     """Without a toss of the generators that the training uses."""
     size, generator = rows.numel(), torch.Generator().manual_seed(number)
     count = min(size, _LEAST + size // _EVERY)
-    return torch.randint(max(size, 1), (count,), generator=generator).to(rows.device) if count < size else torch.arange(size, device=rows.device)
-
-
-def _digest(samples: list[torch.Tensor]) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    for each in samples:
-        digest.update(each.cpu().contiguous().view(torch.uint8).numpy())
-    return digest.digest()
+    every = torch.arange(size) if count == size else torch.randint(size, (count,), generator=generator).sort().values
+    return every.to(rows.device), int(every[-1]) + 1 if count else 0
 
 
 def _same(now: torch.Tensor, before: torch.Tensor) -> bool:
