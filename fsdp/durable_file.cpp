@@ -25,6 +25,14 @@ auto uninterrupted(const Call& call) {
   return result;
 }
 
+// A move would put a file in the place of a device, for all who use it, if root asks for that.
+void refuse_what_is_no_file(const std::filesystem::path& path) {
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+    throw std::runtime_error(path.string() +
+                             " cannot be written: it is a folder, a device, a pipe or a socket, not a regular file");
+  }
+}
+
 int open_for_writing(const std::filesystem::path& path) {
   const int descriptor =
       uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); });
@@ -59,8 +67,10 @@ std::filesystem::path partial_of(std::filesystem::path path) { return path += ".
 
 }  // namespace
 
-DurableFile::DurableFile(const std::filesystem::path& path)
-    : path_(path), partial_(partial_of(path)), descriptor_(open_for_writing(partial_)) {}
+DurableFile::DurableFile(const std::filesystem::path& path) : path_(path), partial_(partial_of(path)), descriptor_(-1) {
+  refuse_what_is_no_file(path);
+  descriptor_ = open_for_writing(partial_);
+}
 
 DurableFile::~DurableFile() {
   if (descriptor_ < 0) return;

@@ -69,7 +69,12 @@ std::string summarize_report(const json& report) {
   return text.str();
 }
 
-void write_text_file(const std::filesystem::path& path, const std::string& text) {
+void write_text_file(const std::filesystem::path& named, const std::string& text) {
+  // A move would put a file in the place of a device, for all who use it, if root asks for that.
+  if (std::filesystem::exists(named) && !std::filesystem::is_regular_file(named))
+    throw std::invalid_argument("the output " + named.string() +
+                                " must be a regular file, or none yet: it is a folder, a device, a pipe or a socket");
+  const std::filesystem::path path = std::filesystem::weakly_canonical(named);  // a link stays a link
   std::filesystem::path partial = path;
   partial += ".partial." + std::to_string(::getpid());
   try {

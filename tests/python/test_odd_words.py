@@ -1,6 +1,7 @@
 """Odd words that are typed. Names, as messages show them: an end of line, a command to the terminal or a space of no width in one is escaped,
 so that a message is one line that shows what was typed, and a terminal obeys none of it. Empty words; numbers and names that nothing holds."""
 
+import os
 import subprocess
 import sys
 
@@ -103,9 +104,26 @@ def test_the_largest_rank_is_taken(program):
     assert program.run(arguments(PRIVATE, lora_rank="16", steps="1")).code == 0
 
 
-def test_a_receipt_where_a_folder_is_is_refused_before_the_report_is_written(account, tmp_path):
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_receipt_where_something_else_is_is_refused_before_the_report_is_written(account, tmp_path, make):
+    """A move would take the place of a pipe, and of a device if root asks for it."""
     write_ledger(tmp_path / "ledger.jsonl")
-    (tmp_path / "there").mkdir()
+    make(tmp_path / "there")
     done = account("report", "--ledger", tmp_path / "ledger.jsonl", "--delta", "1e-6", "--output", tmp_path / "out", "--receipt", tmp_path / "there")
     assert done.returncode == 2 and "--receipt must be a file, " in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "there").is_file()
+
+
+def test_a_report_takes_no_pipes_place_and_leaves_a_link_one(account, tmp_path):
+    write_ledger(tmp_path / "ledger.jsonl")
+    (tmp_path / "out").mkdir()
+    os.mkfifo(tmp_path / "out" / "privacy_report.html")
+    done = account("report", "--ledger", tmp_path / "ledger.jsonl", "--delta", "1e-6", "--output", tmp_path / "out")
+    assert done.returncode == 2 and "must be a regular file, or none yet" in done.stderr and done.stderr.count("\n") == 1
+    assert (tmp_path / "out" / "privacy_report.html").is_fifo()
+    os.unlink(tmp_path / "out" / "privacy_report.html")
+    (tmp_path / "elsewhere.html").touch()
+    (tmp_path / "out" / "privacy_report.html").symlink_to(tmp_path / "elsewhere.html")
+    assert account("report", "--ledger", tmp_path / "ledger.jsonl", "--delta", "1e-6", "--output", tmp_path / "out").returncode == 0
+    assert (tmp_path / "out" / "privacy_report.html").is_symlink() and (tmp_path / "elsewhere.html").read_text().startswith("<!")

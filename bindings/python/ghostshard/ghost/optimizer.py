@@ -52,7 +52,8 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         if kwargs:
             raise TypeError(f"unknown arguments for grad_sample_mode 'ghost' and 'ghost_fsdp': {sorted(kwargs)}")
         self.engine = engine
-        self.released = Released(lambda: self.engine.layout, optimizer, lambda: self.engine is not None and self.engine.watching, engine.weights)
+        self.released = Released(lambda: self.engine.layout, optimizer, lambda: self.engine is not None and self.engine.watching)
+        self.released.weights = None if engine is None else engine.weights
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
                 "LBFGS asks for several gradients of one batch in a step, and a private step releases one: take another optimizer"

@@ -50,7 +50,8 @@ class HeldWeights:
     def __init__(self, layout: Layout):
         self._layout = layout
         self.vouched = False
-        self._kept: Sample | None = None  # after the last step; None: not known
+        self._kept: Sample | None = None  # after the last step, where the weights are until it is looked at; None: not known
+        self._digested: Sample | None = None
         self._places: list[tuple[torch.Tensor, int]] = []  # of each parameter, and one beyond the last
         self._earlier: set[bytes] = set()  # digests of all samples of this run
 
@@ -61,7 +62,7 @@ class HeldWeights:
     def note(self) -> None:
         """The weights are what a step has made of them."""
         if not self.vouched:
-            self._keep(self._now())
+            self._kept = self._now()  # no wait for a device
 
     def check(self) -> None:
         """RuntimeError with the parameter's name if it was changed by others since the last step."""
@@ -72,12 +73,13 @@ class HeldWeights:
         """What refuses the weights as they are, or ""."""
         if self.vouched:
             return ""
-        now, before = self._now(), self._kept
-        if before is None:
-            self._keep(now)
+        if self._kept is None:
+            self._kept = self._now()
             return ""
-        if now.values.device == before.values.device and torch.equal(now.values, before.values):
-            return ""  # one answer from the device, in nearly every step
+        now, before = _on_the_host(self._now(), self._kept)
+        self._keep(before)
+        if torch.equal(now.values, before.values):
+            return ""
         moved = False
         for entry, one, two in zip(self._layout.parameters, now.of_each(), before.of_each(), strict=True):
             if _same(one, two):
@@ -89,9 +91,11 @@ class HeldWeights:
             self._keep(now)
         return ""
 
-    def _keep(self, now: Sample) -> None:
-        self._kept = now
-        self._earlier.add(now.digest())
+    def _keep(self, sample: Sample) -> None:
+        """sample: on the host."""
+        if sample is not self._digested:
+            self._earlier.add(sample.digest())
+        self._kept = self._digested = sample
 
     def _now(self) -> Sample:
         own = list(self._own())
@@ -111,6 +115,16 @@ class HeldWeights:
         for entry in self._layout.parameters:
             whole = entry.parameter.detach()
             yield (whole.to_local() if isinstance(whole, DTensor) else whole).reshape(-1)
+
+
+def _on_the_host(one: Sample, two: Sample) -> tuple[Sample, Sample]:
+    """In one wait for the device, if both are there."""
+    if one.values.device == two.values.device and one.values.dtype == two.values.dtype:
+        if one.values.device.type != "cpu":
+            both = torch.cat([one.values, two.values]).cpu().split([len(one.values), len(two.values)])
+            return Sample(both[0], one.counts), Sample(both[1], two.counts)
+        return one, two
+    return Sample(one.values.cpu(), one.counts), Sample(two.values.cpu(), two.counts)
 
 
 def _places(number: int, rows: torch.Tensor) -> tuple[torch.Tensor, int]:

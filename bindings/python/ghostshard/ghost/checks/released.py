@@ -46,12 +46,16 @@ _OURS = of_torch.register_optimizer_step_pre_hook(_before_any_step).id
 
 
 class Released:
-    """Of one optimizer. layout(): what the engine trains; watches(): whether it is private still. Both are asked later, not here."""
+    """Of one optimizer. layout(): what the engine trains; watches(): whether it is private still. Both are asked later, not here.
+    weights: the engine's."""
 
-    def __init__(self, layout: Callable[[], Layout], optimizer: Optimizer, watches: Callable[[], bool], weights: HeldWeights):
-        self._layout, self._watches, self._weights = layout, watches, weights
+    weights: HeldWeights | None = None
+
+    def __init__(self, layout: Callable[[], Layout], optimizer: Optimizer, watches: Callable[[], bool]):
+        self._layout, self._watches = layout, watches
         self.any_change = False  # the user vouches for what is done to gradients
         self._open = False  # what was released may be applied
+        self._at_once = False  # nobody's code has come between
         self._applying = False  # the run's optimizer is stepping, by another one that it may hold
         self._noted: dict[int, _Noted] = {}  # by id of the parameter
         self._handle: Any = None
@@ -61,7 +65,8 @@ class Released:
 
     def begin(self, optimizer: Optimizer, *, alone: bool) -> None:
         """After a release, before the optimizer that applies it. alone: the step follows at once, and nobody's code comes before it."""
-        copied = not (self.any_change or (alone and not self._hooked(optimizer)))
+        self._at_once = alone and not self._hooked(optimizer)
+        copied = not (self.any_change or self._at_once)
         self._noted = {}
         with torch.no_grad():
             for entry in self._layout().parameters:
@@ -88,8 +93,8 @@ class Released:
 
         def after_step(*_: Any) -> None:
             if (mine := me()) is not None:
-                if mine._applying and mine._open:
-                    mine._weights.note()
+                if mine._applying and mine._open and mine.weights is not None:
+                    mine.weights.note()
                 mine._applying = False
 
         self._handle = optimizer.register_step_pre_hook(before_step)
@@ -110,8 +115,8 @@ class Released:
                     parameter.grad = None
             self.end()
             raise RuntimeError(f"{wrong}. Nothing of it was applied. {_WAY_OUT}")
-        if wrong := self._weights.changed() if self._open else "":  # a step that moves nothing may come amid a load
-            raise RuntimeError(wrong)
+        if self._open and not self._at_once and self.weights is not None:  # a step that moves nothing may come amid a load
+            self.weights.check()
         self._applying = True
 
     def refuse_another(self, stepping: Optimizer, args: tuple, kwargs: dict) -> None:
