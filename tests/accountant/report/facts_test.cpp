@@ -147,7 +147,7 @@ TEST_F(WriteJsonFile, SaysPathAndReasonAndLeavesNoPartialFile) {
               ThrowsMessage<std::runtime_error>(
                   testing::AllOf(HasSubstr("missing/report.json"), HasSubstr("No such file or directory"))));
   std::filesystem::create_directory(folder_ / "taken");
-  EXPECT_THROW(write_json_file(folder_ / "taken", json::object()), std::runtime_error);
+  EXPECT_THROW(write_json_file(folder_ / "taken", json::object()), std::invalid_argument);
   EXPECT_EQ(files(), 1);
 }
 
