@@ -55,8 +55,13 @@ std::string summarize_report(const nlohmann::json& report);
 // the report is escaped. Throws std::invalid_argument if the JSON is no report of this schema.
 std::string render_report_html(const nlohmann::json& report);
 
-// Writes atomically: a partial file beside it, fsync, rename. Throws std::runtime_error with path and reason, and
-// std::invalid_argument if the JSON holds a NaN or an infinity.
+// Whether a folder, a device, a pipe or a socket is at `path`. A move would put a file in a device's place, for all who
+// use it, if root asks for that.
+bool holds_no_file(const std::filesystem::path& path);
+
+// Writes atomically: a partial file beside it, fsync, rename; of a link that leads somewhere, there. Throws
+// std::runtime_error with path and reason, and std::invalid_argument if the path holds no file or the JSON a NaN or an
+// infinity.
 void write_json_file(const std::filesystem::path& path, const nlohmann::json& json);
 void write_text_file(const std::filesystem::path& path, const std::string& text);
 

@@ -16,7 +16,8 @@ namespace ghostshard::fsdp {
 // One such file, written piece by piece. One object at a time for one path.
 class DurableFile {
  public:
-  // Creates PATH.partial (mode 0666 less the umask), or empties the one that a crash left.
+  // Creates PATH.partial (mode 0666 less the umask), or empties the one that a crash left. std::runtime_error if PATH
+  // is a folder, a device, a pipe or a socket, whose place a file would take.
   explicit DurableFile(const std::filesystem::path& path);
   // Removes PATH.partial unless commit() put it in its place.
   ~DurableFile();

@@ -57,7 +57,7 @@ void require_apart(const ReportOptions& o) {
   for (const std::string& input : {o.ledger, o.facts, o.sign})
     if (!o.receipt.empty() && std::filesystem::equivalent(o.receipt, input, unknown))
       throw std::invalid_argument("--receipt would overwrite " + input + ", which is read");
-  if (std::filesystem::exists(o.receipt, unknown) && !std::filesystem::is_regular_file(o.receipt, unknown))
+  if (holds_no_file(o.receipt))
     throw std::invalid_argument("--receipt must be a file, " + o.receipt +
                                 " is a folder, a device, a pipe or a socket");
 }

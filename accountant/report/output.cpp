@@ -69,9 +69,13 @@ std::string summarize_report(const json& report) {
   return text.str();
 }
 
+bool holds_no_file(const std::filesystem::path& path) {
+  std::error_code unknown;
+  return std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown);
+}
+
 void write_text_file(const std::filesystem::path& named, const std::string& text) {
-  // A move would put a file in the place of a device, for all who use it, if root asks for that.
-  if (std::filesystem::exists(named) && !std::filesystem::is_regular_file(named))
+  if (holds_no_file(named))
     throw std::invalid_argument("the output " + named.string() +
                                 " must be a regular file, or none yet: it is a folder, a device, a pipe or a socket");
   const std::filesystem::path path = std::filesystem::weakly_canonical(named);  // a link stays a link

@@ -1,7 +1,7 @@
 """When a sharded model's weights stand whole on a rank.
 
-FSDP2 frees a block after its forward and gathers it again for its backward. Blocks that FSDP2Wrapper made, and that nobody has set
-otherwise, stay gathered until the logical batch ends, if that takes little memory (memory_budget.py): their weights travel once in a
+FSDP2 frees a block after its forward and gathers it again for its backward. Blocks that FSDP2Wrapper made, and was not told
+`reshard_after_forward` of, stay gathered until the logical batch ends, if that takes little memory (memory_budget.py): their weights travel once in a
 step, not twice in each microbatch. The values are the same.
 
 FSDP2 never frees the root's block between a forward and a backward, nor one that was told so (`reshard_after_forward=False`). A

@@ -41,7 +41,8 @@ class Sample(NamedTuple):
         return self.values.split(self.counts)
 
     def digest(self) -> bytes:
-        return hashlib.blake2b(self.values.cpu().view(torch.uint8).numpy(), digest_size=16).digest()
+        """Of values on the host."""
+        return hashlib.blake2b(self.values.view(torch.uint8).numpy(), digest_size=16).digest()
 
 
 class HeldWeights:
@@ -51,7 +52,7 @@ class HeldWeights:
         self._layout = layout
         self.vouched = False
         self._kept: Sample | None = None  # after the last step, where the weights are until it is looked at; None: not known
-        self._digested: Sample | None = None
+        self._digested: torch.Tensor | None = None  # the values whose digest was added last
         self._places: list[tuple[torch.Tensor, int]] = []  # of each parameter, and one beyond the last
         self._earlier: set[bytes] = set()  # digests of all samples of this run
 
@@ -93,9 +94,9 @@ class HeldWeights:
 
     def _keep(self, sample: Sample) -> None:
         """sample: on the host."""
-        if sample is not self._digested:
+        if sample.values is not self._digested:
             self._earlier.add(sample.digest())
-        self._kept = self._digested = sample
+        self._kept, self._digested = sample, sample.values
 
     def _now(self) -> Sample:
         own = list(self._own())
@@ -119,12 +120,10 @@ class HeldWeights:
 
 def _on_the_host(one: Sample, two: Sample) -> tuple[Sample, Sample]:
     """In one wait for the device, if both are there."""
-    if one.values.device == two.values.device and one.values.dtype == two.values.dtype:
-        if one.values.device.type != "cpu":
-            both = torch.cat([one.values, two.values]).cpu().split([len(one.values), len(two.values)])
-            return Sample(both[0], one.counts), Sample(both[1], two.counts)
-        return one, two
-    return Sample(one.values.cpu(), one.counts), Sample(two.values.cpu(), two.counts)
+    at, there = one.values, two.values
+    if at.device.type != "cpu" and at.device == there.device and at.dtype == there.dtype:
+        at, there = torch.cat([at, there]).cpu().split([len(at), len(there)])
+    return Sample(at.cpu(), one.counts), Sample(there.cpu(), two.counts)
 
 
 def _places(number: int, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
