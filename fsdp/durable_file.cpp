@@ -27,7 +27,9 @@ auto uninterrupted(const Call& call) {
 
 // A move would put a file in the place of a device, for all who use it, if root asks for that.
 void refuse_what_is_no_file(const std::filesystem::path& path) {
-  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path)) {
+  std::error_code unreadable;  // a place that cannot be looked at is the opening's to report
+  const auto found = std::filesystem::status(path, unreadable);
+  if (std::filesystem::exists(found) && !std::filesystem::is_regular_file(found)) {
     throw std::runtime_error(path.string() +
                              " cannot be written: it is a folder, a device, a pipe or a socket, not a regular file");
   }

@@ -124,7 +124,7 @@ TEST_F(DurableFiles, RefuseAFolderInTheirPlace) {
   std::filesystem::create_directory(path());
   EXPECT_THAT([&] { fsdp::write_durably(path(), "text"); },
               ThrowsMessage<std::runtime_error>(
-                  HasSubstr(path().string() + ".partial cannot be renamed to file: Is a directory")));
+                  HasSubstr(path().string() + " cannot be written: it is a folder, a device, a pipe")));
   EXPECT_EQ(entries(), 1) << "no partial file";
 }
 

@@ -71,7 +71,8 @@ def test_a_run_goes_on_with_the_clip_norm_of_its_checkpoint(keyed):
     lines = releases(run)
     assert [(line["step"], line["attempt"]) for line in lines[3:7]] == [(3, 0), (4, 0), (3, 1), (4, 1)]
     assert lines[5]["clip_norm"] == whole[3]["clip_norm"], "the checkpoint's"
-    assert lines[6]["clip_norm"] != whole[4]["clip_norm"], "counted with new coins and new noise"
+    # Noised counts are multiples of 1/2 with a deviation of 3: one alone meets the first attempt's in one run of twenty.
+    assert [line["clip_norm"] for line in lines[6:]] != [line["clip_norm"] for line in whole[4:]], "new coins and new noise"
 
 
 def test_ranks_have_the_clip_norms_of_each_other(keyed):
