@@ -31,6 +31,15 @@ function(ghostshard_set_compile_options target)
   endif()
 endfunction()
 
+# Several sources become one for the compiler. Most of the time that a small file takes goes to templates that LibTorch's
+# headers ask for, used or not: eight files together take a quarter of it. A change then compiles its neighbours again.
+# (Sources with flags of their own stay alone.) Names in unnamed
+# namespaces must differ within a library; each file still includes what it uses.
+option(GHOSTSHARD_UNITY "Compile eight source files at a time" OFF)
+function(ghostshard_compile_together target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${GHOSTSHARD_UNITY} UNITY_BUILD_MODE BATCH UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+
 # Includes go by path from the root, here and where the project is installed.
 function(ghostshard_set_public_headers target)
   target_include_directories(${target} PUBLIC

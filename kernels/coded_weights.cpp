@@ -1,18 +1,15 @@
 #include "kernels/coded_weights.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 
 #include "kernels/coded_weights/host_loops.h"
 #include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/host/checks.h"
+#include "kernels/host/stretches.h"
 
 namespace ghostshard::kernels {
 namespace {
-
-constexpr int64_t kGrain = 64;  // stretches of one task
 
 void check(const char* op, const at::Tensor& weights, const at::Tensor& codes, const at::Tensor& scales) {
   require(weights.defined() && weights.dim() == 1, op, ": weights must be flat");
@@ -21,22 +18,11 @@ void check(const char* op, const at::Tensor& weights, const at::Tensor& codes, c
   require_shape(op, "scales", scales, {weight_stretches(weights.numel())}, at::kFloat, weights.device());
 }
 
-// visit(stretch, first element, elements)
-template <typename Visit>
-void for_each_stretch(int64_t elements, const Visit& visit) {
-  at::parallel_for(0, weight_stretches(elements), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s) {
-      const int64_t first = s * kWeightStretch;
-      visit(s, first, std::min<int64_t>(kWeightStretch, elements - first));
-    }
-  });
-}
-
 template <typename T>
 void decode_to(const at::Tensor& codes, const at::Tensor& scales, WeightCode code, T* to, int64_t n) {
   const auto* const from = codes.const_data_ptr<uint8_t>();
   const float* const scale = scales.const_data_ptr<float>();
-  for_each_stretch(n, [&](int64_t s, int64_t at, int64_t count) {
+  for_each_stretch(n, kWeightStretch, [&](int64_t s, int64_t at, int64_t count) {
     decode_weight_stretch(from + at, scale[s], code, to + at, count);
   });
 }
@@ -51,7 +37,7 @@ void encode_weights(const at::Tensor& weights, WeightCode code, const at::Tensor
   const float* const from = weights.const_data_ptr<float>();
   auto* const to = codes.mutable_data_ptr<uint8_t>();
   float* const scale = scales.mutable_data_ptr<float>();
-  for_each_stretch(weights.numel(), [&](int64_t s, int64_t at, int64_t count) {
+  for_each_stretch(weights.numel(), kWeightStretch, [&](int64_t s, int64_t at, int64_t count) {
     encode_weight_stretch(from + at, code, to + at, scale + s, count);
   });
 }

@@ -17,10 +17,10 @@ namespace {
 
 // A unit's gradient is formed in panels of rows, and a panel's squares are summed at once, while it is in the cache.
 // Smaller panels would stay in a smaller cache, but the products would lose more than that gains (measured).
-constexpr int64_t kPanelElements = int64_t{768} * 768;
-constexpr int64_t kLeastPanelRows = 256;
+constexpr int64_t kNormPanelElements = int64_t{768} * 768;
+constexpr int64_t kLeastNormPanelRows = 256;
 int64_t panel_rows(int64_t inputs) {
-  return std::max<int64_t>(kLeastPanelRows, kPanelElements / std::max<int64_t>(1, inputs));
+  return std::max<int64_t>(kLeastNormPanelRows, kNormPanelElements / std::max<int64_t>(1, inputs));
 }
 
 double sum_of_squares_of(const at::Tensor& x) {

@@ -8,13 +8,14 @@
 #include "kernels/device/on_device.h"
 #include "kernels/device/placement.h"
 #include "kernels/host/checks.h"
+#include "kernels/host/stretches.h"
 #include "kernels/quantised_moments/host_loops.h"
 
 namespace ghostshard::kernels {
 namespace {
 
 constexpr const char* kStep = "adamw_step";
-constexpr int64_t kGrain = 64;  // stretches of one task
+constexpr int64_t kElementsOfOneTask = int64_t{64} * kStretch;
 
 CodeSign second_sign(const AdamWTerms& terms) {
   return terms.error_variance > 0 ? CodeSign::kSigned : CodeSign::kUnsigned;
@@ -30,17 +31,6 @@ void check_codes(const char* op, const at::Tensor& codes, const at::Tensor& scal
                  at::Device device) {
   require_shape(op, "codes", codes, {elements}, at::kByte, device);
   require_shape(op, "scales", scales, {stretches(elements)}, at::kFloat, device);
-}
-
-// visit(stretch, first element, elements)
-template <typename Visit>
-void for_each_stretch(int64_t elements, const Visit& visit) {
-  at::parallel_for(0, stretches(elements), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t s = begin; s < end; ++s) {
-      const int64_t first = s * kStretch;
-      visit(s, first, std::min<int64_t>(kStretch, elements - first));
-    }
-  });
 }
 
 }  // namespace
@@ -87,7 +77,7 @@ void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Te
   auto* const second = moments.second.mutable_data_ptr<uint8_t>();
   float* const first_scale = moments.first_scale.mutable_data_ptr<float>();
   float* const second_scale = moments.second_scale.mutable_data_ptr<float>();
-  for_each_stretch(n, [&](int64_t s, int64_t at, int64_t count) {
+  for_each_stretch(n, kStretch, [&](int64_t s, int64_t at, int64_t count) {
     adamw_stretch(terms, sign, w + at, g + at, first + at, first_scale + s, second + at, second_scale + s, count);
   });
 }
@@ -102,7 +92,7 @@ void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Te
   const float* const g = gradient.const_data_ptr<float>();
   float* const m = first.mutable_data_ptr<float>();
   float* const v = second.mutable_data_ptr<float>();
-  at::parallel_for(0, weights.numel(), kGrain * kStretch, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, weights.numel(), kElementsOfOneTask, [&](int64_t begin, int64_t end) {
     adamw_elements(terms, w + begin, g + begin, m + begin, v + begin, end - begin);
   });
 }
@@ -121,7 +111,7 @@ void adamw_step(const AdamWTerms& terms, const at::Tensor& weights, const at::Te
   const float* const g = gradient.const_data_ptr<float>();
   uint16_t* const m = halves_of(moments.first);
   uint16_t* const v = halves_of(moments.second);
-  at::parallel_for(0, weights.numel(), kGrain * kStretch, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, weights.numel(), kElementsOfOneTask, [&](int64_t begin, int64_t end) {
     adamw_halves(terms, w + begin, g + begin, m + begin, v + begin, moments.stream,
                  moments.first_element + static_cast<uint64_t>(begin), end - begin);
   });
@@ -135,7 +125,7 @@ void encode_moments(const at::Tensor& values, CodeSign sign, const at::Tensor& c
   const float* const from = values.const_data_ptr<float>();
   auto* const to = codes.mutable_data_ptr<uint8_t>();
   float* const scale = scales.mutable_data_ptr<float>();
-  for_each_stretch(values.numel(), [&](int64_t s, int64_t at, int64_t count) {
+  for_each_stretch(values.numel(), kStretch, [&](int64_t s, int64_t at, int64_t count) {
     encode_stretch(from + at, sign, to + at, scale + s, count);
   });
 }
@@ -148,7 +138,7 @@ void decode_moments(const at::Tensor& codes, const at::Tensor& scales, CodeSign 
   const auto* const from = codes.const_data_ptr<uint8_t>();
   const float* const scale = scales.const_data_ptr<float>();
   float* const to = values.mutable_data_ptr<float>();
-  for_each_stretch(values.numel(), [&](int64_t s, int64_t at, int64_t count) {
+  for_each_stretch(values.numel(), kStretch, [&](int64_t s, int64_t at, int64_t count) {
     decode_stretch(from + at, scale[s], sign, to + at, count);
   });
 }

@@ -14,7 +14,7 @@ namespace {
 __extension__ using Wide = unsigned __int128;
 
 constexpr int64_t kLeadsPerWord = 4;
-constexpr int64_t kChunk = 32768;  // units: their leading bits, 64 KiB, stay in the cache
+constexpr int64_t kLeadsChunk = 32768;  // units: their leading bits, 64 KiB, stay in the cache
 static_assert(std::endian::native == std::endian::little, "a word's first leading bits are its lowest");
 
 // The coins of one step.
@@ -54,8 +54,8 @@ class Coins {
 
   kernels::ChaChaKey key_;
   uint64_t threshold_;
-  std::vector<uint64_t> words_ = std::vector<uint64_t>(kChunk / kLeadsPerWord);  // of the chunk under way
-  std::vector<uint16_t> leads_ = std::vector<uint16_t>(kChunk);
+  std::vector<uint64_t> words_ = std::vector<uint64_t>(kLeadsChunk / kLeadsPerWord);  // of the chunk under way
+  std::vector<uint16_t> leads_ = std::vector<uint16_t>(kLeadsChunk);
 };
 
 }  // namespace
@@ -79,8 +79,8 @@ std::vector<int64_t> drawn_units(const RunKey& key, const StepId& step, int64_t 
     return drawn;
   }
   Coins coins(key.derive(Purpose::kCoins, step), bound.threshold());
-  for (; first < end; first = (first / kChunk + 1) * kChunk) {
-    coins.append_heads(first, std::min(end, (first / kChunk + 1) * kChunk), drawn);
+  for (; first < end; first = (first / kLeadsChunk + 1) * kLeadsChunk) {
+    coins.append_heads(first, std::min(end, (first / kLeadsChunk + 1) * kLeadsChunk), drawn);
   }
   return drawn;
 }

@@ -8,7 +8,7 @@
 namespace ghostshard::dp {
 namespace {
 
-constexpr int64_t kMostSteps = 1'000'000;  // as many groups as accountant/rounds.h counts
+constexpr int64_t kMostChainSteps = 1'000'000;  // as many groups as accountant/rounds.h counts
 
 }  // namespace
 
@@ -44,9 +44,9 @@ double NoiseChain::variance() const {
 }
 
 void NoiseChain::check() const {
-  if (!(steps >= 1 && steps <= kMostSteps)) {
-    throw std::invalid_argument("a noise chain must have from 1 to " + std::to_string(kMostSteps) + " steps, got " +
-                                std::to_string(steps));
+  if (!(steps >= 1 && steps <= kMostChainSteps)) {
+    throw std::invalid_argument("a noise chain must have from 1 to " + std::to_string(kMostChainSteps) +
+                                " steps, got " + std::to_string(steps));
   }
   const bool fits = steps == 1 ? decay == 0 : decay > 0 && decay <= 1;
   if (!fits) {

@@ -1,7 +1,6 @@
 #include "examples/gpt2/lora.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 #include <stdexcept>
 
 #include "examples/gpt2/model.h"
+#include "examples/gpt2/name_glob.h"
 #include "fsdp/durable_file.h"
 #include "fsdp/safetensors.h"
 
@@ -17,8 +17,6 @@ namespace {
 
 constexpr const char* kDown = ".lora_A.weight";
 constexpr const char* kUp = ".lora_B.weight";
-
-bool matches(const std::string& glob, const std::string& text) { return ::fnmatch(glob.c_str(), text.c_str(), 0) == 0; }
 
 // "transformer.h.0.attn.c_attn.weight" is the weight of a projection of the block "transformer.h.0"; norms, embeddings
 // and the head are none.

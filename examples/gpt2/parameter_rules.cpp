@@ -1,14 +1,12 @@
 #include "examples/gpt2/parameter_rules.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <stdexcept>
 
+#include "examples/gpt2/name_glob.h"
+
 namespace ghostshard::gpt2 {
 namespace {
-
-bool matches(const std::string& glob, const std::string& name) { return ::fnmatch(glob.c_str(), name.c_str(), 0) == 0; }
 
 std::vector<fsdp::ParameterSpec> trained(const std::vector<fsdp::BlockSpec>& blocks) {
   std::vector<fsdp::ParameterSpec> all;

@@ -8,7 +8,7 @@ namespace ghostshard::fsdp {
 namespace {
 
 constexpr auto kScaleBytes = static_cast<int64_t>(sizeof(float));
-constexpr int64_t kAlignment = 16;  // bytes: of every message, and so of every rank's scales
+constexpr int64_t kMessageAlignment = 16;  // bytes: of every message, and so of every rank's scales
 
 at::Tensor part(const at::Tensor& message, int64_t at, int64_t bytes, at::ScalarType type) {
   return message.narrow(0, at, bytes).view(type);
@@ -19,7 +19,7 @@ at::Tensor part(const at::Tensor& message, int64_t at, int64_t bytes, at::Scalar
 CodedMessages::CodedMessages(const FlatGroup& group, const GatherCode& code, at::ScalarType compute_dtype)
     : code_(code), dtype_(compute_dtype), shard_size_(group.plan().shard_size()) {
   for (int64_t rank = 0; rank < group.plan().world_size(); ++rank) pieces_.push_back(pieces_of(group, rank));
-  bytes_ = (bytes_ + kAlignment - 1) / kAlignment * kAlignment;
+  bytes_ = (bytes_ + kMessageAlignment - 1) / kMessageAlignment * kMessageAlignment;
 }
 
 std::vector<CodedMessages::Piece> CodedMessages::pieces_of(const FlatGroup& group, int64_t rank) {

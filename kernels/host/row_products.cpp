@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/device/tiles.h"
 #include "kernels/host/vectorised.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
@@ -182,14 +183,12 @@ const Level& level() {
   return chosen;
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 }  // namespace
 
 int64_t row_product_terms(int64_t columns) {
-  const int64_t in_lane = ceil_div(std::min(columns, kChunk), level().lanes);
+  const int64_t in_lane = device::ceil_div(std::min(columns, kChunk), level().lanes);
   constexpr int64_t kHalvings = 4;  // of 16 lanes; fewer lanes need fewer
-  return std::max<int64_t>(1, in_lane) + kHalvings + ceil_div(columns, kChunk);
+  return std::max<int64_t>(1, in_lane) + kHalvings + device::ceil_div(columns, kChunk);
 }
 
 void row_products(const float* x, int64_t x_rows, const float* y, int64_t y_rows, int64_t columns, int64_t stride,
@@ -217,6 +216,6 @@ void row_products_and_squares(const float* x, int64_t rows, int64_t columns, flo
 }
 
 // One for each square, one for each chunk.
-int64_t square_terms(int64_t columns) { return columns + ceil_div(columns, kChunk); }
+int64_t square_terms(int64_t columns) { return columns + device::ceil_div(columns, kChunk); }
 
 }  // namespace ghostshard::kernels
