@@ -161,7 +161,7 @@ struct BallsInBinsGaussianEvent {
 // Any mechanism whose dominating pair is given as a table: loss log(P/Q) of an outcome and its probability under P, the
 // data with the unit. `infinite`: probability under P of outcomes that Q never has. Probabilities add up to 1, to 1e-9,
 // and what they lack counts as infinite; those of Q, which are e^-loss of them, to at most 1, and what they lack are
-// outcomes that P never has. Of n losses up to 1e-14·(n + 1) that is lacking is taken for the table's own rounding.
+// outcomes that P never has. Of a table up to 1e-14 that is lacking is taken for the table's own rounding.
 struct LossTableEvent {
   std::vector<double> losses;
   std::vector<double> probabilities;

@@ -159,9 +159,15 @@ std::optional<LineEnd> end_of_line(const LogRest& log_rest, double step, double 
 
 }  // namespace
 
-std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
-                                             double saddle, double epsilon, double log_delta, double intercept,
-                                             int64_t budget, double wanted_digits, const SigmaRule* rule) {
+struct ContourLine::Begun {
+  ContourLine line;
+  LineMoments moments;
+  size_t n;  // nodes along the line
+};
+
+std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::span<const ComposedRelease> phases,
+                                                     double saddle, double epsilon, double log_delta, double intercept,
+                                                     int64_t budget, double wanted_digits, const SigmaRule* rule) {
   auto choice = choose_line(direction, phases, saddle, epsilon, log_delta, intercept, wanted_digits, rule);
   if (!choice) return std::nullopt;
   ContourLine line;
@@ -202,10 +208,28 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   const double excess = log_scale - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
   line.precise_ =
       excess > kCancelling && n * nodes <= std::max(kLeastPrecise, static_cast<size_t>(budget / kPreciseCost));
+  return Begun{std::move(line), *std::move(moments), n};
+}
+
+std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
+                                             double saddle, double epsilon, double log_delta, double intercept,
+                                             int64_t budget, double wanted_digits, const SigmaRule* rule) {
+  auto begun = begin(direction, phases, saddle, epsilon, log_delta, intercept, budget, wanted_digits, rule);
+  if (!begun) return std::nullopt;
+  auto& [line, moments, n] = *begun;
   if (line.precise_)
-    for (size_t i = 0; i < phases.size(); ++i) moments->each[i] = PhaseMoment(direction, phases[i], c, true);
-  line.take_integrand(moments->each, n, rule);
-  return line;
+    for (size_t i = 0; i < phases.size(); ++i) moments.each[i] = PhaseMoment(direction, phases[i], line.c_, true);
+  line.take_integrand(moments.each, n, rule);
+  return std::move(line);
+}
+
+std::optional<ContourLine::Extent> ContourLine::extent(Direction direction, std::span<const ComposedRelease> phases,
+                                                       double saddle, double epsilon, double log_delta,
+                                                       int64_t budget) {
+  constexpr double kAllDigits = 32;
+  const auto begun = begin(direction, phases, saddle, epsilon, log_delta, 0, budget, kAllDigits, nullptr);
+  if (!begun) return std::nullopt;
+  return Extent{begun->line.c_, begun->line.step<double>() * static_cast<double>(begun->n)};
 }
 
 void ContourLine::take_integrand(std::span<const PhaseMoment> moments, size_t n, const SigmaRule* rule) {

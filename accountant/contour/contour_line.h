@@ -45,6 +45,13 @@ class ContourLine {
                                          double epsilon, double log_delta, double intercept, int64_t budget,
                                          double wanted_digits = 32, const SigmaRule* rule = nullptr);
 
+  // Where make's line would lie and end, without its integrand.
+  struct Extent {
+    double intercept, end;
+  };
+  static std::optional<Extent> extent(Direction direction, std::span<const ComposedRelease> phases, double saddle,
+                                      double epsilon, double log_delta, int64_t budget);
+
   struct Value {
     double delta;       // the trapezoid rule's
     double derivative;  // of delta by epsilon
@@ -55,10 +62,13 @@ class ContourLine {
   double intercept() const { return c_; }
   double period() const { return period_; }
   size_t nodes() const { return integrand_.size(); }
-  double end() const { return step<double>() * static_cast<double>(nodes()); }  // t of the last node, about
 
  private:
   ContourLine() = default;
+  struct Begun;  // all but the integrand
+  static std::optional<Begun> begin(Direction direction, std::span<const ComposedRelease> phases, double saddle,
+                                    double epsilon, double log_delta, double intercept, int64_t budget,
+                                    double wanted_digits, const SigmaRule* rule);
   void take_integrand(std::span<const PhaseMoment> moments, size_t n, const SigmaRule* rule);
   // e^log_power/(z(z+1)) at node k.
   std::complex<long double> over_z(std::complex<long double> log_power, size_t k) const;

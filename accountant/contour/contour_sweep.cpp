@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "accountant/contour/contour_moments.h"
+#include "accountant/contour/turn_lanes.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -17,7 +18,7 @@ constexpr double kUnit = static_cast<double>(std::numeric_limits<Real>::epsilon(
 // Steps by multiplication before all are taken afresh: each adds the roundings of one product and of its factor. A
 // short sweep takes fewer.
 size_t turns_of(size_t nodes) { return nodes < 4000 ? 8 : 64; }
-constexpr size_t kShort = 128;
+constexpr size_t kShort = 24;
 constexpr double kDamped = 1e-24;  // of the sum, divided by the count: smaller nodes are left out
 
 // z_j(t) = z_j(t_0)·e^(i·sign·(t - t_0)·l_j) for some nodes, and their sum.
@@ -40,15 +41,7 @@ struct Turning {
     Real lanes_im[kLanes] = {};
     const size_t size = re.size();
     const size_t whole = size / kLanes * kLanes;
-    for (size_t j = 0; j < whole; j += kLanes)
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        const Real a = re[j + lane];
-        const Real b = im[j + lane];
-        lanes_re[lane] += a;
-        lanes_im[lane] += b;
-        re[j + lane] = a * turn_re[j + lane] - b * turn_im[j + lane];
-        im[j + lane] = a * turn_im[j + lane] + b * turn_re[j + lane];
-      }
+    turn_lanes(re.data(), im.data(), turn_re.data(), turn_im.data(), whole, lanes_re, lanes_im);
     for (size_t j = whole; j < size; ++j) {
       lanes_re[j - whole] += re[j];
       lanes_im[j - whole] += im[j];
@@ -175,7 +168,8 @@ class LineMoment::ExcessSweep {
     Number l, weight;
     double modulus, of_weight, of_loss;  // of l; relative roundings
     double log_weight, phase;
-    bool heavy;  // the power may be too large for a double, and the weight too small
+    bool heavy;     // the power may be too large for a double, and the weight too small
+    Number turn{};  // of one step, if it turns
   };
   // Σ weight·(1 + p·l) over the entries that turn.
   struct Linear {
@@ -218,6 +212,7 @@ class LineMoment::ExcessSweep {
     // Adding these nodes one after the other.
     small_.error_per_p2 *= 1 + 0.01 * static_cast<double>(split - entries_.begin());
     large_.assign(split, entries_.end());
+    for (Entry& entry : large_) entry.turn = std::exp(Number(0, sign_ * step_) * entry.l);
     linear_ = {};
     for (const Entry& entry : large_) {
       linear_.one += LongComplex(entry.weight);
@@ -262,10 +257,9 @@ class LineMoment::ExcessSweep {
         left_out_ += now;
         return true;
       }
-      const Number turn = std::exp(Number(0, sign_ * step_) * entry.l);
       nodes_.add(entry.heavy ? std::polar<Real>(now, Real(entry.phase) + yi)
                              : entry.weight * std::polar<Real>(std::exp(yr), yi),
-                 turn);
+                 entry.turn);
       const double of_logarithm = entry.heavy ? 2 * std::abs(entry.log_weight) + 2 * std::abs(entry.phase) : 0;
       of_large_ += now * (entry.of_weight +
                           block_p * entry.modulus * (entry.of_loss + 3 * kUnit<Real>)+kUnit<Real> * (8 + of_logarithm) +

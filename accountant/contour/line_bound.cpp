@@ -16,7 +16,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // A line leaves out e^-32 of delta, or e^-20 if that would need too many nodes.
 constexpr double kAllDigits = 32;
 constexpr double kFewDigits = 20;
-constexpr size_t kLongLine = 10'000;
+constexpr size_t kLongLine = 300;  // checked on one with few digits
 
 std::string describe(const ContourLine& line, bool checked) {
   std::ostringstream text;
@@ -42,7 +42,7 @@ std::optional<bool> agrees_elsewhere(const LineProblem& problem, double epsilon,
 }  // namespace
 
 std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta delta, int64_t budget, bool check) {
-  const auto& [direction, phases, rule, known] = problem;
+  const auto& [direction, phases, rule, known, few_digits] = problem;
   const double log_delta = std::log(delta.value());
   const auto saddle = known ? known : saddle_of_delta(direction, phases, log_delta);
   if (!saddle) return std::nullopt;
@@ -51,7 +51,8 @@ std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta del
   std::optional<ContourLine> line;
   bool settled = false;
   for (int attempt = 0; attempt < 8 && !settled; ++attempt) {
-    line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kAllDigits, rule);
+    line.reset();
+    if (!few_digits) line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kAllDigits, rule);
     if (!line) line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kFewDigits, rule);
     if (!line) return std::nullopt;
     // Newton on log delta, each step at most a few units of 1/c: there the line is good. Where delta is lost in the
@@ -92,7 +93,7 @@ std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta del
 }
 
 std::optional<DirectionBound> line_delta(const LineProblem& problem, double epsilon, int64_t budget, bool check) {
-  const auto& [direction, phases, rule, known] = problem;
+  const auto& [direction, phases, rule, known, few_digits] = problem;
   const auto c = known ? std::optional(known->c) : saddle_of_epsilon(direction, phases, epsilon);
   if (!c) return std::nullopt;
   const RealMoment moment = composed_moment(direction, phases, *c);
@@ -100,8 +101,9 @@ std::optional<DirectionBound> line_delta(const LineProblem& problem, double epsi
   double log_delta = moment.log_m - *c * epsilon - std::log(*c) - std::log1p(*c) - 0.5 * std::log(width);
   // The saddle-point approximation may be far off near a phase transition: then the line gives the better guess.
   for (int attempt = 0; attempt < 4; ++attempt) {
-    auto line =
-        ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kAllDigits, rule);
+    std::optional<ContourLine> line;
+    if (!few_digits)
+      line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kAllDigits, rule);
     if (!line)
       line = ContourLine::make(direction, phases, *c, epsilon, std::min(log_delta, 0.0), 0, budget, kFewDigits, rule);
     if (!line) return std::nullopt;

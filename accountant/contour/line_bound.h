@@ -16,6 +16,7 @@ struct LineProblem {
   const std::vector<ComposedRelease>& phases;
   const SigmaRule* rule = nullptr;  // of which these are the phases
   std::optional<Saddle> saddle{};   // if it is known
+  bool few_digits = false;          // nine of delta are enough
 };
 
 // Nothing if a line would need more than `budget` evaluations of an integrand. check: on a second line with another

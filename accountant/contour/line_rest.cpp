@@ -5,12 +5,27 @@
 #include <numbers>
 
 #include "accountant/contour/contour_moments.h"
+#include "accountant/contour/least_near.h"
 
 namespace ghostshard::accountant {
 namespace {
 
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr double kShiftRatio = 1.4;
+
+// log1p(x), |x| <= 0.49, and atan2(y, x), x > 0: most arguments are small, where some terms of the series do. What is
+// left out is below x^8/9 <= 2e-17 of the sum, or r^10/11 <= 1e-18; Horner's rule adds three units of it.
+double short_log1p(double x) {
+  if (std::abs(x) > 0.01) return std::log1p(x);
+  return x * (1 - x * (1.0 / 2 -
+                       x * (1.0 / 3 - x * (1.0 / 4 - x * (1.0 / 5 - x * (1.0 / 6 - x * (1.0 / 7 - x * (1.0 / 8))))))));
+}
+double short_atan2(double y, double x) {
+  if (!(std::abs(y) < 0.02 * x)) return std::atan2(y, x);
+  const double r = y / x;
+  const double square = r * r;
+  return r * (1 - square * (1.0 / 3 - square * (1.0 / 5 - square * (1.0 / 7 - square * (1.0 / 9)))));
+}
 
 }  // namespace
 
@@ -31,18 +46,20 @@ const LineMoment::Shifted& LineMoment::shifted(size_t index) const {
   const double theta = angle_of(index);
   const double lift = theta * theta * sigma_ * sigma_ / 2;
   const double half_sin = std::sin(theta / 2);
+  const double sine = std::sin(theta);
+  const double cosine = std::cos(theta);
   const double p0 = direction_ == Direction::kRemove ? 1 + c_ : -c_;
   for (const double u : u_) {
     const double odds = q_ * std::exp(std::min(u, 600.0));  // against 1 - q
     const double w = (1 - q_) + odds;
     // |w(x+iy)|² = w² - 4(1-q)·odds·sin²(theta/2)
-    const double shrinks = 0.5 * std::log1p(-4 * ((1 - q_) / w) * (odds / w) * half_sin * half_sin);
+    const double shrinks = 0.5 * short_log1p(-4 * ((1 - q_) / w) * (odds / w) * half_sin * half_sin);
     shifted.fixed.push_back(lift + p0 * shrinks);
     shifted.size.push_back(lift + std::abs(p0 * shrinks));
     // odds err by 1 + 3|u|/2 units. theta <= 0.49·pi, so cos(theta) >= 0.03 errs by 50 units of itself, and the
     // argument of log1p, at least -0.49, by twice as much as it does; beyond |u| = 600 odds of e^-600 are left.
     shifted.rounding.push_back(kRounding * (64 + 6 * std::min(std::abs(u), 600.0)));
-    shifted.angle.push_back(std::atan2(odds * std::sin(theta), (1 - q_) + odds * std::cos(theta)));
+    shifted.angle.push_back(short_atan2(odds * sine, (1 - q_) + odds * cosine));
   }
   return shifted;
 }
@@ -74,19 +91,10 @@ double LineMoment::log_bound(size_t index, double t) const {
 double LineMoment::log_rest(double t) const {
   if (exact_) return -count_ * t * t / (2 * sigma_ * sigma_) * (1 - 8 * kRounding);
   // In y the bound falls, then rises: from the last minimum to the next one.
-  size_t best = last_shift_;
-  double least = log_bound(best, t);
-  for (const bool up : {true, false})
-    while (up ? best + 1 < kShifts : best > 0) {
-      const size_t next = up ? best + 1 : best - 1;
-      const double value = log_bound(next, t);
-      if (!(value < least)) break;
-      least = value;
-      best = next;
-    }
-  last_shift_ = best;
+  const Least found = least_near(last_shift_, kShifts, [&](size_t index) { return log_bound(index, t); });
+  last_shift_ = found.place;
   // |M| <= M(c), by which values are divided but for its error.
-  return count_ * std::min(1.01 * log_m_error_, least);
+  return count_ * std::min(1.01 * log_m_error_, found.value);
 }
 
 LineMoment::ShiftedRest LineMoment::log_rest_at_one_shift(double t) const {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "accountant/contour/least_near.h"
 #include "accountant/contour/sigma_rule.h"
 
 namespace ghostshard::accountant {
@@ -162,18 +163,10 @@ double SigmaRule::log_rest(std::span<PhaseMoment> moments, double c, double t) c
       }
       continue;
     }
-    size_t best = last_angle_[i];
-    double least = cell_rest(cells_[i], of_cell, c, t, best);
-    for (const bool up : {true, false})
-      while (up ? best + 1 < LineMoment::kShifts : best > 0) {
-        const size_t next = up ? best + 1 : best - 1;
-        const double value = cell_rest(cells_[i], of_cell, c, t, next);
-        if (!(value < least)) break;
-        least = value;
-        best = next;
-      }
-    last_angle_[i] = best;
-    total += std::min(most, least);
+    const Least found = least_near(last_angle_[i], LineMoment::kShifts,
+                                   [&](size_t index) { return cell_rest(cells_[i], of_cell, c, t, index); });
+    last_angle_[i] = found.place;
+    total += std::min(most, found.value);
   }
   return total;
 }

@@ -48,13 +48,13 @@ Schedule::Schedule(const std::vector<ComposedRelease>& all) : all_(all), sketch_
 
 std::optional<SigmaRule> Schedule::rule_at(Direction direction, const Saddle& saddle, double log_delta,
                                            int64_t budget) const {
-  const auto line = ContourLine::make(direction, sketch_, saddle.c, saddle.epsilon, log_delta, 0, budget);
+  const auto line = ContourLine::extent(direction, sketch_, saddle.c, saddle.epsilon, log_delta, budget);
   if (!line) return std::nullopt;
-  return SigmaRule::make(direction, all_, line->intercept(), line->end());
+  return SigmaRule::make(direction, all_, line->intercept, line->end);
 }
 
 std::optional<DirectionBound> Schedule::sketched(Direction direction, Delta delta, int64_t budget) const {
-  return line_epsilon({direction, sketch_}, delta, budget, false);
+  return line_epsilon({.direction = direction, .phases = sketch_, .few_digits = true}, delta, budget, false);
 }
 
 std::optional<DirectionBound> Schedule::epsilon(Direction direction, Delta delta, int64_t budget, bool check,
@@ -66,7 +66,8 @@ std::optional<DirectionBound> Schedule::epsilon(Direction direction, Delta delta
   const std::optional<Saddle> saddle = Saddle{*c, like.estimate};
   const auto rule = rule_at(direction, *saddle, log_delta, budget);
   if (!rule) return std::nullopt;
-  return line_epsilon({direction, rule->phases(), &*rule, saddle}, delta, budget, check);
+  return line_epsilon({.direction = direction, .phases = rule->phases(), .rule = &*rule, .saddle = saddle}, delta,
+                      budget, check);
 }
 
 std::optional<DirectionBound> Schedule::delta(Direction direction, double epsilon, int64_t budget, bool check) const {
@@ -76,7 +77,8 @@ std::optional<DirectionBound> Schedule::delta(Direction direction, double epsilo
   const double log_delta = std::min(0.0, chernoff_log_delta(direction, sketch_, *c, epsilon));
   const auto rule = rule_at(direction, saddle, log_delta, budget);
   if (!rule) return std::nullopt;
-  return line_delta({direction, rule->phases(), &*rule, saddle}, epsilon, budget, check);
+  return line_delta({.direction = direction, .phases = rule->phases(), .rule = &*rule, .saddle = saddle}, epsilon,
+                    budget, check);
 }
 
 bool Schedule::adding_is_no_worse(double epsilon, double log_delta) const {

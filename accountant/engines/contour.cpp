@@ -86,6 +86,8 @@ bool beyond_both(const Phases& phases) {
          std::any_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) { return phase.is_mixture(); });
 }
 
+EpsilonBound nothing() { return {.direction = "both", .detail = "total variation below delta"}; }
+
 // More releases than a line should take one by one, of which none is a table or a mixture.
 bool is_schedule(const Phases& phases) {
   return phases.size() > kFewPhases && std::none_of(phases.begin(), phases.end(), [](const ComposedRelease& phase) {
@@ -199,6 +201,7 @@ EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const 
 
 std::optional<EpsilonBound> ContourAccountant::epsilon_of_schedule(const Phases& phases, Delta delta, Effort effort,
                                                                    bool& for_grid) const {
+  if (costs_nothing(phases, delta)) return nothing();
   if (beyond_resolution(phases)) return std::nullopt;
   const bool tight = effort != Effort::kQuick;
   const Schedule schedule(phases);
@@ -226,6 +229,7 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of_schedule(const Phases&
 
 std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, Delta delta, Effort effort,
                                                           bool grouped) const {
+  if (costs_nothing(phases, delta)) return nothing();
   if (beyond_both(phases)) return std::nullopt;
   if (infinite_mass(phases) >= delta.value())
     return EpsilonBound{.upper = kInfinity, .direction = "both", .detail = "an infinite loss is likelier than delta"};

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numbers>
 
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/event_table.h"
@@ -176,6 +177,15 @@ double infinite_mass(const std::vector<ComposedRelease>& phases) {
     if (phase.is_table())
       sum += phase.count * std::max(phase.table->remove.less_private.infinite, phase.table->add.less_private.infinite);
   return sum * (1 + 1e-12);
+}
+
+bool costs_nothing(const std::vector<ComposedRelease>& phases, Delta delta) {
+  double sum = 0;
+  for (const ComposedRelease& phase : phases) {
+    if (phase.is_table() || phase.is_mixture()) return false;
+    sum += phase.count * phase.release.q * std::erf(1 / (2 * std::numbers::sqrt2 * phase.release.sigma));
+  }
+  return sum * (1 + 1e-9) <= delta.value();
 }
 
 bool beyond_resolution(const std::vector<ComposedRelease>& phases) {

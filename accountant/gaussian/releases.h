@@ -42,6 +42,12 @@ bool has_table(const std::vector<ComposedRelease>& phases);
 // The probability of an infinite loss in any of the tables' executions, rounded up: no epsilon has a smaller delta.
 double infinite_mass(const std::vector<ComposedRelease>& phases);
 
+// Whether epsilon is 0 at this delta by total variation alone; false says nothing.
+// The total variation of all releases together is at most the sum of each one's, however they are composed, and that of
+// a sampled pair q times that of its Gaussians, 2·Phi(1/(2 sigma)) - 1. It is delta at epsilon = 0, in both directions.
+// A factor for up to a million roundings.
+bool costs_nothing(const std::vector<ComposedRelease>& phases, Delta delta);
+
 // Whether the sigma of some sampled release is below kLeastResolvedSigma.
 bool beyond_resolution(const std::vector<ComposedRelease>& phases);
 

@@ -225,21 +225,25 @@ LossCells table_losses(const LossTableEvent& table) {
   for (size_t i = 0; i < table.losses.size(); ++i) sorted.emplace_back(table.losses[i], table.probabilities[i]);
   std::sort(sorted.begin(), sorted.end());
   LossCells found{{}, kLossError};
-  double other = 0;
-  double total = 0;
+  // Added up in long double: a table of any length has no more rounding than its doubles.
+  long double other = 0;
+  long double total = 0;
+  double of_others = 0;
   for (const auto& [loss, p] : sorted)
     if (p > 0) {
       total += p;
       const double q = std::exp(std::log(p) - loss);
-      found.cells.push_back(atom(loss, p, q, kRounding * (16 + 2 * std::abs(loss) + 2 * std::abs(std::log(p)))));
+      const double relative = kRounding * (16 + 2 * std::abs(loss) + 2 * std::abs(std::log(p)));
+      found.cells.push_back(atom(loss, p, q, relative));
       other += q;
+      of_others += relative * q;
     }
   // What Q lacks are outcomes that P never has, and what P lacks may reveal everything: but for the rounding of a table
   // of doubles.
-  const double rounding = 1e-14 * static_cast<double>(sorted.size() + 1);
-  const double lacking = std::max(0.0, 1 - other);
-  const double slack = lacking > 0 ? rounding : 0;
-  const double missing = 1 - total - table.infinite.value();
+  const double rounding = 1e-14;
+  const double lacking = std::max(0.0, static_cast<double>(1 - other));
+  const double slack = lacking > 0 ? rounding + of_others : 0;
+  const auto missing = static_cast<double>(1 - total - table.infinite.value());
   const double infinite = table.infinite.value() + (missing > rounding ? missing : 0);
   const double low = found.cells.empty() ? 0 : found.cells.front().low;
   const double high = found.cells.empty() ? 0 : found.cells.back().high;

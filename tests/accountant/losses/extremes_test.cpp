@@ -173,6 +173,17 @@ TEST(LossTable, WhatItsProbabilitiesLackCountsAsInfinite) {
   }
 }
 
+// However long the table is: it must not hide more in its rounding than a short one.
+TEST(LossTable, ALongOneMayLackNoMore) {
+  constexpr size_t kSize = 4000;
+  constexpr double kLacking = 1e-11;
+  const double each = (1 - kLacking) / kSize;
+  const Event event = LossTableEvent{std::vector<double>(kSize, std::log1p(-kLacking)),
+                                     std::vector<double>(kSize, each), Probability(0)};
+  for (const char* engine : {"contour", "prv", "rdp"})
+    EXPECT_EQ(upper_of(event, 1e-12, engine), std::numeric_limits<double>::infinity()) << engine;
+}
+
 TEST(RdpAtOrders, AnInfiniteLossIsTakenOffDelta) {
   const std::vector<std::pair<Event, int64_t>> run = {{EpsilonDeltaEvent{Epsilon(0.5), Probability(1e-4)}, 1}};
   EXPECT_EQ(rdp_epsilon_at_orders(run, opacus_orders(), Delta(1e-5)), std::numeric_limits<double>::infinity());
