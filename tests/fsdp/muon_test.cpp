@@ -210,6 +210,21 @@ TEST(Muon, EndsInTheSameBitsOnEveryMeshAndWithEveryGranule) {
   }
 }
 
+TEST(Muon, EndsInTheSameBitsIfSeveralMatricesTravelToOneOwner) {
+  // Each block's only matrix is cut between ranks, so a message from one rank to another carries parts of several.
+  std::vector<BlockSpec> blocks;
+  for (const int64_t rows : {16, 20, 24, 28, 32, 36}) {
+    const std::string name = "b" + std::to_string(rows);
+    blocks.push_back({name, {{.name = name + ".w", .shape = {rows, 24}, .granule = Granule::rows()}}});
+  }
+  const Weights expected = weights_after({}, blocks, muon(), 3);
+  for (const int64_t ranks : {2, 3}) {
+    for (const auto& [name, value] : weights_after({.shard = ranks}, blocks, muon(), 3)) {
+      EXPECT_TRUE(at::equal(value, expected.at(name))) << name << " on " << ranks << " ranks";
+    }
+  }
+}
+
 TEST(Muon, GoesOnToTheBitFromACheckpointOfAnyMesh) { expect_to_go_on_to_the_bit(muon(), "muon"); }
 
 TEST(Muon, KeepsOneNumberForAMatrixAndTwoForTheRest) {
