@@ -2,16 +2,19 @@
 token of the reference texts of the test split, which is not trained on.
 
     python bench/e2e_quality.py --train devset.csv --test testset_w_refs.csv --output bench/results/e2e_quality.json \\
-        --plot docs/quality.svg
+        --plot docs/quality.svg --table docs/quality.md
+    python bench/e2e_quality.py … --methods SGD Muon    # makes runs of these alone; of the others it takes what --output has
 
 The two files are of the E2E NLG challenge (columns mr, ref); each row is a privacy unit. Every number is in e2e_quality.json
 beside this file. All methods are tuned alike: the learning rate is doubled and halved until the best has a worse one on either
 side, by one run each, with a seed of its own, on every fourth row of the test split. The other rows then give the losses that
-count, one run for each seed at the best rate. Runs that --output has already are not made again.
+count, one run for each seed at the best rate. Runs that --output has already, made with the same flags, are not made again, and
+each says at which commit it was made. A row that lacks a run is left out of the table.
 """
 
 import argparse
 import concurrent.futures
+import copy
 import csv
 import json
 import statistics
@@ -20,10 +23,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_RATES = 8  # of a method at one budget
+OF_ALL_METHODS = ("vocabulary", "data", "model", "run", "tuning_seed")
 
 
 def flags(values: dict) -> list[str]:
@@ -73,25 +78,43 @@ def cells_of(config: dict) -> list[dict]:
     return [cell for _, cell in sorted(cells, key=lambda placed: placed[0])]
 
 
-class Runs:
-    """Makes runs, and keeps all in a file: a run is its cell, rate, seed, and the part it was evaluated on."""
+def still_valid(known: dict, config: dict) -> list[dict]:
+    """Of the runs in a file those that this configuration would make in the same way, each with the commit it was made at."""
+    if not known or any(known["config"].get(part) != config.get(part) for part in OF_ALL_METHODS):
+        return []
+    before, now = ({method["name"]: method.get("flags", {}) for method in each["methods"]} for each in (known["config"], config))
+    return [{"commit": known["commit"], **run} for run in known["runs"]
+            if run["method"] in now and now[run["method"]] == before[run["method"]]]  # fmt: skip
 
-    def __init__(self, config: dict, binary: Path, folder: Path, output: Path):
-        self.config, self.binary, self.folder, self.output = config, binary, folder, output
+
+class RunIsMissing(Exception):
+    pass
+
+
+class Runs:
+    """Makes runs, and keeps all in a file: a run is its cell, rate, seed, and the part it was evaluated on. makes: of which methods;
+    None: of all. again: methods whose runs in the file are not taken."""
+
+    def __init__(self, config: dict, binary: Path, folder: Path, output: Path,
+                 makes: Sequence[str] | None = None, again: Sequence[str] = ()):  # fmt: skip
+        self.config, self.binary, self.folder, self.output, self.makes = config, binary, folder, output, makes
         known = json.loads(output.read_text()) if output.exists() else {}
-        self.done = known["runs"] if known.get("config") == config else []
+        self.done = [run for run in still_valid(known, config) if run["method"] not in again]
         self.begun = time.time()
         self.writing = threading.Lock()
 
     def loss(self, cell: dict, rate: float, seed: int, part: str) -> float:
+        """RunIsMissing for one of a method that it does not make."""
         key = {"method": cell["method"], "epsilon": cell["epsilon"], "rate": rate, "seed": seed, "part": part}
         for run in self.done:
             if {name: run[name] for name in key} == key:
                 return run["after"]
+        if self.makes is not None and cell["method"] not in self.makes:
+            raise RunIsMissing(key)
         found = self._train(cell, rate, seed, part, Path(tempfile.mkdtemp(dir=self.folder)) / "run")
         with self.writing:
-            self.done.append({**key, **found})
-            self._write()
+            self.done.append({**key, "commit": commit(), **found})
+            self.write()
         print(f"{time.time() - self.begun:6.0f} s  {cell['method']}, epsilon {cell['epsilon']}, rate {rate:g}, seed {seed}, "
               f"{part}: {found['after']:.4f}", file=sys.stderr, flush=True)  # fmt: skip
         return found["after"]
@@ -117,10 +140,15 @@ class Runs:
                       "noise_multiplier": header["noise_multiplier"]}  # fmt: skip
         return found
 
-    def _write(self) -> None:
-        commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        whole = {"commit": commit, "config": self.config, "runs": self.done}
+    def write(self) -> None:
+        """With the results of all cells that lack no run."""
+        results = [result for cell in cells_of(self.config) if (result := measured(self, cell)) is not None]
+        whole = {"commit": commit(), "config": self.config, "runs": self.done, "results": results}
         self.output.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def commit() -> str:
+    return subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 def tuned_rate(loss_at, first: float) -> float:
@@ -151,17 +179,43 @@ def measure(runs: Runs, cell: dict) -> dict:
             "noise_multiplier": stated.get("noise_multiplier")}  # fmt: skip
 
 
+def measured(runs: Runs, cell: dict) -> dict | None:
+    """From what is there. None if a run is missing."""
+    known = copy.copy(runs)
+    known.makes = ()
+    try:
+        return measure(known, cell)
+    except RunIsMissing:
+        return None
+
+
 def standard_error(values: list[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
 
 
-def table(results: list[dict]) -> str:
+def label(method: dict) -> str:
+    """In the table: its flags, unless it has a label."""
+    return method.get("label") or "`" + " ".join(flags(method["flags"])) + "`"
+
+
+def table(results: list[dict], methods: list[dict]) -> str:
+    """By method, in the order of the configuration."""
+    labels = {method["name"]: label(method) for method in methods}
+    results = sorted(results, key=lambda result: list(labels).index(result["method"]))
     lines = ["| method | ε | noise multiplier | learning rate | loss | standard error |", "|---|---|---|---|---|---|"]
     for r in results:
         sigma = f"{r['noise_multiplier']:.3f}" if r["noise_multiplier"] else "–"
         epsilon = f"{r['epsilon']:g}" if r["epsilon"] else "–"
-        lines.append(f"| {r['method']} | {epsilon} | {sigma} | {r['rate']:g} | {r['mean']:.3f} | {r['standard_error']:.3f} |")
+        lines.append(f"| {labels[r['method']]} | {epsilon} | {sigma} | {r['rate']:g} | {r['mean']:.3f} | {r['standard_error']:.3f} |")
     return "\n".join(lines) + "\n"
+
+
+def put_table(made: str, path: Path) -> None:
+    """In the place of the file's table with the same first line."""
+    lines = path.read_text().splitlines(keepends=True)
+    first = lines.index(made.splitlines(keepends=True)[0])
+    end = next((i for i in range(first, len(lines)) if not lines[i].startswith("|")), len(lines))
+    path.write_text("".join([*lines[:first], made, *lines[end:]]))
 
 
 def plot(results: list[dict], path: Path) -> None:
@@ -199,17 +253,27 @@ def main() -> None:
     command.add_argument("--binary", type=Path, default=ROOT / "build" / "release" / "bin" / "ghostshard-finetune-gpt2")
     command.add_argument("--output", type=Path, required=True)
     command.add_argument("--plot", type=Path, help="an SVG")
+    command.add_argument("--table", type=Path, help="a Markdown file; the table replaces the one that begins with the same head")
+    command.add_argument("--methods", nargs="*", help="to make runs of; default: all")
+    command.add_argument("--again", nargs="+", default=[], help="methods whose runs in --output are made anew")
     command.add_argument("--jobs", type=int, default=1, help="methods at a time, one core each")
     options = command.parse_args()
 
     config = json.loads(options.config.read_text())
+    unknown = {*(options.methods or []), *options.again} - {method["name"] for method in config["methods"]}
+    if unknown:
+        command.error(f"{options.config} has no method {sorted(unknown)}")
     with tempfile.TemporaryDirectory() as temporary, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        prepare(config, options.train, options.test, Path(temporary))
-        runs = Runs(config, options.binary, Path(temporary), options.output)
-        results = list(pool.map(lambda cell: measure(runs, cell), cells_of(config)))
-    whole = json.loads(options.output.read_text()) | {"results": results}
-    options.output.write_text(json.dumps(whole, indent=1) + "\n")
-    print(table(results), end="")
+        runs = Runs(config, options.binary, Path(temporary), options.output, options.methods, options.again)
+        wanted = [cell for cell in cells_of(config) if options.methods is None or cell["method"] in options.methods]
+        if wanted:
+            prepare(config, options.train, options.test, Path(temporary))
+        list(pool.map(lambda cell: measure(runs, cell), wanted))
+    runs.write()
+    results = json.loads(options.output.read_text())["results"]
+    print(table(results, config["methods"]), end="")
+    if options.table:
+        put_table(table(results, config["methods"]), options.table)
     if options.plot:
         plot(results, options.plot)
 

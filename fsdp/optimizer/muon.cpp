@@ -99,22 +99,22 @@ class Muon final : public MatrixOptimizer {
     const int64_t rows = matrix.size(0), columns = matrix.size(1);
     at::Tensor result;
     if (extent == 0) {
-      result = unit_length(matrix.view({count, rows / count, columns}));
-      result = result.mul(scale_of(rows / count, columns)).reshape({rows, columns});
+      result = of_length(scale_of(rows / count, columns), matrix.view({count, rows / count, columns}));
+      result = result.reshape({rows, columns});
     } else {
       const at::Tensor pieces = matrix.view({rows, count, columns / count}).transpose(0, 1).contiguous();
-      result = unit_length(pieces).mul(scale_of(rows, columns / count));
+      result = of_length(scale_of(rows, columns / count), pieces);
       result = result.transpose(0, 1).reshape({rows, columns});
     }
     return result;
   }
 
   bool corrects() const { return options_.errors == MuonErrors::kCorrect; }
-  // All singular values of the matrices [n, p, d] about 1, or those of the errors 0.
-  at::Tensor unit_length(const at::Tensor& matrices) const {
+  // All singular values of the matrices [n, p, d] about `length`, or those of the errors 0.
+  at::Tensor of_length(double length, const at::Tensor& matrices) const {
     const double variance = sent_variance();
-    if (options_.errors == MuonErrors::kKeep || variance == 0) return orthogonalised(matrices);
-    return orthogonalised_above(matrices, variance, corrects());
+    if (options_.errors == MuonErrors::kKeep || variance == 0) return orthogonalised(matrices, length);
+    return orthogonalised_above(matrices, variance, corrects()).mul_(length);
   }
   // Of what sent_of() gives in this step.
   double sent_variance() const {

@@ -87,6 +87,18 @@ TEST(OrthogonalisedValues, OfADeficientMatrixAreOneOrZero) {
   EXPECT_LT(values.narrow(0, 3, 197).abs().max().item<float>(), 0.01);  // some 2^-24 times the growth from zero, 620
 }
 
+TEST(OrthogonalisedSignal, LeavesSmallSingularValuesRightBesideIt) {
+  // Two directions some sixty times as long as those of the noise.
+  const at::Tensor signal = random({160, 2}, 2).matmul(random({2, 200}, 3)).mul_(10);
+  const at::Tensor matrix = random({160, 200}, 1).add_(signal);
+  EXPECT_LT(distance(orthogonalised(matrix), twin_of(matrix)), 1e-5);
+}
+
+TEST(OrthogonalisedScale, IsThatOfTheResult) {
+  const at::Tensor matrix = random({3, 30, 50}, 1);
+  EXPECT_LT(distance(orthogonalised(matrix, 7.5), orthogonalised(matrix).mul(7.5)), 1e-6);
+}
+
 TEST(OrthogonalisedZeros, AreZeros) {
   for (const int64_t columns : {6, 60}) {
     EXPECT_EQ(orthogonalised(at::zeros({4, columns})).abs().max().item<float>(), 0.0F);
@@ -194,6 +206,21 @@ TEST(Muon, EndsInTheSameBitsOnEveryMeshAndWithEveryGranule) {
       for (const auto& [name, value] : weights_after(shape, some_blocks(granule), muon(), 4)) {
         EXPECT_TRUE(at::equal(value, expected.at(name))) << name << " on " << shape.text();
       }
+    }
+  }
+}
+
+TEST(Muon, EndsInTheSameBitsIfSeveralMatricesTravelToOneOwner) {
+  // Each block's only matrix is cut between ranks, so a message from one rank to another carries parts of several.
+  std::vector<BlockSpec> blocks;
+  for (const int64_t rows : {16, 20, 24, 28, 32, 36}) {
+    const std::string name = "b" + std::to_string(rows);
+    blocks.push_back({name, {{.name = name + ".w", .shape = {rows, 24}, .granule = Granule::rows()}}});
+  }
+  const Weights expected = weights_after({}, blocks, muon(), 3);
+  for (const int64_t ranks : {2, 3}) {
+    for (const auto& [name, value] : weights_after({.shard = ranks}, blocks, muon(), 3)) {
+      EXPECT_TRUE(at::equal(value, expected.at(name))) << name << " on " << ranks << " ranks";
     }
   }
 }

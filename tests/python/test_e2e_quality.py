@@ -75,7 +75,58 @@ def test_a_cell_is_tuned_then_run_with_each_seed_and_never_twice(bench, program,
     assert bench.measure(bench.Runs(config, program, tmp_path, output), cell) == result
     assert len(calls.read_text().splitlines()) == 4 + 3, "what the file holds is not run again"
     assert {run["part"] for run in json.loads(output.read_text())["runs"]} == {"tune", "test"}
-    assert "| without privacy | – | – | 0.02 | 3.020 | 0.006 |" in bench.table([result])
+    (method,) = config["methods"]
+    assert "| `--non-private` | – | – | 0.02 | 3.020 | 0.006 |" in bench.table([result], [method])
+    assert "| plain | – | – | 0.02 | 3.020 | 0.006 |" in bench.table([result], [method | {"label": "plain"}])
+
+
+def two_methods(**flags):
+    return {"run": {"steps": 2, "delta": 1e-5, "clip-norm": 1}, "seeds": [1, 2], "tuning_seed": 0,
+            "methods": [{"name": "one", "flags": flags, "first_rate": 0.02},
+                        {"name": "two", "flags": {"momentum": 0.9}, "first_rate": 0.02}]}  # fmt: skip
+
+
+def test_runs_of_some_methods_are_made_and_the_others_kept(bench, program, tmp_path):
+    output, calls = tmp_path / "output.json", tmp_path / "calls"
+    config = two_methods()
+    one, two = bench.cells_of(config)
+    runs = lambda config, *how: bench.Runs(config, program, tmp_path, output, *how)
+    bench.measure(runs(config, ["one"]), one)
+    with pytest.raises(bench.RunIsMissing):
+        bench.measure(runs(config, ["one"]), two)
+    assert [result["method"] for result in json.loads(output.read_text())["results"]] == ["one"], "the other lacks runs"
+    bench.measure(runs(config, ["two"]), two)
+    made = len(calls.read_text().splitlines())
+    kept = json.loads(output.read_text())
+    assert [result["method"] for result in kept["results"]] == ["one", "two"]
+    assert all(run["commit"] for run in kept["runs"])
+    bench.measure(runs(config, None, ["one"]), one)
+    assert len(calls.read_text().splitlines()) == made + 3 + 2, "one, again"
+
+    changed = two_methods(clipping="automatic")
+    assert {run["method"] for run in runs(changed).done} == {"two"}, "a run is one of its flags"
+    changed = two_methods() | {"run": {"steps": 3, "delta": 1e-5, "clip-norm": 1}}
+    assert runs(changed).done == []
+
+
+def test_a_run_says_the_commit_it_was_made_at(bench):
+    config = two_methods()
+    known = {"commit": "abc", "config": config, "runs": [{"method": "one"}, {"method": "two", "commit": "def"}]}
+    assert [run["commit"] for run in bench.still_valid(known, config)] == ["abc", "def"]
+
+
+def test_the_table_takes_the_place_of_the_one_with_its_head(bench, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n\n| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |\n\nafter\n\n| c |\n|---|\n| 5 |\n")
+    bench.put_table("| a | b |\n|---|---|\n| 7 | 8 |\n", page)
+    assert page.read_text() == "before\n\n| a | b |\n|---|---|\n| 7 | 8 |\n\nafter\n\n| c |\n|---|\n| 5 |\n"
+
+
+def test_the_table_in_the_docs_is_the_results(bench, repository):
+    config = json.loads((repository / "bench" / "e2e_quality.json").read_text())
+    kept = json.loads((repository / "bench" / "results" / "e2e_quality.json").read_text())
+    assert kept["config"]["methods"] == config["methods"]
+    assert bench.table(kept["results"], config["methods"]) in (repository / "docs" / "quality.md").read_text()
 
 
 def test_each_budget_of_a_method_is_a_cell(bench, repository):

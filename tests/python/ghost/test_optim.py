@@ -106,6 +106,15 @@ def test_orthogonalised_is_its_float64_twin(shape):
     assert (orthogonalised(matrix.double()) - expected).norm() <= 1e-10 * expected.norm()
 
 
+def test_small_singular_values_are_right_beside_a_large_signal():
+    make = torch.Generator().manual_seed(1)
+    signal = 10 * torch.randn(160, 2, generator=make) @ torch.randn(2, 200, generator=make)
+    matrix = torch.randn(160, 200, generator=make) + signal
+    expected = twins.orthogonalised(matrix.double())
+    assert (orthogonalised(matrix) - expected).norm() <= 1e-5 * expected.norm()
+    assert (orthogonalised(matrix, 7.5) - 7.5 * expected).norm() <= 1e-5 * 7.5 * expected.norm()
+
+
 def test_orthogonalised_zeros_are_zeros_and_nan_is_nan():
     for columns in (6, 60):
         matrix = torch.zeros(4, columns)

@@ -46,8 +46,13 @@ class MatrixOptimizer(AdamW):
 
     def _take(self, parameter: torch.Tensor, rows: torch.Tensor, group: dict[str, Any], number: int) -> None:
         lr = float(group["lr"])
-        moved = rows_of(parameter).float().mul(1 - lr * group["weight_decay"]).sub_(rows * lr)
-        self._store(parameter, moved.reshape(-1), group, number)
+        own = rows_of(parameter)
+        in_place = own.dtype == torch.float32
+        moved = (own if in_place else own.float()).mul_(1 - lr * group["weight_decay"]).sub_(rows * lr)
+        if in_place:
+            torch.autograd.graph.increment_version(own)
+        else:
+            self._store(parameter, moved.reshape(-1), group, number)
 
 
 def is_matrix(parameter: torch.Tensor, group: dict[str, Any]) -> bool:

@@ -96,14 +96,14 @@ class Muon(MatrixOptimizer):
 
     def _step_of(self, parameter: torch.Tensor, matrix: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         extent, count = group["pieces"] or (0, 1)
-        pieces = torch.stack(matrix.chunk(count, extent))
+        pieces = torch.stack(matrix.chunk(count, extent)) if count > 1 else matrix.unsqueeze(0)
         scale = _ROOT_MEAN_SQUARE * math.sqrt(max(pieces.shape[1:]))
         variance = 0.0 if group["noise"] == "keep" else self._variance_of_step(parameter, group)
         if variance > 0:
-            unit = orthogonalised_above(pieces, variance, corrected=group["noise"] == "correct")
+            moved = orthogonalised_above(pieces, variance, corrected=group["noise"] == "correct").mul_(scale)
         else:
-            unit = orthogonalised(pieces)
-        return torch.cat(list(unit * scale), extent)
+            moved = orthogonalised(pieces, scale)
+        return torch.cat(list(moved), extent) if count > 1 else moved[0]
 
     def _variance_of_step(self, parameter: torch.Tensor, group: dict[str, Any]) -> float:
         """Of the noise in what was given: u = momentum²·v_before + (1 − momentum)·(1 + momentum)·g if it is Nesterov's, else v."""
