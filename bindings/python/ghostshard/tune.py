@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 
 from ghostshard.errors import Failure, UserError, number, parser, whole_number
 from ghostshard.files import make_parent, names_in_output, read_file, replacing, require_regular_file
+from ghostshard.local_ranks import prepare_rank
 from ghostshard.planned_noise import planned_bins_noise, planned_delta, planned_noise
 from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, groups_of, read_flags, read_space, toml, whole, words_of
 
@@ -218,7 +219,7 @@ def run_trial(settings: Settings, noise: dict, trial: int, rung: int, output: Pa
     command = [sys.executable, "-m", "ghostshard.launcher", "finetune", "-n", str(settings.ranks), *command_line(merged)]
     log = output / f"{folder.name}.log"
     with log.open("wb") as stream:
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream).returncode
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, preexec_fn=prepare_rank).returncode
     if code == 3 or code >= 128 or code < 0:
         raise KeyboardInterrupt
     if code != 0:
