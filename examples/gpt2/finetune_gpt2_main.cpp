@@ -67,7 +67,9 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
 int main(int argc, char** argv) {
   // A reader of the progress that goes away (| head) must not end a run: its writes fail instead.
   std::signal(SIGPIPE, SIG_IGN);
-  c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as `import torch` does
+  // What LibTorch logs comes with the frames of its stack, and again in the exception that our sentence is made of.
+  ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe): no other thread yet
+  c10::initLogging();                                         // reads it, as `import torch` does
   fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
   std::optional<dp::StopSignal> stop;  // outlives the announcement of a failure to the other ranks

@@ -179,6 +179,11 @@ def one_line(sentence: str) -> str:
     return "".join(c if plain else c.encode("unicode_escape").decode() for c, plain in zip(sentence, shown, strict=True))
 
 
+def show(line: str) -> None:
+    """On standard output, and with names as one_line() has them."""
+    print(one_line(line))
+
+
 def of_system(error: OSError) -> str:
     """What the operating system refused, as a sentence."""
     reason = error.strerror or str(error)
