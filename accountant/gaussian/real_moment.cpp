@@ -19,7 +19,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <stdexcept>
 #include <vector>
 
 #include "accountant/gaussian/composed_release.h"
@@ -95,7 +94,6 @@ constexpr double kServes = 4;
 constexpr size_t kMostKept = 160;         // meshes, of several phases in both directions
 constexpr size_t kMostOutcomes = 50'000;  // of one that is kept
 constexpr size_t kMostInAll = 600'000;    // outcomes of all that are kept
-constexpr double kMostNoise = 1e100;      // its square is a double too
 
 double most_served(Direction direction, double c) {
   if (direction == Direction::kRemove) return std::numeric_limits<double>::infinity();
@@ -104,7 +102,7 @@ double most_served(Direction direction, double c) {
 }
 
 Mesh mesh_for(Direction direction, SampledGaussian release, double most_c, double precision) {
-  if (release.sigma > kMostNoise)
+  if (release.sigma > 1e100)  // its square must be a double too
     throw std::invalid_argument("the noise multiplier of a sampled release must be at most 1e100, got " +
                                 nlohmann::json(release.sigma).dump());
   const double c = direction == Direction::kRemove ? 1 : most_c;

@@ -100,8 +100,15 @@ def _visible(path: Path) -> Iterator[None]:
 
 
 def _require_no_device(path: Path) -> None:
-    """UserError for a device, a pipe or a socket: a move would put a file in its place, /dev/null too if root asks for it."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    """UserError for a device, a pipe or a socket: a move would put a file in its place, /dev/null too if root asks for it. Also for a
+    path that leads nowhere."""
+    try:
+        kind = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:  # a link that leads to itself would be replaced, too
+        raise UserError(f"the output {path} cannot be used: {error.strerror}") from error
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         raise UserError(f"the output must be a file or a folder, {path} is a device or a pipe")
 
 
