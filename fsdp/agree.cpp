@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fsdp/failure.h"
+
 namespace ghostshard::fsdp {
 namespace {
 
@@ -17,14 +19,9 @@ void agree(Mesh& mesh, const std::function<void()>& work) {
   std::string message;
   try {
     work();
-  } catch (const std::invalid_argument& error) {
-    outcome = kCallersMistake, message = error.what();
-  } catch (const c10::ValueError& error) {
-    outcome = kCallersMistake, message = error.what_without_backtrace();
-  } catch (const c10::Error& error) {
-    outcome = kFailed, message = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    outcome = kFailed, message = error.what();
+  } catch (const std::exception&) {
+    const Failure failure = current_failure();
+    outcome = failure.callers_mistake ? kCallersMistake : kFailed, message = failure.sentence;
   }
   const at::Tensor mine = at::zeros({kWords}, at::kLong);
   auto* words = mine.data_ptr<int64_t>();

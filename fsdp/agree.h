@@ -16,7 +16,7 @@ class AgreedFailure : public std::runtime_error {
  public:
   AgreedFailure(const std::string& message, bool callers_mistake)
       : std::runtime_error(message), callers_mistake_(callers_mistake) {}
-  // The error was a caller's mistake (std::invalid_argument, c10::ValueError).
+  // The error was a caller's mistake (fsdp/failure.h).
   bool callers_mistake() const { return callers_mistake_; }
 
  private:

@@ -3,9 +3,11 @@
 // input.
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "accountant/cli/commands.h"
@@ -107,6 +109,9 @@ int main(int argc, char** argv) {
     return fail(error.what() + suggestion_for(program) + " (--help explains)", 2);
   } catch (const std::invalid_argument& error) {
     return fail(error.what(), 2);
+  } catch (const std::filesystem::filesystem_error& error) {
+    const bool full = error.code() == std::errc::no_space_on_device || error.code() == std::errc::io_error;
+    return fail(error.path1().string() + " cannot be used: " + error.code().message(), full ? 1 : 2);
   } catch (const std::exception& error) {
     return fail(error.what(), 1);
   }

@@ -14,6 +14,7 @@
 #include "accountant/receipt.h"
 #include "accountant/report.h"
 #include "accountant/report_verify.h"
+#include "accountant/standard_streams.h"
 
 namespace ghostshard::accountant::cli {
 namespace {
@@ -57,6 +58,9 @@ void require_apart(const ReportOptions& o) {
   for (const std::string& input : {o.ledger, o.facts, o.sign})
     if (!o.receipt.empty() && std::filesystem::equivalent(o.receipt, input, unknown))
       throw std::invalid_argument("--receipt would overwrite " + input + ", which is read");
+  std::error_code reason;
+  if (std::filesystem::status(o.receipt, reason).type() == std::filesystem::file_type::none)
+    throw std::invalid_argument("--receipt " + o.receipt + " cannot be used: " + reason.message());
   if (holds_no_file(o.receipt))
     throw std::invalid_argument("--receipt must be a file, " + o.receipt +
                                 " is a folder, a device, a pipe or a socket");
@@ -86,10 +90,10 @@ int run_report(const ReportOptions& o) {
     std::cout << report.dump(2) << '\n';
     return 0;
   }
-  std::cout << summarize_report(report) << "Written: " << (folder / "privacy_report.json").string() << ", "
-            << (folder / "privacy_report.html").string()
-            << (o.sign.empty() ? "" : ", " + (folder / kSignedHead).string()) << '\n'
-            << (o.receipt.empty() ? "" : proven_by(receipt, o.receipt));
+  std::cout << summarize_report(report) << "Written: " << one_line((folder / "privacy_report.json").string()) << ", "
+            << one_line((folder / "privacy_report.html").string())
+            << (o.sign.empty() ? "" : ", " + one_line((folder / kSignedHead).string())) << '\n'
+            << (o.receipt.empty() ? "" : proven_by(receipt, one_line(o.receipt)));
   return 0;
 }
 

@@ -15,6 +15,9 @@
 namespace ghostshard::accountant {
 namespace {
 
+constexpr int64_t kMostBytes = int64_t{4}
+                               << 30;  // ten million releases; memory holds it, also beside what is read from it
+
 [[noreturn]] void refuse_irregular(const std::filesystem::path& path) {
   throw std::invalid_argument(path.string() + " must be a regular file, it is a folder, a pipe, a socket or a device");
 }
@@ -66,6 +69,9 @@ void write_all(int descriptor, std::string_view bytes, const std::filesystem::pa
 }
 
 std::string read_all(int descriptor, const std::filesystem::path& path) {
+  if (const int64_t size = status_of(descriptor, path).st_size; size > kMostBytes)
+    throw std::invalid_argument(path.string() + " must hold at most " + std::to_string(kMostBytes) + " bytes, has " +
+                                std::to_string(size));
   std::string bytes;
   std::array<char, 1 << 16> buffer{};
   for (off_t offset = 0;;) {

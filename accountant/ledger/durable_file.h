@@ -30,7 +30,7 @@ class OwnedDescriptor {
 // O_DIRECTORY): its bytes would be waited for, or would never end.
 OwnedDescriptor open_file(const std::filesystem::path& path, int flags);
 void write_all(int descriptor, std::string_view bytes, const std::filesystem::path& path);
-// The whole content, from the beginning, wherever the descriptor stands.
+// The whole content, from the beginning, wherever the descriptor stands. std::invalid_argument for more than 4 GiB.
 std::string read_all(int descriptor, const std::filesystem::path& path);
 // The content of a file that `option` names. std::invalid_argument unless it is a regular file, can be read, and holds
 // at most `most_bytes`.

@@ -192,6 +192,9 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
   decided.push_back({"the next step's clip norm", nlohmann::json(begun.plan->clip_norm().value()).dump()});
   agree_on(mesh, decided);
   share_extent(begun, mesh);
+  optimizer->set_error_variance(begun.plan->release_variance());
+  // Before anything is written: a damaged checkpoint ends here.
+  if (begun.checkpoint) fsdp::load_checkpoint(model, *optimizer, *begun.checkpoint);
   if (options.budget_register && !begun.finished) {
     begun.registered.emplace();
     fsdp::agree(mesh, [&] {
@@ -199,8 +202,6 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
     });
     share_extent(begun, mesh);
   }
-  optimizer->set_error_variance(begun.plan->release_variance());
-  if (begun.checkpoint) fsdp::load_checkpoint(model, *optimizer, *begun.checkpoint);
   begun.key->share(mesh);
   fsdp::agree(mesh, [&] {
     if (mesh.rank() != 0 || begun.finished) return;

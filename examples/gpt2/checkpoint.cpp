@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* kPrefix = "transformer.";
 
+constexpr uint64_t kMostBytesOfTokenizer = uint64_t{1} << 30;
 constexpr std::array kTokenizerFiles = {"tokenizer.json", "tokenizer_config.json",   "vocab.json",
                                         "merges.txt",     "special_tokens_map.json", "added_tokens.json"};
 
@@ -84,8 +85,16 @@ Folder open_folder(const std::filesystem::path& path) {
     throw std::invalid_argument("--model must be a folder, " + path.string() + " is none");
   Folder folder{.path = path, .config = {}, .original_config = read_json(path / "config.json")};
   folder.config = config_from_json(folder.original_config);
-  for (const char* file : kTokenizerFiles)  // copied at the end: a mistake must show before the run
-    if (std::filesystem::exists(path / file)) const fsdp::RegularFile readable(path / file);
+  for (const char* name : kTokenizerFiles) {  // copied at the end: a mistake must show before the run
+    if (!std::filesystem::exists(path / name)) continue;
+    const fsdp::RegularFile file(path / name);
+    if (file.bytes() > kMostBytesOfTokenizer) {
+      throw std::invalid_argument((path / name).string() + " must hold at most " +
+                                  std::to_string(kMostBytesOfTokenizer) + " bytes, has " +
+                                  std::to_string(file.bytes()));
+    }
+  }
+  const Weights readable(path);  // their headers: what is no file of weights must not be hashed first
   return folder;
 }
 

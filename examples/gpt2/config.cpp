@@ -50,8 +50,10 @@ void must_be(const nlohmann::json& json, const char* key, const nlohmann::json& 
 
 Config config_from_json(const nlohmann::json& json) {
   if (!json.is_object()) throw std::invalid_argument("config.json: must be a JSON object");
-  if (json.contains("model_type") && json["model_type"] != "gpt2")
-    refuse("model_type", "must be \"gpt2\"", json["model_type"]);
+  // Any other object, a private text for one, would be a model of GPT-2's usual size, and be written beside it.
+  const auto kind = json.find("model_type");
+  if (kind == json.end()) throw std::invalid_argument("config.json: 'model_type' must be \"gpt2\", it is missing");
+  if (*kind != "gpt2") refuse("model_type", "must be \"gpt2\"", *kind);
   must_be(json, "scale_attn_weights", true);
   must_be(json, "scale_attn_by_inverse_layer_idx", false);
   must_be(json, "add_cross_attention", false);

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "dp/planning/host_memory_left.h"
 #include "fsdp/regular_file.h"
 #include "fsdp/safetensors.h"
 
@@ -34,6 +35,15 @@ at::Tensor long_tensor(const std::vector<int64_t>& values) {
   return at::tensor(at::ArrayRef<int64_t>(values), at::TensorOptions(at::kLong));
 }
 
+// Every rank holds the texts whole. The system would end a program without a word for what it cannot hold.
+void require_memory(const std::filesystem::path& path, uint64_t bytes) {
+  const double left = dp::host_memory_left();
+  if (static_cast<double>(bytes) <= left) return;
+  const auto mebibytes = [](double count) { return std::to_string(static_cast<int64_t>(count / (1 << 20))) + " MiB"; };
+  throw std::invalid_argument(path.string() + " must fit in this machine's free memory (" + mebibytes(left) +
+                              "), it has " + mebibytes(static_cast<double>(bytes)));
+}
+
 // A safetensors file begins with the length of its header, and the header with "{". Of any other file nothing may be
 // said: its first bytes are a private text's.
 void require_prepared(const std::filesystem::path& path) {
@@ -42,7 +52,7 @@ void require_prepared(const std::filesystem::path& path) {
   (void)file.read(begin);
   uint64_t header = 0;
   std::memcpy(&header, begin.data(), sizeof header);
-  if (header < file.bytes() && begin[8] == '{') return;
+  if (header < file.bytes() && begin[8] == '{') return require_memory(path, file.bytes());
   const std::string suffix = path.extension().string(), name = path.string();
   const std::map<std::string, std::string> formats = {
       {".jsonl", "jsonl"}, {".csv", "csv"}, {".txt", "text"}, {".parquet", "parquet"}};

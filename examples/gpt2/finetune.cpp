@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "accountant/report.h"
+#include "accountant/standard_streams.h"
 #include "dp/run/plain_run.h"
 #include "dp/run/private_run.h"
 #include "examples/gpt2/optimizers.h"
@@ -54,12 +55,13 @@ void prepare(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
 }
 
 dp::FolderOptions folder_options(const Options& o, dp::StopSignal& stop) {
-  return {.folder = o.output,
-          .resume = o.resume,
-          .checkpoint_every = checkpoint_every(o),
-          .keep_checkpoints = o.keep_checkpoints,
-          .stop = &stop,
-          .warn = [](const std::string& sentence) { std::cerr << "warning: " << sentence << '\n'; }};
+  return {
+      .folder = o.output,
+      .resume = o.resume,
+      .checkpoint_every = checkpoint_every(o),
+      .keep_checkpoints = o.keep_checkpoints,
+      .stop = &stop,
+      .warn = [](const std::string& sentence) { std::cerr << "warning: " << accountant::one_line(sentence) << '\n'; }};
 }
 
 dp::RunOptions run_options(Prepared& run, const Options& o, dp::StopSignal& stop) {
@@ -149,7 +151,8 @@ Ending train_and_save(Run& run, const dp::PrivateRun* private_run, Prepared& pre
 }
 
 Ending say_done(const Options& o, fsdp::Mesh& mesh) {
-  if (mesh.rank() == 0) std::cout << "This run is done: " << o.output << " holds its model and its report\n";
+  if (mesh.rank() == 0)
+    std::cout << "This run is done: " << accountant::one_line(o.output) << " holds its model and its report\n";
   mesh.control().barrier();
   return Ending::kDone;
 }

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <new>
 #include <optional>
 #include <thread>
 
@@ -16,6 +15,7 @@
 #include "examples/gpt2/finetune.h"
 #include "examples/gpt2/generate.h"
 #include "fsdp/agree.h"
+#include "fsdp/failure.h"
 #include "fsdp/host_memory.h"
 
 namespace {
@@ -67,7 +67,9 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
 int main(int argc, char** argv) {
   // A reader of the progress that goes away (| head) must not end a run: its writes fail instead.
   std::signal(SIGPIPE, SIG_IGN);
-  c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL, as `import torch` does
+  // What LibTorch logs comes with the frames of its stack, and again in the exception that our sentence is made of.
+  ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe): no other thread yet
+  c10::initLogging();                                         // reads it, as `import torch` does
   fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
   std::optional<dp::StopSignal> stop;  // outlives the announcement of a failure to the other ranks
@@ -90,15 +92,8 @@ int main(int argc, char** argv) {
     return gpt2::finetune(*options, *mesh, *stop) == gpt2::Ending::kDone ? 0 : kStopped;
   } catch (const fsdp::AgreedFailure& failure) {
     return fail_together(*mesh, failure);
-  } catch (const std::invalid_argument& error) {
-    return fail(mesh.get(), error.what(), kUserMistake);
-  } catch (const c10::ValueError& error) {
-    return fail(mesh.get(), error.what_without_backtrace(), kUserMistake);
-  } catch (const c10::Error& error) {
-    return fail(mesh.get(), error.what_without_backtrace(), kFailure);
-  } catch (const std::bad_alloc&) {
-    return fail(mesh.get(), "this machine's memory is not enough for that", kFailure);
-  } catch (const std::exception& error) {
-    return fail(mesh.get(), error.what(), kFailure);
+  } catch (const std::exception&) {
+    const fsdp::Failure failure = fsdp::current_failure();
+    return fail(mesh.get(), failure.sentence, failure.callers_mistake ? kUserMistake : kFailure);
   }
 }

@@ -219,9 +219,12 @@ std::vector<OptimizerGroup> read_optimizer_groups(const std::filesystem::path& p
   const toml::table content = parsed(file);
   for (const auto& [key, node] : content) {
     if (key.str() == "group") continue;
+    // Quoted only if it is nearly the one: the file may be one of private texts, given by mistake.
+    const std::string word(key.str());
+    const bool near = !accountant::nearest_name(word, {"group"}).empty();
     throw std::invalid_argument(file + ":" + std::to_string(line_of(node)) +
-                                ": a file of groups holds [[group]] tables alone, got the key " +
-                                json(std::string(key.str())).dump());
+                                ": a file of groups holds [[group]] tables alone, got " +
+                                (near ? "the key " + json(word).dump() : "another key"));
   }
   const toml::array* tables = content["group"].as_array();
   if (tables == nullptr || tables->empty() || !tables->is_homogeneous(toml::node_type::table)) {

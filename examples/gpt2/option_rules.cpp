@@ -79,6 +79,7 @@ void check_training(const Options& o) {
   must(valid_utf8(o.tuning_note), "--tuning-note must be valid UTF-8: it goes into the report");
   finite_positive("--learning-rate", o.learning_rate);
   must(o.lora_rank > 0 || !o.lora_alpha, "--lora-alpha needs --lora-rank R");
+  must(o.lora_rank > 0 || o.lora_targets == Options().lora_targets, "--lora-targets needs --lora-rank R");
   if (o.lora_alpha) finite_positive("--lora-alpha", *o.lora_alpha);
   must(o.min_learning_rate >= 0 && o.min_learning_rate <= o.learning_rate,
        "--min-learning-rate must lie between 0 and --learning-rate, got " + number(o.min_learning_rate));

@@ -15,6 +15,7 @@
 #include "examples/gpt2/option_rules.h"
 #include "examples/gpt2/sampling.h"
 #include "examples/gpt2/typed_words.h"
+#include "fsdp/failure.h"
 #include "fsdp/regular_file.h"
 
 namespace ghostshard::gpt2 {
@@ -236,8 +237,8 @@ CLI::Option_group* add_generation(CLI::App& app, Options& o) {
   auto* group = app.add_option_group("Generating text");
   group->add_option("--generate-tokens", o.generate_tokens,
                     "Continue these token ids with --model and stop: \"464,3290\" (an empty text: its end token). "
-                    "`python -m ghostshard.generate` does it with text");
-  group->add_option("--max-new-tokens", o.max_new_tokens, "")->capture_default_str();
+                    "`ghostshard generate` does it with text");
+  group->add_option("--max-new-tokens", o.max_new_tokens, "How many tokens at most")->capture_default_str();
   group->add_option("--temperature", o.temperature, "0: always the likeliest token")->capture_default_str();
   group->add_option("--top-k", o.top_k, "Choose among the k likeliest (0: all)")->capture_default_str();
   return group;
@@ -258,12 +259,12 @@ std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group
 
 // What is wrong with a file of flags; CLI11 would wait for a pipe. It finds out itself whether there is one.
 std::string unreadable(std::string& path) {
-  if (!std::filesystem::exists(path)) return "";
   try {
+    if (!std::filesystem::exists(path)) return "";
     (void)fsdp::read_text(path);
     return "";
-  } catch (const std::exception& error) {
-    return error.what();
+  } catch (const std::exception&) {
+    return fsdp::current_failure().sentence;
   }
 }
 
@@ -285,13 +286,14 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   Options o;
   std::string mesh, device = "cpu";
   CLI::App app{
-      "Fine-tunes GPT-2 with differential privacy, on one process or, under `torchrun --no-python`, on several.\n"
+      "Fine-tunes GPT-2 with differential privacy, on one process or on several: `ghostshard finetune -n 2` starts "
+      "two\n"
+      "on this machine, `torchrun --no-python ghostshard finetune` those of several machines.\n"
       "Each text of --data (or each user, as it was prepared) is one privacy unit. The files in --output are "
       "covered by the guarantee in\n"
       "privacy_report.json; losses and batch sizes of the private data are never shown unless you allow it.\n\n"
-      "  torchrun --nproc-per-node 2 --no-python ghostshard-finetune-gpt2 --model gpt2-folder --data "
-      "private.safetensors \\\n"
-      "      --eval-data public.safetensors --output run1 --target-epsilon 8 --expected-batch 512 --epochs 3\n"};
+      "  ghostshard finetune -n 2 --model gpt2-folder --data private.safetensors --eval-data public.safetensors \\\n"
+      "      --output run1 --target-epsilon 8 --expected-batch 512 --epochs 3\n"};
   app.get_formatter()->column_width(36);
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.set_config("--config", "", "Read any of these flags from a TOML or INI file, without the dashes")
@@ -314,6 +316,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   } catch (const CLI::Success& answered) {
     app.exit(answered);
     return std::nullopt;
+  } catch (const CLI::ConfigError& error) {
+    throw std::invalid_argument(mistake_in_file(app.get_config_ptr()->as<std::string>(), error, groups) +
+                                " (see --help)");
   } catch (const CLI::ParseError& error) {
     throw std::invalid_argument(error.what() + suggestion_for(error, groups) + " (see --help)");
   }

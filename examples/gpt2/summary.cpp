@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iostream>
 
+#include "accountant/standard_streams.h"
 #include "examples/gpt2/number_text.h"
 #include "fsdp/host_memory.h"
 
@@ -62,14 +63,17 @@ void summarize_early_end(const dp::Extent& extent, const dp::PrivateRun& run) {
             << number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4) << " would go on to the end\n";
 }
 
+// Without what a terminal would obey.
+std::string shown(const std::filesystem::path& path) { return accountant::one_line(path.string()); }
+
 void list_files(const Options& o) {
   const std::filesystem::path output(o.output);
-  std::cout << "Written: " << (output / "model").string() << ", ";
-  if (o.lora_rank > 0) std::cout << (output / "adapter").string() << ", ";
-  std::cout << (output / "metrics.jsonl").string();
+  std::cout << "Written: " << shown(output / "model") << ", ";
+  if (o.lora_rank > 0) std::cout << shown(output / "adapter") << ", ";
+  std::cout << shown(output / "metrics.jsonl");
   if (!o.non_private) {
-    std::cout << ", " << (output / "privacy_report.json").string() << ", " << (output / "privacy_report.html").string()
-              << ", " << (output / "ledger.jsonl").string();
+    std::cout << ", " << shown(output / "privacy_report.json") << ", " << shown(output / "privacy_report.html") << ", "
+              << shown(output / "ledger.jsonl");
   }
   std::cout << '\n';
 }
@@ -97,7 +101,7 @@ void announce_resumption(const dp::FoundRun& found, const dp::Course& course, co
   if (found.checkpoint.empty()) {
     std::cerr << "Resuming at the start: no checkpoint was written\n";
   } else {
-    std::cerr << "Resuming after step " << found.step << " from " << found.checkpoint << '\n';
+    std::cerr << "Resuming after step " << found.step << " from " << shown(found.checkpoint) << '\n';
   }
   if (run == nullptr) return;
   const bool key_file = run->key().comes_again();
@@ -113,7 +117,7 @@ void announce_resumption(const dp::FoundRun& found, const dp::Course& course, co
 
 void summarize_stop(const dp::Course& course, const dp::PrivateRun* run) {
   std::cout << "Stopped after step " << *course.newest_checkpoint() << " of " << course.extent().planned
-            << ", checkpoint in " << course.checkpoints().string() << ". The same command with --resume goes on"
+            << ", checkpoint in " << shown(course.checkpoints()) << ". The same command with --resume goes on"
             << (run != nullptr && !run->key().comes_again() ? " under a new noise key" : "") << ".\n";
 }
 

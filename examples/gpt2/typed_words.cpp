@@ -6,20 +6,35 @@
 
 namespace ghostshard::gpt2 {
 
-std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::Option_group*>& groups) {
-  const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
-                       dynamic_cast<const CLI::ConfigError*>(&error) != nullptr;
-  if (!unknown) return "";
-  const std::string sentence = error.what();  // the word is the last in it
+namespace {
+
+std::vector<std::string> names_of(const std::vector<CLI::Option_group*>& groups) {
   std::vector<std::string> names;
   for (CLI::Option_group* group : groups) {
     for (const CLI::Option* option : group->get_options()) {
       for (const std::string& known : option->get_lnames()) names.push_back(known);
     }
   }
+  return names;
+}
+
+}  // namespace
+
+std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::Option_group*>& groups) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return "";
+  const std::string sentence = error.what();  // the word is the last in it
   const size_t flag = sentence.find("--");
   const std::string word = sentence.substr(flag != std::string::npos ? flag : sentence.rfind(' ') + 1);
-  return accountant::flag_suggestion(word.substr(0, word.find(' ')), names);
+  return accountant::flag_suggestion(word.substr(0, word.find(' ')), names_of(groups));
+}
+
+std::string mistake_in_file(const std::string& file, const CLI::ConfigError& error,
+                            const std::vector<CLI::Option_group*>& groups) {
+  const std::string sentence = error.what();  // CLI11 says the entry's name last
+  const std::string entry = sentence.substr(sentence.rfind(' ') + 1);
+  const std::string near = accountant::nearest_name(entry, names_of(groups));
+  return "--config " + file + " must hold flags of this program without the dashes, as TOML or INI; " +
+         (near.empty() ? "one of its entries is none" : entry + " is none, did you mean " + near + "?");
 }
 
 void refuse_empty_words(const CLI::App& app, const std::vector<CLI::Option_group*>& groups, int argc,

@@ -187,9 +187,16 @@ def write_inputs(folder: Path) -> None:
     write_data(folder / "public.safetensors", texts([5, 9, 2, 7], seed=1), declared="public")
 
 
-def everything_in(folder: Path) -> dict[str, bytes | None]:
-    """Every path below a folder with its content; None for a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+def everything_in(folder: Path) -> dict[str, bytes | int | None]:
+    """Every path below a folder with its content, or its size if memory would not hold it; None for a folder."""
+    return {str(path.relative_to(folder)): _content(path) for path in folder.rglob("*")}
+
+
+def _content(path: Path) -> bytes | int | None:
+    if not path.is_file():
+        return None
+    size = path.stat().st_size
+    return path.read_bytes() if size < 1 << 32 else size
 
 
 def weights(run: Path) -> dict[str, numpy.ndarray]:

@@ -186,6 +186,7 @@ BAD = {
     "noise_zero": (words(s="0"), "noise multiplier must be finite and > 0, got 0"),
     "noise_negative": (words(s="-1"), "noise multiplier must be"),
     "noise_infinite": (words(s="inf"), "noise multiplier must be"),
+    "noise_whose_square_is_no_double": (words(s="1e200"), "the noise multiplier of a sampled release must be at most 1e100, got 1e+200"),
     "noise_nan": (words(s="NaN"), "noise multiplier must be"),
     "noise_beyond_a_double": (words(s="1e999"), "--noise-multiplier must be a number that a double can hold"),
     "steps_negative": (words(t="-3"), '--steps must be a whole number >= 0, got "-3"'),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 
@@ -123,6 +124,22 @@ def test_a_resumed_run_needs_the_register_that_it_began_with(program):
         (program.folder / name).unlink()
     other = program.run(words(9, checkpoint_every="2", resume="", epsilon_limit="100"))
     assert other.code == 2 and "does not know the run" in other.err
+
+
+def test_a_damaged_checkpoint_is_refused_before_the_register_is_written(program):
+    flags = {"steps": "9", "checkpoint_every": "2", "keep_checkpoints": "9"}
+    assert program.run(words(30, **flags)).code == 0
+    run = program.folder / "run"
+    (run / "privacy_report.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-000000000009")
+    tensors = run / "checkpoints" / "step-000000000008" / "rank-00000-of-00001.safetensors"
+    content = bytearray(tensors.read_bytes())
+    content[-9] ^= 1
+    tensors.write_bytes(content)
+    before = everything_in(program.folder)
+    refused = program.run(words(30, **flags, resume="", epsilon_limit="100"))
+    assert refused.code == 2 and "is damaged" in refused.err and refused.err.count("\n") == 1
+    assert everything_in(program.folder) == before
 
 
 def test_limits_are_changed_and_plans_given_up_on_purpose(program, shown):

@@ -249,6 +249,7 @@ FLAGS = {
     "floor_of_a_constant": (nothing, {"min_learning_rate": "1e-4"}, "is for --lr-schedule linear or cosine"),
     "lora_rank_fractional": (nothing, {"lora_rank": "1.5"}, "--lora-rank"),
     "lora_alpha_alone": (nothing, {"lora_alpha": "1"}, "--lora-alpha needs --lora-rank"),
+    "lora_targets_alone": (nothing, {"lora_targets": "attn.c_proj"}, "--lora-targets needs --lora-rank"),
     "lora_alpha_zero": (nothing, {"lora_rank": "1", "lora_alpha": "0"}, "--lora-alpha must be finite and > 0, got 0"),
     "lora_target_unknown": (nothing, {"lora_rank": "1", "lora_targets": "attn.c_attn,q_proj"}, "'q_proj' names none"),
     "microbatch_zero": (nothing, {"microbatch": "0"}, "--microbatch must be >= 1, got 0"),
@@ -264,7 +265,7 @@ FLAGS = {
     "output_holds_another_run": (other_run, {}, "--output must be new or empty, run already holds a run or other files"),
     "config_missing": (nothing, {"config": "nothing.toml"}, "nothing.toml was not readable"),
     "config_with_unknown_name": (
-        lambda work: (work / "c.toml").write_text("detla = 1e-9\n"), {"config": "c.toml"}, "detla; did you mean --delta?",
+        lambda work: (work / "c.toml").write_text("detla = 1e-9\n"), {"config": "c.toml"}, "detla is none, did you mean delta?",
     ),
     "config_with_wrong_value": (
         lambda work: (work / "c.toml").write_text("microbatch = \"many\"\n"), {"config": "c.toml"}, "--microbatch",

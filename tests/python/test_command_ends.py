@@ -44,6 +44,27 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("words", ["metrics {}", "generate --model {} --prompt a", "generate --model m --prompt a --tokenizer {}",
+                                   "data prepare --format text --input {} --tokenizer gpt2 --max-length 8 --output out"])  # fmt: skip
+@pytest.mark.parametrize("name", ["n" * 300, "loop", "texts.txt/below"])
+def test_a_path_that_cannot_be_is_a_mistake(texts, monkeypatch, capsys, words, name):
+    monkeypatch.chdir(texts)
+    (texts / "loop").symlink_to("loop")
+    (texts / "m").mkdir()
+    (texts / "m" / "config.json").write_text("{}")
+    assert launcher.main(words.format(name).split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and name in said
+
+
+@pytest.mark.parametrize("words", ["prepare --max-length 8 --tokenizer gpt2", "split --public-units 1 --eval-units 0", "tokenizer --vocab-size 300"])
+def test_a_link_that_leads_to_itself_is_not_replaced(texts, monkeypatch, capsys, words):
+    monkeypatch.chdir(texts)
+    (texts / "loop").symlink_to("loop")
+    assert launcher.main(f"data {words} --format text --input texts.txt --output loop --force".split()) == 2
+    assert (texts / "loop").is_symlink() and "loop cannot be used: Too many levels of symbolic links" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("error, sentence", REFUSED.values(), ids=REFUSED)
 def test_what_the_system_refuses_is_a_sentence(error, sentence, capsys):
     assert run(refused(error), []) == 1

@@ -177,7 +177,23 @@ def test_sigterm_reaches_the_ranks_and_the_demo_ends_as_they_do(demo, repository
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 3
     assert len(list(folder.glob("heard-*"))) == 2
-    assert not list((tmp_path / "cache").glob("*partial*"))
+    left = [path.name for path in (tmp_path / "cache").iterdir() if not path.name.startswith("data-")]
+    assert (left == []) if phase == "warm start" else (len(left) == 1 and "." not in left[0])
+
+
+def test_the_warm_start_names_the_place_where_it_stays(demo, tmp_path):
+    warm, _ = demo()
+    output = warm.split("--output ")[1].split()[0]
+    assert output.startswith("cache/warm-start-") and "." not in output and (tmp_path / output / "model").is_dir()
+
+
+def test_a_warm_start_that_was_killed_is_made_anew(demo, tmp_path):
+    assert len(demo()) == 2
+    (folder,) = (tmp_path / "cache").glob("warm-start-*")
+    (tmp_path / "cache" / f"{folder.name}.unfinished").touch()  # as SIGKILL leaves it
+    (folder / "half").touch()
+    assert len(demo()) == 2 and not (folder / "half").exists()
+    assert len(demo()) == 1
 
 
 def test_only_the_number_of_private_texts_is_printed(demo, capfd):

@@ -83,3 +83,13 @@ def test_a_file_that_grows_is_read_as_it_was(work):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files.os, "fstat", fstat)
         assert files.read_file(work / "in") == b"a\n"
+
+
+@pytest.mark.parametrize("kind", ["text", "fortunes", "jsonl", "e2e", "csv"])
+def test_a_file_that_memory_cannot_hold_is_refused_before_it_is_read(work, capsys, kind):
+    with open(work / "in", "wb") as stream:
+        stream.truncate(1 << 40)  # without blocks on the disk
+    assert launcher.main(f"{PREPARE} --format {kind} --input in".split()) == 2
+    said = capsys.readouterr().err
+    assert "in is read whole, so it must be at most as large as this machine's free memory (" in said
+    assert said.endswith("it has 1048576 MiB\n") and said.count("\n") == 1

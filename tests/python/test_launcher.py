@@ -80,6 +80,11 @@ def test_signals_count_only_if_they_were_sent():
     assert status_of([-signal.SIGTERM, 0], set()) == 1
 
 
+@pytest.mark.parametrize("size", ["two", "1e9", "", " "])
+def test_a_world_size_that_is_none_is_the_programs_to_refuse(start, size):
+    assert start("exit 2", "finetune", "--steps=2", WORLD_SIZE=size)[::2] == (2, "")
+
+
 @pytest.mark.parametrize("code", [1, 2, 3])
 def test_exit_status_of_a_program_on_two_ranks(start, code):
     assert start(f"exit {code}", "finetune", "-n", "2")[0] == code

@@ -127,3 +127,25 @@ def test_a_report_takes_no_pipes_place_and_leaves_a_link_one(account, tmp_path):
     (tmp_path / "out" / "privacy_report.html").symlink_to(tmp_path / "elsewhere.html")
     assert account("report", "--ledger", tmp_path / "ledger.jsonl", "--delta", "1e-6", "--output", tmp_path / "out").returncode == 0
     assert (tmp_path / "out" / "privacy_report.html").is_symlink() and (tmp_path / "elsewhere.html").read_text().startswith("<!")
+
+
+def test_what_is_written_is_named_without_commands_for_the_terminal(program, tmp_path, monkeypatch, capsys):
+    done = program.run(arguments(PRIVATE, output="\x1b]0;t\x07run"))
+    assert done.code == 0 and "\x1b" not in done.out + done.err and "]0;t" in done.out
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").write_text("one\ntwo\n")
+    words = "data prepare --format text --input texts --tokenizer gpt2 --max-length 8 --output".split()
+    assert launcher.main([*words, "\x1b]0;t\x07out.safetensors"]) == 0
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err and "]0;t" in said.out
+
+
+def test_a_receipt_that_cannot_be_is_refused_before_a_report_is_written(account, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_ledger(tmp_path / "ledger.jsonl")
+    (tmp_path / "loop").symlink_to("loop")
+    done = account("report", "--ledger", "ledger.jsonl", "--delta", "1e-6", "--output", "out", "--receipt", "loop")
+    assert done.returncode == 2 and "--receipt loop cannot be used: Too many levels of symbolic links" in done.stderr
+    assert not (tmp_path / "out").exists() and (tmp_path / "loop").is_symlink()
+    shown = account("report", "--ledger", "ledger.jsonl", "--delta", "1e-6", "--output", "\x1b]0;t\x07out")
+    assert shown.returncode == 0 and "\x1b" not in shown.stdout + shown.stderr

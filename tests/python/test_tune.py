@@ -2,10 +2,13 @@
 program, and once with the program itself."""
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 
 import pytest
-from program import CONFIG, LENGTHS, arguments, report, texts, write_data, write_model
+from program import CONFIG, LENGTHS, arguments, report, texts, wait_until, write_data, write_model
 
 from ghostshard import tune
 from ghostshard.errors import UserError
@@ -157,3 +160,17 @@ def test_a_recipe_is_what_the_program_takes(tmp_path, program, monkeypatch):
     made = report(program.folder / "run")
     assert made["sampler"]["executed"] == "cyclic-poisson" and made["population_and_steps"]["groups"]["rounds"] == [2, 2]
     assert made["guarantee"]["epsilon"]["upper"] <= 20 and "private texts were not read" in made["tuning"]["how"]
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_tuning_that_is_killed_takes_its_trial_with_it(tuning, fake_binary, tmp_path, ranks):
+    """It would train on beside the same command started again, into the same folder."""
+    fake_binary('echo $$ > "$NOTES-${RANK:-0}.new"; mv "$NOTES-${RANK:-0}.new" "$NOTES-${RANK:-0}"; exec sleep 600')
+    words = "tune --data public.safetensors --eval-data eval.safetensors --output tuned --units 100 --target-epsilon 8".split()
+    words += ["--expected-batch", "10", "--steps", "12", "--model", "m", "-n", ranks, *RATES]
+    process = subprocess.Popen([sys.executable, "-m", "ghostshard.launcher", *words], stderr=subprocess.DEVNULL)
+    notes = [tmp_path / f"notes-{rank}" for rank in range(int(ranks))]
+    wait_until(lambda: all(note.exists() for note in notes), 60)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(os.path.exists(f"/proc/{note.read_text().strip()}") for note in notes), 60)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -55,6 +56,23 @@ def test_it_fails_before_anything_is_downloaded(setup, monkeypatch, command):
         setup.facts()
     monkeypatch.setattr(sys, "argv", ["setup.py", "sdist"])
     assert "torch>=2.9,<2.12" in setup.facts()["install_requires"]
+
+
+@pytest.mark.parametrize("variable, value, sentence", [
+    ("CXX", "no-such-compiler", "compiling needs a C++20 compiler, and there is no no-such-compiler"),
+    ("GHOSTSHARD_CUDA", "yes", "ghostshard: GHOSTSHARD_CUDA must be 0 or 1, got 'yes'"),
+])  # fmt: skip
+@pytest.mark.parametrize("command", ["dist_info", "bdist_wheel"])
+def test_what_compiling_needs_is_looked_for_before_anything_is_downloaded(setup, monkeypatch, tmp_path, command, variable, value, sentence):
+    monkeypatch.setattr(setup, "find_torch", lambda: tmp_path / "torch")
+    a_torch(tmp_path, "2.10.0")
+    monkeypatch.setattr(setup, "PACKAGES", {})
+    monkeypatch.setattr(sys, "argv", ["setup.py", command])
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit, match=re.escape(sentence)):
+        setup.facts()
+    monkeypatch.setenv("GHOSTSHARD_BUILT", "build/release")
+    assert "torch==2.10.*" in setup.facts()["install_requires"]  # nothing is compiled
 
 
 def test_it_requires_the_torch_that_it_is_built_with(setup, monkeypatch, tmp_path):

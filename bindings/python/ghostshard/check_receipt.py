@@ -80,8 +80,8 @@ def read_text(path: str) -> str:
         require(stat.S_ISREG(os.stat(path).st_mode), f"{path} must be a regular file")
         with open(path, "rb") as stream:
             return stream.read(os.fstat(stream.fileno()).st_size).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} cannot be read: {error}") from None
+    except (OSError, UnicodeDecodeError, MemoryError) as error:
+        raise Refused(f"{path} cannot be read: {str(error) or 'it does not fit in memory'}") from None
 
 
 def read_ledger(path: str) -> tuple[dict, Counter, str]:

@@ -3,6 +3,7 @@
 import argparse
 import codecs
 import difflib
+import errno
 import io
 import math
 import os
@@ -15,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-
 SHOW_FAULTS = "GHOSTSHARD_TRACEBACK"  # set: a fault of this package ends in Python's traceback
 PACKAGE = Path(__file__).resolve().parent
+# What the system says of a path that was asked for and cannot be (fsdp/failure.cpp has the same).
+OF_THE_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class UserError(ValueError):
@@ -112,7 +114,7 @@ def run(command: Callable[[list[str]], int | None], arguments: list[str] | None)
         return 1
     except OSError as error:
         _drop_output()
-        return _fail(of_system(error), 1)
+        return _fail(of_system(error), 2 if error.filename is not None and error.errno in OF_THE_PATH else 1)
     except ModuleNotFoundError as error:
         package = (error.name or "ghostshard").partition(".")[0]
         if package == "ghostshard":
@@ -177,6 +179,11 @@ def one_line(sentence: str) -> str:
     a space of width zero. Halves of surrogate pairs stand for bytes that are no UTF-8, and stay."""
     shown = ("\ud800" <= c <= "\udfff" or c.isprintable() for c in sentence)
     return "".join(c if plain else c.encode("unicode_escape").decode() for c, plain in zip(sentence, shown, strict=True))
+
+
+def show(line: str) -> None:
+    """On standard output, and with names as one_line() has them."""
+    print(one_line(line))
 
 
 def of_system(error: OSError) -> str:

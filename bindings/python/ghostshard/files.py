@@ -15,12 +15,14 @@ OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the place 
 
 def read_file(path: Path) -> bytes:
     """The content as it is now: what is appended meanwhile is left out. OSError if the system refuses, UserError unless it is a regular
-    file: the bytes of a pipe or a device would be waited for, or would never end."""
+    file that memory holds: the bytes of a pipe or a device would be waited for, or would never end, and the system ends a program for
+    what it cannot hold without a word."""
     require_regular_file(path)  # a socket cannot be opened
     # It may be another one by now: without O_NONBLOCK the opening of a pipe waits for somebody who writes into it.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as stream:
         status = os.fstat(stream.fileno())
         _require_regular(path, status.st_mode)
+        _require_memory(path, status.st_size)
         return stream.read(status.st_size)
 
 
@@ -34,6 +36,22 @@ def _require_regular(path: Path, mode: int) -> None:
         kinds = ((stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"))
         kind = next((name for is_one, name in kinds if is_one(mode)), "device")
         raise UserError(f"{path} must be a regular file, it is a {kind}")
+
+
+def _require_memory(path: Path, size: int) -> None:
+    free = free_memory()
+    if size > free:
+        raise UserError(f"{path} is read whole, so it must be at most as large as this machine's free memory ({free >> 20} MiB), "
+                        f"it has {size >> 20} MiB")  # fmt: skip
+
+
+def free_memory() -> int:
+    """In bytes, what the system can give without ending somebody."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def require_writable_file(path: Path, *, force: bool) -> None:
@@ -82,8 +100,15 @@ def _visible(path: Path) -> Iterator[None]:
 
 
 def _require_no_device(path: Path) -> None:
-    """UserError for a device, a pipe or a socket: a move would put a file in its place, /dev/null too if root asks for it."""
-    if path.exists() and not path.is_file() and not path.is_dir():
+    """UserError for a device, a pipe or a socket: a move would put a file in its place, /dev/null too if root asks for it. Also for a
+    path that leads nowhere."""
+    try:
+        kind = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:  # a link that leads to itself would be replaced, too
+        raise UserError(f"the output {path} cannot be used: {error.strerror}") from error
+    if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
         raise UserError(f"the output must be a file or a folder, {path} is a device or a pipe")
 
 

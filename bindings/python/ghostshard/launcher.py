@@ -73,7 +73,7 @@ def with_sample_tokens(arguments: list[str]) -> list[str]:
 def finetune(arguments: list[str]) -> int:
     ranks, rest = take_ranks(arguments)
     rest = with_sample_tokens(rest)
-    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1 or "TORCHELASTIC_RUN_ID" in os.environ
+    launched = os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1") or "TORCHELASTIC_RUN_ID" in os.environ
     if launched and ranks is not None:
         raise UserError("-n starts ranks, and this is one of the ranks of another launcher (WORLD_SIZE is set): leave -n out")
     if launched or ranks in (None, 1) or {"-h", "--help", "--version"} & set(rest):

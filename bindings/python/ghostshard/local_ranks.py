@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def prepare_rank() -> None:
-    """In a rank: it hears signals, and SIGTERM, which asks for a checkpoint, if the launcher is killed."""
+    """In a process that trains: it hears signals, and SIGTERM, which asks for a checkpoint, if who started it is killed."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

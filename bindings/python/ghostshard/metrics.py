@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ghostshard.errors import UserError, parser, run
-from ghostshard.files import replacing
+from ghostshard.files import read_file, replacing
 from ghostshard.texts.vocabulary import load_vocabulary
 
 PUBLIC = ("step", "epsilon", "learning_rate", "eval_loss", "eval_standard_error")
@@ -28,7 +28,7 @@ def lines_of(path: Path) -> list[dict]:
     if not path.is_file():
         return []
     lines = []
-    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+    for number, text in enumerate(read_file(path).split(b"\n")[:-1], start=1):
         try:
             line = json.loads(text.decode("utf-8"))
         except (ValueError, RecursionError):
@@ -67,8 +67,10 @@ def require_own_csv(path: Path) -> None:
     """UserError unless the file is new or begins as write_csv begins one: a ledger given by mistake must not be overwritten."""
     if path.is_dir():
         raise UserError(f"--csv must name a file, {path} is a folder")
-    if path.is_file() and path.stat().st_size and path.read_bytes()[: len(HEADER)] != HEADER:
-        raise UserError(f"--csv must name a new file or one that this command wrote, {path} is another")
+    if path.is_file() and path.stat().st_size:
+        with open(path, "rb") as stream:
+            if stream.read(len(HEADER)) != HEADER:
+                raise UserError(f"--csv must name a new file or one that this command wrote, {path} is another")
 
 
 def write_csv(folder: Path, path: Path) -> None:

@@ -30,5 +30,5 @@ def _asked(epsilon: float, delta: float, *run: str | int) -> float:
     command = [find_binary(program="ghostshard-account"), "noise", "--json", "--epsilon", epsilon, "--delta", delta, *run]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:
-        raise UserError(f"no noise reaches the target: {done.stderr.strip().removeprefix('error: ')}")
+        raise UserError(f"no noise reaches the target: {done.stderr.strip().removeprefix('ghostshard-account: ')}")
     return json.loads(done.stdout)["noise_multiplier"]

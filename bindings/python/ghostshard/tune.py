@@ -22,8 +22,9 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from ghostshard.errors import Failure, UserError, number, parser, whole_number
+from ghostshard.errors import Failure, UserError, number, one_line, parser, show, whole_number
 from ghostshard.files import make_parent, names_in_output, read_file, replacing, require_regular_file
+from ghostshard.local_ranks import prepare_rank
 from ghostshard.planned_noise import planned_bins_noise, planned_delta, planned_noise
 from ghostshard.tune_flags import TUNABLE, Flags, choose_trials, command_line, groups_of, read_flags, read_space, toml, whole, words_of
 
@@ -76,8 +77,8 @@ def main(arguments: list[str]) -> None:
         noise[key] = noise_multiplier(settings, *key)
     best = halve(settings, noise, results, output)
     write_recipe(output / RECIPE, settings, best, results)
-    print(f"Best of {len(settings.trials)} trials: {words_of(settings.trials[best.trial])}, loss {best.loss:.4f} on {settings.eval_data}")
-    print(f"Written: {output / RECIPE}. With the private texts: ghostshard finetune --config {output / RECIPE} "
+    show(f"Best of {len(settings.trials)} trials: {words_of(settings.trials[best.trial])}, loss {best.loss:.4f} on {settings.eval_data}")
+    show(f"Written: {output / RECIPE}. With the private texts: ghostshard finetune --config {output / RECIPE} "
           "--model … --data … --output …")  # fmt: skip
 
 
@@ -218,7 +219,7 @@ def run_trial(settings: Settings, noise: dict, trial: int, rung: int, output: Pa
     command = [sys.executable, "-m", "ghostshard.launcher", "finetune", "-n", str(settings.ranks), *command_line(merged)]
     log = output / f"{folder.name}.log"
     with log.open("wb") as stream:
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream).returncode
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, preexec_fn=prepare_rank).returncode
     if code == 3 or code >= 128 or code < 0:
         raise KeyboardInterrupt
     if code != 0:
@@ -270,4 +271,4 @@ def _append(path: Path, result: Result) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(one_line(text), file=sys.stderr, flush=True)

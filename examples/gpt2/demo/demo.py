@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from ghostshard.binary import find_binary, repository
@@ -127,17 +128,33 @@ def _seen_tokens(units: list[TextUnit], vocabulary: Vocabulary, max_length: int)
 def warm_start(config: dict, model_config: Path, data: Path, cache: Path, binary: Path) -> Path:
     """The model folder that the private phase starts from, trained without privacy on the public part alone."""
     folder = cache / f"warm-start-{_digest(config['warm_start'], config['ranks'], _read_json(model_config), data.name)}"
-    if not folder.is_dir():
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    if not folder.is_dir() or unfinished.exists():
         _say("warm start on the public texts (kept for the next time)")
-        with replacing(folder) as partial:
+        with _in_its_place(folder, unfinished):
             _train(
                 "the warm start", config["ranks"], binary,
                 {**config["warm_start"], "non-private": True, "model-config": model_config,
                  "data": data / "public-train.safetensors", "eval-data": data / "public-eval.safetensors",
-                 "output": partial},
+                 "output": folder},
             )  # fmt: skip
-            _copy_tokenizer(data / "tokenizer", partial / "model")
+            _copy_tokenizer(data / "tokenizer", folder / "model")
     return folder / "model"
+
+
+@contextlib.contextmanager
+def _in_its_place(folder: Path, unfinished: Path) -> Iterator[None]:
+    """For a program that prints where it writes: `folder` is made under its own name, and is gone if the `with` body fails. After a
+    kill the mark `unfinished` says that it is not whole."""
+    unfinished.touch()
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        unfinished.unlink()
 
 
 def tune(config: dict, recipe: Path | None, data: Path, private_units: int, warm_model: Path, cache: Path) -> None:

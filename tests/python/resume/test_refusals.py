@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,17 @@ def cut_without_witness(work: Path) -> None:
     (work / "run" / "metrics.jsonl").write_bytes(as_before)
 
 
+def loop(name: str):
+    """A link that leads to itself, where the run has a file or a folder."""
+
+    def spoil(work: Path) -> None:
+        place = work / "run" / name
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        place.symlink_to(name)
+
+    return spoil
+
+
 REFUSED = {
     "ledger_behind": (edit_ledger(lambda lines: lines[:-1]), {}, "it is behind the checkpoint, was cut or was rewritten"),
     "ledger_emptied": (edit_ledger(lambda lines: lines[:1]), {}, "behind the checkpoint"),
@@ -55,6 +67,9 @@ REFUSED = {
     "checkpoint_damaged": (damage, {}, "is damaged"),
     "checkpoint_without_manifest": (lambda work: (work / "run/checkpoints/step-000000000010/checkpoint.json").unlink(), {},
                                     "the manifest must be there"),
+    "checkpoints_a_loop": (loop("checkpoints"), {}, "checkpoints cannot be used: Too many levels of symbolic links"),
+    "ledger_a_loop": (loop("ledger.jsonl"), {}, "ledger.jsonl cannot be used: Too many levels of symbolic links"),
+    "metrics_a_loop": (loop("metrics.jsonl"), {}, "metrics.jsonl cannot be used: Too many levels of symbolic links"),
     "another_learning_rate": (None, {"learning_rate": "0.01"}, "--learning-rate must be what the run began with (0.001), is 0.01"),
     "another_optimizer": (None, {"optimizer": "sgd"}, "--optimizer must be what the run began with"),
     "another_gather_dtype": (None, {"gather_dtype": "int8"}, "--gather-dtype must be what the run began with (compute), is int8"),

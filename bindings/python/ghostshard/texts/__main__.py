@@ -9,7 +9,7 @@ from ghostshard.texts.split import split_indices, units_of
 from ghostshard.texts.tables import TABLES
 from ghostshard.texts.text import FORMATS, TextData, read_units, to_jsonl
 from ghostshard.texts.vocabulary import VOCABULARY_FILES, gpt2_vocabulary, load_vocabulary, train_vocabulary
-from ghostshard.errors import UserError, parser, run, whole_number
+from ghostshard.errors import UserError, parser, run, show, whole_number
 from ghostshard.files import replacing, require_apart, require_writable_file, require_writable_folder
 
 SPLIT_FILES = {"public-train.jsonl", "public-eval.jsonl", "private.jsonl", "split.json"}
@@ -107,7 +107,7 @@ def _prepare(options) -> None:
     write_packed(options.output, data)
     facts = data.metadata
     of_users = f" (users, {facts['texts']} texts)" if facts["unit"] == "user" else ""
-    print(f"{options.output}: {facts['units']} units{of_users}, {facts['tokens']} tokens, vocabulary {facts['vocab_size']}, "
+    show(f"{options.output}: {facts['units']} units{of_users}, {facts['tokens']} tokens, vocabulary {facts['vocab_size']}, "
           f"{facts['truncated']} cut to {options.max_length} tokens"
           + (f"; {facts['dropped_no_loss']} with nothing to predict left out" if facts["dropped_no_loss"] != "0" else "")
           + (f"; {facts['dropped_over_cap']} texts over the cap of their user left out"
@@ -133,7 +133,7 @@ def _split(options) -> None:
                  "dropped_empty": texts.dropped_empty, **{name: len(indices) for name, indices in parts.items()}}
         (folder / "split.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     kind = f" users; prepare them with --format jsonl --user-field {field}" if by_user else ""
-    print(f"{options.output}: " + ", ".join(f"{len(indices)} {name}" for name, indices in parts.items()) + kind + _dropped(texts))
+    show(f"{options.output}: " + ", ".join(f"{len(indices)} {name}" for name, indices in parts.items()) + kind + _dropped(texts))
 
 
 def _tokenizer(options) -> None:
@@ -150,7 +150,7 @@ def _tokenizer(options) -> None:
         vocabulary = train_vocabulary((unit.prompt + unit.text for unit in texts.units), size=options.vocab_size)
     with replacing(options.output) as folder:
         vocabulary.save(folder)
-    print(f"{options.output}: {vocabulary.size} tokens")
+    show(f"{options.output}: {vocabulary.size} tokens")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from ghostshard.errors import UserError
+from ghostshard.files import read_file
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -121,7 +122,7 @@ def _vocabulary(name: str, tokenizer: Tokenizer, end_of_text: str) -> Vocabulary
 
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = read_file(path).decode("utf-8").split("\n")
     if lines[0].startswith("#version"):
         del lines[0]
     return [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
@@ -143,7 +144,7 @@ def _end_of_text_of(folder: Path, tokenizer: Tokenizer) -> str:
                       ("config.json", "eos_token_id")):
         if not (folder / file).is_file():
             continue
-        settings = json.loads((folder / file).read_text(encoding="utf-8"))
+        settings = json.loads(read_file(folder / file))
         token = settings.get(key) if isinstance(settings, dict) else None
         if isinstance(token, dict):
             token = token.get("content")
@@ -176,11 +177,12 @@ def load_vocabulary(name: str) -> Vocabulary:
 
 def _read_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
+        text = read_file(folder / "tokenizer.json").decode("utf-8")
         with _library(f"{folder / 'tokenizer.json'} is not a file that the library tokenizers wrote, or it is damaged"):
-            return Tokenizer.from_file(str(folder / "tokenizer.json"))
+            return Tokenizer.from_str(text)
     if not (folder / "vocab.json").is_file() or not (folder / "merges.txt").is_file():
         raise UserError(f"the tokenizer folder {folder} must hold tokenizer.json, or vocab.json and merges.txt; it has neither")
-    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    vocab = json.loads(read_file(folder / "vocab.json"))
     if not isinstance(vocab, dict) or not all(type(number) is int and 0 <= number < 2**31 for number in vocab.values()):
         raise UserError(f"{folder / 'vocab.json'} must be an object of tokens and their ids, whole numbers from 0 to {2**31 - 1}")
     merges = _read_merges(folder / "merges.txt")
