@@ -33,8 +33,8 @@ endfunction()
 
 # Several sources become one for the compiler. Most of the time that a small file takes goes to templates that LibTorch's
 # headers ask for, used or not: eight files together take a quarter of it. A change then compiles its neighbours again.
-# (Sources with flags of their own stay alone.) Names in unnamed
-# namespaces must differ within a library; each file still includes what it uses.
+# Sources with flags of their own stay alone. Names in unnamed namespaces must differ within a library, and each file
+# still includes what it uses.
 option(GHOSTSHARD_UNITY "Compile eight source files at a time" OFF)
 function(ghostshard_compile_together target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${GHOSTSHARD_UNITY} UNITY_BUILD_MODE BATCH UNITY_BUILD_BATCH_SIZE 8)

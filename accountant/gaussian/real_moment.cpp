@@ -17,7 +17,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <vector>
 
@@ -102,9 +101,7 @@ double most_served(Direction direction, double c) {
 }
 
 Mesh mesh_for(Direction direction, SampledGaussian release, double most_c, double precision) {
-  if (release.sigma > 1e100)  // its square must be a double too
-    throw std::invalid_argument("the noise multiplier of a sampled release must be at most 1e100, got " +
-                                nlohmann::json(release.sigma).dump());
+  require_noise_with_a_square(release);
   const double c = direction == Direction::kRemove ? 1 : most_c;
   const double d = best_strip(direction, release.sigma, c, false, precision);
   const double h = exact_step(mesh_step(direction, release.sigma, c, 0, d, precision));

@@ -133,6 +133,7 @@ ReleaseBracket composed_releases(const std::vector<Charge>& charges, Adjacency a
           has_loss_table(charge.event, adjacency))
         continue;
       const SampledGaussian release = sampled_gaussian(charge.event, adjacency, engine, less_private);
+      require_noise_with_a_square(release);
       (release.q == 1 ? unsampled : sampled)[{release.q, release.sigma}] += charge.count;
     }
     auto& phases = less_private ? found.less_private : found.more_private;

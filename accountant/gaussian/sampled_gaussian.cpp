@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "accountant/gaussian/composed_release.h"
@@ -55,6 +56,12 @@ SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const 
   }
   throw std::invalid_argument("accountant " + engine + " must be given an event that it can bound under " +
                               to_string(adjacency) + " adjacency, got " + type_name(event));
+}
+
+void require_noise_with_a_square(SampledGaussian release) {
+  if (release.q < 1 && release.sigma > 1e100)
+    throw std::invalid_argument("the noise multiplier of a sampled release must be at most 1e100, got " +
+                                nlohmann::json(release.sigma).dump());
 }
 
 double log_moment_upper(Direction direction, SampledGaussian release, double c) {

@@ -23,6 +23,10 @@ struct SampledGaussian {
 SampledGaussian sampled_gaussian(const Event& event, Adjacency adjacency, const std::string& engine,
                                  bool less_private = true);
 
+// Throws std::invalid_argument for a sampled release whose sigma² is no double. No engine answers for one, whether or
+// not it would come to the square.
+void require_noise_with_a_square(SampledGaussian release);
+
 // Below this sigma a release reveals nearly everything: one sampled release has an epsilon in the thousands, and the
 // work of quadratures and grids grows with 1/sigma² without end. Engines then answer with the bound of sampling by
 // convexity alone, which is sound and needs no quadrature.

@@ -15,8 +15,8 @@
 namespace ghostshard::accountant {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{4}
-                               << 30;  // ten million releases; memory holds it, also beside what is read from it
+// Ten million releases; memory holds it, also beside what is read from it.
+constexpr int64_t kMostBytes = int64_t{4} << 30;
 
 [[noreturn]] void refuse_irregular(const std::filesystem::path& path) {
   throw std::invalid_argument(path.string() + " must be a regular file, it is a folder, a pipe, a socket or a device");

@@ -286,9 +286,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   Options o;
   std::string mesh, device = "cpu";
   CLI::App app{
-      "Fine-tunes GPT-2 with differential privacy, on one process or on several: `ghostshard finetune -n 2` starts "
-      "two\n"
-      "on this machine, `torchrun --no-python ghostshard finetune` those of several machines.\n"
+      "Fine-tunes GPT-2 with differential privacy, on one process or on several: `ghostshard finetune -n 2`\n"
+      "starts two on this machine, `torchrun --no-python ghostshard finetune` those of several machines.\n"
       "Each text of --data (or each user, as it was prepared) is one privacy unit. The files in --output are "
       "covered by the guarantee in\n"
       "privacy_report.json; losses and batch sizes of the private data are never shown unless you allow it.\n\n"

@@ -47,11 +47,9 @@ class MatrixOptimizer(AdamW):
     def _take(self, parameter: torch.Tensor, rows: torch.Tensor, group: dict[str, Any], number: int) -> None:
         lr = float(group["lr"])
         own = rows_of(parameter)
-        in_place = own.dtype == torch.float32
-        moved = (own if in_place else own.float()).mul_(1 - lr * group["weight_decay"]).sub_(rows * lr)
-        if in_place:
-            torch.autograd.graph.increment_version(own)
-        else:
+        stored = own.dtype == torch.float32
+        moved = (own if stored else own.float()).mul_(1 - lr * group["weight_decay"]).sub_(rows * lr)
+        if not stored:
             self._store(parameter, moved.reshape(-1), group, number)
 
 
