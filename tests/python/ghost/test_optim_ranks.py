@@ -8,6 +8,15 @@ import torch
 from launch import HERE, run_ranks
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As each rank has: matrix products of another number of threads may differ in a bit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """With checkpoints of one process, for two ranks to go on from."""
