@@ -1,10 +1,12 @@
 """clang-tidy over the library's and the programs' C++ sources in compile_commands.json, in minutes.
 
-Three things make it quick. The headers of others (LibTorch's take 10 s a source) are parsed once for all sources that
+Four things make it quick. The headers of others (LibTorch's take 10 s a source) are parsed once for all sources that
 are compiled with the same definitions, into a precompiled header. clang-tidy reads such headers but cannot write them;
 libclang can. Two versions of clang may not understand each other's, so an empty source is tried first; if that fails,
 the headers are parsed for each source. Headers of others are not analysed, and the static analyser follows calls less
-far than it could, which would double the time. A source that was found clean is skipped until it, a header of ours that
+far than it could, which would double the time. Sources with the same flags are read several at a time, as one source that
+includes them: most of the time goes to what they all include. If that finds something, each is read by itself. (What clang
+says of a main file alone, as of unused functions, GCC says when it compiles.) A source that was found clean is skipped until it, a header of ours that
 it includes, .clang-tidy, its flags or the tools change; build/lint/clean remembers it.
 """
 import argparse
@@ -27,6 +29,7 @@ FOLDERS = ("accountant", "bench", "bindings", "dp", "examples", "fsdp", "kernels
 # As in cmake/GhostShardOptions.cmake: fields that a designated initialiser leaves out have their defaults.
 WARNINGS = ("-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Wno-missing-designated-field-initializers")
 HEAVY = ("torch/", "pybind11/")  # headers that take as long as all the others
+TOGETHER = 8  # sources at a time; in none of our libraries do two have something of the same name
 MOST_LINES = 30  # of one finding: its notes can be every overload of an operator
 SHALLOW = ("-Xclang", "-analyzer-config", "-Xclang", "mode=shallow")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
@@ -158,9 +161,43 @@ def clean_marker(source, identity):
 
 def check(source, use, extra):
     began = time.monotonic()
-    run = subprocess.run([TIDY, "--quiet", *extra, str(source.path), "--", *source.flags(), *use, *SHALLOW],
+    code, output, errors = tidied(source.path, source, use, extra)
+    return source, code, output, errors, time.monotonic() - began
+
+
+def tidied(path, source, use, extra):
+    """clang-tidy over this file with the flags of a source: its exit status, and what it printed."""
+    run = subprocess.run([TIDY, "--quiet", *extra, str(path), "--", *source.flags(), *use, *SHALLOW],
                          capture_output=True, text=True, cwd=ROOT)
-    return source, run.returncode, run.stdout, run.stderr, time.monotonic() - began
+    return run.returncode, run.stdout, run.stderr
+
+
+def check_together(sources, use, extra):
+    """`check` of each source."""
+    if len(sources) > 1:
+        began = time.monotonic()
+        text = "".join(f'#include "{source.path}"\n' for source in sources)
+        together = LINT / "together" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.cpp"
+        together.parent.mkdir(parents=True, exist_ok=True)
+        together.write_text(text)
+        code, output, _ = tidied(together, sources[0], use, ["--checks=-bugprone-suspicious-include", *extra])
+        together.unlink()
+        if code == 0 and not output.strip():
+            seconds = (time.monotonic() - began) / len(sources)
+            return [(source, 0, "", "", seconds) for source in sources]
+    return [check(source, use, extra) for source in sources]
+
+
+def read_together(sources, jobs):
+    """The sources in lists of those that are read as one: with the same flags, and so many lists that no job is idle. Programs and
+    device code are read by themselves."""
+    alike = {}
+    for source in sources:
+        alone = source.is_device_code() or re.search(r"^int main\(", source.path.read_text(), re.M)
+        alike.setdefault(source.name if alone else tuple(source.flags()), []).append(source)
+    most = max(1, min(TOGETHER, -(-len(sources) // jobs)))
+    for group in alike.values():
+        yield from (group[i : i + most] for i in range(0, len(group), most))
 
 
 def findings(text):
@@ -218,20 +255,21 @@ def main():
         for header in concurrent.futures.as_completed(headers):
             use, ready = header.result()
             headers_seconds = max(headers_seconds, ready)
-            runs += [pool.submit(check, s, use, arguments.tidy) for s in groups[headers[header]]]
+            runs += [pool.submit(check_together, some, use, arguments.tidy)
+                     for some in read_together(groups[headers[header]], arguments.jobs)]
         for run in concurrent.futures.as_completed(runs):
-            source, code, output, errors, seconds = run.result()
-            took.append((seconds, source.name))
-            if code == 0 and not output.strip():
-                clean_marker(source, identity).touch()
-                continue
-            failed += 1
-            new = [f for f in findings(output) if f.splitlines()[0] not in seen]
-            seen.update(f.splitlines()[0] for f in new)
-            if new:
-                print("\n".join(new), flush=True)
-            elif not output.strip():
-                print(f"{source.name}: clang-tidy ended with {code}\n{errors}", flush=True)
+            for source, code, output, errors, seconds in run.result():
+                took.append((seconds, source.name))
+                if code == 0 and not output.strip():
+                    clean_marker(source, identity).touch()
+                    continue
+                failed += 1
+                new = [f for f in findings(output) if f.splitlines()[0] not in seen]
+                seen.update(f.splitlines()[0] for f in new)
+                if new:
+                    print("\n".join(new), flush=True)
+                elif not output.strip():
+                    print(f"{source.name}: clang-tidy ended with {code}\n{errors}", flush=True)
     seconds = time.monotonic() - began
     print(f"lint: clang-tidy read {len(due)} of {len(sources)} sources ({len(sources) - len(due)} clean since before) "
           f"in {seconds:.0f} s, {sum(s for s, _ in took):.0f} s of work and {headers_seconds:.0f} s until the last header was "
