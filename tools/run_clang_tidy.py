@@ -4,10 +4,11 @@ Four things make it quick. The headers of others (LibTorch's take 10 s a source)
 are compiled with the same definitions, into a precompiled header. clang-tidy reads such headers but cannot write them;
 libclang can. Two versions of clang may not understand each other's, so an empty source is tried first; if that fails,
 the headers are parsed for each source. Headers of others are not analysed, and the static analyser follows calls less
-far than it could, which would double the time. Sources with the same flags are read several at a time, as one source that
-includes them: most of the time goes to what they all include. If that finds something, each is read by itself. (What clang
-says of a main file alone, as of unused functions, GCC says when it compiles.) A source that was found clean is skipped until it, a header of ours that
-it includes, .clang-tidy, its flags or the tools change; build/lint/clean remembers it.
+far than it could, which would double the time. Sources with the same flags are read several at a time, as one source
+that includes them: most of the time goes to what they all include. If that finds something, each is read by itself.
+(What clang says of a main file alone, as of unused functions, GCC says when it compiles.) A source that was found
+clean is skipped until it, a header of ours that it includes, .clang-tidy, its flags or the tools change;
+build/lint/clean remembers it.
 """
 import argparse
 import concurrent.futures
