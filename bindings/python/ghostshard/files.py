@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ghostshard.errors import Failure, UserError
+from ghostshard.host_memory import free_memory
 
 OUT_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the place is right, the disk is not
 
@@ -43,15 +44,6 @@ def _require_memory(path: Path, size: int) -> None:
     if size > free:
         raise UserError(f"{path} is read whole, so it must be at most as large as this machine's free memory ({free >> 20} MiB), "
                         f"it has {size >> 20} MiB")  # fmt: skip
-
-
-def free_memory() -> int:
-    """In bytes, what the system can give without ending somebody."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def require_writable_file(path: Path, *, force: bool) -> None:
