@@ -7,5 +7,6 @@ if [ "${1:-}" = -j ]; then jobs=$2; fi
 tools=$(tools/lint_tools.sh)
 tools/format.sh --check || { echo 'lint: not formatted; call `make format`' >&2; exit 1; }
 echo 'lint: every C++ file is formatted'
-tools/build.sh ghostshard_generated > /dev/null  # compiles nothing: compile_commands.json, and the headers that CMake writes
-PYTHONPATH=$tools exec .venv/bin/python tools/run_clang_tidy.py --jobs "$jobs" --tree "build/${GHOSTSHARD_PRESET:-release}"
+# Compiles nothing: the command for each source by itself, and the headers that CMake writes.
+GHOSTSHARD_PRESET=tidy tools/build.sh ghostshard_generated > /dev/null
+PYTHONPATH=$tools exec .venv/bin/python tools/run_clang_tidy.py --jobs "$jobs" --tree build/tidy
