@@ -128,6 +128,15 @@ def test_nothing_is_loaded_before_ctrl_c_is_ours():
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "['ghostshard', 'ghostshard.command']\n"
 
 
+@pytest.mark.parametrize("name", ["ghostshard", "ghostshard-check-receipt"])
+def test_a_script_loads_nothing_before_that(repository, name):
+    command = [sys.executable, "-X", "importtime", repository / "bindings/python/scripts" / name, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+    begun = loaded.index("site")
+    assert loaded[begun + 1 : begun + 3] == ["ghostshard", "ghostshard.command"] and name in done.stdout
+
+
 def test_ctrl_c_that_is_ignored_stays_ignored():
     script = "import signal, ghostshard.command; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
     words = ["bash", "-c", 'trap "" INT; exec "$0" -c "$1"', sys.executable, script]

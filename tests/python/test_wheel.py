@@ -111,13 +111,14 @@ def test_a_wheel_of_the_built_tree(binary, repository, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         (metadata,) = (archive.read(name).decode() for name in names if name.endswith("dist-info/METADATA"))
-        (entries,) = (archive.read(name).decode() for name in names if name.endswith("entry_points.txt"))
+        scripts = {name.split("/")[-1]: archive.read(name).decode() for name in names if ".data/scripts/" in name}
     modules = [name for name in names if name.startswith("ghostshard/_native/") and name.endswith(".so")]
     assert {name.split("/")[-1].split(".")[0] for name in modules} == {"accountant", "engine"}
     assert {"ghostshard/_programs/ghostshard-account", "ghostshard/_programs/ghostshard-finetune-gpt2"} <= set(names)
     assert "ghostshard/_native/build.json" in names and not any("libtorch" in name for name in names)
     assert "Requires-Dist: torch==2.11.*" in metadata and "+torch2.11" in wheel.name
-    assert "ghostshard = ghostshard.command:main" in entries
+    assert sorted(scripts) == ["ghostshard", "ghostshard-check-receipt"]
+    assert all(script.startswith("#!python\n") for script in scripts.values())  # which pip replaces by its own
 
 
 def test_a_tree_of_another_torch_is_refused(setup, monkeypatch, tmp_path):

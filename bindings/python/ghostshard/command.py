@@ -1,5 +1,5 @@
-"""Where the command `ghostshard` begins: Ctrl-C while Python still loads the rest ends it at once, without a traceback. (SIGTERM does
-so without us.) Once the command runs, errors.run() has it say that it was interrupted."""
+"""Where the commands begin: Ctrl-C while Python still loads the rest ends it at once, without a traceback. (SIGTERM does
+so without us.) Once `ghostshard` runs, errors.run() has it say that it was interrupted."""
 
 import _signal  # built in: nothing is loaded before the next lines
 import sys
@@ -12,6 +12,12 @@ def main() -> int:
     from ghostshard.launcher import main as launch
 
     return launch()
+
+
+def check_receipt() -> int:
+    from ghostshard.check_receipt import main as check
+
+    return check()
 
 
 if __name__ == "__main__":
