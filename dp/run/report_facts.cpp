@@ -154,8 +154,8 @@ nlohmann::json resumption_facts(const Extent& extent) {
   if (extent.last < extent.planned) {
     facts["population_and_steps"]["ended_early"] =
         "after step " + std::to_string(extent.last) +
-        ": steps redone after a crash were charged again, and further ones would have broken the promised epsilon, or "
-        "the budget register's limit";
+        ": steps redone after a crash were charged again, and further ones would have broken the promised or given "
+        "epsilon, or the budget register's limit";
   }
   return facts;
 }
