@@ -107,6 +107,10 @@ void check_folder_is_new(const std::filesystem::path& folder) {
 
 // Everything that one rank can find wrong by itself; must not communicate.
 void decide(RunBeginning& begun, const DpConfig& config, const RunOptions& options, bool first_rank) {
+  if (config.noise_blt.is_on() && options.budget_register) {
+    throw std::invalid_argument(
+        "a budget register counts steps that cost the same: noise buffers cannot be combined with one");
+  }
   if (begun.resumed) {
     begun.plan = DpPlan::resume(config, begun.resumed->ledger);
     if (!begun.resumed->checkpoint.empty()) begun.checkpoint = fsdp::read_checkpoint(begun.resumed->checkpoint);
