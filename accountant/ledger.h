@@ -23,7 +23,8 @@
 //   expected_batch    B, the fixed divisor; maximum_batch: the cap, if larger draws are truncated
 //   sampling_rate     q, as planned; sampling_groups: b, step t draws from group t mod b (accountant/rounds.h)
 //   noise_multiplier  sigma, as planned; noise_bands: [1, a_1, …] (dp/mechanism/noise_bands.h), or
-//                     noise_chain: {"steps", "decay"} (dp/mechanism/noise_chain.h)
+//                     noise_chain: {"steps", "decay"} (dp/mechanism/noise_chain.h), or
+//                     noise_blt: {"outputs", "decays", "separation"} (accountant/blt_rows.h)
 //   clip_norm         C; of the first step if it changes
 //   clip_quantile     how it changes, {"target", "rate", "count_noise", "least", "most"} (dp/mechanism/clip_quantile.h)
 //   planned_steps     T

@@ -137,6 +137,9 @@ json make_receipt(const LedgerContents& ledger, Delta delta, Epsilon stated) {
     throw std::invalid_argument(
         "a receipt must be of a run whose releases are all charged to every unit, got one with " +
         std::to_string(groups) + " groups of units (--noise-bands or --noise-chain)");
+  if (ledger.header.contains("noise_blt"))
+    throw std::invalid_argument(
+        "a receipt must be of a run whose steps draw from all units, got one with noise buffers (--noise-blt)");
   const receipt::Phases phases = receipt::phases_of(ledger, kMostPhases);
   std::vector<Proof> proofs;
   double epsilon = 0;

@@ -19,11 +19,11 @@ Rounds::Rounds(int64_t groups) {
 
 bool Rounds::add(int64_t step) {
   if (!(step >= 0)) throw std::invalid_argument("a round's step must be >= 0, got " + std::to_string(step));
-  const int64_t before = most();
-  return ++by_group_[static_cast<size_t>(step % groups())] > before;
+  const int64_t count = ++by_group_[static_cast<size_t>(step % groups())];
+  if (count <= most_) return false;
+  most_ = count;
+  return true;
 }
-
-int64_t Rounds::most() const { return *std::max_element(by_group_.begin(), by_group_.end()); }
 
 int64_t Rounds::most_after(int64_t first, int64_t steps) const {
   int64_t most = 0;
@@ -40,6 +40,7 @@ nlohmann::json Rounds::to_json() const { return by_group_; }
 Rounds Rounds::from_json(const nlohmann::json& json) {
   Rounds rounds(static_cast<int64_t>(json.size()));
   rounds.by_group_ = json.get<std::vector<int64_t>>();
+  rounds.most_ = *std::max_element(rounds.by_group_.begin(), rounds.by_group_.end());
   return rounds;
 }
 

@@ -22,7 +22,7 @@ class Rounds {
   // A release of this step, >= 0 (std::invalid_argument). Every attempt of a step is one. True if most() has grown.
   bool add(int64_t step);
   // Of the group with the most.
-  int64_t most() const;
+  int64_t most() const { return most_; }
   // The same after one release of each of the steps first, …, first + steps - 1.
   int64_t most_after(int64_t first, int64_t steps) const;
 
@@ -31,6 +31,7 @@ class Rounds {
 
  private:
   std::vector<int64_t> by_group_;
+  int64_t most_ = 0;
 };
 
 // A ledger's header says into how many groups the run deals its units: "sampling_groups", 1 if it says nothing.

@@ -3,6 +3,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "accountant/blt_rows.h"
 #include "accountant/report/parts.h"
 
 namespace ghostshard::accountant::report_parts {
@@ -73,6 +74,23 @@ json resumptions(const LedgerContents& ledger) {
           {"meaning", "a run that stopped and went on; one that repeated no step and kept its key leaves no trace"}};
 }
 
+// Rows of buffered noise are derived for zero-out adjacency, and each release is charged as the row that it was
+// (accountant/blt_rows.h). Otherwise the rule that is broken.
+std::string broken_rule_of_buffers(const LedgerContents& ledger) {
+  try {
+    const auto plan = blt_plan(ledger.header);
+    if (!plan) return "";
+    if (ledger.header.value("adjacency", "") != to_string(Adjacency::kZeroOut))
+      return "noise_blt is accounted under zero-out adjacency alone";
+    for (const char* other : {"noise_bands", "noise_chain", "sampling_groups"})
+      if (ledger.header.contains(other)) return "noise_blt cannot be combined with " + std::string(other);
+    (void)blt_rows_of(ledger, *plan);
+    return "";
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+}
+
 // Groups and correlated noise are derived for one Poisson-sampled Gaussian, repeated, under zero-out adjacency, with
 // bands or chains that reach no further than a group's steps are apart (docs/guarantee.md, "Correlated noise").
 // Otherwise the rule that is broken.
@@ -113,7 +131,9 @@ double sampling_rate(const Event& event) {
 
 Spent spent_by(const LedgerContents& ledger) {
   Spent spent;
-  spent.groups_void = broken_rule_of_groups(ledger);
+  spent.groups_void = broken_rule_of_buffers(ledger);
+  if (spent.groups_void.empty()) spent.groups_void = broken_rule_of_groups(ledger);
+  if (ledger.header.contains("noise_blt")) spent.samplers.insert("cyclic");
   if (spent.groups_void.empty()) spent.rounds = Rounds(sampling_groups(ledger.header));
   std::unordered_map<std::string, size_t> index_of;  // by text: a run with a noise schedule has many distinct events
   std::set<std::tuple<size_t, int64_t, int64_t, int64_t>> keys_used;  // kind of event, key epoch, step, attempt

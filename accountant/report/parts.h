@@ -42,9 +42,10 @@ struct Spent {
   Rounds rounds;
   std::set<int64_t> steps;  // of a pass of balls-in-bins sampling all of them
   std::map<int64_t, int64_t> releases_per_attempt;
-  // That the events assume: "poisson", "cyclic-poisson", "fixed-size", "truncated-poisson", "balls-in-bins".
+  // That the events assume: "poisson", "cyclic-poisson", "cyclic", "fixed-size", "truncated-poisson",
+  // "balls-in-bins".
   std::set<std::string> samplers;
-  std::string groups_void;      // why nothing can be said of a run whose units are dealt to groups; empty: it can
+  std::string groups_void;      // why nothing can be said of a run with groups or buffers; empty: it can
   bool noise_repeated = false;  // two releases of one kind share key epoch, step and attempt, hence their noise
 };
 

@@ -133,8 +133,14 @@ namespace {
 void add_plan(json& list, const json& header, const Spent& spent) {
   // A run that sampled more, or added less noise, than its header announced is accounted correctly, by its
   // entries; the announcement was then not what happened, and the reader should know.
-  if (header.contains("units") && header.contains("expected_batch") && header.at("units").is_number() &&
-      header.at("expected_batch").is_number()) {
+  const bool sized = header.contains("units") && header.contains("expected_batch") && header.at("units").is_number() &&
+                     header.at("expected_batch").is_number();
+  if (sized && header.contains("noise_blt")) {
+    const double steps = header.at("units").get<double>() / header.at("expected_batch").get<double>();
+    const json apart = header.at("noise_blt").is_object() ? header.at("noise_blt").value("separation", json()) : json();
+    list.push_back(checked("The steps of one unit are units / expected_batch apart, rounded up.",
+                           steps > 0 && steps < 1e15 && apart == json(static_cast<int64_t>(std::ceil(steps - 1e-9)))));
+  } else if (sized) {
     const auto groups = static_cast<double>(spent.rounds.groups());
     const double rate = groups * header.at("expected_batch").get<double>() / header.at("units").get<double>();
     bool same = true;
@@ -161,7 +167,12 @@ void add_plan(json& list, const json& header, const Spent& spent) {
     }
     list.push_back(checked("Every charged batch is of at most maximum_batch of the header's units.", same));
   }
-  if (header.contains("noise_multiplier") && header.at("noise_multiplier").is_number()) {
+  if (header.contains("noise_blt")) {
+    list.push_back(
+        checked("Every release is charged as the row of its chain: the planned noise multiplier times the "
+                "norm of noise_blt, over what the steps of one unit add up to in that row.",
+                spent.groups_void.empty()));
+  } else if (header.contains("noise_multiplier") && header.at("noise_multiplier").is_number()) {
     const double planned = header.at("noise_multiplier").get<double>();
     bool same = true;
     for (const auto& [event, count] : spent.events) same = same && noise_multiplier(event).value_or(planned) == planned;
@@ -188,6 +199,11 @@ void add_sampling(json& list, const Spent& spent) {
         unchecked("Each unit belonged to one group, by its place in the data alone. Each step drew from the group that "
                   "its number names and from no other, each of that group's units independently with exactly the "
                   "charged probability, and which units were included stays secret."));
+  if (spent.samplers.contains("cyclic"))
+    list.push_back(
+        unchecked("Each unit took part in the steps whose number has one remainder by the separation of noise_blt, "
+                  "which its place in the data alone decides, and in no other step. Who knows these steps learns "
+                  "nothing that is not accounted."));
   if (spent.samplers.contains("balls-in-bins"))
     list.push_back(
         unchecked("In each charged pass each unit was in exactly one step, each of the charged number with the same "
@@ -225,6 +241,13 @@ std::string noise_sentence(const json& header) {
            "its chain, independent of the data and unknown to who sees the releases, less the part that noise_chain in "
            "the header names of the noise that the step before drew. Nothing else has noise in common: a chain is at "
            "most as long as noise_chain says, and ends with a repetition or a resumption.";
+  if (header.contains("noise_blt"))
+    return "The noise of each release and that of all steps before it in its chain, weighted by noise_blt in the "
+           "header, "
+           "add up to a Gaussian with the planned multiple of that norm times the norm of noise_blt, independent of "
+           "the "
+           "data and of all other such sums, and unknown to who sees the releases. Only steps that followed each other "
+           "without a repetition or a resumption stand in one chain.";
   if (!header.contains("noise_bands"))
     return "The noise of each release is Gaussian with the charged multiple of that norm, independent of the data and "
            "of all other noise, and unknown to who sees the releases.";

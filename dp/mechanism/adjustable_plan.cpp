@@ -39,6 +39,10 @@ AdjustablePlan::AdjustablePlan(const Config& config)
 
 void AdjustablePlan::check_correlation() const {
   config_.correlation.check();
+  if (config_.correlation.blt.is_on()) {
+    throw std::invalid_argument(
+        "noise buffers need a plan that knows the run's steps and its sampler (dp/mechanism/plan.h)");
+  }
   if (groups() == 1) return;
   if (config_.clip_quantile || config_.largest_batch || config_.bins) {
     throw std::invalid_argument(

@@ -28,9 +28,11 @@ GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKe
       divisor_(divisor),
       plan_(plan),
       slices_(std::make_shared<fsdp::ShardBuffers>(model)),
-      band_norm_(correlation.bands.norm()),
+      rows_(correlation.blt.is_on() ? std::optional(correlation.blt.rows()) : std::nullopt),
+      band_norm_(rows_ ? rows_->norm() : correlation.bands.norm()),
       chain_(correlation.chain),
       history_(model, correlation.bands),
+      buffers_(model, correlation.blt),
       adaptation_(std::move(adaptation)),
       reduction_(model, [this](const fsdp::FlatGroup& group) { return noised_slice(group); }) {
   if (ledger != nullptr && model.mesh().rank() != 0) {
@@ -57,6 +59,12 @@ bool GaussianMechanism::charged_with_its_pass(const StepId& step, const StepTerm
   return true;
 }
 
+accountant::Event GaussianMechanism::charged_event(const StepTerms& terms) const {
+  if (!terms.event) throw std::invalid_argument("a step without noise cannot be charged");
+  if (!rows_) return *terms.event;
+  return accountant::GaussianEvent{rows_->charged(row_, terms.noise_multiplier.value())};
+}
+
 void GaussianMechanism::charge(const StepId& step, const StepTerms& terms) {
   if (charged_with_its_pass(step, terms)) return;
   charged_pass_.reset();
@@ -65,8 +73,7 @@ void GaussianMechanism::charge(const StepId& step, const StepTerms& terms) {
   std::string reason;
   if (ledger_ != nullptr) {
     try {
-      if (!terms.event) throw std::invalid_argument("a step without noise cannot be charged");
-      ledger_->append(step.step, step.attempt, *terms.event,
+      ledger_->append(step.step, step.attempt, charged_event(terms),
                       terms.count_noise ? std::optional(terms.clip_norm) : std::nullopt);
     } catch (const std::exception& error) {
       reason = error.what();
@@ -90,16 +97,19 @@ void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
     throw std::logic_error("step " + std::to_string(step.step) + ", attempt " + std::to_string(step.attempt) +
                            " does not come after the last release: its noise would repeat");
   }
-  const bool follows = last_ && released_whole_ && step.step == last_->step + 1;
+  const bool may_follow = !rows_ || row_ + 1 < rows_->steps();
+  const bool follows = last_ && released_whole_ && step.step == last_->step + 1 && may_follow;
   const StepId before = follows ? *last_ : StepId{};
   last_ = step;
   released_whole_ = false;
   open_for_.reset();
+  row_ = follows ? row_ + 1 : 0;
   charge(step, sum.terms_);
   const StepTerms& terms = sum.terms_;
   noise_scale_ = terms.noise_multiplier ? rounded_up(terms.noise_multiplier->value() * terms.clip_norm.value()) : 0.0F;
   noise_scale_ = rounded_up(band_norm_ * chain_.norm(step.step) * static_cast<double>(noise_scale_));
   history_.begin_step(follows);
+  buffers_.begin_step(follows);
   noise_key_ = key_->derive(Purpose::kNoise, step);
   key_taken_back_.reset();
   if (follows && chain_.goes_on_at(step.step)) key_taken_back_ = key_->derive(Purpose::kNoise, before);
@@ -122,6 +132,7 @@ at::Tensor GaussianMechanism::start_slice(const fsdp::FlatGroup& group) {
     }
     add_own_noise(group, slice, noise_key_, noise_scale_);
     history_.correlate(group, slice);
+    buffers_.correlate(group, slice);
   }
   started_[static_cast<size_t>(group.index())] = true;
   return slice;

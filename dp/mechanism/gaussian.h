@@ -12,9 +12,9 @@
 //
 // Noise is N(0, (sigma·C)²) per element. It is a function of (key, run id, step, attempt, parameter, element of the
 // whole parameter) alone: the same for every number of ranks and every mesh. With a replicate axis, replica 0 adds it,
-// once. If the plan has noise bands or chains, the steps released before by this mechanism go in as well
-// (dp/mechanism/noise_bands.h, noise_chain.h). A step continues their chain only if it is the very next one and the one
-// before was released whole.
+// once. If the plan has noise bands, chains or buffers, the steps released before by this mechanism go in as well
+// (dp/mechanism/noise_bands.h, noise_chain.h, noise_blt.h). A step continues their chain only if it is the very next
+// one and the one before was released whole.
 #pragma once
 
 #include <memory>
@@ -66,6 +66,8 @@ class GaussianMechanism {
   // sum's step cannot be reused: two sums under one noise would reveal their difference.
   void open(const ClippedSum& sum, const StepId& step);
   void charge(const StepId& step, const StepTerms& terms);
+  // What the step costs: the terms' own event, or with buffers the row of its chain.
+  accountant::Event charged_event(const StepTerms& terms) const;
   // Whether the step belongs to a pass (dp/mechanism/bins.h) that this mechanism has charged at the pass's first step,
   // and is not the first itself. std::logic_error for a later step of a pass that it has not; std::invalid_argument if
   // clip norm or noise are not those that the pass was charged with.
@@ -103,17 +105,20 @@ class GaussianMechanism {
   double divisor_;
   uint64_t plan_;
   std::shared_ptr<fsdp::ShardBuffers> slices_;
-  std::optional<StepId> last_;          // opened last
-  std::optional<StepId> charged_pass_;  // by its first step
-  StepTerms charged_terms_;             // of that pass: what a unit costs holds for one noise in all its steps
-  std::optional<uint64_t> open_for_;    // the sum for which last_ is charged and not released yet
-  bool released_whole_ = false;         // last_ was released
-  double band_norm_;                    // s of dp/mechanism/noise_bands.h; 1 without bands
-  float noise_scale_ = 0;               // s·sigma·C of that sum, rounded up; s of bands or of the chain
+  std::optional<StepId> last_;               // opened last
+  std::optional<StepId> charged_pass_;       // by its first step
+  StepTerms charged_terms_;                  // of that pass: what a unit costs holds for one noise in all its steps
+  std::optional<uint64_t> open_for_;         // the sum for which last_ is charged and not released yet
+  bool released_whole_ = false;              // last_ was released
+  std::optional<accountant::BltRows> rows_;  // with noise from buffers
+  int64_t row_ = 0;                          // of its chain, of the step under way
+  double band_norm_;                         // s of noise_bands.h or noise_blt.h; 1 without
+  float noise_scale_ = 0;                    // s·sigma·C of that sum, rounded up; s of bands or of the chain
   kernels::ChaChaKey noise_key_{};
   NoiseChain chain_;
   std::optional<kernels::ChaChaKey> key_taken_back_;  // of the step before, if its noise is taken back
   NoiseHistory history_;
+  NoiseBuffers buffers_;
   std::optional<ClipAdaptation> adaptation_;
   std::optional<double> noised_share_;  // of the last release
   std::vector<bool> started_;           // by group index: the slice holds noise, and maybe microbatches

@@ -58,8 +58,13 @@ void NoiseChain::check() const {
 void NoiseCorrelation::check() const {
   bands.check();
   chain.check();
+  blt.check();
   if (bands.count() > 1 && chain.steps > 1) {
     throw std::invalid_argument("noise bands and noise chains cannot be combined: one of them correlates the noise");
+  }
+  if (blt.is_on() && groups() > 1) {
+    throw std::invalid_argument(
+        "noise buffers cannot be combined with noise bands or noise chains: one of them correlates the noise");
   }
 }
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "dp/mechanism/noise_bands.h"
+#include "dp/mechanism/noise_blt.h"
 
 namespace ghostshard::dp {
 
@@ -37,14 +38,15 @@ struct NoiseChain {
   bool operator==(const NoiseChain&) const = default;
 };
 
-// How the noise of different steps hangs together: by bands, by chains, or not at all.
+// How the noise of different steps hangs together: by bands, by chains, by buffers, or not at all.
 struct NoiseCorrelation {
   NoiseBands bands = {};
   NoiseChain chain = {};
+  NoiseBlt blt = {};
 
-  // b, into which units are dealt: 1 with white noise.
+  // b, into which units are dealt for Poisson samples of one group: 1 with white noise and with buffers.
   int64_t groups() const { return std::max(bands.count(), chain.steps); }
-  // Throws std::invalid_argument: what either of them refuses, and both at once.
+  // Throws std::invalid_argument: what any of them refuses, and two at once.
   void check() const;
 };
 

@@ -40,6 +40,10 @@ int64_t rounds_of_steps(const DpConfig& config) {
 
 accountant::NoiseMultiplier calibrated(const DpConfig& config, accountant::Delta delta) {
   const accountant::Budget budget{config.accountant, config.adjacency, *config.target_epsilon, delta};
+  if (config.noise_blt.is_on()) {
+    return accountant::calibrate_noise(
+        budget, [](accountant::NoiseMultiplier sigma) { return accountant::GaussianEvent{sigma}; }, 1);
+  }
   if (!in_bins(config)) {
     return accountant::calibrate_noise(
         budget, [&](accountant::NoiseMultiplier sigma) { return sampled_gaussian(config, sigma); },
@@ -57,6 +61,20 @@ NoiseChain chain_of(const nlohmann::json& header, const NoiseChain& planned) {
   }
   const nlohmann::json decay = begun->value("decay", nlohmann::json());
   return {.steps = planned.steps, .decay = decay.is_number() ? decay.get<float>() : planned.decay};
+}
+
+// The buffers that a run began with: another machine's might differ in the last digit.
+NoiseBlt blt_of(const nlohmann::json& header, const NoiseBlt& planned) {
+  const auto begun = header.find("noise_blt");
+  if (begun == header.end() || !begun->is_object()) return planned;
+  const auto numbers = [&](const char* name) -> std::vector<float> {
+    const nlohmann::json stated = begun->value(name, nlohmann::json());
+    const bool fits = stated.is_array() && stated.size() == planned.outputs.size() &&
+                      std::all_of(stated.begin(), stated.end(), [](const auto& each) { return each.is_number(); });
+    return fits ? stated.get<std::vector<float>>() : std::vector<float>{};
+  };
+  const NoiseBlt found{.outputs = numbers("outputs"), .decays = numbers("decays")};
+  return found.outputs.size() == found.decays.size() && found.is_on() ? found : planned;
 }
 
 // The bands that a run began with: another machine's might differ in the last digit.
@@ -90,6 +108,11 @@ DpPlan::DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::D
       terms_(std::make_shared<StepTerms>(
           StepTerms{.clip_norm = config_.clip_norm, .noise_multiplier = sigma, .event = event()})),
       identity_(next_plan_identity()) {
+  if (config_.noise_blt.is_on()) {
+    config_.noise_blt.separation = bins_of(config_);
+    config_.noise_blt.steps = config_.steps;
+    rows_ = std::make_shared<const accountant::BltRows>(config_.noise_blt.rows());
+  }
   if (in_bins(config_)) terms_->passes = BinPasses{.steps = bins_of(config_)};
   if (config_.clip_quantile) terms_->count_noise = config_.clip_quantile->count_noise;
 }
@@ -100,8 +123,8 @@ DpPlan DpPlan::make(const DpConfig& config) {
   const accountant::NoiseMultiplier whole =
       config.noise_multiplier ? *config.noise_multiplier : calibrated(config, delta);
   DpPlan plan(config, gradient_noise(config, whole), delta);
-  if (!config.clip_quantile || !config.target_epsilon) return plan;
-  // Calibrated for one Gaussian; the bound on both parts together may differ in its last digits.
+  if (!(config.clip_quantile || config.noise_blt.is_on()) || !config.target_epsilon) return plan;
+  // Calibrated for one Gaussian; the bound on all parts together may differ in its last digits.
   for (double more = 0x1p-30; plan.epsilon_after(config.steps).upper > config.target_epsilon->value(); more *= 8) {
     plan = {config, gradient_noise(config, accountant::NoiseMultiplier(whole.value() * (1 + more))), delta};
   }
@@ -113,6 +136,7 @@ DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& l
   DpConfig config = given;
   config.noise_bands = bands_of(ledger.header, given.noise_bands);
   config.noise_chain = chain_of(ledger.header, given.noise_chain);
+  if (given.noise_blt.is_on()) config.noise_blt = blt_of(ledger.header, given.noise_blt);
   check_constants(config);
   const auto sigma = ledger.header.find("noise_multiplier");
   if (sigma == ledger.header.end() || !sigma->is_number()) {
@@ -143,6 +167,10 @@ DpPlan DpPlan::resume(const DpConfig& given, const accountant::LedgerContents& l
   for (const char* cause : {"maximum_batch", "sampler", "units", "expected_batch", "planned_steps"})
     compare(cause);  // before the constants that follow from them
   for (const auto& constant : own.items()) compare(constant.key());
+  if (plan.rows_) {
+    (void)accountant::blt_rows_of(ledger, {*plan.rows_, plan.sigma_});
+    return plan;
+  }
   for (const accountant::LedgerEntry& entry : ledger.entries) {
     if (!(entry.event == plan.event())) {
       throw std::invalid_argument("the ledger holds a release that this plan does not make, at sequence " +
@@ -159,6 +187,7 @@ void DpPlan::go_on_with(accountant::ClipNorm clip_norm) {
 }
 
 void DpPlan::begin_session_at(int64_t step) {
+  session_first_ = step;
   if (!terms_->passes) return;
   if (terms_->passes_are_drawn) {
     throw std::logic_error("a session begins before its sampler is made: passes are drawn from where it begins");
@@ -171,13 +200,32 @@ accountant::SamplingRate DpPlan::sampling_rate() const { return rate(config_); }
 double DpPlan::release_variance() const {
   if (config_.clip_quantile) return 0;
   const double deviation = sigma_.value() * config_.clip_norm.value() / divisor();
-  return deviation * deviation * config_.noise_bands.variance(config_.steps) * config_.noise_chain.variance();
+  return deviation * deviation * config_.noise_bands.variance(config_.steps) * config_.noise_chain.variance() *
+         config_.noise_blt.variance();
 }
 
 accountant::Event DpPlan::event() const {
   if (in_bins(config_)) return accountant::BallsInBinsGaussianEvent{bins_of(config_), sigma_};
+  if (config_.noise_blt.is_on()) return accountant::GaussianEvent{sigma_};
   if (!config_.clip_quantile) return sampled_gaussian(config_, sigma_);
   return accountant::AdaptiveClippingEvent{sampling_rate(), sigma_, config_.clip_quantile->count_noise};
+}
+
+accountant::Event DpPlan::event_at(int64_t step) const {
+  return rows_ ? accountant::GaussianEvent{rows_->charged(round_of(step), sigma_)} : event();
+}
+
+int64_t DpPlan::round_of(int64_t step) const { return rows_ ? step - session_first_ : step; }
+
+void DpPlan::charge(accountant::Accountant& engine, const accountant::Rounds& rounds) const {
+  if (!rows_) {
+    if (rounds.most() > 0) engine.compose(event(), rounds.most());
+    return;
+  }
+  for (int64_t row = 0; row < rounds.groups(); ++row) {
+    const int64_t count = rounds.by_group()[static_cast<size_t>(row)];
+    if (count > 0) engine.compose(accountant::GaussianEvent{rows_->charged(row, sigma_)}, count);
+  }
 }
 
 std::unique_ptr<accountant::Accountant> DpPlan::accountant() const {
@@ -188,6 +236,12 @@ accountant::EpsilonBound DpPlan::epsilon_after(int64_t steps) const { return eps
 
 accountant::EpsilonBound DpPlan::epsilon_after(const accountant::Rounds& charged, int64_t first, int64_t steps) const {
   const auto engine = accountant();
+  if (rows_) {  // those of a chain that begins
+    charge(*engine, charged);
+    for (int64_t row = 0; row < steps; ++row)
+      engine->compose(accountant::GaussianEvent{rows_->charged(row, sigma_)}, 1);
+    return engine->epsilon(delta_);
+  }
   engine->compose(event(), terms_->passes ? charged.most() + charges_of(steps) : charged.most_after(first, steps));
   return engine->epsilon(delta_);
 }
@@ -195,7 +249,8 @@ accountant::EpsilonBound DpPlan::epsilon_after(const accountant::Rounds& charged
 PoissonSampler DpPlan::sampler(const RunKey& key, int64_t rank, int64_t world_size) const {
   std::optional<Truncation> truncation;
   if (config_.maximum_batch) truncation = {.cap = *config_.maximum_batch, .rate = sampling_rate()};
-  PoissonSampler sampler(key, config_.units, config_.expected_batch, rank, world_size, config_.groups(), truncation);
+  const int64_t groups = rows_ ? config_.noise_blt.separation : config_.groups();
+  PoissonSampler sampler(key, config_.units, config_.expected_batch, rank, world_size, groups, truncation);
   sampler.passes_ = terms_->passes;
   terms_->passes_are_drawn = true;
   return sampler;
@@ -209,7 +264,8 @@ GaussianMechanism DpPlan::mechanism(fsdp::GroupedParameters& model, const RunKey
                                     accountant::LedgerWriter* ledger) const {
   std::optional<ClipAdaptation> adaptation;
   if (config_.clip_quantile) adaptation = {*config_.clip_quantile, terms_, divisor()};
-  return {model, key, ledger, divisor(), identity_, {config_.noise_bands, config_.noise_chain}, std::move(adaptation)};
+  const NoiseCorrelation correlation{config_.noise_bands, config_.noise_chain, config_.noise_blt};
+  return {model, key, ledger, divisor(), identity_, correlation, std::move(adaptation)};
 }
 
 nlohmann::json DpPlan::public_constants() const {
@@ -230,6 +286,11 @@ nlohmann::json DpPlan::public_constants() const {
   if (in_bins(config_)) {
     constants["sampler"] = to_string(config_.sampling);
     constants["bins"] = bins_of(config_);
+    constants.erase("sampling_rate");
+  }
+  if (const NoiseBlt& blt = config_.noise_blt; blt.is_on()) {
+    constants["sampler"] = "cyclic";
+    constants["noise_blt"] = {{"outputs", blt.outputs}, {"decays", blt.decays}, {"separation", blt.separation}};
     constants.erase("sampling_rate");
   }
   if (config_.maximum_batch) {

@@ -16,6 +16,10 @@
 //
 // A noise chain (dp/mechanism/noise_chain.h) has the same sampling and the same cost, and keeps nothing.
 //
+// Noise from buffers (dp/mechanism/noise_blt.h) comes with other sampling: the units are dealt to b = ⌈n/B⌉ groups, and
+// step t takes the whole of group t mod b, without a coin. A whole run is one Gaussian of noise multiplier sigma; step
+// by step it is charged as rows (accountant/blt_rows.h).
+//
 // With balls-in-bins sampling (dp/mechanism/bins.h) the release is a pass of t = ⌈n/B⌉ steps, in exactly one of which
 // each unit is: T steps of one session cost ⌈T/t⌉ of them. The divisor stays B. Derived for one clip norm and white
 // noise, under zero-out and add-or-remove.
@@ -34,6 +38,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "accountant/accountant.h"
+#include "accountant/blt_rows.h"
 #include "accountant/ledger.h"
 #include "accountant/rounds.h"
 #include "dp/mechanism/clip_quantile.h"
@@ -53,8 +58,9 @@ struct DpConfig {
   Clipping clipping = Clipping::kFlat;
   std::optional<ClipQuantile> clip_quantile = {};  // with flat clipping and white noise
   NoiseBands noise_bands = {};                     // b ≤ T and B·b ≤ n
-  NoiseChain noise_chain = {};                     // likewise; one of the two
-  Sampling sampling = Sampling::kPoisson;          // balls-in-bins: without the three above
+  NoiseChain noise_chain = {};                     // likewise; one of the three
+  NoiseBlt noise_blt = {};                         // its outputs and decays: the plan knows the rest
+  Sampling sampling = Sampling::kPoisson;          // balls-in-bins: without the four above
   std::optional<int64_t> maximum_batch = {};       // B ≤ cap ≤ n; with white noise and a fixed clip norm
   // Exactly one of the two.
   std::optional<accountant::Epsilon> target_epsilon;
@@ -80,8 +86,8 @@ class DpPlan {
   // The clip norm of the next step, before clipper() and mechanism(). std::invalid_argument unless it adapts and this
   // one lies within its limits.
   void go_on_with(accountant::ClipNorm clip_norm);
-  // With balls-in-bins sampling: this step, a session's first, begins a pass. Before sampler() and clipper(); by
-  // default step 0. std::logic_error after sampler(). Nothing with other sampling.
+  // This step is a session's first: with balls-in-bins sampling it begins a pass, with noise from buffers a chain.
+  // Before sampler() and clipper(); by default step 0. With balls-in-bins std::logic_error after sampler().
   void begin_session_at(int64_t step);
 
   const DpConfig& config() const { return config_; }
@@ -94,7 +100,13 @@ class DpPlan {
   // the largest, in noise chains the mean of a chain's. 0 if the clip norm adapts: steps have no variance in common. A
   // public number, for optimizers that use it.
   double release_variance() const;
+  // Of a step; with balls-in-bins sampling of a pass, with noise from buffers of a whole run.
   accountant::Event event() const;
+  // What this step of the session costs, and as which round it counts in rounds().
+  accountant::Event event_at(int64_t step) const;
+  int64_t round_of(int64_t step) const;
+  // Charges an accountant with these rounds.
+  void charge(accountant::Accountant& engine, const accountant::Rounds& rounds) const;
   // Whether this step's charge stands for itself, or it is the first of its pass: there is a line in the ledger.
   bool charges_at(int64_t step) const { return !terms_->passes || terms_->passes->begins_pass(step); }
   // Charges of so many steps from a session's first on, and the most steps that so many charges pay for.
@@ -102,8 +114,9 @@ class DpPlan {
   int64_t steps_of(int64_t charges) const { return charges * steps_a_charge(); }
   // An accountant that has been charged nothing yet.
   std::unique_ptr<accountant::Accountant> accountant() const;
-  // A run that has been charged nothing yet, by groups of units; of passes each counts once.
-  accountant::Rounds rounds() const { return accountant::Rounds(config_.groups()); }
+  // A run that has been charged nothing yet, by groups of units; of passes each counts once. With noise from buffers by
+  // the rows of chains: a "group" is a row.
+  accountant::Rounds rounds() const { return accountant::Rounds(rows_ ? rows_->steps() : config_.groups()); }
   // Epsilon after the plan's first `steps` steps, each released once.
   accountant::EpsilonBound epsilon_after(int64_t steps) const;
   // After what was charged and one release of each of the steps first, …, first + steps - 1, of which the first begins
@@ -135,6 +148,8 @@ class DpPlan {
   static double rounding_slack(int64_t units);
 
  private:
+  int64_t session_first_ = 0;
+  std::shared_ptr<const accountant::BltRows> rows_;  // with noise from buffers
   int64_t steps_a_charge() const { return terms_->passes ? terms_->passes->steps : 1; }
   DpPlan(DpConfig config, accountant::NoiseMultiplier sigma, accountant::Delta delta);
 

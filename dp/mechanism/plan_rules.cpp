@@ -10,14 +10,25 @@ void require(bool holds, const std::string& rule, int64_t value) {
   if (!holds) throw std::invalid_argument(rule + ", got " + std::to_string(value));
 }
 
-bool correlated(const DpConfig& config) { return config.groups() > 1; }
+bool correlated(const DpConfig& config) { return config.groups() > 1 || config.noise_blt.is_on(); }
 std::string correlation(const DpConfig& config) {
+  if (config.noise_blt.is_on()) return "noise buffers";
   return config.noise_chain.steps > 1 ? "noise chains" : "noise bands";
 }
 
 void check_correlation(const DpConfig& config) {
-  NoiseCorrelation{config.noise_bands, config.noise_chain}.check();
+  NoiseCorrelation{config.noise_bands, config.noise_chain, config.noise_blt}.check();
   if (!correlated(config)) return;
+  if (config.adjacency != accountant::Adjacency::kZeroOut) {
+    throw std::invalid_argument(correlation(config) + " are accounted under zero-out adjacency alone, got " +
+                                accountant::to_string(config.adjacency));
+  }
+  if (config.noise_blt.is_on()) {
+    require(config.steps <= accountant::BltRows::kMostSteps,
+            "with noise buffers a run must have at most " + std::to_string(accountant::BltRows::kMostSteps) + " steps",
+            config.steps);
+    return;
+  }
   const int64_t groups = config.groups();
   const std::string counted = config.noise_chain.steps > 1 ? "a noise chain's steps" : "noise bands";
   require(groups <= config.steps, counted + " must be at most the steps (" + std::to_string(config.steps) + ")",
@@ -27,10 +38,6 @@ void check_correlation(const DpConfig& config) {
           counted + " must be at most n/B (" + std::to_string(most) +
               "): each step draws its batch from one of as many groups of units",
           groups);
-  if (config.adjacency != accountant::Adjacency::kZeroOut) {
-    throw std::invalid_argument(correlation(config) + " are accounted under zero-out adjacency alone, got " +
-                                accountant::to_string(config.adjacency));
-  }
 }
 
 void check_quantile(const DpConfig& config) {

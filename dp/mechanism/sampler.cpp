@@ -37,7 +37,8 @@ PoissonSampler::PoissonSampler(const RunKey& key, int64_t units, int64_t expecte
       world_size_(world_size),
       groups_(groups),
       truncation_(truncation),
-      bound_(truncation ? CoinBound::of_rate(truncation->rate) : CoinBound::of_batch(expected_batch * groups, units)) {}
+      bound_(truncation ? CoinBound::of_rate(truncation->rate)
+                        : CoinBound::of_batch(std::min(expected_batch * groups, units), units)) {}
 
 std::vector<int64_t> PoissonSampler::draw(const StepId& step) const { return kept(draw_part(step, 0, units_), step); }
 

@@ -3,6 +3,9 @@
 // With groups (cyclic Poisson sampling, arXiv:2306.08153, section 4) unit u belongs to group u mod b for the whole run,
 // and step t draws from group t mod b alone, each of its units with probability q = B·b/n: a unit's steps are b apart.
 //
+// With noise from buffers (dp/mechanism/noise_blt.h) there are as many groups as steps in a pass over the data, and the
+// whole of a group is drawn: q = 1, no coin decides.
+//
 // With passes (dp/mechanism/bins.h) a step draws its bin of the pass instead.
 // With a largest batch (dp/mechanism/truncation.h) a uniformly random part of a larger draw stays. Every rank then has
 // as many microbatches in every step as the largest batch takes, some with fewer units or none.

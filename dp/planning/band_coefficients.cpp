@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "dp/planning/bfgs.h"
+
 namespace ghostshard::dp {
 namespace {
 
@@ -24,13 +26,6 @@ void check(const BandWorkload& workload, int64_t bands) {
 }
 
 double dot(const Numbers& a, const Numbers& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
-double norm(const Numbers& a) { return std::sqrt(dot(a, a)); }
-
-Numbers sum_of(const Numbers& a, double factor, const Numbers& b) {
-  Numbers sum = a;
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] += factor * b[i];
-  return sum;
-}
 
 // The first coefficients of series / (1 + Σ a_k x^k), as many as the series has.
 Numbers divided(Numbers series, const Numbers& a) {
@@ -63,79 +58,17 @@ BandError log_error(const Numbers& a, const Shares& shares) {
   return mean;
 }
 
-// The inverse Hessian of BFGS (Nocedal & Wright, Numerical Optimization, 2nd ed., eq. 6.17), by rows.
-class InverseHessian {
- public:
-  explicit InverseHessian(size_t size) : size_(size) { reset(); }
-  void reset() {
-    rows_.assign(size_ * size_, 0);
-    for (size_t i = 0; i < size_; ++i) rows_[i * size_ + i] = 1;
-  }
-  Numbers times(const Numbers& v) const {
-    Numbers product(size_, 0);
-    for (size_t i = 0; i < size_; ++i) {
-      for (size_t j = 0; j < size_; ++j) product[i] += rows_[i * size_ + j] * v[j];
-    }
-    return product;
-  }
-  void update(const Numbers& moved, const Numbers& turned) {
-    const double curvature = dot(moved, turned);
-    if (!(curvature > 1e-14 * norm(moved) * norm(turned))) return;
-    const Numbers product = times(turned);
-    const double scale = (1 + dot(turned, product) / curvature) / curvature;
-    for (size_t i = 0; i < size_; ++i) {
-      for (size_t j = 0; j < size_; ++j) {
-        rows_[i * size_ + j] +=
-            scale * moved[i] * moved[j] - (product[i] * moved[j] + moved[i] * product[j]) / curvature;
-      }
-    }
-  }
+}  // namespace
 
- private:
-  size_t size_;
-  Numbers rows_;
-};
-
-Numbers by_bfgs(Numbers a, const Shares& shares) {
-  constexpr int kMostIterations = 300;
-  constexpr double kFlat = 1e-8, kEnough = 1e-4, kShortest = 1e-12;
-  InverseHessian inverse(a.size());
-  BandError here = log_error(a, shares);
-  for (int i = 0; i < kMostIterations && norm(here.slopes) > kFlat; ++i) {
-    Numbers direction = inverse.times(here.slopes);
-    if (!(dot(direction, here.slopes) > 0)) {
-      inverse.reset();
-      direction = here.slopes;
-    }
-    const double fall = -dot(direction, here.slopes);
-    double length = std::min(1.0, 0.5 / norm(direction));
-    Numbers next = sum_of(a, -length, direction);
-    BandError there = log_error(next, shares);
-    while (!(there.error <= here.error + kEnough * length * fall) && length > kShortest) {
-      length /= 2;
-      next = sum_of(a, -length, direction);
-      there = log_error(next, shares);
-    }
-    if (!(there.error <= here.error)) break;  // from here on rounding decides
-    inverse.update(sum_of(next, -1, a), sum_of(there.slopes, -1, here.slopes));
-    a = std::move(next);
-    here = std::move(there);
-  }
-  return a;
-}
-
-// Of many steps every so manieth, so that the shape of the schedule stays.
-BandWorkload thinned(const BandWorkload& workload) {
+BandWorkload thinned(const BandWorkload& workload, int64_t most) {
   const auto steps = static_cast<int64_t>(workload.rates.size());
-  if (steps <= kMostSteps) return workload;
+  if (steps <= most) return workload;
   BandWorkload thin{.rates = {}, .momentum = workload.momentum};
-  for (int64_t s = 0; s < kMostSteps; ++s) {
-    thin.rates.push_back(workload.rates[static_cast<size_t>((2 * s + 1) * steps / (2 * kMostSteps))]);
+  for (int64_t s = 0; s < most; ++s) {
+    thin.rates.push_back(workload.rates[static_cast<size_t>((2 * s + 1) * steps / (2 * most))]);
   }
   return thin;
 }
-
-}  // namespace
 
 void check_workload(const BandWorkload& workload) {
   if (workload.rates.empty()) throw std::invalid_argument("a workload must have at least one rate, got none");
@@ -207,12 +140,16 @@ std::vector<double> optimal_band_ratios(int64_t bands, const std::vector<Workloa
     start.push_back(coefficient);
   }
   Shares thin;
-  for (const WorkloadShare& each : shares) thin.push_back({thinned(each.workload), each.share});
+  for (const WorkloadShare& each : shares) thin.push_back({thinned(each.workload, kMostSteps), each.share});
   if (bands > static_cast<int64_t>(thin.front().workload.rates.size())) {
     throw std::invalid_argument("noise bands must be at most " + std::to_string(kMostSteps) + ", got " +
                                 std::to_string(bands));
   }
-  return bands == 1 ? start : by_bfgs(std::move(start), thin);
+  if (bands == 1) return start;
+  return by_bfgs(std::move(start), [&](const Numbers& a) {
+    const BandError mean = log_error(a, thin);
+    return Sloped{mean.error, mean.slopes};
+  });
 }
 
 }  // namespace ghostshard::dp

@@ -33,6 +33,9 @@ struct WorkloadShare {
 // rates.
 void check_shares(const std::vector<WorkloadShare>& shares);
 
+// Of more than `most` steps every so manieth, so that the shape of the schedule stays.
+BandWorkload thinned(const BandWorkload& workload, int64_t most);
+
 // F and its derivative by each ratio, in O(T²). std::invalid_argument for an empty or impossible workload, or as many
 // ratios as steps.
 struct BandError {

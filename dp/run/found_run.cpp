@@ -4,6 +4,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "accountant/blt_rows.h"
 #include "dp/run/metrics.h"
 #include "fsdp/agree.h"
 #include "fsdp/checkpoint.h"
@@ -72,11 +73,15 @@ FoundRun find_private_run(const std::filesystem::path& folder) {
   found.releases = static_cast<int64_t>(found.ledger.entries.size());
   std::set<int64_t> charged;
   bool passes = false;
-  found.rounds = accountant::Rounds(accountant::sampling_groups(found.ledger.header));
+  const auto blt = accountant::blt_plan(found.ledger.header);
+  found.rounds = accountant::Rounds(blt ? blt->rows.steps() : accountant::sampling_groups(found.ledger.header));
+  if (blt) {
+    for (const int64_t row : accountant::blt_rows_of(found.ledger, *blt)) found.rounds.add(row);
+  }
   for (const auto& entry : found.ledger.entries) {
     charged.merge(accountant::steps_of(entry, found.ledger.header));
     passes = passes || std::holds_alternative<accountant::BallsInBinsGaussianEvent>(entry.event);
-    found.rounds.add(entry.step);
+    if (!blt) found.rounds.add(entry.step);
   }
   // What was charged ahead of a pass need not have been made.
   found.steps_charged = passes ? found.step : static_cast<int64_t>(charged.size());

@@ -17,7 +17,7 @@ struct FoundRun {
   std::string checkpoint;  // empty: none was written, start again at step 0
   int64_t step = 0;
   int64_t releases = 0;       // charged so far
-  accountant::Rounds rounds;  // the same, by groups of units
+  accountant::Rounds rounds;  // the same, by groups of units or, with noise from buffers, by rows of chains
   Attempts attempts;
   // As found; on ranks other than 0 the header alone.
   accountant::LedgerContents ledger;

@@ -43,7 +43,7 @@ PrivateRun::State::State(fsdp::ShardedModel& on, std::unique_ptr<fsdp::Optimizer
   releases = beginning.resumed ? beginning.resumed->releases : 0;
   rounds = beginning.resumed ? beginning.resumed->rounds : beginning.plan->rounds();
   if (releases == 0) return;
-  accountant->compose(beginning.plan->event(), rounds.most());
+  beginning.plan->charge(*accountant, rounds);
   epsilon = accountant->epsilon(beginning.plan->delta()).upper;
 }
 
@@ -145,8 +145,9 @@ void PrivateRun::Step::update(double learning_rate) {
     run.course.keep(kClipNorm, plan.clip_norm().value());  // the next step's
   }
   const bool charged = plan.charges_at(run.id.step);
-  if (charged && run.rounds.add(run.id.step)) {
-    run.accountant->compose(plan.event(), 1);
+  const bool costs = charged && (run.rounds.add(plan.round_of(run.id.step)) || plan.config().noise_blt.is_on());
+  if (costs) {
+    run.accountant->compose(plan.event_at(run.id.step), 1);
     run.epsilon = run.accountant->epsilon(plan.delta(), accountant::Effort::kQuick).upper;
   }
   run.releases += charged;

@@ -50,7 +50,8 @@ using LossOfUnits = std::function<at::Tensor(std::span<const int64_t> units, con
 struct RunOptions : FolderOptions {
   // 32 bytes, read by rank 0 (dp/mechanism/run_key.h). Empty: drawn by the operating system, in memory only.
   std::filesystem::path noise_key_file = {};
-  // A resumed run may spend this instead of what its plan promised.
+  // A resumed run may spend this instead of what its plan promised. If the plan was given its noise, it promised
+  // nothing, and the run goes to its planned end unless this limits it.
   std::optional<accountant::Epsilon> epsilon_limit = {};
   // All runs on the data add up in this register, and the run is refused if its plan breaks their limit.
   std::optional<BudgetRegisterOptions> budget_register = {};

@@ -72,12 +72,17 @@ void check_same_run(const RunBeginning& begun, const RunOptions& options) {
   check_binding(ledger.header, parts, first_key ? &*first_key : nullptr);
 }
 
+// A given noise multiplier promises no epsilon: nothing without a limit of its own.
+std::optional<accountant::Epsilon> limit_of(const DpPlan& plan, const RunOptions& options) {
+  if (!plan.config().target_epsilon) return options.epsilon_limit;
+  const accountant::Epsilon promised = plan.promised_epsilon();
+  return std::max(promised, options.epsilon_limit.value_or(promised));
+}
+
 int64_t last_step(const DpPlan& plan, const FoundRun& found, const RunOptions& options) {
   const int64_t planned = plan.config().steps;
-  if (!std::isfinite(plan.epsilon_after(planned).upper)) return planned;
-  const double promised = plan.promised_epsilon().value();
-  const accountant::Epsilon limit(std::max(promised, options.epsilon_limit.value_or(plan.promised_epsilon()).value()));
-  return found.step + plan.steps_within(limit, found.rounds, found.step, planned - found.step);
+  const auto limit = limit_of(plan, options);
+  return limit ? found.step + plan.steps_within(*limit, found.rounds, found.step, planned - found.step) : planned;
 }
 
 // For rank 0.
@@ -86,9 +91,9 @@ void settle_extent(RunBeginning& begun, const RunOptions& options) {
   const DpPlan& plan = *begun.plan;
   begun.extent.last = last_step(plan, found, options);
   begun.finished = found.reported && (found.steps_charged == plan.config().steps || begun.extent.last == found.step);
-  if (!begun.finished && begun.extent.last == 0) {
-    throw std::invalid_argument("no step can be redone within the promised epsilon of " +
-                                nlohmann::json(plan.promised_epsilon().value()).dump() +
+  if (!begun.finished && begun.extent.last == 0) {  // there is a limit
+    throw std::invalid_argument("no step can be redone within the promised or given epsilon of " +
+                                nlohmann::json(limit_of(plan, options)->value()).dump() +
                                 ", which the ledger has spent: a higher limit (--epsilon-limit raises it) is needed");
   }
 }
@@ -102,6 +107,10 @@ void check_folder_is_new(const std::filesystem::path& folder) {
 
 // Everything that one rank can find wrong by itself; must not communicate.
 void decide(RunBeginning& begun, const DpConfig& config, const RunOptions& options, bool first_rank) {
+  if (config.noise_blt.is_on() && options.budget_register) {
+    throw std::invalid_argument(
+        "a budget register counts steps that cost the same: noise buffers cannot be combined with one");
+  }
   if (begun.resumed) {
     begun.plan = DpPlan::resume(config, begun.resumed->ledger);
     if (!begun.resumed->checkpoint.empty()) begun.checkpoint = fsdp::read_checkpoint(begun.resumed->checkpoint);

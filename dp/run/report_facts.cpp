@@ -38,6 +38,19 @@ nlohmann::json provenance(const RunKey& key, const fsdp::Mesh& mesh, const std::
 
 // What correlated noise changes.
 void add_correlation(nlohmann::json& facts, const DpConfig& config) {
+  if (const NoiseBlt& blt = config.noise_blt; blt.is_on()) {
+    const std::string apart = std::to_string(blt.separation);
+    facts["sampler"]["executed"] = "cyclic";
+    facts["sampler"]["coins"] = "none";
+    facts["sampler"]["groups"] = "unit u, counted from 0 in the prepared file, takes part in the steps t with t mod " +
+                                 apart + " = u mod " + apart + ", in all of them";
+    facts["mechanism"]["correlated_noise"] =
+        "buffered linear Toeplitz matrix (arXiv:2408.08868): the noise of a step takes back a part of all noise before "
+        "it, kept in " +
+        std::to_string(blt.outputs.size()) +
+        " buffers, by noise_blt in the ledger's header; a resumed run takes back none of an earlier session's";
+    return;
+  }
   if (config.groups() == 1) return;
   const std::string b = std::to_string(config.groups());
   facts["sampler"]["executed"] = "cyclic-poisson";
@@ -154,8 +167,8 @@ nlohmann::json resumption_facts(const Extent& extent) {
   if (extent.last < extent.planned) {
     facts["population_and_steps"]["ended_early"] =
         "after step " + std::to_string(extent.last) +
-        ": steps redone after a crash were charged again, and further ones would have broken the promised epsilon, or "
-        "the budget register's limit";
+        ": steps redone after a crash were charged again, and further ones would have broken the promised or given "
+        "epsilon, or the budget register's limit";
   }
   return facts;
 }

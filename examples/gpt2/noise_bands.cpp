@@ -5,9 +5,11 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dp/planning/band_coefficients.h"
+#include "dp/planning/blt_coefficients.h"
 #include "dp/planning/chain_decay.h"
 #include "fsdp/optimizer.h"
 
@@ -64,14 +66,32 @@ void add_noise_bands(CLI::Option_group* group, Options& options) {
                    "again and kept nowhere, and each step draws from one of b groups of texts")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
+  group
+      ->add_option("--noise-blt", options.noise_blt,
+                   "d > 0: each step's noise takes back a part of all noise before it, kept in d floats for each "
+                   "trained weight that a rank owns (2 to 4 are enough), and text u is in every step t with t = u mod "
+                   "ceil(n/B): no coins, so nothing is gained by their secrecy")
+      ->check(CLI::Range(int64_t{0}, int64_t{16}))
+      ->capture_default_str();
 }
 
 void check_noise_bands(const Options& options) {
   const bool bands = options.noise_bands > 1, chain = options.noise_chain > 1;
   if (bands && chain) throw std::invalid_argument("give one of --noise-bands and --noise-chain");
-  if ((bands || chain) && options.non_private) {
-    throw std::invalid_argument(std::string(bands ? "--noise-bands" : "--noise-chain") +
-                                " correlates the noise of private steps: --non-private has none");
+  const bool blt = options.noise_blt > 0;
+  if (blt && (bands || chain)) {
+    throw std::invalid_argument("--noise-blt cannot be combined with --noise-bands or --noise-chain: give one of them");
+  }
+  if (blt && !options.budget_register.empty()) {
+    throw std::invalid_argument(
+        "--budget-register counts steps that cost the same: it cannot be combined with --noise-blt");
+  }
+  const std::pair<const char*, bool> kinds[] = {
+      {"--noise-bands", bands}, {"--noise-chain", chain}, {"--noise-blt", blt}};
+  for (const auto& [flag, given] : kinds) {
+    if (given && options.non_private) {
+      throw std::invalid_argument(std::string(flag) + " correlates the noise of private steps: --non-private has none");
+    }
   }
 }
 
@@ -93,6 +113,16 @@ dp::NoiseChain noise_chain(const Options& options, const ParameterRules& rules,
   check_steps("--noise-chain", steps, rate);
   const double decay = dp::optimal_chain_decay(steps, workloads_of(rules, blocks, rate));
   return {.steps = steps, .decay = static_cast<float>(decay)};
+}
+
+dp::NoiseBlt noise_blt(const Options& options, const ParameterRules& rules, const std::vector<fsdp::BlockSpec>& blocks,
+                       const fsdp::LearningRateSchedule& rate, int64_t separation) {
+  if (options.noise_blt == 0) return {};
+  const auto found = dp::optimal_blt(options.noise_blt, separation, workloads_of(rules, blocks, rate));
+  dp::NoiseBlt blt;
+  blt.outputs.assign(found.outputs.begin(), found.outputs.end());
+  blt.decays.assign(found.decays.begin(), found.decays.end());
+  return blt;
 }
 
 }  // namespace ghostshard::gpt2

@@ -229,7 +229,8 @@ CLI::Option_group* add_resuming(CLI::App& app, Options& o) {
       ->capture_default_str();
   group->add_flag("--resume", o.resume, "Go on with the run in --output: the same flags, and its key file if any");
   group->add_option("--epsilon-limit", o.epsilon_limit,
-                    "With --resume: let steps that are repeated push epsilon beyond the target, up to this");
+                    "With --resume: let steps that are repeated push epsilon beyond the target, up to this; with "
+                    "--noise-multiplier, which promises no epsilon, end before this is exceeded");
   return group;
 }
 

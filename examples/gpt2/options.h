@@ -32,8 +32,9 @@ struct Options {
   double clip_norm = 1.0;
   std::string clipping = "flat";  // examples/gpt2/clipping.h, as those below
   std::optional<double> clip_quantile, clip_rate, count_noise, min_clip_norm, max_clip_norm;
-  int64_t noise_bands = 1;  // examples/gpt2/noise_bands.h, as the next
+  int64_t noise_bands = 1;  // examples/gpt2/noise_bands.h, as the next two
   int64_t noise_chain = 1;
+  int64_t noise_blt = 0;
   std::string sampling = "poisson";  // examples/gpt2/sampling.h
   std::string max_batch;             // examples/gpt2/max_batch.h
   int64_t expected_batch = 0;

@@ -24,10 +24,14 @@ void check_sampling_of_texts(const Options& options) {
     throw std::invalid_argument(
         "--sampling balls-in-bins is derived for white noise: it cannot be combined with --noise-bands "
         "or --noise-chain");
+  if (options.noise_blt > 0)
+    throw std::invalid_argument(
+        "--noise-blt has sampling of its own: it cannot be combined with --sampling "
+        "balls-in-bins");
 }
 
 double steps_of_epochs(const Options& options, double epochs, int64_t units) {
-  if (dp::sampling_from_string(options.sampling) == dp::Sampling::kBallsInBins)
+  if (dp::sampling_from_string(options.sampling) == dp::Sampling::kBallsInBins || options.noise_blt > 0)
     return std::ceil(epochs * static_cast<double>(dp::BinPasses::steps_of(units, options.expected_batch)));
   return std::ceil(epochs * static_cast<double>(units) / static_cast<double>(options.expected_batch));
 }

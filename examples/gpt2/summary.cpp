@@ -36,15 +36,20 @@ void announce_budget(const Options& o, const dp::DpPlan& plan) {
 void announce_repeated_steps(const dp::FoundRun& found, const dp::Extent& extent, const dp::DpPlan& plan) {
   const int64_t repeated = found.attempts.redone();
   if (repeated == 0) return;
-  const double promised = plan.promised_epsilon().value();
+  const bool promises = plan.config().target_epsilon.has_value();
+  const double planned = plan.epsilon_after(plan.config().steps).upper;
   const double whole = plan.epsilon_after(found.rounds, extent.first, extent.planned - extent.first).upper;
   std::cerr << repeated
             << " step(s) after it were charged, but their results are lost: they are repeated with fresh sampling and "
             << "noise and charged again; to the planned end that would be epsilon " << number_text("%.4f", whole)
-            << " (promised: " << number_text("%.4f", promised) << ")\n";
+            << (promises ? " (promised: " : " (planned: ")
+            << number_text("%.4f", promises ? plan.promised_epsilon().value() : planned) << ")\n";
   if (extent.last < extent.planned) {
-    std::cerr << "To keep the promise the run will end after step " << extent.last << " of " << extent.planned
-              << "; --epsilon-limit raises it\n";
+    std::cerr << "To keep " << (promises ? "the promise" : "the limit") << " the run will end after step "
+              << extent.last << " of " << extent.planned << "; --epsilon-limit raises it\n";
+  } else if (!promises) {
+    std::cerr << "--noise-multiplier promises no epsilon: the run goes to its planned end, and the report will say "
+                 "what it cost; --epsilon-limit would end it earlier\n";
   }
 }
 
@@ -58,7 +63,7 @@ void summarize_loss(const Observer& observer) {
 void summarize_early_end(const dp::Extent& extent, const dp::PrivateRun& run) {
   const double epsilon = run.plan().epsilon_after(run.rounds(), extent.last, extent.planned - extent.last).upper;
   std::cout << "Ended after step " << extent.last << " of " << extent.planned
-            << ": further steps would break the promised epsilon, because steps were repeated; --resume "
+            << ": further steps would break the promised or given epsilon, because steps were repeated; --resume "
                "--epsilon-limit "
             << number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4) << " would go on to the end\n";
 }

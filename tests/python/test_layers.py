@@ -10,7 +10,7 @@
 The top of a leaf is its API: from outside only `accountant/x.h`, `kernels/x.h` and `fsdp/x.h` are included, never a
 header in one of their folders (tests may look inside). Within accountant/ and dp/ the rooms have an order of their own:
 
-    accountant    types, events, accountant <- ledger, rounds
+    accountant    types, events, accountant <- ledger, rounds, blt_rows
                   types, events, accountant <- losses <- gaussian <- contour | grid <- engines
                   then calibration (with tradeoff), report, cli, which know the engines by make_accountant alone
                   gaussian, contour, ledger <- receipt, which only cli knows
@@ -75,6 +75,7 @@ TOP = {
     "zcdp": "api",
     "ledger": "ledger",
     "rounds": "ledger",
+    "blt_rows": "ledger",
     "budget_register": "budget_register",
     "calibration": "calibration",
     "tradeoff": "calibration",

@@ -177,7 +177,7 @@ def parse(text: Any) -> dict:
 # Facts that a ledger's header and the run that goes on must have in common: if one differs, the ledger's numbers would
 # describe a run that did not happen.
 _SAME = ("adjacency", "unit_of_privacy", "units", "maximum_batch", "bins", "clipping", "clip_quantile", "facts", "sampling_groups",
-         "noise_bands", "noise_chain")  # fmt: skip
+         "noise_bands", "noise_chain", "noise_blt")  # fmt: skip
 _SAME_IN_GROUPS = ("clip_norm", "noise_multiplier", "sampling_rate")  # of which correlated noise has one in all steps
 _OF_A_BEGINNING = "provenance"  # a section of the facts that is the first session's: its code, day, ranks and starting weights
 

@@ -20,6 +20,10 @@ ARGUMENTS = ("max_batch_size", "sampling", *correlation.ARGUMENTS)  # of make_pr
 
 def plan_asked_for(data_loader: DataLoader, arguments: dict[str, Any], *, poisson: bool) -> SamplingPlan:
     """How the private loader draws, as make_private()'s arguments say."""
+    if "noise_blt" in arguments:
+        raise ValueError(
+            "noise from buffers is of ghostshard-finetune-gpt2 --noise-blt and dp::DpConfig alone: from Python give noise_bands or noise_chain"
+        )
     asked = {name: arguments.get(name) for name in ("max_batch_size", "sampling")}
     groups = correlation.groups_of(arguments.get("noise_bands", 1), arguments.get("noise_chain", 1))
     return plan_of(data_loader, poisson=poisson, groups=groups, **asked)

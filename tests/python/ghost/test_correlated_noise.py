@@ -355,7 +355,8 @@ def test_a_run_goes_on_with_its_own_noise(changes, tmp_path):
     ({"max_batch_size": 20}, "neither with sampling='balls_in_bins' nor with max_batch_size"),
     ({"own_batches": True}, "batches of your own are not drawn by it"),
     ({"grad_sample_mode": "hooks"}, "noise_bands is of our modes alone"),
-], ids=["both", "too_many", "none", "broken", "rates_of_white_noise", "rates", "few_rates", "adaptive", "bins", "largest_batch", "own_batches", "hooks"])  # fmt: skip
+    ({"noise_blt": 2}, "noise from buffers is of ghostshard-finetune-gpt2 --noise-blt"),
+], ids=["both", "too_many", "none", "broken", "rates_of_white_noise", "rates", "few_rates", "adaptive", "bins", "largest_batch", "own_batches", "hooks", "buffers"])  # fmt: skip
 def test_what_is_not_derived_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         run_of(**options)

@@ -162,37 +162,68 @@ def test_a_run_without_privacy_goes_on_to_the_bit(program):
     assert [line["step"] for line in metrics(other)] == list(range(13))
 
 
-def test_lost_steps_are_new_attempts_charged_again_and_the_run_ends_within_its_promise(ended, undisturbed):
-    program = ended(10, charged=14)
-    done = program.run(resumed(KEYED))
+TARGETED = {**KEYED, "--noise-multiplier": None, "--target-epsilon": "8"}
+
+
+def test_lost_steps_are_new_attempts_charged_again_and_the_run_ends_within_its_promise(keyed):
+    assert keyed.run(arguments(TARGETED)).code == 0
+    promised = report(keyed.folder / "run")["guarantee"]["epsilon"]
+    run = as_if_ended(keyed.folder, 10, charged=14)
+    done = keyed.run(resumed(TARGETED))
     assert done.code == 0, done.err
     assert "4 step(s) after it were charged, but their results are lost" in done.err
-    assert "the run will end after step 16 of 20" in done.err
-    run = program.folder / "run"
+    assert "(promised: 8.0000)" in done.err and "the run will end after step 16 of 20" in done.err
     again = [(10, 1), (11, 1), (12, 1), (13, 1), (14, 0), (15, 0)]
     assert releases(run) == [(step, 0) for step in range(14)] + again
     said = report(run)
-    assert said["guarantee"]["epsilon"] == report(undisturbed / "run")["guarantee"]["epsilon"]
+    assert said["guarantee"]["epsilon"] == promised
     steps = said["population_and_steps"]
     assert (steps["steps_executed"], steps["releases_charged"], steps["releases_of_later_attempts"]) == (16, 20, 4)
     assert "ended_early" in steps and "Ended after step 16 of 20" in done.out
     assert metrics(run)[-1]["step"] == 16 and "eval_loss" in metrics(run)[-1]
     # It is done until the promise is raised.
-    assert "This run is done" in program.run(resumed(KEYED)).out
-    assert program.run(resumed(KEYED, epsilon_limit="50")).code == 0
+    assert "This run is done" in keyed.run(resumed(TARGETED)).out
+    assert keyed.run(resumed(TARGETED, epsilon_limit="50")).code == 0
     assert releases(run)[20:] == [(step, 0) for step in range(16, 20)]
     assert report(run)["guarantee"]["epsilon"]["upper"] > said["guarantee"]["epsilon"]["upper"]
     assert report(run)["population_and_steps"]["steps_executed"] == 20
 
 
-def test_without_a_checkpoint_everything_is_redone_and_the_promise_can_be_spent(ended):
-    program = ended(0, charged=20)
-    before = everything_in(program.folder)
-    refused = program.run(resumed(KEYED))
+@pytest.mark.parametrize("kind", [{}, {"noise_bands": "4"}, {"sampling": "balls-in-bins"}], ids=["poisson", "bands", "bins"])
+def test_given_noise_promises_no_epsilon_so_the_run_goes_to_its_end(keyed, kind):
+    assert keyed.run(arguments(KEYED, **kind)).code == 0
+    charged = len(releases(keyed.folder / "run"))
+    planned = report(keyed.folder / "run")["guarantee"]["epsilon"]["upper"]
+    run = as_if_ended(keyed.folder, 5, charged=min(9, charged))
+    done = keyed.run(resumed(KEYED, **kind))
+    assert done.code == 0, done.err
+    if "sampling" not in kind:
+        assert f"(planned: {planned:.4f})" in done.err and "--noise-multiplier promises no epsilon" in done.err
+    assert metrics(run)[-1]["step"] == STEPS and (run / "model").exists() and "Ended after" not in done.out
+    said = report(run)
+    assert said["population_and_steps"]["steps_executed"] == STEPS and "ended_early" not in said["population_and_steps"]
+    assert said["guarantee"]["epsilon"]["upper"] > planned
+
+
+def test_given_noise_ends_at_a_limit_that_is_given(ended, undisturbed):
+    program = ended(10, charged=14)
+    planned = report(undisturbed / "run")["guarantee"]["epsilon"]["upper"]
+    done = program.run(resumed(KEYED, epsilon_limit=repr(planned)))
+    assert done.code == 0 and "To keep the limit the run will end after step 16 of 20" in done.err
+    assert report(program.folder / "run")["guarantee"]["epsilon"]["upper"] == planned
+    assert program.run(resumed(KEYED)).code == 0
+    assert report(program.folder / "run")["population_and_steps"]["steps_executed"] == STEPS
+
+
+def test_without_a_checkpoint_everything_is_redone_and_the_promise_can_be_spent(keyed):
+    assert keyed.run(arguments(TARGETED)).code == 0
+    as_if_ended(keyed.folder, 0, charged=20)
+    before = everything_in(keyed.folder)
+    refused = keyed.run(resumed(TARGETED))
     assert refused.code == 2 and "--epsilon-limit raises it" in refused.err
-    assert everything_in(program.folder) == before
-    assert program.run(resumed(KEYED, epsilon_limit="50")).code == 0
-    assert releases(program.folder / "run")[20:] == [(step, 1) for step in range(20)]
+    assert everything_in(keyed.folder) == before
+    assert keyed.run(resumed(TARGETED, epsilon_limit="50")).code == 0
+    assert releases(keyed.folder / "run")[20:] == [(step, 1) for step in range(20)]
 
 
 def test_new_attempts_have_new_noise_and_new_coins(ended, undisturbed):
