@@ -64,6 +64,7 @@ class Memory:
 
 
 VOUCHED = "vouched"
+_LOST = "ghostshard_lost"
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,20 @@ class Drawn(torch.Tensor):
 def drawn(value: torch.Tensor, origin: Origin) -> torch.Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         found = value.as_subclass(Drawn)
+        if origin.memory.wrong and value.layout is torch.strided:
+            setattr(value.untyped_storage(), _LOST, True)
     found._origin = origin
     found.stays_here()
     return found
+
+
+def shares_what_is_lost(value: torch.Tensor) -> bool:
+    """Whether a plain tensor lies in the memory of one that is not known to keep examples apart."""
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return value.layout is torch.strided and hasattr(value.untyped_storage(), _LOST)
+        except RuntimeError:  # no storage
+            return False
 
 
 def version_of(value: torch.Tensor) -> int:
@@ -213,4 +225,4 @@ def vouch_for(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
     return drawn(plain(tensor), of_rows(VOUCHED, tensor.shape[dim] if tensor.dim() else 1, dim))
 
 
-__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "version_of", "vouch_for"]
+__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "shares_what_is_lost", "version_of", "vouch_for"]
