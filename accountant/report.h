@@ -38,6 +38,8 @@ inline constexpr const char* kDefaultAccountant = "contour";
 //   sampler.executed
 //       "poisson", "fixed-size", … or another name: if it is not the sampling that the charged events assume, the
 //       guarantee is void
+//   sampler.of_the_program (of the ledger's header)
+//       a sentence about the program around the mechanism that no program can check: one of the assumptions
 //   released_outputs.nonprivate_metrics
 //       true: un-noised numbers were shown; statement and not_promised then say so
 //   unit_of_privacy.units_per_person

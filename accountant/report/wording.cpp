@@ -283,6 +283,10 @@ json assumptions(const LedgerContents& ledger, const Spent& spent) {
                       "looking at the data."));
   list.push_back(unchecked("Each record belongs to one unit, and units are what this report says they are."));
   list.push_back(unchecked("Nothing but the releases and what was computed from them left the trusted machines."));
+  const json facts = ledger.header.value("facts", json());
+  const json sampler = facts.is_object() ? facts.value("sampler", json()) : json();
+  if (sampler.is_object() && sampler.value("of_the_program", json()).is_string())
+    list.push_back(unchecked(sampler.at("of_the_program").get<std::string>()));
   return list;
 }
 

@@ -19,7 +19,7 @@ from .ghost.optimizer import GhostOptimizer
 from .loaders import SamplingPlan
 from .registered_budget import RegisteredBudget
 
-__all__ = ["check_call", "ledger_header", "report_facts"]
+__all__ = ["OF_THE_PROGRAM", "check_call", "ledger_header", "report_facts"]
 
 
 _FLAT = "flat, per example, over all trainable parameters"
@@ -29,6 +29,14 @@ _CLIPPINGS = {
     "automatic": "automatic, per example, over all trainable parameters: each is scaled by clip_norm/(its norm + 0.01)",
     "adaptive": f"{_FLAT}; clip_norm, of the first step, follows a quantile of the norms (arXiv:1905.03871)",
 }
+
+
+# What no program can tell of the one that trains: docs/guarantee.md, "Known gaps".
+OF_THE_PROGRAM = (
+    "What the training program computed from private data where the engine does not follow it (numbers by float() or NumPy, attributes of objects, "
+    "another model that was trained on the data) entered no loss, no weights and no setting of the model, the optimizer or the loader, and decided neither which batches were "
+    "passed over nor when the training ended. Each item of the data set was made of one example alone."
+)
 
 
 def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEngine, allow_vouched: bool) -> dict:
@@ -59,6 +67,7 @@ def ledger_header(plan: SamplingPlan, optimizer: GhostOptimizer, engine: GhostEn
             "executed": "batches of the caller's own: each step is charged as if it held every unit",
             "seen": "by nobody: that no step held an example twice, nor as several units, is the caller's word",
         }
+    sampler["of_the_program"] = OF_THE_PROGRAM
     header: dict[str, Any] = {
         "adjacency": "zero-out",
         "unit_of_privacy": "example",

@@ -7,7 +7,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, r
 from ghostshard.loaders import GhostDataLoader
 from ghostshard.loaders.units import refuse_repeated
 
-OTHER = TensorDataset(*(each.clone() for each in DATA.tensors))
+OTHER = TensorDataset(*(each + 100 for each in DATA.tensors))
 
 REPEATED = {
     "indices": Subset(DATA, [0, 1, 2, 3, 1]), "negative": Subset(DATA, [0, 11, -1]), "twice": ConcatDataset([DATA, DATA]),

@@ -217,8 +217,7 @@ class GhostEngine:
         except (ValueError, RuntimeError):
             session.give_up_microbatch()
             raise
-        tape = session.tape
-        self.in_forward = True  # activation checkpointing runs layers again, of the same microbatch
+        tape, self.in_forward = session.tape, True  # activation checkpointing runs layers again, of the same microbatch
         try:
             with self._gate.watched():
                 if self.sessions.attribution is not None:
@@ -342,7 +341,7 @@ class GhostEngine:
 def _idle_engine() -> GhostEngine:
     """Of a model that was copied, or saved whole: it is not private, and its engine does nothing."""
     idle = object.__new__(GhostEngine)
-    idle._enabled, idle._inputs, idle.batch_first = False, None, True
+    idle._enabled, idle._inputs, idle.batch_first, idle.ranks = False, None, True, Ranks(torch.device("cpu"))
     return idle
 
 

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..optim.base import RowOptimizer
 from .checks.released import Released
-from .provenance import Drawn, Read, ReadInt
+from .provenance import Drawn, Read, ReadInt, summary_of_reads
 
 if TYPE_CHECKING:
     from .engine import GhostEngine
@@ -53,7 +53,9 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
             raise TypeError(f"unknown arguments for grad_sample_mode 'ghost' and 'ghost_fsdp': {sorted(kwargs)}")
         self.engine = engine
         self.released = Released(lambda: self.engine.layout, optimizer, lambda: self.engine is not None and self.engine.watching)
-        self.released.weights = None if engine is None else engine.weights
+        if engine is not None:
+            self.released.weights = engine.weights
+            engine.weights.states.follow(optimizer)
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
                 "LBFGS asks for several gradients of one batch in a step, and a private step releases one: take another optimizer"
@@ -64,6 +66,12 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         _refuse_read("max_grad_norm", self.max_grad_norm)
         _refuse_read("noise_multiplier", self.noise_multiplier)
         return float(self.max_grad_norm), float(self.noise_multiplier)
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        raise TypeError(
+            "a private optimizer is neither copied nor pickled: a copy would step without a model that clips and a run that is charged. Keep "
+            "optimizer.state_dict(), or save_checkpoint() of the engine"
+        )
 
     def set_clip_norm(self, clip_norm: float) -> None:
         """Of the next step, from what was released."""
@@ -115,7 +123,8 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         self._is_last_step_skipped = False
         for group in self.param_groups:
             for name, value in group.items():
-                _refuse_read(name, value)
+                if name != "params":
+                    _refuse_read(name, value)
         variance = self.engine.release(sum(float(group.get("lr", 0.0)) for group in self.param_groups))
         if isinstance(self.original_optimizer, RowOptimizer):
             self.original_optimizer.set_error_variance(variance)
@@ -156,7 +165,10 @@ for _name in (
 
 
 def _refuse_read(name: str, value: object) -> None:
-    if isinstance(value, (Read, ReadInt, Drawn)):
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            _refuse_read(name, each)
+    if isinstance(value, (Read, ReadInt, Drawn, DPTensorFastGradientClipping)):
         raise ValueError(
             f"the optimizer's {name} was read from a private batch (its loss, its norms): what is released would follow from it without "
             'noise. Let it follow from the step, or from public data; clipping="adaptive" follows the norms privately'
@@ -172,7 +184,7 @@ def _watch_plateaus() -> None:
         if isinstance(self.optimizer, GhostOptimizer) and isinstance(metrics, DPTensorFastGradientClipping):
             metrics = metrics.detach()
         if isinstance(self.optimizer, GhostOptimizer):
-            _refuse_read("learning rate", metrics)
+            _refuse_read("learning rate", Read(metrics) if summary_of_reads(float(metrics)) else metrics)
         step(self, metrics, *args, **kwargs)
 
     ReduceLROnPlateau.step = watched  # type: ignore[method-assign]

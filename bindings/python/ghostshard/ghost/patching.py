@@ -224,11 +224,14 @@ class PatchedModel:
     def _read_arguments(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         engine = self._engine
         assert engine is not None
+        if engine.recording:
+            engine.weights.buffers.begin_forward()
         return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording)
 
     def _mark_outputs(self, output: Any, taken: tuple = ()) -> None:
         """taken: the arguments that the forward had in the end."""
         assert self._engine is not None and self._given is not None
+        self._engine.weights.buffers.end_forward()
         self._engine.provenance.taken(tensors_in(taken), tensors_in((self._given.args, self._given.kwargs)))
         self._engine.provenance.mark(output)
 

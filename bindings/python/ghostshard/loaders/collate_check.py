@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from .coins import Coins
+
 _AGAIN = 1 / 400
 _PADDING = (0, -100)
 _MIXED = (
@@ -41,20 +43,20 @@ class CollateCheck:
         if collate is default_collate or len(examples) < 2 or (self._done and self._lot.random() >= _AGAIN):
             return
         self._done = True
-        before = _Coins()
+        before = Coins()
         try:
             if self._mixes(collate, copy.deepcopy(examples), before):
                 raise ValueError(_MIXED)
         finally:
             before.again()
 
-    def _mixes(self, collate: Callable[[list], Any], examples: list, before: _Coins) -> bool:
+    def _mixes(self, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
         count, start = len(examples), self._lot.randrange(len(examples))
         # Of an odd number one is in both halves: a third one is without it.
         starts = [(start + turn) % count for turn in ([0, (count + 1) // 2] + [1] * (count % 2))]
         return any(self._mixes_into_half(collate, examples[start:] + examples[:start], before) for start in starts)
 
-    def _mixes_into_half(self, collate: Callable[[list], Any], examples: list, before: _Coins) -> bool:
+    def _mixes_into_half(self, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
         stays = (len(examples) + 1) // 2
         first, others = examples[:stays], examples[stays:]
 
@@ -73,18 +75,6 @@ class CollateCheck:
             if same_rows(as_given, again, stays, len(examples)):
                 return True
         return False
-
-
-class _Coins:
-    """States of the generators that a collate_fn may toss."""
-
-    def __init__(self) -> None:
-        self._python, self._numpy, self._torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-    def again(self) -> None:
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        torch.set_rng_state(self._torch)
 
 
 def same_rows(one: Any, two: Any, stays: int, units: int) -> bool:

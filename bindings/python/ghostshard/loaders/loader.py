@@ -14,6 +14,7 @@ from torch.utils.data import (
 from .bins import BinsBatchSampler
 from .cyclic import CyclicBatchSampler
 from .empty_batch import CollateOrEmpty
+from .items import refuse_mixed_or_repeated
 from .plan import ITERABLE, SAMPLINGS, draws_already, plan_of
 from .poisson import PoissonBatchSampler
 from .truncated import TruncatedBatchSampler
@@ -63,7 +64,9 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
             raise ValueError(ITERABLE)
         draws_by, more = _sampler_of(sampling, max_batch_size, groups)
         refuse_repeated(dataset)
+        refuse_mixed_or_repeated(dataset)
         self.sample_rate = sample_rate
+        self._batch_first = batch_first
         self.distributed = world_size > 1
         # Not DPDataLoader's constructor: it makes Opacus' sampler, and needs examples that can be iterated over.
         DataLoader.__init__(
@@ -74,10 +77,20 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
                 generator=generator, accumulation_steps=accumulation_steps, process_group=process_group, twins=twins,
                 **more,
             ),
-            collate_fn=CollateOrEmpty(default_collate if collate_fn is None else collate_fn, dataset, batch_first),
+            collate_fn=default_collate if collate_fn is None else collate_fn,
             generator=generator,
             **kwargs,
         )  # fmt: skip
+
+    @property
+    def collate_fn(self) -> CollateOrEmpty:
+        return self._collate
+
+    @collate_fn.setter
+    def collate_fn(self, collate_fn: Any) -> None:
+        """One that comes later is watched like the first."""
+        watched = isinstance(collate_fn, CollateOrEmpty)
+        self._collate = collate_fn if watched else CollateOrEmpty(collate_fn, self.dataset, self._batch_first)
 
     @classmethod
     def from_data_loader(

@@ -69,7 +69,7 @@ class Call:
         """MIXED if what belongs to the chosen units, or to the rest, moves losses of the others; CARRIED if it moves buffers, or the losses
         of the call that follows; UNKNOWN if the criterion takes no other values. chosen: bool [units]."""
         of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
-        if len(of_rows) < 2:
+        if len(of_rows) == 0:
             return APART
         state = State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device)
         kept, losses, held, following = Attributes(self._criterion), [], [], []
@@ -126,7 +126,11 @@ class Call:
                 each.again()
 
     def _exchanged(self, moved: torch.Tensor) -> tuple[tuple, dict]:
-        """Rows that moved have the values of the nearest ones that stay."""
+        """Rows that moved have the values of the nearest ones that stay. One alone has its outputs with the other sign."""
+        if len(moved) == 1 and bool(moved.all()):
+            derived = iter(self._derived)
+            mirrored = lambda value: -value if next(derived) and value.is_floating_point() else value
+            return mapped(mirrored, self._args), mapped(mirrored, self._kwargs)
         if not bool(moved.any()) or bool(moved.all()):
             return self._args, self._kwargs
         return self._taken(nearest(moved), len(moved))

@@ -3,6 +3,7 @@ and are all parameters that train clipped and noised?"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,11 @@ from .batches import Batches
 from .held_weights import HeldWeights
 from .parameters import no_gradients_of_autograd, refuse_strangers, refuse_uncovered
 
+_FORKED = (
+    "this process is a copy of the one that called make_private() (fork, multiprocessing): both would draw the same examples and add the same noise, which "
+    "goes out when one takes the difference. Call make_private() in the process that trains"
+)
+
 
 class Gate:
     """control: the group of all ranks; None for one alone. communicates: a forward does, so that ranks must meet before it."""
@@ -24,8 +30,9 @@ class Gate:
     def __init__(self, model: nn.Module, layout: Layout, control: Any, *, communicates: bool):
         self._model, self._layout = model, layout
         self._agree = Agreement(control)
-        self.weights = HeldWeights(layout)
+        self.weights = HeldWeights(layout, model)
         self._communicates = communicates and control is not None
+        self._process = os.getpid()
         self._batches: Batches | None = None
         self._nobodys = NoProvenance()
         self._trained: Callable[[], Iterable[nn.Parameter]] = tuple
@@ -59,6 +66,7 @@ class Gate:
 
     def forward(self, at: tuple[int, int]) -> None:
         """at, here and below: step and attempt that the logical batch is charged as. Raises on all ranks alike."""
+        self._refuse_copies()
         if self._communicates or self.draws_to_charge:
             self._meet(FORWARD, at, self.batches.check_forward)
 
@@ -106,12 +114,17 @@ class Gate:
         self._meet(STEP, at, all_checks, learning_rates=learning_rates)
 
     def _meet(self, event: int, at: tuple[int, int], check: Callable[[], Any], news: bool = False, learning_rates: float = 0.0) -> bool:
+        self._refuse_copies()  # before it talks in the place of the first
         wrong = None
         try:
             news = bool(check()) or news
         except (ValueError, RuntimeError) as error:
             wrong = error
         return self._agree(event, (*at, *self.batches.place, self.batches.skipped), (*self._terms(), learning_rates), wrong, news)
+
+    def _refuse_copies(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(_FORKED)
 
 
 __all__ = ["Gate"]

@@ -52,6 +52,7 @@ class AttributionCheck:
         self._settled: set[bool] = set()  # kinds of batches: packed or not
         self._looks: set[tuple] = set()  # of the model, with which it was checked
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
+        self._looked_at_one = False
 
     def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None) -> None:
         """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
@@ -75,10 +76,11 @@ class AttributionCheck:
         )
         if any_packed and any_plain:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
-        if not due:
-            return
-        if self._coins is None:
+        if self._coins is None and (due or repeat is not None):
             self._coins = random.Random(seed)
+        if not due:
+            self._look_at_one(losses, repeat)
+            return
         half = set(random.Random(seed).sample(range(units), units // 2))
         reached, undecided, output = -1, False, APART
         coins, masses = State(nn.Module(), losses.device), []
@@ -98,6 +100,17 @@ class AttributionCheck:
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)
+
+    def _look_at_one(self, losses: torch.Tensor, repeat: Repeat | None) -> None:
+        """Of batches of one example on every rank: it has no others, but what the model and the criterion keep of it may reach those of later batches."""
+        if repeat is None or (self._looked_at_one and not self._by_lot()):
+            return
+        everybody = torch.ones(len(losses), dtype=torch.bool)
+        output = repeat.reaches_others(everybody, self._highest)
+        loss = max([APART, *(each.reaches_others(everybody, losses.device) for each in criterions_under(losses))])
+        kept = [each if each in (KEPT, CARRIED) else APART for each in (output, loss)]
+        self._refuse(-1, False, *self._highest(kept), "")
+        self._looked_at_one = True
 
     def _refuse(self, reached: int, scaled: bool, output: int, loss: int, why: str) -> None:
         if reached >= 0:

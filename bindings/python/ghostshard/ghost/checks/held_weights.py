@@ -17,9 +17,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..layout import Layout
+from .compared import post_processed, same
+from .held_buffers import HeldBuffers
+from .held_states import HeldStates
 
 _LEAST, _EVERY = 64, 4096  # elements of a parameter that are looked at: so many, and one in so many
 
@@ -48,9 +52,11 @@ class Sample(NamedTuple):
 class HeldWeights:
     """Of this rank's part of the parameters of `layout`, frozen ones too. vouched: the user's word stands for every change."""
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: Layout, model: nn.Module):
         self._layout = layout
         self.vouched = False
+        self.states = HeldStates()  # of the optimizer, noted and checked with the weights
+        self.buffers = HeldBuffers(model)  # checked with them, too
         self._kept: Sample | None = None  # after the last step, where the weights are until it is looked at; None: not known
         self._digested: torch.Tensor | None = None  # the values whose digest was added last
         self._places: list[tuple[torch.Tensor, int]] = []  # of each parameter, and one beyond the last
@@ -59,15 +65,18 @@ class HeldWeights:
     def forget(self) -> None:
         """The weights become what they are at the next backward: a checkpoint is loaded, or a phase without privacy has been."""
         self._kept = None
+        self.states.forget()
+        self.buffers.forget()
 
     def note(self) -> None:
         """The weights are what a step has made of them."""
         if not self.vouched:
             self._kept = self._now()  # no wait for a device
+            self.states.note()
 
     def check(self) -> None:
-        """RuntimeError with the parameter's name if it was changed by others since the last step."""
-        if wrong := self.changed():
+        """RuntimeError with the parameter's name if it, or what the optimizer keeps of it, was changed by others since the last step."""
+        if wrong := self.changed() or ("" if self.vouched else self.buffers.changed() or self.states.changed()):
             raise RuntimeError(wrong)
 
     def changed(self) -> str:
@@ -83,10 +92,10 @@ class HeldWeights:
             return ""
         moved = False
         for entry, one, two in zip(self._layout.parameters, now.of_each(), before.of_each(), strict=True):
-            if _same(one, two):
+            if same(one, two):
                 continue
             moved = True
-            if not _post_processed(one.to(entry.parameter.dtype), two) and now.digest() not in self._earlier:
+            if not post_processed(one.to(entry.parameter.dtype), two) and now.digest() not in self._earlier:
                 return _REFUSAL.format(entry.name)
         if moved:
             self._keep(now)
@@ -132,32 +141,6 @@ def _places(number: int, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
     count = min(size, _LEAST + size // _EVERY)
     every = torch.arange(size) if count == size else torch.randint(size, (count,), generator=generator).sort().values
     return every.to(rows.device), int(every[-1]) + 1 if count else 0
-
-
-def _same(now: torch.Tensor, before: torch.Tensor) -> bool:
-    """Bit by bit, up to a cast or another device; values that are no numbers equal each other."""
-    if now.shape != before.shape:
-        return False
-    before = before.to(now)
-    return bool(((now == before) | ((now != now) & (before != before))).all())
-
-
-def _post_processed(now: torch.Tensor, before: torch.Tensor) -> bool:
-    """By one factor, by bounds on all elements, or by rounding."""
-    if now.shape != before.shape or not now.numel() or not now.is_floating_point():
-        return False
-    eps = torch.finfo(now.dtype).eps
-    found, expected = now.double(), before.to(now).double()
-    if torch.equal(found, expected.clamp(found.min(), found.max())) and found.min() < found.max():
-        return True
-    largest = expected.abs().max()
-    at = expected.abs().argmax()
-    # A product rounds once, and the factor read from the largest element once more: within 2 eps, twice that is taken.
-    scaled = expected * (found[at] / expected[at])
-    if bool(((found - scaled).abs() <= 4 * eps * scaled.abs() + torch.finfo(now.dtype).tiny).all()) and now.numel() > 1:
-        return True
-    # Weights that are mixed and taken apart again round a few times. In half precision that is as large as a step, so it is not taken.
-    return eps < 1e-6 and bool((found - expected).abs().max() <= 16 * eps * largest)
 
 
 __all__ = ["HeldWeights"]

@@ -86,6 +86,8 @@ class Released:
             self._handle.remove()
             self._end_handle.remove()
         self._optimizer, me = optimizer, weakref.ref(self)
+        if self.weights is not None:
+            self.weights.states.follow(optimizer)
 
         def before_step(stepping: Optimizer, args: tuple, kwargs: dict) -> None:
             if (mine := me()) is not None:

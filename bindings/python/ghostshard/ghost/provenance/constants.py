@@ -14,6 +14,7 @@ ReadInt, and are known again after plain arithmetic, also in later draws.
 
 from __future__ import annotations
 
+import bisect
 import collections
 import math
 import os
@@ -141,6 +142,31 @@ class ReadInt(int):
         return int, (int(self),)
 
 
+_LATEST: collections.deque[float] = collections.deque(maxlen=1 << 12)  # that were read
+
+
+def note_read(value: Any) -> None:
+    if type(value) is float:
+        _LATEST.append(value)
+
+
+def summary_of_reads(value: float) -> bool:
+    """Whether a number is the last, a mean, median, sum, least or largest of the latest numbers that were read: as np.mean(losses) is, which forgets what
+    it was made of."""
+    if round(value, 3) == value:  # an accuracy of 0.5 may be of anything
+        return False
+    of, total, latest = [], 0.0, list(_LATEST)[::-1]
+    near = lambda one: one == value or abs(one - value) <= 1e-6 * abs(value)
+    for count, each in enumerate(latest, 1):
+        total += each
+        if near(each) or near(total) or near(total / count):
+            return True
+        bisect.insort(of, each)
+        if near((of[(count - 1) // 2] + of[count // 2]) / 2):
+            return True
+    return False
+
+
 def as_read(value: Any) -> Any:
     """Numbers, in lists too, as what they are: read."""
     if type(value) is float:
@@ -166,4 +192,4 @@ for _name in _ARITHMETIC:
     setattr(Read, f"__{_name}__", _carried(float, _name))
     setattr(ReadInt, f"__{_name}__", _carried(int, _name))
 
-__all__ = ["Constants", "Read", "ReadInt", "as_read"]
+__all__ = ["Constants", "Read", "ReadInt", "as_read", "note_read", "summary_of_reads"]

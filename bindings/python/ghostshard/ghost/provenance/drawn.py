@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from .opened import opened
 
@@ -64,6 +65,8 @@ class Memory:
 
 
 VOUCHED = "vouched"
+_MIXED: dict[int, StorageWeakRef] = {}  # storages that hold what does not keep examples apart
+_mixed_at_most = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -146,9 +149,31 @@ class Drawn(torch.Tensor):
 def drawn(value: torch.Tensor, origin: Origin) -> torch.Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         found = value.as_subclass(Drawn)
+        if origin.memory.wrong and value.layout is torch.strided:
+            _remember_mixed(value.untyped_storage())
     found._origin = origin
     found.stays_here()
     return found
+
+
+def shares_what_is_lost(value: torch.Tensor) -> bool:
+    """Whether a plain tensor lies in the memory of one that is not known to keep examples apart."""
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return value.layout is torch.strided and value.untyped_storage()._cdata in _MIXED
+        except RuntimeError:  # no storage
+            return False
+
+
+def _remember_mixed(storage: torch.UntypedStorage) -> None:
+    """A weak reference keeps the address from being given to another storage. (Attributes of a storage would need its Python object to live on.)"""
+    global _mixed_at_most
+    if len(_MIXED) > _mixed_at_most:
+        for address in [address for address, each in _MIXED.items() if each.expired()]:
+            del _MIXED[address]
+        _mixed_at_most = max(1 << 10, 2 * len(_MIXED))
+    if storage._cdata not in _MIXED:
+        _MIXED[storage._cdata] = StorageWeakRef(storage)
 
 
 def version_of(value: torch.Tensor) -> int:
@@ -213,4 +238,4 @@ def vouch_for(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
     return drawn(plain(tensor), of_rows(VOUCHED, tensor.shape[dim] if tensor.dim() else 1, dim))
 
 
-__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "version_of", "vouch_for"]
+__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "shares_what_is_lost", "version_of", "vouch_for"]

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from ..tensor_trees import mapped, tensors_in
-from .constants import as_read
+from .constants import as_read, note_read
 from .drawn import Drawn, Memory, Origin, constant, drawn, plain, version_of
 from .joins import JOINS, elementwise, joined
 from .met import wrong_constant
 from .moves import MOVES, moved
 from .setting import after_setting
+from .strangers import note_backward, statistics_of_a_batch, why_strange, write_to_strangers
 
 # Element by element, with broadcasting. Reversed operators, in-place ones and underscored names follow from these.
 _ELEMENTWISE = set(
@@ -103,15 +104,22 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
             for each in given:
                 each.origin.memory.expose(plain(each))
         before = [(each, version_of(each), each.origin.memory.lost) for each in given]
+        beside = [(each, version_of(each)) for each in tensors_in((args, kwargs)) if not isinstance(each, Drawn)]
         blank = writes and args and name in ("scatter", "scatter_add") and not isinstance(args[0], Drawn) and _all_alike(args[0])
         out = func(*args, **kwargs)
+        if name == "backward":
+            note_backward(given[0])
         written = _count_writes(before)
-        if not tensors_in(out) and not writes and not written or name in _HELD:
+        if not tensors_in(out) and not writes and not written and all(version_of(each) == version for each, version in beside) or name in _HELD:
             return _noted(name, out, given)
         targets = tensors_in(kwargs["out"]) if "out" in kwargs else tensors_in(args[0]) if writes else written
-        for target in targets:
+        strangers = [each for each, version in beside if version_of(each) != version] + statistics_of_a_batch(name, args, kwargs)
+        for target in (*targets, *strangers):
             if isinstance(target, torch.nn.Parameter):
                 raise ValueError(_WRITTEN_TO_A_PARAMETER)
+        if strangers and not blank and name not in _ASIDE:
+            write_to_strangers(name, strangers, given, lambda target: _written_whole(name, args, kwargs, target, given))
+        for target in targets:
             if isinstance(target, Drawn):
                 target.stays_here()
                 _written(name, target, args, kwargs, given)
@@ -120,6 +128,15 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
         if blank:  # torch.zeros(n, classes).scatter_(1, labels, 1) is the labels' own
             return _stamped(name, (torch.zeros(()).expand(out.shape), *args[1:]), kwargs, out, given)
         return out if targets else _stamped(name, args, kwargs, out, given)
+
+
+def _written_whole(name: str, args: tuple, kwargs: dict, target: torch.Tensor, sources: list[Drawn]) -> Origin | None:
+    """Whose the rows of a plain tensor are if all of it was written to; None if a part was, or nobody knows."""
+    if "out" in kwargs:
+        return _origins(name, args, {key: value for key, value in kwargs.items() if key != "out"}, target, sources)[0]
+    whole = name == "copy" or (name == "setitem" and (args[1] is Ellipsis or (isinstance(args[1], slice) and args[1] == slice(None))))
+    source = args[-1] if whole else None
+    return source.origin if isinstance(source, Drawn) and source.shape == target.shape else None
 
 
 def _has_rows_like(out: torch.Tensor, x: Drawn) -> bool:
@@ -141,6 +158,7 @@ def _noted(name: str, out: Any, given: list[Drawn]) -> Any:
     for each in given:
         if constants := getattr(each._origin.memory.piece, "constants", None):
             constants.was_read(f"{name}()")
+    note_read(out)
     return as_read(out) if name == "item" or (name == "tolist" and given[0].numel() <= _AS_READ) else out
 
 
@@ -225,6 +243,8 @@ def _owners(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]
     results = tensors_in(out)
     first = sources[0].origin
     lost = next((each.origin for each in sources if each.origin.memory.lost), None)
+    if why := why_strange((args, kwargs)):
+        return [first.lost(f"{name} joined it with {why}", strangers=True)] * len(results)
     if lost is not None:
         strangers = name in _ELEMENTWISE and any(_has_rows_of_others(each, lost.rows) for each in tensors_in((args, kwargs)))
         return [lost.lost("", strangers=strangers) for _ in results]

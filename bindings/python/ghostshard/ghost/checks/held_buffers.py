@@ -1,0 +1,79 @@
+"""Buffers of the model are weights that nobody trains: what a loop writes to them between two forwards (a mean of the batch, a centre) would be in all
+outputs that follow, and is saved with the weights, without noise. What the model's own forward writes is looked at elsewhere (values.py).
+
+As of the weights (held_weights.py) a sample is kept after every forward and compared before the next. Taken are values that are all
+alike (a temperature that is annealed) and those of an earlier forward of this run. Integers are counters and places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ..provenance import Drawn
+from .compared import same, sampled
+
+_REFUSAL = (
+    "buffer {!r} is not what the last forward left: {}, and nothing tells whether what was written had read private data without noise. "
+    "Nothing of this was applied. Put it back before the next forward (after an evaluation with others), let it follow from public data before the first backward, "
+    "or load a checkpoint with load_checkpoint(). If all that was written are released values and public numbers, say so with make_private(allow_vouched=True), "
+    "which the report states"
+)
+
+
+class HeldBuffers:
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._kept: dict[str, torch.Tensor] | None = None
+        self._earlier: set[bytes] = set()
+        self._wrong = ""
+
+    def forget(self) -> None:
+        self._kept, self._wrong = None, ""
+
+    def begin_forward(self) -> None:
+        """One that is recorded."""
+        for name, buffer in self._model.named_buffers():
+            if isinstance(buffer, Drawn) and buffer.origin.memory.wrong:
+                self._wrong = _REFUSAL.format(name, "values of a private batch were written to it")
+        if self._kept is not None and not self._wrong:
+            now = dict(self._samples())
+            for name, value in now.items():
+                if not (name in self._kept and same(value, self._kept[name])) and not _all_alike(value) and _digest(now) not in self._earlier:
+                    self._wrong = _REFUSAL.format(name, "it was replaced or changed (load_state_dict, copy_, an assignment)")
+                    return
+
+    def end_forward(self) -> None:
+        now = dict(self._samples())
+        if now:
+            self._kept = now
+            self._earlier.add(_digest(now))
+
+    def changed(self) -> str:
+        """What refuses the buffers that the last forward had, or ""."""
+        wrong, self._wrong = self._wrong, ""
+        return wrong
+
+    def _samples(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, buffer in self._model.named_buffers():
+            if buffer.is_floating_point() and buffer.device.type != "meta":
+                yield name, sampled((buffer.to_local() if isinstance(buffer, DTensor) else buffer).detach())
+
+
+def _all_alike(value: torch.Tensor) -> bool:
+    return value.numel() == 0 or bool((value == value[:1]).all())
+
+
+def _digest(samples: dict[str, torch.Tensor]) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for name, value in samples.items():
+        found.update(name.encode())
+        found.update(value.cpu().contiguous().view(torch.uint8).numpy())
+    return found.digest()
+
+
+__all__ = ["HeldBuffers"]

@@ -1,0 +1,118 @@
+"""What the optimizer keeps (momenta, second moments) comes of its own steps alone: a state that was written or loaded between two steps may hold
+gradients without noise (of a twin of the model that trains beside it), and the next step would apply them.
+
+As of the weights (held_weights.py) a sample is kept after every step and compared before the next. Taken are a factor for each tensor (zero, a
+reset), bounds, states that are gone, new ones whose values are all alike, and those that state_dict() gave earlier in this run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from .compared import post_processed, same, sampled
+
+_REFUSAL = (
+    "the optimizer's {!r} of parameter number {} is not what its last step made of it: it was replaced or changed (load_state_dict, copy_, add_), and nothing "
+    "tells whether what was written had read private data without noise. Nothing of this was applied. Load a state that optimizer.state_dict() gave earlier in "
+    "this run, or a checkpoint with load_checkpoint(), or begin with an empty one (optimizer.state.clear()). If all that was written are released "
+    "gradients and public numbers, say so with make_private(allow_vouched=True), which the report states"
+)
+
+
+class _Held(NamedTuple):
+    tensor: Any  # a weak reference
+    version: int
+    sample: torch.Tensor
+
+    def is_untouched(self, now: torch.Tensor) -> bool:
+        """On a device, where looking at values is a wait for it."""
+        return now.device.type != "cpu" and self.tensor() is now and now._version == self.version
+
+
+class HeldStates:
+    """Of one optimizer at a time."""
+
+    def __init__(self) -> None:
+        self._optimizer: Any = None  # a weak reference
+        self._kept: dict[tuple, _Held] | None = None  # after the last step
+        self._saved: set[bytes] = set()  # digests of what state_dict() gave
+        self._hook: Any = None
+
+    def follow(self, optimizer: Optimizer) -> None:
+        if self._optimizer is not None and self._optimizer() is optimizer:
+            return
+        if self._hook is not None:
+            self._hook.remove()
+        me = weakref.ref(self)
+
+        def saved(stepping: Optimizer, *_: Any) -> None:
+            if (mine := me()) is not None and not mine.changed():
+                mine._saved.add(_digest(dict(_states_of(stepping))))
+
+        self._optimizer, self._hook = weakref.ref(optimizer), optimizer.register_state_dict_pre_hook(saved)
+
+    def forget(self) -> None:
+        self._kept = None
+
+    def note(self) -> None:
+        """The states are what a step has made of them."""
+        if self._optimizer is not None and (optimizer := self._optimizer()) is not None:
+            self._kept = {key: _Held(weakref.ref(value), value._version, sampled(value)) for key, value in _states_of(optimizer)}
+
+    def changed(self) -> str:
+        """What refuses the states as they are, or ""."""
+        optimizer = None if self._optimizer is None else self._optimizer()
+        if self._kept is None or optimizer is None:
+            return ""
+        now = dict(_states_of(optimizer))
+        for key, value in now.items():
+            held = self._kept.get(key)
+            if held is not None and (held.is_untouched(value) or _is_taken(sampled(value), held.sample)):
+                continue
+            if held is None and bool((value == value.reshape(-1)[:1]).all()):
+                continue
+            return "" if _digest(now) in self._saved else _REFUSAL.format(key[-1], key[0])
+        return ""
+
+
+def _is_taken(now: torch.Tensor, before: torch.Tensor) -> bool:
+    return same(now, before) or now.numel() == 1 or not bool(now.count_nonzero()) or post_processed(now, before)
+
+
+def _states_of(optimizer: Optimizer) -> Iterator[tuple[tuple, torch.Tensor]]:
+    """This rank's part of every tensor, by number of the parameter and by name."""
+    number = 0
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for path, value in _tensors_in(optimizer.state.get(parameter, {}), ()):
+                yield (number, *path), value
+            number += 1
+
+
+def _tensors_in(value: Any, path: tuple) -> Iterator[tuple[tuple, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield path, (value.to_local() if isinstance(value, DTensor) else value).detach()
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from _tensors_in(each, (*path, name))
+    elif isinstance(value, (list, tuple)):
+        for number, each in enumerate(value):
+            yield from _tensors_in(each, (*path, number))
+
+
+def _digest(states: dict[tuple, torch.Tensor]) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for key, value in states.items():
+        found.update(repr(key).encode())
+        found.update(sampled(value).cpu().contiguous().view(torch.uint8).numpy())
+    return found.digest()
+
+
+__all__ = ["HeldStates"]
