@@ -14,8 +14,6 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-constexpr int64_t kMostSteps = 1024;
-
 void check(const BandWorkload& workload, int64_t bands) {
   const auto steps = static_cast<int64_t>(workload.rates.size());
   if (!(bands >= 1 && bands <= steps)) {
@@ -24,8 +22,6 @@ void check(const BandWorkload& workload, int64_t bands) {
   }
   check_workload(workload);
 }
-
-double dot(const Numbers& a, const Numbers& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 
 // The first coefficients of series / (1 + Σ a_k x^k), as many as the series has.
 Numbers divided(Numbers series, const Numbers& a) {
@@ -119,7 +115,8 @@ BandError band_error_and_slopes(const std::vector<double>& a, const BandWorkload
       by_h[t - j] += rates[t] * later;
     }
   }
-  const double mean = sum / static_cast<double>(steps), squares = 1 + dot(a, a);
+  const double mean = sum / static_cast<double>(steps),
+               squares = 1 + std::inner_product(a.begin(), a.end(), a.begin(), 0.0);
   const Numbers twice = divided(h, a);
   BandError found{squares * mean, Numbers(a.size(), 0)};
   for (size_t k = 1; k <= a.size(); ++k) {
@@ -140,9 +137,9 @@ std::vector<double> optimal_band_ratios(int64_t bands, const std::vector<Workloa
     start.push_back(coefficient);
   }
   Shares thin;
-  for (const WorkloadShare& each : shares) thin.push_back({thinned(each.workload, kMostSteps), each.share});
+  for (const WorkloadShare& each : shares) thin.push_back({thinned(each.workload, kMostPlannedSteps), each.share});
   if (bands > static_cast<int64_t>(thin.front().workload.rates.size())) {
-    throw std::invalid_argument("noise bands must be at most " + std::to_string(kMostSteps) + ", got " +
+    throw std::invalid_argument("noise bands must be at most " + std::to_string(kMostPlannedSteps) + ", got " +
                                 std::to_string(bands));
   }
   if (bands == 1) return start;

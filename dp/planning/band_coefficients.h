@@ -33,6 +33,8 @@ struct WorkloadShare {
 // rates.
 void check_shares(const std::vector<WorkloadShare>& shares);
 
+inline constexpr int64_t kMostPlannedSteps = 1024;  // that coefficients are chosen by
+
 // Of more than `most` steps every so manieth, so that the shape of the schedule stays.
 BandWorkload thinned(const BandWorkload& workload, int64_t most);
 

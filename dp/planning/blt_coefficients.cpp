@@ -14,7 +14,6 @@ namespace {
 
 using Numbers = std::vector<double>;
 
-constexpr int64_t kMostSteps = 1024;
 constexpr int64_t kMostBuffers = 16;
 constexpr double kLargestDecay = 0.9999;
 
@@ -138,7 +137,7 @@ BltCoefficients optimal_blt(int64_t buffers, int64_t separation, const std::vect
                                 std::to_string(buffers));
   }
   std::vector<WorkloadShare> thin;
-  for (const WorkloadShare& each : shares) thin.push_back({thinned(each.workload, kMostSteps), each.share});
+  for (const WorkloadShare& each : shares) thin.push_back({thinned(each.workload, kMostPlannedSteps), each.share});
   const auto steps = static_cast<double>(thin.front().workload.rates.size());
   return from_arguments(by_bfgs(start_of(buffers, steps),
                                 [&](const Numbers& arguments) { return log_error(arguments, separation, thin); }));
