@@ -11,8 +11,6 @@ namespace {
 
 constexpr size_t kMostRatios = 1023;
 constexpr float kLargestRatio = 2;
-// Elements at a time: on the CPU they stay in the cache over all bands; a device wants few launches.
-constexpr int64_t kChunkOnCpu = int64_t{1} << 15, kChunkOnDevice = int64_t{1} << 24;
 
 }  // namespace
 
@@ -72,7 +70,7 @@ const fsdp::ShardBuffers& NoiseHistory::past(int64_t steps) const {
 
 void NoiseHistory::correlate(const fsdp::FlatGroup& group, const at::Tensor& noise) {
   if (kept_.empty()) return;
-  const int64_t chunk = noise.is_cpu() ? kChunkOnCpu : kChunkOnDevice;
+  const int64_t chunk = noise_at_a_time(noise);
   // The step under way has the place of the oldest, which is read before it is overwritten.
   const at::Tensor kept = past(0).shard(group);
   const at::Tensor product = at::empty({std::min(chunk, noise.numel())}, noise.options());

@@ -37,6 +37,9 @@ struct NoiseBands {
   bool operator==(const NoiseBands&) const = default;
 };
 
+// Elements at a time: on the CPU they stay in the cache over all bands (or buffers); a device wants few launches.
+inline int64_t noise_at_a_time(const at::Tensor& noise) { return int64_t{1} << (noise.is_cpu() ? 15 : 24); }
+
 // The noise of the last b − 1 steps of a chain, as far as this rank owns it: float32 [shard_size] for each trainable
 // group and step.
 class NoiseHistory {

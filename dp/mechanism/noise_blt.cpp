@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
+#include "dp/mechanism/noise_bands.h"
+
 namespace ghostshard::dp {
 namespace {
-
-// Elements at a time, as in noise_bands.cpp.
-constexpr int64_t kChunkOnCpu = int64_t{1} << 15, kChunkOnDevice = int64_t{1} << 24;
 
 std::vector<double> exact(const std::vector<float>& numbers) { return {numbers.begin(), numbers.end()}; }
 
@@ -40,7 +39,7 @@ NoiseBuffers::NoiseBuffers(const fsdp::GroupedParameters& model, const NoiseBlt&
 
 void NoiseBuffers::correlate(const fsdp::FlatGroup& group, const at::Tensor& noise) {
   if (buffers_.empty()) return;
-  const int64_t chunk = noise.is_cpu() ? kChunkOnCpu : kChunkOnDevice;
+  const int64_t chunk = noise_at_a_time(noise);
   const at::Tensor product = at::empty({std::min(chunk, noise.numel())}, noise.options());
   for (int64_t first = 0; first < noise.numel(); first += chunk) {
     const int64_t count = std::min(chunk, noise.numel() - first);
