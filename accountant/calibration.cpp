@@ -1,4 +1,5 @@
 #include "accountant/calibration.h"
+#include "accountant/shown.h"
 
 #include <algorithm>
 #include <cmath>
@@ -181,7 +182,7 @@ NoiseMultiplier calibrate_noise(const std::string& accountant, Adjacency adjacen
 
 int64_t affordable_cap(const Budget& budget, int64_t units, SamplingRate q, int64_t steps, double extra) {
   if (!(extra > 0 && extra < 1))
-    throw std::invalid_argument("the extra noise must be above 0 and below 1, got " + std::to_string(extra));
+    throw std::invalid_argument("the extra noise must be above 0 and below 1, got " + shown(extra));
   const NoiseMultiplier sigma(calibrate_noise(budget, q, steps).value() * (1 + extra));
   const auto is_kept = [&](int64_t cap) {
     const TruncatedPoissonGaussianEvent event{units, q, cap, sigma};

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "accountant/events.h"
+#include "accountant/shown.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -41,13 +42,12 @@ void require_table(const char* name, const std::vector<double>& values, const st
                                 std::to_string(probabilities.size()));
   for (const double value : values)
     if (!std::isfinite(value))
-      throw std::invalid_argument(std::string(name) + " must be finite numbers, got " + std::to_string(value));
+      throw std::invalid_argument(std::string(name) + " must be finite numbers, got " + shown(value));
   for (const double one : probabilities)
     if (!(one >= 0 && one <= 1))
-      throw std::invalid_argument("probabilities must lie between 0 and 1, got " + std::to_string(one));
+      throw std::invalid_argument("probabilities must lie between 0 and 1, got " + shown(one));
   const double sum = std::accumulate(probabilities.begin(), probabilities.end(), beside);
-  if (!(std::abs(sum - 1) <= kSumsTo))
-    throw std::invalid_argument("probabilities must add up to 1, got " + std::to_string(sum));
+  if (!(std::abs(sum - 1) <= kSumsTo)) throw std::invalid_argument("probabilities must add up to 1, got " + shown(sum));
 }
 
 struct Check {
@@ -64,12 +64,12 @@ struct Check {
     const double sigma = e.sigma.value();
     if (e.steps > 1 && !(sigma >= kLeastBinsNoise && sigma <= kMostBinsNoise))
       throw std::invalid_argument("the noise multiplier of balls-in-bins sampling must be from 0.05 to 1000, got " +
-                                  std::to_string(sigma));
+                                  shown(sigma));
   }
   void operator()(const MixtureOfGaussiansEvent& e) const {
     require_table("sensitivities", e.sensitivities, e.probabilities, 0);
     for (const double one : e.sensitivities)
-      if (!(one >= 0)) throw std::invalid_argument("sensitivities must be >= 0, got " + std::to_string(one));
+      if (!(one >= 0)) throw std::invalid_argument("sensitivities must be >= 0, got " + shown(one));
   }
   void operator()(const LossTableEvent& e) const {
     require_table("losses", e.losses, e.probabilities, e.infinite.value());
@@ -77,7 +77,7 @@ struct Check {
     for (size_t i = 0; i < e.losses.size(); ++i)
       if (e.probabilities[i] > 0) other += std::exp(std::log(e.probabilities[i]) - e.losses[i]);
     if (!(other <= 1 + kSumsTo))
-      throw std::invalid_argument("probabilities times e^-loss must add up to at most 1, got " + std::to_string(other) +
+      throw std::invalid_argument("probabilities times e^-loss must add up to at most 1, got " + shown(other) +
                                   ": losses are log(P/Q) and probabilities P's");
   }
   void operator()(const TuningNegativeBinomialEvent& e) const { require_run(e.run); }

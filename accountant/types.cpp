@@ -1,13 +1,11 @@
 #include "accountant/types.h"
 
-#include <sstream>
+#include "accountant/shown.h"
 
 namespace ghostshard::accountant::detail {
 
 void throw_out_of_range(const char* name, const char* rule, double value) {
-  std::ostringstream message;
-  message << name << ' ' << rule << ", got " << value;
-  throw std::invalid_argument(message.str());
+  throw std::invalid_argument(std::string(name) + ' ' + rule + ", got " + shown(value));
 }
 
 }  // namespace ghostshard::accountant::detail

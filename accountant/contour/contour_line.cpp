@@ -1,6 +1,7 @@
 #include "accountant/contour/contour_line.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -16,16 +17,20 @@ using Complex = std::complex<double>;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr auto kLongRounding = static_cast<double>(std::numeric_limits<long double>::epsilon());
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kMostCancelling = 14;
-constexpr double kMostUnderRule = 9;
 constexpr int64_t kMostMeshNodes = 400'000;  // of all moments; a kilobyte each
 constexpr int64_t kMostNodes = 2'000'000;
-constexpr double kCancelling = 5;     // from here on integrand and sum are kept in long double
-constexpr int64_t kPreciseCost = 40;  // of an evaluation in long double, in those in double
-constexpr size_t kLeastPrecise = 80'000;
-constexpr size_t kLongSum = 1000;
-constexpr size_t kTurns = 64;
+// If the integrand exceeds the integral by more than this power of e, both are kept in long double where that is cheap;
+// also where the rounding of double may add more than kMostRounding to epsilon and it is affordable.
+constexpr double kLeastCancelling = 5;
+constexpr size_t kCheaplyPrecise = 300'000;
+constexpr double kMostRounding = 3e-8;
+constexpr double kLeastDigits = 12;  // of a line with less than these
+constexpr double kMostCancellingOfRough = 20;
+constexpr int64_t kPreciseCost = 10;  // of an evaluation in long double, in those in double
+constexpr int64_t kMostPrecise = 16'000'000;
+constexpr size_t kBlock = 64;  // nodes that are added up in turn
 constexpr size_t kManyPhases = 16;
+constexpr double kLengthening = 1.15;  // from one end of the line that is tried to the next
 
 // |z| <= |re| + |im|, without a root; within its rounding.
 double modulus_at_most(std::complex<long double> z) {
@@ -57,63 +62,6 @@ double rest_beyond(const LogRest& log_rest, double t, double step, double wanted
   return kInfinity;
 }
 
-}  // namespace
-
-std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
-                                      double epsilon, double log_delta, double intercept, double wanted_digits,
-                                      const SigmaRule* rule) {
-  // K on a geometric grid around the saddle point gives the cost of each intercept.
-  std::vector<std::pair<double, double>> grid;  // (c, K(c))
-  for (const double share : {0.3, 0.4,  0.5,  0.6,  0.7,  0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99,
-                             1.0, 1.01, 1.03, 1.07, 1.15, 1.3,  1.5,  1.8,  2.2,  3.0,  4.0,  5.5}) {
-    const double c = saddle * share;
-    if (share <= intercept) continue;  // only those beyond the intercept are asked for then
-    const RealMoment moment = composed_moment(direction, phases, c);
-    const double k = moment.log_m + moment.error + (rule != nullptr ? rule->log_error(c, 0) : 0);
-    grid.emplace_back(c, k);
-    if (share > 1 && !(k - c * epsilon <= 60 - 3 * log_delta)) break;  // useless from here on
-  }
-  const auto period_of = [&](double c) {
-    double right = kInfinity;
-    for (const auto& [other, k] : grid)
-      if (other > c)
-        right = std::min(right, (k - other * epsilon + log_kappa(other) - log_delta + wanted_digits) / (other - c));
-    return std::max({right, (wanted_digits - log_delta) / c, 1e-300});
-  };
-  LineChoice choice;
-  if (intercept > 0) {
-    choice.c = saddle * intercept;
-  } else {
-    // The shortest period among the intercepts where the integrand does not exceed the integral by much more than it
-    // must. If it does by more than kCancelling, long double is needed, which costs some times as much.
-    const auto log_excess = [&](double c, double k) {
-      return k - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
-    };
-    double smallest = kInfinity;
-    for (const auto& [c, k] : grid) smallest = std::min(smallest, log_excess(c, k));
-    double least = kInfinity;
-    for (const auto& [c, k] : grid) {
-      const double excess = log_excess(c, k);
-      // What a rule of rates misses is relative to the integrand, and no arithmetic helps.
-      const bool of_rates = rule != nullptr && rule->has_rates();
-      if (!(excess <= std::max(smallest + 3, of_rates ? kMostUnderRule : kMostCancelling))) continue;
-      const double cost = period_of(c) * (excess > kCancelling ? 6 : 1);
-      if (cost < least) {
-        least = cost;
-        choice.c = c;
-      }
-    }
-    if (!(choice.c > 0)) return std::nullopt;
-  }
-  choice.period = period_of(choice.c);
-  if (!(choice.period < 1e300)) return std::nullopt;
-  for (const auto& point : grid)
-    if (point.first > choice.c) choice.beyond.push_back(point);
-  return choice;
-}
-
-namespace {
-
 // The moments of all phases on a line.
 struct LineMoments {
   std::vector<PhaseMoment> each;
@@ -135,23 +83,27 @@ std::optional<LineMoments> moments_on_line(Direction direction, std::span<const 
 }
 
 // How far the nodes must go for the rest beyond them to be at most `wanted`. Nothing if that is beyond `farthest`.
+// near: about where that is.
 struct LineEnd {
   double t;
   double rest;
 };
-std::optional<LineEnd> end_of_line(const LogRest& log_rest, double step, double wanted, double farthest) {
-  LineEnd end{4 * step, 0};
+std::optional<LineEnd> end_of_line(const LogRest& log_rest, double step, double wanted, double farthest, double near) {
+  LineEnd end{std::max(near, 4 * step), 0};
   double too_near = 0;
+  double ratio = near > 4 * step ? kLengthening : 2;
   while (!((end.rest = rest_beyond(log_rest, end.t, step, wanted)) < kInfinity)) {
     too_near = end.t;
-    end.t *= 2;
+    end.t *= ratio;
+    ratio = std::min(2.0, ratio * ratio);
     if (too_near > farthest) return std::nullopt;
   }
-  for (int i = 0; i < 4 && end.t > too_near * 1.1 && end.t > 8 * step; ++i) {
-    const double middle = too_near == 0 ? end.t / 2 : std::sqrt(too_near * end.t);
+  for (int i = 0; i < 24 && end.t > too_near * kLengthening && end.t > 8 * step; ++i) {
+    const double middle = too_near == 0 ? end.t / ratio : std::sqrt(too_near * end.t);
     const double rest = rest_beyond(log_rest, middle, step, wanted);
     if (rest < kInfinity) end.rest = rest;
     (rest < kInfinity ? end.t : too_near) = middle;
+    if (too_near == 0) ratio = std::min(2.0, ratio * ratio);
   }
   if (end.t > farthest) return std::nullopt;
   return end;
@@ -200,14 +152,17 @@ std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::s
   // The rest falls with t: of many phases, asking at the farthest end first saves asking all the way in vain.
   if (phases.size() > kManyPhases && !(rest_beyond(log_rest, std::max(farthest, step), step, wanted) < kInfinity))
     return std::nullopt;
-  const auto end = end_of_line(log_rest, step, wanted, farthest);
+  // A Gaussian of this variance falls to e^-wanted here; heavier tails fall later.
+  const double near = rule != nullptr ? rule->end_near(wanted_digits)
+                                      : std::sqrt(2 * std::max(1.0, -std::log(wanted)) / choice->variance) / 2;
+  const auto end = end_of_line(log_rest, step, wanted, farthest, std::min(near, farthest));
   if (!end) return std::nullopt;
   line.rest_ = end->rest;
 
   const auto n = static_cast<size_t>(std::ceil(end->t / step));
-  const double excess = log_scale - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
-  line.precise_ =
-      excess > kCancelling && n * nodes <= std::max(kLeastPrecise, static_cast<size_t>(budget / kPreciseCost));
+  const double excess = line.log_excess_ = log_scale - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
+  const bool rough = wanted_digits < kLeastDigits;
+  line.precise_ = excess > (rough ? kMostCancellingOfRough : kLeastCancelling) && n * nodes <= kCheaplyPrecise;
   return Begun{std::move(line), *std::move(moments), n};
 }
 
@@ -217,19 +172,36 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
   auto begun = begin(direction, phases, saddle, epsilon, log_delta, intercept, budget, wanted_digits, rule);
   if (!begun) return std::nullopt;
   auto& [line, moments, n] = *begun;
-  if (line.precise_)
-    for (size_t i = 0; i < phases.size(); ++i) moments.each[i] = PhaseMoment(direction, phases[i], line.c_, true);
-  line.take_integrand(moments.each, n, rule);
+  const auto take = [&] {
+    if (line.precise_)
+      for (size_t i = 0; i < phases.size(); ++i) moments.each[i] = PhaseMoment(direction, phases[i], line.c_, true);
+    line.take_integrand(moments.each, n, rule);
+  };
+  take();
+  const auto affordable = static_cast<size_t>(budget < kMostPrecise ? budget / kPreciseCost : kMostPrecise);
+  // Of a line that checks another one double is enough.
+  if (!line.precise_ && intercept == 0 && wanted_digits >= kLeastDigits && n * moments.nodes <= affordable) {
+    double of_integrand = 0;
+    for (const double error : line.error_) of_integrand += 2 * error;
+    double of_rule = 0;  // which no arithmetic helps
+    if (rule != nullptr)
+      for (size_t k = 0; k < n; ++k)
+        of_rule += 2 * modulus_at_most(line.integrand_[k]) *
+                   std::expm1(rule->log_error(line.c_, line.step<double>() * static_cast<double>(k)));
+    const double most = kMostRounding * std::clamp(line.c_, 0.1, 10.0) * line.period_ *
+                        std::exp(log_delta + line.c_ * epsilon - static_cast<double>(line.log_scale_));
+    line.precise_ = of_integrand - of_rule > most && of_integrand > 2 * of_rule;
+    if (line.precise_) take();
+  }
   return std::move(line);
 }
 
 std::optional<ContourLine::Extent> ContourLine::extent(Direction direction, std::span<const ComposedRelease> phases,
-                                                       double saddle, double epsilon, double log_delta,
-                                                       int64_t budget) {
-  constexpr double kAllDigits = 32;
-  const auto begun = begin(direction, phases, saddle, epsilon, log_delta, 0, budget, kAllDigits, nullptr);
+                                                       double saddle, double epsilon, double log_delta, int64_t budget,
+                                                       double wanted_digits) {
+  const auto begun = begin(direction, phases, saddle, epsilon, log_delta, 0, budget, wanted_digits, nullptr);
   if (!begun) return std::nullopt;
-  return Extent{begun->line.c_, begun->line.step<double>() * static_cast<double>(begun->n)};
+  return Extent{begun->line.c_, begun->line.step<double>() * static_cast<double>(begun->n), begun->line.log_excess_};
 }
 
 void ContourLine::take_integrand(std::span<const PhaseMoment> moments, size_t n, const SigmaRule* rule) {
@@ -277,40 +249,48 @@ ContourLine::Value ContourLine::at(double epsilon) const {
 
 template <class Real>
 ContourLine::Value ContourLine::evaluate(double epsilon) const {
-  Real real_sum = 0;
-  Real real_slope = 0;
+  long double real_sum = 0;
+  long double real_slope = 0;
   double error = 2 * rest_;
   const auto unit = static_cast<double>(std::numeric_limits<Real>::epsilon());
-  // On a long line the sines are taken once in kTurns nodes; a product adds its rounding and its factor's.
-  const bool turns = integrand_.size() > kLongSum;
-  const double of_turning = turns ? kTurns * (3 + static_cast<double>(step<Real>()) * epsilon) : 0;
-  const std::complex<Real> turn(std::cos(step<Real>() * epsilon), std::sin(step<Real>() * epsilon));
-  Real turn_re = 1;
-  Real turn_im = 0;
-  for (size_t k = integrand_.size(); k-- > 0;) {
-    const Real t = step<Real>() * static_cast<Real>(k);
-    const Real angle = -t * epsilon;
-    const auto re = static_cast<Real>(integrand_[k].real());
-    const auto im = static_cast<Real>(integrand_[k].imag());
-    if (turns && k % kTurns != kTurns - 1 && k + 1 != integrand_.size()) {
-      const Real next = turn_re * turn.real() - turn_im * turn.imag();
-      turn_im = turn_re * turn.imag() + turn_im * turn.real();
-      turn_re = next;
-    } else {
-      turn_re = std::cos(angle);
-      turn_im = std::sin(angle);
-    }
-    const Real term_re = re * turn_re - im * turn_im;
-    const Real term_im = re * turn_im + im * turn_re;
-    const double weight = k == 0 ? 1 : 2;
-    real_sum += weight * term_re;
-    real_slope -= weight * (c_ * term_re - t * term_im);
-    // Added up from the last to the first: the sum that k nodes have yet to join is rounded k times more.
-    const double modulus = std::abs(static_cast<double>(term_re)) + std::abs(static_cast<double>(term_im));
-    error +=
-        weight * (error_[k] + modulus * unit *
-                                  (4 + std::abs(static_cast<double>(angle)) + of_turning + static_cast<double>(k) / 2));
+  // Of e^(-i·t·epsilon) at k = first + i: that at `first` times that at i. Both angles err by a unit of themselves,
+  // hence by |angle| together; the sines and the product by less than six.
+  std::array<std::complex<Real>, kBlock> turns;
+  for (size_t i = 0; i < std::min(kBlock, integrand_.size()); ++i) {
+    const Real angle = -step<Real>() * static_cast<Real>(i) * static_cast<Real>(epsilon);
+    turns[i] = {std::cos(angle), std::sin(angle)};
   }
+  for (size_t first = 0; first < integrand_.size(); first += kBlock) {
+    const Real first_angle = -step<Real>() * static_cast<Real>(first) * static_cast<Real>(epsilon);
+    const std::complex<Real> begin(std::cos(first_angle), std::sin(first_angle));
+    const size_t size = std::min(kBlock, integrand_.size() - first);
+    // Up to kBlock terms in turn: each of their roundings is at most half a unit of the sum of all moduli. Blocks are
+    // added in long double.
+    Real block_sum = 0;
+    Real block_slope = 0;
+    double block_error = 0;
+    for (size_t i = 0; i < size; ++i) {
+      const size_t k = first + i;
+      const Real t = step<Real>() * static_cast<Real>(k);
+      const auto re = static_cast<Real>(integrand_[k].real());
+      const auto im = static_cast<Real>(integrand_[k].imag());
+      const Real turn_re = begin.real() * turns[i].real() - begin.imag() * turns[i].imag();
+      const Real turn_im = begin.real() * turns[i].imag() + begin.imag() * turns[i].real();
+      const Real term_re = re * turn_re - im * turn_im;
+      const Real term_im = re * turn_im + im * turn_re;
+      const double weight = k == 0 ? 1 : 2;
+      block_sum += weight * term_re;
+      block_slope -= weight * (c_ * term_re - t * term_im);
+      const double modulus = std::abs(static_cast<double>(re)) + std::abs(static_cast<double>(im));
+      const double angle = static_cast<double>(t) * std::abs(epsilon);
+      block_error += weight * (error_[k] + modulus * unit * (10 + angle + static_cast<double>(kBlock) / 2));
+    }
+    real_sum += block_sum;
+    real_slope += block_slope;
+    error += block_error;
+  }
+  // Adding the blocks, a 64th of so many roundings of long double of the sum of all moduli; error holds 42 units of it.
+  error *= 1 + kLongRounding * static_cast<double>(integrand_.size()) / (unit * kBlock * 42);
   const auto sum = static_cast<double>(real_sum);
   const auto slope = static_cast<double>(real_slope);
   const long double exponent = log_scale_ - static_cast<long double>(c_) * epsilon;

@@ -29,6 +29,7 @@ namespace ghostshard::accountant {
 struct LineChoice {
   double c = 0;
   double period = 0;
+  double variance = 0;                            // of all losses, tilted by about c; 0 if it is not known
   std::vector<std::pair<double, double>> beyond;  // (c', K(c') rounded up) with c' > c
 };
 std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
@@ -48,9 +49,10 @@ class ContourLine {
   // Where make's line would lie and end, without its integrand.
   struct Extent {
     double intercept, end;
+    double log_excess;  // of the integrand over the integral
   };
   static std::optional<Extent> extent(Direction direction, std::span<const ComposedRelease> phases, double saddle,
-                                      double epsilon, double log_delta, int64_t budget);
+                                      double epsilon, double log_delta, int64_t budget, double wanted_digits);
 
   struct Value {
     double delta;       // the trapezoid rule's
@@ -81,7 +83,8 @@ class ContourLine {
   double c_ = 0, period_ = 0;
   long double log_scale_ = 0;
   size_t phases_ = 0;
-  bool precise_ = false;  // the integrand is much larger than the integral: it is kept in long double
+  double log_excess_ = 0;  // of the integrand at its start over the integral
+  bool precise_ = false;   // the integrand is much larger than the integral: it is kept in long double
   std::vector<std::complex<long double>> integrand_;  // M(c+it)/M(c)/(z(z+1)) at t = 0, 2 pi/P, …
   std::vector<double> error_;                         // of each, absolute
   double rest_ = 0;                                   // sum of the moduli beyond the last node

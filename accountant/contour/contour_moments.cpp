@@ -21,7 +21,7 @@ long double LineMoment::log_scale() const {
 }
 
 LineMoment::Value LineMoment::finish(Complex m, double error) const {
-  const double modulus = std::abs(m);
+  const double modulus = std::sqrt(m.real() * m.real() + m.imag() * m.imag());  // error exceeds what underflows
   error += 4 * kRounding * modulus;  // of the modulus, and of an angle that is small beside it
   // |M| <= M(c), by which values are divided but for its error.
   if (!(std::max(1.0, count_) * error < 0.01 * modulus))
@@ -37,7 +37,7 @@ LineMoment::Value LineMoment::finish_excess(Real re, Real im, double error) cons
   // log(1+S) with S small: the modulus by log1p, so that a real part of 1e-12 keeps its digits.
   const Real norm = 2 * re + re * re + im * im;
   const Real log_modulus = norm > -1 ? std::log1p(norm) / 2 : Real(-750);
-  const auto modulus = static_cast<double>(std::exp(log_modulus));
+  const double modulus = norm > -1 ? std::sqrt(1 + static_cast<double>(norm)) : 0;
   if (!(std::max(1.0, count_) * error < 0.01 * modulus)) {
     const double scale = std::exp(-log_m_);
     return finish(Complex(static_cast<double>(1 + re), static_cast<double>(im)) * scale, (error + kRounding) * scale);
@@ -141,9 +141,8 @@ LineMoment::Value LineMoment::excess_at(Real t) const {
       continue;
     }
     const std::complex<Real> excess = e2(yr, yi);
-    const Real er = excess.real() + (pr * dr - pi * di);
-    const Real ei = excess.imag() + (pr * di + pi * dr);
-    sum.add(j, wr * er - wi * ei, wr * ei + wi * er);
+    sum.add(j, wr * excess.real() - wi * excess.imag() + (pr * dr - pi * di),
+            wr * excess.imag() + wi * excess.real() + (pr * di + pi * dr));
   }
   const double p = std::hypot(static_cast<double>(pr), static_cast<double>(t));
   const double error = excess_error_ + p * excess_error_per_p_ + p * p * excess_error_per_p2_;

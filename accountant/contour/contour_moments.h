@@ -89,15 +89,16 @@ class LineMoment {
     std::vector<double> size, rounding;  // of fixed's parts; relative, of these and of angle
   };
   struct PreciseNode {
-    std::complex<long double> l, d, w;
+    std::complex<long double> l, weighted_d, w;
   };
   template <class Real>
   std::array<Real, 6> node_as(size_t j) const {
     if constexpr (sizeof(Real) > sizeof(double)) {
       const PreciseNode& node = precise_nodes_[j];
-      return {node.l.real(), node.l.imag(), node.d.real(), node.d.imag(), node.w.real(), node.w.imag()};
+      return {node.l.real(),          node.l.imag(), node.weighted_d.real(),
+              node.weighted_d.imag(), node.w.real(), node.w.imag()};
     } else {
-      return {l_re_[j], l_im_[j], d_re_[j], d_im_[j], w_re_[j], w_im_[j]};
+      return {l_re_[j], l_im_[j], weighted_d_re_[j], weighted_d_im_[j], w_re_[j], w_im_[j]};
     }
   }
   struct Frame;
@@ -105,7 +106,7 @@ class LineMoment {
   void add_node(const Frame& frame, int64_t i, Sums& sums);
   void add_precise_node(const Frame& frame, int64_t i);
   // Adds the roundings of the last node to the errors of the forms that M is computed in.
-  void add_roundings(const Frame& frame, std::complex<double> d, double size_v, double tilted, double tilted_phase,
+  void add_roundings(const Frame& frame, double log_size_d, double log_size_v, double tilted, double tilted_phase,
                      Sums& sums);
   void add_tails(const Frame& frame, Range nodes, Sums& sums) const;
   bool in_excess_form(double t) const;
@@ -125,7 +126,7 @@ class LineMoment {
   double q_, sigma_, count_, c_, log_m_, log_m_error_;
   bool exact_ = false;       // q = 1: closed form
   bool use_excess_ = false;  // M(c) is small enough for the form M - 1
-  std::vector<double> l_re_, l_im_, d_re_, d_im_, w_re_, w_im_, tilted_re_, tilted_im_;
+  std::vector<double> l_re_, l_im_, weighted_d_re_, weighted_d_im_, w_re_, w_im_, tilted_re_, tilted_im_;
   std::vector<double> log_w_, w_phase_;
   std::vector<double> of_weight_, of_loss_;  // relative roundings of weight and l
   std::vector<PreciseNode> precise_nodes_;

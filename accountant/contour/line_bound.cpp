@@ -13,10 +13,22 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// A line leaves out e^-32 of delta, or e^-20 if that would need too many nodes.
+// A line leaves out e^-32 of delta. If that would need many nodes, as much less as a bracket of kNarrow allows, or
+// one of less if epsilon is small; of delta, e^-20.
 constexpr double kAllDigits = 32;
 constexpr double kFewDigits = 20;
+constexpr double kRoughDigits = 6;  // for a look at where epsilon lies
+constexpr double kSketchDigits = 10;
+constexpr int64_t kLonger = 5;  // a line with all the digits that are wanted, than one with few, at least
+constexpr double kNarrow = 4e-9;
+constexpr double kNarrowOfMany = 5e-8;
+constexpr int64_t kCheapLook = 300'000;  // evaluations
+constexpr int64_t kCheap = 20'000'000;
+constexpr size_t kFewPhases = 4;  // the moments of more cost so much that a line is not begun to see what it costs
+constexpr double kCheckDigits = 12;
 constexpr size_t kLongLine = 300;  // checked on one with few digits
+constexpr int kQuickSteps = 5;     // that Newton's method needs if rounding does not stop it
+constexpr double kWithin = 0.02;   // of a bracket: Newton's method is near enough
 
 std::string describe(const ContourLine& line, bool checked) {
   std::ostringstream text;
@@ -28,18 +40,53 @@ std::string describe(const ContourLine& line, bool checked) {
 bool overlap(const Bracket& a, const Bracket& b) { return a.lower <= b.upper && b.lower <= a.upper; }
 
 // The proof covers the arithmetic; that the proof is right shows here, on a line elsewhere with another mesh. Where a
-// line is long, to nine digits of delta: half the nodes.
+// line is long, to few digits of delta: half the nodes.
 std::optional<bool> agrees_elsewhere(const LineProblem& problem, double epsilon, const ContourLine& line,
-                                     int64_t budget) {
+                                     int64_t budget, double few) {
   const ContourLine::Value here = line.at(epsilon);
-  const auto other =
-      ContourLine::make(problem.direction, problem.phases, line.intercept(), epsilon, std::log(here.delta), 0.83,
-                        budget, line.nodes() > kLongLine ? kFewDigits : kAllDigits, problem.rule);
+  const bool is_long = line.nodes() > kLongLine || problem.phases.size() > kFewPhases;
+  const auto other = ContourLine::make(problem.direction, problem.phases, line.intercept(), epsilon,
+                                       std::log(here.delta), 0.83, budget, is_long ? few : kAllDigits, problem.rule);
   if (!other) return std::nullopt;
   return overlap(here.bracket, other->at(epsilon).bracket);
 }
 
+// Newton's method on log delta, each step at most a few units of 1/c: there the line is good. Where delta is lost in
+// the rounding, epsilon is far too large. Between two epsilons on either side, the middle if a step leads beyond them.
+// True if it ends on this line: a step within the bracket's width leads nowhere.
+bool newton(const ContourLine& line, double c, double log_delta, double& epsilon) {
+  const double start = epsilon;
+  double left = -kInfinity;
+  double right = kInfinity;
+  for (int i = 0; i < 40; ++i) {
+    const ContourLine::Value value = line.at(epsilon);
+    double move = -3 / c;
+    double unknown = 0;
+    const bool known = value.bracket.lower > 0 && value.derivative < 0;
+    if (known) {
+      move = (std::log(value.delta) - log_delta) * value.delta / -value.derivative;
+      unknown = (value.bracket.upper - value.bracket.lower) / -value.derivative;
+    }
+    (move > 0 ? left : right) = epsilon;
+    double next = std::max(0.0, epsilon + std::clamp(move, -3 / c, 3 / c));
+    if (left < right && right < kInfinity && left > -kInfinity && !(next > left && next < right))
+      next = left + (right - left) / 2;
+    const double moved = std::abs(next - epsilon);
+    epsilon = next;
+    if ((known && moved <= std::max(4e-16 * epsilon, i < kQuickSteps ? 0.0 : kWithin * unknown)) || moved == 0 ||
+        (i > 8 && moved * c < 1e-13))
+      return true;
+    if (std::abs(epsilon - start) * c > 4) return false;
+  }
+  return false;
+}
+
 }  // namespace
+
+double line_digits(double c, double epsilon, size_t phases) {
+  const double narrow = (phases > kFewPhases ? kNarrowOfMany : kNarrow) * std::clamp(10 * epsilon, 1e-2, 1.0);
+  return std::clamp(-std::log(narrow * c), 12.0, 26.0);
+}
 
 std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta delta, int64_t budget, bool check) {
   const auto& [direction, phases, rule, known, few_digits] = problem;
@@ -49,32 +96,32 @@ std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta del
   double c = saddle->c;
   double epsilon = saddle->epsilon;
   std::optional<ContourLine> line;
+  // Where rare large losses rule delta, the saddle point's epsilon is far off. Then lines of a few digits lead to a
+  // better one, unless a line is cheap anyway.
+  bool located = known.has_value();
   bool settled = false;
-  for (int attempt = 0; attempt < 8 && !settled; ++attempt) {
+  for (int attempt = 0; attempt < 12 && !settled; ++attempt) {
     line.reset();
-    if (!few_digits) line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kAllDigits, rule);
-    if (!line) line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, budget, kFewDigits, rule);
+    const auto line_of = [&](double digits, int64_t most) {
+      line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, std::min(budget, most), digits, rule);
+    };
+    if (!few_digits && phases.size() <= kFewPhases) line_of(kAllDigits, located ? kCheap : kCheapLook);
+    const bool rough = !line && !located;
+    if (rough)
+      line_of(kRoughDigits, budget / kLonger);
+    else if (!line)
+      line_of(few_digits ? kSketchDigits : line_digits(c, epsilon, phases.size()), budget);
     if (!line) return std::nullopt;
-    // Newton on log delta, each step at most a few units of 1/c: there the line is good. Where delta is lost in the
-    // rounding, epsilon is far too large.
     const double start = epsilon;
-    for (int i = 0; i < 25 && !settled; ++i) {
-      const ContourLine::Value value = line->at(epsilon);
-      double move = -3 / c;
-      if (value.bracket.lower > 0 && value.derivative < 0)
-        move = (std::log(value.delta) - log_delta) * value.delta / -value.derivative;
-      const double next = std::max(0.0, epsilon + std::clamp(move, -3 / c, 3 / c));
-      settled = std::abs(next - epsilon) <= 4e-16 * epsilon || (next == 0 && epsilon == 0) ||
-                (i > 8 && std::abs(next - epsilon) * c < 1e-13);
-      epsilon = next;
-      if (std::abs(epsilon - start) * c > 4) break;
-    }
-    if (std::abs(epsilon - start) * c <= 4) break;
+    settled = newton(*line, c, log_delta, epsilon);
+    const bool near = std::abs(epsilon - start) * c <= 4;
+    if (near && !rough) break;
+    located = located || near;
     settled = false;
     if (const auto moved = saddle_of_epsilon(direction, phases, epsilon)) c = *moved;
   }
   const ContourLine::Value value = line->at(epsilon);
-  if (check && agrees_elsewhere(problem, epsilon, *line, budget) == false) return std::nullopt;
+  if (check && agrees_elsewhere(problem, epsilon, *line, budget, kCheckDigits) == false) return std::nullopt;
   DirectionBound result{0, epsilon, kInfinity, describe(*line, check)};
   const double width = (value.bracket.upper - value.bracket.lower) / -value.derivative;
   if (!(width >= 0)) return std::nullopt;
@@ -114,7 +161,7 @@ std::optional<DirectionBound> line_delta(const LineProblem& problem, double epsi
       log_delta = found;
       continue;
     }
-    if (check && agrees_elsewhere(problem, epsilon, *line, budget) == false) return std::nullopt;
+    if (check && agrees_elsewhere(problem, epsilon, *line, budget, kFewDigits) == false) return std::nullopt;
     return DirectionBound{value.bracket.lower, std::clamp(value.delta, value.bracket.lower, value.bracket.upper),
                           value.bracket.upper, describe(*line, check)};
   }

@@ -24,4 +24,7 @@ struct LineProblem {
 std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta delta, int64_t budget, bool check);
 std::optional<DirectionBound> line_delta(const LineProblem& problem, double epsilon, int64_t budget, bool check);
 
+// How many powers of e of delta a line leaves out that is no cheap one.
+double line_digits(double c, double epsilon, size_t phases);
+
 }  // namespace ghostshard::accountant

@@ -22,11 +22,12 @@ double log_w(double q, double u) {
   return v < -0.5 ? std::log((1 - q) + q * std::exp(u)) : std::log1p(v);
 }
 
-// One node of the shifted line, in double or long double.
+// One node of the shifted line, in double or long double. weighted_d: weight·d, which may be far from 0 where the
+// weight is too small for a number and v too large.
 template <class Real>
 struct Node {
-  std::complex<Real> l, d, weight;
-  double size_v;
+  std::complex<Real> l, weighted_d, weight;
+  double size_v, log_size_v, log_size_d;
 };
 template <class Real>
 Node<Real> line_node(double rate, double noise, double shift, bool remove, Real x, Real log_h) {
@@ -36,30 +37,38 @@ Node<Real> line_node(double rate, double noise, double shift, bool remove, Real 
   const Real u = (2 * x - 1) / (2 * sigma * sigma);
   const Real cos_theta = std::cos(theta);
   const Real sin_theta = std::sin(theta);
-  Node<Real> node;
-  if (u > 300) {
-    node.l = {std::log(q) + u, theta};
-    node.d = node.l - q * std::exp(std::min(u, Real(700))) * std::complex<Real>(cos_theta, sin_theta);
-    node.size_v = 1e300;
-  } else {
-    const Real half_sin = std::sin(theta / 2);
-    const Real growth = std::exp(u);
-    const std::complex<Real> v =
-        q * std::complex<Real>(std::expm1(u) * cos_theta - 2 * half_sin * half_sin, growth * sin_theta);
-    node.size_v = static_cast<double>(std::abs(v));
-    if (node.size_v < 0.2) {  // log(1+v) - v by its series
-      std::complex<Real> sum = 0;
-      for (int k = sizeof(Real) > 8 ? 32 : 24; k >= 2; --k) sum = v * (Real((k % 2) != 0 ? 1 : -1) / k + sum);
-      node.d = v * sum;
-      node.l = v + node.d;
-    } else {
-      node.l = std::log(std::complex<Real>((1 - q) + q * growth * cos_theta, q * growth * sin_theta));
-      node.d = node.l - v;
-    }
-  }
   const Real z = x / sigma;
   const Real phase = -z * (remove ? shift : -shift) / sigma;
-  node.weight = std::exp(log_h - z * z / 2) * std::complex<Real>(std::cos(phase), std::sin(phase));
+  const Real log_weight = log_h - z * z / 2;
+  Node<Real> node;
+  node.weight = std::polar(std::exp(log_weight), phase);
+  if (u > 300) {
+    const Real log_v = std::log(q) + u;
+    node.l = {log_v, theta};
+    node.weighted_d = node.weight * node.l - std::polar(std::exp(log_weight + log_v), phase + theta);
+    node.size_v = 1e300;
+    node.log_size_v = static_cast<double>(log_v);
+    node.log_size_d = std::max(node.log_size_v, std::log(static_cast<double>(std::abs(node.l)))) + 1;
+    return node;
+  }
+  const Real half_sin = std::sin(theta / 2);
+  const Real growth = std::exp(u);
+  const std::complex<Real> v =
+      q * std::complex<Real>(std::expm1(u) * cos_theta - 2 * half_sin * half_sin, growth * sin_theta);
+  node.size_v = static_cast<double>(std::abs(v));
+  std::complex<Real> d;
+  if (node.size_v < 0.2) {  // log(1+v) - v by its series
+    std::complex<Real> sum = 0;
+    for (int k = sizeof(Real) > 8 ? 32 : 24; k >= 2; --k) sum = v * (Real((k % 2) != 0 ? 1 : -1) / k + sum);
+    d = v * sum;
+    node.l = v + d;
+  } else {
+    node.l = std::log(std::complex<Real>((1 - q) + q * growth * cos_theta, q * growth * sin_theta));
+    d = node.l - v;
+  }
+  node.weighted_d = node.weight * d;
+  node.log_size_v = std::log(node.size_v + 1e-300);
+  node.log_size_d = std::log(static_cast<double>(std::abs(d)) + 1e-300);
   return node;
 }
 
@@ -165,8 +174,8 @@ void LineMoment::add_node(const Frame& frame, int64_t i, Sums& sums) {
   const Node<double> node = line_node<double>(q_, sigma_, frame.shift, frame.remove, x, frame.log_h);
   l_re_.push_back(node.l.real());
   l_im_.push_back(node.l.imag());
-  d_re_.push_back(node.d.real());
-  d_im_.push_back(node.d.imag());
+  weighted_d_re_.push_back(node.weighted_d.real());
+  weighted_d_im_.push_back(node.weighted_d.imag());
   w_re_.push_back(node.weight.real());
   w_im_.push_back(node.weight.imag());
   if (frame.precise) add_precise_node(frame, i);
@@ -187,7 +196,7 @@ void LineMoment::add_node(const Frame& frame, int64_t i, Sums& sums) {
                      (node.size_v < 0.2 ? 8 + 4 * std::abs(u) : 4 + (3 + 2.5 * std::abs(u)) / std::abs(node.l)));
   of_mass_.push_back(kRounding * (10 + z * z + 2 * std::abs(frame.log_h) + 2 * frame.lift + std::abs(log_m_) +
                                   std::abs(frame.p0 * real_l) * (8 + 3 * std::min(std::abs(u), 40.0))));
-  add_roundings(frame, node.d, node.size_v, tilted, tilted_phase, sums);
+  add_roundings(frame, node.log_size_d, node.log_size_v, tilted, tilted_phase, sums);
 }
 
 void LineMoment::add_precise_node(const Frame& frame, int64_t i) {
@@ -196,11 +205,11 @@ void LineMoment::add_precise_node(const Frame& frame, int64_t i) {
       std::log(static_cast<long double>(frame.h) / sigma_) - 0.918938533204672741780329736405617640L +
       static_cast<long double>(frame.shift) * frame.shift / (2 * static_cast<long double>(sigma_) * sigma_);
   const Node<long double> node = line_node<long double>(q_, sigma_, frame.shift, frame.remove, x, log_h);
-  precise_nodes_.push_back({node.l, node.d, node.weight});
+  precise_nodes_.push_back({node.l, node.weighted_d, node.weight});
 }
 
-void LineMoment::add_roundings(const Frame& frame, Complex d, double size_v, double tilted, double tilted_phase,
-                               Sums& sums) {
+void LineMoment::add_roundings(const Frame& frame, double log_size_d, double log_size_v, double tilted,
+                               double tilted_phase, Sums& sums) {
   const Complex l(l_re_.back(), l_im_.back());
   const double log_weight = log_w_.back();
   const double of_weight = of_weight_.back();
@@ -215,9 +224,15 @@ void LineMoment::add_roundings(const Frame& frame, Complex d, double size_v, dou
   direct_error_per_p_ += tilted * size * (in_double * of_loss + 2 * kRounding);
   const double squares = std::exp(log_weight + std::max(0.0, power)) * size * size;
   excess_error_per_p2_ += squares * (of_weight + 1.5 * of_loss + 12 * frame.unit);
-  const double weight_d = std::exp(log_weight + std::log(std::abs(d) + 1e-300));
-  const double weight_v = std::exp(log_weight + std::log(std::abs(d - l) + 1e-300));
-  excess_error_per_p_ += weight_d * (of_weight + 2 * of_loss) + (size_v < 0.2 ? 0 : 2 * frame.unit * weight_v);
+  // Where v is large, so are the exponents: u and log q.
+  const double weight_d = std::exp(log_weight + log_size_d);
+  const double weight_v = std::exp(log_weight + log_size_v);
+  const double of_v =
+      log_size_v < std::log(0.2)
+          ? 0
+          : frame.unit *
+                (2 + (log_size_v > 250 ? 6 * std::abs(log_size_v - std::log(q_)) + 4 * std::abs(std::log(q_)) : 0));
+  excess_error_per_p_ += weight_d * (of_weight + 2 * of_loss) + of_v * weight_v;
   sums.tilted += tilted;
   sums.squares += squares;
   sums.d += weight_d;

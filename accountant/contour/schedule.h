@@ -19,6 +19,8 @@ class Schedule {
   // What a line says of a few releases that are like them: no bound of theirs. If it says little, no line of all of
   // them will say more.
   std::optional<DirectionBound> sketched(Direction direction, Delta delta, int64_t budget) const;
+  // For lines near epsilon, of all of them or of the rule's.
+  std::optional<Saddle> saddle_at(Direction direction, double epsilon) const;
   // As line_bound.h's. Nothing if no rule is good enough. like: what sketched() found.
   std::optional<DirectionBound> epsilon(Direction direction, Delta delta, int64_t budget, bool check,
                                         const DirectionBound& like) const;
@@ -27,8 +29,9 @@ class Schedule {
   bool adding_is_no_worse(double epsilon, double log_delta) const;
 
  private:
-  // For the line of the sketch.
-  std::optional<SigmaRule> rule_at(Direction direction, const Saddle& saddle, double log_delta, int64_t budget) const;
+  // For a line of so many digits, as long as that of the sketch.
+  std::optional<SigmaRule> rule_at(Direction direction, const Saddle& saddle, double log_delta, int64_t budget,
+                                   double digits) const;
 
   const std::vector<ComposedRelease>& all_;
   std::vector<ComposedRelease> sketch_;  // a few that are like them: it tells where to look

@@ -160,10 +160,10 @@ void SigmaRule::take(std::span<const ComposedRelease> alike, const Wanted& wante
 }
 
 std::optional<SigmaRule> SigmaRule::make(Direction direction, std::span<const ComposedRelease> all, double c,
-                                         double scale) {
+                                         double scale, double finer) {
   double executions = 0;
   for (const ComposedRelease& phase : all) executions += phase.count;
-  const Wanted wanted{c, kTolerance / executions, kPastEnd * scale};
+  const Wanted wanted{c, kTolerance / (executions * finer), kPastEnd * scale};
   SigmaRule rule(direction);
   rule.scale_ = scale;
   std::vector<ComposedRelease> scattered;  // their rates are those of few

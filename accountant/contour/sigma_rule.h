@@ -57,8 +57,9 @@ class SigmaRule {
  public:
   // For lines near the intercept c. scale: their t at the end, about. Phases in the order of
   // composed_releases: by rate, then by sigma; no mixtures and no tables. Nothing if no rule is good enough.
+  // finer: what they may miss is so many times less than usual.
   static std::optional<SigmaRule> make(Direction direction, std::span<const ComposedRelease> all, double c,
-                                       double scale);
+                                       double scale, double finer = 1);
 
   const std::vector<ComposedRelease>& phases() const { return phases_; }
 
@@ -70,6 +71,8 @@ class SigmaRule {
   double log_error(double c, double t) const;
   // The t up to which log_error is finite.
   double reach(double c) const;
+  // The t at the end of a line that leaves out so many digits (contour_line.h), about.
+  double end_near(double digits) const { return digits < 30 ? scale_ : 1.3 * scale_; }
   // An upper bound on log |M(c + it')| of all releases, less log M(c) of phases(), for all t' >= t. moments: those of
   // phases(), at the same c.
   double log_rest(std::span<PhaseMoment> moments, double c, double t) const;

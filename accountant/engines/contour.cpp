@@ -25,29 +25,26 @@ namespace ghostshard::accountant {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Evaluations of an integrand, about 4 ns each.
+// Evaluations of an integrand, about a nanosecond each.
 constexpr int64_t kQuickBudget = 4'000'000;
-constexpr int64_t kTightBudget = 50'000'000;
-constexpr int64_t kLastBudget = 100'000'000;  // if the grid is no narrower than kWideGrid
-constexpr double kWideGrid = 2e-5;            // or this share of epsilon
-// What one search on a grid may cost (grid.h): half a second. So an answer comes within a second, if a wider one.
-// Adding rarely decides: half of that.
+constexpr int64_t kTightBudget = 150'000'000;
+constexpr int64_t kScheduleBudget = 400'000'000;  // of more phases than a grid takes
+constexpr int64_t kLastBudget = 300'000'000;      // if the grid is no narrower than kWideGrid
+constexpr double kWideGrid = 2e-5;                // or this share of epsilon
+// What a search on a grid may cost (grid.h): half a second, or half of that if a unit is added, which rarely decides.
 constexpr double kGridWork = 3e6;
 // A line's bracket wider than this is cut by the grid's.
 constexpr double kTightWidth = 1e-6;
-// Or wider than this share of epsilon: a grid's mesh alone adds as much (kAddedByMesh), and more beyond 1000, where
-// what is left is rounding.
+// Or wider than this share of epsilon: a grid's mesh alone adds as much (kAddedByMesh), and beyond 1000 rounding does.
 constexpr double kTightShare = 2e-8;
 constexpr double kTightDeltaWidth = 1e-5;  // relative
 constexpr double kQuickWidth = 2e-3;       // relative
 constexpr double kAddedByMesh = 1e-6;
 constexpr double kAddedByQuickMesh = 1e-5;
 
-// Distinct sampled releases up to which each counts as itself, and what they are put together to beyond: first as many
-// as a line takes in a second, then as many as a grid does.
+// Distinct sampled releases up to which each counts as itself, and how many they are put together to beyond.
 constexpr size_t kMostPhases = 400;
-// With fewer each is integrated by itself; more are a schedule, and only if no line answers for that they are put
-// together.
+// More are a schedule; only if no line answers for that they are put together.
 constexpr size_t kFewPhases = 16;
 constexpr std::array<size_t, 3> kTogether = {400, 128, 8};
 constexpr std::array<size_t, 2> kQuickTogether = {48, 8};
@@ -55,7 +52,6 @@ constexpr size_t kAll = std::numeric_limits<size_t>::max();
 constexpr size_t kMostOnGrid = 24;  // phases: each is transformed by itself
 
 using Phases = std::vector<ComposedRelease>;
-
 using Result = DirectionBound;
 
 template <class Bound>  // of epsilon
@@ -192,31 +188,35 @@ Bound ContourAccountant::over_neighbours(Effort effort, const OfSchedule& of_sch
 }
 
 EpsilonBound ContourAccountant::bound_epsilon(Delta delta, Effort effort) const {
+  std::optional<Saddle> like;
   return over_neighbours<EpsilonBound>(
       effort,
-      [&](const Phases& phases, bool& for_grid) { return epsilon_of_schedule(phases, delta, effort, for_grid); },
-      [&](const Phases& phases, bool grouped) { return epsilon_of(phases, delta, effort, grouped); },
+      [&](const Phases& phases, bool& for_grid) { return epsilon_of_schedule(phases, delta, effort, for_grid, like); },
+      [&](const Phases& phases, bool grouped) { return epsilon_of(phases, delta, effort, grouped, like); },
       [&] { return renyi().epsilon(delta); });
 }
 
 std::optional<EpsilonBound> ContourAccountant::epsilon_of_schedule(const Phases& phases, Delta delta, Effort effort,
-                                                                   bool& for_grid) const {
+                                                                   bool& for_grid, std::optional<Saddle>& like) const {
   if (costs_nothing(phases, delta)) return nothing();
   if (beyond_resolution(phases)) return std::nullopt;
   const bool tight = effort != Effort::kQuick;
   const Schedule schedule(phases);
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     const int64_t budget = tight ? kTightBudget : kQuickBudget;
-    const auto like = schedule.sketched(direction, delta, budget);
-    if (!like || !is_narrow(*like)) {
+    const auto sketched = schedule.sketched(direction, delta, budget);
+    if (!sketched || !is_narrow(*sketched)) {
       for_grid = direction == Direction::kRemove;
       return std::nullopt;
     }
-    const auto found = schedule.epsilon(direction, delta, budget, tight, *like);
+    if (direction == Direction::kRemove) like = schedule.saddle_at(direction, sketched->estimate);
+    const auto found = schedule.epsilon(direction, delta, budget, tight, *sketched);
     if (!found || !is_narrow(*found)) return std::nullopt;
     if (!tight || is_tight(*found) || phases.size() > kMostPhases) return found;
     // One by one they may do better; put together, they are wider by far.
-    return inside_both(found, line_epsilon({direction, phases}, delta, kTightBudget, tight));
+    const auto saddle = schedule.saddle_at(direction, found->estimate);
+    return inside_both(found, line_epsilon({.direction = direction, .phases = phases, .saddle = saddle}, delta,
+                                           kScheduleBudget, tight));
   };
   const auto remove = solve(Direction::kRemove);
   if (!remove) return std::nullopt;
@@ -228,7 +228,7 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of_schedule(const Phases&
 }
 
 std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, Delta delta, Effort effort,
-                                                          bool grouped) const {
+                                                          bool grouped, const std::optional<Saddle>& like) const {
   if (costs_nothing(phases, delta)) return nothing();
   if (beyond_both(phases)) return std::nullopt;
   if (infinite_mass(phases) >= delta.value())
@@ -240,9 +240,10 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, 
   const bool upper_only = effort == Effort::kUpper;
   const auto solve = [&](Direction direction) -> std::optional<Result> {
     if (has_closed_form(phases)) return closed_form_epsilon(direction, phases, delta);
-    const auto line = has_table(phases)
-                          ? std::nullopt
-                          : line_epsilon({direction, phases}, delta, thorough ? kTightBudget : kQuickBudget, thorough);
+    LineProblem problem{.direction = direction, .phases = phases};
+    if (direction == Direction::kRemove) problem.saddle = like;
+    const int64_t budget = !thorough ? kQuickBudget : for_line_alone(phases) ? kScheduleBudget : kTightBudget;
+    const auto line = has_table(phases) ? std::nullopt : line_epsilon(problem, delta, budget, thorough);
     if (for_line_alone(phases)) {
       // Of many, fewer on a grid lose less.
       const bool lost = line && direction == Direction::kRemove && is_schedule(phases) && !is_narrow(*line);

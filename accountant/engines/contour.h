@@ -19,6 +19,7 @@
 
 #include "accountant/accountant.h"
 #include "accountant/engines/rdp.h"
+#include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/composed_release.h"
 
 namespace ghostshard::accountant {
@@ -36,14 +37,15 @@ class ContourAccountant final : public Accountant {
   DeltaBound bound_delta(Epsilon epsilon, Effort effort) const override;
   // Of these releases. What Rényi's bound adds is of the charges themselves.
   // Nothing if only a line could bound them and none does. grouped: similar releases were put together.
+  // like: where removing may have its epsilon.
   std::optional<EpsilonBound> epsilon_of(const std::vector<ComposedRelease>& phases, Delta delta, Effort effort,
-                                         bool grouped) const;
+                                         bool grouped, const std::optional<Saddle>& like) const;
   std::optional<DeltaBound> delta_of(const std::vector<ComposedRelease>& phases, Epsilon epsilon, Effort effort,
                                      bool grouped) const;
   // Nothing if no line answers for a few of them (schedule.h).
-  // for_grid: becomes true if no line of any of their groups will answer either.
+  // for_grid: becomes true if no line of any of their groups will answer either. like: becomes what epsilon_of takes.
   std::optional<EpsilonBound> epsilon_of_schedule(const std::vector<ComposedRelease>& phases, Delta delta,
-                                                  Effort effort, bool& for_grid) const;
+                                                  Effort effort, bool& for_grid, std::optional<Saddle>& like) const;
   std::optional<DeltaBound> delta_of_schedule(const std::vector<ComposedRelease>& phases, Epsilon epsilon,
                                               Effort effort) const;
   template <class Bound, class OfSchedule, class Of, class OfRenyi>

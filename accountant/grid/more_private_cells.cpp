@@ -32,8 +32,13 @@ constexpr int kMostTries = 44;
 constexpr size_t kSmallGrid = size_t{1} << 15;
 constexpr int kRounds = 16;  // of evening out near the edge; kRoundsLarge on grids that are not small
 constexpr int kRoundsLarge = 48;
-constexpr double kFarthest = 0.45;        // that a boundary is moved, in steps
-constexpr double kWellPlaced = 1e-9;      // the heaviest cell, in steps
+constexpr double kFarthest = 0.45;    // that a boundary is moved, in steps
+constexpr double kWellPlaced = 1e-9;  // the heaviest cell, in steps, or this share of one for all executions:
+constexpr double kShareOfStep = 1e-3;
+constexpr double kWellPlacedOnce = 1e-5;
+constexpr double kContinuous = 0.5;       // a change of sign that is less is no jump
+constexpr int64_t kLookAtEach = 1024;     // cells, from the first one on
+constexpr int64_t kLooks = 4096;          // at the others
 constexpr double kLargestExponent = 700;  // of a tilt
 
 // Where a rising function is nearest to 0 within [low, high]: secants that move both ends (the Illinois rule), and
@@ -74,11 +79,9 @@ class MergedCells {
         release_(release),
         shape_(shape),
         outcomes_(direction, release),
-        cells_(cells_of(direction, release, shape, 0)) {
-    const std::vector<Merged> even = merged();
-    heaviest_ = std::max_element(even.begin(), even.end(), [](const Merged& a, const Merged& b) {
-                  return a.weight < b.weight;
-                })->i;
+        cells_(cells_of(direction, release, shape, 0)),
+        well_placed_(std::clamp(kShareOfStep / shape.count, kWellPlaced, kWellPlacedOnce)) {
+    find_heaviest();
   }
 
   // Chooses the grid's offset and moves the boundaries.
@@ -108,6 +111,19 @@ class MergedCells {
     if (!(mass > 0 && lifted_q.value + lifted_q.error > 0)) return -1.0;
     return (std::log(mass / (lifted_q.value + lifted_q.error)) - 4 * kRounding * (1 + std::abs(loss))) / shape_.h;
   }
+  // The heaviest of even cells: of the first ones each is looked at, of the others some.
+  void find_heaviest() {
+    double most = -1;
+    const int64_t stride = std::max<int64_t>(1, (cells_.end - cells_.begin - kLookAtEach) / kLooks);
+    for (int64_t i = cells_.begin; i < cells_.end; i += i < cells_.begin + kLookAtEach ? 1 : stride) {
+      const double tilt = std::exp(std::min(shape_.c * cells_.loss_of(i) - shape_.log_scale, kLargestExponent));
+      const double weight = outcomes_.between(boundary(i), boundary(i + 1), 0).p.value * tilt;
+      if (!(weight > most)) continue;
+      most = weight;
+      heaviest_ = i;
+    }
+  }
+
   Outcomes::Boundary boundary(int64_t i) const { return cells_.boundary(outcomes_, i); }
   // By how much log(P/Q) between these boundaries lies above the middle of cell i, in steps.
   double excess_of(int64_t i, const Outcomes::Boundary& from, const Outcomes::Boundary& to) const {
@@ -129,27 +145,32 @@ class MergedCells {
     return at;
   }
 
-  // The nearest offset where the sign of the heaviest cell's error changes; `at` if there is none.
+  // The offset where the sign of the heaviest cell's error changes by least; `at` if there is none. First in few steps.
   double offset_at_sign_change(double at, double off) {
     double best = kInfinity;
     const double middle = at;
-    double there = arrange(middle - 0.5);
-    for (int i = -7; i <= 8; ++i) {
-      const double next = arrange(middle + i / 16.0);
-      if (there * next <= 0 && std::abs(there) + std::abs(next) < best) {
-        best = std::abs(there) + std::abs(next);
-        at = middle + (i - 1) / 16.0;
-        off = there;
+    double width = 0;
+    for (const int steps : {8, 16}) {
+      double there = arrange(middle - 0.5);
+      for (int i = 1; i <= steps; ++i) {
+        const double next = arrange(middle - 0.5 + static_cast<double>(i) / steps);
+        if (there * next <= 0 && std::abs(there) + std::abs(next) < best) {
+          best = std::abs(there) + std::abs(next);
+          width = 1.0 / steps;
+          at = middle - 0.5 + (i - 1) * width;
+          off = there;
+        }
+        there = next;
       }
-      there = next;
+      if (best < kContinuous) break;
     }
-    return best < kInfinity ? offset_between(at, at + 1.0 / 16, off) : at;
+    return best < kInfinity ? offset_between(at, at + width, off) : at;
   }
 
   // By secants and bisection; off: at `low`.
   double offset_between(double low, double high, double off) {
     double at_high = arrange(high);
-    for (int i = 0; i < 14 && std::abs(off) > kWellPlaced; ++i) {
+    for (int i = 0; i < 14 && std::abs(off) > well_placed_; ++i) {
       double share = off / (off - at_high);
       if (!(share > 0.02 && share < 0.98) || i % 3 == 2) share = 0.5;
       const double next = low + share * (high - low);
@@ -167,7 +188,7 @@ class MergedCells {
 
   double offset_by_secants(double at, double off) {
     double gain = 1;
-    for (int i = 0; i < 4 && std::abs(off) > kWellPlaced; ++i) {
+    for (int i = 0; i < 4 && std::abs(off) > well_placed_; ++i) {
       const double next = at + std::clamp(gain * off, -0.5, 0.5);
       const double there = arrange(next);
       if (off != there) gain = std::clamp((next - at) / (off - there), 0.3, 5.0);
@@ -262,6 +283,7 @@ class MergedCells {
   const GridShape& shape_;
   Outcomes outcomes_;
   Cells cells_;
+  double well_placed_;
   int64_t heaviest_ = 0;
 };
 

@@ -1,4 +1,5 @@
 #include "accountant/losses/laws.h"
+#include "accountant/shown.h"
 
 #include <algorithm>
 #include <cmath>
@@ -80,7 +81,7 @@ LossCells discrete_gaussian_losses(double deviation, int64_t shift) {
   constexpr double kBeyond = 1e-190;
   if (!(deviation <= kMost && static_cast<double>(shift) <= kMost))
     throw std::invalid_argument("a discrete Gaussian's deviation and sensitivity must be at most 1e6, got " +
-                                std::to_string(deviation) + " and " + std::to_string(shift));
+                                shown(deviation) + " and " + std::to_string(shift));
   const auto reach = static_cast<int64_t>(std::ceil(kReach * deviation)) + 1;
   // Divided before they are multiplied: 1/deviation² may be no double.
   const auto weight = [&](double x) { return std::exp(-0.5 * (x / deviation) * (x / deviation)); };

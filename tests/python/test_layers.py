@@ -65,6 +65,7 @@ ROOMS = {
 # The room of a file that lies in no folder, by its name without the ending.
 TOP = {
     "types": "api",
+    "shown": "api",
     "did_you_mean": "api",
     "standard_streams": "api",
     "events": "api",

@@ -8,7 +8,7 @@
 
 #include "accountant/accountant.h"
 #include "accountant/contour/least_near.h"
-#include "accountant/contour/turn_lanes.h"
+#include "accountant/contour/turning.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -33,30 +33,80 @@ TEST(LeastNear, AsksSeldom) {
   EXPECT_LT(asked, 20);
 }
 
-TEST(TurnLanes, WiderRegistersGiveTheSameBits) {
-  constexpr size_t kSize = 5 * kLanes;
-  std::vector<double> re(kSize), im(kSize), turn_re(kSize), turn_im(kSize);
-  for (size_t j = 0; j < kSize; ++j) {
+struct Entries {
+  std::vector<double> re, im, turn_re, turn_im, leap_re, leap_im;
+  TurnArrays<double> arrays() {
+    return {re.data(), im.data(), turn_re.data(), turn_im.data(), leap_re.data(), leap_im.data(), re.size()};
+  }
+};
+
+Entries some_entries(size_t size) {
+  Entries entries;
+  for (size_t j = 0; j < size; ++j) {
     const auto place = static_cast<double>(j);
     const std::complex<double> turn = std::polar(1.0, 0.37 * place);
-    re[j] = std::exp(-place) / 3;
-    im[j] = std::sin(place);
-    turn_re[j] = turn.real();
-    turn_im[j] = turn.imag();
+    const std::complex<double> leap = std::pow(turn, static_cast<double>(kTurnsAtOnce));
+    entries.re.push_back(std::exp(-place) / 3);
+    entries.im.push_back(std::sin(place));
+    entries.turn_re.push_back(turn.real());
+    entries.turn_im.push_back(turn.imag());
+    entries.leap_re.push_back(leap.real());
+    entries.leap_im.push_back(leap.imag());
   }
-  auto other_re = re;
-  auto other_im = im;
+  return entries;
+}
+
+TEST(TurnLanes, WiderRegistersGiveTheSameBits) {
+  Entries here = some_entries(5 * kTurnLanes);
+  Entries there = here;
   for (int turn = 0; turn < 100; ++turn) {
-    double sum_re[kLanes], sum_im[kLanes], other_sum_re[kLanes], other_sum_im[kLanes];
-    turn_lanes(re.data(), im.data(), turn_re.data(), turn_im.data(), kSize, sum_re, sum_im);
-    turn_each(other_re.data(), other_im.data(), turn_re.data(), turn_im.data(), kSize, other_sum_re, other_sum_im);
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      ASSERT_EQ(sum_re[lane], other_sum_re[lane]);
-      ASSERT_EQ(sum_im[lane], other_sum_im[lane]);
+    TurnSums<double> sums, others;
+    turn_lanes(here.arrays(), sums);
+    turn_each(there.arrays(), others);
+    for (size_t i = 0; i < kTurnsAtOnce; ++i) {
+      ASSERT_EQ(sums.re[i], others.re[i]);
+      ASSERT_EQ(sums.im[i], others.im[i]);
     }
   }
-  EXPECT_EQ(re, other_re);
-  EXPECT_EQ(im, other_im);
+  EXPECT_EQ(here.re, there.re);
+  EXPECT_EQ(here.im, there.im);
+}
+
+// At every node the sum lies within the bound of the terms' own powers, in long double.
+template <class Real>
+void expect_turned_within_bounds(size_t nodes, double step, const std::vector<std::complex<double>>& exponents) {
+  Turning<Real> turning(nodes);
+  double bound = 0;
+  for (size_t j = 0; j < exponents.size(); ++j) {
+    const std::complex<Real> l(exponents[j]);
+    turning.add(1, turning.factors(static_cast<Real>(step), l));
+    bound += turning.rounding(step, std::abs(exponents[j]));
+  }
+  turning.begin();
+  bound += turning.adding() * static_cast<double>(exponents.size());
+  for (size_t k = 0; k < turning.steps(); k += kTurnsAtOnce) {
+    TurnSums<Real> sums;
+    turning.sums_and_turn(sums);
+    for (size_t i = 0; i < kTurnsAtOnce; ++i) {
+      std::complex<long double> truth = 0;
+      const long double t = static_cast<long double>(step) * static_cast<long double>(k + i);
+      for (const auto& l : exponents) truth += std::exp(t * std::complex<long double>(l));
+      const std::complex<long double> found(sums.re[i], sums.im[i]);
+      // The truth has a few roundings of long double itself, of exponents of some hundreds.
+      ASSERT_LE(static_cast<double>(std::abs(found - truth)), bound + 1e-16 * static_cast<double>(exponents.size()))
+          << k + i;
+    }
+  }
+}
+
+TEST(Turning, StaysWithinItsBound) {
+  const std::vector<std::complex<double>> exponents = {
+      {0, 0}, {0, 1e-9}, {0, -3.3}, {-0.001, 2.7}, {-0.2, 0.01}, {-1e-7, 7.7}, {0, 11.1}, {-0.03, -5.5}, {-0.0002, 19}};
+  for (const size_t nodes : {size_t{100}, size_t{5000}}) {
+    expect_turned_within_bounds<double>(nodes, 0.3, exponents);
+    expect_turned_within_bounds<double>(nodes, 0.0123456789, exponents);
+    expect_turned_within_bounds<long double>(nodes, 0.3, exponents);
+  }
 }
 
 double total_variation(double q, double sigma) { return q * std::erf(1 / (2 * std::numbers::sqrt2 * sigma)); }

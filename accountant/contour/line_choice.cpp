@@ -1,0 +1,85 @@
+// Where to put the line (contour_line.h): nothing of it is part of a proof but K beyond the intercept, rounded up.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "accountant/contour/contour_line.h"
+#include "accountant/gaussian/chernoff.h"
+
+namespace ghostshard::accountant {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kCancelling = 5;
+constexpr double kMostCancelling = 14;
+constexpr double kMostUnderRule = 9;
+// Intercepts that a line is chosen from, as shares of the saddle point; with more phases than these each costs more
+// than a line that is a few percent longer.
+constexpr size_t kFewPhases = 4;
+constexpr std::array kShares = {0.3, 0.4,  0.5,  0.6,  0.7,  0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99,
+                                1.0, 1.01, 1.03, 1.07, 1.15, 1.3,  1.5,  1.8,  2.2,  3.0,  4.0,  5.5};
+constexpr std::array kFewShares = {0.5, 0.7, 0.84, 0.93, 1.0, 1.07, 1.2, 1.5, 2.2, 4.0};
+
+}  // namespace
+
+std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
+                                      double epsilon, double log_delta, double intercept, double wanted_digits,
+                                      const SigmaRule* rule) {
+  // K on a geometric grid around the saddle point gives the cost of each intercept.
+  std::vector<std::pair<double, double>> grid;  // (c, K(c))
+  std::vector<double> variances;
+  const std::span<const double> shares =
+      phases.size() > kFewPhases ? std::span<const double>(kFewShares) : std::span<const double>(kShares);
+  for (const double share : shares) {
+    const double c = saddle * share;
+    if (share <= intercept) continue;  // only those beyond the intercept are asked for then
+    const RealMoment moment = composed_moment(direction, phases, c);
+    const double k = moment.log_m + moment.error + (rule != nullptr ? rule->log_error(c, 0) : 0);
+    grid.emplace_back(c, k);
+    variances.push_back(moment.variance);
+    if (share > 1 && !(k - c * epsilon <= 60 - 3 * log_delta)) break;  // useless from here on
+  }
+  const auto period_of = [&](double c) {
+    double right = kInfinity;
+    for (const auto& [other, k] : grid)
+      if (other > c)
+        right = std::min(right, (k - other * epsilon + log_kappa(other) - log_delta + wanted_digits) / (other - c));
+    return std::max({right, (wanted_digits - log_delta) / c, 1e-300});
+  };
+  LineChoice choice;
+  if (intercept > 0) {
+    choice.c = saddle * intercept;
+  } else {
+    // The shortest period among the intercepts where the integrand does not exceed the integral by much more than it
+    // must. Long double, if it is needed, costs some times as much.
+    const auto log_excess = [&](double c, double k) {
+      return k - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
+    };
+    double smallest = kInfinity;
+    for (const auto& [c, k] : grid) smallest = std::min(smallest, log_excess(c, k));
+    double least = kInfinity;
+    for (const auto& [c, k] : grid) {
+      const double excess = log_excess(c, k);
+      // What a rule of rates misses is relative to the integrand, and no arithmetic helps.
+      const bool of_rates = rule != nullptr && rule->has_rates();
+      if (!(excess <= std::max(smallest + 3, of_rates ? kMostUnderRule : kMostCancelling))) continue;
+      const double cost = period_of(c) * (excess > kCancelling ? 6 : 1);
+      if (cost < least) {
+        least = cost;
+        choice.c = c;
+      }
+    }
+    if (!(choice.c > 0)) return std::nullopt;
+  }
+  choice.period = period_of(choice.c);
+  if (!(choice.period < 1e300)) return std::nullopt;
+  for (size_t i = grid.size(); i-- > 0;)
+    if (grid[i].first > choice.c)
+      choice.beyond.push_back(grid[i]);
+    else if (choice.variance == 0)
+      choice.variance = variances[i];
+  return choice;
+}
+
+}  // namespace ghostshard::accountant
