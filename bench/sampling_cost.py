@@ -1,7 +1,7 @@
 """What a step's draw costs: CPU seconds and memory of tossing all coins of n simulated units on one rank, and of cutting the draw to a
 largest batch. Nothing but the units' number exists.
 
-    python bench/sampling_cost.py [--units 10000000 100000000 1000000000] [--batch 4096]
+    python bench/sampling_cost.py [--units 10000000 100000000 1000000000] [--batch 4096] [--rounds 5]    # medians of the rounds
 
 On one core of an AMD EPYC: 0.59 CPU seconds for 1,000,000,000 units, 0.06 for 100,000,000, with 0.6 MiB, cut or not.
 
@@ -10,6 +10,7 @@ A rank of the C++ program tosses n/W of them (dp/mechanism/sampler.h); from Pyth
 
 import argparse
 import resource
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -20,24 +21,28 @@ from ghostshard._native import load  # noqa: E402  from this source tree
 KEY, RUN = bytes(range(32)), "00" * 16
 
 
-def cpu_seconds(draw) -> tuple[float, int]:
-    begin = time.process_time()
-    units = draw()
-    return time.process_time() - begin, len(units)
+def cpu_seconds(draw, rounds: int) -> tuple[float, int]:
+    seconds = []
+    for _ in range(rounds):
+        begin = time.process_time()
+        units = draw()
+        seconds.append(time.process_time() - begin)
+    return statistics.median(seconds), len(units)
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--units", type=int, nargs="+", default=[10**7, 10**8, 10**9])
     options.add_argument("--batch", type=int, default=4096)
+    options.add_argument("--rounds", type=int, default=1)
     given = options.parse_args()
     engine = load("engine")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print("| units | drawn | CPU s | cut to | CPU s | MiB more |\n|---|---|---|---|---|---|")
     for units in given.units:
         rate, cap = given.batch / units, given.batch - given.batch // 50
-        tossed, drawn = cpu_seconds(lambda: engine.drawn_units(KEY, RUN, 0, units, rate))
-        cut, kept = cpu_seconds(lambda: engine.kept_units(KEY, RUN, 0, units, rate, cap))
+        tossed, drawn = cpu_seconds(lambda: engine.drawn_units(KEY, RUN, 0, units, rate), given.rounds)
+        cut, kept = cpu_seconds(lambda: engine.kept_units(KEY, RUN, 0, units, rate, cap), given.rounds)
         more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         print(f"| {units:,} | {drawn} | {tossed:.3f} | {kept} | {cut:.3f} | {more:.1f} |")
 
