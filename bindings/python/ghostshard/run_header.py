@@ -33,9 +33,9 @@ _CLIPPINGS = {
 
 # What no program can tell of the one that trains: docs/guarantee.md, "Known gaps".
 OF_THE_PROGRAM = (
-    "What the training program computed from private data where the engine does not follow it (numbers by float() or NumPy, attributes of objects, "
-    "another model that was trained on the data) entered no loss, no weights and no setting of the model, the optimizer or the loader, and decided neither which batches were "
-    "passed over nor when the training ended. Each item of the data set was made of one example alone."
+    "What the training program computed from private data where the engine does not follow it (numbers by float() or NumPy, such as losses that were read and means that inputs are "
+    "scaled by; attributes of objects; another model that was trained on the data) entered no loss, no other example's input, no weights and no setting of the model, the optimizer "
+    "or the loader, and decided neither which batches were passed over nor when the training ended. Each item of the data set was made of one example alone."
 )
 
 

@@ -9,6 +9,7 @@ import pytest
 from launch import HERE, run_ranks
 
 APART = "the ranks are not at the same place of the run"
+WRITTEN = "0.weight' is not what the last step of the private optimizer made of it"
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,9 @@ SENTENCES = {
     "one_rank_begins_another_pass": ("passes over the loader 2", "passes over the loader 2"),
     "one_rank_has_other_units": ("rank 1 refused this: this backward is over 3 units", "this backward is over 3 units"),
     "one_rank_learns_faster": ("learning rates together 0.1)", "learning rates together 0.2)"),
+    "one_rank_writes_weights": (WRITTEN, WRITTEN),
+    "one_rank_writes_weights_before_the_step": (WRITTEN, WRITTEN),
+    "weights_are_put_back": ("nothing", "nothing"),
     "three_pieces_and_two": (APART, APART),
     "two_and_one_against_one_and_two": (APART, APART),
 }

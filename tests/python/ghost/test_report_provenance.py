@@ -13,6 +13,7 @@ from torch import nn
 from ghostshard import digest_of_weights
 from ghostshard.code_id import code_commit, code_id
 from ghostshard.commit import commit_of
+from ghostshard.run_header import OF_THE_PROGRAM
 
 
 def read(folder) -> dict:
@@ -55,6 +56,24 @@ def test_a_report_names_code_day_and_weights(tmp_path, binary):
     (tmp_path / "privacy_report.json").write_text(json.dumps(report))
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
     assert done.returncode == 1 and "provenance.weights_before" in done.stdout
+
+
+KINDS = {
+    "poisson": {}, "the caller's own batches": {"own_batches": True}, "the caller's word": {"allow_vouched": True}, "groups": {"noise_bands": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_report_names_what_the_program_is_trusted_with(tmp_path, kind):
+    """What leaves torch, and what was computed outside of the loop, is seen by no engine."""
+    run = Run(ledger=tmp_path / "ledger.jsonl", **KINDS[kind])
+    train(run)
+    run.engine.report(tmp_path, delta=1e-5)
+    report = json.loads((tmp_path / "privacy_report.json").read_text())
+    (found,) = (each for each in report["assumptions"] if OF_THE_PROGRAM in json.dumps(each, ensure_ascii=False))
+    assert "holds" not in found or found["holds"] is None
+    for word in ("NumPy", "losses that were read", "inputs are scaled by", "another model", "when the training ended", "one example alone"):
+        assert word in OF_THE_PROGRAM
 
 
 def test_a_run_that_goes_on_keeps_the_weights_that_it_began_with(tmp_path):

@@ -18,6 +18,7 @@ from private import hand_out
 from private_run import prescribe
 from torch import nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -173,6 +174,45 @@ def a_step_of_the_loader(run: Run) -> None:
     run.optimizer.step()
 
 
+def write_weights(run: Run) -> None:
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            (parameter.to_local() if isinstance(parameter, DTensor) else parameter).normal_()
+
+
+def one_rank_writes_weights(run: Run) -> None:
+    notes = run.loader.batch_sampler.stamps.begin_pass()
+    hand_out(run.loader, 2, notes=notes)
+    run.step(2)
+    hand_out(run.loader, 2, notes=notes)
+    if dist.get_rank() == 1:
+        write_weights(run)
+    run.loss(2).backward()
+
+
+def one_rank_writes_weights_before_the_step(run: Run) -> None:
+    notes = run.loader.batch_sampler.stamps.begin_pass()
+    hand_out(run.loader, 2, notes=notes)
+    run.step(2)
+    hand_out(run.loader, 2, notes=notes)
+    run.optimizer.zero_grad()
+    run.loss(2).backward()
+    if dist.get_rank() == 1:
+        write_weights(run)
+    run.optimizer.step()
+
+
+def weights_are_put_back(run: Run) -> None:
+    notes = run.loader.batch_sampler.stamps.begin_pass()
+    hand_out(run.loader, 2, notes=notes)
+    run.step(2)
+    kept = {name: value.clone() for name, value in run.model.state_dict().items()}
+    write_weights(run)
+    run.model.load_state_dict(kept)
+    hand_out(run.loader, 2, notes=notes)
+    run.step(2)
+
+
 SCENARIOS = {
     "one_rank_skips_its_empty_batch": (one_rank_skips_its_empty_batch, {}),
     "one_rank_leaves_a_loss_out": (one_rank_leaves_a_loss_out, {}),
@@ -181,6 +221,9 @@ SCENARIOS = {
     "one_rank_begins_another_pass": (one_rank_begins_another_pass, {}),
     "one_rank_has_other_units": (one_rank_has_other_units, {}),
     "one_rank_learns_faster": (one_rank_learns_faster, {}),
+    "one_rank_writes_weights": (one_rank_writes_weights, {}),
+    "one_rank_writes_weights_before_the_step": (one_rank_writes_weights_before_the_step, {}),
+    "weights_are_put_back": (weights_are_put_back, {}),
     "three_pieces_and_two": (three_pieces_and_two, {"own_batches": True}),
     "two_and_one_against_one_and_two": (two_and_one_against_one_and_two, {"own_batches": True}),
 }

@@ -4,8 +4,8 @@
 After every step a sample of each parameter's elements is kept, at places that stay, and compared before the next backward, release
 and step. A sample costs a 4096th of the elements. Three changes are taken, whatever they follow from, as of gradients (released.py):
 a factor for each parameter (decay, a largest norm), a bound on every element (weights clipped for a critic), and rounding (weights
-that were merged and taken apart again). So are the weights of an earlier moment of this run: all of them are released already. Any other change
-needs the user's word.
+that were merged and taken apart again; in half precision that is computed once more: merged_adapters.py). So are the weights of an
+earlier moment of this run: all of them are released already. Any other change needs the user's word.
 
 Weights before the first backward are the user's own, and so are those after a checkpoint was loaded.
 """
@@ -24,6 +24,7 @@ from ..layout import Layout
 from .compared import post_processed, same
 from .held_buffers import HeldBuffers
 from .held_states import HeldStates
+from .merged_adapters import merged_and_unmerged
 
 _LEAST, _EVERY = 64, 4096  # elements of a parameter that are looked at: so many, and one in so many
 
@@ -31,7 +32,8 @@ _REFUSAL = (
     "parameter {!r} is not what the last step of the private optimizer made of it: its values were replaced or changed (load_state_dict, copy_, .data), and nothing "
     "tells whether what was written had read private data without noise. Nothing of this was applied. Put back the weights before the next step (after an evaluation with others), "
     "or load a checkpoint with load_checkpoint(). A factor for the whole parameter, bounds on its elements and weights of an earlier step of this run are "
-    "taken. If all that was written are released weights and public numbers, say so with make_private(allow_vouched=True), which the report states"
+    "taken, and so are LoRA adapters that PEFT merged and took out again (of other adapters, and of sharded weights, in half precision: keep state_dict() before merge_adapter() "
+    "and load it after unmerge_adapter()). If all that was written are released weights and public numbers, say so with make_private(allow_vouched=True), which the report states"
 )
 
 
@@ -53,7 +55,7 @@ class HeldWeights:
     """Of this rank's part of the parameters of `layout`, frozen ones too. vouched: the user's word stands for every change."""
 
     def __init__(self, layout: Layout, model: nn.Module):
-        self._layout = layout
+        self._layout, self._model = layout, model
         self.vouched = False
         self.states = HeldStates()  # of the optimizer, noted and checked with the weights
         self.buffers = HeldBuffers(model)  # checked with them, too
@@ -91,12 +93,14 @@ class HeldWeights:
         if torch.equal(now.values, before.values):
             return ""
         moved = False
-        for entry, one, two in zip(self._layout.parameters, now.of_each(), before.of_each(), strict=True):
+        for entry, (places, _), one, two in zip(self._layout.parameters, self._places, now.of_each(), before.of_each(), strict=True):
             if same(one, two):
                 continue
             moved = True
             if not post_processed(one.to(entry.parameter.dtype), two) and now.digest() not in self._earlier:
-                return _REFUSAL.format(entry.name)
+                apart = merged_and_unmerged(self._model, entry.parameter, places, one.to(entry.parameter.dtype), two)
+                if not apart:
+                    return _REFUSAL.format(entry.name)
         if moved:
             self._keep(now)
         return ""
