@@ -56,7 +56,8 @@ BltRows::BltRows(const std::vector<double>& outputs, const std::vector<double>& 
   }
   // A coefficient has at most r products and as many additions as buffers; a row one addition for each unit's step.
   for (size_t r = 0; r < rows_.size(); ++r) {
-    const double operations = static_cast<double>(r + buffers + r / apart + 1);
+    const size_t earlier = apart > 0 ? r / apart : 0;  // steps of the unit
+    const auto operations = static_cast<double>(r + buffers + earlier + 1);
     rows_[r] = std::max(rounded_up(rows_[r], operations), kLeastRow);
   }
   norm_ = std::sqrt(squares);
