@@ -163,7 +163,7 @@ nlohmann::json PrivateRun::finish() {
   if (run.model.mesh().rank() != 0) return nullptr;
   // The other facts stand in the ledger's header since before the first step.
   auto facts = facts_at_the_end(weights);
-  if (run.beginning.resumed) facts.merge_patch(resumption_facts(run.beginning.extent));
+  if (run.beginning.resumed) facts.merge_patch(resumption_facts(run.beginning.extent, *run.beginning.plan));
   if (run.beginning.registered) facts["tuning"]["budget_register"] = run.beginning.registered->facts();
   const auto& folder = run.options.folder;
   const auto ledger = accountant::read_ledger(folder / "ledger.jsonl");

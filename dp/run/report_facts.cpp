@@ -159,7 +159,7 @@ nlohmann::json register_facts(const std::string& data) {
 
 nlohmann::json facts_at_the_end(const std::string& weights) { return {{"provenance", {{"weights_after", weights}}}}; }
 
-nlohmann::json resumption_facts(const Extent& extent) {
+nlohmann::json resumption_facts(const Extent& extent, const DpPlan& plan) {
   nlohmann::json facts;
   facts["provenance"]["resumed"] =
       "after step " + std::to_string(extent.first) +
@@ -167,8 +167,10 @@ nlohmann::json resumption_facts(const Extent& extent) {
   if (extent.last < extent.planned) {
     facts["population_and_steps"]["ended_early"] =
         "after step " + std::to_string(extent.last) +
-        ": steps redone after a crash were charged again, and further ones would have broken the promised or given "
-        "epsilon, or the budget register's limit";
+        (plan.config().noise_blt.is_on() ? ": a new chain of noise, whose first steps cost most, began where the run "
+                                           "went on, and further steps"
+                                         : ": steps redone after a crash were charged again, and further ones") +
+        " would have broken the promised or given epsilon, or the budget register's limit";
   }
   return facts;
 }

@@ -21,6 +21,6 @@ nlohmann::json register_facts(const std::string& data);
 nlohmann::json facts_at_the_end(const std::string& weights);
 
 // For the report of a run that was resumed.
-nlohmann::json resumption_facts(const Extent& extent);
+nlohmann::json resumption_facts(const Extent& extent, const DpPlan& plan);
 
 }  // namespace ghostshard::dp

@@ -63,9 +63,10 @@ void summarize_loss(const Observer& observer) {
 void summarize_early_end(const dp::Extent& extent, const dp::PrivateRun& run) {
   const double epsilon = run.plan().epsilon_after(run.rounds(), extent.last, extent.planned - extent.last).upper;
   std::cout << "Ended after step " << extent.last << " of " << extent.planned
-            << ": further steps would break the promised or given epsilon, because steps were repeated; --resume "
-               "--epsilon-limit "
-            << number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4) << " would go on to the end\n";
+            << ": further steps would break the promised or given epsilon, because steps were repeated"
+            << (run.plan().config().noise_blt.is_on() ? " or a new chain of noise began" : "")
+            << "; --resume --epsilon-limit " << number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4)
+            << " would go on to the end\n";
 }
 
 // Without what a terminal would obey.

@@ -71,6 +71,16 @@ def test_a_run_keeps_its_target(keyed):
     assert report(run)["guarantee"]["epsilon"]["upper"] <= 3
 
 
+def test_a_run_that_stopped_between_steps_may_end_early_and_says_why(keyed):
+    target = {"noise_multiplier": None, "target_epsilon": "3", "steps": "6"}  # one pass: a chain's first rows are the dearest
+    assert keyed.run(arguments(BUFFERED, **target)).code == 0
+    run = as_if_ended(keyed.folder, step=5, charged=5)
+    done = keyed.run(resumed(BUFFERED, **target))
+    assert done.code == 0 and "Ended after step 5 of 6" in done.out and "or a new chain of noise began" in done.out, done.out + done.err
+    steps = report(run)["population_and_steps"]
+    assert steps["steps_executed"] == 5 and "a new chain of noise, whose first steps cost most" in steps["ended_early"]
+
+
 def test_two_ranks_end_as_one_does(keyed):
     quiet = {**BUFFERED, "--optimizer": "sgd", "--learning-rate": "0.1", "--noise-multiplier": "1e-3", "--eval-data": None}
     assert run_all(keyed, 2, arguments(quiet)).code == 0
