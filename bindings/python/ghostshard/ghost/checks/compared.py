@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 _MOST = 64  # elements of a sample, side by side
@@ -40,4 +44,13 @@ def sampled(value: torch.Tensor) -> torch.Tensor:
     return flat[first : first + _MOST].clone()
 
 
-__all__ = ["post_processed", "same", "sampled"]
+def digest(samples: Mapping[Any, torch.Tensor]) -> bytes:
+    """Of names and values."""
+    found = hashlib.blake2b(digest_size=16)
+    for key, value in samples.items():
+        found.update(repr(key).encode())
+        found.update(value.cpu().contiguous().view(torch.uint8).numpy())
+    return found.digest()
+
+
+__all__ = ["digest", "post_processed", "same", "sampled"]

@@ -7,7 +7,6 @@ alike (a temperature that is annealed) and those of an earlier forward of this r
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 import torch
@@ -15,7 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..provenance import Drawn
-from .compared import same, sampled
+from .compared import digest, same, sampled
 
 _REFUSAL = (
     "buffer {!r} is not what the last forward left: {}, and nothing tells whether what was written had read private data without noise. "
@@ -43,7 +42,7 @@ class HeldBuffers:
         if self._kept is not None and not self._wrong:
             now = dict(self._samples())
             for name, value in now.items():
-                if not (name in self._kept and same(value, self._kept[name])) and not _all_alike(value) and _digest(now) not in self._earlier:
+                if not (name in self._kept and same(value, self._kept[name])) and not _all_alike(value) and digest(now) not in self._earlier:
                     self._wrong = _REFUSAL.format(name, "it was replaced or changed (load_state_dict, copy_, an assignment)")
                     return
 
@@ -51,7 +50,7 @@ class HeldBuffers:
         now = dict(self._samples())
         if now:
             self._kept = now
-            self._earlier.add(_digest(now))
+            self._earlier.add(digest(now))
 
     def changed(self) -> str:
         """What refuses the buffers that the last forward had, or ""."""
@@ -66,14 +65,6 @@ class HeldBuffers:
 
 def _all_alike(value: torch.Tensor) -> bool:
     return value.numel() == 0 or bool((value == value[:1]).all())
-
-
-def _digest(samples: dict[str, torch.Tensor]) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
-    for name, value in samples.items():
-        found.update(name.encode())
-        found.update(value.cpu().contiguous().view(torch.uint8).numpy())
-    return found.digest()
 
 
 __all__ = ["HeldBuffers"]

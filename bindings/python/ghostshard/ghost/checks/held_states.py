@@ -7,7 +7,6 @@ reset), bounds, states that are gone, new ones whose values are all alike, and t
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from .compared import post_processed, same, sampled
+from .compared import digest, post_processed, same, sampled
 
 _REFUSAL = (
     "the optimizer's {!r} of parameter number {} is not what its last step made of it: it was replaced or changed (load_state_dict, copy_, add_), and nothing "
@@ -54,7 +53,7 @@ class HeldStates:
 
         def saved(stepping: Optimizer, *_: Any) -> None:
             if (mine := me()) is not None and not mine.changed():
-                mine._saved.add(_digest(dict(_states_of(stepping))))
+                mine._saved.add(_digest_of(dict(_states_of(stepping))))
 
         self._optimizer, self._hook = weakref.ref(optimizer), optimizer.register_state_dict_pre_hook(saved)
 
@@ -78,7 +77,7 @@ class HeldStates:
                 continue
             if held is None and bool((value == value.reshape(-1)[:1]).all()):
                 continue
-            return "" if _digest(now) in self._saved else _REFUSAL.format(key[-1], key[0])
+            return "" if _digest_of(now) in self._saved else _REFUSAL.format(key[-1], key[0])
         return ""
 
 
@@ -107,12 +106,8 @@ def _tensors_in(value: Any, path: tuple) -> Iterator[tuple[tuple, torch.Tensor]]
             yield from _tensors_in(each, (*path, number))
 
 
-def _digest(states: dict[tuple, torch.Tensor]) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
-    for key, value in states.items():
-        found.update(repr(key).encode())
-        found.update(sampled(value).cpu().contiguous().view(torch.uint8).numpy())
-    return found.digest()
+def _digest_of(states: dict[tuple, torch.Tensor]) -> bytes:
+    return digest({key: sampled(value) for key, value in states.items()})
 
 
 __all__ = ["HeldStates"]
