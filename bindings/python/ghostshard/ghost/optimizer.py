@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..optim.base import RowOptimizer
 from .checks.released import Released
-from .provenance import Drawn, Read, ReadInt, summary_of_reads
+from .provenance import READS, Drawn, Read, ReadInt, Summaries
 
 if TYPE_CHECKING:
     from .engine import GhostEngine
@@ -178,13 +179,15 @@ def _refuse_read(name: str, value: object) -> None:
 def _watch_plateaus() -> None:
     """A ReduceLROnPlateau of a private optimizer takes no number of a private batch, as long as it is known to be one."""
     step = ReduceLROnPlateau.step
+    given: weakref.WeakKeyDictionary[ReduceLROnPlateau, Summaries] = weakref.WeakKeyDictionary()
 
     @functools.wraps(step)
     def watched(self: ReduceLROnPlateau, metrics: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(self.optimizer, GhostOptimizer) and isinstance(metrics, DPTensorFastGradientClipping):
             metrics = metrics.detach()
         if isinstance(self.optimizer, GhostOptimizer):
-            _refuse_read("learning rate", Read(metrics) if summary_of_reads(float(metrics)) else metrics)
+            summaries = given.setdefault(self, Summaries(READS))
+            _refuse_read("learning rate", Read(metrics) if summaries.refuses(float(metrics)) else metrics)
         step(self, metrics, *args, **kwargs)
 
     ReduceLROnPlateau.step = watched  # type: ignore[method-assign]

@@ -2,10 +2,11 @@
 
 from . import operations as operations
 
-from .constants import Read, ReadInt, summary_of_reads
+from .constants import READS, Read, ReadInt
 from .drawn import Drawn, of_the_same, plain, vouch_for
 from .findings import Finding, may_train
 from .no_provenance import NoProvenance
 from .proof import Provenance
+from .summaries import Summaries
 
-__all__ = ["Drawn", "Finding", "NoProvenance", "Provenance", "Read", "ReadInt", "summary_of_reads", "may_train", "of_the_same", "plain", "vouch_for"]
+__all__ = ["READS", "Drawn", "Finding", "NoProvenance", "Provenance", "Read", "ReadInt", "Summaries", "may_train", "of_the_same", "plain", "vouch_for"]

@@ -14,7 +14,6 @@ ReadInt, and are known again after plain arithmetic, also in later draws.
 
 from __future__ import annotations
 
-import bisect
 import collections
 import math
 import os
@@ -22,6 +21,8 @@ import sys
 from typing import Any
 
 import torch
+
+from .summaries import Reads
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "")
@@ -142,29 +143,12 @@ class ReadInt(int):
         return int, (int(self),)
 
 
-_LATEST: collections.deque[float] = collections.deque(maxlen=1 << 12)  # that were read
+READS = Reads()
 
 
 def note_read(value: Any) -> None:
     if type(value) is float:
-        _LATEST.append(value)
-
-
-def summary_of_reads(value: float) -> bool:
-    """Whether a number is the last, a mean, median, sum, least or largest of the latest numbers that were read: as np.mean(losses) is, which forgets what
-    it was made of."""
-    if round(value, 3) == value:  # an accuracy of 0.5 may be of anything
-        return False
-    of, total, latest = [], 0.0, list(_LATEST)[::-1]
-    near = lambda one: one == value or abs(one - value) <= 1e-6 * abs(value)
-    for count, each in enumerate(latest, 1):
-        total += each
-        if near(each) or near(total) or near(total / count):
-            return True
-        bisect.insort(of, each)
-        if near((of[(count - 1) // 2] + of[count // 2]) / 2):
-            return True
-    return False
+        READS.note(value)
 
 
 def as_read(value: Any) -> Any:
@@ -192,4 +176,4 @@ for _name in _ARITHMETIC:
     setattr(Read, f"__{_name}__", _carried(float, _name))
     setattr(ReadInt, f"__{_name}__", _carried(int, _name))
 
-__all__ = ["Constants", "Read", "ReadInt", "as_read", "note_read", "summary_of_reads"]
+__all__ = ["READS", "Constants", "Read", "ReadInt", "as_read", "note_read"]
