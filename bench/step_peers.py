@@ -120,13 +120,25 @@ def compare(name, shape, microbatches, ranks, repeats, binary, names, memory_bud
     return result
 
 
+def processor():
+    """Which CPU this is: ratios move with it, as its vectors and caches weigh in some operations only."""
+    found = {}
+    with contextlib.suppress(OSError):
+        lines = pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        found = dict((part.strip() for part in line.split(":", 1)) for line in lines if ":" in line)
+    flags = found.get("flags", "").split()
+    vectors = next((name for flag, name in (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("sse2", "SSE2")) if flag in flags), platform.machine())
+    name = f"{found.get('model name', platform.machine())} (family {found.get('cpu family', '?')}, model {found.get('model', '?')})"
+    return f"{os.cpu_count()} cores, {name}, {vectors}"
+
+
 def new_report(device=None):
     """device: the device that was measured, if it is not this CPU."""
     commit = os.environ.get("GHOSTSHARD_COMMIT")  # of a bundle, which has no history of its own
     if commit is None:
         command = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
         commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    device = device or f"CPU, {os.cpu_count()} cores, {platform.machine()}"
+    device = device or f"CPU, {processor()}"
     return {"device": device, "commit": commit, "command": " ".join(sys.argv),
             "load_before": os.getloadavg(), "runs": []}
 

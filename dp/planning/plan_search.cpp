@@ -120,7 +120,7 @@ class Move {
   void apply(StepPlan& other, size_t block, size_t changed, const char* reason, const Change& change) {
     change(other.blocks[block]);
     other.blocks[block].reason = reason;
-    other.change = std::to_string(changed) + " block(s) " + reason;
+    other.change = std::to_string(changed).append(" block(s) ").append(reason);
     weigh(other);
   }
   void weigh(StepPlan& other) {

@@ -92,15 +92,15 @@ std::vector<NamedTensor> written_tensors(const ShardedModel& model, OptimizerSta
 
 // Every rank's file size and hash, in rank order. A collective.
 std::vector<Checkpoint::File> exchange_files(Mesh& mesh, const Checkpoint::File& own) {
-  constexpr int64_t kWords = 1 + 64 / 8;
-  const at::Tensor mine = at::zeros({kWords}, at::kLong);
+  constexpr int64_t kNumbers = 1 + 64 / 8;
+  const at::Tensor mine = at::zeros({kNumbers}, at::kLong);
   mine.data_ptr<int64_t>()[0] = own.bytes;
   std::memcpy(mine.data_ptr<int64_t>() + 1, own.sha256.data(), std::min<size_t>(own.sha256.size(), 64));
-  const at::Tensor all = at::empty({mesh.world_size() * kWords}, at::kLong);
+  const at::Tensor all = at::empty({mesh.world_size() * kNumbers}, at::kLong);
   mesh.control().all_gather(all, mine)->wait();
   std::vector<Checkpoint::File> files;
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
-    const int64_t* words = all.const_data_ptr<int64_t>() + rank * kWords;
+    const int64_t* words = all.const_data_ptr<int64_t>() + rank * kNumbers;
     files.push_back({.name = rank_file_name(rank, mesh.world_size()),
                      .bytes = words[0],
                      .sha256 = std::string(reinterpret_cast<const char*>(words + 1), 64)});

@@ -16,15 +16,16 @@ namespace ghostshard::fsdp {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian and so are the views of it");
 
-namespace {
-
-using nlohmann::json;
-
-struct Entry {
+// Outside the anonymous namespace, as Mapping holds it.
+struct SafetensorsEntry {
   at::ScalarType dtype;
   std::vector<int64_t> shape;
   uint64_t begin, end;  // within the data
 };
+
+namespace {
+
+using nlohmann::json;
 
 [[noreturn]] void reject(const std::filesystem::path& path, const std::string& rule, const std::string& found) {
   throw std::invalid_argument(path.string() + ": " + rule + ", got " + found);
@@ -50,7 +51,8 @@ json parse_header(const std::filesystem::path& path, std::string_view text) {
 }
 
 // data_bytes bounds every product, so nothing here can overflow.
-Entry parse_entry(const std::filesystem::path& path, const std::string& name, const json& value, uint64_t data_bytes) {
+SafetensorsEntry parse_entry(const std::filesystem::path& path, const std::string& name, const json& value,
+                             uint64_t data_bytes) {
   const std::string tensor = "tensor '" + name + "': ";
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") || !value.contains("data_offsets") ||
       value.size() != 3) {
@@ -66,7 +68,8 @@ Entry parse_entry(const std::filesystem::path& path, const std::string& name, co
   if (!offsets.is_array() || offsets.size() != 2 || !std::all_of(offsets.begin(), offsets.end(), is_count)) {
     reject(path, tensor + "data_offsets must be two non-negative integers", offsets.dump());
   }
-  Entry entry{.dtype = *type, .shape = {}, .begin = offsets[0].get<uint64_t>(), .end = offsets[1].get<uint64_t>()};
+  SafetensorsEntry entry{
+      .dtype = *type, .shape = {}, .begin = offsets[0].get<uint64_t>(), .end = offsets[1].get<uint64_t>()};
   if (!(entry.begin <= entry.end && entry.end <= data_bytes)) {
     reject(path, tensor + "data_offsets must rise and lie within the " + std::to_string(data_bytes) + " bytes of data",
            offsets.dump());
@@ -111,7 +114,7 @@ struct SafetensorsFile::Mapping {
   void* address = MAP_FAILED;
   size_t bytes = 0;
   const char* data = nullptr;
-  std::map<std::string, Entry> entries;
+  std::map<std::string, SafetensorsEntry> entries;
   std::vector<std::string> names;  // by offset
   std::map<std::string, std::string> metadata;
 };
@@ -142,12 +145,12 @@ void SafetensorsFile::Mapping::read_header() {
     }
   }
   std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
-    const Entry &x = entries.at(a), &y = entries.at(b);
+    const SafetensorsEntry &x = entries.at(a), &y = entries.at(b);
     return std::pair(x.begin, x.end) < std::pair(y.begin, y.end);
   });
   uint64_t end = 0;
   for (const std::string& name : names) {
-    const Entry& entry = entries.at(name);
+    const SafetensorsEntry& entry = entries.at(name);
     if (entry.begin != end) {
       reject(path,
              "tensor '" + name + "': data must follow the tensor before it without overlap or gap, at byte " +
@@ -177,7 +180,7 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
     throw std::invalid_argument(mapping_->path.string() + ": the file must hold tensor '" + name + "', got " +
                                 std::to_string(mapping_->entries.size()) + " others");
   }
-  const Entry& entry = found->second;
+  const SafetensorsEntry& entry = found->second;
   if (entry.begin == entry.end) return at::empty(entry.shape, entry.dtype);
   const char* from = mapping_->data + entry.begin;
   if (reinterpret_cast<uintptr_t>(from) % c10::elementSize(entry.dtype) != 0) {

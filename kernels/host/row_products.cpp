@@ -78,11 +78,18 @@ template <int kHalf, int kCount, typename Vector>
   }
 }
 
-// Writes kX rows times kY rows over `columns` to sums[kX·kY]. Inlined into one function for each processor level.
+template <typename Vector>
+constexpr int whole_vectors(int entries) {
+  return (entries + kLanesOf<Vector> - 1) / kLanesOf<Vector> * kLanesOf<Vector>;
+}
+
+// Writes kX rows times kY rows over `columns` to sums[kX·kY], and zeros up to a whole vector. Inlined into one function
+// for each processor level.
 template <typename Vector, int kX, int kY>
 [[gnu::always_inline]] inline void tile(const float* const* x, const float* const* y, int64_t columns, float* sums) {
   constexpr int64_t lanes = kLanesOf<Vector>;
-  Vector acc[kX * kY] = {};
+  constexpr int entries = whole_vectors<Vector>(kX * kY);
+  Vector acc[entries] = {};
   int64_t c = 0;
   for (; c + lanes <= columns; c += lanes) {
     Vector right[kY];
@@ -108,8 +115,8 @@ template <typename Vector, int kX, int kY>
       for (int j = 0; j < kY; ++j) acc[i * kY + j] += left * right[j];
     }
   }
-  sum_lanes<lanes / 2, kX * kY>(acc);
-  std::memcpy(sums, acc, sizeof(float) * kX * kY);
+  sum_lanes<lanes / 2, entries>(acc);
+  std::memcpy(sums, acc, sizeof(float) * entries);
 }
 
 struct Call {
@@ -146,7 +153,7 @@ template <typename Vector, int kX, int kY>
         const int64_t last_column = std::min(t + kY, call.y_rows) - 1;
         const float* y[kY];
         for (int j = 0; j < kY; ++j) y[j] = call.y + std::min(t + j, last_column) * call.stride + first;
-        float sums[kX * kY];
+        float sums[whole_vectors<Vector>(kX * kY)];
         tile<Vector, kX, kY>(x, y, columns, sums);
         for (int64_t i = 0; s + i <= last_row; ++i) {
           float* to = call.out + (s + i) * call.out_stride + t;
@@ -158,12 +165,12 @@ template <typename Vector, int kX, int kY>
   }
 }
 
-// The tiles are as large as the level's registers allow.
+// The tiles are as large as the level's registers allow: of 16, twelve for sums, three for right and one for left.
 #ifdef GHOSTSHARD_LEVELS
 __attribute__((target("arch=x86-64-v4"))) void level_4(const Call& call) { all_tiles<Float16, 4, 4>(call); }
-__attribute__((target("arch=x86-64-v3"))) void level_3(const Call& call) { all_tiles<Float8, 4, 2>(call); }
+__attribute__((target("arch=x86-64-v3"))) void level_3(const Call& call) { all_tiles<Float8, 4, 3>(call); }
 #endif
-void level_1(const Call& call) { all_tiles<Float4, 4, 2>(call); }
+void level_1(const Call& call) { all_tiles<Float4, 4, 3>(call); }
 
 struct Level {
   void (*run)(const Call&);
