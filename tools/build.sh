@@ -17,7 +17,9 @@ if [ -f "$venv/.ghostshard-setup" ] && [ "$(cut -d' ' -f1 "$venv/.ghostshard-set
 configured=$tree/.configured
 if [ ! -f "$configured" ] || [ ! -f "$tree/build.ninja" ] || [ CMakePresets.json -nt "$configured" ] ||
   [ "$venv/.ghostshard-setup" -nt "$configured" ]; then
-  "$venv/bin/cmake" --preset "$preset" --fresh -Wno-author -DPython3_EXECUTABLE="$venv/bin/python" \
+  # Not --fresh: it would delete the precompiled header, and with it everything that was compiled.
+  rm -rf "$tree/CMakeCache.txt" "$tree"/CMakeFiles/[0-9]*
+  "$venv/bin/cmake" --preset "$preset" -Wno-author -DPython3_EXECUTABLE="$venv/bin/python" \
     -DCMAKE_MAKE_PROGRAM="$venv/bin/ninja" -DGHOSTSHARD_BUILD_TESTS=$parts -DGHOSTSHARD_BUILD_BENCH=$parts > /dev/null
   touch "$configured"
 fi
