@@ -292,9 +292,10 @@ def facts() -> dict:
     # pip prepares the metadata before it downloads anything: this is where to fail.
     begins = bool({"dist_info", "bdist_wheel"} & set(sys.argv))
     torch = installed_torch() if begins else find_torch()
+    if (begins or "egg_info" in sys.argv) and not os.environ.get("GHOSTSHARD_BUILT"):  # pip calls it first, and it writes
+        require_folders(torch is not None)
     if begins and not os.environ.get("GHOSTSHARD_BUILT"):
         number_of_jobs()
-        require_folders(torch is not None)
         require_tools(PACKAGES if torch else NEEDED_ALONE)
         if torch:
             chosen_cuda_compiler(torch)

@@ -136,6 +136,11 @@ def test_folders_of_the_build_must_take_what_is_written(setup, monkeypatch, tmp_
     monkeypatch.setattr(setup.shutil, "disk_usage", lambda folder: usage._replace(free=0 if folder.name != "build" else 2**40))
     with pytest.raises(SystemExit, match="0 are free. Make room, or name another one: TMPDIR="):
         setup.require_folders(True)
+    (tmp_path / "bindings" / "python" / "ghostshard").mkdir()
+    (tmp_path / "bindings" / "python" / "ghostshard" / "__init__.py").write_text('__version__ = "0"')
+    monkeypatch.setattr(sys, "argv", ["setup.py", "egg_info"])  # the first that pip calls, and it writes
+    with pytest.raises(SystemExit, match="0 are free"):
+        setup.facts()
 
 
 @pytest.mark.parametrize("script, sentence", [
