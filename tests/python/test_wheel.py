@@ -198,6 +198,13 @@ def test_a_wheel_of_the_built_tree(binary, repository, tmp_path):
     assert all(script.startswith("#!python\n") for script in scripts.values())  # which pip replaces by its own
 
 
+def test_a_fresh_configuration_deletes_nothing_that_was_compiled(binary):
+    """cmake --fresh, which setup.py calls each time, deletes CMakeFiles at the top: a second `pip install .` must go on."""
+    rules = (binary.parents[1] / "build.ninja").read_text()
+    assert re.search(r"^build \S+/CMakeFiles/\S+\.dir/\S+\.gch", rules, re.MULTILINE)
+    assert not re.search(r"^build CMakeFiles/\S+\.dir/", rules, re.MULTILINE)
+
+
 def test_a_tree_of_another_torch_is_refused(setup, monkeypatch, tmp_path):
     (tmp_path / "python").mkdir()
     (tmp_path / "python" / "build.json").write_text('{"torch": "2.9.0", "cuda": false}')
