@@ -94,10 +94,10 @@ class CMakeBuild(build_ext):
             nvcc, why = chosen_cuda_compiler(torch)
             print(f"ghostshard: built {'with' if nvcc else 'without'} CUDA kernels: {why}")
             options += ["-DGHOSTSHARD_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}"] if nvcc else ["-DGHOSTSHARD_CUDA=OFF"]
-        # Fresh: pip's isolated build has its cmake and ninja in another folder each time, which the cache would name.
+        forget_configuration(tree)
         cmake_or_end(
             "configure the build: its message is above",
-            [self._program("cmake"), "--fresh", "-S", str(ROOT if torch else ROOT / "bindings"), "-B", str(tree), *options,
+            [self._program("cmake"), "-S", str(ROOT if torch else ROOT / "bindings"), "-B", str(tree), *options,
              "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_MAKE_PROGRAM={self._program('ninja')}",
              f"-DPython3_EXECUTABLE={sys.executable}", f"-DGHOSTSHARD_MODULE_DIR={modules}"],
         )  # fmt: skip
@@ -117,6 +117,14 @@ class CMakeBuild(build_ext):
     def get_outputs(self):
         package = Path(self.build_lib) / "ghostshard"
         return [str(path) for folder in ("_native", "_programs") for path in (package / folder).glob("*")]
+
+
+def forget_configuration(tree: Path) -> None:
+    """pip's isolated build has its cmake and ninja in another folder each time, which the cache would name. Not `cmake --fresh`: it
+    would delete the precompiled header, and with it all that was compiled."""
+    (tree / "CMakeCache.txt").unlink(missing_ok=True)
+    for compilers in tree.glob("CMakeFiles/[0-9]*"):
+        shutil.rmtree(compilers)
 
 
 def program(name: str) -> str | None:

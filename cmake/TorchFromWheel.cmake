@@ -13,11 +13,19 @@ add_library(ghostshard_torch INTERFACE)
 target_link_libraries(ghostshard_torch INTERFACE "$<BUILD_INTERFACE:ghostshard_torch_here>")
 link_directories("${GHOSTSHARD_TORCH_DIR}/lib")
 
+# One precompiled header for all targets that use torch: parsing LibTorch takes some ten seconds a file, making the
+# header half a minute. Every target compiles as position-independent code, executables too, because GCC refuses a
+# header made with -fPIC where it compiles with -fPIE.
+# Not file(WRITE): its new time would have everything compiled again after each configuration.
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/precompiled/empty.cpp" CONTENT "")
+add_library(ghostshard_precompiled OBJECT EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/precompiled/empty.cpp")
+target_link_libraries(ghostshard_precompiled PRIVATE ghostshard_torch)
+ghostshard_set_compile_options(ghostshard_precompiled)
 set(GHOSTSHARD_PRECOMPILED
   <torch/types.h> <torch/csrc/autograd/custom_function.h> <ATen/ATen.h>
   <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <optional> <span> <sstream>
   <string> <vector>)
-add_subdirectory(cmake/precompiled precompiled)
+target_precompile_headers(ghostshard_precompiled PRIVATE ${GHOSTSHARD_PRECOMPILED})
 
 # ghostshard_use_torch_pch(target [owner]): another owner's header than the one above is used by tests.
 function(ghostshard_use_torch_pch target)
