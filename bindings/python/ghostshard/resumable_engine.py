@@ -275,7 +275,7 @@ class ResumableEngine(opacus.PrivacyEngine):
                     return None  # saved before the first step
                 raise ValueError(
                     f"the ledger {path} is not there, but the checkpoint's run had charged {mark['releases']} steps in one "
-                    f"({mark['path']})"
+                    f"({mark['path']}): name that one with attach_ledger() before make_private(), so that it goes on"
                 )
             return checkpoint.read_ledger(path, mark, state["step"], self._header)
 

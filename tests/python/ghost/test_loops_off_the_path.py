@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus.validators.errors import UnsupportedModuleError
 from private_run import N, Run
 from torch import nn
@@ -83,7 +84,77 @@ def test_parameters_are_edited_with_public_values_alone():
     torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
 
 
+def test_an_optimizer_without_a_learning_rate_is_taken():
+    """Transformers' Adafactor has lr=None."""
+    transformers = pytest.importorskip("transformers")
+    model = nn.Linear(6, 3)
+    module, optimizer, criterion, loader = PrivacyEngine(accountant="rdp").make_private(
+        module=model, optimizer=transformers.optimization.Adafactor(model.parameters()), data_loader=DataLoader(Run().data, batch_size=8),
+        noise_multiplier=1.0, max_grad_norm=0.1, grad_sample_mode="ghost",
+    )  # fmt: skip
+    before = model.weight.clone()
+    x, y = next(iter(loader))
+    criterion(module(x), y).backward()
+    optimizer.step()
+    assert not torch.equal(before, model.weight)
+
+
 # Loops -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clear", ["optimizer", "module"])
+def test_gradients_are_cleared_between_loss_and_backward(clear):
+    """As in PyTorch's first tutorials and in nanoGPT. The sum is that of the loop which clears them first."""
+    released = []
+    for between in (True, False):
+        run = Run(noise=0.0)
+        for x, y in run.loader:
+            cleared = run.optimizer if clear == "optimizer" else run.module
+            if not between:
+                cleared.zero_grad()
+            loss = run.criterion(run.module(x), y)
+            if between:
+                cleared.zero_grad(set_to_none=True)
+            loss.backward()
+            run.optimizer.step()
+        assert run.charged == 5
+        released.append(run.model.weight.detach().clone())
+    assert torch.equal(*released)
+
+
+def test_gradients_are_cleared_between_loss_and_backward_in_parts():
+    run = Run(draws=(12, 0, 13))
+    with BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=5, optimizer=run.optimizer) as parts:
+        for x, y in parts:
+            loss = run.criterion(run.module(x), y)
+            run.optimizer.zero_grad()
+            loss.backward()
+            run.optimizer.step()
+    assert run.charged == 3
+    run = Run(draws=(12, 7), accumulation_steps=2)
+    for i, (x, y) in enumerate(run.loader):
+        loss = run.criterion(run.module(x), y)
+        if i % 2 == 0:
+            run.optimizer.zero_grad()
+        loss.backward()
+        if i % 2:
+            run.optimizer.step()
+    assert run.charged == 2
+
+
+def test_gradients_that_are_cleared_after_a_part_drop_the_draw_with_its_forwards():
+    run = Run(draws=(12, 7), accumulation_steps=2)
+    parts = iter(run.loader)
+    run.backward(*next(parts))
+    x, y = next(parts)
+    loss = run.criterion(run.module(x), y)
+    run.optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="zero_grad.. after a backward drops its draw"):
+        loss.backward()
+    assert run.charged == 1
+    with pytest.raises(RuntimeError, match="dropped, and stays charged"):
+        run.backward(x, y)
+
 
 
 def test_outputs_of_the_batch_before_are_refused():

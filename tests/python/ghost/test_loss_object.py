@@ -53,6 +53,44 @@ def test_a_scaler_is_refused_and_a_mean_of_it_is_itself():
     optimizer.step()
 
 
+@pytest.mark.parametrize("attribution_check", [True, False])
+def test_a_term_of_the_loss_is_of_each_example(attribution_check):
+    """A second loss's mean over the batch would be in everybody's loss; the sentence says so, and its way out is right."""
+    module, optimizer, criterion, loader = private(nn.Linear(6, 3), attribution_check=attribution_check)
+    hand_out(loader, 4)
+    out = module(torch.randn(4, 6))
+    loss = criterion(out, torch.randint(0, 3, (4,)))
+    for wrong in (out.pow(2).mean(), nn.functional.mse_loss(out, torch.zeros(4, 3)), next(module.parameters()).pow(2).sum()):
+        for join in (lambda term: loss + term, lambda term: term + loss, lambda term: loss - 0.1 * term, lambda term: term * loss):
+            with pytest.raises(ValueError, match="one number with a gradient for all 4 examples.*reduction='none'.*weight_decay"):
+                join(wrong)
+    (loss + nn.functional.mse_loss(out, torch.zeros(4, 3), reduction="none").mean(1)).backward()
+    optimizer.step()
+
+
+def test_a_batch_of_one_may_have_a_term_without_an_extent():
+    module, optimizer, criterion, loader = private(nn.Linear(6, 3))
+    hand_out(loader, 1)
+    out = module(torch.randn(1, 6))
+    (criterion(out, torch.randint(0, 3, (1,))) + out.pow(2).mean()).backward()
+    optimizer.step()
+
+
+def test_parts_of_a_wrapped_model_are_the_models():
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    module, *_ = private(model)
+    assert module[0] is model[0] and list(module) == list(model)
+
+
+def test_a_handle_beside_the_model_says_that_it_is_none():
+    """`model, optimizer, … = make_private(wrap_model=False)` puts it in the place of the model by name."""
+    hooks, *_ = private(nn.Linear(6, 3), wrap_model=False)
+    for use in (lambda: hooks(torch.randn(2, 6)), lambda: hooks.to("cpu"), lambda: hooks.state_dict(), lambda: hooks.train()):
+        with pytest.raises((TypeError, AttributeError), match="a handle beside the model, which stays your own"):
+            use()
+    assert not hasattr(hooks, "nothing_like_it")
+
+
 @pytest.mark.parametrize("wrap_model", [True, False])
 def test_a_second_make_private_on_one_model_is_refused(wrap_model):
     model = nn.Linear(6, 3)

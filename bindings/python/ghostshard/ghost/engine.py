@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from ..lost_ranks import answered
 from .batch import Inputs
 from .checks.batches import Batches
-from .checks.gate import Gate
+from .checks.gate import NO_FORWARD, Gate
 from .checks.values import Repeat
 from .gathered import GatheredWeights
 from .layout import Layout, read_layout
@@ -206,7 +206,7 @@ class GhostEngine:
         """
         session = self.session
         if session is None or session.units < 0:
-            raise RuntimeError("backward() needs a forward of the private model with gradients enabled before it")
+            raise RuntimeError(NO_FORWARD)
         given, self._begun = self._begun, None
         units = session.units if given is None else given.units
         try:
@@ -302,9 +302,10 @@ class GhostEngine:
         self._gate.batches.paused()
 
     def abandon(self) -> None:
-        """Drops the logical batch. It stays charged if a backward was part of it."""
-        if self.session is not None:
-            self.session.abandon()
+        """Drops the logical batch; it stays charged. A forward before its first backward stays (`zero_grad(); loss.backward()`)."""
+        session = self.session
+        if session is not None and (session.open or session.units < 0):
+            session.abandon()
             self._gathered.free()
             self._gate.batches.dropped()
 

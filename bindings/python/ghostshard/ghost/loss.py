@@ -26,6 +26,13 @@ from .shared import Shared
 
 _REDUCTIONS = ("mean", "sum")
 
+# All examples' losses would have it. The check of gradients and the guard of weights refuse that too, as a layer's doing.
+ONE_FOR_ALL = (
+    "the loss met one number with a gradient for all {} examples of the batch (a second loss's mean or sum over them, a penalty): each example "
+    "needs a term of its own. Form it with reduction='none', averaged within an example alone, so that it has one value for each, and add that: the step "
+    "takes the mean over the examples. For a penalty on weights take the optimizer's weight_decay"
+)
+
 
 def check_reduction(reduction: str) -> None:
     if reduction not in _REDUCTIONS:
@@ -86,6 +93,8 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
     def _met(self, operation: Callable[[Any, Any], torch.Tensor], other: Any) -> Any:
         """operation(losses, other). A tensor with a value for each example must be of the examples, as a criterion's targets; one for all
         of them must not be of the batch (its number of tokens)."""
+        if isinstance(other, torch.Tensor) and other.dim() == 0 and other.requires_grad and len(self._losses) > 1:
+            raise ValueError(ONE_FOR_ALL.format(len(self._losses)))
         if isinstance(other, torch.Tensor) and (other.dim() > 0 or isinstance(other, Drawn)):
             (losses, other), _, found = self.engine.provenance.targets((self._losses, other), {})
             return self._with(operation(losses, other), found)

@@ -126,7 +126,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
             for name, value in group.items():
                 if name != "params":
                     _refuse_read(name, value)
-        variance = self.engine.release(sum(float(group.get("lr", 0.0)) for group in self.param_groups))
+        variance = self.engine.release(sum(_rate(group) for group in self.param_groups))
         if isinstance(self.original_optimizer, RowOptimizer):
             self.original_optimizer.set_error_variance(variance)
         self.released.begin(self.original_optimizer, alone=alone and self.step_hook is None)
@@ -163,6 +163,12 @@ for _name in (
     "register_load_state_dict_pre_hook", "register_load_state_dict_post_hook",
 ):  # fmt: skip
     setattr(GhostOptimizer, _name, _of_the_original(_name))
+
+
+def _rate(group: dict[str, Any]) -> float:
+    """Zero if the optimizer takes none, or makes its own (Transformers' Adafactor: None)."""
+    rate = group.get("lr")
+    return 0.0 if rate is None else float(rate)
 
 
 def _refuse_read(name: str, value: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from opacus.grad_sample import AbstractGradSampleHooks, AbstractGradSampleModule
@@ -9,6 +10,12 @@ from torch import nn
 
 from .engine import GhostEngine
 from .loss import check_reduction
+
+
+_STAYS_YOURS = (
+    "What make_private(wrap_model=False) returns first is a handle beside the model, which stays your own: call, train, save and hand on the model that "
+    "you gave to it"
+)
 
 
 class GhostHooks(AbstractGradSampleHooks):
@@ -31,6 +38,14 @@ class GhostHooks(AbstractGradSampleHooks):
 
     def remove_hooks(self) -> None:
         self.engine.detach()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(nn.Module, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(f"{name!r} is of the model. {_STAYS_YOURS}")
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(_STAYS_YOURS)
 
 
 class GhostModule(AbstractGradSampleModule):
@@ -58,6 +73,13 @@ class GhostModule(AbstractGradSampleModule):
                 f"{name!r} is of the model, not of the wrapper that make_private() returned: take module._module.{name}, or leave the wrapper out with "
                 "make_private(wrap_model=False)"
             ) from error
+
+    def __getitem__(self, key: Any) -> Any:
+        """A part of the model, as attributes are (`model[0]` of a Sequential, a name of a ModuleDict)."""
+        return self._module[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._module)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         nn.Module.zero_grad(self, set_to_none)

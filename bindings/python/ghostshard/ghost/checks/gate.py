@@ -18,6 +18,9 @@ from .batches import Batches
 from .held_weights import HeldWeights
 from .parameters import no_gradients_of_autograd, refuse_strangers, refuse_uncovered
 
+NO_FORWARD = (
+    "backward() needs a forward of the private model with gradients enabled before it, once for each (zero_grad() after a backward drops its draw)"
+)
 _FORKED = (
     "this process is a copy of the one that called make_private() (fork, multiprocessing): both would draw the same examples and add the same noise, which "
     "goes out when one takes the difference. Call make_private() in the process that trains"
@@ -127,4 +130,4 @@ class Gate:
             raise RuntimeError(_FORKED)
 
 
-__all__ = ["Gate"]
+__all__ = ["NO_FORWARD", "Gate"]

@@ -57,7 +57,8 @@ class Guard:
             if self.enabled:
                 raise RuntimeError(
                     f"parameter {name!r} was used outside of its own layer's forward, so it has no per-example "
-                    "gradient; nothing of this backward was kept"
+                    "gradient; nothing of this backward was kept. Give what uses it a layer of its own (for a penalty on weights take the "
+                    "optimizer's weight_decay)"
                 )
 
         setattr(refuse, OURS, True)
