@@ -73,6 +73,22 @@ def two_steps(run: Run, units) -> None:
         run.optimizer.step()
 
 
+class Later(Takes):
+    """Looks up rows once a flag is set."""
+
+    mode = ""
+
+    def forward(self, x, *args):
+        self.rows = looked_up if self.mode else apart
+        return super().forward(x, *args)
+
+
+def a_flag_of_rank_1(run: Run) -> None:
+    two_steps(run, ALL)
+    run.model.mode = "" if dist.get_rank() == 0 else "looks up"
+    two_steps(run, ALL)
+
+
 ALL, ONE, NONE = (UNITS, UNITS), (UNITS, 1), (UNITS, 0)
 SCENARIOS = {
     "both look up": (Takes, (looked_up,), ALL), "rank 0 looks up": (Takes, (looked_up, apart), ALL), "rank 1 looks up": (Takes, (apart, looked_up), ALL),
@@ -91,6 +107,8 @@ def main() -> None:
             print(f"rank {dist.get_rank()}: {kind} {name}", file=sys.stderr, flush=True)
             run = Run(sharded=sharded, model=model(*rows), own_batches=True)
             found[f"{kind} {name}"] = said_by_each(lambda: two_steps(run, units))
+        run = Run(sharded=sharded, model=Later(apart), own_batches=True)
+        found[f"{kind} later on rank 1"] = said_by_each(lambda: a_flag_of_rank_1(run))
     report_and_leave(sys.argv[1], found)
 
 

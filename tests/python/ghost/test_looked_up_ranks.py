@@ -12,7 +12,7 @@ MIXED = "outputs changed with the inputs of others"
 SENTENCES = {
     "both look up": MIXED, "rank 0 looks up": MIXED, "rank 1 looks up": MIXED, "rank 0 looks up, rank 1 refuses": MIXED, "rank 1 has one example": MIXED, "rank 1 has none": MIXED,
     "rank 1 refuses": "nothing", "rank 0 refuses": "nothing", "both refuse": "nothing", "rank 1 refuses late": "nothing", "rank 1 refuses between": "nothing", "apart": "nothing",
-    "apart, rank 1 has none": "nothing",
+    "apart, rank 1 has none": "nothing", "later on rank 1": MIXED,
 }  # fmt: skip
 
 
