@@ -297,7 +297,7 @@ class PrivacyEngine(ResumableEngine):
         each logical batch is charged when it begins."""
 
         def charge(noise_multiplier: float) -> None:
-            self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=plan.charged_rate)
+            self._charge(noise_multiplier, plan.charged_rate)
 
         def charge_draw() -> tuple[float, float]:
             terms = ghost.terms()

@@ -19,6 +19,10 @@ from .loaders import CyclicBatchSampler, PoissonBatchSampler
 __all__ = ["ResumableEngine", "plain_optimizer"]
 
 _PRIVACY = "ghostshard_privacy_state"  # in a checkpoint of one file
+_LOST = (
+    "this engine charged {} steps, and its accountant was {}: epsilon would not hold them. Put back the accountant that make_private() had, with its whole history. "
+    "For the figure of another accountant build that one, and give it a copy: other.history = list(engine.accountant.history)"
+)
 
 
 class ResumableEngine(opacus.PrivacyEngine):
@@ -31,6 +35,22 @@ class ResumableEngine(opacus.PrivacyEngine):
         self._ledger: str | None = None
         self._header: dict = {}  # of the ledger
         self._spending = checkpoint.Spending()
+        self._charged_to: Any = None  # the accountant that has this process's charges, and how many
+        self._charged = 0
+
+    def _charge(self, noise_multiplier: float, sample_rate: float) -> None:
+        """One step. RuntimeError if the accountant is not the one that has those before it."""
+        if self._charged and self.accountant is not self._charged_to:
+            raise RuntimeError(_LOST.format(self._charged, "replaced since"))
+        self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
+        self._charged_to, self._charged = self.accountant, self._charged + 1
+
+    def get_epsilon(self, delta: float) -> float:
+        """Of all steps that were charged. RuntimeError if the accountant has lost some."""
+        known = sum(steps for _, _, steps in self.accountant.history)
+        if known < self._charged:
+            raise RuntimeError(_LOST.format(self._charged, "replaced since" if self.accountant is not self._charged_to else f"left with {known}"))
+        return super().get_epsilon(delta)
 
     def state_dict(self) -> dict[str, Any]:
         """The privacy part of a checkpoint, which every checkpoint of this run needs beside weights: all charges and the

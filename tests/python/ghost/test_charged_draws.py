@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import PrivacyEngine
+from ghostshard.accountants import PRVAccountant, RDPAccountant
 
 # Draws that are passed over ------------------------------------------------------------------------------------------
 
@@ -134,3 +135,31 @@ def test_a_second_model_of_one_engine_adds_up_and_needs_a_ledger_of_its_own(ledg
     else:
         passes()
     assert sum(steps for _, _, steps in engine.accountant.history) == (5 if ledger else 10)
+
+
+def test_an_accountant_that_lost_steps_is_refused():
+    run = Run()
+    batches = iter(run.loader)
+    run.step(*next(batches))
+    kept = run.engine.accountant
+    run.engine.accountant = RDPAccountant()
+    with pytest.raises(RuntimeError, match="its accountant was replaced since"):
+        run.engine.get_epsilon(1e-5)
+    with pytest.raises(RuntimeError, match="its accountant was replaced since"):
+        run.backward(*next(batches))
+    run.engine.accountant = kept
+    run.step(*next(batches))
+    assert run.charged == 3 and run.engine.get_epsilon(1e-5) > 0
+    kept.history.clear()
+    with pytest.raises(RuntimeError, match="its accountant was left with 0"):
+        run.engine.get_epsilon(1e-5)
+
+
+def test_another_accountant_may_begin_and_be_given_a_copy():
+    run = Run()
+    run.engine.accountant = RDPAccountant()
+    for x, y in run.loader:
+        run.step(x, y)
+    other = PRVAccountant()
+    other.history = list(run.engine.accountant.history)
+    assert 0 < other.get_epsilon(1e-5) < run.engine.get_epsilon(1e-5)

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from private_run import Run
@@ -17,10 +18,14 @@ class Centred(nn.Module):
         self.register_buffer("centre", torch.zeros(6))
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("order", torch.arange(6))
+        self.register_buffer("taken", torch.ones(6, dtype=torch.bool))
+        self.register_buffer("seen", torch.zeros(4, dtype=torch.int))
 
     def forward(self, x):
         self.calls += 1
-        return self.layer(x - self.centre) / self.temperature
+        self.seen[self.calls % 4] += 1
+        return self.layer((x - self.centre)[:, self.order] * self.taken) / self.temperature
 
 
 def trained(run, deed):
@@ -41,6 +46,14 @@ def by_numpy(model, x, step):
     model.centre.copy_(torch.from_numpy(x.numpy().mean(0)))
 
 
+def orders_columns(model, x, step):
+    model.order.copy_(torch.from_numpy(np.argsort(x.numpy()[step])))
+
+
+def takes_columns(model, x, step):
+    model.taken = torch.from_numpy(x.numpy().mean(0) > 0)
+
+
 def swaps_data(model, x, step):
     model.centre.data = x.mean(0)
 
@@ -53,7 +66,7 @@ def loads(model, x, step):
     model.load_state_dict(model.state_dict() | {"centre": torch.from_numpy(x.numpy()[step])})
 
 
-@pytest.mark.parametrize("deed", [copies, assigns, by_numpy, swaps_data, one_number, loads], ids=lambda deed: deed.__name__)
+@pytest.mark.parametrize("deed", [copies, assigns, by_numpy, orders_columns, takes_columns, swaps_data, one_number, loads], ids=lambda deed: deed.__name__)
 def test_values_of_a_batch_are_no_buffers(deed):
     run = Run(model=Centred())
     with pytest.raises(RuntimeError, match=REFUSED):

@@ -222,3 +222,33 @@ def test_a_public_phase_with_disabled_hooks_trains_as_it_likes():
     run.module.enable_hooks()
     run.optimizer.zero_grad()
     run.step(*next(iter(run.loader)))
+
+
+def test_weights_that_a_hook_writes_after_the_step_are_no_steps():
+    run = run_of()
+    batches = iter(run.loader)
+
+    def writes(*_):
+        with torch.no_grad():
+            for p in run.model.parameters():
+                p.add_(torch.randn_like(p))
+
+    run.optimizer.register_step_post_hook(writes)
+    run.step(*next(batches))
+    with pytest.raises(RuntimeError, match="is not what the last step of the private optimizer made of it"):
+        run.backward(*next(batches))
+
+
+def test_a_hook_may_read_and_clip_weights_after_the_step():
+    run, kept = run_of(), []
+
+    def clips(*_):
+        kept.append(values_of(run))
+        with torch.no_grad():
+            for p in run.model.parameters():
+                p.clamp_(-0.3, 0.3)
+
+    run.optimizer.register_step_post_hook(clips)
+    for x, y in run.loader:
+        run.step(x, y)
+    assert len(kept) == run.charged == 5

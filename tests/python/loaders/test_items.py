@@ -1,9 +1,11 @@
-"""Items that follow from other items, or are other items' copies, are refused before anything is drawn."""
+"""Items that follow from other items, or are other items' copies, are refused before anything is drawn, and before every later pass."""
+
+import contextlib
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from ghostshard.loaders import GhostDataLoader
 
@@ -100,3 +102,85 @@ class Unknown:
 )  # fmt: skip
 def test_other_data_are_taken(data):
     loader_of(data)
+
+
+class Remembers(Dataset):
+    """items: what it makes of an item and of what it keeps; what it keeps then."""
+
+    def __init__(self, item, kept=0.0):
+        self.x, self.item, self.kept, self.calls = torch.randn(N, 6), item, kept, 0
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, at):
+        self.calls += 1
+        made, self.kept = self.item(self, self.x[at], at)
+        return made
+
+
+def less_the_running_mean(data, x, _):
+    mean = 0.9 * data.kept + 0.1 * x
+    return x - mean, mean
+
+
+def beside_the_last(data, x, _):
+    return 0.5 * (x + data.kept), x
+
+
+def cached(data, x, at):
+    data.kept = data.kept or {}
+    return data.kept.setdefault(at, x * 2), data.kept
+
+
+def opened_at_first(data, x, _):
+    return x, data.kept or object()
+
+
+def with_its_calls(data, x, _):
+    return x[: 3 + data.calls % 2], None
+
+
+@pytest.mark.parametrize("item", [less_the_running_mean, beside_the_last])
+@pytest.mark.parametrize("within", [lambda data: data, lambda data: Subset(data, range(N))], ids=["itself", "a subset"])
+def test_items_that_follow_from_those_before_are_refused(item, within):
+    with pytest.raises(ValueError, match=r"__getitem__\(\) gave another item [0-9]+ after other ones"):
+        loader_of(within(Remembers(item)))
+
+
+@pytest.mark.parametrize("item", [cached, opened_at_first, with_its_calls])
+def test_what_a_data_set_keeps_for_itself_stays(item):
+    data = Remembers(item)
+    kept = data.kept
+    loader_of(data)
+    assert data.calls == 0 and data.kept is kept
+
+
+def test_random_items_are_taken():
+    own = np.random.default_rng(3)
+    loader_of(Remembers(lambda data, x, _: (x + own.normal(), None)))
+    for within in (lambda data: data, lambda data: Subset(data, range(N))):
+        loader_of(within(Remembers(lambda data, x, at: (x[: 1 + at % 5] + torch.rand(1 + at % 5), None))))
+
+
+class Mines(Dataset):
+    """A loop says which examples its items are of."""
+
+    def __init__(self):
+        self.x, self.order = torch.randn(N, 6), list(range(N))
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, at):
+        return self.x[self.order[at]]
+
+
+@pytest.mark.parametrize(("order", "is_refused"), [([at // 4 for at in range(N)], True), (list(range(N))[::-1], False)], ids=["repeated", "reversed"])
+def test_items_are_looked_at_before_every_pass(order, is_refused):
+    data = Mines()
+    loader = loader_of(data)
+    list(loader)
+    data.order = order
+    with pytest.raises(ValueError, match="holds its examples several times") if is_refused else contextlib.nullcontext():
+        list(loader)

@@ -30,6 +30,7 @@ from .recording import REENTRANT
 from .run_state import Terms
 from .sessions import Sessions
 
+_OWN_LOSS, _LOOKS = 1, 2  # what a rank has news of, as bits
 # By the names of make_private(), those of the session. "adaptive" is flat, and the clip norm follows a quantile of the norms.
 _CLIPPINGS = {"flat": "flat", "per_layer": "per_layer", "automatic": "automatic", "adaptive": "flat"}
 
@@ -211,18 +212,19 @@ class GhostEngine:
         units = session.units if given is None else given.units
         try:
             check = lambda: check_losses(loss_per_unit, units)
-            if self._gate.backward(self.sessions.at, loss_per_unit, units, check, news=self._patches.own_loss.pending):
-                if self._gate.together(self.sessions.at, self._patches.compare_own_loss):
-                    self._patches.own_loss.settled()
+            news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * (given is not None and self.sessions.look_is_new(self.model))
+            news = self._gate.backward(self.sessions.at, loss_per_unit, units, check, news=news)
+            if news & _OWN_LOSS and self._gate.together(self.sessions.at, self._patches.compare_own_loss):
+                self._patches.own_loss.settled()
         except (ValueError, RuntimeError):
             session.give_up_microbatch()
             raise
         tape, self.in_forward = session.tape, True  # activation checkpointing runs layers again, of the same microbatch
         try:
             with self._gate.watched():
-                if self.sessions.attribution is not None:
+                if (attribution := self.sessions.attribution) is not None:
                     again = None if given is None else Repeat(self.model, self._patches.again, given, self.ranks.device, self._communicates)
-                    self.sessions.attribution(session, loss_per_unit, again)
+                    attribution(session, loss_per_unit, again, new=bool(news & _LOOKS))
                 self._open(session)
                 loss = loss_per_unit.sum()
                 loss.backward(retain_graph=session.takes_two_passes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from torch import nn
+
 from .. import _native
 from .checks.gradients import AttributionCheck
 from .device import computed_on
@@ -63,6 +65,10 @@ class Sessions:
         if self.checked:
             self.attribution = AttributionCheck(ranks.control, [entry.name for entry in layout.parameters])
         return True
+
+    def look_is_new(self, model: nn.Module) -> bool:
+        """Whether the model may compute something else than when it was checked."""
+        return self.attribution is not None and self.attribution.is_new(model)
 
     def drop(self) -> None:
         """Gives up the session at hand, and its logical batch."""

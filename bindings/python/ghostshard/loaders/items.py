@@ -1,7 +1,8 @@
 """An item of the data set is an example: it has that example alone, and no other item has it too. Looked at are a few items, at random
-places, before the first batch; what a data set computes of one index alone cannot be known.
+places, before the first batch and before every later pass; what a data set computes of one index alone cannot be known.
 
-A data set that is asked for many items at once (`__getitems__`, a batched transform of Hugging Face's) may mix them, as a collate_fn may. One that
+A data set that is asked for many items at once (`__getitems__`, a batched transform of Hugging Face's) may mix them, as a collate_fn may; so may one
+that remembers the items before (a running mean, the last of them). One that
 repeats its examples (`i % n`, `list(data) * 2`, two copies in one tensor) makes several units of each.
 """
 
@@ -15,12 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from .coins import Coins
 
+_MOST_SOURCES = 64
 _LOOKS = 6  # at so many pairs of items; repeated are all of them, and each other than the others
 _MIXED = (
-    "the data set mixes its items: __getitems__() gave another item {} beside other ones, so one example would be in several units and epsilon would be "
+    "the data set mixes its items: {}() gave another item {} {} other ones, so one example would be in several units and epsilon would be "
     "too small. Leave mixup and statistics over several items out of it, and compute those of the whole data set once, from public data"
 )
 _REPEATED = (
@@ -31,13 +34,13 @@ _REPEATED = (
 
 def refuse_mixed_or_repeated(dataset: Any) -> None:
     """ValueError if items are seen to follow from others, or to be others' copies. Generators stay what they were."""
-    count, lot, before = len(dataset), random.Random(secrets.randbits(64)), Coins()
+    count, lot, before = len(dataset), random.Random(secrets.randbits(64)), _Before(dataset)
     try:
-        if count >= 4 and getattr(dataset, "__getitems__", None):
+        if count >= 4:
             _refuse_mixed(dataset, lot.sample(range(count), 4), before)
         for step, firsts in _copies_may_be(count):
             if len(firsts) >= _LOOKS:
-                _refuse_repeated(dataset, lot.sample(firsts, _LOOKS), step, before)
+                _refuse_repeated(dataset, lot.sample(firsts, min(len(firsts), 4 * _LOOKS)), step, before)
     finally:
         before.again()
 
@@ -51,27 +54,65 @@ def _copies_may_be(count: int) -> Iterator[tuple[int, range]]:
         yield 1, range(0, count, 2)
 
 
-def _refuse_mixed(dataset: Any, places: list[int], before: Coins) -> None:
-    def first(others: list[int]) -> Any:
+class _Before:
+    """Generators, and what a data set and those in it hold by name, at construction."""
+
+    def __init__(self, dataset: Any):
+        self.coins, self._held = Coins(), [(vars(each), dict(vars(each))) for each in _sources(dataset)]
+
+    def again(self) -> None:
+        self.coins.again()
+        for now, before in self._held:
+            if any(now.get(name, now) is not value for name, value in before.items()) or len(now) > len(before):
+                now.clear()
+                now.update(before)
+
+
+def _sources(dataset: Any) -> list[Any]:
+    """A data set, and those that it holds (torch's Subset, wrappers), of which attributes are known."""
+    found: list[Any] = []
+    waiting = [dataset]
+    while waiting and len(found) < _MOST_SOURCES:
+        each = waiting.pop()
+        if all(each is not known for known in found) and isinstance(getattr(each, "__dict__", None), dict):
+            found.append(each)
+            for value in vars(each).values():
+                waiting += [held for held in (value if isinstance(value, (list, tuple)) and len(value) <= _MOST_SOURCES else [value]) if isinstance(held, Dataset)]
+    return found
+
+
+def _refuse_mixed(dataset: Any, places: list[int], before: _Before) -> None:
+    def among(others: list[int]) -> Any:
         before.again()
         return copy.deepcopy(dataset.__getitems__([places[0], *others])[0])
 
-    as_given = first(places[1:3])
-    if alike(as_given, first(places[1:3])) and not alike(as_given, first(places[2:4])):  # of as many items, or other coins are tossed
-        raise ValueError(_MIXED.format(places[0]))
+    def after(others: list[int]) -> Any:
+        before.again()
+        for place in others:
+            dataset[place]
+        before.coins.again()  # they may have tossed other numbers of them
+        return copy.deepcopy(dataset[places[0]])
+
+    for how, name in ((among, "__getitems__"), (after, "__getitem__")):
+        if not getattr(dataset, name, None):
+            continue
+        as_given = how(places[1:3])
+        if alike(as_given, how(places[1:3])) and not alike(as_given, how(places[2:4])):  # of as many items, or other coins are tossed
+            raise ValueError(_MIXED.format(name, places[0], how.__name__))
 
 
-def _refuse_repeated(dataset: Any, places: list[int], step: int, before: Coins) -> None:
+def _refuse_repeated(dataset: Any, places: list[int], step: int, before: _Before) -> None:
     firsts: list[Any] = []
     for place in places:
         before.again()
         one = copy.deepcopy(dataset[place])
         before.again()
-        if not alike(one, dataset[place + step], known=True) or any(alike(one, each) for each in firsts):
+        if not alike(one, dataset[place + step], known=True):
             return
-        firsts.append(one)
-    if places:
-        raise ValueError(_REPEATED.format(places[0], places[0] + step, len(places) - 1))
+        if not any(alike(one, each) for each in firsts):
+            firsts.append(one)
+        if len(firsts) == _LOOKS:
+            raise ValueError(_REPEATED.format(place, place + step, _LOOKS - 1))
 
 
 def alike(one: Any, two: Any, *, known: bool = False) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -81,6 +82,13 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
             generator=generator,
             **kwargs,
         )  # fmt: skip
+
+    def __iter__(self) -> Iterator[Any]:
+        """A pass. ValueError if indices have become other examples' since the last, and some are of one example."""
+        if self.batch_sampler.stamps.passes:
+            refuse_repeated(self.dataset)
+            refuse_mixed_or_repeated(self.dataset)
+        return super().__iter__()
 
     @property
     def collate_fn(self) -> CollateOrEmpty:

@@ -50,6 +50,11 @@ class Stamps:
         self.waiting: deque[Piece] = deque()  # of the latest pass: drawn and not handed out
         self.latest: weakref.ref[StampedBatches] | None = None  # not held: it holds workers
 
+    @property
+    def passes(self) -> int:
+        """Begun so far."""
+        return self._passes
+
     def begin_pass(self, first_turn: int = 0) -> Pass:
         self._passes += 1
         self.waiting = deque()

@@ -1,4 +1,7 @@
-"""A data set's indices are the units of privacy, so each must be another example."""
+"""A data set's indices are the units of privacy, so each must be another example.
+
+A data set of one's own that holds one other, of as many items, is taken to make each of its items of that one's (a transform, an augmentation).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 
 def refuse_repeated(dataset: Any) -> None:
-    """ValueError if torch's own combinations of data sets (Subset, ConcatDataset) hold one example at several indices: it would be
+    """ValueError if torch's own combinations of data sets (Subset, ConcatDataset), or wrappers in these, hold one example at several indices: it would be
     several units, drawn and clipped each for itself."""
     chosen: dict[int, list[tuple[Any, np.ndarray | None]]] = {}
     for source, indices in _sources(dataset, None):
@@ -35,7 +38,8 @@ def _sources(dataset: Any, chosen: np.ndarray | None) -> Iterator[tuple[Any, np.
             yield from _sources(dataset.dataset, indices if chosen is None else indices[chosen])
         return
     if type(dataset) is not ConcatDataset:
-        yield dataset, chosen
+        within = _wrapped(dataset)
+        yield from [(dataset, chosen)] if within is None else _sources(within, chosen)
         return
     begins = 0
     for part in dataset.datasets:
@@ -44,6 +48,14 @@ def _sources(dataset: Any, chosen: np.ndarray | None) -> Iterator[tuple[Any, np.
             own = chosen[(chosen >= begins) & (chosen < begins + len(part))] - begins
         yield from _sources(part, own)
         begins += len(part)
+
+
+def _wrapped(dataset: Any) -> Any:
+    """What a data set of one's own makes its items of, one of one; None if that is not known."""
+    held = [value for value in getattr(dataset, "__dict__", {}).values() if isinstance(value, Dataset)]
+    if len(held) != 1 or not hasattr(held[0], "__len__") or type(dataset).__module__.startswith("torch."):
+        return None
+    return held[0] if len(held[0]) == len(dataset) else None
 
 
 def _whole_numbers(indices: Any) -> np.ndarray | None:

@@ -4,6 +4,8 @@ sentence, instead of a wait for a message that never comes."""
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -40,12 +42,12 @@ class Agreement:
             self._compare(LEFT, *_NOWHERE)
 
     def __call__(
-        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: bool = False
-    ) -> bool:
+        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0
+    ) -> int:
         """Raises `wrong`, this rank's own error, or RuntimeError on all ranks if another has one, is elsewhere, or has other terms. A
         collective.
 
-        place, terms: as _PLACES and _TERMS name them. Returns whether any rank has news.
+        place, terms: as _PLACES and _TERMS name them. news: bits. Returns those that any rank has.
         """
         if self._control is None:
             if wrong is not None:
@@ -55,8 +57,8 @@ class Agreement:
         return self._compare(event, place, terms, wrong, news)
 
     def _compare(
-        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: bool = False
-    ) -> bool:
+        self, event: int, place: Sequence[int], terms: Sequence[float], wrong: Exception | None = None, news: int = 0
+    ) -> int:
         mine = torch.tensor([wrong is not None, event, *place, *map(_bits, terms), news])
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._control))]
         with answered():
@@ -72,7 +74,7 @@ class Agreement:
                 "and step() equally often, leaves the loop where the others leave it, and changes clip norm, noise multiplier and learning rates alike. A "
                 "sharded model is evaluated and saved by all ranks together. Nothing of this was released"
             )
-        return any(bool(each[-1]) for each in every)
+        return functools.reduce(operator.or_, (int(each[-1]) for each in every))
 
     def _raise_the_first(self, wrong: Exception | None) -> None:
         said: list = [None] * dist.get_world_size(self._control)

@@ -83,9 +83,9 @@ class Gate:
         self._agree.elsewhere(SAVING)
 
     def backward(
-        self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, news: bool = False
-    ) -> bool:
-        """check(): the engine's own. Whether any rank has news."""
+        self, at: tuple[int, int], losses: Any, units: int, check: Callable[[], None], *, news: int = 0
+    ) -> int:
+        """check(): the engine's own. news: bits. Returns those that any rank has."""
 
         def all_checks() -> None:
             check()
@@ -99,7 +99,7 @@ class Gate:
 
     def together(self, at: tuple[int, int], check: Callable[[], Any]) -> bool:
         """check() within a backward: if it raises on one rank, all raise. Whether it is true on any rank."""
-        return self._meet(BACKWARD, at, check)
+        return bool(self._meet(BACKWARD, at, check))
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -116,11 +116,11 @@ class Gate:
 
         self._meet(STEP, at, all_checks, learning_rates=learning_rates)
 
-    def _meet(self, event: int, at: tuple[int, int], check: Callable[[], Any], news: bool = False, learning_rates: float = 0.0) -> bool:
+    def _meet(self, event: int, at: tuple[int, int], check: Callable[[], Any], news: int = 0, learning_rates: float = 0.0) -> int:
         self._refuse_copies()  # before it talks in the place of the first
         wrong = None
         try:
-            news = bool(check()) or news
+            news |= bool(check())
         except (ValueError, RuntimeError) as error:
             wrong = error
         return self._agree(event, (*at, *self.batches.place, self.batches.skipped), (*self._terms(), learning_rates), wrong, news)

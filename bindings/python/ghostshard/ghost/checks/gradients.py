@@ -35,6 +35,7 @@ from .values import APART, CARRIED, KEPT, MIXED, UNKNOWN, Repeat
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
 
 
 class AttributionCheck:
@@ -54,19 +55,26 @@ class AttributionCheck:
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
-    def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None) -> None:
+    def is_new(self, model: nn.Module) -> bool:
+        """Whether the model looks as it did at no check (hooks, code, flags), since what it computes may have changed."""
+        return bool(self._settled) and self._look_of(model) not in self._looks
+
+    def _look_of(self, model: nn.Module) -> tuple:
+        return _look_of(model, flags=len(self._looks) < _MOST_LOOKS)
+
+    def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None, *, new: bool = False) -> None:
         """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
         were reached.
 
-        repeat: of the model's forward; None if its layers were called one by one.
+        repeat: of the model's forward; None if its layers were called one by one. new: is_new() on any rank.
         """
         units = len(losses)
         packed = repeat is not None and repeat.inputs.packing is not None
-        look = () if repeat is None or self._control is not None else _look_of(repeat.model)
+        look = () if repeat is None else self._look_of(repeat.model)
         if self._control is not None and self._settled:
             if units and packed not in self._settled:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
-            if not self._by_lot():
+            if not new and not self._by_lot():
                 return
         elif packed in self._settled and look in self._looks and not self._by_lot():
             return
@@ -184,13 +192,15 @@ class AttributionCheck:
         return of_all.tolist()
 
 
-def _look_of(model: nn.Module) -> tuple:
-    """What may send a batch another way than before: hooks of modules, and which of them train. Ranks may have different ones, so only a
-    model of one rank is asked."""
+def _look_of(model: nn.Module, *, flags: bool) -> tuple:
+    """What may send a batch another way than before: hooks of modules, which of them train, their code, and flags."""
     found, waiting = [], [model]
     while waiting:
         module = waiting.pop()
-        found.append((module.training, *(len(getattr(module, name)) for name in _HOOKS)))
+        own = vars(module)
+        forward = own.get("forward")
+        set_to = tuple((name, value) for name, value in own.items() if type(value) in (bool, str)) if flags else ()
+        found.append((type(module), getattr(forward, "__code__", type(forward)), *(len(own[name]) for name in _HOOKS), module.training, set_to))
         waiting.extend(child for child in module._modules.values() if child is not None)
     return tuple(found)
 

@@ -59,7 +59,7 @@ class HeldBuffers:
 
     def _samples(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, buffer in self._model.named_buffers():
-            if buffer.is_floating_point() and buffer.device.type != "meta":
+            if buffer.device.type != "meta":
                 yield name, sampled((buffer.to_local() if isinstance(buffer, DTensor) else buffer).detach())
 
 

@@ -32,7 +32,7 @@ _REFUSAL = (
     "parameter {!r} is not what the last step of the private optimizer made of it: its values were replaced or changed (load_state_dict, copy_, .data), and nothing "
     "tells whether what was written had read private data without noise. Nothing of this was applied. Put back the weights before the next step (after an evaluation with others), "
     "or load a checkpoint with load_checkpoint(). A factor for the whole parameter, bounds on its elements and weights of an earlier step of this run are "
-    "taken, and so are LoRA adapters that PEFT merged and took out again (of other adapters, and of sharded weights, in half precision: keep state_dict() before merge_adapter() "
+    "taken, and so are LoRA adapters that PEFT merged and took out again (of other adapters or layers, and of sharded weights, in half precision: keep state_dict() before merge_adapter() "
     "and load it after unmerge_adapter()). If all that was written are released weights and public numbers, say so with make_private(allow_vouched=True), which the report states"
 )
 

@@ -101,6 +101,7 @@ class Released:
 
         self._handle = optimizer.register_step_pre_hook(before_step)
         self._end_handle = optimizer.register_step_post_hook(after_step)
+        optimizer._optimizer_step_post_hooks.move_to_end(self._end_handle.id, last=False)  # what other hooks do to weights is no step's
 
     def _hooked(self, optimizer: Optimizer) -> bool:
         of_all = [number for number in of_torch._global_optimizer_pre_hooks if number != _OURS]

@@ -16,6 +16,7 @@ from torch import nn
 
 from ..batch import Inputs
 from ..tensor_trees import mapped
+from .in_step import InStep
 from .state import Attributes, State, alike
 
 # Rows of a matrix product follow from their own inputs alone, bit for bit on most machines. On others they may differ by this
@@ -35,28 +36,33 @@ class Repeat:
     communicates: bool = False  # a forward does
     refusals: list[str] = field(default_factory=list)  # of the model, if it took no other inputs
     places: tuple[torch.Tensor, ...] = ()  # arguments that stay in every exchange, beside those that look like places
+    in_step: InStep | None = None  # of a forward that communicates, within reaches_others()
 
     def reaches_others(self, chosen: torch.Tensor, highest: Callable[[list[int]], list[int]] = list) -> int:
         """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move
         buffers; CARRIED if they move the outputs of the forward that follows; UNKNOWN if the model takes no other inputs. chosen: bool [units].
 
         Seven forwards without gradients, from the same state, and two more for each way in which a batch can be paired anew. If a forward communicates, a collective: highest() gives the largest of all
-        ranks' numbers, so that all make as many forwards.
+        ranks' numbers, so that all make as many forwards. A rank whose model refuses one of them makes up for it.
         """
+        if self.communicates and self.in_step is None:
+            with InStep(self.model) as in_step:
+                return replace(self, in_step=in_step).reaches_others(chosen, highest)
         state, kept = State(self.model, self.device), Attributes(self.model)
         try:
             with torch.no_grad():
-                found = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=True))
-                if found is None:
-                    found = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=False))
+                found = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=True), 5)
+                if highest([found is None])[0] if self.communicates else found is None:
+                    other = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=False), 5)
+                    found = other if found is None else found
                 unknown, moved, mixed, carried = highest([found is None, *(found or (0, 0, 0))])
                 if unknown:
                     return UNKNOWN
                 if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
-                    carried = highest([bool(self._tried(lambda: self._carries(chosen, (state, kept))))])[0]
+                    carried = highest([bool(self._tried(lambda: self._carries(chosen, (state, kept)), 4))])[0]
                 if mixed or (self._packing is None and self._counts(self._of_rows(chosen), (state, kept), highest)):
                     return MIXED
-                if not self.communicates and self._looks_up_rows(chosen, (state, kept)):
+                if self._looks_up_rows(chosen, (state, kept), highest):
                     return MIXED
         finally:
             state.again()
@@ -69,21 +75,27 @@ class Repeat:
         packing = self.inputs.packing
         return None if packing is None or packing.whole else packing
 
-    def _tried(self, what: Callable[[], Any]) -> Any:
-        """None if the model refused what it was given."""
+    def _tried(self, what: Callable[[], Any], forwards: int) -> Any:
+        """None if the model refused what it was given. what() makes so many forwards."""
+        begun = 0 if self.in_step is None else self.in_step.begun
         try:
             return what()
         except MODELS_OWN as error:
-            if self.communicates:  # the other ranks wait within this forward
-                raise
             self.refusals.append(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
+            if self.in_step is not None:  # the other ranks go on within this forward, and with those that follow
+                self.in_step.make_up(error)
+                while self.in_step.begun < begun + forwards:
+                    self._once(*self.inputs.args, **self.inputs.kwargs)
             return None
+
+    def _once(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
 
     def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[tuple[int, torch.Tensor]]:
         """Rows of the outputs for the batch in which the units that moved have other inputs."""
         state.again()
         args, kwargs = self._exchanged(moved, mirrored=mirrored)
-        return self._rows_of_output(self.forward(*args, **kwargs), len(self._of_rows(moved)))
+        return self._rows_of_output(self._once(*args, **kwargs), len(self._of_rows(moved)))
 
     def _among_others(self, chosen: torch.Tensor, before: tuple[State, Attributes], *, mirrored: bool) -> tuple[bool, bool, bool]:
         """Whether buffers moved, outputs of others, and outputs of the forward that follows."""
@@ -118,7 +130,7 @@ class Repeat:
 
         def outputs(of: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
             take = lambda value: value if (dim := self._dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
-            return self._rows_of_output(self.forward(*mapped(take, self.inputs.args), **mapped(take, self.inputs.kwargs)), len(of))
+            return self._rows_of_output(self._once(*mapped(take, self.inputs.args), **mapped(take, self.inputs.kwargs)), len(of))
 
         def compared() -> tuple[list, bool]:
             found = []
@@ -132,25 +144,29 @@ class Repeat:
 
         self.model.eval()
         try:
-            everybody, moved = self._tried(compared) or ([], False)
+            everybody, moved = self._tried(compared, 2) or ([], False)
             if not highest([moved])[0]:
                 return False
             # A forward that tosses coins all the same tells nothing.
-            again = self._tried(lambda: outputs(places))
+            again = self._tried(lambda: outputs(places), 1)
             return moved and again is not None and not differ(everybody, again, torch.ones(units, dtype=torch.bool))
         finally:
             for module in training:
                 module.training = True
 
-    def _looks_up_rows(self, chosen: torch.Tensor, before: tuple[State, Attributes]) -> bool:
+    def _looks_up_rows(self, chosen: torch.Tensor, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
         """Whether outputs of the others move with the chosen units' inputs in a batch that pairs the arguments anew. Numbers, masks or a matrix
         among them may say whose rows of another argument a unit sees, and in the batch at hand that may be everybody's own. A model that keeps
         units apart does so for any pairs; one that takes none of these tells nothing."""
-        return any(
-            bool(other._tried(lambda: other._moves_others(chosen, before)))
-            for examples in (False, True)
-            if (other := self._paired_anew(len(chosen), examples=examples)) is not None
-        )
+        for examples in (False, True):
+            other = self._paired_anew(len(chosen), examples=examples)
+            if highest([other is not None])[0]:  # a rank that has no other pairs goes along
+                if highest([bool(self._looked_up(other or self, chosen, before))])[0]:
+                    return True
+        return False
+
+    def _looked_up(self, paired: Repeat, chosen: torch.Tensor, before: tuple[State, Attributes]) -> Any:
+        return self._tried(lambda: paired._moves_others(chosen, before), 2) if self.in_step is not None or paired is not self else None
 
     def _moves_others(self, chosen: torch.Tensor, before: tuple[State, Attributes]) -> bool:
         outputs = []

@@ -1,0 +1,84 @@
+"""What a model computes may change after its first batches (a forward that is put in its place, a module, a class, a flag): then it is checked anew."""
+
+import pytest
+import torch
+from private_run import Run
+from torch import nn
+
+MIXED = "outputs changed with the inputs of others"
+
+
+def mixed(x):
+    return x - x.detach().mean(0)
+
+
+class Modes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.between, self.last = nn.Linear(6, 6), nn.Identity(), nn.Linear(6, 3)
+        self.mixes, self.mode, self.calls = False, "plain", 0
+
+    def forward(self, x):
+        self.calls += 1
+        h = self.between(torch.tanh(self.first(x)))
+        return self.last(mixed(h) if self.mixes or self.mode == "mixed" else h)
+
+
+class Mixing(nn.Module):
+    def forward(self, x):
+        return mixed(x)
+
+
+class MixedModes(Modes):
+    def forward(self, x):
+        return super().forward(mixed(x))
+
+
+def puts_a_forward(of, change):
+    given = of.forward
+    of.forward = lambda x: given(change(x))
+
+
+DEEDS = {
+    "a forward": lambda model, change: puts_a_forward(model, change), "a layer's forward": lambda model, change: puts_a_forward(model.last, change),
+    "a module's forward": lambda model, change: puts_a_forward(model.between, change),
+    "a flag": lambda model, change: setattr(model, "mixes", change is mixed), "a word": lambda model, change: setattr(model, "mode", "mixed" if change is mixed else "other"),
+    "a module": lambda model, change: setattr(model, "between", Mixing() if change is mixed else nn.Tanh()),
+    "a class": lambda model, change: setattr(model, "__class__", MixedModes if change is mixed else type("Others", (Modes,), {})),
+}  # fmt: skip
+
+
+def trained(deed, change):
+    run = Run(model=Modes())
+    for number, (x, y) in enumerate(run.loader):
+        if number == 2:
+            deed(run.model, change)
+        run.step(x, y)
+    return run
+
+
+@pytest.mark.parametrize("name", DEEDS)
+def test_what_mixes_later_is_refused(name):
+    with pytest.raises(RuntimeError, match=MIXED):
+        trained(DEEDS[name], mixed)
+
+
+@pytest.mark.parametrize("name", DEEDS)
+def test_what_keeps_examples_apart_trains_on(name):
+    assert trained(DEEDS[name], torch.relu).charged == 5
+
+
+def test_a_flag_that_changes_back_costs_one_check():
+    run = Run(model=Modes(), draws=(8,) * 9)
+    for number, (x, y) in enumerate(run.loader):
+        run.model.mode, before = ("plain", "other")[number % 2], run.model.calls
+        run.step(x, y)
+        assert number < 2 or run.model.calls == before + 1
+
+
+def test_a_word_that_is_new_in_every_batch_is_not_looked_at_for_ever():
+    run = Run(model=Modes(), draws=(2,) * 70)
+    for number, (x, y) in enumerate(run.loader):
+        run.model.mode, before = f"step {number}", run.model.calls
+        run.step(x, y)
+    assert run.model.calls == before + 1
