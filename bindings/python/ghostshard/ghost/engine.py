@@ -211,9 +211,8 @@ class GhostEngine:
         given, self._begun = self._begun, None
         units = session.units if given is None else given.units
         try:
-            check = lambda: check_losses(loss_per_unit, units)
             news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * (given is not None and self.sessions.look_is_new(self.model))
-            news = self._gate.backward(self.sessions.at, loss_per_unit, units, check, news=news)
+            news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units), news=news)
             if news & _OWN_LOSS and self._gate.together(self.sessions.at, self._patches.compare_own_loss):
                 self._patches.own_loss.settled()
         except (ValueError, RuntimeError):
