@@ -85,7 +85,7 @@ class Later(Takes):
 
 def a_flag_of_rank_1(run: Run) -> None:
     two_steps(run, ALL)
-    run.model.mode = "" if dist.get_rank() == 0 else "looks up"
+    getattr(run.model, "module", run.model).mode = "" if dist.get_rank() == 0 else "looks up"  # within DPDDP
     two_steps(run, ALL)
 
 
