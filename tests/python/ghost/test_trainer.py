@@ -33,7 +33,7 @@ def parts(**options):
     for text in texts:
         text["labels"] = text["input_ids"].clone()
     engine = PrivacyEngine(accountant="rdp")
-    hooks, optimizer, _, loader = engine.make_private(
+    hooks, optimizer, parts.criterion, loader = engine.make_private(
         module=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3), data_loader=DataLoader(texts, batch_size=BATCH),
         noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode="ghost", wrap_model=False, **options,
     )  # fmt: skip
@@ -67,3 +67,40 @@ def test_the_documented_trainer_trains_on_every_draw(pieces, tmp_path, repositor
     ).train()  # fmt: skip
     assert engine.accountant.history == [(1.0, 0.2, 10)]
     assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), before))
+
+
+def test_a_loss_of_ones_own_is_the_private_criterions(tmp_path, repository):
+    """The Trainer hands the number of all labels to the model then, too; label_smoothing_factor is this criterion's."""
+    engine, model, optimizer, loader, _ = parts(criterion=torch.nn.CrossEntropyLoss(label_smoothing=0.1))
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def loss(outputs, labels, num_items_in_batch=None):
+        return parts.criterion(outputs.logits[:, :-1].transpose(1, 2), labels[:, 1:])
+
+    documented_trainer(repository)(
+        model=model, args=arguments(tmp_path), optimizers=(optimizer, None), private_loader=loader, compute_loss_func=loss,
+    ).train()  # fmt: skip
+    assert engine.accountant.history == [(1.0, 0.2, 10)]
+    assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), before))
+
+
+def test_a_number_of_all_labels_that_a_model_names_is_followed():
+    engine, model, optimizer, loader, _ = parts()
+
+    class Divided(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = transformers.GPT2LMHeadModel(model.config)
+
+        def forward(self, input_ids, num_items_in_batch=None):
+            return self.model(input_ids=input_ids).logits / num_items_in_batch
+
+    divided = Divided()
+    module, optimizer, criterion, loader = PrivacyEngine(accountant="rdp").make_private(
+        module=divided, optimizer=torch.optim.SGD(divided.parameters(), lr=0.1), data_loader=DataLoader(loader.dataset, batch_size=BATCH),
+        noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode="ghost",
+    )  # fmt: skip
+    batch = next(iter(loader))
+    logits = module(input_ids=batch["input_ids"], num_items_in_batch=batch["labels"].ne(-100).sum())
+    with pytest.raises(ValueError, match="num_items_in_batch is not known to be of the batch.*sum joined its examples"):
+        criterion(logits.transpose(1, 2), batch["labels"]).backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,15 @@ def read(
         found.empty_dim = found.dim if examples.shape[found.dim] == 0 else 1
         found.args, found.kwargs = filled(args), filled(kwargs)
     return found
+
+
+def without_divisor(model: nn.Module, kwargs: dict) -> dict:
+    """Hugging Face's Trainer gives the number of targets of all examples to every model that takes more keywords than it names, also if the loss is
+    formed elsewhere. The model does not get it: without labels nothing is divided by it, and each example's loss has its own divisor. (One
+    that the forward names is the model's, and followed like any other argument.)"""
+    if "num_items_in_batch" not in kwargs or "num_items_in_batch" in inspect.signature(model.forward).parameters:
+        return kwargs
+    return {name: value for name, value in kwargs.items() if name != "num_items_in_batch"}
 
 
 def loss_kind(model: Any) -> str | None:

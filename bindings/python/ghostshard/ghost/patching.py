@@ -244,6 +244,8 @@ class PatchedModel:
             return None
         engine = self._engine
         if engine is not None:
+            if engine.recording and self._transformer is not None:
+                kwargs = batch.without_divisor(module, kwargs)
             args, kwargs = self._read(args, kwargs)
         given = self._given = batch.read(
             module, self._transformer, args, kwargs, batch_first=self._batch_first,
