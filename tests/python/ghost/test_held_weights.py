@@ -181,3 +181,40 @@ def test_the_samples_of_large_parameters_are_few_and_toss_no_coins():
     weights.note()
     assert torch.equal(before, torch.get_rng_state())
     assert max(weights._kept.counts) == 64 + 512 * 512 // 4096
+
+
+def phase(run, batches, *, trains):
+    """Without privacy."""
+    optimizer = torch.optim.SGD(run.model.parameters(), lr=0.1)
+    run.module.disable_hooks()
+    for x, y in batches:
+        optimizer.zero_grad()
+        with torch.set_grad_enabled(trains):
+            loss = F.cross_entropy(run.module(x), y)
+        if trains:
+            loss.backward()
+            optimizer.step()
+    optimizer.zero_grad()
+    run.module.enable_hooks()
+
+
+@pytest.mark.filterwarnings("ignore:a batch of the private loader was passed over")
+def test_a_phase_without_privacy_has_no_draws():
+    run = run_of()
+    for x, y in run.loader:
+        run.step(x, y)
+    phase(run, run.loader, trains=True)
+    with pytest.raises(RuntimeError, match=WRITTEN):
+        run.backward(*next(iter(run.loader)))
+
+
+@pytest.mark.filterwarnings("ignore:a batch of the private loader was passed over")
+@pytest.mark.parametrize(("draws", "trains"), [(False, True), (True, False)], ids=["others", "an evaluation"])
+def test_a_phase_of_others_trains_and_one_of_draws_evaluates(draws, trains):
+    run = run_of()
+    for x, y in run.loader:
+        run.step(x, y)
+    phase(run, run.loader if draws else [(torch.randn(4, 6), torch.zeros(4, dtype=torch.long))], trains=trains)
+    for x, y in run.loader:
+        run.step(x, y)
+    assert run.charged == (15 if draws else 10)

@@ -1,6 +1,7 @@
 """Items that follow from other items, or are other items' copies, are refused before anything is drawn, and before every later pass."""
 
 import contextlib
+import random
 
 import numpy as np
 import pytest
@@ -184,3 +185,73 @@ def test_items_are_looked_at_before_every_pass(order, is_refused):
     data.order = order
     with pytest.raises(ValueError, match="holds its examples several times") if is_refused else contextlib.nullcontext():
         list(loader)
+
+
+class Partners(Dataset):
+    """of: rows that an item is made of."""
+
+    def __init__(self, of, kind=lambda x: x, n=N):
+        self.x, self.of, self.n = kind(torch.randn(N, 6)), of, n
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, at):
+        return sum(torch.as_tensor(np.asarray(self.x[row])) for row in self.of(at))
+
+
+KINDS = {
+    "tensor": lambda x: x, "array": lambda x: x.numpy(), "list": lambda x: list(x.numpy()), "data set": lambda x: Mapped(x.numpy()),
+}  # fmt: skip
+
+
+class Mapped(Dataset):
+    def __init__(self, x):
+        self.x = x
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, at):
+        return self.x[at]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("within", [lambda data: data, lambda data: Subset(data, range(8))], ids=["itself", "a subset"])
+def test_items_with_a_random_partner_are_refused(kind, within):
+    data = Partners(lambda at: (at, random.randrange(N)), KINDS[kind])
+    held = data.x
+    with pytest.raises(ValueError, match="the data set mixes its items: of its 'x' item [0-9]+ takes row"):
+        loader_of(within(data))
+    assert data.x is held
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("of", [lambda at: (at,), lambda at: (N - 1 - at,), lambda at: (at, at)], ids=["its own", "another", "twice"])
+def test_items_of_one_row_are_taken(of, kind):
+    data = Partners(of, KINDS[kind])
+    held = data.x
+    loader_of(data)
+    assert data.x is held
+
+
+def test_items_of_several_rows_of_their_own_are_taken():
+    loader_of(Partners(lambda at: range(4 * at, 4 * at + 4), n=N // 4))
+
+
+class Picky(Dataset):
+    """Does not work on anything else than a list."""
+
+    def __init__(self):
+        self.rows = [torch.randn(3) for _ in range(N)]
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, at):
+        assert type(self.rows) is list
+        return self.rows[at]
+
+
+def test_what_works_on_its_own_rows_alone_is_taken():
+    loader_of(Picky())

@@ -324,7 +324,7 @@ class GhostEngine:
 
     def enable(self, enabled: bool = True) -> None:
         if not self._enabled:
-            self.weights.forget()  # the phase without privacy may have trained them
+            self.weights.end_phase()
         self._enabled = enabled
         self._patches.enable(enabled)
 

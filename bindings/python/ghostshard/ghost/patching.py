@@ -226,6 +226,8 @@ class PatchedModel:
         assert engine is not None
         if engine.recording:
             engine.weights.buffers.begin_forward()
+        else:
+            engine.weights.meets(tensors_in((args, kwargs)))
         return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording)
 
     def _mark_outputs(self, output: Any, taken: tuple = ()) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import Dataset
 
 from .coins import Coins
+from .joined_items import refuse_joined
 
 _MOST_SOURCES = 64
 _LOOKS = 6  # at so many pairs of items; repeated are all of them, and each other than the others
@@ -38,6 +39,9 @@ def refuse_mixed_or_repeated(dataset: Any) -> None:
     try:
         if count >= 4:
             _refuse_mixed(dataset, lot.sample(range(count), 4), before)
+            for each in before.sources:
+                if isinstance(each, Dataset) and not type(each).__module__.startswith("torch."):
+                    refuse_joined(each, lot, before.again)
         for step, firsts in _copies_may_be(count):
             if len(firsts) >= _LOOKS:
                 _refuse_repeated(dataset, lot.sample(firsts, min(len(firsts), 4 * _LOOKS)), step, before)
@@ -58,7 +62,8 @@ class _Before:
     """Generators, and what a data set and those in it hold by name, at construction."""
 
     def __init__(self, dataset: Any):
-        self.coins, self._held = Coins(), [(vars(each), dict(vars(each))) for each in _sources(dataset)]
+        self.coins, self.sources = Coins(), _sources(dataset)
+        self._held = [(vars(each), dict(vars(each))) for each in self.sources]
 
     def again(self) -> None:
         self.coins.again()

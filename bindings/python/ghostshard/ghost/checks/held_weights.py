@@ -7,13 +7,14 @@ a factor for each parameter (decay, a largest norm), a bound on every element (w
 that were merged and taken apart again; in half precision that is computed once more: merged_adapters.py). So are the weights of an
 earlier moment of this run: all of them are released already. Any other change needs the user's word.
 
-Weights before the first backward are the user's own, and so are those after a checkpoint was loaded.
+Weights before the first backward are the user's own, and so are those after a checkpoint was loaded, and after a phase with hooks disabled that
+had no batch of the private loader.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..layout import Layout
+from ..provenance import Drawn
 from .compared import post_processed, same
 from .held_buffers import HeldBuffers
 from .held_states import HeldStates
@@ -63,12 +65,23 @@ class HeldWeights:
         self._digested: torch.Tensor | None = None  # the values whose digest was added last
         self._places: list[tuple[torch.Tensor, int]] = []  # of each parameter, and one beyond the last
         self._earlier: set[bytes] = set()  # digests of all samples of this run
+        self._met_a_draw = False  # while hooks are disabled
 
     def forget(self) -> None:
         """The weights become what they are at the next backward: a checkpoint is loaded, or a phase without privacy has been."""
         self._kept = None
         self.states.forget()
         self.buffers.forget()
+
+    def meets(self, given: Iterable[torch.Tensor]) -> None:
+        """A forward has these while hooks are disabled."""
+        self._met_a_draw = self._met_a_draw or (torch.is_grad_enabled() and any(isinstance(each, Drawn) for each in given))
+
+    def end_phase(self) -> None:
+        """Of a training without privacy, which has weights of its own, unless it met batches of the private loader."""
+        if not self._met_a_draw:
+            self.forget()
+        self._met_a_draw = False
 
     def note(self) -> None:
         """The weights are what a step has made of them."""

@@ -1,0 +1,115 @@
+"""An item of a data set may be made of several rows of what the data set holds (mixup with a random partner, a pair, a negative example): if another item is
+made of one of them too, one example is in several units.
+
+Seen are the rows that an item takes by number out of tensors, arrays, lists and data sets which the data set holds by name, and which have as many rows as
+it has items. Rows that no other item takes (frames of a clip) are its own.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.data import Dataset
+
+_ITEMS, _PARTNERS = 4, 2  # that are looked at, and of each of them
+_JOINED = (
+    "the data set mixes its items: of its {!r} item {} takes row {}, and so does item {}, so one example would be in several units and epsilon would be too small. "
+    "Leave mixup, pairs and negative examples out of it, or choose them within the rows of one example, or from public data"
+)
+
+
+class _Watched(Dataset):
+    """In the place of a list or a data set."""
+
+    def __init__(self, of: Any, took: Callable[[Any], None]):
+        self._of, self._took = of, took
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __getitem__(self, place: Any) -> Any:
+        self._took(place)
+        return self._of[place]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+class _WatchedArray(np.ndarray):
+    took: Callable[[Any], None] | None = None
+
+    def __getitem__(self, place: Any) -> Any:
+        if self.took is not None:
+            self.took(place)
+        return self.view(np.ndarray)[place]
+
+
+class _Tensors(TorchFunctionMode):
+    def __init__(self, took: dict[int, Callable[[Any], None]]):
+        super().__init__()
+        self._of = took
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is torch.Tensor.__getitem__ and id(args[0]) in self._of:
+            self._of[id(args[0])](args[1])
+        return func(*args, **(kwargs or {}))
+
+
+def refuse_joined(dataset: Any, lot: random.Random, again: Callable[[], None]) -> None:
+    """ValueError if two items are seen to be made of one row. again(): the data set and generators become what they were."""
+    try:
+        count = len(dataset)
+        places = lot.sample(range(count), min(_ITEMS, count))
+        for place in places:
+            for name, rows in _taken(dataset, place, count, again).items():
+                for other in sorted(rows - {place})[:_PARTNERS]:
+                    shared = rows & _taken(dataset, other, count, again).get(name, set())
+                    if shared:
+                        raise _Joined(_JOINED.format(name, place, min(shared), other))
+    except _Joined:
+        raise
+    except Exception:  # noqa: BLE001  # it does not work on stand-ins: nothing is known of it
+        return
+    finally:
+        again()
+
+
+class _Joined(ValueError):
+    pass
+
+
+def _taken(dataset: Any, place: int, count: int, again: Callable[[], None]) -> dict[str, set[int]]:
+    """The rows of each attribute that an item is made of."""
+    again()
+    found: dict[str, set[int]] = {}
+    tensors: dict[int, Callable[[Any], None]] = {}
+    held = vars(dataset)
+    for name, value in list(held.items()):
+        if not isinstance(value, (torch.Tensor, np.ndarray, list, tuple, Dataset)) or not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0 or len(value) != count:
+            continue
+
+        def took(row: Any, rows: set[int] = found.setdefault(name, set())) -> None:
+            row = row[0] if isinstance(row, tuple) and row else row
+            if isinstance(row, (int, np.integer)) or (isinstance(row, (torch.Tensor, np.ndarray)) and row.ndim == 0):
+                rows.add(operator.index(row) % count)
+
+        if isinstance(value, torch.Tensor):
+            tensors[id(value)] = took
+        elif type(value) is np.ndarray:
+            held[name] = value.view(_WatchedArray)
+            held[name].took = took
+        else:
+            held[name] = _Watched(value, took)
+    with _Tensors(tensors):
+        dataset[place]
+    again()
+    return found
+
+
+__all__ = ["refuse_joined"]
