@@ -25,7 +25,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
 
-from figures import documents, verdicts  # noqa: E402  (paths first)
+import step_peers  # noqa: E402  (paths first)
+from figures import documents, verdicts  # noqa: E402
 
 RANKS = 2
 
@@ -57,8 +58,6 @@ def runs_of(pairs):
 def measure(key, engines, args):
     bench, shape, microbatches = key
     if bench == "step":
-        import step_peers
-
         return step_peers.compare(shape, step_peers.SHAPES[shape], microbatches, RANKS, args.rounds, args.binary, engines,
                                   args.memory_budget)
     import peers
@@ -82,6 +81,13 @@ def judge_all(pairs, ratchet, run_by_key):
         judged.append(verdicts.judge(figure, ratio, run, ratchet))
         print(judged[-1].line(), flush=True)
     return judged
+
+
+def devices_of(root, entries):
+    """What the runs of the tables name as their devices."""
+    files = {name for table in entries["tables"] for name in table.get("results", ())}
+    reports = (json.loads((root / "bench/results" / name).read_text()) for name in sorted(files))
+    return sorted({report["device"] for report in reports if "device" in report})
 
 
 def parse(words):
@@ -113,9 +119,11 @@ def main(words=None):
     if not pairs:
         print("no ratio is chosen")
         return 1
+    report = json.loads(args.measured.read_text()) if args.measured else step_peers.new_report()
+    print(f"measured on: {report.get('device', 'no device that it names')}; printed from: {'; '.join(devices_of(args.root, entries))}")
+    print("(Ratios move with the processor: on another one judge a change by its own runs before and after.)")
     print(verdicts.HEADING)
     if args.measured:
-        report = json.loads(args.measured.read_text())
         judged = judge_all(pairs, ratchet, lambda key: found_in(report, key))
         commit = report["commit"]
     else:
