@@ -33,8 +33,9 @@ def meet(monkeypatch, other, sentence=None, **mine):
 
 
 def test_ranks_at_one_place_go_on(monkeypatch):
-    assert meet(monkeypatch, [False, BACKWARD, *HERE, False]) is False
-    assert meet(monkeypatch, [False, BACKWARD, *HERE, True]) is True
+    assert meet(monkeypatch, [False, BACKWARD, *HERE, 0]) == 0
+    assert meet(monkeypatch, [False, BACKWARD, *HERE, 2]) == 2
+    assert meet(monkeypatch, [False, BACKWARD, *HERE, 2], news=1) == 3
 
 
 APART = {
