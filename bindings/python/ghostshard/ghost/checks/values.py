@@ -55,12 +55,12 @@ class Repeat:
                 if highest([found is None])[0] if self.communicates else found is None:
                     other = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=False), 5)
                     found = other if found is None else found
-                unknown, moved, mixed, carried = highest([found is None, *(found or (0, 0, 0))])
+                unknown, moved, mixed, carried, packed = highest([found is None, *(found or (0, 0, 0)), self._packing is not None])
                 if unknown:
                     return UNKNOWN
                 if carried:  # a model that counts its calls, out of our sight, gives other outputs every time
                     carried = highest([bool(self._tried(lambda: self._carries(chosen, (state, kept)), 4))])[0]
-                if mixed or (self._packing is None and self._counts(self._of_rows(chosen), (state, kept), highest)):
+                if mixed or (not packed and highest([self._counts(self._of_rows(chosen), (state, kept), highest)])[0]):
                     return MIXED
                 if self._looks_up_rows(chosen, (state, kept), highest):
                     return MIXED
