@@ -162,7 +162,7 @@ def test_it_is_made_again_by_lot(monkeypatch):
     monkeypatch.setattr(AttributionCheck, "again", 1)
     private = Private(model, 1.0)
     private.step(class_loss, [batch(5, 6)])
-    model.mixes = True
+    mixes[0] = True
     with pytest.raises(RuntimeError, match="must not depend on other examples"):
         private.backward(class_loss, batch(5, 6))
 
