@@ -70,14 +70,15 @@ class AttributionCheck:
         """
         units = len(losses)
         packed = repeat is not None and repeat.inputs.packing is not None
-        look = () if repeat is None else self._look_of(repeat.model)
+        known = () in self._looks if repeat is None else not new
         if self._control is not None and self._settled:
             if units and packed not in self._settled:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
             if not new and not self._by_lot():
                 return
-        elif packed in self._settled and look in self._looks and not self._by_lot():
+        elif packed in self._settled and known and not self._by_lot():
             return
+        look = () if repeat is None else self._look_of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         due, any_packed, any_plain, seed = self._highest(
             [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62)]
