@@ -255,3 +255,42 @@ class Picky(Dataset):
 
 def test_what_works_on_its_own_rows_alone_is_taken():
     loader_of(Picky())
+
+
+class Gathers(Dataset):
+    """way: of taking rows with these numbers."""
+
+    def __init__(self, way):
+        self.x, self.way = torch.randn(N, 6), way
+        self.n = self.x.numpy().copy()
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, at):
+        return self.way(self, at, random.randrange(N))
+
+
+MIXED_BY = {
+    "a list": lambda d, i, j: d.x[[i, j]].mean(0), "a tensor": lambda d, i, j: d.x[torch.tensor([i, j])].mean(0),
+    "a list, of an array": lambda d, i, j: torch.from_numpy(d.n[[i, j]].mean(0)), "an array": lambda d, i, j: torch.from_numpy(d.n[np.array([i, j])].mean(0)),
+    "index_select": lambda d, i, j: d.x.index_select(0, torch.tensor([i, j])).mean(0),
+    "index_select by names": lambda d, i, j: torch.index_select(d.x, dim=0, index=torch.tensor([i, j])).mean(0),
+    "slices of one": lambda d, i, j: (d.x[i : i + 1] + d.x[j : j + 1])[0], "numbers and columns": lambda d, i, j: d.x[[i, j], :3].mean(0),
+}  # fmt: skip
+APART_BY = {
+    "a list of one": lambda d, i, j: d.x[[i]][0], "columns first": lambda d, i, j: d.x[:, [0, 2]][i], "an order of all": lambda d, i, j: d.x[list(range(N))][i],
+    "a mask": lambda d, i, j: d.x[torch.arange(N) == i][0], "columns of index_select": lambda d, i, j: d.x.index_select(1, torch.tensor([0, 2]))[i],
+    "noise of its own": lambda d, i, j: d.x[i] + j,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", MIXED_BY.values(), ids=MIXED_BY)
+def test_partners_are_seen_however_their_rows_are_taken(way):
+    with pytest.raises(ValueError, match="mixes its items"):
+        loader_of(Gathers(way))
+
+
+@pytest.mark.parametrize("way", APART_BY.values(), ids=APART_BY)
+def test_a_row_alone_is_an_item_however_it_is_taken(way):
+    assert list(loader_of(Gathers(way)))

@@ -7,7 +7,6 @@ it has items. Rows that no other item takes (frames of a clip) are its own.
 
 from __future__ import annotations
 
-import operator
 import random
 from collections.abc import Callable
 from typing import Any
@@ -56,8 +55,13 @@ class _Tensors(TorchFunctionMode):
         self._of = took
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        if func is torch.Tensor.__getitem__ and id(args[0]) in self._of:
-            self._of[id(args[0])](args[1])
+        took = self._of.get(id(args[0])) if args else None
+        if took is not None and func is torch.Tensor.__getitem__:
+            took(args[1])
+        elif took is not None and func in (torch.Tensor.index_select, torch.index_select):
+            given = dict(zip(("dim", "index"), args[1:])) | (kwargs or {})
+            if given["dim"] == 0:
+                took(given["index"])
         return func(*args, **(kwargs or {}))
 
 
@@ -84,6 +88,18 @@ class _Joined(ValueError):
     pass
 
 
+def _numbers_in(place: Any, count: int) -> set[int]:
+    """The rows that an index names: one number, a slice of one, some of them. Longer slices, masks, and an order of all rows name none."""
+    place = place[0] if isinstance(place, tuple) and place else place
+    if isinstance(place, slice):
+        rows = range(*place.indices(count))
+        return set(rows) if len(rows) == 1 else set()
+    if not isinstance(place, (int, np.integer, list, torch.Tensor, np.ndarray)):
+        return set()
+    numbers = np.asarray(place)
+    return {int(row) % count for row in numbers.reshape(-1)} if numbers.dtype.kind in "iu" and numbers.size < count else set()
+
+
 def _taken(dataset: Any, place: int, count: int, again: Callable[[], None]) -> dict[str, set[int]]:
     """The rows of each attribute that an item is made of."""
     again()
@@ -94,10 +110,8 @@ def _taken(dataset: Any, place: int, count: int, again: Callable[[], None]) -> d
         if not isinstance(value, (torch.Tensor, np.ndarray, list, tuple, Dataset)) or not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0 or len(value) != count:
             continue
 
-        def took(row: Any, rows: set[int] = found.setdefault(name, set())) -> None:
-            row = row[0] if isinstance(row, tuple) and row else row
-            if isinstance(row, (int, np.integer)) or (isinstance(row, (torch.Tensor, np.ndarray)) and row.ndim == 0):
-                rows.add(operator.index(row) % count)
+        def took(place: Any, rows: set[int] = found.setdefault(name, set())) -> None:
+            rows.update(_numbers_in(place, count))
 
         if isinstance(value, torch.Tensor):
             tensors[id(value)] = took
