@@ -1,9 +1,10 @@
-"""For tests that count forwards and backwards: the check of examples is not repeated by lot."""
+"""The check of examples is repeated at the microbatches that a test chooses, not by lot: one in hundreds makes a test fail that counts what a
+step does. Ranks: rank_server.py."""
 
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def checked_once(monkeypatch):
     from ghostshard.ghost.checks.gradients import AttributionCheck
 

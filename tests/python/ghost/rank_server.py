@@ -19,7 +19,9 @@ import torch
 import torch.distributed
 import torch.distributed.fsdp  # noqa: F401
 
-import ghostshard  # noqa: F401
+from ghostshard.ghost.checks.gradients import AttributionCheck
+
+AttributionCheck.again = 0  # conftest.py
 
 
 def become_rank(job: dict, rank: int, said: int) -> dict:

@@ -16,6 +16,8 @@ from torch import nn
 
 from ghostshard.ghost.checks.gradients import AttributionCheck
 
+AS_SHIPPED = AttributionCheck.again  # conftest.py sets it to 0 for each test
+
 
 class AcrossTheBatch(nn.Module):
     """Attention whose batch is the length and whose length is the batch."""
@@ -168,8 +170,8 @@ def test_it_is_made_again_by_lot(monkeypatch):
 
 
 def test_the_lot_costs_less_than_one_percent():
-    """Three backwards (each two of three parts of a step) and five forwards (one part each) in one of so many steps."""
-    assert AttributionCheck.again * (3 * 2 + 5) / 3 < 0.01
+    """Three backwards (each two of three parts of a step) and at most eleven forwards (one part each) in one of so many steps."""
+    assert 0 < AS_SHIPPED * (3 * 2 + 11) / 3 < 0.01
 
 
 def test_tokens_that_see_each_other_below_all_that_trains():
@@ -200,7 +202,7 @@ def test_it_is_made_at_the_first_microbatch_of_two():
         private.backward(class_loss, batch(2, 6))
 
 
-def test_it_is_made_again_where_parameters_thaw(checked_once):
+def test_it_is_made_again_where_parameters_thaw():
     model = MinusTheMean()
     model.first.requires_grad_(False)
     mixes = [False]  # out of the check's sight
@@ -231,7 +233,7 @@ def counted(model) -> tuple[Private, list]:
     return Private(model, 1.0), calls
 
 
-def test_it_costs_three_backwards_and_seven_forwards_once(checked_once):
+def test_it_costs_three_backwards_and_seven_forwards_once():
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
     private, calls = counted(model)
     forwards = []
@@ -255,7 +257,7 @@ def test_an_example_that_is_not_finite_is_no_leak(bad):
         assert oracle.worst_difference(found, expected) < 2e-5
 
 
-def test_what_is_not_a_number_leaves_the_check_undecided(checked_once):
+def test_what_is_not_a_number_leaves_the_check_undecided():
     """One example whose own infinity makes NaN of a zero gradient: the check runs again until a batch decides."""
 
     class Overflows(nn.Module):

@@ -42,6 +42,8 @@ class Noted:
 
     def end_of_pass(self): ...
 
+    def left(self, number): ...
+
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_turns_go_on_from_pass_to_pass(workers):

@@ -42,10 +42,10 @@ class AttributionCheck:
     """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number.
 
     A path through the model may open later (a warm-up, a length, an expert), so the check is made again at random later
-    microbatches: one in 500, at the price of three backwards and seven to eleven forwards (one of half of the batch), so below 1 % of the time.
+    microbatches: one in 600, at the price of three backwards and seven to eleven forwards (one of half of the batch), so below 1 % of the time.
     """
 
-    again = 1 / 500
+    again = 1 / 600
 
     def __init__(self, control: Any, names: list[str]):
         self._control = control
