@@ -10,12 +10,15 @@ import os
 import sys
 import time
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from together_main import Run
+
+from ghostshard.ghost.checks import presence
 
 FOLDER, HOW, KIND = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -105,6 +108,27 @@ def trained_by_all(run: Run) -> None:
         run.optimizer.step()
 
 
+def one_keeps_its_iterator(run: Run) -> None:
+    """Rank 0 does, and lets it go when rank 1 has been told for whom it waits."""
+    told = FOLDER / "told.txt"
+    warnings.simplefilter("always")
+    warnings.showwarning = lambda message, *_: told.write_text(str(message)) if "has waited" in str(message) else None
+    presence._NOTICE = timedelta(seconds=0.5)
+    held = [iter(run.loader)]
+    for i, (x, y) in enumerate(held[0]):
+        if dist.get_rank() == 0 and i == 2:
+            break
+        run.optimizer.zero_grad()
+        run.criterion(run.module(x), y).backward()
+        run.optimizer.step()
+    limit = time.monotonic() + 60
+    while not told.exists() and time.monotonic() < limit:
+        time.sleep(0.05)
+    held.clear()
+    lives_on()
+    run.engine.state_dict()
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo")
@@ -113,6 +137,8 @@ def main() -> None:
     try:
         if HOW == "all break":
             trained_by_all(run)
+        elif HOW == "keeps its iterator":
+            one_keeps_its_iterator(run)
         elif HOW.endswith("with a manager"):
             with BatchMemoryManager(data_loader=run.loader, max_physical_batch_size=4, optimizer=run.optimizer) as physical:
                 trained(run, physical)

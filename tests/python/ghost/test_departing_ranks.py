@@ -3,6 +3,7 @@ is still there, in the place of torch's error or of a wait of ten minutes.
 """
 
 import json
+import re
 
 import pytest
 from launch import HERE, run_ranks
@@ -29,6 +30,7 @@ SENTENCES = {
     ("sharded", "breaks after a forward"): (WAS_GONE, GONE),
     ("replicas", "breaks before step()"): (WAS_GONE, GONE),
     ("replicas", "breaks with a manager"): (WAS_GONE, GONE),
+    ("replicas", "keeps its iterator"): (WAS_GONE, GONE),
     ("sharded", "returns"): ("nothing", LOST),
     ("replicas", "raises"): ("OSError: no such file", LOST),
     ("sharded", "exits"): (None, LOST),
@@ -49,3 +51,9 @@ def test_who_is_still_there_says_why(kind, how, tmp_path):
             continue
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert expected in found["said"] and found["seconds"] < SECONDS, found
+
+
+def test_who_keeps_its_iterator_is_named_to_the_other(tmp_path):
+    run_ranks(HERE / "departing_main.py", 2, str(tmp_path), "keeps its iterator", "sharded")
+    said = (tmp_path / "told.txt").read_text()
+    assert re.match(r"rank 1 has waited \d+ s at a forward for rank 0, which is slow or elsewhere \(an error ends the wait after 10 minutes\)", said)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import warnings
 
 import pytest
 import torch.distributed as dist
@@ -9,11 +10,15 @@ import torch.distributed as dist
 from ghostshard.ghost.checks import presence
 from ghostshard.ghost.checks.presence import Presence
 
+pytestmark = pytest.mark.filterwarnings("ignore:rank .* has waited")
 PATIENCE = 5  # seconds: a thread that looks ten times a second
 
 
 class Control:
     group_name = "these"
+
+    def __init__(self, rank):
+        self.rank, self.size = lambda: rank, lambda: 2
 
 
 class Waits:
@@ -36,7 +41,7 @@ def ranks(monkeypatch):
     """Two presences, and what those have done that have left. Each has come to three agreements, and taken a batch of pass 1 since."""
     store, parts = dist.HashStore(), []
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: store)
-    found = [Presence(Control(), lambda rank=rank: parts.append(rank)) for rank in range(2)]
+    found = [Presence(Control(rank), lambda rank=rank: parts.append(rank)) for rank in range(2)]
     for each in found:
         for _ in range(3):
             each.arrives()
@@ -49,7 +54,7 @@ def ranks(monkeypatch):
 def waits(rank, *, in_the_loop=True, begun=False):
     rank.arrives()
     work = Waits()
-    rank.wait(work, in_the_loop=in_the_loop, begun=begun)
+    rank.wait(work, in_the_loop=in_the_loop, begun=begun, at="optimizer.step()")
     return work
 
 
@@ -71,7 +76,7 @@ def test_one_that_left_is_replaced_where_the_others_go_on(ranks, begun, left_fir
     gone, other, parts = ranks
     if left_first:
         gone.left()
-    assert waits(other, begun=begun).asked == 2
+    assert waits(other, begun=begun).asked == 3
     if not left_first:
         gone.left()
     assert is_replaced(parts) and parts == [0]
@@ -160,18 +165,42 @@ def test_a_rank_that_is_awaited_briefly_is_not_asked_for(ranks):
     other.arrives()
     work = Waits()
     work.wait = lambda timeout=None: True
-    other.wait(work, in_the_loop=True, begun=True)
+    other.wait(work, in_the_loop=True, begun=True, at="optimizer.step()")
     assert stays(parts)
+
+
+class Fails(Waits):
+    def wait(self, timeout=None):
+        super().wait(timeout)
+        raise RuntimeError("Connection closed by peer")
 
 
 def test_an_error_of_the_collective_is_raised(ranks):
     """That is over: nobody waits any more."""
     _, other, parts = ranks
+    work = Fails()
+    work.over.set()
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        other.wait(work, in_the_loop=True, begun=True, at="optimizer.step()")
+    assert work.asked == 2
+
+
+def test_a_rank_that_comes_just_after_the_time_is_no_error(ranks):
+    _, other, parts = ranks
     work = Waits()
     work.over.set()
-    with pytest.raises(RuntimeError, match="timed out"):
-        other.wait(work, in_the_loop=True, begun=True)
-    assert work.asked == 1
+    other.wait(work, in_the_loop=True, begun=True, at="optimizer.step()")
+    assert work.asked == 2 and stays(parts)
+
+
+def test_those_that_do_not_come_are_named(ranks):
+    """Once both wait, nobody is missing."""
+    late, other, _ = ranks
+    with pytest.warns(UserWarning, match=r"rank 1 has waited 0 s at optimizer.step\(\) for rank 0, which is slow or elsewhere"):
+        waits(other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        waits(late)
 
 
 def test_one_rank_alone_has_no_thread():

@@ -63,7 +63,7 @@ class Agreement:
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._control))]
         with answered():
             work = dist.all_gather(every, mine, group=self._control, async_op=True)
-            self.presence.wait(work, in_the_loop=event in (FORWARD, BACKWARD, STEP), begun=event != FORWARD)
+            self.presence.wait(work, in_the_loop=event in (FORWARD, BACKWARD, STEP), begun=event != FORWARD, at=_NAMES[event])
         if any(bool(each[0]) for each in every):
             self._raise_the_first(wrong)
         others = [rank for rank, each in enumerate(every) if not torch.equal(each[:-1], every[0][:-1])]

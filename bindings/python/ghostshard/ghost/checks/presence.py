@@ -7,7 +7,8 @@ iterator ended early has a thread that reads this. If others go on in the very p
 the agreement that they wait in, and says so: all of them raise, and this rank at its next agreement.
 
 Left and not gone on is no fault in itself: all ranks may break, and evaluate for however long. So only a rank with a batch of that pass
-in hand asks, in a forward, a backward or a step. An iterator that is still held by a variable has not ended.
+in hand asks, in a forward, a backward or a step. An iterator that is still held by a variable has not ended: such a rank cannot be told from
+one that is slow, so after some seconds a warning names it, and the groups' time limit ends the wait.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import contextlib
 import gc
 import os
 import threading
+import time
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -24,8 +27,10 @@ from typing import Any
 import torch.distributed as dist
 
 from ...lost_ranks import RULE
+from ..ranks import TIMEOUT
 
 _PATIENCE = timedelta(seconds=0.3)  # before a rank asks
+_NOTICE = timedelta(seconds=10)  # after that, before a warning names those that are waited for
 _FIRST_LOOK, _LAST_LOOK = 0.1, 2.0  # seconds between two looks at the store: each 1.3 times the one before
 
 
@@ -78,24 +83,41 @@ class Presence:
                 raise RuntimeError(f"this rank left its loop over the private loader, in which other ranks went on: they have ended by now. {RULE}")
             self._met += 1
 
-    def wait(self, work: Any, *, in_the_loop: bool, begun: bool) -> None:
+    def wait(self, work: Any, *, in_the_loop: bool, begun: bool, at: str) -> None:
         """For a collective of the agreement that this rank is at. in_the_loop: it is one of a private step. begun: and not the first of
-        its batch."""
-        try:
-            work.wait(_PATIENCE)
+        its batch. at: in words. Warns of ranks that do not come."""
+        since = time.monotonic()
+        if _is_over(work, _PATIENCE):
             return
-        except RuntimeError:
-            if work.is_completed():
-                raise
         gc.collect()  # an iterator in a circle of references is gone on another rank, perhaps
+        with contextlib.suppress(RuntimeError, ValueError):  # the store is gone: the collective will say so
+            self._write(in_the_loop=in_the_loop, begun=begun)
+        if _is_over(work, _NOTICE):
+            return
+        with contextlib.suppress(RuntimeError, ValueError):
+            self._warn(at, time.monotonic() - since)
+        work.wait()
+
+    def _write(self, *, in_the_loop: bool, begun: bool) -> None:
+        """That this rank waits, and whether for one that may have left its pass."""
+        store, key = self._board()
         with self._state:
             goes_on = self._pass > 0 and not self._left and (begun or self._taken_at >= self._met - 1)
-            said = f"{self._met} {self._pass}"
+            met, number = self._met, self._pass
+        store.set(f"{key}/{self._control.rank()}", str(met))
         if in_the_loop and goes_on:
-            with contextlib.suppress(RuntimeError, ValueError):  # the store is gone: the collective will say so
-                store, key = self._board()
-                store.set(key, said)
-        work.wait()
+            store.set(key, f"{met} {number}")
+
+    def _warn(self, at: str, seconds: float) -> None:
+        store, key = self._board()
+        came = [store.check([each]) and int(store.get(each)) >= self._met for each in (f"{key}/{rank}" for rank in range(self._control.size()))]
+        late = [str(rank) for rank, there in enumerate(came) if not there]
+        if late:
+            warnings.warn(
+                f"rank {self._control.rank()} has waited {seconds:.0f} s at {at} for rank {', '.join(late)}, which is slow or elsewhere (an error ends the wait "
+                f"after {TIMEOUT.total_seconds() / 60:g} minutes). {RULE}",
+                stacklevel=2,
+            )
 
     def _board(self) -> tuple[Any, str]:
         """Where ranks write that they wait: the store, and the key of this run."""
@@ -143,6 +165,17 @@ class Presence:
             self._state.notify()
         if self._thread is not None:
             self._thread.join(1.0)
+
+
+def _is_over(work: Any, patience: timedelta) -> bool:
+    """Within that time. RuntimeError if it ended with one."""
+    try:
+        work.wait(patience)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # it may have been over just after the time was
+    return True
 
 
 _ENDING = threading.Event()  # the interpreter is
