@@ -32,7 +32,7 @@ help:
 	@echo '  make clean      remove build/ (runs/, data-cache/ and .venv/ stay)'
 	@echo
 	@echo '  BENCH_FLAGS=…   of bench-gpu: --short, --minutes N'
-	@echo '  FIGURE_FLAGS=…  of check-figures: --all, --only WORD, --raise-ratchet, --documents'
+	@echo '  FIGURE_FLAGS=…  of check-figures: --all, --only WORD, --raise-ratchet, --documents, --write'
 	@echo '  BUNDLE_FLAGS=…  of bundle: --python PATH, a further Python (with headers) to build the modules for; repeatable'
 	@echo '  MUTANT_FLAGS=…  of mutants: --short, --only NAME, --list, --here'
 	@echo '  FUZZ_FLAGS=…    of fuzz: --seconds N, --runs N, and then ledger, event, report or receipt'

@@ -8,6 +8,7 @@ reported too.
 
     tools/check_figures.py                            # the headline ratios, about a quarter of an hour
     tools/check_figures.py --documents                # only the part without measuring, within a second
+    tools/check_figures.py --write                    # the same, after the tables took what the latest runs gave
     tools/check_figures.py --all --raise-ratchet      # every ratio; keeps those that are the best so far
     tools/check_figures.py --only 28.9M_T100 --memory-budget 1.05x     # what a budget costs
 
@@ -25,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
 
 import step_peers  # noqa: E402  (paths first)
-from figures import documents, verdicts  # noqa: E402
+from figures import documents, verdicts, written  # noqa: E402
 
 RANKS = 2
 
@@ -92,6 +93,7 @@ def devices_of(root, entries):
 def parse(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", action="store_true", help="measure nothing")
+    parser.add_argument("--write", action="store_true", help="measure nothing; write the latest runs' figures into the tables")
     parser.add_argument("--all", action="store_true", help="every ratio in place of the headline's")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="ratios whose name has one of the words")
     parser.add_argument("--rounds", type=int, default=3)
@@ -108,11 +110,16 @@ def main(words=None):
     entries = json.loads((args.root / "bench/results/figures.json").read_text())
     ratchet_file = args.root / "bench/results/ratchet.json"
     ratchet = json.loads(ratchet_file.read_text())
+    if args.write:
+        for name in entries["documents"]:
+            document = args.root / name
+            mine = [entry for entry in entries["tables"] if entry["file"] == name]
+            document.write_text(written.written(document.read_text(), mine, documents.Results(args.root / "bench/results")))
     figures, wrong = documents.read(args.root, entries)
     for line in wrong:
         print(line)
     print(f"{len(figures)} figures stand beside their runs in {', '.join(entries['documents'])}: {len(wrong)} faults")
-    if args.documents:
+    if args.documents or args.write:
         return 1 if wrong else 0
     pairs = chosen(figures, entries, args)
     if not pairs:

@@ -251,3 +251,23 @@ def test_the_ratchet_is_raised_only_when_asked_and_never_under_a_budget(judge, t
     judge(report_of(7.0, [6.6] * 3))
     judge(report_of(7.0, [6.6] * 3), "--raise-ratchet", "--memory-budget", "1.05x")
     assert best(tree) == before
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_tables_take_what_the_latest_runs_gave(check, tree):
+    """And nothing else changes."""
+    performance = tree / "docs/performance.md"
+    before = performance.read_text()
+    change_json(tree / RESULTS, lambda report: run_of(report)["private"].update(seconds=7.004))
+    done = check("--write")
+    assert done.returncode == 0, done.stdout
+    assert performance.read_text() == before.replace(ROW, ROW.replace("6.63", "7.00"))
+
+
+def test_a_cell_whose_run_is_gone_stays_and_is_a_fault(check, tree):
+    change_json(tree / RESULTS, lambda report: report["runs"].remove(run_of(report)))
+    done = check("--write")
+    assert done.returncode == 1 and "no run of 28.9M_T512" in done.stdout
+    assert ROW in (tree / "docs/performance.md").read_text()

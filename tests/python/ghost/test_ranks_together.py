@@ -8,6 +8,7 @@ import json
 import pytest
 from launch import HERE, run_ranks
 
+SECONDS = 10  # of a scenario, the steps before included: far below one if the machine is not busy
 APART = "the ranks are not at the same place of the run"
 WRITTEN = "0.weight' is not what the last step of the private optimizer made of it"
 
@@ -41,6 +42,7 @@ SENTENCES = {
 def test_all_ranks_say_why(said, kind, name):
     for found, expected in zip(said[f"{kind} {name}"], SENTENCES[name], strict=True):
         assert expected in found
+    assert said[f"{kind} {name}, seconds"] < SECONDS
 
 
 DEEDS = {

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -327,7 +328,9 @@ def main() -> None:
         for name, (scenario, options) in SCENARIOS.items():
             print(f"rank {dist.get_rank()}: {kind} {name}", file=sys.stderr, flush=True)
             run = Run(sharded=sharded, **options)
+            began = time.monotonic()
             found[f"{kind} {name}"] = said_by_each(lambda: scenario(run))
+            found[f"{kind} {name}, seconds"] = time.monotonic() - began
         for deed in (mixes, counts, carries, *(() if sharded else (takes_nothing_else,))):
             run = Run(sharded=sharded, model=OnRankOne(deed))
             found[f"{kind} {deed.__name__}"] = said_by_each(lambda: one_step_of_noise(run))
