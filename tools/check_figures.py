@@ -3,8 +3,8 @@
 First without measuring: every figure of a table, and every number with a unit in prose, has an entry in
 bench/results/figures.json; it is what its run gave, and the run names its commit, command and plan. Then the short form
 of each bench: engines take turns for a few rounds, and a printed ratio may differ from the measured one by no more than
-the rounds differ among themselves. A ratio 5 % below the best that was ever measured (bench/results/ratchet.json) is
-reported too.
+the rounds differ among themselves. A ratio 5 % below the best that was ever measured on this processor
+(bench/results/ratchet.json) is reported too.
 
     tools/check_figures.py                            # the headline ratios, about a quarter of an hour
     tools/check_figures.py --documents                # only the part without measuring, within a second
@@ -126,18 +126,20 @@ def main(words=None):
         print("no ratio is chosen")
         return 1
     report = json.loads(args.measured.read_text()) if args.measured else step_peers.new_report()
-    print(f"measured on: {report.get('device', 'no device that it names')}; printed from: {'; '.join(devices_of(args.root, entries))}")
+    device = report.get("device", "no device that it names")
+    best = ratchet.get(device, {})
+    print(f"measured on: {device}; printed from: {'; '.join(devices_of(args.root, entries))}")
     print("(Ratios move with the processor: on another one judge a change by its own runs before and after.)")
     print(verdicts.HEADING)
     if args.measured:
-        judged = judge_all(pairs, ratchet, lambda key: found_in(report, key))
+        judged = judge_all(pairs, best, lambda key: found_in(report, key))
     else:
         runs = runs_of(pairs)
-        judged = judge_all(pairs, ratchet, functools.cache(lambda key: measure(key, runs[key], args)))
+        judged = judge_all(pairs, best, functools.cache(lambda key: measure(key, runs[key], args)))
     faults = sum(bool(verdict.faults) for verdict in judged)
     print(f"{len(judged)} ratios measured, {faults} faults" + ("" if judged else ": none of the chosen ones is in the report"))
     if args.raise_ratchet and not args.memory_budget:
-        ratchet_file.write_text(json.dumps(verdicts.raised(ratchet, judged, report["commit"]), indent=1) + "\n")
+        ratchet_file.write_text(json.dumps(ratchet | {device: verdicts.raised(best, judged, report["commit"])}, indent=1) + "\n")
     return 1 if wrong or faults or not judged else 0
 
 

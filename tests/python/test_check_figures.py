@@ -22,7 +22,8 @@ RATCHET = "bench/results/ratchet.json"
 NAME = f"step {RUN[0]} x{RUN[1]} private/plain throughput"
 # What the row of RUN prints in these tests, whatever was measured last.
 ROW = "| 28.9M | 512 | 4 | 6.63 | 0.95 | 1.90 | 1.59 | 1096 | 1.22 | 0.51 |"
-BEST = {NAME: {"ratio": 0.88, "noise": 0.01, "commit": "a121dd9"}}
+DEVICE = "CPU, 2 cores, of some kind"
+BEST = {DEVICE: {NAME: {"ratio": 0.88, "noise": 0.01, "commit": "a121dd9"}}}
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def report_of(seconds: float, plain: list[float], peak: float = 1043.0) -> dict:
     """Of bench/step_peers.py, RUN alone."""
     rounds = {"private": [[seconds, seconds, peak]] * len(plain), "plain": [[s, s, 852.0] for s in plain],
               "fsdp2": [[s * 2, s, 2050.0] for s in plain]}  # fmt: skip
-    return {"commit": "abc1234", "runs": [{"shape": RUN[0], "microbatches": RUN[1], "rounds": rounds}]}
+    return {"device": DEVICE, "commit": "abc1234", "runs": [{"shape": RUN[0], "microbatches": RUN[1], "rounds": rounds}]}
 
 
 @pytest.fixture
@@ -227,8 +228,17 @@ def test_a_report_without_the_run_is_no_success(judge, tree):
     assert "none of the chosen ones is in the report" in done.stdout
 
 
-def best(tree: Path) -> dict:
-    return json.loads((tree / RATCHET).read_text())
+def best(tree: Path, device: str = DEVICE) -> dict:
+    return json.loads((tree / RATCHET).read_text())[device]
+
+
+def test_what_was_best_on_another_processor_is_no_slip(judge, tree):
+    printed("0.83", tree)
+    report = report_of(7.0, [5.81] * 3, peak=1040) | {"device": "another"}
+    done = judge(report, "--raise-ratchet")
+    assert done.returncode == 0 and "slipped" not in done.stdout
+    assert best(tree) == BEST[DEVICE]
+    assert best(tree, "another")[NAME]["ratio"] == 0.83
 
 
 def test_the_ratchet_is_raised_by_more_than_noise_and_never_lowered(judge, tree):
@@ -241,7 +251,7 @@ def test_the_ratchet_is_raised_by_more_than_noise_and_never_lowered(judge, tree)
 def test_the_ratchet_keeps_ratios_of_ours_alone_each_with_its_runs_commit(repository, check, tree):
     results = repository / "bench/results/peers.json"
     check("--measured", results, "--all", "--raise-ratchet")
-    of_python = {name: kept for name, kept in best(tree).items() if name.startswith("python ")}
+    of_python = {name: kept for name, kept in best(tree, json.loads(results.read_text())["device"]).items() if name.startswith("python ")}
     assert of_python and all(name.split()[3].startswith("ghostshard") for name in of_python)
     assert not {kept["commit"] for kept in of_python.values()} & {json.loads(results.read_text())["commit"]}
 

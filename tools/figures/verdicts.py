@@ -105,7 +105,7 @@ def slipped(ratio: Ratio, now: float, best: float) -> bool:
 
 
 def raised(ratchet: dict, verdicts: list[Verdict], commit: str) -> dict:
-    """The ratchet with every ratio of ours that is new, or better than its best by more than the run's noise. commit: of runs that
+    """A device's ratchet with every ratio of ours that is new, or better than its best by more than the run's noise. commit: of runs that
     name none."""
     after = dict(ratchet)
     for verdict in verdicts:
