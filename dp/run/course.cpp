@@ -47,13 +47,13 @@ bool Course::stop_wanted() const {
   return wanted.item<int64_t>() != 0;
 }
 
-// Every k steps; also after the last step, if the run was long enough to have had a checkpoint or ends before its
-// planned end.
+// Every k steps; also after the last step, since all of them are lost if the process ends before its caller has saved
+// the model.
 bool Course::due() const {
   const bool at_end = done_ == extent_.last;
   if (at_end && extent_.last < extent_.planned) return true;
   if (options_.checkpoint_every == 0) return false;
-  return done_ % options_.checkpoint_every == 0 || (at_end && extent_.last > options_.checkpoint_every);
+  return at_end || done_ % options_.checkpoint_every == 0;
 }
 
 std::string Course::save() {

@@ -25,7 +25,7 @@ namespace ghostshard::dp {
 struct FolderOptions {
   std::filesystem::path folder;    // of the run, for this rank; all ranks must see the same
   bool resume = false;             // otherwise the folder must be new or empty
-  int64_t checkpoint_every = 100;  // steps; 0: only if stopped by a signal
+  int64_t checkpoint_every = 100;  // steps, and at the end; 0: only if stopped by a signal
   int64_t keep_checkpoints = 2;    // the newest
   StopSignal* stop = nullptr;      // must outlive the run
   // For rank 0: a checkpoint could not be written, and the run goes on. null: nobody wants to know.

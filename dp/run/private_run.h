@@ -53,6 +53,9 @@ struct RunOptions : FolderOptions {
   // A resumed run may spend this instead of what its plan promised. If the plan was given its noise, it promised
   // nothing, and the run goes to its planned end unless this limits it.
   std::optional<accountant::Epsilon> epsilon_limit = {};
+  // What the run was for, such as its model, is where it belongs. false: a run that goes on with `resume` redoes, and
+  // charges again, steps that no checkpoint holds, even if its report was written.
+  bool has_outputs = true;
   // All runs on the data add up in this register, and the run is refused if its plan breaks their limit.
   std::optional<BudgetRegisterOptions> budget_register = {};
   ClipperOptions recording = {};

@@ -90,7 +90,14 @@ void settle_extent(RunBeginning& begun, const RunOptions& options) {
   const FoundRun& found = *begun.resumed;
   const DpPlan& plan = *begun.plan;
   begun.extent.last = last_step(plan, found, options);
-  begun.finished = found.reported && (found.steps_charged == plan.config().steps || begun.extent.last == found.step);
+  const bool all_charged = options.has_outputs && found.steps_charged == plan.config().steps;
+  begun.finished = found.reported && (all_charged || begun.extent.last == found.step);
+  // An early end was in sight of what the ledger had spent, so nothing of it can be redone.
+  if (begun.finished && !options.has_outputs && found.step == 0) {
+    throw std::invalid_argument(
+        "the run was reported, but neither its model nor a checkpoint is there, and no step can be redone within its "
+        "epsilon: a higher limit (--epsilon-limit raises it) is needed, or a new run");
+  }
   if (!begun.finished && begun.extent.last == 0) {  // there is a limit
     throw std::invalid_argument("no step can be redone within the promised or given epsilon of " +
                                 nlohmann::json(limit_of(plan, options)->value()).dump() +

@@ -64,7 +64,7 @@ dp::FolderOptions folder_options(const Options& o, dp::StopSignal& stop) {
       .warn = [](const std::string& sentence) { std::cerr << "warning: " << accountant::one_line(sentence) << '\n'; }};
 }
 
-dp::RunOptions run_options(Prepared& run, const Options& o, dp::StopSignal& stop) {
+dp::RunOptions run_options(Prepared& run, const Options& o, dp::StopSignal& stop, bool has_model) {
   dp::RunOptions options{folder_options(o, stop)};
   options.noise_key_file = o.noise_key_file;
   if (o.epsilon_limit) options.epsilon_limit = accountant::Epsilon(*o.epsilon_limit);
@@ -77,6 +77,7 @@ dp::RunOptions run_options(Prepared& run, const Options& o, dp::StopSignal& stop
   options.parts = run.parts;
   options.facts = report_facts(o, *run.in);
   options.nonprivate_metrics = o.allow_nonprivate_metrics;
+  options.has_outputs = has_model;
   return options;
 }
 
@@ -143,8 +144,8 @@ Ending train_and_save(Run& run, const dp::PrivateRun* private_run, Prepared& pre
     const auto report = run.finish();
     if (first_rank) std::cout << accountant::summarize_report(report) << '\n';
   }
-  save_folder(model, in.original_config, o.model, model_file(o).parent_path());
   save_adapters(model, o.model, std::filesystem::path(o.output) / "adapter");
+  save_folder(model, in.original_config, o.model, model_file(o).parent_path());  // last: where it is, all is there
   mesh.control().barrier();
   if (first_rank) summarize(o, run.course(), observer, private_run);
   return Ending::kDone;
@@ -175,8 +176,8 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, dp::StopSignal& stop) {
     if (has_model && run.course().done() == prepared.in->steps) return say_done(o, mesh);
     return train_and_save(run, nullptr, prepared, o, stop);
   }
-  auto run =
-      dp::PrivateRun::begin(parameters, std::move(optimizer), *prepared.in->budget, run_options(prepared, o, stop));
+  auto run = dp::PrivateRun::begin(parameters, std::move(optimizer), *prepared.in->budget,
+                                   run_options(prepared, o, stop, has_model));
   if (has_model && run.was_finished()) return say_done(o, mesh);
   return train_and_save(run, &run, prepared, o, stop);
 }

@@ -241,10 +241,8 @@ class PrivacyEngine(ResumableEngine):
     ) -> None:
         """Names the register of budgets in which all runs on the same data add up; call it before make_private(), with a ledger.
 
-        A run beyond the limit is refused: in make_private() if `steps` says how many it plans (make_private_with_epsilon() does),
-        otherwise before the step that would break it. Register and secret key (path.key) are made if they are not there.
-        steps are passes with sampling="balls_in_bins". data: the file or folder that holds the data; its content under the key says which data it is. limit: epsilon of all
-        runs together at `delta` (default as in report()); the first run on the data must give it.
+        A run beyond the limit is refused: in make_private() if `steps` says how many it plans (make_private_with_epsilon() does), else
+        before the step that breaks it. Register and secret key (path.key) are made if missing. steps: passes with sampling="balls_in_bins". data: the file or folder that holds the data; its content under the key says which data it is. limit: epsilon of all runs together at `delta` (default as in report()); the first run must give it.
         """
         if self._ghost is not None:
             raise ValueError("attach_register() comes before make_private(): it may refuse the run")
@@ -260,12 +258,13 @@ class PrivacyEngine(ResumableEngine):
         if self._ledger is None or self._ghost is None:
             raise ValueError("report() is made from the write-ahead ledger: call attach_ledger(path) before make_private()")
         ghost, ledger = self._ghost, self._ledger
-        if every_rank:
-            ghost.meet_to_save()
+        changed = ghost.meet_to_save() if every_rank else bool(ghost.weights.changed_since_a_step())
         if every_rank or ghost.ranks.control is None:
             ghost.charge_skipped()
         weights = "not known: the model is sharded, and report() was called on one rank, without every_rank=True"
-        if every_rank or not checkpoint.is_sharded(ghost.model):
+        if changed:
+            weights = "not known: weights were changed after the last step, and this report says nothing of those"
+        elif every_rank or not checkpoint.is_sharded(ghost.model):
             weights = digest_of_weights((entry.name, entry.parameter) for entry in ghost.layout.parameters)
         if delta is None:
             delta = accountants.default_delta(len(self.dataset))
@@ -313,6 +312,7 @@ class PrivacyEngine(ResumableEngine):
             )  # fmt: skip
             sampler.stamps.receiver = batches
         self._optimizer = ghost.original_optimizer
+        ghost.charges, ghost.owes = self._charges, self._owes
         ghost.released.any_change = engine.weights.vouched = allow_vouched
         engine.set_constants(
             sampling_rate=plan.charged_rate,

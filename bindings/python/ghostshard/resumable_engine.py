@@ -24,6 +24,12 @@ _LOST = (
     "For the figure of another accountant build that one, and give it a copy: other.history = list(engine.accountant.history)"
 )
 
+_OWED = (
+    "the optimizer's state that was loaded is of a run that had charged {} steps, and this engine's accountant knows of {}: epsilon would leave the others out. "
+    "Go on with load_checkpoint() or load_state_dict() of the engine, or put the accountant's history back (accountant.load_state_dict). If that run was on other data, "
+    "delete 'ghostshard_charges' from the state before you load it"
+)
+
 
 class ResumableEngine(opacus.PrivacyEngine):
     """The part of PrivacyEngine that saves and loads; checkpoint.py says what must stay true."""
@@ -37,19 +43,35 @@ class ResumableEngine(opacus.PrivacyEngine):
         self._spending = checkpoint.Spending()
         self._charged_to: Any = None  # the accountant that has this process's charges, and how many
         self._charged = 0
+        self._owed = 0  # charges of the run whose optimizer's state was loaded
+        self._known = 0  # charges, this process's and those that were loaded, when the accountant last had any
 
     def _charge(self, noise_multiplier: float, sample_rate: float) -> None:
         """One step. RuntimeError if the accountant is not the one that has those before it."""
         if self._charged and self.accountant is not self._charged_to:
             raise RuntimeError(_LOST.format(self._charged, "replaced since"))
+        self._refuse_lost()
         self.accountant.step(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
         self._charged_to, self._charged = self.accountant, self._charged + 1
+        self._known = self._charges()
+
+    def _charges(self) -> int:
+        return sum(steps for _, _, steps in self.accountant.history)
+
+    def _owes(self, charges: int) -> None:
+        """An optimizer's state was loaded, of a run that had so many."""
+        self._owed = max(self._owed, charges)
+
+    def _refuse_lost(self) -> None:
+        known = self._charges()
+        if known < self._owed:
+            raise RuntimeError(_OWED.format(self._owed, known))
+        if known < self._known:
+            raise RuntimeError(_LOST.format(self._known, "replaced since" if self.accountant is not self._charged_to else f"left with {known}"))
 
     def get_epsilon(self, delta: float) -> float:
         """Of all steps that were charged. RuntimeError if the accountant has lost some."""
-        known = sum(steps for _, _, steps in self.accountant.history)
-        if known < self._charged:
-            raise RuntimeError(_LOST.format(self._charged, "replaced since" if self.accountant is not self._charged_to else f"left with {known}"))
+        self._refuse_lost()
         return super().get_epsilon(delta)
 
     def state_dict(self) -> dict[str, Any]:
@@ -61,7 +83,7 @@ class ResumableEngine(opacus.PrivacyEngine):
 
         RuntimeError within a logical batch. A collective: every rank calls it, as dcp.save and dcp.load do.
         """
-        self._engine().meet_to_save()
+        self._engine().meet_to_save(released=True)
         return {"state": self._state(lambda read: checkpoint.on_rank_0(self._engine().ranks, read))}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -101,6 +123,8 @@ class ResumableEngine(opacus.PrivacyEngine):
         if not checkpoint.is_sharded(inner):
             if self._ghost is not None:
                 # Read without the other ranks: Opacus' users call this on rank 0 alone.
+                if changed := self._ghost.weights.changed_since_a_step():
+                    raise RuntimeError(changed)
                 checkpoint_dict = (checkpoint_dict or {}) | {_PRIVACY: self._state(lambda read: read())}
             super().save_checkpoint(
                 path=path, module=module, optimizer=optimizer, noise_scheduler=noise_scheduler,
@@ -245,6 +269,7 @@ class ResumableEngine(opacus.PrivacyEngine):
         checkpoint.compare_terms(state["terms"], self._terms())
         total = self._spending.merge(state["branches"], state["counted"], self.accountant.history, ledger)
         self.accountant.history = checkpoint.history_of(total)
+        self._known = self._charges()
         engine.memory.goes_on(state.get("hold_memory"))
         engine.resume(state["step"], attempts, ledger_open=open_now)
         sampler = getattr(self._loader, "batch_sampler", None)

@@ -12,6 +12,11 @@ N = 5
 PERM = torch.tensor([3, 1, 4, 0, 2])
 WEIGHT, KERNEL = torch.randn(4, 6), torch.randn(2, 3, 3, 3)
 
+@torch.library.custom_op("ghostshard_tests::normalize", mutates_args=())
+def normalize_the_batch(x: torch.Tensor) -> torch.Tensor:
+    return (x - x.mean(0)) / x.std(0)
+
+
 # Whose rows has the result of a function? The slow twin changes one row of the input and looks. ---------------------
 
 
@@ -109,6 +114,11 @@ LOST = {
     "a table of its own": (lambda x: F.embedding((10 * x[:, 0]).long() % N, x), rows(6)),
     "weights": (lambda x: F.linear(torch.ones(N, 6), x), rows(6)),
     "kernels": (lambda x: F.conv2d(torch.ones(N, 3, 8, 8), x), rows(3, 3, 3)),
+    "a new tensor of a mean": (lambda x: x - x.new_tensor(x.mean(0)), rows(6)),
+    "a new tensor full of a mean": (lambda x: x - x.new_full((6,), x.mean()), rows(6)),
+    "norm over rows and all": (lambda x: F.rms_norm(x, x.shape), rows(6)),
+    "rows of others in front": (lambda x: torch.diff(x, dim=1, prepend=torch.arange(1.0 * N).view(N, 1)), rows(6)),
+    "an operator of the same name": (lambda x: torch.ops.ghostshard_tests.normalize(x), rows(6)),
     "scales of a norm": (lambda x: F.layer_norm(torch.arange(5.0 * N).view(N, 5), (5,), x), rows()),
     "beside rows of nobody's": (lambda x: torch.bmm(torch.arange(36.0 * N).view(N, 6, 6), x), rows(6, 4)),
     "places": (lambda x: torch.where(x > 1)[0], rows(6)),

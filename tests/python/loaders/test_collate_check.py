@@ -1,6 +1,7 @@
 """A collate_fn that mixes examples is refused; padding and augmentation are not."""
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -70,7 +71,42 @@ def divided_by_how_many(examples):
     return x / (x > 0).sum(), y
 
 
-MIXING = (mixup, mixup_with_the_next, standardised, labels_of_others, padded_by_the_mean, by_numpy)
+def beside_the_first(examples):
+    x, y = stacked(examples)
+    return x - x[0], y
+
+
+def with_the_one_before(examples):
+    x, y = stacked(examples)
+    return torch.cat([x[:1], 0.5 * (x[1:] + x[:-1])]), y
+
+
+def summed_up(examples):
+    x, y = stacked(examples)
+    return x.cumsum(0), y
+
+
+def the_last_good_one(examples):
+    """In the place of those that cannot be read."""
+    good, kept = None, []
+    for each in examples:
+        good = each if each[1] != 1 else good
+        kept.append(good or each)
+    return stacked(kept)
+
+
+def with_their_mean(examples):
+    x, y = stacked(examples)
+    return x, y, float(x.mean())
+
+
+def with_statistics(examples):
+    x, y = stacked(examples)
+    return {"x": x, "y": y, "mean and spread": torch.stack([x.mean(0), x.std(0)])}
+
+
+MIXING = (mixup, mixup_with_the_next, standardised, labels_of_others, padded_by_the_mean, by_numpy, beside_the_first, with_the_one_before,
+          summed_up, the_last_good_one, with_their_mean, with_statistics)  # fmt: skip
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -142,7 +178,12 @@ def taken_apart(examples):
     return [each.pop("x") for each in [{"x": x} for x, _ in examples]]
 
 
-APART = (stacked, to_the_longest, augmented, masked, as_it_is, time_first, of_strings, in_crops, taken_apart, left_padded, sorted_by_length)
+def with_numbers_of_its_own(examples):
+    x = padded([x for x, _ in examples])
+    return x, {"scale": 0.5, "when": time.perf_counter(), "longest": x.shape[1], "places": torch.arange(x.shape[1]), "bounds": torch.tensor([0.0, 9.0])}
+
+
+APART = (stacked, with_numbers_of_its_own, to_the_longest, augmented, masked, as_it_is, time_first, of_strings, in_crops, taken_apart, left_padded, sorted_by_length)
 
 
 @pytest.mark.parametrize("collate", APART, ids=lambda each: each.__name__)

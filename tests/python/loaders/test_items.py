@@ -49,7 +49,15 @@ def loader_of(data):
     return GhostDataLoader(data, sample_rate=0.2)
 
 
-@pytest.mark.parametrize("of", [centred, mixed])
+def less_the_first(x):
+    return x - x[0]
+
+
+def summed_up(x):
+    return x.cumsum(0)
+
+
+@pytest.mark.parametrize("of", [centred, mixed, less_the_first, summed_up])
 def test_items_that_follow_from_others_are_refused(of):
     with pytest.raises(ValueError, match="the data set mixes its items"):
         loader_of(Many(of))

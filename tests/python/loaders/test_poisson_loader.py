@@ -106,3 +106,14 @@ def test_a_poisson_loader_keeps_its_rate():
     made = GhostDataLoader.from_data_loader(GhostDataLoader(DATA, sample_rate=0.3, steps=50), rank=1, world_size=2)
     assert (made.sample_rate, len(made), made.batch_sampler.rank) == (0.3, 50, 1)
     assert not isinstance(made.collate_fn.wrapped_collator_fn, opacus.data_loader.CollateFnWithEmpty)
+
+
+def test_a_generator_that_is_seeded_again_gives_no_draw_twice():
+    """Epsilon counts on coins of their own for every step."""
+    generator = torch.Generator()
+    loader = GhostDataLoader.from_data_loader(DataLoader(DATA, batch_size=4, generator=generator))
+    passes = []
+    for _ in range(3):
+        generator.manual_seed(3)
+        passes.append([[int(unit) for unit in batch[1]] for batch in loader])
+    assert len({str(each) for each in passes}) == 3

@@ -27,9 +27,17 @@ def test_only_the_newest_are_kept(keyed):
     assert list(checkpoints(keyed.folder / "run")) == [15, 20]
 
 
-def test_a_short_run_needs_none(program):
+def test_a_short_run_has_one_of_its_end(program):
+    """All its steps would be lost if it ended before its model is saved."""
     assert program.run(arguments(PRIVATE)).code == 0
-    assert not (program.folder / "run" / "checkpoints").exists()
+    (step,) = checkpoints(program.folder / "run")
+    run = program.folder / "run"
+    model = weights(run)
+    (run / "model" / "model.safetensors").unlink()
+    done = program.run(resumed(PRIVATE))
+    assert done.code == 0, done.err
+    assert all(numpy.array_equal(model[name], found) for name, found in weights(run).items())
+    assert len(releases(run)) == step
 
 
 def test_neither_key_nor_data_nor_a_plain_hash_of_them_is_in_a_checkpoint(undisturbed):
@@ -162,7 +170,36 @@ def test_a_run_without_privacy_goes_on_to_the_bit(program):
     assert [line["step"] for line in metrics(other)] == list(range(13))
 
 
+def as_if_killed_before_its_model(folder: Path) -> None:
+    """After the report."""
+    (folder / "run" / "model" / "model.safetensors").unlink()
+
+
+def test_a_run_without_model_and_checkpoint_is_redone_and_charged_again(keyed):
+    flags = {**KEYED, "--checkpoint-every": "0"}
+    assert keyed.run(arguments(flags)).code == 0
+    as_if_killed_before_its_model(keyed.folder)
+    done = keyed.run(resumed(flags))
+    assert done.code == 0, done.err
+    assert f"{STEPS} step(s) after it were charged, but their results are lost" in done.err
+    run = keyed.folder / "run"
+    assert len(releases(run)) == 2 * STEPS
+    facts = report(run)["provenance"]
+    assert facts["weights_after"] != facts["weights_before"]
+
+
 TARGETED = {**KEYED, "--noise-multiplier": None, "--target-epsilon": "8"}
+
+
+def test_a_run_that_cannot_be_redone_within_its_promise_is_refused(keyed):
+    """Nothing is written: the weights at hand are those before the first step."""
+    flags = {**TARGETED, "--checkpoint-every": "0"}
+    assert keyed.run(arguments(flags)).code == 0
+    as_if_killed_before_its_model(keyed.folder)
+    before = everything_in(keyed.folder / "run")
+    done = keyed.run(resumed(flags))
+    assert done.code == 2 and "neither its model nor a checkpoint is there" in done.err, done.err
+    assert everything_in(keyed.folder / "run") == before
 
 
 def test_lost_steps_are_new_attempts_charged_again_and_the_run_ends_within_its_promise(keyed):

@@ -170,9 +170,9 @@ class GhostEngine:
         elif not torch.compiler.is_compiling():
             self._gate.evaluation()
 
-    def meet_to_save(self) -> None:
-        """Before all ranks save, load or report together. A collective: RuntimeError on all of them if some are elsewhere."""
-        self._gate.saving()
+    def meet_to_save(self, *, released: bool = False) -> bool:
+        """Before all ranks save, load or report together (Gate.saving). A collective: RuntimeError on all of them if some are elsewhere."""
+        return self._gate.saving(released=released)
 
     def _begin(self, given: Inputs) -> None:
         self._prepare()

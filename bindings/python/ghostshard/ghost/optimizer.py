@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from .engine import GhostEngine
 
 
+CHARGES = "ghostshard_charges"
+
+
 class GhostOptimizer(DPOptimizerFastGradientClipping):
     """Clip norm and noise multiplier are read when a logical batch begins (schedulers may change them in between).
 
@@ -53,6 +56,8 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         if kwargs:
             raise TypeError(f"unknown arguments for grad_sample_mode 'ghost' and 'ghost_fsdp': {sorted(kwargs)}")
         self.engine = engine
+        self.charges: Callable[[], int] = lambda: 0  # of the run
+        self.owes: Callable[[int], None] = lambda charges: None  # so many, of the run whose state is loaded
         self.released = Released(lambda: self.engine.layout, optimizer, lambda: self.engine is not None and self.engine.watching)
         if engine is not None:
             self.released.weights = engine.weights
@@ -67,6 +72,14 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         _refuse_read("max_grad_norm", self.max_grad_norm)
         _refuse_read("noise_multiplier", self.noise_multiplier)
         return float(self.max_grad_norm), float(self.noise_multiplier)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's, and how many steps the run has charged: whoever loads it elsewhere must know of them."""
+        return super().state_dict() | {CHARGES: self.charges()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.owes(int(state_dict.get(CHARGES, 0)))
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != CHARGES})
 
     def __reduce_ex__(self, protocol: int) -> Any:
         raise TypeError(

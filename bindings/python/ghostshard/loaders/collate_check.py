@@ -4,7 +4,7 @@ Rows of a batch pass for those of single examples. A collate_fn that mixes them 
 example part of several rows, before anything of the batch can be followed. So at the first batch of a loader (of each of its
 workers), and at one in 400, it is called again: half of the examples stays, and the others are replaced by copies of these, or
 come in another order. Then the other half stays: a statistic may follow from one example alone, such as the largest. Coins are
-tossed again as they were. Only padding may follow from the neighbours.
+tossed again as they were. Only padding may follow from the neighbours, and whole numbers that are no example's (lengths, counts).
 """
 
 from __future__ import annotations
@@ -54,10 +54,36 @@ class CollateCheck:
         count, start = len(examples), self._lot.randrange(len(examples))
         # Of an odd number one is in both halves: a third one is without it.
         starts = [(start + turn) % count for turn in ([0, (count + 1) // 2] + [1] * (count % 2))]
-        return any(self._mixes_into_half(collate, examples[start:] + examples[:start], before) for start in starts)
+        turned = [examples[start:] + examples[:start] for start in starts]
+        return any(self._mixes_into_half(collate, each, before) or self._mixes_what_comes_after(collate, each, before) for each in turned)
+
+    def _mixes_what_comes_after(self, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
+        """Into examples at the end of the list, from those before them, or into a number that all share. Not told of a collate_fn that tosses
+        coins, as those before the others toss theirs first."""
+        count = len(examples)
+        stays = slice(count // 2, count)
+        others, last = examples[: stays.start], examples[stays]
+
+        def batch(neighbours: list) -> Any:
+            return collate(copy.deepcopy(neighbours + last))
+
+        before.again()
+        as_given, once_more = batch(others), batch(others)
+        if not same_rows(as_given, once_more, slice(count), count):
+            return False
+        numbers = shared_numbers(as_given, count)
+        if numbers != shared_numbers(once_more, count):
+            numbers = []  # the time of day, for example
+        for neighbours in (last[: len(others)], others[::-1]):
+            found = batch(neighbours)
+            kept = same_rows(as_given, found, stays, count) or in_another_order(as_given, found, len(last), count)
+            if not kept or (numbers and numbers != shared_numbers(found, count)):
+                return True
+        return False
 
     def _mixes_into_half(self, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
         stays = (len(examples) + 1) // 2
+        kept = slice(stays)
         first, others = examples[:stays], examples[stays:]
 
         def batch(neighbours: list) -> Any:
@@ -67,23 +93,23 @@ class CollateCheck:
         as_given = batch(others)
         for neighbours in (first[: len(others)], others[::-1]):
             found = batch(neighbours)
-            if same_rows(as_given, found, stays, len(examples)) or in_another_order(as_given, found, stays, len(examples)):
+            if same_rows(as_given, found, kept, len(examples)) or in_another_order(as_given, found, stays, len(examples)):
                 continue
             if same_extents(as_given, found):
                 return True  # the coins of the first examples are tossed before those of the others
             again = collate(copy.deepcopy(first + others))  # with other coins
-            if same_rows(as_given, again, stays, len(examples)):
+            if same_rows(as_given, again, kept, len(examples)):
                 return True
         return False
 
 
-def same_rows(one: Any, two: Any, stays: int, units: int) -> bool:
-    """Whether the first `stays` examples of `units` have the same rows in both batches, up to padding."""
+def same_rows(one: Any, two: Any, stays: slice, units: int) -> bool:
+    """Whether the examples at `stays` of `units` have the same rows in both batches, up to padding."""
     if isinstance(one, (torch.Tensor, np.ndarray)):
         if type(one) is not type(two) or one.ndim != two.ndim:
             return False
         dims = [d for d in range(min(one.ndim, 2)) if one.shape[d] == two.shape[d] == units]
-        rows = [(slice(None),) * dim + (slice(stays),) for dim in dims]  # both, if there are as many steps as examples
+        rows = [(slice(None),) * dim + (stays,) for dim in dims]  # both, if there are as many steps as examples
         # None: packed, or flattened, and no row is told apart.
         return not dims or any(_same_but_padding(torch.as_tensor(one[each]), torch.as_tensor(two[each])) for each in rows)
     if isinstance(one, Mapping):
@@ -92,12 +118,28 @@ def same_rows(one: Any, two: Any, stays: int, units: int) -> bool:
         if not isinstance(two, (list, tuple)):
             return False
         of_examples = len(one) == len(two) == units
-        pairs = list(zip(one, two))[: stays if of_examples and not _columns(one, units) else None]
+        pairs = list(zip(one, two))[stays if of_examples and not _columns(one, units) else slice(None)]
         return all(same_rows(a, b, stays, units) for a, b in pairs) and (len(one) == len(two) or not of_examples)
     if isinstance(one, (str, bytes, int, float)):
         return True  # a list's are compared by their list; one alone is no row
     held = getattr(one, "__dict__", None)
     return held is None or same_rows(held, getattr(two, "__dict__", {}), stays, units)
+
+
+def shared_numbers(batch: Any, units: int) -> list:
+    """Fractions, and small tensors of them, that are no example's: what a loop may weigh or shift all examples by. Lengths and counts are whole."""
+    found: list = []
+    if isinstance(batch, float):
+        found.append(repr(batch))
+    elif isinstance(batch, (torch.Tensor, np.ndarray)):
+        value = torch.as_tensor(batch)
+        if value.is_floating_point() and units not in value.shape[:2] and (value.dim() == 0 or value.shape[0] < units):
+            found.append(repr(value.tolist()))
+    elif isinstance(batch, Mapping):
+        found.extend(each for value in batch.values() for each in shared_numbers(value, units))
+    elif isinstance(batch, (list, tuple)) and (len(batch) != units or _columns(batch, units)):
+        found.extend(each for value in batch for each in shared_numbers(value, units))
+    return found
 
 
 def _columns(batch: Any, units: int) -> bool:

@@ -91,6 +91,10 @@ def _refuse_mixed(dataset: Any, places: list[int], before: _Before) -> None:
         before.again()
         return copy.deepcopy(dataset.__getitems__([places[0], *others])[0])
 
+    def behind(others: list[int]) -> Any:
+        """With coins as they come: an item that tosses some gives nothing to compare here, as the others toss theirs first."""
+        return copy.deepcopy(dataset.__getitems__([*others, places[0]])[-1])
+
     def after(others: list[int]) -> Any:
         before.again()
         for place in others:
@@ -98,7 +102,7 @@ def _refuse_mixed(dataset: Any, places: list[int], before: _Before) -> None:
         before.coins.again()  # they may have tossed other numbers of them
         return copy.deepcopy(dataset[places[0]])
 
-    for how, name in ((among, "__getitems__"), (after, "__getitem__")):
+    for how, name in ((among, "__getitems__"), (after, "__getitem__"), (behind, "__getitems__")):
         if not getattr(dataset, name, None):
             continue
         as_given = how(places[1:3])

@@ -32,9 +32,9 @@ class Agreement:
         self._control = control
         self.presence = Presence(control, self._without_this_rank)
 
-    def elsewhere(self, event: int) -> None:
+    def elsewhere(self, event: int, wrong: Exception | None = None, news: int = 0) -> int:
         """Of all ranks together, at no place of the run. RuntimeError on all of them if some are not at this event. A collective."""
-        self(event, *_NOWHERE)
+        return self(event, *_NOWHERE, wrong, news)
 
     def _without_this_rank(self) -> None:
         """Its part in an agreement of the others, after it has left."""

@@ -94,6 +94,10 @@ class HeldWeights:
         if wrong := self.changed() or ("" if self.vouched else self.buffers.changed() or self.states.changed()):
             raise RuntimeError(wrong)
 
+    def changed_since_a_step(self) -> str:
+        """As changed(); "" for weights that no step has made, which stay the user's own."""
+        return self.changed() if self._kept is not None else ""
+
     def changed(self) -> str:
         """What refuses the weights as they are, or ""."""
         if self.vouched:

@@ -76,6 +76,8 @@ _ASIDE = {"requires_grad", "grad", "names"}  # may be set
 def name_of(func: Any) -> tuple[str, bool]:
     """The function's name without underscores and without the r of reversed operators, and whether it writes to its first argument."""
     name = getattr(func, "__name__", str(func))
+    if isinstance(func, torch._ops.OpOverloadPacket) and not func._qualified_op_name.startswith("aten::"):
+        return func._qualified_op_name, False  # a user's operator may have the name of one that is known
     if name in ("__get__", "__set__"):
         return getattr(func.__self__, "__name__", name), name == "__set__"
     bare = name.strip("_")
@@ -123,7 +125,7 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
             if isinstance(target, Drawn):
                 target.stays_here()
                 _written(name, target, args, kwargs, given)
-        if name in _NEW and not _has_rows_like(out, given[0]):
+        if name in _NEW and len(given) == 1 and not _has_rows_like(out, given[0]):
             return plain(out)  # a constant
         if blank:  # torch.zeros(n, classes).scatter_(1, labels, 1) is the labels' own
             return _stamped(name, (torch.zeros(()).expand(out.shape), *args[1:]), kwargs, out, given)
@@ -255,7 +257,7 @@ def _owners(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]
     if name in _ELEMENTWISE and len(results) == 1:  # not where(mask), which gives places
         found = [elementwise(name, results[0], sources[:1] if name in _LIKE else tensors_in((args, kwargs)))]
     elif name in _NEW:
-        found = [first.at(first.dim, first.ids, moved=True)]
+        found = [first.at(first.dim, first.ids, moved=True) if len(sources) == 1 else first.lost(f"{name} took values of the batch")]
     elif name in MOVES:
         found = moved(name, args, kwargs, out, sources)
     elif name in JOINS and len(results) == 1:
@@ -287,6 +289,8 @@ def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], so
         return [elementwise(name, results[0], [x, *others])]
     if not isinstance(x, Drawn) or len(sources) > 1:
         return [sources[0].origin.lost(f"{name} joined rows")] * len(results)
+    if name == "diff" and not all(constant(each, 0) for each in others):
+        return [x.origin.lost("diff joined it with rows that the loader did not hand out")] * len(results)
     origin = x.origin
     if origin.dim is None:
         return [origin.at(None, origin.ids, moved=True)] * len(results)
@@ -326,7 +330,7 @@ def _layer(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: lis
         fits = fits and not (kwargs.get("training", args[5] if len(args) > 5 else False))
     if name == "pad":
         fits = fits and len(args[1] if len(args) > 1 else kwargs["pad"]) // 2 < sources[0].dim()
-    if name == "layer_norm":
+    if name in ("layer_norm", "rms_norm"):
         fits = fits and len(args[1] if len(args) > 1 else kwargs["normalized_shape"]) < sources[0].dim()
     if name == "scaled_dot_product_attention":
         fits = fits and len(sources) >= 3

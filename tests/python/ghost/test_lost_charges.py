@@ -1,0 +1,101 @@
+"""Charges that a program loses (an accountant set back, an optimizer's state loaded without its run), and reports and checkpoints of
+weights that the run did not make."""
+
+import copy
+
+import pytest
+import torch
+from private_run import Run
+
+
+def trained(run) -> None:
+    for x, y in run.loader:
+        run.step(x, y)
+
+
+def test_an_accountant_that_is_set_back_to_a_longer_history_than_this_process_made():
+    """As after a run that diverged, in a process that went on with another one's charges."""
+    first = Run()
+    trained(first)
+    saved = copy.deepcopy(first.engine.accountant.state_dict())
+    run = Run()
+    run.engine.accountant.load_state_dict(saved)
+    trained(run)
+    assert run.charged == 10
+    run.engine.accountant.load_state_dict(copy.deepcopy(saved))
+    with pytest.raises(RuntimeError, match="charged 10 steps, and its accountant was left with 5"):
+        run.engine.get_epsilon(1e-5)
+    with pytest.raises(RuntimeError, match="left with 5"):
+        trained(run)
+
+
+@pytest.mark.parametrize("history_first", [True, False])
+def test_a_state_of_the_optimizer_needs_the_charges_of_its_run(history_first):
+    first = Run()
+    trained(first)
+    state, charges = first.optimizer.state_dict(), first.engine.accountant.state_dict()
+    assert state["ghostshard_charges"] == 5
+    run = Run()
+    if history_first:
+        run.engine.accountant.load_state_dict(charges)
+    run.optimizer.load_state_dict(state)
+    if not history_first:
+        with pytest.raises(RuntimeError, match="of a run that had charged 5 steps, and this engine's accountant knows of 0"):
+            run.engine.get_epsilon(1e-5)
+        with pytest.raises(RuntimeError, match="load_checkpoint"):
+            trained(run)
+        run.engine.accountant.load_state_dict(charges)
+    trained(run)
+    assert run.charged == 10 + (not history_first)  # the draw that was refused is charged too
+    assert run.engine.get_epsilon(1e-5) > first.engine.get_epsilon(1e-5)
+
+
+def test_a_checkpoint_of_the_engine_has_its_charges(tmp_path):
+    first = Run()
+    trained(first)
+    first.engine.save_checkpoint(path=tmp_path / "run.pt", module=first.module, optimizer=first.optimizer)
+    run = Run()
+    with pytest.warns(UserWarning, match="no ledger"):
+        run.engine.load_checkpoint(path=tmp_path / "run.pt", module=run.module, optimizer=run.optimizer)
+    trained(run)
+    assert run.charged == 10
+
+
+def test_the_state_of_the_wrapped_optimizer_stays_what_torch_takes():
+    run = Run()
+    trained(run)
+    torch.optim.SGD(run.model.parameters(), lr=1.0).load_state_dict(run.optimizer.state_dict())
+
+
+def written_over(run) -> None:
+    with torch.no_grad():
+        run.model.weight.copy_(torch.randn(3, 6))
+
+
+
+def test_a_report_does_not_speak_of_weights_that_were_put_in_afterwards(tmp_path):
+    run = Run(ledger=tmp_path / "ledger.jsonl")
+    trained(run)
+    run.engine.report(tmp_path / "right")
+    written_over(run)
+    run.engine.report(tmp_path / "wrong")
+    right, wrong = ((tmp_path / name / "privacy_report.json").read_text() for name in ("right", "wrong"))
+    sentence = "not known: weights were changed after the last step, and this report says nothing of those"
+    assert sentence in wrong and sentence not in right
+
+
+def test_such_weights_are_not_saved_as_the_runs(tmp_path):
+    run = Run()
+    trained(run)
+    written_over(run)
+    with pytest.raises(RuntimeError, match="'weight' is not what the last step of the private optimizer made of it"):
+        run.engine.save_checkpoint(path=tmp_path / "run.pt", module=run.module, optimizer=run.optimizer)
+    with pytest.raises(RuntimeError, match="'weight' is not what"):
+        run.engine.state_dict()
+
+
+def test_weights_before_the_first_step_are_the_users_own(tmp_path):
+    run = Run()
+    run.engine.save_checkpoint(path=tmp_path / "run.pt", module=run.module, optimizer=run.optimizer)
+    written_over(run)
+    trained(run)
