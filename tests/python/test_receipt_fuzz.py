@@ -49,7 +49,7 @@ def changed(receipt: dict, draw: random.Random) -> dict:
         value = holder[way[-1]]
         kind = draw.randrange(4)
         if kind == 0:
-            holder[way[-1]] = draw.choice(VALUES)
+            holder[way[-1]] = copy.deepcopy(draw.choice(VALUES))
         elif kind == 1 and isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 10**300:
             holder[way[-1]] = value * draw.choice([0.5, 0.999, 1 - 1e-9, 1 - 1e-14, 1 + 1e-14, 1 + 1e-9, 1.001, 2, -1])
         elif kind == 2:
