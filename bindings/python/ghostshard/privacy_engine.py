@@ -312,7 +312,7 @@ class PrivacyEngine(ResumableEngine):
             )  # fmt: skip
             sampler.stamps.receiver = batches
         self._optimizer = ghost.original_optimizer
-        ghost.charges, ghost.owes = self._charges, self._owes
+        ghost.count_charges(self._charges, self._owes)
         ghost.released.any_change = engine.weights.vouched = allow_vouched
         engine.set_constants(
             sampling_rate=plan.charged_rate,

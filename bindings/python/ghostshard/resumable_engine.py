@@ -27,7 +27,7 @@ _LOST = (
 _OWED = (
     "the optimizer's state that was loaded is of a run that had charged {} steps, and this engine's accountant knows of {}: epsilon would leave the others out. "
     "Go on with load_checkpoint() or load_state_dict() of the engine, or put the accountant's history back (accountant.load_state_dict). If that run was on other data, "
-    "delete 'ghostshard_charges' from the state before you load it"
+    "delete 'ghostshard_charges' from the state and from its groups before you load it"
 )
 
 

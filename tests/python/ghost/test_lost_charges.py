@@ -6,6 +6,10 @@ import copy
 import pytest
 import torch
 from private_run import Run
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ghostshard import PrivacyEngine
 
 
 def trained(run) -> None:
@@ -48,6 +52,24 @@ def test_a_state_of_the_optimizer_needs_the_charges_of_its_run(history_first):
     trained(run)
     assert run.charged == 10 + (not history_first)  # the draw that was refused is charged too
     assert run.engine.get_epsilon(1e-5) > first.engine.get_epsilon(1e-5)
+
+
+def test_a_state_that_was_loaded_before_make_private_needs_them_too():
+    first = Run()
+    trained(first)
+    model = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.load_state_dict(first.optimizer.state_dict())
+    engine = PrivacyEngine(accountant="rdp")
+    engine.make_private(
+        module=model, optimizer=optimizer, data_loader=DataLoader(first.data, batch_size=8), noise_multiplier=1.0, max_grad_norm=0.1,
+        criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost",
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match="had charged 5 steps, and this engine's accountant knows of 0"):
+        engine.get_epsilon(1e-5)
+    engine.accountant.load_state_dict(first.engine.accountant.state_dict())
+    assert engine.get_epsilon(1e-5) == first.engine.get_epsilon(1e-5)
+    assert all("ghostshard_charges" not in group for group in optimizer.param_groups)
 
 
 def test_a_checkpoint_of_the_engine_has_its_charges(tmp_path):

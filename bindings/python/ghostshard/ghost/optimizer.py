@@ -74,12 +74,25 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         return float(self.max_grad_norm), float(self.noise_multiplier)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's, and how many steps the run has charged: whoever loads it elsewhere must know of them."""
-        return super().state_dict() | {CHARGES: self.charges()}
+        """The optimizer's, and how many steps the run has charged: whoever loads it elsewhere must know of them. In each group too, since
+        torch's optimizers keep what groups hold, and one may load this before make_private()."""
+        state, charged = super().state_dict(), {CHARGES: self.charges()}
+        return {**state, **charged, "param_groups": [{**group, **charged} for group in state["param_groups"]]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.owes(int(state_dict.get(CHARGES, 0)))
         super().load_state_dict({name: value for name, value in state_dict.items() if name != CHARGES})
+        self._take_marks()
+
+    def count_charges(self, charges: Callable[[], int], owes: Callable[[int], None]) -> None:
+        """charges() gives those of the run; owes() takes those of runs whose states were loaded, before this too."""
+        self.charges, self.owes = charges, owes
+        self._take_marks()
+
+    def _take_marks(self) -> None:
+        """Out of the groups of the wrapped optimizer, into which a state was loaded."""
+        for group in self.original_optimizer.param_groups:
+            self.owes(int(group.pop(CHARGES, 0)))
 
     def __reduce_ex__(self, protocol: int) -> Any:
         raise TypeError(
