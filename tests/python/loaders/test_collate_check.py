@@ -129,6 +129,16 @@ def test_a_statistic_of_any_one_example_is_seen(count):
                 CollateCheck()(by_numpy, examples)
 
 
+def test_what_the_place_before_gives_is_seen_in_any_batch():
+    """It shows only if the one that takes it stays and the one that gives it does not."""
+    for seed in range(60):
+        drawn = random.Random(seed)
+        examples = [Texts()[i] for i in range(N) if drawn.random() < 0.5]
+        if len({y for _, y in examples}) > 1 and examples[0][1] != 1:
+            with pytest.raises(ValueError, match="collate_fn mixes its examples"):
+                CollateCheck()(the_last_good_one, examples)
+
+
 def left_padded(examples):
     rows = [x for x, _ in examples]
     longest = max(map(len, rows))

@@ -3,8 +3,9 @@
 Rows of a batch pass for those of single examples. A collate_fn that mixes them (mixup, statistics of the batch) would make one
 example part of several rows, before anything of the batch can be followed. So at the first batch of a loader (of each of its
 workers), and at one in 400, it is called again: half of the examples stays, and the others are replaced by copies of these, or
-come in another order. Then the other half stays: a statistic may follow from one example alone, such as the largest. Coins are
-tossed again as they were. Only padding may follow from the neighbours, and whole numbers that are no example's (lengths, counts).
+come in another order. Then the other half stays: a statistic may follow from one example alone, such as the largest. Halves are
+drawn several times: what an example takes from the one before it may show at few of them. Coins are tossed again as they were.
+Only padding may follow from the neighbours, and whole numbers that are no example's (lengths, counts).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import collections
 import copy
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch.utils.data import default_collate
 from .coins import Coins
 
 _AGAIN = 1 / 400
+_HALVES = 12  # of the first batch: a dependence that shows at a fourth of them is overlooked once in 1,000 (each with its complement)
 _PADDING = (0, -100)
 _MIXED = (
     "collate_fn mixes its examples: the rows of some changed with the others of their batch, so one example would be in several units and "
@@ -42,48 +44,53 @@ class CollateCheck:
         """ValueError if it mixes them. Generators stay what they were."""
         if collate is default_collate or len(examples) < 2 or (self._done and self._lot.random() >= _AGAIN):
             return
+        halves = 1 if self._done else _HALVES
         self._done = True
         before = Coins()
         try:
-            if self._mixes(collate, copy.deepcopy(examples), before):
+            if self._mixes(collate, copy.deepcopy(examples), before, halves):
                 raise ValueError(_MIXED)
         finally:
             before.again()
 
-    def _mixes(self, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
+    def _mixes(self, collate: Callable[[list], Any], examples: list, before: Coins, halves: int) -> bool:
         count, start = len(examples), self._lot.randrange(len(examples))
         # Of an odd number one is in both halves: a third one is without it.
         starts = [(start + turn) % count for turn in ([0, (count + 1) // 2] + [1] * (count % 2))]
         turned = [examples[start:] + examples[:start] for start in starts]
-        return any(self._mixes_into_half(collate, each, before) or self._mixes_what_comes_after(collate, each, before) for each in turned)
+        return any(self._mixes_into_half(collate, each, before) for each in turned) or self._mixes_in_place(collate, examples, before, halves)
 
-    def _mixes_what_comes_after(self, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
-        """Into examples at the end of the list, from those before them, or into a number that all share. Not told of a collate_fn that tosses
-        coins, as those before the others toss theirs first."""
+    def _mixes_in_place(self, collate: Callable[[list], Any], examples: list, before: Coins, halves: int) -> bool:
+        """Into examples that stay at their places, from any others, those before them too, or into a number that all share. Not told of a
+        collate_fn that tosses coins, as those before the others toss theirs first."""
+
+        def batch(stay: set[int], neighbours: list) -> Any:
+            others = iter(neighbours)
+            return collate(copy.deepcopy([each if place in stay else next(others) for place, each in enumerate(examples)]))
+
         count = len(examples)
-        stays = slice(count // 2, count)
-        others, last = examples[: stays.start], examples[stays]
-
-        def batch(neighbours: list) -> Any:
-            return collate(copy.deepcopy(neighbours + last))
-
+        everyone = set(range(count))
         before.again()
-        as_given, once_more = batch(others), batch(others)
-        if not same_rows(as_given, once_more, slice(count), count):
+        as_given, once_more = batch(everyone, []), batch(everyone, [])
+        if not same_rows(as_given, once_more, range(count), count):
             return False
         numbers = shared_numbers(as_given, count)
         if numbers != shared_numbers(once_more, count):
             numbers = []  # the time of day, for example
-        for neighbours in (last[: len(others)], others[::-1]):
-            found = batch(neighbours)
-            kept = same_rows(as_given, found, stays, count) or in_another_order(as_given, found, len(last), count)
-            if not kept or (numbers and numbers != shared_numbers(found, count)):
-                return True
+        for _ in range(halves):
+            half = set(self._lot.sample(range(count), count // 2))
+            for stay in (half, everyone - half):
+                kept, others = [examples[place] for place in sorted(stay)], [examples[place] for place in sorted(everyone - stay)]
+                for neighbours in ([*kept, kept[0]][: len(others)], others[::-1]):
+                    found = batch(stay, neighbours)
+                    same = same_rows(as_given, found, sorted(stay), count) or in_another_order(as_given, found, len(stay), count)
+                    if not same or (numbers and numbers != shared_numbers(found, count)):
+                        return True
         return False
 
     def _mixes_into_half(self, collate: Callable[[list], Any], examples: list, before: Coins) -> bool:
         stays = (len(examples) + 1) // 2
-        kept = slice(stays)
+        kept = range(stays)
         first, others = examples[:stays], examples[stays:]
 
         def batch(neighbours: list) -> Any:
@@ -103,13 +110,13 @@ class CollateCheck:
         return False
 
 
-def same_rows(one: Any, two: Any, stays: slice, units: int) -> bool:
-    """Whether the examples at `stays` of `units` have the same rows in both batches, up to padding."""
+def same_rows(one: Any, two: Any, stays: Sequence[int], units: int) -> bool:
+    """Whether the examples at the places `stays` of `units` have the same rows in both batches, up to padding."""
     if isinstance(one, (torch.Tensor, np.ndarray)):
         if type(one) is not type(two) or one.ndim != two.ndim:
             return False
         dims = [d for d in range(min(one.ndim, 2)) if one.shape[d] == two.shape[d] == units]
-        rows = [(slice(None),) * dim + (stays,) for dim in dims]  # both, if there are as many steps as examples
+        rows = [(slice(None),) * dim + (list(stays),) for dim in dims]  # both, if there are as many steps as examples
         # None: packed, or flattened, and no row is told apart.
         return not dims or any(_same_but_padding(torch.as_tensor(one[each]), torch.as_tensor(two[each])) for each in rows)
     if isinstance(one, Mapping):
@@ -118,7 +125,8 @@ def same_rows(one: Any, two: Any, stays: slice, units: int) -> bool:
         if not isinstance(two, (list, tuple)):
             return False
         of_examples = len(one) == len(two) == units
-        pairs = list(zip(one, two))[stays if of_examples and not _columns(one, units) else slice(None)]
+        pairs = list(zip(one, two))
+        pairs = [pairs[place] for place in stays] if of_examples and not _columns(one, units) else pairs
         return all(same_rows(a, b, stays, units) for a, b in pairs) and (len(one) == len(two) or not of_examples)
     if isinstance(one, (str, bytes, int, float)):
         return True  # a list's are compared by their list; one alone is no row
