@@ -2,7 +2,7 @@
 # Builds the preset cuda and packs it into build/bundle/ghostshard-cuda.tar.xz: programs, Python modules, sources, tests and
 # benches, for a machine that has torch and a GPU and needs no network, compiler or root. docs/bundle.md says how to use it.
 # Usage: tools/bundle/make.sh [-j N] [--python PATH ...]
-# --python: a further Python, with headers, that the modules are built for. Default: python3.12, if there is one.
+# --python: a further Python, with headers, that the modules are built for. Default: python3.12, if there is one, on PATH or of pyenv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 jobs=2 pythons=()
@@ -15,7 +15,9 @@ while [ $# -gt 0 ]; do
 done
 headers='import os, sys, sysconfig
 sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
-if [ ${#pythons[@]} = 0 ] && python3.12 -c "$headers" 2> /dev/null; then pythons=(python3.12); fi
+for python in python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12; do
+  if [ ${#pythons[@]} = 0 ] && "$python" -c "$headers" 2> /dev/null; then pythons=("$python"); fi
+done
 
 # Interpreters by their real path: a name on PATH may be a shim that follows the folder it is called in.
 others=

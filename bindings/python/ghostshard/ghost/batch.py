@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..loaders.padding import Axis
 from . import packing as packed
 from .layout import original_class
 from .tensor_trees import filled, first_tensor, without_rows
@@ -23,6 +24,8 @@ class Inputs:
     packing: packed.Packing | None = None
     labels: torch.Tensor | None = None  # for a loss of each unit's own; in kwargs, too, if the model keeps them
     empty_dim: int | None = None  # the dimension that had extent 0; the arguments are placeholders of extent 1
+    padding: tuple[Axis, ...] = ()  # of the examples, if the loader told it (checks/padding.py)
+    outputs: tuple[Any, ...] = ()  # where they are in the autograd graph, if there is padding
 
     @property
     def units(self) -> int:

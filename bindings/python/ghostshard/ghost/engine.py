@@ -145,6 +145,10 @@ class GhostEngine:
         return None if self._inputs is None else self._inputs.packing
 
     @property
+    def padded(self) -> bool:
+        return self._inputs is not None and bool(self._inputs.padding)
+
+    @property
     def provenance(self) -> Any:
         """Whose rows tensors have (provenance/proof.py)."""
         return self._gate.provenance
@@ -211,7 +215,7 @@ class GhostEngine:
         given, self._begun = self._begun, None
         units = session.units if given is None else given.units
         try:
-            news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * (given is not None and self.sessions.look_is_new(self.model))
+            news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * (given is not None and self.sessions.look_is_new(self.model, padded=bool(given.padding)))
             news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units), news=news)
             if news & _OWN_LOSS and self._gate.together(self.sessions.at, self._patches.compare_own_loss):
                 self._patches.own_loss.settled()
@@ -224,7 +228,8 @@ class GhostEngine:
                 if (attribution := self.sessions.attribution) is not None:
                     again = None if given is None else Repeat(self.model, self._patches.again, given, self.ranks.device, self._communicates)
                     attribution(session, loss_per_unit, again, new=bool(news & _LOOKS))
-                self._open(session)
+                if not session.open:
+                    self._begun_with = self.run.begin_logical_batch(session, self._gate.batches)
                 loss = loss_per_unit.sum()
                 loss.backward(retain_graph=session.takes_two_passes)
                 if session.takes_two_passes:
@@ -244,10 +249,6 @@ class GhostEngine:
             session.clip()
         self._gathered.end_backward(more=self._gate.batches.more)
         self._gate.batches.went_backward()
-
-    def _open(self, session: Any) -> None:
-        if not session.open:
-            self._begun_with = self.run.begin_logical_batch(session, self._gate.batches)
 
     def _begin_charge(self, session: Any) -> None:
         """Before the session begins its logical batch: it is charged from here on, whatever becomes of it."""
@@ -290,8 +291,7 @@ class GhostEngine:
             )
 
     def charge_skipped(self) -> None:
-        """Charges draws that were handed out and passed over, in the ledger too: each is a step of no examples, whose noise nobody
-        sees. A collective if there are any."""
+        """Charges draws that were passed over, in the ledger too: each is a step of no examples. A collective if there are any."""
         session, batches = self.session, self._gate.batches
         while batches.skipped and session is not None:
             self.run.charge_step_of_nobody(session, batches.passed_over[0])

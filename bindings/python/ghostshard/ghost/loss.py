@@ -172,8 +172,9 @@ class PrivateCriterion(DPLossFastGradientClipping):
             raise ValueError(f"the criterion must give a tensor, one loss for each example, got {type(losses).__name__}")
         self.engine.provenance.mark(losses, found)
         leave_call_beside(
-            losses, self.criterion, self._unreduced, *given, packing=self.engine.packing, batch_first=self.engine.batch_first
-        )
+            losses, self.criterion, self._unreduced, *given, packing=self.engine.packing, batch_first=self.engine.batch_first,
+            reduced=self._reduced, padded=self.engine.padded,
+        )  # fmt: skip
         if losses.dim() == 0:
             raise ValueError(
                 f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar: leave out the mean "
@@ -184,9 +185,13 @@ class PrivateCriterion(DPLossFastGradientClipping):
             packed = self.engine.packing.reduce(losses, valid, self.loss_reduction)
             return PrivateLoss(self.engine, packed, self.loss_reduction)
         if shape is not None and losses.shape[0] == shape[0] * shape[1]:
-            losses = losses.reshape(shape[0], shape[1], *losses.shape[1:])
-            valid = None if valid is None else valid.reshape(losses.shape)
+            losses, valid = _of_rows(losses, valid, shape[0])
         return PrivateLoss(self.engine, reduce_units(losses, valid, self.loss_reduction), self.loss_reduction)
+
+    def _reduced(self, units: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """[units], also of losses [units · rows, ...]."""
+        losses = self._unreduced(*args, **kwargs)
+        return reduce_units(*_of_rows(losses, self._valid(args, kwargs, losses), units), self.loss_reduction)
 
     def _unreduced(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         if is_plain(self.criterion) and len(args) == 2 and not kwargs:
@@ -212,6 +217,13 @@ class PrivateCriterion(DPLossFastGradientClipping):
         if ignored is None or not isinstance(target, torch.Tensor) or target.shape != losses.shape:
             return None
         return target != ignored
+
+
+def _of_rows(losses: torch.Tensor, valid: torch.Tensor | None, units: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """[units · rows, ...] as [units, rows, ...]."""
+    if losses.shape[0] != units:
+        losses = losses.reshape(units, -1, *losses.shape[1:])
+    return losses, None if valid is None else valid.reshape(losses.shape)
 
 
 def constants_of(criterion: Any) -> dict[str, Any]:

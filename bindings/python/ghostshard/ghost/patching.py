@@ -12,6 +12,7 @@ from torch import nn
 
 from . import batch
 from .checks.guard import Guard, warn_of_uncovered
+from .checks.padding import nodes_of, padding_of
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .own_loss import OwnLoss
@@ -129,6 +130,7 @@ class PatchedModel:
         # The Hugging Face model in it (a PEFT model holds one), if any.
         self._transformer = next((module for module in model.modules() if "loss_type" in vars(module)), None)
         self._given: batch.Inputs | None = None  # of the last forward
+        self._padding: tuple = ()  # of the last forward's examples
         self._repeating = False
         self._handles: list = []
         self._patched: list[nn.Module] = []
@@ -228,6 +230,7 @@ class PatchedModel:
             engine.weights.buffers.begin_forward()
         else:
             engine.weights.meets(tensors_in((args, kwargs)))
+        self._padding = padding_of(batch.first_tensor(args, kwargs))
         return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording)
 
     def _mark_outputs(self, output: Any, taken: tuple = ()) -> None:
@@ -236,6 +239,8 @@ class PatchedModel:
         self._engine.weights.buffers.end_forward()
         self._engine.provenance.taken(tensors_in(taken), tensors_in((self._given.args, self._given.kwargs)))
         self._engine.provenance.mark(output)
+        if self._given.padding and not self._given.outputs:  # a Hugging Face model's come before its losses
+            self._given.outputs = nodes_of(output, self._given.dim)
 
     def _give_back_output(self, output: Any) -> Any:
         assert self._engine is not None
@@ -255,6 +260,7 @@ class PatchedModel:
         )  # fmt: skip
         if engine is not None:
             if engine.recording:
+                given.padding = self._padding
                 self.own_loss.begin(given)
             engine.begin_forward(given)
         return given.args, given.kwargs

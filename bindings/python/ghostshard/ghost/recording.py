@@ -57,6 +57,11 @@ class RecordingEngine(Protocol):
         ...
 
     @property
+    def padded(self) -> bool:
+        """The loader told how far each example of the last forward's batch is padded."""
+        ...
+
+    @property
     def in_forward(self) -> bool:
         """The model's own forward is under way, so that its inputs, not a layer's, count the units."""
         ...

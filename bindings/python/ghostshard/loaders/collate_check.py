@@ -22,9 +22,11 @@ import torch
 from torch.utils.data import default_collate
 
 from .coins import Coins
+from .padding import Axis, axes_of
 
 _AGAIN = 1 / 400
 _HALVES = 12  # of the first batch: a dependence that shows at a fourth of them is overlooked once in 1,000 (each with its complement)
+_BATCHES = 8
 _PADDING = (0, -100)
 _MIXED = (
     "collate_fn mixes its examples: the rows of some changed with the others of their batch, so one example would be in several units and "
@@ -38,18 +40,26 @@ class CollateCheck:
 
     def __init__(self) -> None:
         self._done = False
+        self._batches_of_any_length = _BATCHES  # that may come before the first whose examples have several
         self._lot = random.Random(secrets.randbits(64))  # not one of the generators that the loop seeds
 
-    def __call__(self, collate: Callable[[list], Any], examples: list) -> None:
-        """ValueError if it mixes them. Generators stay what they were."""
-        if collate is default_collate or len(examples) < 2 or (self._done and self._lot.random() >= _AGAIN):
-            return
-        halves = 1 if self._done else _HALVES
+    def __call__(self, collate: Callable[[list], Any], examples: list) -> tuple[Axis, ...]:
+        """The extents that follow from the examples, if this batch is looked at (padding.py). ValueError if it mixes them. Generators stay
+        what they were."""
+        if collate is default_collate or len(examples) < 2:
+            return ()
+        by_lot = self._lot.random() < _AGAIN
+        mixes, padded = by_lot or not self._done, by_lot or self._batches_of_any_length > 0
+        if not (mixes or padded):
+            return ()
+        before, halves = Coins(), 1 if self._done else _HALVES
         self._done = True
-        before = Coins()
         try:
-            if self._mixes(collate, copy.deepcopy(examples), before, halves):
+            if mixes and self._mixes(collate, copy.deepcopy(examples), before, halves):
                 raise ValueError(_MIXED)
+            axes = axes_of(collate, examples, before) if padded else ()
+            self._batches_of_any_length = 0 if axes else self._batches_of_any_length - 1
+            return axes
         finally:
             before.again()
 

@@ -12,6 +12,7 @@ from opacus.data_loader import CollateFnWithEmpty
 from torch.utils.data import Dataset
 
 from .collate_check import CollateCheck
+from .padding import WithPadding
 
 
 class CollateOrEmpty(CollateFnWithEmpty):
@@ -22,11 +23,13 @@ class CollateOrEmpty(CollateFnWithEmpty):
         self._dataset = dataset
         self._empty: tuple[Any] | None = None
         self._check = CollateCheck()
+        self.tells_padding = False  # somebody takes batches WithPadding
 
     def __call__(self, batch: list) -> Any:
         if len(batch) > 0:
-            self._check(self.wrapped_collator_fn, batch)
-            return self.wrapped_collator_fn(batch)
+            axes = self._check(self.wrapped_collator_fn, batch)
+            collated = self.wrapped_collator_fn(batch)
+            return WithPadding(collated, axes) if axes and self.tells_padding else collated
         if self._empty is None:
             fetch_many = getattr(self._dataset, "__getitems__", None)
             example = fetch_many([0])[0] if fetch_many else self._dataset[0]

@@ -10,8 +10,11 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
+
+from .empty_batch import CollateOrEmpty
+from .padding import Axis, WithPadding
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Piece:
     units: int
     turn: int = 0  # of the draw, through all passes: of cyclic sampling, whose groups take turns
     constants: Any = field(default=None, compare=False, repr=False)  # that its tensors may meet: the receiver's
+    padding: tuple[Axis, ...] = field(default=(), compare=False, repr=False)  # of some batches
 
 
 class Receiver(Protocol):
@@ -103,6 +107,8 @@ class StampedBatches:
             self._receiver.end_of_pass()
             raise
         piece = self._waiting.popleft()
+        if isinstance(batch, WithPadding):
+            piece, batch = replace(piece, padding=tuple(batch.axes)), batch.batch
         self._pass = piece.draw[0]
         return self._receiver.hand_out(piece, batch)
 
@@ -115,8 +121,10 @@ class StampedLoader:
     """Mixed into a DataLoader whose batch_sampler has `stamps`."""
 
     def __iter__(self) -> Iterator[Any]:
-        batches = super().__iter__()  # type: ignore[misc]
         stamps: Stamps = self.batch_sampler.stamps  # type: ignore[attr-defined]
+        if isinstance(collate := self.collate_fn, CollateOrEmpty):  # type: ignore[attr-defined]
+            collate.tells_padding = stamps.receiver is not None
+        batches = super().__iter__()  # type: ignore[misc]
         before = stamps.latest and stamps.latest()
         if before is not None and before.batches is batches:
             before.superseded = True

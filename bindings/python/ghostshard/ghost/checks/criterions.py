@@ -7,17 +7,20 @@ is repeated when the model's forward is (values.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from ...loaders.padding import Axis
 from ..packing import Packing
 from ..provenance import Drawn, plain
 from ..tensor_trees import mapped, tensors_in
 from .state import Attributes, State, alike
-from .values import APART, CARRIED, MIXED, MODELS_OWN, UNKNOWN, differ, nearest
+from .differences import differ, nearest
+from .padding import cut_of
+from .values import APART, CARRIED, MIXED, MODELS_OWN, PADDED, UNKNOWN
 
 _MARK = "ghostshard: criterion"
 # Each loss follows from its own place alone.
@@ -29,11 +32,12 @@ _OF_TORCH = {
 
 def leave_call_beside(
     losses: torch.Tensor, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, *, packing: Packing | None,
-    batch_first: bool,
+    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool,
 ) -> None:  # fmt: skip
-    """For criterions_under(). unreduced(*args, **kwargs) gave losses [units, ...] or [units · rows, ...]."""
-    if losses.grad_fn is not None and not _is_of_torch(criterion):
-        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first)
+    """For criterions_under(). unreduced(*args, **kwargs) gave losses [units, ...] or [units · rows, ...], reduced(units, *args, **kwargs) gives [units].
+    padded: how far the batch is padded may move them, also those of torch's own criterions."""
+    if losses.grad_fn is not None and (padded or not _is_of_torch(criterion)):
+        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced)
 
 
 def criterions_under(losses: torch.Tensor) -> list[Call]:
@@ -56,8 +60,11 @@ def criterions_under(losses: torch.Tensor) -> list[Call]:
 class Call:
     """One call of a criterion."""
 
-    def __init__(self, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, packing: Packing | None, batch_first: bool):
-        self._criterion, self._unreduced = criterion, unreduced
+    def __init__(
+        self, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, packing: Packing | None, batch_first: bool,
+        reduced: Callable[..., torch.Tensor],
+    ):  # fmt: skip
+        self._criterion, self._unreduced, self._reduced = criterion, unreduced, reduced
         self._packing, self._batch_first = packing, batch_first
         given = tensors_in((args, kwargs))
         self._followed = [each.origin if isinstance(each, Drawn) else None for each in given]
@@ -65,11 +72,13 @@ class Call:
         detach = lambda tensor: plain(tensor).detach()  # or the graph would hold itself
         self._args, self._kwargs = mapped(detach, args), mapped(detach, kwargs)
 
-    def reaches_others(self, chosen: torch.Tensor, device: torch.device) -> int:
+    def reaches_others(self, chosen: torch.Tensor, device: torch.device, axes: Sequence[Axis] = ()) -> int:
         """MIXED if what belongs to the chosen units, or to the rest, moves losses of the others; CARRIED if it moves buffers, or the losses
-        of the call that follows; UNKNOWN if the criterion takes no other values. chosen: bool [units]."""
+        of the call that follows; PADDED if how far the batch is padded does; UNKNOWN if the criterion takes no other values. chosen: bool [units]."""
+        if axes and self._packing is None and self._follows_padding(axes, device):
+            return PADDED
         of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
-        if len(of_rows) == 0:
+        if len(of_rows) == 0 or _is_of_torch(self._criterion):
             return APART
         state = State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device)
         kept, losses, held, following = Attributes(self._criterion), [], [], []
@@ -124,6 +133,50 @@ class Call:
         finally:
             for each in states:
                 each.again()
+
+    def _follows_padding(self, axes: Sequence[Axis], device: torch.device) -> bool:
+        """Whether losses of the shorter units are others if these are padded as far as they would be by themselves."""
+        cut, units = cut_of(axes), len(axes[0].alone)
+        rows = [self._dim_of(number, value, units) for number, value in enumerate(tensors_in((self._args, self._kwargs)))]
+        if cut is None or all(dim is None for dim in rows):
+            return False
+
+        def unflattened(value: torch.Tensor, dim: int) -> torch.Tensor:
+            each, odd = divmod(value.shape[dim], units)
+            return value if odd or each < 2 else value.unflatten(dim, (units, each))
+
+        given = [unflattened(value, dim) for value, dim in zip(tensors_in((self._args, self._kwargs)), rows) if dim is not None]
+        shift = cut.shift([each for each in given if each.dim() > 1])
+        if shift is None:
+            return False
+
+        def losses(*, shorter: bool) -> list[torch.Tensor]:
+            numbers = iter(rows)
+
+            def take(value: torch.Tensor) -> torch.Tensor:
+                dim = next(numbers)
+                if dim is None:
+                    return value
+                apart = unflattened(value, dim)
+                found = apart.index_select(dim, cut.units.to(value.device))
+                found = cut.shortened(found, shift, but=dim, once=True) if shorter else found
+                return found if apart.dim() == value.dim() else found.flatten(dim, dim + 1)
+
+            args, kwargs = mapped(take, self._args), mapped(take, self._kwargs)
+            for state in states:
+                state.again()
+            return [self._reduced(len(cut.units), *args, **kwargs).reshape(len(cut.units))]
+
+        states = (State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device), Attributes(self._criterion))
+        try:
+            with torch.no_grad():
+                as_given, again, shorter = losses(shorter=False), losses(shorter=False), losses(shorter=True)
+            return not cut.differs(as_given, again) and cut.differs(as_given, shorter)
+        except MODELS_OWN:
+            return False
+        finally:
+            for state in states:
+                state.again()
 
     def _exchanged(self, moved: torch.Tensor) -> tuple[tuple, dict]:
         """Rows that moved have the values of the nearest ones that stay. One alone has its outputs with the other sign."""

@@ -30,12 +30,22 @@ from torch import nn
 
 from ...lost_ranks import answered
 from .criterions import criterions_under
+from .padding import PaddedGradients
 from .state import State
-from .values import APART, CARRIED, KEPT, MIXED, UNKNOWN, Repeat
+from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_PADDED_AGAIN = 4  # one in so many batches whose padding is known
 _MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
+
+
+_PADDED = (
+    "how far a batch is padded follows from its longest example, but here {} with it, so one example would move the losses of all others, and no clip "
+    "norm bounds by how much: a mean over padded places, the last place of a padded row, attention without a mask, labels of padded "
+    "places that count. Mask them (attention_mask, lengths, labels of -100, a mean over each example's own places), or pad all examples to one "
+    "length, whatever their batch (padding='max_length'). Nothing of this backward was kept"
+)
 
 
 class AttributionCheck:
@@ -52,6 +62,7 @@ class AttributionCheck:
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
         self._looks: set[tuple] = set()  # of the model, with which it was checked
+        self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
@@ -62,11 +73,15 @@ class AttributionCheck:
     def _look_of(self, model: nn.Module) -> tuple:
         return _look_of(model, flags=len(self._looks) < _MOST_LOOKS)
 
+    def padding_is_new(self, model: nn.Module) -> bool:
+        """Whether it was not looked at how far a batch is padded, for the model as it looks; true at some later batches too."""
+        return self._look_of(model) not in self._padded or secrets.randbelow(_PADDED_AGAIN) == 0
+
     def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None, *, new: bool = False) -> None:
         """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
         were reached.
 
-        repeat: of the model's forward; None if its layers were called one by one. new: is_new() on any rank.
+        repeat: of the model's forward; None if its layers were called one by one. new: is_new() or padding_is_new() on any rank.
         """
         units = len(losses)
         packed = repeat is not None and repeat.inputs.packing is not None
@@ -76,7 +91,7 @@ class AttributionCheck:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
             if not new and not self._by_lot():
                 return
-        elif packed in self._settled and known and not self._by_lot():
+        elif packed in self._settled and known and not new and not self._by_lot():
             return
         look = () if repeat is None else self._look_of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
@@ -90,12 +105,15 @@ class AttributionCheck:
         if not due:
             self._look_at_one(losses, repeat)
             return
+        axes = () if repeat is None else repeat.inputs.padding
+        padded = PaddedGradients(() if repeat is None else repeat.inputs.outputs, axes)
         half = set(random.Random(seed).sample(range(units), units // 2))
         reached, undecided, output = -1, False, APART
         coins, masses = State(nn.Module(), losses.device), []
         for part in ([u in half for u in range(units)], [u not in half for u in range(units)], [True] * units):
             coins.again()  # a layer may run again in backward
-            found, unclear, own = self._watched(session, losses, part if units > 1 else [True] * units)
+            with padded.watched():
+                found, unclear, own = self._watched(session, losses, part if units > 1 else [True] * units)
             reached, undecided = max(reached, found), undecided or unclear
             masses.append(own)
         coins.again()
@@ -103,12 +121,15 @@ class AttributionCheck:
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
         if repeat is not None:
             output = repeat.reaches_others(chosen, self._highest)
-        loss = max([APART, *(each.reaches_others(chosen, losses.device) for each in criterions_under(losses))])
+        loss = max([APART, *(each.reaches_others(chosen, losses.device, axes) for each in criterions_under(losses))])
+        loss = max(loss, PADDED if padded.found else APART)
         reached, undecided, scaled, output, loss = self._highest([reached, undecided, scaled, output, loss])
         self._refuse(reached, bool(scaled), output, loss, "" if repeat is None else "".join(repeat.refusals[:1]))
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)
+            if axes:
+                self._padded.add(look)
 
     def _look_at_one(self, losses: torch.Tensor, repeat: Repeat | None) -> None:
         """Of batches of one example on every rank: it has no others, but what the model and the criterion keep of it may reach those of later batches."""
@@ -146,6 +167,8 @@ class AttributionCheck:
                 "follow from it: an example would be in the gradients of others, in steps that it was not drawn for. Nothing of this backward "
                 "was kept"
             )
+        if PADDED in (output, loss):
+            raise RuntimeError(_PADDED.format("outputs changed" if output == PADDED else "losses changed"))
         if output == UNKNOWN:
             raise RuntimeError(
                 "whether the model keeps its examples apart cannot be told, because it takes no other inputs in the place of some of them "

@@ -16,14 +16,12 @@ from torch import nn
 
 from ..batch import Inputs
 from ..tensor_trees import mapped
+from .differences import differ, dim_of_rows, narrowed, nearest
 from .in_step import InStep
+from .padding import outputs_follow
 from .state import Attributes, State, alike
 
-# Rows of a matrix product follow from their own inputs alone, bit for bit on most machines. On others they may differ by this
-# share of the largest output.
-_LEAST_CHANGE = 1e-4
-_DIRECTIONS = 4
-APART, KEPT, CARRIED, MIXED, UNKNOWN = range(5)  # what is found of a model or a criterion; the later ones are worse
+APART, KEPT, CARRIED, PADDED, MIXED, UNKNOWN = range(6)  # what is found of a model or a criterion; the later ones are worse
 MODELS_OWN = (RuntimeError, ValueError, IndexError, TypeError, AssertionError)
 
 
@@ -40,7 +38,7 @@ class Repeat:
 
     def reaches_others(self, chosen: torch.Tensor, highest: Callable[[list[int]], list[int]] = list) -> int:
         """MIXED if the inputs of the chosen units, or of the rest, or how many there are, move outputs of the others; KEPT if they move
-        buffers; CARRIED if they move the outputs of the forward that follows; UNKNOWN if the model takes no other inputs. chosen: bool [units].
+        buffers; CARRIED if they move the outputs of the forward that follows; PADDED if how far the batch is padded does; UNKNOWN if the model takes no other inputs. chosen: bool [units].
 
         Seven forwards without gradients, from the same state, and two more for each way in which a batch can be paired anew. If a forward communicates, a collective: highest() gives the largest of all
         ranks' numbers, so that all make as many forwards. A rank whose model refuses one of them makes up for it.
@@ -64,6 +62,8 @@ class Repeat:
                     return MIXED
                 if self._looks_up_rows(chosen, (state, kept), highest):
                     return MIXED
+                if highest([len(self.inputs.padding)])[0] and highest([bool(self._tried(lambda: outputs_follow(self, (state, kept)), 3))])[0]:
+                    return PADDED
         finally:
             state.again()
             kept.again()
@@ -85,17 +85,17 @@ class Repeat:
             if self.in_step is not None:  # the other ranks go on within this forward, and with those that follow
                 self.in_step.make_up(error)
                 while self.in_step.begun < begun + forwards:
-                    self._once(*self.inputs.args, **self.inputs.kwargs)
+                    self.once(*self.inputs.args, **self.inputs.kwargs)
             return None
 
-    def _once(self, *args: Any, **kwargs: Any) -> Any:
+    def once(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
 
     def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[tuple[int, torch.Tensor]]:
         """Rows of the outputs for the batch in which the units that moved have other inputs."""
         state.again()
         args, kwargs = self._exchanged(moved, mirrored=mirrored)
-        return self._rows_of_output(self._once(*args, **kwargs), len(self._of_rows(moved)))
+        return self._rows_of_output(self.once(*args, **kwargs), len(self._of_rows(moved)))
 
     def _among_others(self, chosen: torch.Tensor, before: tuple[State, Attributes], *, mirrored: bool) -> tuple[bool, bool, bool]:
         """Whether buffers moved, outputs of others, and outputs of the forward that follows."""
@@ -130,7 +130,7 @@ class Repeat:
 
         def outputs(of: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
             take = lambda value: value if (dim := self._dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
-            return self._rows_of_output(self._once(*mapped(take, self.inputs.args), **mapped(take, self.inputs.kwargs)), len(of))
+            return self._rows_of_output(self.once(*mapped(take, self.inputs.args), **mapped(take, self.inputs.kwargs)), len(of))
 
         def compared() -> tuple[list, bool]:
             found = []
@@ -183,7 +183,7 @@ class Repeat:
 
         def new(value: torch.Tensor) -> torch.Tensor:
             nonlocal changed, moved_examples
-            dim, is_examples = self._extent_of_units(value, units), value is self.inputs.examples
+            dim, is_examples = self.extent_of_units(value, units), value is self.inputs.examples
             if dim < 0:
                 return value
             other = value.roll(1, dim)
@@ -218,11 +218,11 @@ class Repeat:
 
     def _dim_of_units(self, value: torch.Tensor, units: int) -> int:
         """-1: none. 0, 1, 2, … of the units' extent are taken for places, which all units share."""
-        dim = self._extent_of_units(value, units)
+        dim = self.extent_of_units(value, units)
         places = value.dim() == 1 and torch.equal(value, torch.arange(len(value), device=value.device, dtype=value.dtype))
         return -1 if places or any(value is each for each in self.places) else dim
 
-    def _extent_of_units(self, value: torch.Tensor, units: int) -> int:
+    def extent_of_units(self, value: torch.Tensor, units: int) -> int:
         if self._packing is not None or value.dim() == 0 or isinstance(value, nn.Parameter):
             return -1
         dim = self.inputs.dim if value.dim() > 1 else 0
@@ -258,50 +258,12 @@ class Repeat:
                     n = self._packing.rows
                     for extents in (self._packing.extents, (n,), (1, n)):
                         if tuple(value.shape[: len(extents)]) == extents:
-                            found.append((value.shape[-1], _narrowed(value, len(extents)).reshape(n, -1)))
+                            found.append((value.shape[-1], narrowed(value, len(extents)).reshape(n, -1)))
                             break
-                elif value.dim() > self.inputs.dim and value.shape[self.inputs.dim] == units:
-                    rows = _narrowed(value, self.inputs.dim + 1).movedim(self.inputs.dim, 0)
-                    found.append((value.shape[-1], rows))
+                elif (dim := dim_of_rows(value, self.inputs.dim, units)) is not None:
+                    found.append((value.shape[-1], narrowed(value, dim + 1).movedim(dim, 0)))
             return value
 
         if units:
             mapped(keep, output)
         return found
-
-
-def _narrowed(value: torch.Tensor, rows: int) -> torch.Tensor:
-    """The value with its last extent replaced by products with a few vectors, because logits are large; unchanged if the last
-    extent is small or one of the first `rows` extents, which are the rows'."""
-    if value.dim() <= rows or value.shape[-1] <= _DIRECTIONS:
-        return value
-    fixed = torch.Generator().manual_seed(0)
-    return value @ torch.randn(value.shape[-1], _DIRECTIONS, generator=fixed).to(value.device, value.dtype)
-
-
-def nearest(moved: torch.Tensor) -> torch.Tensor:
-    """Whose values each unit has: those that moved have the ones of the nearest unit before them that stays, or of the first that
-    stays. So what is sorted (the lengths of packed sequences) stays sorted."""
-    own = torch.arange(len(moved))
-    if not bool(moved.any()) or bool(moved.all()):
-        return own
-    before = torch.where(moved, -1, own).cummax(0).values
-    return torch.where(before < 0, own[~moved][0], before)
-
-
-def differ(one: list[tuple[int, torch.Tensor]], two: list[tuple[int, torch.Tensor]], rows: torch.Tensor) -> bool:
-    for (last_of_a, a), (last_of_b, b) in zip(one, two):
-        if a.dim() != b.dim():
-            return True
-        if last_of_a != last_of_b and a.shape[-1] == _DIRECTIONS:
-            continue  # attention over cut lengths: products with other vectors
-        # A model that cuts its batch to the longest example gives outputs of other extents: their common part must stay.
-        common = tuple(slice(0, min(size)) for size in zip(a.shape, b.shape))
-        a, b = a[common][rows.to(a.device)], b[common][rows.to(b.device)]
-        if a.numel() == 0:
-            continue
-        largest = torch.where(torch.isfinite(a), a, 0).abs().max().double()
-        near = (a.double() - b.double()).abs() <= largest * max(_LEAST_CHANGE, 8 * torch.finfo(a.dtype).eps)
-        if not bool((near | (a == b) | (a.isnan() & b.isnan())).all()):
-            return True
-    return False

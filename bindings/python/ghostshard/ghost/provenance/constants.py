@@ -5,7 +5,7 @@ where a number comes from. But a constant stays what it is from draw to draw, an
 place of the loop remembers which constants it had, and a change is refused where it may follow from examples:
 
 * after values of the draw were read, until its loss is formed (what is read after that cannot enter it);
-* if the constant goes with the number of examples that were drawn;
+* if the constant goes with the number of examples that were drawn, or rows are scaled by one that goes with how far they are padded;
 * a tensor's, in a batch of one example, or after functions that are not followed: nothing tells it from a row of another example.
 
 A constant that changes by itself (an annealed weight, a random scale) goes through elsewhere. Numbers that were read are Read or
@@ -27,6 +27,7 @@ from .summaries import Reads
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "")
 _MOST = 1 << 16  # elements of a tensor of which a copy is kept; of larger ones, a few sums
+_SCALING = set("mul multiply div divide true_divide truediv floordiv floor_divide pow".split()) | {"the loss"}
 _POWERS = (1.0, -1.0, 0.5, -0.5, 2.0, -2.0)
 _LATER = "Read numbers of a batch when its loss is formed (loss = criterion(...) comes first, then metrics, then backward())"
 
@@ -35,8 +36,10 @@ class Constants:
     """Of one run."""
 
     def __init__(self) -> None:
-        # By place: the constant, how many examples its batch had, and how often it has gone with their number
-        self._known: dict[Any, tuple[Any, int, int]] = {}
+        # By place: the constant, how many examples its batch had, how often it has gone with their number, and with an extent of the batch
+        self._known: dict[Any, tuple[Any, int, int, int]] = {}
+        self._extents: dict[Any, tuple[int, ...]] = {}  # by place: of that batch
+        self.extents: tuple[int, ...] = ()  # of the batch's tensors at hand
         self._times: collections.Counter = collections.Counter()
         self._units = 0
         self._draws = 0  # with examples
@@ -51,6 +54,7 @@ class Constants:
         self._draws += self._empty and units > 0  # an empty batch meets nothing that is followed
         self._empty = self._empty and units == 0
         self._units = units
+        self.extents = ()
         self._times.clear()
 
     def was_read(self, how: str) -> None:
@@ -64,14 +68,17 @@ class Constants:
         line = (name, *_place())
         self._times[line] += 1
         place, kept = (*line, self._times[line]), _kept(value, self._units)
-        before, units, hits = self._known.get(place, (None, 0, 0))
-        self._known[place] = kept, self._units, hits if units == self._units else 0
+        before, units, hits, of_extents = self._known.get(place, (None, 0, 0, 0))
+        extents = self._extents.get(place, ())
+        same = bool(before is not None and _same(before, kept))
+        self._known[place] = kept, self._units, hits if units == self._units else 0, of_extents if same else 0
+        self._extents[place] = self.extents
         if before is None:
             last = self._known.get((*line, self._times[line] - 1), (None,))[0]
             if not self.read or self._draws < 2 or (last is not None and _same(last, kept)):  # a loop over more rows than before
                 return ""
             return f"{name} met a constant that earlier draws did not have, after {self.read} read values of this one. {_LATER}"
-        if _same(before, kept):
+        if same:
             return ""
         if self.read:
             return f"{name} met a constant that is not what it was in earlier draws, after {self.read} read values of this one. {_LATER}"
@@ -81,9 +88,16 @@ class Constants:
                 "a row of another example here"
             )
         if isinstance(value, (int, float)) and _follows(before, units, value, self._units):
-            self._known[place] = kept, self._units, hits + 1
+            self._known[place] = kept, self._units, hits + 1, of_extents
             if hits:  # once may be chance
                 return f"{name} met a number that goes with how many examples were drawn (the sum is divided by the expected batch, once)"
+        if name in _SCALING and isinstance(value, (int, float)) and any(_follows(before, one, value, two) for one, two in zip(extents, self.extents)):
+            self._known[place] = kept, self._units, hits, of_extents + 1
+            if of_extents:
+                return (
+                    f"{name} met a number that goes with how far the batch is padded, which follows from its longest example: take each example's own "
+                    "number of places, or a constant"
+                )
         return ""
 
 

@@ -17,6 +17,7 @@ from .drawn import Drawn, Memory, Origin, constant, drawn, plain, version_of
 from .joins import JOINS, elementwise, joined
 from .met import wrong_constant
 from .moves import MOVES, moved
+from .padded import over_padding
 from .setting import after_setting
 from .strangers import note_backward, statistics_of_a_batch, why_strange, write_to_strangers
 
@@ -302,6 +303,8 @@ def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], so
     along = {each % x.dim() for each in dims}
     if origin.dim in along:
         return [origin.lost(f"{name} joined its examples")] * len(results)
+    if wrong := over_padding(name, x, along):
+        return [origin.lost(wrong, strangers=True)] * len(results)
     gone = sum(each < origin.dim for each in along)
     return [origin.at(origin.dim if each.dim() == x.dim() else origin.dim - gone, origin.ids, moved=True) for each in results]
 

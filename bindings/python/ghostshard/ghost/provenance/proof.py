@@ -85,6 +85,7 @@ class Provenance:
 
         def stamp(value: torch.Tensor) -> torch.Tensor:
             value = plain(value)
+            self.constants.extents += tuple(value.shape[:3])
             if origin is None and value.dim() == 0:
                 return drawn(value, of_rows(piece, piece.units).lost("it is one number of the batch", strangers=True))
             if origin is None:

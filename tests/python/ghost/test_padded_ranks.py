@@ -1,0 +1,27 @@
+"""How far a batch is padded is looked at on several ranks, too, where a forward gathers weights: what one rank's batch shows, all refuse, and
+nobody waits for a rank whose batch shows nothing."""
+
+import json
+
+import pytest
+from launch import HERE, run_ranks
+
+PADDED = "how far a batch is padded follows from its longest example"
+SENTENCES = {
+    "neither masks": PADDED, "rank 0 masks": PADDED, "rank 1 masks": PADDED, "both mask": "nothing", "rank 1 has one length": PADDED,
+    "rank 1 has one example": PADDED, "rank 1 has none": PADDED, "both mask, rank 1 has one length": "nothing", "both mask, rank 1 has none": "nothing",
+    "rank 1 takes no other extents": "nothing", "rank 1 takes no other extents, rank 0 does not mask": PADDED,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    file = tmp_path_factory.mktemp("padded") / "results.json"
+    run_ranks(HERE / "padded_main.py", 2, str(file))
+    return json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("kind", ["sharded", "replicas"])
+@pytest.mark.parametrize("name", SENTENCES)
+def test_all_ranks_say_the_same(said, kind, name):
+    assert all(SENTENCES[name] in each for each in said[f"{kind} {name}"])
