@@ -91,7 +91,7 @@ class AttributionCheck:
                 raise ValueError(f"on several ranks all batches are packed or none is: this one is {_name(packed)}")
             if not new and not self._by_lot():
                 return
-        elif packed in self._settled and known and not new and not self._by_lot():
+        elif packed in self._settled and known and not self._by_lot():
             return
         look = () if repeat is None else self._look_of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
