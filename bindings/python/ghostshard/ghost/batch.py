@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ class Inputs:
     empty_dim: int | None = None  # the dimension that had extent 0; the arguments are placeholders of extent 1
     padding: tuple[Axis, ...] = ()  # of the examples, if the loader told it (checks/padding.py)
     outputs: tuple[Any, ...] = ()  # where they are in the autograd graph, if there is padding
+    padding_was_compared: bool = False  # by outputs_follow(), which may find no output to compare
+    padded_outputs: dict[int, tuple[int, Axis]] = field(default_factory=dict)  # that have places: found by outputs_follow()
 
     @property
     def units(self) -> int:

@@ -40,7 +40,7 @@ class CollateCheck:
 
     def __init__(self) -> None:
         self._done = False
-        self._batches_of_any_length = _BATCHES  # that may come before the first whose examples have several
+        self._first = _BATCHES  # that are told how far they are padded: in some, all examples are of one length
         self._lot = random.Random(secrets.randbits(64))  # not one of the generators that the loop seeds
 
     def __call__(self, collate: Callable[[list], Any], examples: list) -> tuple[Axis, ...]:
@@ -49,7 +49,7 @@ class CollateCheck:
         if collate is default_collate or len(examples) < 2:
             return ()
         by_lot = self._lot.random() < _AGAIN
-        mixes, padded = by_lot or not self._done, by_lot or self._batches_of_any_length > 0
+        mixes, padded = by_lot or not self._done, by_lot or self._first > 0
         if not (mixes or padded):
             return ()
         before, halves = Coins(), 1 if self._done else _HALVES
@@ -57,9 +57,8 @@ class CollateCheck:
         try:
             if mixes and self._mixes(collate, copy.deepcopy(examples), before, halves):
                 raise ValueError(_MIXED)
-            axes = axes_of(collate, examples, before) if padded else ()
-            self._batches_of_any_length = 0 if axes else self._batches_of_any_length - 1
-            return axes
+            self._first -= padded
+            return axes_of(collate, examples, before) if padded else ()
         finally:
             before.again()
 

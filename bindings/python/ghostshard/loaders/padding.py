@@ -45,11 +45,13 @@ def axes_of(collate: Callable[[list], Any], examples: list, before: Coins) -> tu
     if any(len(each) != len(batch) for each in alone):
         return ()
     found: list[Axis] = []
+    fixed: set[int] = set()
     order: list[int] | None = None  # the row of each example
     for number, whole in enumerate(batch):
         ones = [each[number] for each in alone]
         rows, ones = _rows_of(whole, ones)
         varied = [d for d in range(rows[0].dim() if rows else 0) if any(one.shape[d] < rows[0].shape[d] for one in ones)]
+        fixed.update(rows[0].shape[d] for d in range(rows[0].dim() if rows else 0) if d not in varied)
         if not varied or any(one.shape[d] > rows[0].shape[d] for one in ones for d in range(one.dim())):
             continue
         for left in (False, True):
@@ -62,7 +64,8 @@ def axes_of(collate: Callable[[list], Any], examples: list, before: Coins) -> tu
         of_row = dict(zip(order, ones))
         axes = (Axis(rows[0].shape[d], tuple(of_row[row].shape[d] for row in range(len(rows))), left) for d in varied)
         found += [axis for axis in axes if axis not in found]
-    return tuple(found)
+    extents = {axis.extent for axis in found} - fixed - {len(examples)}
+    return tuple(found) if len(extents) == len(found) else ()  # two that are alike by chance: another batch shows which is which
 
 
 def _rows_of(whole: torch.Tensor, ones: list[torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:

@@ -145,8 +145,12 @@ class Call:
             each, odd = divmod(value.shape[dim], units)
             return value if odd or each < 2 else value.unflatten(dim, (units, each))
 
-        given = [unflattened(value, dim) for value, dim in zip(tensors_in((self._args, self._kwargs)), rows) if dim is not None]
-        shift = cut.shift([each for each in given if each.dim() > 1])
+        with torch.no_grad():
+            of_places = self._unreduced(*self._args, **self._kwargs)  # [units, ...] or [units · places, ...]
+        shift = cut.shift(unflattened(of_places, 0).shape[1:])
+        if shift is None:  # one loss for each, of outputs and targets that have places, or of what was pooled before
+            given = (unflattened(value, dim) for value, dim in zip(tensors_in((self._args, self._kwargs)), rows) if dim is not None)
+            shift = cut.shift(set.intersection(*(set(value.shape[1:]) for value in given)))
         if shift is None:
             return False
 

@@ -106,9 +106,11 @@ class AttributionCheck:
             self._look_at_one(losses, repeat)
             return
         axes = () if repeat is None else repeat.inputs.padding
-        padded = PaddedGradients(() if repeat is None else repeat.inputs.outputs, axes)
         half = set(random.Random(seed).sample(range(units), units // 2))
-        reached, undecided, output = -1, False, APART
+        chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
+        reached, undecided = -1, False
+        output = APART if repeat is None else repeat.reaches_others(chosen, self._highest)
+        padded = PaddedGradients(*((), {}) if repeat is None else (repeat.inputs.outputs, repeat.inputs.padded_outputs))
         coins, masses = State(nn.Module(), losses.device), []
         for part in ([u in half for u in range(units)], [u not in half for u in range(units)], [True] * units):
             coins.again()  # a layer may run again in backward
@@ -118,17 +120,15 @@ class AttributionCheck:
             masses.append(own)
         coins.again()
         scaled = not undecided and any(_other_mass(masses[u not in half][u], masses[2][u]) for u in range(units))
-        chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
-        if repeat is not None:
-            output = repeat.reaches_others(chosen, self._highest)
-        loss = max([APART, *(each.reaches_others(chosen, losses.device, axes) for each in criterions_under(losses))])
+        of_places = axes if repeat is not None and repeat.inputs.padded_outputs else ()
+        loss = max([APART, *(each.reaches_others(chosen, losses.device, of_places) for each in criterions_under(losses))])
         loss = max(loss, PADDED if padded.found else APART)
         reached, undecided, scaled, output, loss = self._highest([reached, undecided, scaled, output, loss])
         self._refuse(reached, bool(scaled), output, loss, "" if repeat is None else "".join(repeat.refusals[:1]))
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)
-            if axes:
+            if repeat is not None and repeat.inputs.padding_was_compared:
                 self._padded.add(look)
 
     def _look_at_one(self, losses: torch.Tensor, repeat: Repeat | None) -> None:

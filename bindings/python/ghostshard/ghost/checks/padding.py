@@ -9,7 +9,7 @@ gradients: an example's loss must have none at places that are only there for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +33,11 @@ class Cut:
     units: torch.Tensor  # their numbers, in order
     axes: tuple[tuple[int, int, bool, tuple[int, ...]], ...]  # extent in the batch, among themselves, padding first?, each unit's alone
 
-    def shift(self, tensors: Sequence[torch.Tensor]) -> int | None:
-        """By how much the extents of these tensors differ from the loader's. None: they have none of them."""
-        extents = {extent for each in tensors for extent in each.shape}
+    def shift(self, extents: Iterable[int]) -> int | None:
+        """By how much these differ from the loader's. None: no extent of the loader's is among them."""
+        known = set(extents)
         for shift in _SHIFTS if len(self.axes) == 1 else (0,):
-            if any(of + shift in extents for of, *_ in self.axes):
+            if any(of + shift in known for of, *_ in self.axes):
                 return shift
         return None
 
@@ -57,6 +57,10 @@ class Cut:
         everybody = torch.ones(len(self.units), dtype=torch.bool)
         return differ([(0, one) for one, _ in pairs], [(0, two) for _, two in pairs], everybody)
 
+    def axis_of(self, whole: int, shorter: int) -> int | None:
+        """Which one an extent follows, that was `whole` and is `shorter` in the cut batch."""
+        return next((number for number, (of, to, *_) in enumerate(self.axes) if whole - shorter == of - to > 0 and whole - of in _SHIFTS), None)
+
     def _at_own_places(self, whole: torch.Tensor, shorter: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """None if it is not known which places belong together (a model that takes several steps at once)."""
         if whole.dim() != shorter.dim():
@@ -65,9 +69,10 @@ class Cut:
             extent = shorter.shape[d]
             if whole.shape[d] == extent:
                 continue
-            axis = next((each for each in self.axes if whole.shape[d] - extent == each[0] - each[1] and whole.shape[d] - each[0] in _SHIFTS), None)
-            if axis is None:
+            number = self.axis_of(whole.shape[d], extent)
+            if number is None:
                 return None
+            axis = self.axes[number]
             whole = _without(whole, d, axis)
             missing = axis[1] - torch.tensor(axis[3])
             own = torch.arange(extent) >= missing[:, None] if axis[2] else torch.arange(extent) < extent - missing[:, None]
@@ -103,8 +108,8 @@ def cut_of(axes: Sequence[Axis]) -> Cut | None:
         if most < axis.extent:
             units = [u for u, alone in enumerate(axis.alone) if alone <= most]
             of_units = [(each.extent, [each.alone[u] for u in units], each.left) for each in axes]
-            if len({extent for extent, *_ in of_units}) < len(of_units):
-                return None  # two kinds of lengths that happen to be alike here
+            if len({len(axis.alone), *(extent for extent, *_ in of_units)}) <= len(of_units):
+                return None  # two kinds of lengths, or one and the number of examples, that happen to be alike here
             return Cut(torch.tensor(units), tuple((extent, max(alone), left, tuple(alone)) for extent, alone, left in of_units))
     return None
 
@@ -114,9 +119,11 @@ def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
     (values.py), without dropout, each from the states `before`. A rank that was told of no padding goes along."""
     inputs = repeat.inputs
     cut = None if inputs.packing is not None else cut_of(inputs.padding)
-    shift = None if cut is None else cut.shift(tensors_in((inputs.args, inputs.kwargs)))
+    shift = None if cut is None else cut.shift(_extents(inputs.examples, inputs.dim))
 
-    def outputs(*, shorter: bool) -> list[torch.Tensor]:
+    def outputs(*, shorter: bool) -> dict[int, torch.Tensor]:
+        """By their numbers in the output, with the units first."""
+
         def take(value: torch.Tensor) -> torch.Tensor:
             if cut is None or shift is None or isinstance(value, nn.Parameter):
                 return value
@@ -128,15 +135,22 @@ def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
             each.again()
         output = repeat.once(*mapped(take, inputs.args), **mapped(take, inputs.kwargs))
         units = 0 if cut is None else len(cut.units)
-        rows = [(each, dim_of_rows(each, inputs.dim, units)) for each in tensors_in(output) if each.is_floating_point()]
-        return [each.movedim(dim, 0) for each, dim in rows if dim is not None]
+        rows = [(number, each, dim_of_rows(each, inputs.dim, units)) for number, each in enumerate(tensors_in(output)) if each.is_floating_point()]
+        return {number: each.movedim(dim, 0) for number, each, dim in rows if dim is not None}
 
     training = [module for module in repeat.model.modules() if module.training]
     repeat.model.eval()
     try:
         as_given, again, shorter = outputs(shorter=False), outputs(shorter=False), outputs(shorter=True)
-        # Coins that are tossed all the same tell nothing.
-        return cut is not None and shift is not None and not cut.differs(as_given, again) and cut.differs(as_given, shorter)
+        if cut is None or shift is None or as_given.keys() != shorter.keys():
+            return False
+        for number, whole in as_given.items():
+            if whole.dim() == shorter[number].dim():
+                found = ((d, cut.axis_of(whole.shape[d], shorter[number].shape[d])) for d in range(1, whole.dim()))
+                inputs.padded_outputs.update({number: (d, inputs.padding[axis]) for d, axis in found if axis is not None})
+        whole, once_more, cut_short = (list(each.values()) for each in (as_given, again, shorter))
+        inputs.padding_was_compared = bool(whole) and not cut.differs(whole, once_more)  # coins that are tossed all the same tell nothing
+        return inputs.padding_was_compared and cut.differs(whole, cut_short)
     finally:
         for module in training:
             module.training = True
@@ -147,22 +161,23 @@ class OutputNode:
     """Where an output of the model stands in the autograd graph."""
 
     node: Any
-    number: int
+    number: int  # of the node's outputs
+    place: int  # among the tensors of the model's output
     shape: torch.Size
-    dim: int  # of the units
+    dim: int  # of the units in inputs, and in outputs that have places
 
 
 def nodes_of(output: Any, dim: int) -> tuple[OutputNode, ...]:
-    """dim: of the units in inputs, and in outputs that have places."""
-    tensors = [each for each in tensors_in(output) if each.grad_fn is not None and each.dim() > 1]
-    return tuple(OutputNode(each.grad_fn, each.output_nr, each.shape, dim) for each in tensors)
+    tensors = [(place, each) for place, each in enumerate(tensors_in(output)) if each.grad_fn is not None]
+    return tuple(OutputNode(each.grad_fn, each.output_nr, place, each.shape, dim) for place, each in tensors)
 
 
 class PaddedGradients:
-    """Whether a backward brings gradients to places of outputs that are not their example's own. `found` after watched()."""
+    """Whether a backward brings gradients to places of outputs that are not their example's own. `found` after watched(). of: by an output's number,
+    its dimension of places, with the units first, and what it follows."""
 
-    def __init__(self, nodes: Sequence[OutputNode], axes: Sequence[Axis]):
-        self._nodes, self._axes = nodes, axes
+    def __init__(self, nodes: Sequence[OutputNode], of: Mapping[int, tuple[int, Axis]]):
+        self._nodes, self._of = [each for each in nodes if each.place in of], of
         self.found = False
 
     @contextmanager
@@ -176,26 +191,27 @@ class PaddedGradients:
 
     def _hook(self, of: OutputNode) -> Callable[[tuple], None]:
         def look(gradients: tuple) -> None:
-            gradient = gradients[of.number]
-            if gradient is not None and gradient.shape == of.shape and any(_beyond(gradient, of.dim, axis) for axis in self._axes):
-                self.found = True
+            gradient, (d, axis) = gradients[of.number], self._of[of.place]
+            if gradient is not None and gradient.shape == of.shape:
+                self.found = self.found or _beyond(gradient, of.dim, d, axis)
 
         return look
 
 
-def _beyond(gradient: torch.Tensor, dim: int, axis: Axis) -> bool:
+def _beyond(gradient: torch.Tensor, dim: int, d: int, axis: Axis) -> bool:
     units = len(axis.alone)
-    if gradient.shape[dim] != units:
+    of_units = dim_of_rows(gradient, dim, units)
+    if of_units is None:
         return False
-    rows = gradient.detach().movedim(dim, 0)
-    for shift in _SHIFTS:
-        d = next((d for d in range(1, rows.dim()) if rows.shape[d] == axis.extent + shift), None)
-        if d is not None:
-            flat = rows.abs().movedim(d, 1).reshape(units, rows.shape[d], -1).amax(2).cpu()
-            places, missing = torch.arange(rows.shape[d]), axis.extent - torch.tensor(axis.alone)
-            others = places < missing[:, None] if axis.left else places >= rows.shape[d] - missing[:, None]
-            return bool((torch.where(others, flat, 0) > _LEAST * torch.where(flat.isfinite(), flat, 0).max()).any())
-    return False
+    rows = gradient.detach().abs().movedim(of_units, 0).movedim(d, 1)
+    flat = rows.reshape(units, rows.shape[1], -1).amax(2).cpu()
+    places, missing = torch.arange(rows.shape[1]), axis.extent - torch.tensor(axis.alone)
+    others = places < missing[:, None] if axis.left else places >= rows.shape[1] - missing[:, None]
+    return bool((torch.where(others, flat, 0) > _LEAST * torch.where(flat.isfinite(), flat, 0).max()).any())
+
+
+def _extents(value: torch.Tensor | None, but: int) -> list[int]:
+    return [] if value is None else [extent for d, extent in enumerate(value.shape) if d != but]
 
 
 __all__ = ["Cut", "OutputNode", "PaddedGradients", "cut_of", "nodes_of", "outputs_follow", "padding_of"]
