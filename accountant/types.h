@@ -32,7 +32,8 @@ GHOSTSHARD_CHECKED_TYPE(Epsilon, "epsilon", v >= 0 && v <= kLargest, "must be fi
 GHOSTSHARD_CHECKED_TYPE(Delta, "delta", v > 0 && v < 1, "must lie strictly between 0 and 1");
 GHOSTSHARD_CHECKED_TYPE(NoiseMultiplier, "noise multiplier", v > 0 && v <= kLargest, "must be finite and > 0");
 GHOSTSHARD_CHECKED_TYPE(SamplingRate, "sampling rate", v > 0 && v <= 1, "must be > 0 and <= 1");
-GHOSTSHARD_CHECKED_TYPE(ClipNorm, "clip norm", v > 0 && v <= kLargest, "must be finite and > 0");
+// Sums and their noise are float32 numbers, also times a noise multiplier and a number of texts.
+GHOSTSHARD_CHECKED_TYPE(ClipNorm, "clip norm", v >= 1e-30 && v <= 1e30, "must lie between 1e-30 and 1e30");
 GHOSTSHARD_CHECKED_TYPE(NoiseParameter, "noise parameter", v > 0 && v <= kLargest, "must be finite and > 0");
 GHOSTSHARD_CHECKED_TYPE(Probability, "probability", v >= 0 && v <= 1, "must lie between 0 and 1");
 GHOSTSHARD_CHECKED_TYPE(RepeatShape, "shape", v > -1 && v <= 1e6, "must be > -1 and <= 1e6");

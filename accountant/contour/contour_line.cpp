@@ -96,7 +96,7 @@ std::optional<LineEnd> end_of_line(const LogRest& log_rest, double step, double 
     too_near = end.t;
     end.t *= ratio;
     ratio = std::min(2.0, ratio * ratio);
-    if (too_near > farthest) return std::nullopt;
+    if (!(too_near <= farthest)) return std::nullopt;  // nor if one of them is no number
   }
   for (int i = 0; i < 24 && end.t > too_near * kLengthening && end.t > 8 * step; ++i) {
     const double middle = too_near == 0 ? end.t / ratio : std::sqrt(too_near * end.t);
@@ -105,7 +105,7 @@ std::optional<LineEnd> end_of_line(const LogRest& log_rest, double step, double 
     (rest < kInfinity ? end.t : too_near) = middle;
     if (too_near == 0) ratio = std::min(2.0, ratio * ratio);
   }
-  if (end.t > farthest) return std::nullopt;
+  if (!(end.t <= farthest)) return std::nullopt;
   return end;
 }
 

@@ -302,7 +302,8 @@ std::optional<DirectionBound> grid_delta(Direction direction, const std::vector<
       continue;
     }
     const Side lower(pieces_of_phases(direction, phases, *shape, false), *shape, false);
-    bound.lower = std::clamp(lower.delta(epsilon) - alias(lower, shape->grid.c, epsilon), 0.0, bound.upper);
+    const double found = lower.delta(epsilon) - alias(lower, shape->grid.c, epsilon);
+    bound.lower = found > 0 ? std::min(found, bound.upper) : 0;  // no number says nothing
     bound.estimate = bound.lower + (bound.upper - bound.lower) / 2;
     return bound;
   }

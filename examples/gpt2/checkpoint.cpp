@@ -118,6 +118,9 @@ void load_weights(Gpt2& model, const Folder& folder) {
       throw std::invalid_argument(folder.path.string() + ": tensor '" + name + "' must be floating point, is " +
                                   c10::toString(tensor.scalar_type()));
     }
+    if (!at::isfinite(tensor).all().item<bool>()) {
+      throw std::invalid_argument(folder.path.string() + ": tensor '" + name + "' must be finite, has NaN or infinity");
+    }
     if (name == "transformer.wte.weight") wte = tensor;
     model.parameters().set_parameter(*parameter, tensor.to(at::kFloat));
   }

@@ -62,7 +62,8 @@ void check_budget(const Options& o) {
   if (o.target_epsilon) finite_positive("--target-epsilon", *o.target_epsilon);
   if (o.noise_multiplier) finite_positive("--noise-multiplier", *o.noise_multiplier);
   if (o.delta) must(*o.delta > 0 && *o.delta < 1, "--delta must lie strictly between 0 and 1, got " + number(*o.delta));
-  finite_positive("--clip-norm", o.clip_norm);
+  must(o.clip_norm >= 1e-30 && o.clip_norm <= 1e30,
+       "--clip-norm must lie between 1e-30 and 1e30 (sums are float32), got " + number(o.clip_norm));
 }
 
 void check_training(const Options& o) {

@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
         Tampering{"ClipNormOfNoNumber", [](auto& l) { replace(l[3], "\"step\"", "\"clip_norm\":\"1\",\"step\""); },
                   "line 4: clip_norm must be a number"},
         Tampering{"ClipNormBelowZero", [](auto& l) { replace(l[3], "\"step\"", "\"clip_norm\":-1,\"step\""); },
-                  "line 4: clip norm must be finite and > 0"},
+                  "line 4: clip norm must lie between 1e-30 and 1e30"},
         Tampering{"FieldBesideTheClipNorm",
                   [](auto& l) { replace(l[3], "\"step\"", "\"clip_norm\":1,\"more\":1,\"step\""); },
                   "line 4: must be a release of schema"},

@@ -55,8 +55,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"SamplingRateNaN", [] { SamplingRate q(kNaN); }, "sampling rate must be > 0 and <= 1, got nan"},
         Refused{"SamplingRateZero", [] { SamplingRate q(0); }, "sampling rate must be > 0 and <= 1, got 0"},
         Refused{"SamplingRateAboveOne", [] { SamplingRate q(1.5); }, "sampling rate must be > 0 and <= 1, got 1.5"},
-        Refused{"ClipNormNaN", [] { ClipNorm c(kNaN); }, "clip norm must be finite and > 0, got nan"},
-        Refused{"ClipNormNegative", [] { ClipNorm c(-1); }, "clip norm must be finite and > 0, got -1"}),
+        Refused{"ClipNormNaN", [] { ClipNorm c(kNaN); }, "clip norm must lie between 1e-30 and 1e30, got nan"},
+        Refused{"ClipNormNegative", [] { ClipNorm c(-1); }, "clip norm must lie between 1e-30 and 1e30, got -1"},
+        Refused{"ClipNormThatVanishes", [] { ClipNorm c(1e-46); }, "clip norm must lie between 1e-30 and 1e30, got 1e-46"},
+        Refused{"ClipNormThatIsInfinite", [] { ClipNorm c(1e39); }, "clip norm must lie between 1e-30 and 1e30, got 1e+39"}),
     [](const auto& c) { return c.param.name; });
 
 TEST(CheckedType, KeepsItsValueAtTheEdgesThatAreAllowed) {

@@ -125,6 +125,10 @@ MODEL = {
         lambda work: write_model(work / "model", change=lambda t: t.update({"wpe.weight": t["transformer.wpe.weight"] + 1})),
         {}, "wpe.weight",
     ),
+    "tensor_without_a_number": (
+        lambda work: write_model(work / "model", change=lambda t: t["transformer.ln_f.bias"].__setitem__(3, numpy.nan)), {},
+        "tensor 'transformer.ln_f.bias' must be finite, has NaN or infinity",
+    ),
     "tensor_of_integers": (
         lambda work: write_model(work / "model", change=lambda t: t.update(
             {"transformer.ln_f.bias": numpy.zeros(16, numpy.int32)})), {},
@@ -192,7 +196,8 @@ BUDGET = {
     "delta_zero": (nothing, {"delta": "0"}, "--delta must lie strictly between 0 and 1, got 0"),
     "delta_one": (nothing, {"delta": "1"}, "--delta must lie strictly between 0 and 1, got 1"),
     "delta_negative": (nothing, {"delta": "-1e-6"}, "--delta must lie strictly between 0 and 1"),
-    "clip_norm_zero": (nothing, {"clip_norm": "0"}, "--clip-norm must be finite and > 0, got 0"),
+    "clip_norm_zero": (nothing, {"clip_norm": "0"}, "--clip-norm must lie between 1e-30 and 1e30 (sums are float32), got 0"),
+    "clip_norm_that_vanishes": (nothing, {"clip_norm": "1e-46"}, "--clip-norm must lie between 1e-30 and 1e30"),
     "steps_and_epochs": (nothing, {"epochs": "1"}, "give one of --steps and --epochs"),
     "neither_steps_nor_epochs": (nothing, {"steps": None}, "give one of --steps and --epochs"),
     "no_steps": (nothing, {"steps": "0"}, "--steps must be >= 1, got 0"),

@@ -196,6 +196,20 @@ TEST(Contour, EpsilonIsZeroWhereDeltaAloneSuffices) {
   EXPECT_EQ(found.lower, 0);
 }
 
+// Little noise: a line's length, or its rest, is no number. Ten steps with a rate of 0.8 leave out the example in none
+// of them with probability 1 - 0.2^10 > 0.9999998, and its loss then exceeds 0.01 almost surely.
+TEST(Contour, WhatIsNoNumberEndsTheSearchAndBoundsNothing) {
+  const DeltaBound few = charged("contour", {"", {{0.8, 0.0146, 10}}, 1e-5, 0, 0})->delta(Epsilon(0.01));
+  EXPECT_GT(few.lower, 0.9999);
+  EXPECT_GE(few.upper, 1 - std::pow(0.2, 10));
+  EXPECT_LE(few.upper, 1);
+  const DeltaBound many =
+      charged("contour", {"", {{0.999999, 0.07, 1'000'000'000'000}}, 1e-5, 0, 0})->delta(Epsilon(4));
+  EXPECT_GE(many.lower, 0);
+  EXPECT_GE(many.estimate, many.lower);
+  EXPECT_EQ(many.upper, 1);
+}
+
 TEST(Contour, AnAdaptiveClippingStepIsAGaussianWithBothNoises) {
   // 1/2² + 1/(2·10)² = 1/sigma²
   const auto adaptive = make_accountant("contour", Adjacency::kZeroOut);

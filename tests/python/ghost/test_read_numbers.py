@@ -105,6 +105,22 @@ def how_many_in_the_outputs(run, x, y):
     return run.criterion(run.module(x) * x.shape[0], y)
 
 
+def how_many_of_a_class(run, x, y):
+    return run.criterion(run.module(x), y) / (1 + len(y[y == 0]))
+
+
+def how_many_kinds(run, x, y):
+    return run.criterion(run.module(x), y) * x.round().unique().numel()
+
+
+def how_many_places(run, x, y):
+    return run.criterion(run.module(x) / (1 + (x > 0).nonzero().shape[0]), y)
+
+
+def how_many_were_chosen(run, x, y):
+    return run.criterion(run.module(x) / (1 + torch.where(x > 0)[0].size(0)), y)
+
+
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
@@ -117,7 +133,7 @@ class Scaled(nn.Module):
 REFUSED = (
     item, a_share, by_float, by_numpy, by_a_list, a_tensor_of_it, a_row_of_it, a_threshold, a_branch, its_own_value, its_own_value_as_a_float,
     its_own_value_detached, its_losses_detached, weights_of_classes, an_argument, columns_by_the_data, how_many, how_many_of_the_expected,
-    how_many_in_the_outputs,
+    how_many_in_the_outputs, how_many_of_a_class, how_many_kinds, how_many_places, how_many_were_chosen,
 )  # fmt: skip
 
 

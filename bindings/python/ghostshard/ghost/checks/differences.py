@@ -8,6 +8,24 @@ import torch
 # share of the largest output.
 _LEAST_CHANGE = 1e-4
 _DIRECTIONS = 4
+_AT_ONCE = 1 << 22  # elements that are narrowed
+_LARGEST = 1e38
+
+# A tensor's last extent, and its rows [units, ...]; more than one way to read them if it is not certain which rows are whose.
+Rows = tuple  # [int, *tuple[torch.Tensor, ...]]
+
+
+def rows_of(value: torch.Tensor, dim: int, units: int, places: set[int]) -> Rows | None:
+    """Of an output, where the inputs' units are at `dim`. places: how many each unit may have in flattened ones. None: it has no rows of them."""
+    at = dim_of_rows(value, dim, units)
+    if at is not None:
+        return value.shape[-1], narrowed(value, at + 1).movedim(at, 0)
+    flat = value.dim() > 0 and units > 1 and any(value.shape[0] == units * each for each in places)
+    small = narrowed(value, 2 if value.dim() > 1 and value.shape[1] == units else 1)
+    ways = [small.unflatten(0, (units, -1)), small.unflatten(0, (-1, units)).movedim(1, 0)] if flat else []  # each unit's together, or in turn
+    if dim == 0 and units > 1 and value.dim() > 1 and value.shape[1] == units:
+        ways.append(small.movedim(1, 0))
+    return (value.shape[-1], *ways) if ways else None
 
 
 def dim_of_rows(value: torch.Tensor, dim: int, units: int) -> int | None:
@@ -18,12 +36,25 @@ def dim_of_rows(value: torch.Tensor, dim: int, units: int) -> int | None:
 
 
 def narrowed(value: torch.Tensor, rows: int) -> torch.Tensor:
-    """The value with its last extent replaced by products with a few vectors, because logits are large; unchanged if the last
-    extent is small or one of the first `rows` extents, which are the rows'."""
-    if value.dim() <= rows or value.shape[-1] <= _DIRECTIONS:
-        return value
-    fixed = torch.Generator().manual_seed(0)
-    return value @ torch.randn(value.shape[-1], _DIRECTIONS, generator=fixed).to(value.device, value.dtype)
+    """Values on a scale that is linear about zero and logarithmic far out, so that a mask of -1e9 hides no others. The last extent is replaced by
+    products with a few vectors, because logits are large, unless it is small or one of the first `rows` extents, which are the rows'."""
+    narrow = value.dim() > rows and value.shape[-1] > _DIRECTIONS
+    fixed = torch.randn(value.shape[-1], _DIRECTIONS, generator=torch.Generator().manual_seed(0)).to(value.device) if narrow else None
+
+    def scaled(part: torch.Tensor) -> torch.Tensor:
+        found = on_a_log_scale(part)
+        return (found if fixed is None else found @ fixed).to(value.dtype)
+
+    if value.numel() <= _AT_ONCE or value.dim() < 2:
+        return scaled(value)
+    flat = value.flatten(0, -2)
+    parts = [scaled(each) for each in flat.split(max(_AT_ONCE // max(value.shape[-1], 1), 1))]
+    return torch.cat(parts).view(*value.shape[:-1], -1)
+
+
+def on_a_log_scale(value: torch.Tensor) -> torch.Tensor:
+    """In float32, linear about zero."""
+    return value.float().nan_to_num(nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST).asinh()
 
 
 def nearest(moved: torch.Tensor) -> torch.Tensor:
@@ -36,22 +67,27 @@ def nearest(moved: torch.Tensor) -> torch.Tensor:
     return torch.where(before < 0, own[~moved][0], before)
 
 
-def differ(one: list[tuple[int, torch.Tensor]], two: list[tuple[int, torch.Tensor]], rows: torch.Tensor) -> bool:
-    for (last_of_a, a), (last_of_b, b) in zip(one, two):
-        if a.dim() != b.dim():
-            return True
-        if last_of_a != last_of_b and a.shape[-1] == _DIRECTIONS:
-            continue  # attention over cut lengths: products with other vectors
-        # A model that cuts its batch to the longest example gives outputs of other extents: their common part must stay.
-        common = tuple(slice(0, min(size)) for size in zip(a.shape, b.shape))
-        a, b = a[common][rows.to(a.device)], b[common][rows.to(b.device)]
-        if a.numel() == 0:
-            continue
-        largest = torch.where(torch.isfinite(a), a, 0).abs().max().double()
-        near = (a.double() - b.double()).abs() <= largest * max(_LEAST_CHANGE, 8 * torch.finfo(a.dtype).eps)
-        if not bool((near | (a == b) | (a.isnan() & b.isnan())).all()):
+def differ(one: list[Rows], two: list[Rows], rows: torch.Tensor) -> bool:
+    """In some tensor, in whatever way its rows are read."""
+    for (last_of_a, *a_ways), (last_of_b, *b_ways) in zip(one, two):
+        if len(a_ways) == len(b_ways) and all(_others(a, b, last_of_a == last_of_b, rows) for a, b in zip(a_ways, b_ways)):
             return True
     return False
 
 
-__all__ = ["differ", "dim_of_rows", "narrowed", "nearest"]
+def _others(a: torch.Tensor, b: torch.Tensor, same_last: bool, rows: torch.Tensor) -> bool:
+    if a.dim() != b.dim():
+        return True
+    if not same_last and a.shape[-1] == _DIRECTIONS:
+        return False  # attention over cut lengths: products with other vectors
+    # A model that cuts its batch to the longest example gives outputs of other extents: their common part must stay.
+    common = tuple(slice(0, min(size)) for size in zip(a.shape, b.shape))
+    a, b = a[common][rows.to(a.device)], b[common][rows.to(b.device)]
+    if a.numel() == 0:
+        return False
+    largest = torch.where(torch.isfinite(a), a, 0).abs().max().double()
+    near = (a.double() - b.double()).abs() <= largest * max(_LEAST_CHANGE, 8 * torch.finfo(a.dtype).eps)
+    return not bool((near | (a == b) | (a.isnan() & b.isnan())).all())
+
+
+__all__ = ["Rows", "differ", "dim_of_rows", "narrowed", "nearest", "on_a_log_scale", "rows_of"]

@@ -19,8 +19,9 @@ from torch import nn
 
 from ...loaders.padding import Axis
 from ..provenance import Drawn
-from ..tensor_trees import mapped, tensors_in
-from .differences import differ, dim_of_rows
+from ..provenance.opened import opened
+from ..tensor_trees import mapped
+from .differences import differ, dim_of_rows, on_a_log_scale
 
 _SHIFTS = (0, -1, 1, -2)  # of a sequence that predicts its next element, or has one more at its beginning
 _LEAST = 1e-6  # of the largest gradient
@@ -135,8 +136,8 @@ def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
             each.again()
         output = repeat.once(*mapped(take, inputs.args), **mapped(take, inputs.kwargs))
         units = 0 if cut is None else len(cut.units)
-        rows = [(number, each, dim_of_rows(each, inputs.dim, units)) for number, each in enumerate(tensors_in(output)) if each.is_floating_point()]
-        return {number: each.movedim(dim, 0) for number, each, dim in rows if dim is not None}
+        rows = [(number, each, dim_of_rows(each, inputs.dim, units)) for number, each in enumerate(_tensors(output)) if each.is_floating_point()]
+        return {number: on_a_log_scale(each).to(each.dtype).movedim(dim, 0) for number, each, dim in rows if dim is not None}
 
     training = [module for module in repeat.model.modules() if module.training]
     repeat.model.eval()
@@ -168,7 +169,7 @@ class OutputNode:
 
 
 def nodes_of(output: Any, dim: int) -> tuple[OutputNode, ...]:
-    tensors = [(place, each) for place, each in enumerate(tensors_in(output)) if each.grad_fn is not None]
+    tensors = [(place, each) for place, each in enumerate(_tensors(output)) if each.grad_fn is not None]
     return tuple(OutputNode(each.grad_fn, each.output_nr, place, each.shape, dim) for place, each in tensors)
 
 
@@ -208,6 +209,18 @@ def _beyond(gradient: torch.Tensor, dim: int, d: int, axis: Axis) -> bool:
     places, missing = torch.arange(rows.shape[1]), axis.extent - torch.tensor(axis.alone)
     others = places < missing[:, None] if axis.left else places >= rows.shape[1] - missing[:, None]
     return bool((torch.where(others, flat, 0) > _LEAST * torch.where(flat.isfinite(), flat, 0).max()).any())
+
+
+def _tensors(output: Any) -> list[torch.Tensor]:
+    """In objects too."""
+    found: list[torch.Tensor] = []
+
+    def keep(value: torch.Tensor) -> torch.Tensor:
+        found.append(value)
+        return value
+
+    opened(keep, output)
+    return found
 
 
 def _extents(value: torch.Tensor | None, but: int) -> list[int]:

@@ -7,6 +7,8 @@ change that the other unit makes to them.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,8 +17,9 @@ import torch
 from torch import nn
 
 from ..batch import Inputs
+from ..provenance.opened import opened
 from ..tensor_trees import mapped
-from .differences import differ, dim_of_rows, narrowed, nearest
+from .differences import Rows, differ, narrowed, nearest, rows_of
 from .in_step import InStep
 from .padding import outputs_follow
 from .state import Attributes, State, alike
@@ -91,7 +94,7 @@ class Repeat:
     def once(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
 
-    def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[tuple[int, torch.Tensor]]:
+    def _of_all(self, moved: torch.Tensor, state: State, *, mirrored: bool = True) -> list[Rows]:
         """Rows of the outputs for the batch in which the units that moved have other inputs."""
         state.again()
         args, kwargs = self._exchanged(moved, mirrored=mirrored)
@@ -128,7 +131,7 @@ class Repeat:
         places = torch.arange(units)
         some = places[chosen] if bool(chosen.any()) else places
 
-        def outputs(of: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
+        def outputs(of: torch.Tensor) -> list[Rows]:
             take = lambda value: value if (dim := self._dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
             return self._rows_of_output(self.once(*mapped(take, self.inputs.args), **mapped(take, self.inputs.kwargs)), len(of))
 
@@ -139,7 +142,7 @@ class Repeat:
                     each.again()
                 found.append(outputs(of))
             everybody, alone = found
-            chosens = [(last, rows.index_select(0, some.to(rows.device))) for last, rows in everybody]
+            chosens = [(last, *(rows.index_select(0, some.to(rows.device)) for rows in ways)) for last, *ways in everybody]
             return everybody, len(chosens) == len(alone) and differ(chosens, alone, torch.ones(len(some), dtype=torch.bool))
 
         self.model.eval()
@@ -247,10 +250,12 @@ class Repeat:
     def _of_rows(self, of_units: torch.Tensor) -> torch.Tensor:
         return of_units if self.inputs.packing is None else of_units[self.inputs.packing.unit_of_row]
 
-    def _rows_of_output(self, output: Any, units: int) -> list[tuple[int, torch.Tensor]]:
-        """Every floating tensor of the output that has the batch's rows, as (last extent, [rows, ...]), narrowed to a few
-        directions."""
-        found: list[tuple[int, torch.Tensor]] = []
+    def _rows_of_output(self, output: Any, units: int) -> list[Rows]:
+        """Every floating tensor of the output that has the batch's rows, narrowed to a few directions."""
+        found: list[Rows] = []
+        examples = self.inputs.examples
+        extents = [] if examples is None else [extent for d, extent in enumerate(examples.shape) if d != self.inputs.dim]
+        places = set(itertools.accumulate(extents, operator.mul)) - {1}
 
         def keep(value: torch.Tensor) -> torch.Tensor:
             if value.is_floating_point():
@@ -260,10 +265,10 @@ class Repeat:
                         if tuple(value.shape[: len(extents)]) == extents:
                             found.append((value.shape[-1], narrowed(value, len(extents)).reshape(n, -1)))
                             break
-                elif (dim := dim_of_rows(value, self.inputs.dim, units)) is not None:
-                    found.append((value.shape[-1], narrowed(value, dim + 1).movedim(dim, 0)))
+                elif (rows := rows_of(value, self.inputs.dim, units, places)) is not None:
+                    found.append(rows)
             return value
 
         if units:
-            mapped(keep, output)
+            opened(keep, output)
         return found

@@ -110,6 +110,7 @@ class Drawn(torch.Tensor):
     followed: Callable[[Any, tuple, dict], Any]  # set by operations.py
     _origin: Origin
     _place: tuple[int, int]
+    counted = False  # its extents follow from values: y[y == 0]
 
     @property
     def origin(self) -> Origin:

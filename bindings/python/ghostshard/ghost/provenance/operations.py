@@ -65,6 +65,8 @@ _METADATA = set(
     "names has_names itemsize nbytes output_nr retains_grad version register_hook register_post_accumulate_grad_hook retain_grad backward "
     "result_type dir sizeof hash type typename broadcast_shapes can_cast promote_types".split()
 )  # tells nothing of values
+_COUNTS = {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"}  # extents of results follow from values
+_EXTENTS = {"shape", "size", "len", "numel", "nelement"}
 _AS_READ = 1 << 12  # of a list's numbers
 _WRITTEN_TO_A_PARAMETER = (
     "values of a private batch were written to a parameter: what is released would have them without clipping and noise. Parameters follow "
@@ -156,13 +158,14 @@ def _of_a_function(origin: Origin) -> Origin:
 
 def _noted(name: str, out: Any, given: list[Drawn]) -> Any:
     """What is no tensor. Values that leave torch are noted, and numbers among them stay known as such."""
-    if name in _METADATA or name in _HELD or (name.startswith("is_") and name != "is_nonzero"):
+    counted = name in _EXTENTS and any(each.counted for each in given)
+    if not counted and name in _METADATA or name in _HELD or (name.startswith("is_") and name != "is_nonzero"):
         return out
     for each in given:
         if constants := getattr(each._origin.memory.piece, "constants", None):
             constants.was_read(f"{name}()")
     note_read(out)
-    return as_read(out) if name == "item" or (name == "tolist" and given[0].numel() <= _AS_READ) else out
+    return as_read(out) if name == "item" or counted or (name == "tolist" and given[0].numel() <= _AS_READ) else out
 
 
 def _all_alike(value: Any) -> bool:
@@ -178,6 +181,8 @@ def _count_writes(before: list[tuple[Drawn, int, str]]) -> list[torch.Tensor]:
 
 
 def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> Any:
+    by_mask = name == "getitem" and any(each.dtype in (torch.bool, torch.uint8) for each in tensors_in(args[1:]))
+    counted = by_mask or name in _COUNTS or (name == "where" and len(args) == 1) or any(each.counted for each in sources)
     origins = iter(_origins(name, args, kwargs, out, sources))
 
     def stamp(value: torch.Tensor) -> torch.Tensor:
@@ -185,7 +190,10 @@ def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
         if any(value is each for each in sources):
             return value
         shares = next((each.origin.memory for each in sources if _share(each, value)), None)
-        return drawn(plain(value), origin if shares is None or origin.memory.lost else origin.within(shares))
+        found = drawn(plain(value), origin if shares is None or origin.memory.lost else origin.within(shares))
+        if counted:
+            found.counted = True  # type: ignore[attr-defined]
+        return found
 
     return mapped(stamp, out)
 
