@@ -57,8 +57,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"SamplingRateAboveOne", [] { SamplingRate q(1.5); }, "sampling rate must be > 0 and <= 1, got 1.5"},
         Refused{"ClipNormNaN", [] { ClipNorm c(kNaN); }, "clip norm must lie between 1e-30 and 1e30, got nan"},
         Refused{"ClipNormNegative", [] { ClipNorm c(-1); }, "clip norm must lie between 1e-30 and 1e30, got -1"},
-        Refused{"ClipNormThatVanishes", [] { ClipNorm c(1e-46); }, "clip norm must lie between 1e-30 and 1e30, got 1e-46"},
-        Refused{"ClipNormThatIsInfinite", [] { ClipNorm c(1e39); }, "clip norm must lie between 1e-30 and 1e30, got 1e+39"}),
+        Refused{"ClipNormThatVanishes", [] { ClipNorm c(1e-46); },
+                "clip norm must lie between 1e-30 and 1e30, got 1e-46"},
+        Refused{"ClipNormThatIsInfinite", [] { ClipNorm c(1e39); },
+                "clip norm must lie between 1e-30 and 1e30, got 1e+39"}),
     [](const auto& c) { return c.param.name; });
 
 TEST(CheckedType, KeepsItsValueAtTheEdgesThatAreAllowed) {

@@ -63,17 +63,15 @@ _EXPOSING = {"numpy", "array", "untyped_storage", "storage", "dlpack", "data_ptr
 _METADATA = set(
     "shape size dim ndim ndimension numel nelement dtype device layout requires_grad grad_fn stride storage_offset element_size len get_device "
     "names has_names itemsize nbytes output_nr retains_grad version register_hook register_post_accumulate_grad_hook retain_grad backward "
-    "result_type dir sizeof hash type typename broadcast_shapes can_cast promote_types".split()
-)  # tells nothing of values
-_COUNTS = {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"}  # extents of results follow from values
-_EXTENTS = {"shape", "size", "len", "numel", "nelement"}
+    "result_type dir sizeof hash type typename broadcast_shapes can_cast promote_types".split())  # tells nothing of values
+_COUNTS = set("nonzero argwhere masked_select unique unique_consecutive bincount".split())  # whose extents follow from values
+_EXTENTS = set("shape size len numel nelement".split())
 _AS_READ = 1 << 12  # of a list's numbers
 _WRITTEN_TO_A_PARAMETER = (
     "values of a private batch were written to a parameter: what is released would have them without clipping and noise. Parameters follow "
     "from the optimizer's steps, from public data and from coins"
 )
-_HELD = {"_base", "_grad"}  # by a tensor, not made of it
-_ASIDE = {"requires_grad", "grad", "names"}  # may be set
+_HELD, _ASIDE = {"_base", "_grad"}, {"requires_grad", "grad", "names"}  # by a tensor, not made of it; what may be set
 
 
 def name_of(func: Any) -> tuple[str, bool]:
@@ -181,8 +179,8 @@ def _count_writes(before: list[tuple[Drawn, int, str]]) -> list[torch.Tensor]:
 
 
 def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> Any:
-    by_mask = name == "getitem" and any(each.dtype in (torch.bool, torch.uint8) for each in tensors_in(args[1:]))
-    counted = by_mask or name in _COUNTS or (name == "where" and len(args) == 1) or any(each.counted for each in sources)
+    counted = name in _COUNTS or (name == "where" and len(args) == 1) or any(each.counted for each in sources)
+    counted = counted or (name == "getitem" and any(each.dtype in (torch.bool, torch.uint8) for each in tensors_in(args[1:])))
     origins = iter(_origins(name, args, kwargs, out, sources))
 
     def stamp(value: torch.Tensor) -> torch.Tensor:
@@ -190,9 +188,8 @@ def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
         if any(value is each for each in sources):
             return value
         shares = next((each.origin.memory for each in sources if _share(each, value)), None)
-        found = drawn(plain(value), origin if shares is None or origin.memory.lost else origin.within(shares))
-        if counted:
-            found.counted = True  # type: ignore[attr-defined]
+        found: Any = drawn(plain(value), origin if shares is None or origin.memory.lost else origin.within(shares))
+        found.counted = counted
         return found
 
     return mapped(stamp, out)
