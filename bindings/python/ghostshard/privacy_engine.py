@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from . import accountants, checkpoint, kind_of_steps
 from ._native import load
-from .ghost.checks.alike import items_digest, parts_of, together
+from .ghost.checks.alike import parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
 from .ghost.checks.modules import refuse_unsupported
 from .ghost import clip_quantile, correlation
@@ -26,7 +26,7 @@ from .ghost.optimizer import GhostOptimizer
 from .ghost.ranks import Ranks
 from .ghost.weights import digest_of_weights
 from .ghost.wrappers import GhostHooks, GhostModule
-from .loaders import SamplingPlan
+from .loaders import SamplingPlan, items_digest
 from .registered_budget import RegisteredBudget
 from .resumable_engine import ResumableEngine, plain_optimizer
 from .run_header import check_call, ledger_header, report_facts
@@ -168,7 +168,7 @@ class PrivacyEngine(ResumableEngine):
                 "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch, plan.cap, plan.in_bins), "correlated noise": noise, "a ledger": self._ledger is not None,
             }  # fmt: skip
             found = parts_of(module, engine.layout, criterion, optimizer, arguments)
-            return found if own_batches else {**found, "the data set": items_digest(data_loader.dataset, engine.ranks.device)}
+            return found if own_batches else {**found, "the data set": items_digest(data_loader.dataset)}
 
         try:
             data_loader, ghost, criterion = together(engine.ranks.control, join)

@@ -29,6 +29,8 @@ SENTENCES = {
     "one_rank_begins_another_pass": ("passes over the loader 2", "passes over the loader 2"),
     "one_rank_has_other_units": ("rank 1 refused this: this backward is over 3 units", "this backward is over 3 units"),
     "one_rank_learns_faster": ("learning rates together 0.1)", "learning rates together 0.2)"),
+    "one_rank_shuffles_its_items": ("items of the data set by their digest", "passes over the loader 2"),
+    "both_ranks_shuffle_their_items": ("nothing", "nothing"),
     "one_rank_writes_weights": (WRITTEN, WRITTEN),
     "one_rank_writes_weights_before_the_step": (WRITTEN, WRITTEN),
     "weights_are_put_back": ("nothing", "nothing"),

@@ -181,6 +181,21 @@ def write_weights(run: Run) -> None:
             (parameter.to_local() if isinstance(parameter, DTensor) else parameter).normal_()
 
 
+def one_rank_shuffles_its_items(run: Run, ranks=(1,)) -> None:
+    data = run.loader.dataset
+    for _ in range(3):
+        for x, y in run.loader:
+            run.optimizer.zero_grad()
+            run.criterion(run.module(x), y).backward()
+            run.optimizer.step()
+        if dist.get_rank() in ranks:
+            data.tensors = tuple(each.flip(0) for each in data.tensors)
+
+
+def both_ranks_shuffle_their_items(run: Run) -> None:
+    one_rank_shuffles_its_items(run, (0, 1))
+
+
 def one_rank_writes_weights(run: Run) -> None:
     notes = run.loader.batch_sampler.stamps.begin_pass()
     hand_out(run.loader, 2, notes=notes)
@@ -222,6 +237,8 @@ SCENARIOS = {
     "one_rank_begins_another_pass": (one_rank_begins_another_pass, {}),
     "one_rank_has_other_units": (one_rank_has_other_units, {}),
     "one_rank_learns_faster": (one_rank_learns_faster, {}),
+    "one_rank_shuffles_its_items": (one_rank_shuffles_its_items, {}),
+    "both_ranks_shuffle_their_items": (both_ranks_shuffle_their_items, {}),
     "one_rank_writes_weights": (one_rank_writes_weights, {}),
     "one_rank_writes_weights_before_the_step": (one_rank_writes_weights_before_the_step, {}),
     "weights_are_put_back": (weights_are_put_back, {}),

@@ -14,6 +14,7 @@ Importing this module makes Opacus' own BatchMemoryManager split our loaders, an
 from .batch_memory import AgreedSplittingSampler, BatchMemoryManager
 from .bins import BinsBatchSampler
 from .cyclic import CyclicBatchSampler
+from .items_digest import items_digest
 from .loader import GhostDataLoader
 from .plan import SamplingPlan, plan_of
 from .poisson import PoissonBatchSampler
@@ -21,5 +22,5 @@ from .truncated import TruncatedBatchSampler
 
 __all__ = [
     "AgreedSplittingSampler", "BatchMemoryManager", "BinsBatchSampler", "CyclicBatchSampler", "GhostDataLoader", "PoissonBatchSampler", "SamplingPlan",
-    "TruncatedBatchSampler", "plan_of",
+    "TruncatedBatchSampler", "items_digest", "plan_of",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from .bins import BinsBatchSampler
 from .cyclic import CyclicBatchSampler
 from .empty_batch import CollateOrEmpty
 from .items import refuse_mixed_or_repeated
+from .items_digest import items_digest
 from .plan import ITERABLE, SAMPLINGS, draws_already, plan_of
 from .poisson import PoissonBatchSampler
 from .truncated import TruncatedBatchSampler
@@ -88,6 +90,8 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         if self.batch_sampler.stamps.passes:
             refuse_repeated(self.dataset)
             refuse_mixed_or_repeated(self.dataset)
+        if self.distributed:  # ranks deal items out by number
+            self.batch_sampler.stamps.items = int(hashlib.sha256(items_digest(self.dataset).encode()).hexdigest()[:15], 16)
         return super().__iter__()
 
     @property

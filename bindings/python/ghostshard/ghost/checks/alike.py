@@ -7,21 +7,17 @@ writes, tells of rank 0 alone: noise too small on the others' slices, an example
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-import torch
 import torch.distributed as dist
 from torch import nn
 
 from ...code_id import code_id
+from ...loaders.items_digest import content_digest
 from ...lost_ranks import answered
 from ..layout import Layout, original_class
-from .state import State
 
-SAMPLED_ITEMS = 16
 Result = TypeVar("Result")
 Parts = Mapping[str, str]  # name as a sentence gives it: value, or a digest
 
@@ -65,7 +61,7 @@ def parts_of(
         **{name: repr(value) for name, value in arguments.items()},
         "the model's layers": _hash(repr(structure).encode()),
         "the model's parameters": _hash(repr(parameters).encode()),
-        "the criterion": f"{type(criterion).__qualname__} {_digest(dict(getattr(criterion, '__dict__', {})))}",
+        "the criterion": f"{type(criterion).__qualname__} {content_digest(dict(getattr(criterion, '__dict__', {})))}",
         "the optimizer": type(optimizer).__qualname__,
     }
 
@@ -85,60 +81,8 @@ def _refuse_differences(every: Sequence[Mapping[str, str]]) -> None:
         )
 
 
-def items_digest(dataset: Any, device: torch.device) -> str:
-    """Of the length and up to 16 items at public places, first and last among them. Generators, the device's too, are as before
-    afterwards.
-
-    Items whose content cannot be read (types of one's own), or comes out otherwise a second time from the same random numbers, count by
-    their type alone: an augmentation with a generator of its own is no difference. A difference of few items may lie between the
-    places; another data set of the same length does not.
-    """
-    count = len(dataset)
-    places = sorted({round(i * (count - 1) / (SAMPLED_ITEMS - 1)) for i in range(SAMPLED_ITEMS)}) if count else []
-    before = State(nn.Module(), device)
-    try:
-        passes = []
-        for _ in range(2):
-            random.seed(0)
-            np.random.seed(0)
-            torch.manual_seed(0)
-            passes.append([_digest(dataset[place]) for place in places])
-    finally:
-        before.again()
-    same = [one if one == two else "differs" for one, two in zip(*passes, strict=True)]
-    return f"{count} items, {_hash('|'.join(same).encode())}"
-
-
-def _digest(item: Any) -> str:
-    parts = hashlib.sha256()
-    _feed(item, parts)
-    return parts.hexdigest()
-
-
-def _feed(item: Any, into: Any) -> None:
-    into.update(f"{type(item).__name__}(".encode())
-    if isinstance(item, torch.Tensor):
-        plain = item.detach().cpu().contiguous()
-        into.update(f"{plain.dtype} {tuple(plain.shape)} ".encode())
-        into.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
-    elif isinstance(item, np.ndarray | np.generic) and item.dtype != object:
-        into.update(f"{item.dtype} {item.shape} ".encode() + item.tobytes())
-    elif isinstance(item, bytes):
-        into.update(item)
-    elif isinstance(item, str | int | float | complex | bool | None):
-        into.update(repr(item).encode())
-    elif isinstance(item, Mapping):
-        for key in item:
-            _feed(key, into)
-            _feed(item[key], into)
-    elif isinstance(item, list | tuple):
-        for each in item:
-            _feed(each, into)
-    into.update(b")")
-
-
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-__all__ = ["items_digest", "parts_of", "together"]
+__all__ = ["parts_of", "together"]

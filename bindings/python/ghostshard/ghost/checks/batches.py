@@ -27,8 +27,8 @@ OWN = (
 
 class Batches(Protocol):
     @property
-    def place(self) -> tuple[int, int, int, int]:
-        """Passes over the loader, draws begun, batches of this one handed out and gone backward: the same on all ranks."""
+    def place(self) -> tuple[int, int, int, int, int]:
+        """A digest of items at the beginning of this pass, passes over the loader, draws begun, batches of this one handed out and gone backward: the same on all ranks."""
         ...
 
     def report_to(self, presence: Presence) -> None:
@@ -105,8 +105,9 @@ class DrawnBatches:
         self._ended = False
 
     @property
-    def place(self) -> tuple[int, int, int, int]:
-        return self._passes, self._draws, self._done + len(self._waiting), self._done
+    def place(self) -> tuple[int, int, int, int, int]:
+        items = 0 if self._draw is None else getattr(getattr(self._sampler, "stamps", None), "items", 0)
+        return items, self._passes, self._draws, self._done + len(self._waiting), self._done
 
     def report_to(self, presence: Presence) -> None:
         self._presence = presence
@@ -277,8 +278,8 @@ class OwnBatches:
         self._allowed = backwards
 
     @property
-    def place(self) -> tuple[int, int, int, int]:
-        return 0, 0, 0, self._done
+    def place(self) -> tuple[int, int, int, int, int]:
+        return 0, 0, 0, 0, self._done
 
     def report_to(self, presence: Presence) -> None:
         pass
