@@ -27,7 +27,7 @@ class Inputs:
     padding: tuple[Axis, ...] = ()  # of the examples, if the loader told it (checks/padding.py)
     outputs: tuple[Any, ...] = ()  # where they are in the autograd graph, if there is padding
     padding_was_compared: bool = False  # by outputs_follow(), which may find no output to compare
-    padded_outputs: dict[int, tuple[int, Axis]] = field(default_factory=dict)  # that have places: found by outputs_follow()
+    padded_outputs: dict[int, Any] = field(default_factory=dict)  # that have places: found by outputs_follow()
 
     @property
     def units(self) -> int:

@@ -239,12 +239,14 @@ class PatchedModel:
         self._engine.weights.buffers.end_forward()
         self._engine.provenance.taken(tensors_in(taken), tensors_in((self._given.args, self._given.kwargs)))
         self._engine.provenance.mark(output)
-        if self._given.padding and not self._given.outputs:  # a Hugging Face model's come before its losses
-            self._given.outputs = nodes_of(output, self._given.dim)
 
-    def _give_back_output(self, output: Any) -> Any:
-        assert self._engine is not None
-        return self._engine.provenance.give_back(output)
+    def _give_back_output(self, output: Any, loss_of: torch.Tensor | None = None) -> Any:
+        """loss_of: the one among them that a loss was formed of already."""
+        assert self._engine is not None and self._given is not None
+        given_back = self._engine.provenance.give_back(output)
+        if self._given.padding:
+            self._given.outputs = nodes_of(given_back, self._given.dim) + nodes_of(output, self._given.dim, loss_of) * (loss_of is not None)
+        return given_back
 
     def _before_forward(self, module: nn.Module, args: tuple, kwargs: dict) -> tuple | None:
         if self._repeating:
@@ -281,7 +283,7 @@ class PatchedModel:
         if losses is None:
             return self._give_back(output)
         self._mark(losses)
-        output = self._give_back(output)
+        output = self._give_back(output, getattr(output, "logits", None))
         output["loss"] = PrivateLoss(engine, losses, engine.loss_reduction)
         if hasattr(output, "move_to_end"):
             output.move_to_end("loss", last=False)  # outputs[0] is the loss, as where the model forms it

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ class Axis:
     extent: int
     alone: tuple[int, ...]  # [units]: what it would be for each unit alone, at most `extent`
     left: bool  # padding comes first
+    fixed: frozenset[int] = frozenset()  # extents of the batch that do not follow from its examples
 
 
 class WithPadding(NamedTuple):
@@ -65,7 +66,7 @@ def axes_of(collate: Callable[[list], Any], examples: list, before: Coins) -> tu
         axes = (Axis(rows[0].shape[d], tuple(of_row[row].shape[d] for row in range(len(rows))), left) for d in varied)
         found += [axis for axis in axes if axis not in found]
     extents = {axis.extent for axis in found} - fixed - {len(examples)}
-    return tuple(found) if len(extents) == len(found) else ()  # two that are alike by chance: another batch shows which is which
+    return tuple(replace(axis, fixed=frozenset(fixed)) for axis in found) if len(extents) == len(found) else ()  # two that are alike by chance: another batch shows which is which
 
 
 def _rows_of(whole: torch.Tensor, ones: list[torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:

@@ -19,7 +19,7 @@ from ..provenance import Drawn, plain
 from ..tensor_trees import mapped, tensors_in
 from .state import Attributes, State, alike
 from .differences import differ, nearest
-from .padding import cut_of
+from .padding import cut_of, other_coins
 from .values import APART, CARRIED, MIXED, MODELS_OWN, PADDED, UNKNOWN
 
 _MARK = "ghostshard: criterion"
@@ -145,16 +145,16 @@ class Call:
             each, odd = divmod(value.shape[dim], units)
             return value if odd or each < 2 else value.unflatten(dim, (units, each))
 
-        with torch.no_grad():
+        def fit() -> tuple[int, int] | None:
             of_places = self._unreduced(*self._args, **self._kwargs)  # [units, ...] or [units · places, ...]
-        shift = cut.shift(unflattened(of_places, 0).shape[1:])
-        if shift is None:  # one loss for each, of outputs and targets that have places, or of what was pooled before
+            found = cut.fit(unflattened(of_places, 0).shape[1:], scaled=True)
+            if found is not None:
+                return found
+            # One loss for each, of outputs and targets that have places, or of what was pooled before.
             given = (unflattened(value, dim) for value, dim in zip(tensors_in((self._args, self._kwargs)), rows) if dim is not None)
-            shift = cut.shift(set.intersection(*(set(value.shape[1:]) for value in given)))
-        if shift is None:
-            return False
+            return cut.fit(set.intersection(*(set(value.shape[1:]) for value in given)), scaled=True)
 
-        def losses(*, shorter: bool) -> list[torch.Tensor]:
+        def losses(*, shorter: bool = False, coins: bool = False) -> list[torch.Tensor]:
             numbers = iter(rows)
 
             def take(value: torch.Tensor) -> torch.Tensor:
@@ -163,18 +163,23 @@ class Call:
                     return value
                 apart = unflattened(value, dim)
                 found = apart.index_select(dim, cut.units.to(value.device))
-                found = cut.shortened(found, shift, but=dim, once=True) if shorter else found
+                found = cut.shortened(found, fits, but=dim, once=True) if shorter else found
                 return found if apart.dim() == value.dim() else found.flatten(dim, dim + 1)
 
             args, kwargs = mapped(take, self._args), mapped(take, self._kwargs)
             for state in states:
                 state.again()
+            if coins:
+                other_coins()
             return [self._reduced(len(cut.units), *args, **kwargs).reshape(len(cut.units))]
 
         states = (State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device), Attributes(self._criterion))
         try:
             with torch.no_grad():
-                as_given, again, shorter = losses(shorter=False), losses(shorter=False), losses(shorter=True)
+                fits = fit()
+                if fits is None:
+                    return False
+                as_given, again, shorter = losses(), losses(coins=True), losses(shorter=True)
             return not cut.differs(as_given, again) and cut.differs(as_given, shorter)
         except MODELS_OWN:
             return False

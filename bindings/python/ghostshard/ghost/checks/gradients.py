@@ -36,7 +36,7 @@ from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_PADDED_AGAIN = 4  # one in so many batches whose padding is known
+_PADDED_AGAIN = 20  # one in so many batches whose padding is known
 _MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
 
 

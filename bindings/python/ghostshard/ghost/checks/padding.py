@@ -9,11 +9,14 @@ gradients: an example's loss must have none at places that are only there for th
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -25,6 +28,31 @@ from .differences import differ, dim_of_rows, on_a_log_scale
 
 _SHIFTS = (0, -1, 1, -2)  # of a sequence that predicts its next element, or has one more at its beginning
 _LEAST = 1e-6  # of the largest gradient
+_MARGIN = 2  # places at an example's end that also see what comes after it, where several make one
+
+
+@dataclass(frozen=True)
+class Short:
+    """An extent of a batch, and of its shorter half."""
+
+    of: int
+    to: int
+    left: bool  # padding comes first
+    alone: tuple[int, ...]  # [units of the half]
+
+
+@dataclass(frozen=True)
+class Places:
+    """A dimension of an output that follows an axis."""
+
+    d: int  # with the units first
+    axis: int
+    rest: int  # how many it has only for the longer half
+    rate: float  # for each of the axis's
+    margin: int
+
+    def missing(self, places: torch.Tensor) -> torch.Tensor:
+        return (places * self.rate).ceil().long() + self.margin
 
 
 @dataclass(frozen=True)
@@ -32,22 +60,25 @@ class Cut:
     """The shorter half of a batch's units, as far as they would be padded by themselves."""
 
     units: torch.Tensor  # their numbers, in order
-    axes: tuple[tuple[int, int, bool, tuple[int, ...]], ...]  # extent in the batch, among themselves, padding first?, each unit's alone
+    axes: tuple[Short, ...]
+    fixed: frozenset[int]  # extents of the batch that are no axis's
 
-    def shift(self, extents: Iterable[int]) -> int | None:
-        """By how much these differ from the loader's. None: no extent of the loader's is among them."""
+    def fit(self, extents: Iterable[int], *, scaled: bool = False) -> tuple[int, int] | None:
+        """Factor and difference between an axis and one of these. None: no axis is among them."""
         known = set(extents)
         for shift in _SHIFTS if len(self.axes) == 1 else (0,):
-            if any(of + shift in known for of, *_ in self.axes):
-                return shift
-        return None
+            if any(axis.of + shift in known for axis in self.axes):
+                return 1, shift
+        multiples = ((each // axis.of, 0) for each in known - self.fixed for axis in self.axes if each > axis.of and each % axis.of == 0)
+        return next(multiples, None) if scaled else None
 
-    def shortened(self, value: torch.Tensor, shift: int, *, but: int | None, once: bool = False) -> torch.Tensor:
+    def shortened(self, value: torch.Tensor, fit: tuple[int, int], *, but: int | None, once: bool = False) -> torch.Tensor:
         """Without the places that are there for others. but: the units' dimension. once: along the first such dimension alone."""
         for d in range(value.dim()):
-            axis = next((axis for axis in self.axes if d != but and value.shape[d] == axis[0] + shift), None)
+            found = ((axis, times) for axis in self.axes for times in {1, fit[0]} if d != but and value.shape[d] == times * axis.of + fit[1])
+            axis, times = next(found, (None, 1))
             if axis is not None:
-                value = _without(value, d, axis)
+                value = _without(value, d, times * (axis.of - axis.to), axis.left)
                 if once:
                     break
         return value
@@ -58,33 +89,47 @@ class Cut:
         everybody = torch.ones(len(self.units), dtype=torch.bool)
         return differ([(0, one) for one, _ in pairs], [(0, two) for _, two in pairs], everybody)
 
-    def axis_of(self, whole: int, shorter: int) -> int | None:
-        """Which one an extent follows, that was `whole` and is `shorter` in the cut batch."""
-        return next((number for number, (of, to, *_) in enumerate(self.axes) if whole - shorter == of - to > 0 and whole - of in _SHIFTS), None)
-
-    def _at_own_places(self, whole: torch.Tensor, shorter: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """None if it is not known which places belong together (a model that takes several steps at once)."""
+    def places_of(self, whole: torch.Tensor, shorter: torch.Tensor) -> list[Places] | None:
+        """None if it is not known which places belong together."""
         if whole.dim() != shorter.dim():
             return None
-        for d in range(1, whole.dim()):
-            extent = shorter.shape[d]
-            if whole.shape[d] == extent:
-                continue
-            number = self.axis_of(whole.shape[d], extent)
-            if number is None:
-                return None
-            axis = self.axes[number]
-            whole = _without(whole, d, axis)
-            missing = axis[1] - torch.tensor(axis[3])
-            own = torch.arange(extent) >= missing[:, None] if axis[2] else torch.arange(extent) < extent - missing[:, None]
-            own = own.view(len(missing), *[extent if i == d else 1 for i in range(1, whole.dim())]).to(whole.device)
+        found = [self._places(d, whole.shape[d], shorter.shape[d]) for d in range(1, whole.dim()) if whole.shape[d] != shorter.shape[d]]
+        return None if None in found else [each for each in found if each is not None]
+
+    def _places(self, d: int, whole: int, shorter: int) -> Places | None:
+        rest = whole - shorter
+        for number, axis in enumerate(self.axes):
+            if rest == axis.of - axis.to:
+                return Places(d, number, rest, 1, 0)
+            if rest > 0 and whole % axis.of == 0 and rest == whole // axis.of * (axis.of - axis.to):
+                return Places(d, number, rest, whole // axis.of, 0)
+        for number, axis in enumerate(self.axes):
+            rate = whole / axis.of
+            if rest > 0 and abs(rest - rate * (axis.of - axis.to)) <= 1:
+                return Places(d, number, rest, rate, _MARGIN)
+        return None
+
+    def _at_own_places(self, whole: torch.Tensor, shorter: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        every = self.places_of(whole, shorter)
+        if every is None:
+            return None
+        for places in every:
+            axis, extent = self.axes[places.axis], shorter.shape[places.d]
+            whole = _without(whole, places.d, places.rest, axis.left)
+            own = ~last(extent, places.missing(axis.to - torch.tensor(axis.alone)), axis.left)
+            own = own.view(len(own), *[extent if i == places.d else 1 for i in range(1, whole.dim())]).to(whole.device)
             whole, shorter = torch.where(own, whole, 0), torch.where(own, shorter, 0)
         return whole, shorter
 
 
-def _without(value: torch.Tensor, d: int, axis: tuple[int, int, bool, tuple[int, ...]]) -> torch.Tensor:
-    rest = axis[0] - axis[1]
-    return value.narrow(d, rest if axis[2] else 0, value.shape[d] - rest)
+def last(extent: int, missing: torch.Tensor, left: bool) -> torch.Tensor:
+    """bool [units, extent]: the last so many places of each unit, or the first."""
+    places = torch.arange(extent)
+    return places < missing[:, None] if left else places >= extent - missing[:, None]
+
+
+def _without(value: torch.Tensor, d: int, rest: int, left: bool) -> torch.Tensor:
+    return value.narrow(d, rest if left else 0, value.shape[d] - rest)
 
 
 def padding_of(examples: torch.Tensor | None) -> tuple[Axis, ...]:
@@ -96,7 +141,7 @@ def padding_of(examples: torch.Tensor | None) -> tuple[Axis, ...]:
     ids = origin.numbers().tolist()
     if not axes or origin.dim is None or len(ids) != origin.rows or len(set(ids)) < len(ids):
         return ()
-    return tuple(Axis(each.extent, tuple(each.alone[i] for i in ids), each.left) for each in axes)
+    return tuple(Axis(each.extent, tuple(each.alone[i] for i in ids), each.left, each.fixed) for each in axes)
 
 
 def cut_of(axes: Sequence[Axis]) -> Cut | None:
@@ -108,11 +153,28 @@ def cut_of(axes: Sequence[Axis]) -> Cut | None:
             most = max((each for each in ranked if each < axis.extent), default=most)
         if most < axis.extent:
             units = [u for u, alone in enumerate(axis.alone) if alone <= most]
-            of_units = [(each.extent, [each.alone[u] for u in units], each.left) for each in axes]
-            if len({len(axis.alone), *(extent for extent, *_ in of_units)}) <= len(of_units):
+            of_units = [(each, tuple(each.alone[u] for u in units)) for each in axes]
+            if len({len(axis.alone), *(each.extent for each in axes)}) <= len(axes):
                 return None  # two kinds of lengths, or one and the number of examples, that happen to be alike here
-            return Cut(torch.tensor(units), tuple((extent, max(alone), left, tuple(alone)) for extent, alone, left in of_units))
+            return Cut(torch.tensor(units), tuple(Short(each.extent, max(alone), each.left, alone) for each, alone in of_units), axis.fixed)
     return None
+
+
+def other_coins() -> None:
+    """What moves with them tells nothing of padding: a coin for each place is another one where there are others."""
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+
+
+@dataclass(frozen=True)
+class PaddedOutput:
+    """What is known of an output from the two forwards."""
+
+    places: Places
+    axis: Axis
+    shape: torch.Size  # without the units
+    zero: bool  # at places that are there for others: a sum over them is each example's own
 
 
 def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
@@ -120,39 +182,54 @@ def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
     (values.py), without dropout, each from the states `before`. A rank that was told of no padding goes along."""
     inputs = repeat.inputs
     cut = None if inputs.packing is not None else cut_of(inputs.padding)
-    shift = None if cut is None else cut.shift(_extents(inputs.examples, inputs.dim))
+    fit = None if cut is None else cut.fit(_extents(inputs.examples, inputs.dim))
 
-    def outputs(*, shorter: bool) -> dict[int, torch.Tensor]:
+    def outputs(*, shorter: bool = False, coins: bool = False) -> dict[int, torch.Tensor]:
         """By their numbers in the output, with the units first."""
 
         def take(value: torch.Tensor) -> torch.Tensor:
-            if cut is None or shift is None or isinstance(value, nn.Parameter):
+            if cut is None or fit is None or isinstance(value, nn.Parameter):
                 return value
             dim = repeat.extent_of_units(value, inputs.units)
             value = value if dim < 0 else value.index_select(dim, cut.units.to(value.device))
-            return cut.shortened(value, shift, but=dim, once=value.is_floating_point() and dim >= 0) if shorter else value
+            return cut.shortened(value, fit, but=dim) if shorter else value
 
         for each in before:
             each.again()
+        if coins:
+            other_coins()
         output = repeat.once(*mapped(take, inputs.args), **mapped(take, inputs.kwargs))
         units = 0 if cut is None else len(cut.units)
         rows = [(number, each, dim_of_rows(each, inputs.dim, units)) for number, each in enumerate(_tensors(output)) if each.is_floating_point()]
         return {number: on_a_log_scale(each).to(each.dtype).movedim(dim, 0) for number, each, dim in rows if dim is not None}
 
-    training = [module for module in repeat.model.modules() if module.training]
-    repeat.model.eval()
+    with _as_in_training(repeat.model):
+        as_given, again, short = outputs(), outputs(coins=True), outputs(shorter=True)
+    if cut is None or fit is None or as_given.keys() != short.keys():
+        return False
+    for number, whole in as_given.items():
+        for places in cut.places_of(whole, short[number]) or ():
+            axis = cut.axes[places.axis]
+            others = last(whole.shape[places.d], places.missing(axis.of - torch.tensor(axis.alone)), axis.left)
+            beyond = whole.movedim(places.d, 1)[others.to(whole.device)]
+            inputs.padded_outputs[number] = PaddedOutput(places, inputs.padding[places.axis], whole.shape[1:], not bool(beyond.any()))
+    whole, once_more, cut_short = (list(each.values()) for each in (as_given, again, short))
+    tells = any(each.numel() and bool(each.max() > each.min()) for each in whole)  # not a head of zeros
+    inputs.padding_was_compared = tells and not cut.differs(whole, once_more)
+    return inputs.padding_was_compared and cut.differs(whole, cut_short)
+
+
+@contextmanager
+def _as_in_training(model: nn.Module) -> Iterator[None]:
+    """Without dropout, and without the attention that torch takes in evaluation, which puts zeros at padded places."""
+    training = [module for module in model.modules() if module.training]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        as_given, again, shorter = outputs(shorter=False), outputs(shorter=False), outputs(shorter=True)
-        if cut is None or shift is None or as_given.keys() != shorter.keys():
-            return False
-        for number, whole in as_given.items():
-            if whole.dim() == shorter[number].dim():
-                found = ((d, cut.axis_of(whole.shape[d], shorter[number].shape[d])) for d in range(1, whole.dim()))
-                inputs.padded_outputs.update({number: (d, inputs.padding[axis]) for d, axis in found if axis is not None})
-        whole, once_more, cut_short = (list(each.values()) for each in (as_given, again, shorter))
-        inputs.padding_was_compared = bool(whole) and not cut.differs(whole, once_more)  # coins that are tossed all the same tell nothing
-        return inputs.padding_was_compared and cut.differs(whole, cut_short)
+        yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for module in training:
             module.training = True
 
@@ -168,17 +245,17 @@ class OutputNode:
     dim: int  # of the units in inputs, and in outputs that have places
 
 
-def nodes_of(output: Any, dim: int) -> tuple[OutputNode, ...]:
-    tensors = [(place, each) for place, each in enumerate(_tensors(output)) if each.grad_fn is not None]
+def nodes_of(output: Any, dim: int, only: torch.Tensor | None = None) -> tuple[OutputNode, ...]:
+    """As the loop gets them: what the model itself goes on with is looked at with its outputs."""
+    tensors = [(place, each) for place, each in enumerate(_tensors(output)) if each.grad_fn is not None and (only is None or each is only)]
     return tuple(OutputNode(each.grad_fn, each.output_nr, place, each.shape, dim) for place, each in tensors)
 
 
 class PaddedGradients:
-    """Whether a backward brings gradients to places of outputs that are not their example's own. `found` after watched(). of: by an output's number,
-    its dimension of places, with the units first, and what it follows."""
+    """Whether a backward brings gradients to places of outputs that are not their example's own. `found` after watched(). of: by an output's number."""
 
-    def __init__(self, nodes: Sequence[OutputNode], of: Mapping[int, tuple[int, Axis]]):
-        self._nodes, self._of = [each for each in nodes if each.place in of], of
+    def __init__(self, nodes: Sequence[OutputNode], of: Mapping[int, PaddedOutput]):
+        self._nodes, self._of = [each for each in nodes if each.place in of and not of[each.place].zero], of
         self.found = False
 
     @contextmanager
@@ -192,22 +269,23 @@ class PaddedGradients:
 
     def _hook(self, of: OutputNode) -> Callable[[tuple], None]:
         def look(gradients: tuple) -> None:
-            gradient, (d, axis) = gradients[of.number], self._of[of.place]
+            gradient = gradients[of.number]
             if gradient is not None and gradient.shape == of.shape:
-                self.found = self.found or _beyond(gradient, of.dim, d, axis)
+                self.found = self.found or _beyond(gradient, of.dim, self._of[of.place])
 
         return look
 
 
-def _beyond(gradient: torch.Tensor, dim: int, d: int, axis: Axis) -> bool:
-    units = len(axis.alone)
+def _beyond(gradient: torch.Tensor, dim: int, of: PaddedOutput) -> bool:
+    axis, units = of.axis, len(of.axis.alone)
     of_units = dim_of_rows(gradient, dim, units)
-    if of_units is None:
-        return False
-    rows = gradient.detach().abs().movedim(of_units, 0).movedim(d, 1)
+    rows = gradient if of_units is None else gradient.detach().abs().movedim(of_units, 0)
+    if of_units is None or rows.shape[1:] != of.shape:
+        return False  # training gives something else than evaluation does
+    rows = rows.movedim(of.places.d, 1)
     flat = rows.reshape(units, rows.shape[1], -1).amax(2).cpu()
-    places, missing = torch.arange(rows.shape[1]), axis.extent - torch.tensor(axis.alone)
-    others = places < missing[:, None] if axis.left else places >= rows.shape[1] - missing[:, None]
+    missing = [math.floor((axis.extent - each) * of.places.rate) - of.places.margin for each in axis.alone]
+    others = last(rows.shape[1], torch.tensor(missing), axis.left)
     return bool((torch.where(others, flat, 0) > _LEAST * torch.where(flat.isfinite(), flat, 0).max()).any())
 
 
@@ -227,4 +305,4 @@ def _extents(value: torch.Tensor | None, but: int) -> list[int]:
     return [] if value is None else [extent for d, extent in enumerate(value.shape) if d != but]
 
 
-__all__ = ["Cut", "OutputNode", "PaddedGradients", "cut_of", "nodes_of", "outputs_follow", "padding_of"]
+__all__ = ["Cut", "OutputNode", "PaddedGradients", "PaddedOutput", "cut_of", "nodes_of", "other_coins", "outputs_follow", "padding_of"]

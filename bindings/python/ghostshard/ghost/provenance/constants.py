@@ -39,6 +39,7 @@ class Constants:
         # By place: the constant, how many examples its batch had, how often it has gone with their number, and with an extent of the batch
         self._known: dict[Any, tuple[Any, int, int, int]] = {}
         self._extents: dict[Any, tuple[int, ...]] = {}  # by place: of that batch
+        self._counted: dict[Any, tuple[int, int]] = {}
         self.extents: tuple[int, ...] = ()  # of the batch's tensors at hand
         self._times: collections.Counter = collections.Counter()
         self._units = 0
@@ -91,7 +92,9 @@ class Constants:
             self._known[place] = kept, self._units, hits + 1, of_extents
             if hits:  # once may be chance
                 return f"{name} met a number that goes with how many examples were drawn (the sum is divided by the expected batch, once)"
-        if name in _SCALING and isinstance(value, (int, float)) and any(_follows(before, one, value, two) for one, two in zip(extents, self.extents)):
+        if name in _SCALING and isinstance(value, (int, float)) and any(
+            _follows(before, one + shift, value, two + shift) for one, two in zip(extents, self.extents) for shift in (0, -1, 1)
+        ):
             self._known[place] = kept, self._units, hits, of_extents + 1
             if of_extents:
                 return (
@@ -99,6 +102,16 @@ class Constants:
                     "number of places, or a constant"
                 )
         return ""
+
+
+    def goes_with_padding(self, name: str, extent: int, padded: int) -> bool:
+        """Whether an extent that the loop counts (a mean's) has gone with one that follows from the longest example, as far as another batch showed it
+        too: one alone may be alike by chance."""
+        line = (name, *_place())
+        before, self._counted[line] = self._counted.get(line), (extent, padded)
+        if before is None or before[1] == padded:
+            return False
+        return extent * before[1] == before[0] * padded or extent - padded == before[0] - before[1]
 
 
 def _place() -> tuple[str, int]:

@@ -342,6 +342,8 @@ def _layer(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: lis
         fits = fits and len(args[1] if len(args) > 1 else kwargs["normalized_shape"]) < sources[0].dim()
     if name == "scaled_dot_product_attention":
         fits = fits and len(sources) >= 3
+    if fits and (wrong := over_padding(name, sources[0], range(1, sources[0].dim()))):
+        return origin.lost(wrong, strangers=True)
     return origin.at(0, origin.ids, moved=True) if fits else origin.lost(unknown, strangers=apart)
 
 

@@ -1,7 +1,7 @@
 """Functions that count places of a batch, also those that are only there because its longest example has them.
 
-Seen in batches of which the loader told how far each example is padded (loaders/padding.py). What is added up over padded places shows by its
-gradient (checks/padding.py); how many they are, which divides a mean, does not.
+Seen in batches of which the loader told how far each example is padded (loaders/padding.py), as soon as two of them showed it. What is added up over
+padded places shows by its gradient (checks/padding.py); how many they are, which divides a mean, does not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from .drawn import Drawn
 
-_COUNTING = {"mean", "std", "var", "std_mean", "var_mean", "median"}
+_COUNTING = {"mean", "nanmean", "std", "var", "std_mean", "var_mean", "median", *(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))}
 _WRONG = (
     "{} went over padded places, and how far a batch is padded follows from its longest example: one would move all others. Add up each "
     "example's own places and divide by their number, or pad all examples to one length, whatever their batch"
@@ -19,10 +19,12 @@ _WRONG = (
 
 def over_padding(name: str, x: Drawn, along: Iterable[int]) -> str:
     """Why name(x) along these dimensions is not each example's own; "" if it is."""
-    extents = {axis.extent for axis in getattr(x.origin.memory.piece, "padding", ())} if name in _COUNTING else set()
-    first = (x.origin.dim or 0) + 1
-    padded = any(x.shape[d] in extents and x.shape[d] not in x.shape[first:d] for d in along)
-    return _WRONG.format(name) if padded else ""
+    piece = x.origin.memory.piece
+    if name not in _COUNTING or not getattr(piece, "padding", ()) or piece.constants is None:
+        return ""
+    pairs = [(x.shape[d], axis.extent) for d in along for axis in piece.padding]
+    padded = [piece.constants.goes_with_padding(f"{name} {number}", *pair) for number, pair in enumerate(pairs)]
+    return _WRONG.format(name) if any(padded) else ""
 
 
 __all__ = ["over_padding"]
