@@ -176,6 +176,18 @@ def time_first(examples):
     return torch.nn.utils.rnn.pad_sequence([x for x, _ in examples])
 
 
+def shifted(examples):
+    """As a model's decoder takes its labels: the last token has a place of its own where the batch is longer."""
+    y = padded([x for x, _ in examples], -100.0)
+    return {"labels": y, "decoder_input_ids": torch.cat([torch.zeros(len(y), 1), y[:, :-1].masked_fill(y[:, :-1] == -100, 0)], 1)}
+
+
+def rarely_masked(examples):
+    x = padded([x for x, _ in examples])
+    hidden = torch.bernoulli(torch.full(x.shape, 0.02)).bool()
+    return torch.where(hidden, torch.randint(50, 99, x.shape), x)
+
+
 def of_strings(examples):
     return {"text": [str(x.tolist()) for x, _ in examples], "n": len(examples)}
 
@@ -193,7 +205,7 @@ def with_numbers_of_its_own(examples):
     return x, {"scale": 0.5, "when": time.perf_counter(), "longest": x.shape[1], "places": torch.arange(x.shape[1]), "bounds": torch.tensor([0.0, 9.0])}
 
 
-APART = (stacked, with_numbers_of_its_own, to_the_longest, augmented, masked, as_it_is, time_first, of_strings, in_crops, taken_apart, left_padded, sorted_by_length)
+APART = (stacked, with_numbers_of_its_own, to_the_longest, augmented, masked, as_it_is, time_first, of_strings, in_crops, taken_apart, left_padded, sorted_by_length, shifted, rarely_masked)
 
 
 @pytest.mark.parametrize("collate", APART, ids=lambda each: each.__name__)
