@@ -160,7 +160,7 @@ def _each(func: Any, given: Any) -> Any:
         return func(*args, **kwargs)
 
     try:
-        found = torch.func.vmap(one, randomness="error")(*behind)
+        found = torch.func.vmap(one, randomness="same")(*behind)  # one toss for all, as of one tensor
     except RuntimeError as error:
         raise RuntimeError(
             f"{getattr(func, '__name__', func)}: a tensor that all units share (rows of a table that are looked up once for all examples) "

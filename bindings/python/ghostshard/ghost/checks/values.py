@@ -18,6 +18,7 @@ from torch import nn
 
 from ..batch import Inputs
 from ..provenance.opened import opened
+from ..rows import of_places
 from ..tensor_trees import mapped
 from .differences import Rows, differ, narrowed, nearest, rows_of
 from .in_step import InStep
@@ -223,7 +224,7 @@ class Repeat:
         """-1: none. 0, 1, 2, … of the units' extent are taken for places, which all units share."""
         dim = self.extent_of_units(value, units)
         places = value.dim() == 1 and torch.equal(value, torch.arange(len(value), device=value.device, dtype=value.dtype))
-        return -1 if places or any(value is each for each in self.places) else dim
+        return -1 if places or of_places(value) or any(value is each for each in self.places) else dim
 
     def extent_of_units(self, value: torch.Tensor, units: int) -> int:
         if self._packing is not None or value.dim() == 0 or isinstance(value, nn.Parameter):

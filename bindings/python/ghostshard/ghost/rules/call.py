@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..layout import original_class
-from ..rows import rows_of_each
+from ..rows import of_places, rows_of_each
 from ..shared import Shared, plain
 from ..tensor_trees import constants_in, refilled, tensors_in
 from .layer import Layer
@@ -39,13 +39,22 @@ class Call:
             layer.units_first(self._tensors[0])
         self.units = layer.rows()
         self.rows = self._rows_of_each()  # of each unit, in tensors [units · rows, ...]; 0: there are none
-        self.batched = [i for i, value in enumerate(self._tensors) if i in self._behind or self.has_units(value)]
+        self.batched = [i for i, value in enumerate(self._tensors) if i in self._behind or (self.has_units(value) and not self._shared(i, value))]
         for i, value in enumerate(self._tensors):
+            if i not in self.batched and len(set(value.shape)) == 1 and value.dim() <= 2:
+                layer.shares[i] = value.dim()
             if i not in self.batched and value.requires_grad:
                 raise ValueError(
                     f"{self.kind}: the first extent of every input must be that of the {self.units} units of this batch, got "
                     f"{tuple(value.shape)}; only a tensor without a gradient may be shared by all units"
                 )
+
+    def _shared(self, i: int, value: torch.Tensor) -> bool:
+        """Whether all units share a tensor [units] or [units, units], as there are as many places by chance: it looks like one of places, or was one of
+        other extents before."""
+        if i == 0 or value.requires_grad or value.dim() > 2 or len(set(value.shape)) > 1:
+            return False
+        return self.layer.shares.get(i) == value.dim() or of_places(value)
 
     @property
     def kind(self) -> str:

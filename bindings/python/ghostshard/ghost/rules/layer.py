@@ -38,6 +38,7 @@ class Layer:
         self.compared = False  # with the layer's own output
         self.looped = False  # torch.func.vmap cannot follow it
         self.takes_places = False  # an embedding whose ids all units share
+        self.shares: dict[int, int] = {}  # dimensions of square arguments that all units were seen to share (call.py)
         self.numbers: dict[str, int] = {}  # of parameters, by name within the module
         for name, _ in module.named_parameters() if with_children else own_parameters(module):
             path, _, attribute = name.rpartition(".")

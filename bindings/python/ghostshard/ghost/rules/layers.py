@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..autocast import in_lower_precision, without_autocast
+from ..rows import of_places
 from ..shared import shared
 from .layer import Layer, register_rule
 
@@ -54,15 +55,8 @@ def _places_of_all(layer: Layer, ids: torch.Tensor) -> torch.Tensor | None:
         return None
     if ids.dim() > 1 and ids.shape[0] == 1:
         return ids[0]
-    layer.takes_places = layer.takes_places or ids.shape[0] != layer.rows(ids) or _of_distances(ids)
+    layer.takes_places = layer.takes_places or ids.shape[0] != layer.rows(ids) or of_places(ids)
     return ids if layer.takes_places else None
-
-
-def _of_distances(ids: torch.Tensor) -> bool:
-    """Ids [T,T] that follow from the distance of two places alone, and are not all the same: no T texts of T tokens look like that."""
-    if ids.dim() != 2 or ids.shape[0] != ids.shape[1] or len(ids) < 2:
-        return False
-    return bool((ids[1:, 1:] == ids[:-1, :-1]).all()) and bool((ids != ids[0, 0]).any())
 
 
 @register_rule(nn.LayerNorm)

@@ -1,0 +1,63 @@
+"""Batches of as many examples as places: what all examples share must not pass for a row of each."""
+
+import pytest
+import torch
+import transformers
+from private_run import prescribe
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from ghostshard import PrivacyEngine
+
+T = 9
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(11, 8), nn.Embedding(16, 8)
+        self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.tokens(x) + self.places(torch.arange(x.shape[1]))
+        mask = torch.triu(torch.full((x.shape[1], x.shape[1]), -torch.inf), 1)
+        return self.head(self.attention(h, h, h, attn_mask=mask, need_weights=False)[0].mean(1))
+
+
+def bart():
+    sizes = {f"{part}_{name}": value for part in ("encoder", "decoder") for name, value in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 8))}
+    config = transformers.BartConfig(
+        vocab_size=11, d_model=8, max_position_embeddings=32, decoder_start_token_id=0, pad_token_id=0, bos_token_id=1, eos_token_id=2, **sizes
+    )
+    return transformers.BartForConditionalGeneration(config)
+
+
+def deberta():
+    """Drops out of a table of distances that all examples share: once for all."""
+    config = transformers.DebertaV2Config(
+        vocab_size=11, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=32, num_labels=3,
+        relative_attention=True, pos_att_type=["p2c", "c2p"], max_relative_positions=16, position_buckets=8, norm_rel_ebd="layer_norm", share_att_key=True,
+    )  # fmt: skip
+    return transformers.DebertaV2ForSequenceClassification(config)
+
+
+LOSSES = {
+    Attention: lambda module, criterion, x, y: criterion(module(x), y), bart: lambda module, criterion, x, y: module(input_ids=x, labels=x).loss,
+    deberta: lambda module, criterion, x, y: module(input_ids=x, labels=y).loss,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(9, 8, 9, 7), (7, 9, 9, 4), (9, 9, 9, 9)], ids=str)
+@pytest.mark.parametrize("model", LOSSES, ids=lambda model: model.__name__)
+def test_places_are_no_examples(model, sizes):
+    torch.manual_seed(0)
+    made, data = model(), TensorDataset(torch.randint(1, 11, (40, T)), torch.randint(0, 3, (40,)))
+    module, optimizer, criterion, loader = PrivacyEngine(accountant="rdp").make_private(
+        module=made, optimizer=torch.optim.SGD(made.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=8), noise_multiplier=1.0,
+        max_grad_norm=1.0, grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss(),
+    )  # fmt: skip
+    prescribe(loader, sizes)
+    for x, y in loader:
+        optimizer.zero_grad()
+        LOSSES[model](module, criterion, x, y).backward()
+        optimizer.step()
