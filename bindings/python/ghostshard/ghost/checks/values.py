@@ -19,7 +19,7 @@ from torch import nn
 from ..batch import Inputs
 from ..provenance.opened import opened
 from ..rows import of_places
-from ..tensor_trees import mapped
+from ..tensor_trees import mapped, tensors_in
 from .differences import Rows, differ, narrowed, nearest, rows_of
 from .in_step import InStep
 from .padding import outputs_follow
@@ -54,9 +54,10 @@ class Repeat:
         try:
             with torch.no_grad():
                 found = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=True), 5)
-                if highest([found is None])[0] if self.communicates else found is None:
-                    other = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=False), 5)
-                    found = other if found is None else found
+                for stays in (torch.zeros_like(chosen), self._longest(len(chosen))):
+                    if highest([found is None])[0] if self.communicates else found is None:
+                        other = self._tried(lambda stays=stays: self._among_others(chosen, (state, kept), mirrored=False, stays=stays), 5)
+                        found = other if found is None else found
                 unknown, moved, mixed, carried, packed = highest([found is None, *(found or (0, 0, 0)), self._packing is not None])
                 if unknown:
                     return UNKNOWN
@@ -101,12 +102,24 @@ class Repeat:
         args, kwargs = self._exchanged(moved, mirrored=mirrored)
         return self._rows_of_output(self.once(*args, **kwargs), len(self._of_rows(moved)))
 
-    def _among_others(self, chosen: torch.Tensor, before: tuple[State, Attributes], *, mirrored: bool) -> tuple[bool, bool, bool]:
-        """Whether buffers moved, outputs of others, and outputs of the forward that follows."""
+    def _longest(self, units: int) -> torch.Tensor:
+        """bool [units]: the one with most places, by masks or lengths among the arguments, or else by its examples. A model that takes its batch to be as
+        long as that one refuses a batch without it."""
+        given = [value for value in tensors_in((self.inputs.args, self.inputs.kwargs)) if not value.is_floating_point()]
+        rows = [(value is self.inputs.examples, value.movedim(dim, 0)) for value in given if (dim := self.extent_of_units(value, units)) >= 0]
+        found = torch.zeros(units, dtype=torch.bool)
+        for _, value in sorted(rows, key=lambda each: each[0])[:1]:
+            found[int(value.reshape(units, -1).ne(0).sum(1).argmax() if value.dim() > 1 else value.argmax())] = True
+        return found
+
+    def _among_others(
+        self, chosen: torch.Tensor, before: tuple[State, Attributes], *, mirrored: bool, stays: torch.Tensor | None = None
+    ) -> tuple[bool, bool, bool]:
+        """Whether buffers moved, outputs of others, and outputs of the forward that follows. stays: units that are not exchanged."""
         state, kept = before
         outputs, held, following = [], [], []
         nobody = torch.zeros_like(chosen)
-        for moved in (nobody, chosen, ~chosen):
+        for moved in (nobody, chosen, ~chosen) if stays is None else (nobody, chosen & ~stays, ~chosen & ~stays):
             kept.again()
             outputs.append(self._of_all(moved, state, mirrored=mirrored))
             held.append(state.held())
