@@ -342,6 +342,14 @@ def test_a_number_of_places_is_no_constant():
         out = (module(batch["x"])[..., :3] * batch["mask"][..., None]).sum(1) / batch["x"].shape[1]
         return criterion(out, batch["y"])
 
+    def by_a_tensor(module, criterion, batch):
+        out = (module(batch["x"])[..., :3] * batch["mask"][..., None]).sum(1) / torch.tensor(batch["x"].shape[1])
+        return criterion(out, batch["y"])
+
+    def by_a_product(module, criterion, batch):
+        out = (module(batch["x"])[..., :3] * batch["mask"][..., None]).transpose(1, 2)
+        return criterion(out @ torch.full((batch["x"].shape[1],), 1 / batch["x"].shape[1]), batch["y"])
+
     def loss_divided(module, criterion, batch):
         return pooled_where_masked(module, criterion, batch) / batch["x"].shape[1]
 
@@ -351,7 +359,7 @@ def test_a_number_of_places_is_no_constant():
         def __getitem__(self, i):
             return torch.full((self.longest - i % 2,), 1 + i % 5), i % 3
 
-    for loss in (divided, loss_divided):
+    for loss in (divided, by_a_tensor, by_a_product, loss_divided):
         *run, loader = run_of(Model(places), right, data=(data := Lengths()))
         batches = iter(loader)
         with pytest.raises((RuntimeError, ValueError), match="goes with how far the batch is padded"):

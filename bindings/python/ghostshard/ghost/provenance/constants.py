@@ -40,6 +40,7 @@ class Constants:
         self._known: dict[Any, tuple[Any, int, int, int]] = {}
         self._extents: dict[Any, tuple[int, ...]] = {}  # by place: of that batch
         self._counted: dict[Any, tuple[int, int]] = {}
+        self._padded: set[int] = set()  # places in `extents`
         self.extents: tuple[int, ...] = ()  # of the batch's tensors at hand
         self._times: collections.Counter = collections.Counter()
         self._units = 0
@@ -92,8 +93,9 @@ class Constants:
             self._known[place] = kept, self._units, hits + 1, of_extents
             if hits:  # once may be chance
                 return f"{name} met a number that goes with how many examples were drawn (the sum is divided by the expected batch, once)"
-        if name in _SCALING and isinstance(value, (int, float)) and any(
-            _follows(before, one + shift, value, two + shift) for one, two in zip(extents, self.extents) for shift in (0, -1, 1)
+        one, two = (_number(each) for each in (before, kept))
+        if (name in _SCALING or isinstance(value, torch.Tensor)) and any(
+            _follows(one, then + shift, two, now + shift) for then, now in zip(extents, self.extents) for shift in (0, -1, 1)
         ):
             self._known[place] = kept, self._units, hits, of_extents + 1
             if of_extents:
@@ -103,6 +105,15 @@ class Constants:
                 )
         return ""
 
+
+    def learn(self, padded: set[int]) -> None:
+        """Which of the batch's extents follow from its longest example."""
+        self._padded |= {place for place, extent in enumerate(self.extents) if extent in padded}
+
+    @property
+    def padded(self) -> list[int]:
+        """Those of the batch at hand."""
+        return sorted({extent for place, extent in enumerate(self.extents) if place in self._padded})
 
     def goes_with_padding(self, name: str, extent: int, padded: int) -> bool:
         """Whether an extent that the loop counts (a mean's) has gone with one that follows from the longest example, as far as another batch showed it
@@ -143,9 +154,14 @@ def _same(one: Any, two: Any) -> bool:
     return type(one) is type(two) and one == two
 
 
-def _follows(one: float, units: int, two: float, units_now: int) -> bool:
+def _number(kept: Any) -> Any:
+    return kept.item() if isinstance(kept, torch.Tensor) and kept.numel() == 1 and not kept.is_complex() else kept
+
+
+def _follows(one: Any, units: int, two: Any, units_now: int) -> bool:
     """A power of the number of examples, times a constant."""
-    if units == units_now or units * units_now == 0 or not isinstance(one, (int, float)) or one * two <= 0 or math.isinf(one * two):
+    numbers = isinstance(one, (int, float)) and isinstance(two, (int, float))
+    if units == units_now or units * units_now <= 0 or not numbers or one * two <= 0 or math.isinf(one * two):
         return False
     power = math.log(two / one) / math.log(units_now / units)
     return any(abs(power - each) < 1e-6 for each in _POWERS)

@@ -1,6 +1,6 @@
 """Functions that count places of a batch, also those that are only there because its longest example has them.
 
-Seen in batches of which the loader told how far each example is padded (loaders/padding.py), as soon as two of them showed it. What is added up over
+Seen once the loader has told of a batch how far each example is padded (loaders/padding.py), as soon as two batches showed it. What is added up over
 padded places shows by its gradient (checks/padding.py); how many they are, which divides a mean, does not.
 """
 
@@ -19,11 +19,11 @@ _WRONG = (
 
 def over_padding(name: str, x: Drawn, along: Iterable[int]) -> str:
     """Why name(x) along these dimensions is not each example's own; "" if it is."""
-    piece = x.origin.memory.piece
-    if name not in _COUNTING or not getattr(piece, "padding", ()) or piece.constants is None:
+    constants = getattr(x.origin.memory.piece, "constants", None)
+    if name not in _COUNTING or constants is None:
         return ""
-    pairs = [(x.shape[d], axis.extent) for d in along for axis in piece.padding]
-    padded = [piece.constants.goes_with_padding(f"{name} {number}", *pair) for number, pair in enumerate(pairs)]
+    pairs = [(x.shape[d], extent) for d in along for extent in constants.padded]
+    padded = [constants.goes_with_padding(f"{name} {number}", *pair) for number, pair in enumerate(pairs)]
     return _WRONG.format(name) if any(padded) else ""
 
 

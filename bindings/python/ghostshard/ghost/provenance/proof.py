@@ -54,7 +54,9 @@ class Provenance:
         if self._lists_examples(batch, piece.units):
             stamped = [self._stamped(each, Origin(of_rows(piece, 2).memory, piece.units, None, torch.tensor(u))) for u, each in enumerate(batch)]
             return type(batch)(stamped) if not hasattr(batch, "_fields") else type(batch)(*stamped)
-        return self._stamped(batch, None, piece)
+        stamped = self._stamped(batch, None, piece)
+        self.constants.learn({axis.extent for axis in piece.padding})
+        return stamped
 
     def _lists_examples(self, batch: Any, units: int) -> bool:
         """A collate_fn may leave a batch a list of its examples."""
