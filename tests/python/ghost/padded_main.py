@@ -16,6 +16,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from test_padded_lengths import Texts, classes, left, right, steps
 from together_main import said_by_each
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from ghostshard import FSDP2Wrapper, PrivacyEngine
@@ -26,7 +27,7 @@ SEVERAL, ALIKE = [0, 1, 2, 3, 4, 5], [6, 13, 20, 27]  # lengths 3 to 8; 9 alone
 class Model(nn.Module):
     def __init__(self, masked):
         super().__init__()
-        self.embedding = nn.Embedding(11, 6)
+        self.embedding = nn.Embedding(11, 6, padding_idx=0)
         self.head = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
         self.masked = masked[dist.get_rank() % len(masked)]
 
@@ -53,7 +54,7 @@ class Run:
             data_loader=DataLoader(Texts(), batch_size=8, collate_fn=collate), criterion=nn.CrossEntropyLoss(),
             grad_sample_mode="ghost_fsdp" if sharded else "ghost",
         )  # fmt: skip
-        self.parts = (*run, loader)
+        self.parts, self.model = (*run, loader), model
         mine = drawn[dist.get_rank()]
 
         class Prescribed:
@@ -88,6 +89,10 @@ def main() -> None:
             print(f"rank {dist.get_rank()}: {kind} {name}", file=sys.stderr, flush=True)
             run = Run(model(masked), drawn, sharded=sharded, collate=(right, left)[number % 2])
             found[f"{kind} {name}"] = said_by_each(lambda: steps(classes, run.parts))
+            if name == "both mask":
+                weight = next(each for name, each in run.model.named_parameters() if name.endswith("embedding.weight")).detach()
+                norms = (weight.full_tensor() if isinstance(weight, DTensor) else weight).norm(dim=1)
+                found[f"{kind} rows"] = [float(norms[0]), float(norms[1:].min())]
     report_and_leave(sys.argv[1], found)
 
 

@@ -612,6 +612,21 @@ def test_what_does_not_look_like_padding_is_refused(forward, loss, criterion, mo
         steps(loss, run_of(model, right, criterion, data=Varied()), 24)
 
 
+def test_the_row_of_padding_has_no_noise():
+    """So that a sum over padded places stays each example's own, as without privacy."""
+
+    class Padded(Model):
+        def __init__(self, idx):
+            super().__init__(lambda self, x, mask: self.head(self.embedding(x).sum(1) / mask.sum(1, keepdim=True)))
+            self.embedding = nn.Embedding(V, H, padding_idx=idx)
+            self.head.requires_grad_(True)
+
+    model = Padded(0)
+    before = model.embedding.weight.detach().clone()
+    steps(classes, run_of(model, right), 8)
+    assert not model.embedding.weight[0].any() and bool((model.embedding.weight[1:] != before[1:]).all())
+
+
 def test_a_head_of_zeros_tells_nothing():
     class Zeros(Model):
         def __init__(self):

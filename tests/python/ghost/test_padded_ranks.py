@@ -25,3 +25,9 @@ def said(tmp_path_factory):
 @pytest.mark.parametrize("name", SENTENCES)
 def test_all_ranks_say_the_same(said, kind, name):
     assert all(SENTENCES[name] in each for each in said[f"{kind} {name}"])
+
+
+@pytest.mark.parametrize("kind", ["sharded", "replicas"])
+def test_the_row_of_padding_stays_zero(said, kind):
+    padding, others = said[f"{kind} rows"]
+    assert padding == 0 and others > 0

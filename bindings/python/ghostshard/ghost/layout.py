@@ -41,13 +41,18 @@ class ParameterEntry:
         return shape if len(shape) <= 2 else [shape[0], math.prod(shape[1:])]
 
     def set_gradient(self, own: torch.Tensor) -> None:
-        """Puts the gradient into `.grad`. own: the rows that this rank owns, in the engine's shape."""
+        """Puts the gradient into `.grad`. own: the rows that this rank owns, in the engine's shape. The row of an embedding's padding_idx is zero: no
+        example reaches it, so that its noise hides nothing, and would make padding say something."""
         parameter = self.parameter
         if not isinstance(parameter, DTensor):
             parameter.grad = own.view(parameter.shape).to(parameter.dtype)
+            if (row := self._padding_row()) is not None:
+                parameter.grad[row] = 0
             return
         local = parameter.detach().to_local()
         rows = own.view(-1, *local.shape[1:])
+        if (row := self._padding_row()) is not None and 0 <= (row := row - _first_row(parameter)) < len(rows):
+            rows[row] = 0
         if local.device != own.device:  # fully_shard offloads: from_local() would put rows on the mesh's device again
             gradient = torch.empty_like(parameter, requires_grad=False)
             gradient.to_local().copy_(rows)
@@ -58,6 +63,21 @@ class ParameterEntry:
             rows, parameter.device_mesh, parameter.placements, run_check=False,
             shape=parameter.shape, stride=parameter.stride(),
         )  # fmt: skip
+
+
+    def _padding_row(self) -> int | None:
+        """padding_idx of the embeddings that this is the table of, and of nothing else."""
+        rows = {slot.module.padding_idx if type(slot.module) is nn.Embedding else None for slot in self.slots}
+        return rows.pop() if len(rows) == 1 else None
+
+
+def _first_row(parameter: DTensor) -> int:
+    """Of those that this rank has; a large number if it has not just rows of its own."""
+    cut = [d for d, placement in enumerate(parameter.placements) if not placement.is_replicate()]
+    if len(cut) != 1 or not parameter.placements[cut[0]].is_shard(0):
+        return parameter.shape[0]
+    mesh = parameter.device_mesh
+    return mesh.get_local_rank(cut[0]) * -(-parameter.shape[0] // mesh.size(cut[0]))
 
 
 @dataclass

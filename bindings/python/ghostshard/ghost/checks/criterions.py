@@ -19,7 +19,7 @@ from ..provenance import Drawn, plain
 from ..tensor_trees import mapped, tensors_in
 from .state import Attributes, State, alike
 from .differences import differ, nearest
-from .padding import cut_of, other_coins
+from .padding import cut_of, toss
 from .values import APART, CARRIED, MIXED, MODELS_OWN, PADDED, UNKNOWN
 
 _MARK = "ghostshard: criterion"
@@ -154,7 +154,7 @@ class Call:
             given = (unflattened(value, dim) for value, dim in zip(tensors_in((self._args, self._kwargs)), rows) if dim is not None)
             return cut.fit(set.intersection(*(set(value.shape[1:]) for value in given)), scaled=True)
 
-        def losses(*, shorter: bool = False, coins: bool = False) -> list[torch.Tensor]:
+        def losses(*, shorter: bool = False, coins: int = 0) -> list[torch.Tensor]:
             numbers = iter(rows)
 
             def take(value: torch.Tensor) -> torch.Tensor:
@@ -170,7 +170,7 @@ class Call:
             for state in states:
                 state.again()
             if coins:
-                other_coins()
+                toss(coins)
             return [self._reduced(len(cut.units), *args, **kwargs).reshape(len(cut.units))]
 
         states = (State(self._criterion if isinstance(self._criterion, nn.Module) else nn.Module(), device), Attributes(self._criterion))
@@ -179,8 +179,8 @@ class Call:
                 fits = fit()
                 if fits is None:
                     return False
-                as_given, again, shorter = losses(), losses(coins=True), losses(shorter=True)
-            return not cut.differs(as_given, again) and cut.differs(as_given, shorter)
+                as_given, shorter = losses(), losses(shorter=True)
+                return cut.differs(as_given, shorter) and not any(cut.differs(as_given, losses(coins=coins)) for coins in range(1, 9))
         except MODELS_OWN:
             return False
         finally:

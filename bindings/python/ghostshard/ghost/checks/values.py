@@ -22,7 +22,7 @@ from ..rows import of_places
 from ..tensor_trees import mapped, tensors_in
 from .differences import Rows, differ, narrowed, nearest, rows_of
 from .in_step import InStep
-from .padding import outputs_follow
+from .padding import coins_move_outputs, outputs_follow
 from .state import Attributes, State, alike
 
 APART, KEPT, CARRIED, PADDED, MIXED, UNKNOWN = range(6)  # what is found of a model or a criterion; the later ones are worse
@@ -67,7 +67,7 @@ class Repeat:
                     return MIXED
                 if self._looks_up_rows(chosen, (state, kept), highest):
                     return MIXED
-                if highest([len(self.inputs.padding)])[0] and highest([bool(self._tried(lambda: outputs_follow(self, (state, kept)), 3))])[0]:
+                if highest([len(self.inputs.padding)])[0] and self._is_padded((state, kept), highest):
                     return PADDED
         finally:
             state.again()
@@ -170,6 +170,14 @@ class Repeat:
         finally:
             for module in training:
                 module.training = True
+
+    def _is_padded(self, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
+        """Whether outputs follow from how far the batch is padded, on any rank."""
+        moved = bool(self._tried(lambda: outputs_follow(self, before), 3))
+        if not highest([moved])[0]:
+            return False
+        by_coins = self._tried(lambda: coins_move_outputs(self, before), 4)
+        return bool(highest([moved and by_coins is False])[0])
 
     def _looks_up_rows(self, chosen: torch.Tensor, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
         """Whether outputs of the others move with the chosen units' inputs in a batch that pairs the arguments anew. Numbers, masks or a matrix
