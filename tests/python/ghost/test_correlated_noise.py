@@ -109,8 +109,11 @@ def test_whatever_ends_a_pass_no_group_has_more_rounds_than_were_charged(tmp_pat
 def test_a_draw_that_is_passed_over_is_a_round_of_its_own_group(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     run = run_of(ledger=ledger)
+    passed = False
     for i, (x, y) in enumerate(run.loader):
-        if i != 1:
+        if not passed and i > 0 and len(x):
+            passed = True
+        else:
             run.step(x, y)
     assert [line["step"] for line in lines_of(ledger)] == list(range(DRAWS))
     assert run.charged == math.ceil(DRAWS / GROUPS) + 1, "whole, since its step was not known yet"

@@ -380,7 +380,7 @@ def gpt2():
 def bert():
     torch.manual_seed(1)
     config = transformers.BertConfig(
-        vocab_size=V, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=16, num_labels=3
+        vocab_size=V, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=16, num_labels=3, initializer_range=0.5
     )
     return transformers.BertForSequenceClassification(config)
 
@@ -500,6 +500,20 @@ def summed(module, criterion, batch):
     return criterion(module(batch["x"], batch["mask"]).sum(1) / batch["mask"].sum(1, keepdim=True), batch["y"])
 
 
+class Rough(Model):
+    """Attends in bfloat16."""
+
+    def __init__(self):
+        super().__init__(seen_where_masked)
+
+    def forward(self, x, mask):
+        with torch.autocast("cpu", torch.bfloat16):
+            h = self.embedding(x)
+            for _ in range(4):
+                h = h + self.attention(h, h, h, key_padding_mask=~mask)[0]
+        return self.head(h[:, 0].float())
+
+
 class DropsTokens(nn.Module):
     def forward(self, out, y):
         return F.cross_entropy(out, y, ignore_index=0, reduction="none") * (torch.rand(y.shape) > 0.1)
@@ -508,7 +522,7 @@ class DropsTokens(nn.Module):
 APART = {
     "losses in training": (Modes("losses", "places"), of_modes, None), "pooled in training": (Modes("pooled", "places"), of_modes, None),
     "in another order": (Modes("both", "turned"), of_modes, None), "dropout that is always on": (forgotten_dropout, classes, None), "noise for each place": (noisy, classes, None),
-    "masked by the model": (masked_places, summed, None), "as many classes as places": (nine, centred, None),
+    "masked by the model": (masked_places, summed, None), "in bfloat16": (Rough(), classes, None), "as many classes as places": (nine, centred, None),
     "tokens are dropped": (logits, next_tokens, DropsTokens(), {"loss_reduction": "sum"}),
 }  # fmt: skip
 

@@ -196,7 +196,7 @@ def test_a_rank_that_comes_just_after_the_time_is_no_error(ranks):
 def test_those_that_do_not_come_are_named(ranks):
     """Once both wait, nobody is missing."""
     late, other, _ = ranks
-    with pytest.warns(UserWarning, match=r"rank 1 has waited 0 s at optimizer.step\(\) for rank 0, which is slow or elsewhere"):
+    with pytest.warns(UserWarning, match=r"rank 1 has waited \d+ s at optimizer.step\(\) for rank 0, which is slow or elsewhere"):
         waits(other)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

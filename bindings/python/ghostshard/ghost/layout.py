@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
 @dataclass
@@ -72,12 +73,9 @@ class ParameterEntry:
 
 
 def _first_row(parameter: DTensor) -> int:
-    """Of those that this rank has; a large number if it has not just rows of its own."""
-    cut = [d for d, placement in enumerate(parameter.placements) if not placement.is_replicate()]
-    if len(cut) != 1 or not parameter.placements[cut[0]].is_shard(0):
-        return parameter.shape[0]
-    mesh = parameter.device_mesh
-    return mesh.get_local_rank(cut[0]) * -(-parameter.shape[0] // mesh.size(cut[0]))
+    """Of those that this rank has."""
+    _, first = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return first[0]
 
 
 @dataclass

@@ -67,15 +67,15 @@ def nearest(moved: torch.Tensor) -> torch.Tensor:
     return torch.where(before < 0, own[~moved][0], before)
 
 
-def differ(one: list[Rows], two: list[Rows], rows: torch.Tensor) -> bool:
-    """In some tensor, in whatever way its rows are read."""
+def differ(one: list[Rows], two: list[Rows], rows: torch.Tensor, *, eps: float = 0.0) -> bool:
+    """In some tensor, in whatever way its rows are read. eps: of what they were computed in, if that is rougher than their own."""
     for (last_of_a, *a_ways), (last_of_b, *b_ways) in zip(one, two):
-        if len(a_ways) == len(b_ways) and all(_others(a, b, last_of_a == last_of_b, rows) for a, b in zip(a_ways, b_ways)):
+        if len(a_ways) == len(b_ways) and all(_others(a, b, last_of_a == last_of_b, rows, eps) for a, b in zip(a_ways, b_ways)):
             return True
     return False
 
 
-def _others(a: torch.Tensor, b: torch.Tensor, same_last: bool, rows: torch.Tensor) -> bool:
+def _others(a: torch.Tensor, b: torch.Tensor, same_last: bool, rows: torch.Tensor, eps: float) -> bool:
     if a.dim() != b.dim():
         return True
     if not same_last and a.shape[-1] == _DIRECTIONS:
@@ -86,7 +86,7 @@ def _others(a: torch.Tensor, b: torch.Tensor, same_last: bool, rows: torch.Tenso
     if a.numel() == 0:
         return False
     largest = torch.where(torch.isfinite(a), a, 0).abs().max().double()
-    near = (a.double() - b.double()).abs() <= largest * max(_LEAST_CHANGE, 8 * torch.finfo(a.dtype).eps)
+    near = (a.double() - b.double()).abs() <= largest * max(_LEAST_CHANGE, 8 * torch.finfo(a.dtype).eps, 8 * eps)
     return not bool((near | (a == b) | (a.isnan() & b.isnan())).all())
 
 

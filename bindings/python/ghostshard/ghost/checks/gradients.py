@@ -107,24 +107,28 @@ class AttributionCheck:
             return
         axes = () if repeat is None else repeat.inputs.padding
         half = set(random.Random(seed).sample(range(units), units // 2))
-        chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
-        reached, undecided = -1, False
-        output = APART if repeat is None else repeat.reaches_others(chosen, self._highest)
-        padded = PaddedGradients(*((), {}) if repeat is None else (repeat.inputs.outputs, repeat.inputs.padded_outputs))
+        reached, undecided, output = -1, False, APART
         coins, masses = State(nn.Module(), losses.device), []
         for part in ([u in half for u in range(units)], [u not in half for u in range(units)], [True] * units):
             coins.again()  # a layer may run again in backward
-            with padded.watched():
-                found, unclear, own = self._watched(session, losses, part if units > 1 else [True] * units)
+            found, unclear, own = self._watched(session, losses, part if units > 1 else [True] * units)
             reached, undecided = max(reached, found), undecided or unclear
             masses.append(own)
         coins.again()
         scaled = not undecided and any(_other_mass(masses[u not in half][u], masses[2][u]) for u in range(units))
+        chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
+        if repeat is not None:
+            output = repeat.reaches_others(chosen, self._highest)
+        padded = PaddedGradients(*((), {}) if repeat is None else (repeat.inputs.outputs, repeat.inputs.padded_outputs))
         of_places = axes if repeat is not None and repeat.inputs.padded_outputs else ()
         loss = max([APART, *(each.reaches_others(chosen, losses.device, of_places) for each in criterions_under(losses))])
-        loss = max(loss, PADDED if padded.found else APART)
-        reached, undecided, scaled, output, loss = self._highest([reached, undecided, scaled, output, loss])
+        reached, undecided, scaled, output, loss, watch = self._highest([reached, undecided, scaled, output, loss, padded.watches])
         self._refuse(reached, bool(scaled), output, loss, "" if repeat is None else "".join(repeat.refusals[:1]))
+        if watch:  # a backward more, which communicates
+            with padded.watched():
+                self._watched(session, losses, [True] * units)
+            coins.again()
+            self._refuse(-1, False, APART, *self._highest([PADDED if padded.found else APART]), "")
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)

@@ -23,7 +23,7 @@ from torch import nn
 from ...loaders.padding import Axis
 from ..provenance import Drawn
 from ..provenance.opened import opened
-from ..tensor_trees import mapped
+from ..tensor_trees import mapped, tensors_in
 from .differences import differ, dim_of_rows, on_a_log_scale
 
 _SHIFTS = (0, -1, 1, -2)  # of a sequence that predicts its next element, or has one more at its beginning
@@ -83,11 +83,11 @@ class Cut:
                     break
         return value
 
-    def differs(self, whole: list[torch.Tensor], shorter: list[torch.Tensor]) -> bool:
+    def differs(self, whole: list[torch.Tensor], shorter: list[torch.Tensor], eps: float = 0.0) -> bool:
         """Whether rows [units, ...] of both are others, at places that a unit would have alone."""
         pairs = [found for pair in zip(whole, shorter) if (found := self._at_own_places(*pair)) is not None]
         everybody = torch.ones(len(self.units), dtype=torch.bool)
-        return differ([(0, one) for one, _ in pairs], [(0, two) for _, two in pairs], everybody)
+        return differ([(0, one) for one, _ in pairs], [(0, two) for _, two in pairs], everybody, eps=eps)
 
     def places_of(self, whole: torch.Tensor, shorter: torch.Tensor) -> list[Places] | None:
         """None if it is not known which places belong together."""
@@ -181,7 +181,7 @@ def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
     """Whether outputs of the shorter units are others if these are padded as far as they would be by themselves. Three forwards of a Repeat
     (values.py), without dropout, each from the states `before`. A rank that was told of no padding goes along."""
     inputs, (cut, fit) = repeat.inputs, _cut_and_fit(repeat.inputs)
-    with _as_in_training(repeat.model):
+    with _as_in_training(repeat.model) as computed:
         as_given, again, short = _outputs(repeat, before), _outputs(repeat, before, coins=1), _outputs(repeat, before, shorter=True)
     if cut is None or fit is None or as_given.keys() != short.keys():
         return False
@@ -194,7 +194,7 @@ def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
     whole, once_more, cut_short = (list(each.values()) for each in (as_given, again, short))
     tells = any(each.numel() and bool(each.max() > each.min()) for each in whole)  # not a head of zeros
     inputs.padding_was_compared = tells and not cut.differs(whole, once_more)
-    return inputs.padding_was_compared and cut.differs(whole, cut_short)
+    return inputs.padding_was_compared and cut.differs(whole, cut_short, computed.eps)  # sums over other extents round otherwise
 
 
 def coins_move_outputs(repeat: Any, before: Sequence[Any]) -> bool:
@@ -231,16 +231,34 @@ def _outputs(repeat: Any, before: Sequence[Any], *, shorter: bool = False, coins
     return {number: on_a_log_scale(each).to(each.dtype).movedim(dim, 0) for number, each, dim in rows if dim is not None}
 
 
+class _Computed:
+    """In which precision modules are called."""
+
+    eps = 0.0
+
+    def __call__(self, _module: nn.Module, args: tuple) -> None:
+        dtypes = [value.dtype for value in tensors_in(args) if value.is_floating_point()]
+        dtypes += [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+        self.eps = max([self.eps, *(torch.finfo(dtype).eps for dtype in dtypes)])
+
+
 @contextmanager
-def _as_in_training(model: nn.Module) -> Iterator[None]:
+def _as_in_training(model: nn.Module) -> Iterator[_Computed]:
     """Without dropout, and without the attention that torch takes in evaluation, which puts zeros at padded places."""
+    computed = _Computed()
+    compiled = any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in model.modules())
+    if compiled:  # it would be compiled again, with hooks
+        computed.eps = torch.finfo(torch.bfloat16).eps
+    handles = [] if compiled else [module.register_forward_pre_hook(computed) for module in model.modules()]
     training = [module for module in model.modules() if module.training]
     fast = torch.backends.mha.get_fastpath_enabled()
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        yield
+        yield computed
     finally:
+        for handle in handles:
+            handle.remove()
         torch.backends.mha.set_fastpath_enabled(fast)
         for module in training:
             module.training = True
@@ -269,6 +287,10 @@ class PaddedGradients:
     def __init__(self, nodes: Sequence[OutputNode], of: Mapping[int, PaddedOutput]):
         self._nodes, self._of = [each for each in nodes if each.place in of and not of[each.place].zero], of
         self.found = False
+
+    @property
+    def watches(self) -> bool:
+        return bool(self._nodes)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
