@@ -180,7 +180,7 @@ class Call:
                 if fits is None:
                     return False
                 as_given, shorter = losses(), losses(shorter=True)
-                return cut.differs(as_given, shorter) and not any(cut.differs(as_given, losses(coins=coins)) for coins in range(1, 9))
+                return cut.differs(as_given, shorter) and not any(cut.differs(as_given, losses(coins=coins)) for coins in range(1, 33))
         except MODELS_OWN:
             return False
         finally:
