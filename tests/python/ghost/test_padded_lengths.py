@@ -184,8 +184,13 @@ def test_one_length_for_all_may_be_averaged_over(monkeypatch):
 
 
 def test_in_pieces_of_a_draw():
+    module, optimizer, criterion, loader = run_of(Model(mean_of_all), right, accumulation_steps=2)
     with pytest.raises(RuntimeError, match=REFUSED):
-        steps(classes, run_of(Model(mean_of_all), right, accumulation_steps=2), 4)
+        for taken, batch in enumerate(itertools.chain(loader, loader, loader)):
+            classes(module, criterion, batch).backward()
+            if taken % 2:
+                optimizer.step()
+                optimizer.zero_grad()
 
 
 def test_columns_without_names_and_moved_rows():

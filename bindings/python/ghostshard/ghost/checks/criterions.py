@@ -22,6 +22,7 @@ from .differences import differ, nearest
 from .padding import cut_of, toss
 from .values import APART, CARRIED, MIXED, MODELS_OWN, PADDED, UNKNOWN
 
+_TOSSES = 32  # of a criterion's coins, which may be rare
 _MARK = "ghostshard: criterion"
 # Each loss follows from its own place alone.
 _OF_TORCH = {
@@ -127,7 +128,7 @@ class Call:
                 kept = [(0, as_given[0][1][chosen.to(as_given[0][1].device)])]
                 everything = torch.ones_like(places[chosen], dtype=torch.bool)
                 # If other coins give other losses, these tell nothing.
-                return differ(kept, alone, everything) and not differ(as_given, losses(places), torch.ones_like(chosen))
+                return differ(kept, alone, everything) and not any(differ(as_given, losses(places), torch.ones_like(chosen)) for _ in range(_TOSSES))
         except MODELS_OWN:
             return False
         finally:
@@ -180,7 +181,7 @@ class Call:
                 if fits is None:
                     return False
                 as_given, shorter = losses(), losses(shorter=True)
-                return cut.differs(as_given, shorter) and not any(cut.differs(as_given, losses(coins=coins)) for coins in range(1, 33))
+                return cut.differs(as_given, shorter) and not any(cut.differs(as_given, losses(coins=coins)) for coins in range(1, _TOSSES))
         except MODELS_OWN:
             return False
         finally:

@@ -165,8 +165,8 @@ class Repeat:
             if not highest([moved])[0]:
                 return False
             # A forward that tosses coins all the same tells nothing.
-            again = self._tried(lambda: outputs(places), 1)
-            return moved and again is not None and not differ(everybody, again, torch.ones(units, dtype=torch.bool))
+            again = self._tried(lambda: [outputs(places) for _ in range(4)], 4)
+            return moved and again is not None and not any(differ(everybody, each, torch.ones(units, dtype=torch.bool)) for each in again)
         finally:
             for module in training:
                 module.training = True
