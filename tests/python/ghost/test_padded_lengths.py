@@ -205,6 +205,21 @@ def test_columns_without_names_and_moved_rows():
             steps(lambda *given: loss(*given, moved=moved), run_of(Model(mean_of_all), in_columns))
 
 
+def test_the_loaders_collate_fn_serves_an_evaluation():
+    """What it tells the engine is not part of a batch."""
+    *_, loader = run_of(Model(mean_of_its_own), in_columns)
+    for x, mask, y in itertools.chain(loader, DataLoader(Texts(), batch_size=8, collate_fn=loader.collate_fn), [loader.collate_fn([Texts()[i] for i in range(5)])]):
+        assert x.shape == mask.shape and len(y) == len(x)
+
+
+def test_a_collate_fn_that_takes_no_example_alone_is_taken():
+    def of_several(examples):
+        assert len(examples) > 1
+        return right(examples)
+
+    steps(classes, run_of(Model(mean_of_its_own), of_several), 4)
+
+
 def test_time_first():
     forward = lambda self, x, mask: self.head(self.embedding(x).mean(0, keepdim=True))[0]
     masked = lambda self, x, mask: self.head((self.embedding(x) * mask[..., None]).sum(0, keepdim=True) / mask.sum(0)[:, None])[0]

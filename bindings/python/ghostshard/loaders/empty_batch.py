@@ -23,13 +23,21 @@ class CollateOrEmpty(CollateFnWithEmpty):
         self._dataset = dataset
         self._empty: tuple[Any] | None = None
         self._check = CollateCheck()
-        self.tells_padding = False  # somebody takes batches WithPadding
+        self._tells_padding = False
+        self._telling: CollateOrEmpty | None = None
+
+    def telling(self) -> CollateOrEmpty:
+        """The same for an iterator that takes batches WithPadding: whoever else calls this one (a loader for evaluation) gets plain ones."""
+        if self._telling is None:
+            self._telling = copy.copy(self)
+            self._telling._tells_padding = True
+        return self._telling
 
     def __call__(self, batch: list) -> Any:
         if len(batch) > 0:
             axes = self._check(self.wrapped_collator_fn, batch)
             collated = self.wrapped_collator_fn(batch)
-            return WithPadding(collated, axes) if axes and self.tells_padding else collated
+            return WithPadding(collated, axes) if axes and self._tells_padding else collated
         if self._empty is None:
             fetch_many = getattr(self._dataset, "__getitems__", None)
             example = fetch_many([0])[0] if fetch_many else self._dataset[0]

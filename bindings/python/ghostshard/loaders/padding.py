@@ -36,13 +36,17 @@ class WithPadding(NamedTuple):
 
 
 def axes_of(collate: Callable[[list], Any], examples: list, before: Coins) -> tuple[Axis, ...]:
-    """() if no extent varies, or if rows of single examples are not found again in the batch: other coins, rows that were joined."""
+    """() if no extent varies, if collate_fn takes no example alone, or if rows of single examples are not found again in the batch: other coins, rows
+    that were joined."""
     before.again()
     batch = _tensors(collate(copy.deepcopy(examples)))
     alone = []
     for each in examples:
         before.again()
-        alone.append(_tensors(collate([copy.deepcopy(each)])))
+        try:
+            alone.append(_tensors(collate([copy.deepcopy(each)])))
+        except Exception:  # of the user's code, which is asked what no draw has asked it yet
+            return ()
     if any(len(each) != len(batch) for each in alone):
         return ()
     found: list[Axis] = []

@@ -123,9 +123,7 @@ class StampedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         stamps: Stamps = self.batch_sampler.stamps  # type: ignore[attr-defined]
-        if isinstance(collate := self.collate_fn, CollateOrEmpty):  # type: ignore[attr-defined]
-            collate.tells_padding = stamps.receiver is not None
-        batches = super().__iter__()  # type: ignore[misc]
+        batches = self._told() if stamps.receiver is not None else super().__iter__()  # type: ignore[misc]
         before = stamps.latest and stamps.latest()
         if before is not None and before.batches is batches:
             before.superseded = True
@@ -134,6 +132,16 @@ class StampedLoader:
         stamped = StampedBatches(batches, stamps)
         stamps.latest = weakref.ref(stamped)
         return stamped
+
+
+    def _told(self) -> Iterator[Any]:
+        """DataLoader's iterator, of batches WithPadding."""
+        collate = self.collate_fn  # type: ignore[has-type]
+        try:
+            self.collate_fn = collate.telling() if isinstance(collate, CollateOrEmpty) else collate
+            return super().__iter__()  # type: ignore[misc]
+        finally:
+            self.collate_fn = collate
 
 
 __all__ = ["Pass", "Piece", "Receiver", "StampedLoader", "Stamps"]

@@ -9,6 +9,7 @@ gradients: an example's loss must have none at places that are only there for th
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from torch import nn
 
 from ...loaders.padding import Axis
 from ..provenance import Drawn
-from ..provenance.opened import opened
+from ..provenance.opened import contents
 from ..tensor_trees import mapped, tensors_in
 from .differences import differ, dim_of_rows, on_a_log_scale
 
@@ -181,8 +182,9 @@ def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
     """Whether outputs of the shorter units are others if these are padded as far as they would be by themselves. Three forwards of a Repeat
     (values.py), without dropout, each from the states `before`. A rank that was told of no padding goes along."""
     inputs, (cut, fit) = repeat.inputs, _cut_and_fit(repeat.inputs)
+    outputs = functools.partial(_outputs, repeat, before, cut, fit)
     with _as_in_training(repeat.model) as computed:
-        as_given, again, short = _outputs(repeat, before), _outputs(repeat, before, coins=1), _outputs(repeat, before, shorter=True)
+        as_given, again, short = outputs(), outputs(coins=1), outputs(shorter=True)
     if cut is None or fit is None or as_given.keys() != short.keys():
         return False
     for number, whole in as_given.items():
@@ -199,9 +201,9 @@ def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
 
 def coins_move_outputs(repeat: Any, before: Sequence[Any]) -> bool:
     """Whether outputs of the shorter units are others with other coins, which may be rare (a word in a hundred that is left out). Four forwards."""
-    cut, _ = _cut_and_fit(repeat.inputs)
+    cut, fit = _cut_and_fit(repeat.inputs)
     with _as_in_training(repeat.model):
-        as_given, *others = (list(_outputs(repeat, before, coins=coins).values()) for coins in (0, 2, 3, 4))
+        as_given, *others = (list(_outputs(repeat, before, cut, fit, coins=coins).values()) for coins in (0, 2, 3, 4))
     return cut is not None and any(cut.differs(as_given, each) for each in others)
 
 
@@ -210,9 +212,11 @@ def _cut_and_fit(inputs: Any) -> tuple[Cut | None, tuple[int, int] | None]:
     return cut, None if cut is None else cut.fit(_extents(inputs.examples, inputs.dim))
 
 
-def _outputs(repeat: Any, before: Sequence[Any], *, shorter: bool = False, coins: int = 0) -> dict[int, torch.Tensor]:
+def _outputs(
+    repeat: Any, before: Sequence[Any], cut: Cut | None, fit: tuple[int, int] | None, *, shorter: bool = False, coins: int = 0
+) -> dict[int, torch.Tensor]:
     """Of the shorter units, by their numbers in the output, with the units first."""
-    inputs, (cut, fit) = repeat.inputs, _cut_and_fit(repeat.inputs)
+    inputs = repeat.inputs
 
     def take(value: torch.Tensor) -> torch.Tensor:
         if cut is None or fit is None or isinstance(value, nn.Parameter):
@@ -227,7 +231,7 @@ def _outputs(repeat: Any, before: Sequence[Any], *, shorter: bool = False, coins
         toss(coins)
     output = repeat.once(*mapped(take, inputs.args), **mapped(take, inputs.kwargs))
     units = 0 if cut is None else len(cut.units)
-    rows = [(number, each, dim_of_rows(each, inputs.dim, units)) for number, each in enumerate(_tensors(output)) if each.is_floating_point()]
+    rows = [(number, each, dim_of_rows(each, inputs.dim, units)) for number, each in enumerate(contents(output)) if each.is_floating_point()]
     return {number: on_a_log_scale(each).to(each.dtype).movedim(dim, 0) for number, each, dim in rows if dim is not None}
 
 
@@ -277,7 +281,7 @@ class OutputNode:
 
 def nodes_of(output: Any, dim: int, only: torch.Tensor | None = None) -> tuple[OutputNode, ...]:
     """As the loop gets them: what the model itself goes on with is looked at with its outputs."""
-    tensors = [(place, each) for place, each in enumerate(_tensors(output)) if each.grad_fn is not None and (only is None or each is only)]
+    tensors = [(place, each) for place, each in enumerate(contents(output)) if each.grad_fn is not None and (only is None or each is only)]
     return tuple(OutputNode(each.grad_fn, each.output_nr, place, each.shape, dim) for place, each in tensors)
 
 
@@ -321,18 +325,6 @@ def _beyond(gradient: torch.Tensor, dim: int, of: PaddedOutput) -> bool:
     missing = [math.floor((axis.extent - each) * of.places.rate) - of.places.margin for each in axis.alone]
     others = last(rows.shape[1], torch.tensor(missing), axis.left)
     return bool((torch.where(others, flat, 0) > _LEAST * torch.where(flat.isfinite(), flat, 0).max()).any())
-
-
-def _tensors(output: Any) -> list[torch.Tensor]:
-    """In objects too."""
-    found: list[torch.Tensor] = []
-
-    def keep(value: torch.Tensor) -> torch.Tensor:
-        found.append(value)
-        return value
-
-    opened(keep, output)
-    return found
 
 
 def _extents(value: torch.Tensor | None, but: int) -> list[int]:

@@ -54,8 +54,9 @@ class Repeat:
         try:
             with torch.no_grad():
                 found = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=True), 5)
-                for stays in (torch.zeros_like(chosen), self._longest(len(chosen))):
+                for longest_stays in (False, True):
                     if highest([found is None])[0] if self.communicates else found is None:
+                        stays = self._longest(len(chosen)) if longest_stays else torch.zeros_like(chosen)
                         other = self._tried(lambda stays=stays: self._among_others(chosen, (state, kept), mirrored=False, stays=stays), 5)
                         found = other if found is None else found
                 unknown, moved, mixed, carried, packed = highest([found is None, *(found or (0, 0, 0)), self._packing is not None])
@@ -109,7 +110,7 @@ class Repeat:
         rows = [(value is self.inputs.examples, value.movedim(dim, 0)) for value in given if (dim := self.extent_of_units(value, units)) >= 0]
         found = torch.zeros(units, dtype=torch.bool)
         for _, value in sorted(rows, key=lambda each: each[0])[:1]:
-            found[int(value.reshape(units, -1).ne(0).sum(1).argmax() if value.dim() > 1 else value.argmax())] = True
+            found[int(value.flatten(1).ne(0).sum(1).argmax() if value.dim() > 1 else value.argmax())] = True
         return found
 
     def _among_others(

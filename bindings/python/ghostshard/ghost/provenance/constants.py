@@ -105,7 +105,6 @@ class Constants:
                 )
         return ""
 
-
     def learn(self, padded: set[int]) -> None:
         """Which of the batch's extents follow from its longest example."""
         self._padded |= {place for place, extent in enumerate(self.extents) if extent in padded}
