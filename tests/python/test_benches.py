@@ -299,3 +299,10 @@ def test_sampling_cost_cuts_what_was_drawn(repository):
     _, _, row = done.stdout.strip().splitlines()
     units, drawn, _, kept, *_ = (cell.strip() for cell in row.strip("|").split("|"))
     assert units == "20,000" and int(kept) == min(int(drawn), 196)
+
+
+def test_check_cost_counts_both_the_checks_and_the_look_with_other_examples(repository):
+    done = run(sys.executable, repository / "bench/check_cost.py", "--shape", "small", "--steps", 1)
+    row = json.loads(done.stdout)
+    assert 0 < row["checks_ms"] < row["step_ms"]
+    assert row["a_600th_percent"] == pytest.approx(row["with_other_examples_ms"] / row["step_ms"] / 6, rel=0.01)
