@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -153,6 +154,7 @@ LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::j
     throw std::invalid_argument("ledger " + path.string() + " must not exist yet: reopen it to go on with its run");
   LedgerWriter writer;
   writer.path_ = path;
+  writer.place_ = std::filesystem::absolute(path);
   writer.descriptor_ = open_file(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND);
   try {
     lock_exclusively(writer.descriptor_.get(), path);
@@ -164,12 +166,14 @@ LedgerWriter LedgerWriter::create(const std::filesystem::path& path, nlohmann::j
     throw;
   }
   writer.head_ = writer.header_hash_ = sha256_hex(line);
+  writer.bytes_ = static_cast<int64_t>(line.size()) + 1;
   return writer;
 }
 
 LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   LedgerWriter writer;
   writer.path_ = path;
+  writer.place_ = std::filesystem::absolute(path);
   writer.descriptor_ = open_file(path, O_RDWR | O_APPEND);
   const int descriptor = writer.descriptor_.get();
   lock_exclusively(descriptor, path);
@@ -183,6 +187,7 @@ LedgerWriter LedgerWriter::reopen(const std::filesystem::path& path) {
   writer.entries_ = static_cast<int64_t>(found.contents.entries.size());
   writer.epochs_ = static_cast<int64_t>(found.contents.epochs.size());
   writer.lines_ = writer.entries_ + writer.epochs_;
+  writer.bytes_ = static_cast<int64_t>(status_of(descriptor, path).st_size);
   for (const LedgerEntry& entry : found.contents.entries) {
     int64_t& last = writer.last_attempts_.try_emplace(entry.step, entry.attempt).first->second;
     last = std::max(last, entry.attempt);
@@ -213,10 +218,23 @@ void LedgerWriter::begin_epoch(int64_t step, const std::string& run_id, const nl
   ++epochs_;
 }
 
+void LedgerWriter::require_own_file() const {
+  const struct stat held = status_of(descriptor_.get(), path_);
+  struct stat named {};
+  if (::stat(place_.c_str(), &named) != 0 || named.st_dev != held.st_dev || named.st_ino != held.st_ino)
+    throw std::runtime_error("ledger " + path_.string() +
+                             " must stay where its run began it: it was removed, moved or replaced under way");
+  if (held.st_size != bytes_)
+    throw std::runtime_error("ledger " + path_.string() + " must hold the " + std::to_string(bytes_) +
+                             " bytes that its run wrote, it holds " + std::to_string(held.st_size) +
+                             ": it was changed under way");
+}
+
 void LedgerWriter::write_line(nlohmann::json line, const char* what) {
   if (failed_ || descriptor_.get() < 0)
     throw std::runtime_error("ledger " + path_.string() +
                              " refuses to append: an earlier append failed or the writer was moved away");
+  require_own_file();
   line["sequence"] = lines_ + 1;
   line["previous"] = head_;
   const std::string text = chained_line_text(line, what);
@@ -224,6 +242,7 @@ void LedgerWriter::write_line(nlohmann::json line, const char* what) {
   write_all(descriptor_.get(), text + '\n', path_);
   sync_file(descriptor_.get(), path_);
   failed_ = false;
+  bytes_ += static_cast<int64_t>(text.size()) + 1;
   head_ = sha256_hex(text);
   ++lines_;
 }

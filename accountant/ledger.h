@@ -110,10 +110,11 @@ class LedgerWriter {
   LedgerWriter& operator=(LedgerWriter&&) noexcept = default;
 
   // The line is durable when this returns. Throws std::invalid_argument unless step and attempt are >= 0 and the
-  // attempt is above every one already charged for the step; nothing is written then, and the writer stays usable. If
-  // writing fails, throws std::runtime_error and refuses every further append: the disk's content is then unknown, and
-  // reopen() finds it out.
-  // clip_norm: if it is another in each step.
+  // attempt is above every one already charged for the step; nothing is written then, and the writer stays usable.
+  // Throws std::runtime_error, and writes nothing, unless the path still names this writer's file with all its bytes
+  // and no others: a release must be where the report will look for it. If writing fails, throws std::runtime_error and
+  // refuses every further append: the disk's content is then unknown, and reopen() finds it out. clip_norm: if it is
+  // another in each step.
   void append(int64_t step, int64_t attempt, const Event& event, std::optional<ClipNorm> clip_norm = {});
   // The line is durable when this returns, and fails as append() does. Throws std::invalid_argument unless step >= 0
   // and key is an object.
@@ -125,13 +126,16 @@ class LedgerWriter {
  private:
   LedgerWriter() = default;
   void write_line(nlohmann::json line, const char* what);
+  void require_own_file() const;
   std::filesystem::path path_;
+  std::filesystem::path place_;  // absolute: the process may change its folder
   OwnedDescriptor descriptor_;
   std::string head_, header_hash_;
   int64_t entries_ = 0;
   int64_t lines_ = 0;                         // after the header
   int64_t epochs_ = 0;                        // after the header's own
   std::map<int64_t, int64_t> last_attempts_;  // by step
+  int64_t bytes_ = 0;                         // of the file
   bool failed_ = false;
 };
 

@@ -22,13 +22,13 @@ constexpr int64_t kMostBytes = int64_t{4} << 30;
   throw std::invalid_argument(path.string() + " must be a regular file, it is a folder, a pipe, a socket or a device");
 }
 
+}  // namespace
+
 struct stat status_of(int descriptor, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) throw_system_error("look at", path);
   return status;
 }
-
-}  // namespace
 
 OwnedDescriptor::OwnedDescriptor(OwnedDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
 

@@ -2,6 +2,8 @@
 // Every failure is a std::runtime_error with the operation, the path and the system's reason.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <filesystem>
 #include <string>
@@ -29,6 +31,7 @@ class OwnedDescriptor {
 // Creates with mode 0644. std::invalid_argument for a pipe, a socket or a device (and for a folder without
 // O_DIRECTORY): its bytes would be waited for, or would never end.
 OwnedDescriptor open_file(const std::filesystem::path& path, int flags);
+struct stat status_of(int descriptor, const std::filesystem::path& path);  // fstat
 void write_all(int descriptor, std::string_view bytes, const std::filesystem::path& path);
 // The whole content, from the beginning, wherever the descriptor stands. std::invalid_argument for more than 4 GiB.
 std::string read_all(int descriptor, const std::filesystem::path& path);

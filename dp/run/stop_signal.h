@@ -23,6 +23,7 @@ class StopSignal {
 
   // Before this call a signal ends the process at once, with exit code 128 + its number: there is nothing to save yet.
   void begin_graceful() { graceful_ = true; }
+  bool graceful() const { return graceful_; }
   bool requested() const { return requested_; }
 
  private:

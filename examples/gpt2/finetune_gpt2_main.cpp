@@ -1,6 +1,6 @@
 // Exit codes: 0 done; 2 a user's mistake, named in one sentence, nothing overwritten; 3 stopped by SIGTERM or Ctrl-C
 // with a checkpoint, to go on with --resume; 128 + the signal's number if it ended the program at once; 1 anything
-// else.
+// else, and whatever ends a run that had begun to train.
 #include <c10/util/Logging.h>
 
 #include <csignal>
@@ -54,9 +54,8 @@ int fail(fsdp::Mesh* mesh, const std::string& message, int code) {
 }
 
 // Every rank knows already: nothing to announce. They leave together, since one of them may serve the store.
-int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure) {
+int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure, int code) {
   say("error: ", failure.what());
-  const int code = failure.callers_mistake() ? kUserMistake : kFailure;
   if (mesh.world_size() == 1) return code;
   mesh.control().barrier();
   std::_Exit(code);
@@ -73,6 +72,9 @@ int main(int argc, char** argv) {
   fsdp::reuse_host_memory();
   std::unique_ptr<fsdp::Mesh> mesh;
   std::optional<dp::StopSignal> stop;  // outlives the announcement of a failure to the other ranks
+  const auto code_of = [&](bool callers_mistake) {
+    return callers_mistake && !(stop && stop->graceful()) ? kUserMistake : kFailure;
+  };
   try {
     accountant::open_standard_streams();
     auto options = gpt2::parse_options(argc, argv);
@@ -91,9 +93,9 @@ int main(int argc, char** argv) {
     });
     return gpt2::finetune(*options, *mesh, *stop) == gpt2::Ending::kDone ? 0 : kStopped;
   } catch (const fsdp::AgreedFailure& failure) {
-    return fail_together(*mesh, failure);
+    return fail_together(*mesh, failure, code_of(failure.callers_mistake()));
   } catch (const std::exception&) {
     const fsdp::Failure failure = fsdp::current_failure();
-    return fail(mesh.get(), failure.sentence, failure.callers_mistake ? kUserMistake : kFailure);
+    return fail(mesh.get(), failure.sentence, code_of(failure.callers_mistake));
   }
 }

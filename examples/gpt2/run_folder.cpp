@@ -93,7 +93,9 @@ std::filesystem::path folder_above(const std::filesystem::path& output) {
   return parent;
 }
 
-std::string mebibytes(uintmax_t bytes) { return std::to_string((bytes + (1U << 20) - 1) >> 20) + " MiB"; }
+constexpr uintmax_t kMebibyte = 1U << 20;
+// What is needed is rounded up and what is there down: the two never read alike.
+std::string whole_mebibytes(uintmax_t bytes) { return std::to_string(bytes / kMebibyte) + " MiB"; }
 
 }  // namespace
 
@@ -110,8 +112,9 @@ void check_output_can_hold(const std::filesystem::path& output, const fsdp::Shar
     needed += sizeof(float) * static_cast<uintmax_t>(c10::multiply_integers(parameter->whole_shape()));
   const auto room = std::filesystem::space(place, unknown);
   if (unknown || room.available >= needed) return;
-  throw std::invalid_argument("--output must lie on a disk with room for the trained model (" + mebibytes(needed) +
-                              "), " + place.string() + " has " + mebibytes(room.available) + " free");
+  throw std::invalid_argument("--output must lie on a disk with room for the trained model (" +
+                              whole_mebibytes(needed + kMebibyte - 1) + "), " + place.string() + " has " +
+                              whole_mebibytes(room.available) + " free");
 }
 
 void check_output_is_new(const std::filesystem::path& output) {

@@ -94,6 +94,11 @@ def steps_shown(run: Path) -> int:
     return max(file.read_text().count("\n") - 1, 0) if file.exists() else 0
 
 
+def ledger_length(run: Path) -> int:
+    file = run / "ledger.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
 def resumed(flags: dict, **changes) -> list[str]:
     return arguments(flags, resume="", **changes)
 

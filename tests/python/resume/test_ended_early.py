@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from program import PRIVATE, arguments, everything_in, wait_until
-from resumable import KEYED, STEPS, checkpoints, releases, resumed, steps_shown
+from resumable import KEYED, STEPS, checkpoints, ledger_length, releases, resumed, steps_shown
 
 
 def charged_and_used(run: Path, start: int | None, used: int) -> int:
@@ -37,11 +37,6 @@ def charged_and_used(run: Path, start: int | None, used: int) -> int:
 def metrics_of(run: Path) -> list[dict]:
     file = run / "metrics.jsonl"
     return [json.loads(line) for line in file.read_text().split("\n")[:-1]] if file.exists() else []
-
-
-def ledger_length(run: Path) -> int:
-    file = run / "ledger.jsonl"
-    return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 @pytest.mark.parametrize("ranks, kills", [
