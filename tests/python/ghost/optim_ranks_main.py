@@ -39,6 +39,12 @@ KINDS = {
     "soap": lambda model: SOAP(matrix_groups(model), LR, side=32, refresh_every=2),
 }
 
+EXACT = {  # of decompositions, which NaN breaks
+    "shampoo": KINDS["shampoo"],
+    "soap": lambda model: SOAP(model.parameters(), LR, side=32),
+    "muon_drop": lambda model: Muon(model.parameters(), LR, noise="drop"),
+}
+
 PRIVATE = {name: make for name, make in KINDS.items() if not name.endswith("_rounded")} | {
     "torchs_adamw": lambda model: torch.optim.AdamW(model.parameters(), LR),
     "torchs_muon": lambda model: torch.optim.Muon([p for p in model.parameters() if p.dim() == 2], LR, adjust_lr_fn="match_rms_adamw"),
@@ -138,6 +144,28 @@ def cut_by_columns(mesh: Any) -> dict[str, Any]:
     return {"muon": said, "adamw": difference(model, whole)}
 
 
+def not_finite(mesh: Any, make: Any) -> list[str]:
+    """What each rank says of a gradient that is NaN in one row of the other's, and then whether it steps."""
+    model = FSDP2Wrapper(build(), mesh=mesh)
+    optimizer = make(model)
+    take_steps(model, optimizer, range(1))
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    if dist.get_rank() == 1:
+        list(model.parameters())[2].grad.to_local()[3] = float("nan")
+    before = whole_of(model)
+    try:
+        optimizer.step()
+        said = ""
+    except ValueError as error:
+        said = str(error)
+    assert all(torch.equal(a, b) for a, b in zip(whole_of(model), before, strict=True))
+    take_steps(model, optimizer, range(1, 2))
+    every: list = [None] * dist.get_world_size()
+    dist.all_gather_object(every, said)
+    return every
+
+
 # Private -------------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +233,7 @@ def main() -> None:
     if len(sys.argv) > 3:
         found["torchs_muon"] = [torchs_muon(mesh, float32) for float32 in (True, False)]
         found["cut_by_columns"] = cut_by_columns(mesh)
+        found["not_finite"] = {name: not_finite(mesh, make) for name, make in EXACT.items()}
         folder = Path(sys.argv[3])
         found["checkpoints"] = checkpoints(mesh, folder)
         weights = {name: {units: private_weights(mesh, make, units) for units in (0, 8)} for name, make in PRIVATE.items()}

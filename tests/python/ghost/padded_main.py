@@ -70,6 +70,26 @@ class Run:
         loader.batch_sampler.draw_epoch = Prescribed
 
 
+class Flagged(Model):
+    """Masks as it is told, where it masks at all."""
+
+    def forward(self, x, mask, masked=True):
+        return super().forward(x, mask if masked or not self.masked else torch.ones_like(mask))
+
+
+def twice(module, criterion, batch):
+    x, mask = batch["x"], batch["mask"]
+    return criterion(module(x, mask, batch["first"]) + module(x, mask, not batch["first"]), batch["y"])
+
+
+def of_which(masked_first):
+    return lambda module, criterion, batch: twice(module, criterion, batch | {"first": masked_first})
+
+
+def both_masked(module, criterion, batch):
+    return criterion(module(batch["x"], batch["mask"]) + module(batch["x"], batch["mask"]), batch["y"])
+
+
 BOTH = (SEVERAL, SEVERAL)
 SCENARIOS = {
     "neither masks": (Model, (False,), BOTH), "rank 0 masks": (Model, (True, False), BOTH), "rank 1 masks": (Model, (False, True), BOTH), "both mask": (Model, (True,), BOTH),
@@ -77,6 +97,10 @@ SCENARIOS = {
     "rank 1 has none": (Model, (False,), (SEVERAL, [])), "both mask, rank 1 has one length": (Model, (True,), (SEVERAL, ALIKE)),
     "both mask, rank 1 has none": (Model, (True,), (SEVERAL, [])), "rank 1 takes no other extents": (Picky, (True,), BOTH),
     "rank 1 takes no other extents, rank 0 does not mask": (Picky, (False, True), BOTH),
+    "of two forwards the first does not mask": (Flagged, (True,), BOTH, of_which(False)),
+    "of two forwards the second does not mask": (Flagged, (True,), BOTH, of_which(True)),
+    "of two forwards the first does not mask, rank 1 has none": (Flagged, (True,), (SEVERAL, []), of_which(False)),
+    "of two forwards both mask, rank 1 has none": (Flagged, (True,), (SEVERAL, []), both_masked),
 }  # fmt: skip
 
 
@@ -85,10 +109,10 @@ def main() -> None:
     dist.init_process_group("gloo")
     found: dict = {}
     for kind, sharded in (("sharded", True), ("replicas", False)):
-        for number, (name, (model, masked, drawn)) in enumerate(SCENARIOS.items()):
+        for number, (name, (model, masked, drawn, *loss)) in enumerate(SCENARIOS.items()):
             print(f"rank {dist.get_rank()}: {kind} {name}", file=sys.stderr, flush=True)
             run = Run(model(masked), drawn, sharded=sharded, collate=(right, left)[number % 2])
-            found[f"{kind} {name}"] = said_by_each(lambda: steps(classes, run.parts))
+            found[f"{kind} {name}"] = said_by_each(lambda: steps(*(loss or [classes]), run.parts))
             if name == "both mask":
                 weight = next(each for name, each in run.model.named_parameters() if name.endswith("embedding.weight")).detach()
                 norms = (weight.full_tensor() if isinstance(weight, DTensor) else weight).norm(dim=1)

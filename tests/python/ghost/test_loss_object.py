@@ -234,3 +234,21 @@ def test_moved_or_cast_it_is_the_same_loss():
     loss, optimizer = one_loss()
     loss.to("cpu").float().clone().cpu().double().to(torch.float64).backward()
     optimizer.step()
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_mean_of_ctc_divides_each_loss_by_its_own_targets(by_name):
+    """As torch's criterion does for one example alone."""
+    inputs, targets = torch.randn(40, 10, 6), torch.randint(1, 5, (40, 4))
+    lengths, of_targets = torch.randint(8, 11, (40,)), torch.randint(2, 5, (40,))
+    model = nn.Sequential(nn.Linear(6, 5), nn.LogSoftmax(-1))
+    plain = copy.deepcopy(model)
+    module, optimizer, criterion, loader = private(model, TensorDataset(inputs, targets, lengths, of_targets), criterion=nn.CTCLoss())
+    x, y, own, each = next(iter(loader))
+    given = {"input_lengths": own, "target_lengths": each}
+    outputs = module(x).transpose(0, 1)
+    loss = criterion(outputs, y, **given) if by_name else criterion(outputs, y, own, each)
+    alone = [nn.functional.ctc_loss(plain(x[u : u + 1]).transpose(0, 1), y[u : u + 1], own[u : u + 1], each[u : u + 1]) for u in range(len(x))]
+    torch.testing.assert_close(torch.as_tensor(loss.loss_per_sample.detach()), torch.stack(alone).detach(), check_stride=False)
+    loss.backward()
+    optimizer.step()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from ghostshard.optim import Muon
+from ghostshard.optim import SOAP, AdamW, AdamW8bit, Muon, Shampoo
 from ghostshard.optim.above_noise import orthogonalised_above
 
 LR, DECAY, SHARE = 0.01, 0.1, 0.9
@@ -62,5 +62,25 @@ def test_a_state_goes_on_to_the_bit():
 
 
 def test_other_words_are_a_sentence():
-    with pytest.raises(ValueError, match="noise must be keep, drop or correct, got none"):
+    with pytest.raises(ValueError, match="noise must be keep, drop or correct, got 'none'"):
         Muon([nn.Parameter(torch.ones(3, 3))], noise="none")
+
+
+COUNTS_ON_INDEPENDENCE = {
+    "drop": (Muon, {"noise": "drop"}, r"noise must be left out with correlated noise \(noise_bands, noise_chain\), got 'drop'"),
+    "correct": (Muon, {"noise": "correct"}, "noise must be left out with correlated noise"),
+    **{kind.__name__: (kind, {"second_moment_floor": 0.5}, "second_moment_floor must be left out with correlated noise .*, got 0.5")
+       for kind in (AdamW, AdamW8bit, Muon, Shampoo, SOAP)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, options, sentence", COUNTS_ON_INDEPENDENCE.values(), ids=COUNTS_ON_INDEPENDENCE)
+def test_correlated_noise_is_refused_by_what_counts_on_independent_noise(kind, options, sentence):
+    other = nn.Parameter(torch.ones(3))
+    optimizer = kind([{"params": [nn.Parameter(torch.ones(3, 3))]}, {"params": [other], **options}])  # one group that has it is enough
+    optimizer.set_error_variance(0.1)
+    with pytest.raises(ValueError, match=sentence):
+        optimizer.set_error_variance(0.2, correlated=True)
+    plain = kind([other])
+    plain.set_error_variance(0.2, correlated=True)
+    assert plain._error_variance == 0.2 and optimizer._error_variance == 0.1

@@ -73,6 +73,13 @@ def test_matrices_that_are_cut_by_columns_are_a_sentence(two):
     assert found["adamw"] == 0, "elements may lie anywhere"
 
 
+@pytest.mark.parametrize("kind", main.EXACT)
+def test_every_rank_says_the_same_of_a_gradient_that_is_not_finite_on_one(two, kind):
+    said = two["not_finite"][kind]
+    assert len(said) == 2 and said[0] == said[1]
+    assert "matrices must be finite and at most" in said[0] and "those of parameter 2 (64, 96) are not" in said[0]
+
+
 @pytest.mark.parametrize("kind", main.KINDS)
 def test_two_ranks_go_on_from_a_checkpoint_of_one_to_the_bit(two, kind):
     assert two["checkpoints"][kind] == 0

@@ -11,6 +11,8 @@ SENTENCES = {
     "neither masks": PADDED, "rank 0 masks": PADDED, "rank 1 masks": PADDED, "both mask": "nothing", "rank 1 has one length": PADDED,
     "rank 1 has one example": PADDED, "rank 1 has none": PADDED, "both mask, rank 1 has one length": "nothing", "both mask, rank 1 has none": "nothing",
     "rank 1 takes no other extents": "nothing", "rank 1 takes no other extents, rank 0 does not mask": PADDED,
+    "of two forwards the first does not mask": PADDED, "of two forwards the second does not mask": PADDED,
+    "of two forwards the first does not mask, rank 1 has none": PADDED, "of two forwards both mask, rank 1 has none": "nothing",
 }  # fmt: skip
 
 

@@ -216,6 +216,34 @@ def test_padding_and_augmentation_are_taken(collate, monkeypatch):
         assert len(list(loader)) == 4
 
 
+class Named:
+    """Items that are dicts."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return {"x": torch.arange(2.0 + i % 7), "label": i % 2}
+
+
+def popped(examples):
+    labels = torch.tensor([each.pop("label") for each in examples])
+    return {"x": padded([each["x"] for each in examples]), "y": labels}
+
+
+def test_a_collate_fn_may_take_its_examples_apart(monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1.0)
+    assert len(list(GhostDataLoader(Named(), sample_rate=0.5, steps=4, collate_fn=popped))) == 4
+
+
+def test_lists_with_as_many_rows_as_examples_are_read_as_either(monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1.0)
+    check = CollateCheck()
+    for count in (2, 3):
+        examples = [torch.arange(4.0 * count).view(count, 4) + i for i in range(count)]
+        check(lambda given: {"boxes": list(given)}, examples)
+
+
 def test_the_batch_and_its_coins_are_what_they_would_be():
     made = []
     for check in (True, False):

@@ -26,8 +26,9 @@ class Inputs:
     empty_dim: int | None = None  # the dimension that had extent 0; the arguments are placeholders of extent 1
     padding: tuple[Axis, ...] = ()  # of the examples, if the loader told it (checks/padding.py)
     outputs: tuple[Any, ...] = ()  # where they are in the autograd graph, if there is padding
-    padding_was_compared: bool = False  # by outputs_follow(), which may find no output to compare
-    padded_outputs: dict[int, Any] = field(default_factory=dict)  # that have places: found by outputs_follow()
+    padding_was_compared: set[int] = field(default_factory=set)  # axes by outputs_follow(), which may find no output to compare
+    pooled: bool = True  # no output has places of the batch's axes: found by outputs_follow()
+    padded_outputs: dict[int, list[Any]] = field(default_factory=dict)  # that have places: found by outputs_follow()
 
     @property
     def units(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from .. import _native
+from ..optim.base import RowOptimizer
 from ..optim.matrices import MatrixOptimizer, is_matrix
 
 ARGUMENTS = ("noise_bands", "noise_chain", "noise_rates")  # of make_private()
@@ -83,6 +84,8 @@ def chosen(
         if noise_rates is not None:
             raise ValueError("noise_rates weigh correlated noise: give noise_bands or noise_chain with them")
         return WHITE
+    if isinstance(optimizer, RowOptimizer):
+        optimizer.refuse_correlated_errors()
     if noise_chain > 1 and generator:
         raise ValueError(
             "noise_chain draws the noise of the step before again, by the run's own key: it cannot be combined with a noise_generator"

@@ -30,7 +30,7 @@ from .recording import REENTRANT
 from .run_state import Terms
 from .sessions import Sessions
 
-_OWN_LOSS, _LOOKS = 1, 2  # what a rank has news of, as bits
+_OWN_LOSS, _LOOKS, _MOST_FORWARDS = 1, 2, 63  # what a rank has news of, as bits; forwards before the last that are kept of a microbatch
 # By the names of make_private(), those of the session. "adaptive" is flat, and the clip norm follows a quantile of the norms.
 _CLIPPINGS = {"flat": "flat", "per_layer": "per_layer", "automatic": "automatic", "adaptive": "flat"}
 
@@ -74,7 +74,7 @@ class GhostEngine:
         self.run = self.sessions.run  # constants, ledger, next step
         self.in_forward = False
         self._inputs: Inputs | None = None  # of the last forward
-        self._begun: Inputs | None = None  # of the last that began a microbatch; None: a layer called on its own
+        self._forwards: list[Inputs] = []  # that the microbatch at hand has begun with; none: a layer called on its own
         self._enabled, self._detached = True, False
         self._communicates = fsdp or self.ranks.model_ranks > 1
         self._gate = Gate(model, self.layout, self.ranks.control, communicates=self._communicates)
@@ -185,14 +185,14 @@ class GhostEngine:
             self.session.begin_microbatch(max(given.units, 1), of_nobody=given.units == 0)
         else:
             self.session.begin_packed(*given.packing.described())
-        self._begun = given
+        self._forwards = [*self._forwards[-_MOST_FORWARDS:], given]  # those of a batch that was left are among them
 
     def units_of(self, x: torch.Tensor) -> int:
         """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""
-        packed = self._begun is not None and self._begun.packing is not None
+        packed = bool(self._forwards) and self._forwards[-1].packing is not None
         begun = self.session is not None and self.session.units >= 0
         if not begun or not (self.in_forward or packed):
-            self._inputs = self._begun = None
+            self._inputs, self._forwards = None, []
             self._prepare()
             self.session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self.session.units
@@ -207,15 +207,15 @@ class GhostEngine:
     def backward(self, loss_per_unit: torch.Tensor) -> None:
         """The backward of a microbatch, from [units] losses: one backward of their sum, then clipping and reduction.
 
-        After an error nothing of the microbatch is kept.
-        """
+        After an error nothing of the microbatch is kept."""
         session = self.session
         if session is None or session.units < 0:
             raise RuntimeError(NO_FORWARD)
-        given, self._begun = self._begun, None
-        units = session.units if given is None else given.units
+        forwards, self._forwards = self._forwards, []
+        units = forwards[-1].units if forwards else session.units
         try:
-            news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * (given is not None and self.sessions.look_is_new(self.model, padded=bool(given.padding)))
+            looks = _LOOKS * (bool(forwards) and self.sessions.look_is_new(self.model, padded=any(each.padding for each in forwards)))
+            news = _OWN_LOSS * self._patches.own_loss.pending + looks
             news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units), news=news)
             if news & _OWN_LOSS and self._gate.together(self.sessions.at, self._patches.compare_own_loss):
                 self._patches.own_loss.settled()
@@ -226,8 +226,8 @@ class GhostEngine:
         try:
             with self._gate.watched():
                 if (attribution := self.sessions.attribution) is not None:
-                    again = None if given is None else Repeat(self.model, self._patches.again, given, self.ranks.device, self._communicates)
-                    attribution(session, loss_per_unit, again, new=bool(news & _LOOKS))
+                    repeats = [Repeat(self.model, self._patches.again, each, self.ranks.device, self._communicates) for each in forwards]
+                    attribution(session, loss_per_unit, repeats, new=bool(news & _LOOKS))
                 if not session.open:
                     self._begun_with = self.run.begin_logical_batch(session, self._gate.batches)
                 loss = loss_per_unit.sum()

@@ -203,7 +203,8 @@ class PrivateCriterion(DPLossFastGradientClipping):
         except (AttributeError, TypeError, RuntimeError):  # a bound method, slots, TorchScript: it gives what it gives
             return self.criterion(*args, **kwargs)
         try:
-            return self.criterion(*args, **kwargs)
+            losses = self.criterion(*args, **kwargs)
+            return losses / _target_lengths(args, kwargs, losses) if type(self.criterion) is nn.CTCLoss and before == "mean" else losses
         finally:
             if given:
                 self.criterion.reduction = before
@@ -217,6 +218,12 @@ class PrivateCriterion(DPLossFastGradientClipping):
         if ignored is None or not isinstance(target, torch.Tensor) or target.shape != losses.shape:
             return None
         return target != ignored
+
+
+def _target_lengths(args: tuple, kwargs: dict, losses: torch.Tensor) -> torch.Tensor:
+    """[units]: CTCLoss divides each loss by its own before it takes the mean."""
+    lengths = kwargs["target_lengths"] if "target_lengths" in kwargs else args[3]
+    return torch.as_tensor(lengths, device=losses.device).clamp(min=1)
 
 
 def _of_rows(losses: torch.Tensor, valid: torch.Tensor | None, units: int) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -154,7 +154,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
                     _refuse_read(name, value)
         variance = self.engine.release(sum(_rate(group) for group in self.param_groups))
         if isinstance(self.original_optimizer, RowOptimizer):
-            self.original_optimizer.set_error_variance(variance)
+            self.original_optimizer.set_error_variance(variance, correlated=self.engine.run.correlation.groups > 1)
         self.released.begin(self.original_optimizer, alone=alone and self.step_hook is None)
         if self.step_hook:
             self.step_hook(self)

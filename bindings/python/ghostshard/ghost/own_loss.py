@@ -23,8 +23,9 @@ from torch import nn
 from .batch import Inputs
 from .checks.state import State
 from .layout import original_class
+from .listed import mapped_units, picked
 from .loss import loss_of_transformers, per_example_form, targets_of_transformers
-from .tensor_trees import mapped, tensors_in
+from .tensor_trees import tensors_in
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OTHER = (
@@ -222,8 +223,8 @@ class _Part:
 
     def of(self, value: Any) -> Any:
         """The tree, with the example's rows of each tensor that has the units' extent, or a multiple of it (rows of each example that
-        stand together). Other tensors are shared."""
-        return mapped(self._rows, value)
+        stand together), and its entry of each list of the units. Other tensors are shared."""
+        return mapped_units(self._rows, lambda each: picked(each, [self._i]), value, self._units)
 
     def _rows(self, value: torch.Tensor) -> torch.Tensor:
         dim = self._dim if value.dim() > self._dim + 1 else 0

@@ -12,7 +12,8 @@ from torch import nn
 
 from . import batch
 from .checks.guard import Guard, warn_of_uncovered
-from .checks.padding import nodes_of, padding_of
+from .checks.padded_gradients import nodes_of
+from .checks.padding import padding_of
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .own_loss import OwnLoss

@@ -11,7 +11,6 @@ Only padding may follow from the neighbours, and whole numbers that are no examp
 from __future__ import annotations
 
 import collections
-import copy
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ import torch
 from torch.utils.data import default_collate
 
 from .coins import Coins
-from .padding import Axis, axes_of
+from .padding import Axis, axes_of, copies_of
 
 _AGAIN = 1 / 400
 _HALVES = 12  # of the first batch: a dependence that shows at a fourth of them is overlooked once in 1,000 (each with its complement)
@@ -56,7 +55,7 @@ class CollateCheck:
         before, halves = Coins(), 1 if self._done else _HALVES
         self._done = True
         try:
-            if mixes and self._mixes(collate, copy.deepcopy(examples), before, halves):
+            if mixes and self._mixes(collate, copies_of(examples), before, halves):
                 raise ValueError(_MIXED)
             self._first -= padded
             return axes_of(collate, examples, before) if padded else ()
@@ -76,7 +75,7 @@ class CollateCheck:
 
         def batch(stay: set[int], neighbours: list) -> Any:
             others = iter(neighbours)
-            return collate(copy.deepcopy([each if place in stay else next(others) for place, each in enumerate(examples)]))
+            return collate(copies_of(each if place in stay else next(others) for place, each in enumerate(examples)))
 
         count = len(examples)
         everyone = set(range(count))
@@ -107,7 +106,7 @@ class CollateCheck:
 
         def batch(neighbours: list) -> Any:
             before.again()
-            return collate(copy.deepcopy(first + neighbours))
+            return collate(copies_of(first + neighbours))
 
         as_given = batch(others)
         for neighbours in (first[: len(others)], others[::-1]):
@@ -116,7 +115,7 @@ class CollateCheck:
                 continue
             if same_extents(as_given, found):
                 return True  # the coins of the first examples are tossed before those of the others
-            again = (collate(copy.deepcopy(first + others)) for _ in range(_COINS))  # with other coins
+            again = (collate(copies_of(first + others)) for _ in range(_COINS))  # with other coins
             if all(same_rows(as_given, each, kept, len(examples)) for each in again):
                 return True
         return False
@@ -138,8 +137,10 @@ def same_rows(one: Any, two: Any, stays: Sequence[int], units: int) -> bool:
             return False
         of_examples = len(one) == len(two) == units
         pairs = list(zip(one, two))
-        pairs = [pairs[place] for place in stays] if of_examples and not _columns(one, units) else pairs
-        return all(same_rows(a, b, stays, units) for a, b in pairs) and (len(one) == len(two) or not of_examples)
+        entries = [pairs[place] for place in stays] if of_examples else pairs
+        # As many columns as examples look like a list of examples with as many rows each.
+        readings = [entries, pairs] if of_examples and _columns(one, units) else [entries]
+        return any(all(same_rows(a, b, stays, units) for a, b in each) for each in readings)
     if isinstance(one, (str, bytes, int, float)):
         return True  # a list's are compared by their list; one alone is no row
     held = getattr(one, "__dict__", None)

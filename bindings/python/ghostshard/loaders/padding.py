@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -39,12 +39,12 @@ def axes_of(collate: Callable[[list], Any], examples: list, before: Coins) -> tu
     """() if no extent varies, if collate_fn takes no example alone, or if rows of single examples are not found again in the batch: other coins, rows
     that were joined."""
     before.again()
-    batch = _tensors(collate(copy.deepcopy(examples)))
+    batch = _tensors(collate(copies_of(examples)))
     alone = []
     for each in examples:
         before.again()
         try:
-            alone.append(_tensors(collate([copy.deepcopy(each)])))
+            alone.append(_tensors(collate(copies_of([each]))))
         except Exception:  # of the user's code, which is asked what no draw has asked it yet
             return ()
     if any(len(each) != len(batch) for each in alone):
@@ -71,6 +71,11 @@ def axes_of(collate: Callable[[list], Any], examples: list, before: Coins) -> tu
         found += [axis for axis in axes if axis not in found]
     extents = {axis.extent for axis in found} - fixed - {len(examples)}
     return tuple(replace(axis, fixed=frozenset(fixed)) for axis in found) if len(extents) == len(found) else ()  # two that are alike by chance: another batch shows which is which
+
+
+def copies_of(examples: Iterable[Any]) -> list[Any]:
+    """One of each, also of an example that is there twice: a collate_fn may take things out of its examples."""
+    return [copy.deepcopy(each) for each in examples]
 
 
 def _rows_of(whole: torch.Tensor, ones: list[torch.Tensor]) -> tuple[tuple[torch.Tensor, ...], list[torch.Tensor]]:
@@ -124,4 +129,4 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
     return [] if held is None else _tensors(held)
 
 
-__all__ = ["Axis", "WithPadding", "axes_of"]
+__all__ = ["Axis", "WithPadding", "axes_of", "copies_of"]

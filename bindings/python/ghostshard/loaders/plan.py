@@ -168,7 +168,7 @@ def coin_rate(rate: float) -> float:
 
 def _plan_of(data_loader: DataLoader, poisson: bool) -> SamplingPlan:
     if isinstance(data_loader.dataset, IterableDataset):
-        reason = ITERABLE if poisson else "an IterableDataset has no length, which the divisor and the report need"
+        reason = ITERABLE if poisson else "an IterableDataset has no examples by number, and how many there are is in the divisor and in the report"
         raise ValueError(f"{reason}: give a data set with __getitem__ and __len__")
     drawn_by: Any = data_loader.batch_sampler
     units = len(data_loader.dataset)  # type: ignore[arg-type]

@@ -11,12 +11,14 @@ and noise multipliers that change are followed exactly.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from .. import _native
-from .base import RowOptimizer, State, check
+from .base import RowOptimizer, State
+from .options import check, check_flag, check_given, check_rate, is_above_0, is_pair, is_within
 from .rows import first_element_of, flat_rows, placed_like, rows_of
 
 # Of torch.optim.AdamW's names. "exp_avg_sq" is d_t, which is the whole second moment where no variance is known; K_t is beside it.
@@ -38,8 +40,12 @@ class AdamW(RowOptimizer):
 
     Parameters may be plain, or DTensors of FSDP2 in any layout; float32, or of fewer bits (computed in float32, rounded at the end, to
     the nearest unless stochastic_rounding says otherwise).
-    ValueError for options out of their range, at a step for a device that this build has no kernels for.
+    Options of torch.optim.AdamW that are not named here may be False or None, which leaves the rule as it is.
+    TypeError or ValueError for other options, options out of their range and parameters of more bits, at a step for a device that this
+    build has no kernels for.
     """
+
+    _own_options: tuple[str, ...] = ()  # of a subclass, which hands them on by name
 
     def __init__(
         self,
@@ -51,23 +57,26 @@ class AdamW(RowOptimizer):
         *,
         second_moment_floor: float | None = None,
         stochastic_rounding: bool = False,
-        **defaults: Any,
+        **options: Any,
     ):
         given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "second_moment_floor": second_moment_floor,
                  "stochastic_rounding": stochastic_rounding}  # fmt: skip
-        super().__init__(params, given | defaults)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        self._check({**self.defaults, **param_group})
-        super().add_param_group(param_group)
+        given |= {name: options.pop(name) for name in self._own_options if name in options}
+        check_given(type(self).__name__, options, given)
+        super().__init__(params, given)
 
     def _check(self, group: dict[str, Any]) -> None:
-        check(group["lr"] >= 0, "the learning rate must be >= 0", group["lr"])
-        check(all(0 <= beta < 1 for beta in group["betas"]), "both betas must be at least 0 and below 1", group["betas"])
-        check(group["eps"] > 0, "eps must be > 0", group["eps"])
-        check(group["weight_decay"] >= 0, "weight_decay must be >= 0", group["weight_decay"])
+        check_rate(group)
+        betas = group["betas"]
+        check(is_pair(betas) and all(is_within(beta, 0, 1) for beta in betas), "betas must be two numbers within [0, 1)", betas)
+        check(is_above_0(group["eps"]), "eps must be finite and > 0", group["eps"])
+        check(is_within(group["weight_decay"], 0), "weight_decay must be finite and >= 0", group["weight_decay"])
         floor = group["second_moment_floor"]
-        check(floor is None or floor > 0, "second_moment_floor must be > 0 or None", floor)
+        check(floor is None or is_above_0(floor), "second_moment_floor must be finite and > 0, or None", floor)
+        check_flag(group, "stochastic_rounding")
+
+    def _counting_on_independence(self, group: dict[str, Any]) -> list[str]:
+        return [] if group["second_moment_floor"] is None else ["second_moment_floor"]
 
     def _is_coded(self, parameter: torch.Tensor, group: dict[str, Any]) -> bool:
         """Its moments are kept in 8 bits."""
@@ -165,6 +174,8 @@ class AdamW8bit(AdamW):
     differ by the codes' rounding.
     """
 
+    _own_options = ("least_coded",)
+
     def __init__(
         self,
         params: Any,
@@ -184,7 +195,8 @@ class AdamW8bit(AdamW):
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
-        check(group["least_coded"] >= 0, "least_coded must be >= 0", group["least_coded"])
+        least = group["least_coded"]
+        check(is_within(least, 0) or least == math.inf, "least_coded must be a number >= 0", least)
 
     def _variance(self, group: dict[str, Any]) -> float:
         return self._error_variance

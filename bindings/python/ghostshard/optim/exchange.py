@@ -42,6 +42,16 @@ def over_whole_matrices(
         _run([_Round(each, group, device) for each in _rounds(matrices, mesh.size(axis))], give, compute, take)
 
 
+def least_of_ranks(number: int, parameters: Sequence[torch.Tensor]) -> int:
+    """The least of what the ranks that share these parameters give. A collective over them, one number for each mesh and axis."""
+    places = dict.fromkeys((p.device_mesh, axis) for p in parameters if (axis := sharded_axis(p)) is not None)  # type: ignore[attr-defined]
+    for mesh, axis in places:
+        least = torch.tensor(number, device=mesh.device_type)
+        dist.all_reduce(least, dist.ReduceOp.MIN, group=mesh.get_group(axis))
+        number = int(least.item())
+    return number
+
+
 def owners_of(parameters: Sequence[torch.Tensor]) -> dict[tuple[Any, int], list[tuple[torch.Tensor, int]]]:
     """Of those that are sharded, by mesh and axis: each with its owner's place on the axis."""
     sharded: dict[tuple[Any, int], list[torch.Tensor]] = {}

@@ -3,6 +3,7 @@ matrix to the rank that computes its step and of the step back, and weight decay
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import nn
 
 from .adamw import AdamW
-from .exchange import over_whole_matrices
+from .exchange import least_of_ranks, over_whole_matrices
+from .options import check_flag
 from .rows import flat_rows, rows_of
 
 Pieces = tuple[int, int] | None
@@ -19,7 +21,12 @@ Pieces = tuple[int, int] | None
 class MatrixOptimizer(AdamW):
     """w = (1 − lr·weight_decay)·w − lr·step for matrices, with a step of _step_of(). step() is a collective."""
 
+    def _check(self, group: dict[str, Any]) -> None:
+        super()._check(group)
+        check_flag(group, "matrices")
+
     def _update(self) -> None:
+        self._refuse_gradients()
         matrices: dict[torch.Tensor, dict[str, Any]] = {}
         numbers: dict[torch.Tensor, int] = {}
         for number, (parameter, group) in enumerate(self._with_groups()):
@@ -34,6 +41,34 @@ class MatrixOptimizer(AdamW):
             lambda parameter, matrix: self._step_of(parameter, matrix, matrices[parameter]),
             lambda parameter, rows: self._take(parameter, rows, matrices[parameter], numbers[parameter]),
         )
+
+    def _refuse_gradients(self) -> None:
+        """ValueError if a matrix' gradient is beyond what its rule computes with, before anything has moved, and on every rank: if its
+        owner alone raised, the others would wait for the step."""
+        bounded = []
+        for number, (parameter, group) in enumerate(self._with_groups()):
+            if is_matrix(parameter, group) and parameter.grad is not None:
+                most = self._largest_gradient(parameter, group)
+                if most < math.inf:
+                    bounded.append((number, parameter, most))
+        if not bounded:
+            return
+        parameters = [parameter for _, parameter, _ in bounded]
+        # One wait for the device. NaN is the largest where there is one, and not at most anything.
+        device = rows_of(parameters[0]).device
+        found = torch.stack([_largest_in(parameter).to(device) for parameter in parameters]).tolist()
+        none = bounded[-1][0] + 1
+        first = least_of_ranks(min((number for (number, _, most), largest in zip(bounded, found) if not largest <= most), default=none), parameters)
+        for number, parameter, most in bounded:
+            if number == first:
+                raise ValueError(
+                    f"gradients of {type(self).__name__}'s matrices must be finite and at most {most:.1e}, those of {self._title(parameter)} are "
+                    "not. No parameter has moved"
+                )
+
+    def _largest_gradient(self, parameter: torch.Tensor, group: dict[str, Any]) -> float:
+        """The magnitude of an element up to which the rule computes; infinity: it takes any value, NaN too. Alike on all ranks."""
+        raise NotImplementedError
 
     def _give(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         """This rank's rows of what the owner is sent, [rows, d] float32. On every rank that shares the matrix."""
@@ -51,6 +86,16 @@ class MatrixOptimizer(AdamW):
         moved = (own if stored else own.float()).mul_(1 - lr * group["weight_decay"]).sub_(rows * lr)
         if not stored:
             self._store(parameter, moved.reshape(-1), group, number)
+
+
+def _largest_in(parameter: torch.Tensor) -> torch.Tensor:
+    """The magnitude of the largest element of this rank's gradient."""
+    assert parameter.grad is not None
+    rows = rows_of(parameter.grad)
+    if not rows.numel():
+        return torch.zeros((), device=rows.device)
+    least, most = rows.aminmax()  # on CPUs in a small part of the time that a norm takes
+    return torch.maximum(most, least.neg()).float()
 
 
 def is_matrix(parameter: torch.Tensor, group: dict[str, Any]) -> bool:

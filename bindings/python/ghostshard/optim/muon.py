@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from .above_noise import orthogonalised_above
-from .base import State, check
+from .base import State
 from .matrices import MatrixOptimizer, Pieces, is_matrix
+from .options import check, check_flag, is_integer, is_pair, is_within
 from .orthogonalised import orthogonalised
 from .rows import flat_rows, placed_like, rows_of
 
@@ -40,8 +41,11 @@ class Muon(MatrixOptimizer):
 
     The momentum is sharded as the parameter. Once a step each matrix goes to one rank, is orthogonalised there and comes back
     (exchange.py), so the weights are those of whole matrices to the bit, for every number of ranks. step() is a collective.
-    ValueError for options out of their range, pieces that leave a remainder, and matrices that are cut otherwise than by rows.
+    ValueError for options out of their range, pieces that leave a remainder, and matrices that are cut otherwise than by rows; of "drop"
+    and "correct" also for gradients that are not finite, on every rank.
     """
+
+    _own_options = ("momentum", "nesterov", "matrices", "pieces", "noise")
 
     def __init__(
         self,
@@ -66,17 +70,27 @@ class Muon(MatrixOptimizer):
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
-        check(0 <= group["momentum"] < 1, "momentum must be at least 0 and below 1", group["momentum"])
+        check(is_within(group["momentum"], 0, 1), "momentum must be a number within [0, 1)", group["momentum"])
         check(group["noise"] in _NOISE, "noise must be keep, drop or correct", group["noise"])
+        check_flag(group, "nesterov")
+        pieces = group["pieces"]
+        is_cut = is_pair(pieces) and is_integer(pieces[0], 0) and is_integer(pieces[1], 1)
+        check(pieces is None or is_cut, "pieces must be an extent of 0 or 1 and a count of at least 1, or None", pieces)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
+    def _check_parameters(self, group: dict[str, Any]) -> None:
+        super()._check_parameters(group)
         extent, count = group["pieces"] or (0, 1)
         for parameter in group["params"]:
             if is_matrix(parameter, group):
-                fits = extent in (0, 1) and count >= 1 and parameter.shape[extent] % count == 0
+                fits = extent in (0, 1) and parameter.shape[extent] % count == 0
                 check(fits, f"pieces must divide one of the two extents of {tuple(parameter.shape)}", group["pieces"])
+
+    def _counting_on_independence(self, group: dict[str, Any]) -> list[str]:
+        return [*super()._counting_on_independence(group), *(["noise"] if group["noise"] != "keep" else [])]
+
+    def _largest_gradient(self, parameter: torch.Tensor, group: dict[str, Any]) -> float:
+        """A singular value decomposition takes finite matrices alone; the other rule makes of NaN one."""
+        return math.inf if group["noise"] == "keep" else torch.finfo(torch.float32).max
 
     def _give(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         """Updates the momentum. Every operation is rounded by itself, so that no bit depends on where a rank's rows begin."""

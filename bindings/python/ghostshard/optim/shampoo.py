@@ -18,7 +18,6 @@ that is more. A multiple of the identity changes no eigenvector, but slows ortho
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,27 +26,15 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from .adamw import KNOWN
-from .base import State, check
+from .base import State
 from .exchange import owners_of
 from .matrices import MatrixOptimizer, is_matrix
+from .options import check, is_integer, is_number, is_within
+from .tiles import Tiles, tiled_numbers, tiles_of
 
-_TILES = "tiles"
+_ONE_NAME = "tiles"  # of either rule's in states written before each had its own
 _LEAST = 1e-6  # of a matrix's largest eigenvalue: float32 knows nothing of smaller ones
 _NOTHING = 1e-30  # of a matrix that is zero for all purposes
-
-
-@dataclass
-class Tiles:
-    """Of one shape [n, r, c], side by side in the same rows; views of one flat tensor. Transforms are roots, or bases."""
-
-    first_row: int
-    first_column: int
-    first: torch.Tensor
-    second: torch.Tensor
-    left: torch.Tensor
-    right: torch.Tensor
-    left_transform: torch.Tensor
-    right_transform: torch.Tensor
 
 
 @dataclass
@@ -78,13 +65,20 @@ class Step:
 
 
 class TiledOptimizer(MatrixOptimizer):
+    _own_options: tuple[str, ...] = ("side", "refresh_every", "factor_beta", "matrices")
+    _state_name: str  # of the tiles: the two rules keep as many numbers of a matrix, which mean different things
     _places: dict[int, tuple[Any, int, int]] | None = None  # of the matrices by id, while states are shown or taken
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
-        check(group["side"] >= 1, "the side of a tile must be at least 1", group["side"])
-        check(group["refresh_every"] >= 1, "refresh_every must be at least 1", group["refresh_every"])
-        check(0 <= group["factor_beta"] < 1, "factor_beta must be at least 0 and below 1", group["factor_beta"])
+        check(is_integer(group["side"], 1), "the side of a tile must be an integer of at least 1", group["side"])
+        check(is_integer(group["refresh_every"], 1), "refresh_every must be an integer of at least 1", group["refresh_every"])
+        check(is_within(group["factor_beta"], 0, 1), "factor_beta must be a number within [0, 1)", group["factor_beta"])
+
+    def _largest_gradient(self, parameter: torch.Tensor, group: dict[str, Any]) -> float:
+        """Factors and second moments are at most the sum of a tile's squares, here 2^126: float32 ends at 2^128."""
+        rows, columns = (min(extent, group["side"]) for extent in parameter.shape)
+        return float(2.0**63 / math.sqrt(max(rows * columns, 1)))
 
     def _give(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         state = self.state[parameter]
@@ -95,12 +89,12 @@ class TiledOptimizer(MatrixOptimizer):
 
     def _step_of(self, parameter: torch.Tensor, matrix: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
         state = self.state[parameter]
-        if _TILES not in state:
-            state[_TILES] = matrix.new_zeros(tiled_numbers(matrix.shape, group["side"]))
+        if self._state_name not in state:
+            state[self._state_name] = matrix.new_zeros(tiled_numbers(matrix.shape, group["side"]))
         step = Step(int(state["step"].item()), state[KNOWN].item(), group)
-        state[_TILES] = state[_TILES].to(matrix.device)
+        state[self._state_name] = state[self._state_name].to(matrix.device)
         result = torch.empty_like(matrix)
-        for tiles in _tiles_of(state[_TILES], matrix.shape, group["side"]):
+        for tiles in tiles_of(state[self._state_name], matrix.shape, group["side"]):
             count, rows, columns = tiles.first.shape
             here = (slice(tiles.first_row, tiles.first_row + rows), slice(tiles.first_column, tiles.first_column + count * columns))
             gradient = matrix[here].reshape(rows, count, columns).transpose(0, 1).contiguous()
@@ -114,35 +108,39 @@ class TiledOptimizer(MatrixOptimizer):
         """From [n, r, c]. First moment and factors are up to date."""
         raise NotImplementedError
 
-    def state_dict(self) -> dict[str, Any]:
+    def _packed_state(self) -> dict[str, Any]:
         self._places = None
-        return super().state_dict()
+        return super()._packed_state()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def _load(self, state_dict: dict[str, Any]) -> None:
         self._places = None  # until the groups are loaded, which say what is a matrix
-        super().load_state_dict(state_dict)
+        if all(("noise_floor" in group) == ("noise_floor" in self.defaults) for group in state_dict["param_groups"]):
+            states = state_dict["state"].items()  # of this rule, since only Shampoo's groups have a noise_floor
+            named = {key: {self._state_name if name == _ONE_NAME else name: value for name, value in state.items()} for key, state in states}
+            state_dict = {**state_dict, "state": named}
+        super()._load(state_dict)
 
     def _shown(self, parameter: torch.Tensor, group: dict[str, Any], state: State) -> State:
         if not is_matrix(parameter, group):
             return super()._shown(parameter, group, state)
         numbers = tiled_numbers(parameter.shape, group["side"])
-        tiles = state.get(_TILES)
+        tiles = state.get(self._state_name)
         place = self._place(parameter)
         if place is not None:
             tiles = _dealt_out(tiles, numbers, parameter, *place)
         assert tiles is not None
-        return {"step": state["step"], KNOWN: state[KNOWN], _TILES: tiles}
+        return {"step": state["step"], KNOWN: state[KNOWN], self._state_name: tiles}
 
     def _taken(self, parameter: torch.Tensor, group: dict[str, Any], values: State) -> State:
         if not is_matrix(parameter, group):
             return super()._taken(parameter, group, values)
-        tiles, numbers = values[_TILES], tiled_numbers(parameter.shape, group["side"])
+        tiles, numbers = values[self._state_name], tiled_numbers(parameter.shape, group["side"])
         check(tiles.shape == (numbers,), f"tiles of side {group['side']} of a matrix {tuple(parameter.shape)} have {numbers} numbers", tiles.shape)
         whole = tiles.full_tensor() if isinstance(tiles, DTensor) else tiles
         state = _counters(float(values["step"]), float(values[KNOWN]))
         place = self._place(parameter)
         if place is None or place[0].get_local_rank(place[1]) == place[2]:
-            state[_TILES] = whole.to(parameter.device, torch.float32).clone()
+            state[self._state_name] = whole.to(parameter.device, torch.float32).clone()
         return state
 
     def _place(self, parameter: torch.Tensor) -> tuple[Any, int, int] | None:
@@ -166,7 +164,11 @@ class Shampoo(TiledOptimizer):
 
     A matrix goes to one rank, which keeps its tiles (6 float32 numbers an element where tiles are square) and computes its step, and
     comes back: the same bits on every number of ranks. step(), state_dict() and load_state_dict() are collectives.
+    ValueError as AdamW's, and at a step, on every rank, for gradients that are not finite or whose squares are not.
     """
+
+    _own_options = (*TiledOptimizer._own_options, "noise_floor")
+    _state_name = "shampoo_tiles"
 
     def __init__(
         self,
@@ -191,7 +193,8 @@ class Shampoo(TiledOptimizer):
 
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
-        check(0 <= group["noise_floor"] <= 1, "noise_floor must be in [0, 1]", group["noise_floor"])
+        floor = group["noise_floor"]
+        check(is_number(floor) and 0 <= floor <= 1, "noise_floor must be a number in [0, 1]", floor)
 
     def _step_of_tiles(self, tiles: Tiles, gradient: torch.Tensor, step: Step) -> torch.Tensor:
         (beta1, beta2), (_, rows, columns) = step.group["betas"], gradient.shape
@@ -217,6 +220,8 @@ class SOAP(TiledOptimizer):
     """Adam in the eigenvectors of both factors; otherwise as Shampoo, and with its arguments but for noise_floor. The eigenvectors are
     taken at the end of the first step, which is AdamW's, and follow the factors by one round of orthogonal iteration at the end of
     every refresh_every-th step."""
+
+    _state_name = "soap_tiles"
 
     def __init__(
         self,
@@ -266,33 +271,6 @@ class SOAP(TiledOptimizer):
             return vectors.flip(-1)
         basis: torch.Tensor = torch.linalg.qr(step.without(factor, step.noise(side, other)[1]) @ before)[0]
         return basis
-
-
-def tiled_numbers(shape: torch.Size, side: int) -> int:
-    """float32 numbers that either keeps of a matrix."""
-    return sum(n * (2 * r * c + 2 * r * r + 2 * c * c) for _, _, n, r, c in _shapes(shape, side))
-
-
-def _shapes(shape: torch.Size, side: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """First row, first column, tiles, and the extents of each: bands of tiles of `side` columns, and one of those that remain."""
-    rows, columns = shape
-    whole = columns - columns % side
-    for first in range(0, rows, side):
-        height = min(side, rows - first)
-        if whole:
-            yield first, 0, whole // side, height, side
-        if columns > whole:
-            yield first, whole, 1, height, columns - whole
-
-
-def _tiles_of(flat: torch.Tensor, shape: torch.Size, side: int) -> Iterator[Tiles]:
-    used = 0
-    for first_row, first_column, n, r, c in _shapes(shape, side):
-        views = []
-        for of_state in ((n, r, c), (n, r, c), (n, r, r), (n, c, c), (n, r, r), (n, c, c)):
-            views.append(flat[used : used + math.prod(of_state)].view(of_state))
-            used += math.prod(of_state)
-        yield Tiles(first_row, first_column, *views)
 
 
 def _counters(step: float = 0, known: float = 0) -> State:

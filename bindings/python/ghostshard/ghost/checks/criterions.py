@@ -7,6 +7,7 @@ is repeated when the model's forward is (values.py).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +15,13 @@ import torch
 from torch import nn
 
 from ...loaders.padding import Axis
+from ..listed import has_unclear_list, mapped_units, picked
 from ..packing import Packing
 from ..provenance import Drawn, plain
 from ..tensor_trees import mapped, tensors_in
 from .state import Attributes, State, alike
 from .differences import differ, nearest
-from .padding import cut_of, toss
+from .padding import Cut, cuts_of, toss
 from .values import APART, CARRIED, MIXED, MODELS_OWN, PADDED, UNKNOWN
 
 _TOSSES = 32  # of a criterion's coins, which may be rare
@@ -72,11 +74,13 @@ class Call:
         self._derived = [each.requires_grad for each in given]
         detach = lambda tensor: plain(tensor).detach()  # or the graph would hold itself
         self._args, self._kwargs = mapped(detach, args), mapped(detach, kwargs)
+        self._numbers = {id(each): number for number, each in enumerate(tensors_in((self._args, self._kwargs)))}
 
-    def reaches_others(self, chosen: torch.Tensor, device: torch.device, axes: Sequence[Axis] = ()) -> int:
+    def reaches_others(self, chosen: torch.Tensor, device: torch.device, axes: Sequence[Axis] = (), *, pooled: bool = False) -> int:
         """MIXED if what belongs to the chosen units, or to the rest, moves losses of the others; CARRIED if it moves buffers, or the losses
-        of the call that follows; PADDED if how far the batch is padded does; UNKNOWN if the criterion takes no other values. chosen: bool [units]."""
-        if axes and self._packing is None and self._follows_padding(axes, device):
+        of the call that follows; PADDED if how far the batch is padded does; UNKNOWN if the criterion takes no other values. chosen: bool [units]. pooled: the outputs have
+        no places."""
+        if self._packing is None and any(self._follows_padding(cut, len(axes[0].alone), device, pooled=pooled) for cut in cuts_of(axes)):
             return PADDED
         of_rows = chosen if self._packing is None else chosen[self._packing.unit_of_row]
         if len(of_rows) == 0 or _is_of_torch(self._criterion):
@@ -135,9 +139,8 @@ class Call:
             for each in states:
                 each.again()
 
-    def _follows_padding(self, axes: Sequence[Axis], device: torch.device) -> bool:
+    def _follows_padding(self, cut: Cut | None, units: int, device: torch.device, *, pooled: bool) -> bool:
         """Whether losses of the shorter units are others if these are padded as far as they would be by themselves."""
-        cut, units = cut_of(axes), len(axes[0].alone)
         rows = [self._dim_of(number, value, units) for number, value in enumerate(tensors_in((self._args, self._kwargs)))]
         if cut is None or all(dim is None for dim in rows):
             return False
@@ -147,6 +150,9 @@ class Call:
             return value if odd or each < 2 else value.unflatten(dim, (units, each))
 
         def fit() -> tuple[int, int] | None:
+            if pooled:
+                targets = (value for value, dim, derived in zip(tensors_in((self._args, self._kwargs)), rows, self._derived) if dim is not None and not derived)
+                return (1, 0) if any(cut.axes[0].of in value.shape[1:] for value in targets) else None
             of_places = self._unreduced(*self._args, **self._kwargs)  # [units, ...] or [units · places, ...]
             found = cut.fit(unflattened(of_places, 0).shape[1:], scaled=True)
             if found is not None:
@@ -156,18 +162,18 @@ class Call:
             return cut.fit(set.intersection(*(set(value.shape[1:]) for value in given)), scaled=True)
 
         def losses(*, shorter: bool = False, coins: int = 0) -> list[torch.Tensor]:
-            numbers = iter(rows)
-
             def take(value: torch.Tensor) -> torch.Tensor:
-                dim = next(numbers)
+                number = self._numbers[id(value)]
+                dim = rows[number]
                 if dim is None:
                     return value
                 apart = unflattened(value, dim)
                 found = apart.index_select(dim, cut.units.to(value.device))
-                found = cut.shortened(found, fits, but=dim, once=True) if shorter else found
+                if shorter and not (pooled and self._derived[number]):
+                    found = cut.shortened(found, fits, but=dim, once=True)
                 return found if apart.dim() == value.dim() else found.flatten(dim, dim + 1)
 
-            args, kwargs = mapped(take, self._args), mapped(take, self._kwargs)
+            args, kwargs = self._with_units(take, lambda each: picked(each, cut.units.tolist()), units)
             for state in states:
                 state.again()
             if coins:
@@ -200,10 +206,9 @@ class Call:
 
     def _taken(self, source: torch.Tensor, units: int) -> tuple[tuple, dict]:
         """Rows of these units, in the place of those of all."""
-        numbers = iter(range(len(self._derived)))
 
         def new(value: torch.Tensor) -> torch.Tensor:
-            dim = self._dim_of(next(numbers), value, units)
+            dim = self._dim_of(self._numbers[id(value)], value, units)
             if dim is None:
                 return value
             if self._packing is not None and value.dim() > 1 and tuple(value.shape[:2]) == tuple(self._packing.extents):
@@ -212,7 +217,15 @@ class Call:
             rows = (source[:, None] * each + torch.arange(each)).flatten()
             return value if odd or not each else value.index_select(dim, rows.to(value.device))
 
-        return mapped(new, self._args), mapped(new, self._kwargs)
+        return self._with_units(new, lambda each: picked(each, source.tolist()), 0 if self._packing is not None else units)
+
+    def _with_units(self, of_tensor: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any], units: int) -> tuple[tuple, dict]:
+        """The arguments, with others in the place of their tensors and of their lists of the units (listed.py)."""
+        of_arguments = functools.partial(mapped_units, of_tensor, of_list, units=units)
+        return tuple(of_arguments(each) for each in self._args), {name: of_arguments(each) for name, each in self._kwargs.items()}
+
+    def has_unclear_list(self, units: int) -> bool:
+        return self._packing is None and any(has_unclear_list(each, units) for each in (*self._args, *self._kwargs.values()))
 
     def _dim_of(self, number: int, value: torch.Tensor, units: int) -> int | None:
         """The dimension of a tensor's rows, each unit's together; None: it has none. If the loader's tensors are followed, all others

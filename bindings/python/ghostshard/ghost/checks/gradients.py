@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -30,13 +30,15 @@ from torch import nn
 
 from ...lost_ranks import answered
 from .criterions import criterions_under
-from .padding import PaddedGradients
+from .padded_gradients import PaddedGradients
+from .padding import padding_needs_no_more
 from .state import State
 from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PADDED_AGAIN = 20  # one in so many batches whose padding is known
+_MOST_EARLIER = 3  # forwards of a microbatch that are looked at beside its last
 _MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
 
 
@@ -77,13 +79,14 @@ class AttributionCheck:
         """Whether it was not looked at how far a batch is padded, for the model as it looks; true at some later batches too."""
         return self._look_of(model) not in self._padded or secrets.randbelow(_PADDED_AGAIN) == 0
 
-    def __call__(self, session: Any, losses: torch.Tensor, repeat: Repeat | None, *, new: bool = False) -> None:
+    def __call__(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], *, new: bool = False) -> None:
         """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
         were reached.
 
-        repeat: of the model's forward; None if its layers were called one by one. new: is_new() or padding_is_new() on any rank.
+        repeats: of the model's forwards, the last one's last; none if its layers were called one by one. new: is_new() or padding_is_new() on any
+        rank.
         """
-        units = len(losses)
+        units, repeat = len(losses), repeats[-1] if repeats else None
         packed = repeat is not None and repeat.inputs.packing is not None
         known = () in self._looks if repeat is None else not new
         if self._control is not None and self._settled:
@@ -95,17 +98,20 @@ class AttributionCheck:
             return
         look = () if repeat is None else self._look_of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
-        due, any_packed, any_plain, seed = self._highest(
-            [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62)]
+        calls = criterions_under(losses)
+        unclear = any(each.has_unclear_list(units) for each in calls) or any(each.has_unclear_list for each in repeats)
+        due, any_packed, any_plain, unclear, seed = self._highest(
+            [units > 1, units > 0 and packed, units > 0 and not packed, unclear, secrets.randbits(62)]
         )
         if any_packed and any_plain:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
         if self._coins is None and (due or repeat is not None):
             self._coins = random.Random(seed)
+        if unclear:
+            return  # a batch of other extents tells lists of units from lists of columns
         if not due:
             self._look_at_one(losses, repeat)
             return
-        axes = () if repeat is None else repeat.inputs.padding
         half = set(random.Random(seed).sample(range(units), units // 2))
         reached, undecided, output = -1, False, APART
         coins, masses = State(nn.Module(), losses.device), []
@@ -117,23 +123,36 @@ class AttributionCheck:
         coins.again()
         scaled = not undecided and any(_other_mass(masses[u not in half][u], masses[2][u]) for u in range(units))
         chosen = torch.tensor([u in half for u in range(units)], dtype=torch.bool)
-        if repeat is not None:
-            output = repeat.reaches_others(chosen, self._highest)
-        padded = PaddedGradients(*((), {}) if repeat is None else (repeat.inputs.outputs, repeat.inputs.padded_outputs))
-        of_places = axes if repeat is not None and repeat.inputs.padded_outputs else ()
-        loss = max([APART, *(each.reaches_others(chosen, losses.device, of_places) for each in criterions_under(losses))])
-        reached, undecided, scaled, output, loss, watch = self._highest([reached, undecided, scaled, output, loss, padded.watches])
-        self._refuse(reached, bool(scaled), output, loss, "" if repeat is None else "".join(repeat.refusals[:1]))
+        looked_at = self._some_of(repeats, units, packed=packed, seed=seed)
+        if looked_at:
+            output = max(each.reaches_others(chosen, self._highest) for each in looked_at)
+        padded = [PaddedGradients(each.inputs.outputs, each.inputs.padded_outputs) for each in looked_at]
+        axes = next((each.inputs.padding for each in reversed(looked_at) if each.inputs.padding), ())
+        pooled = all(each.inputs.pooled for each in looked_at)
+        if not (pooled or any(each.inputs.padded_outputs for each in looked_at)):
+            axes = ()  # which of their extents are places is not known
+        loss = max([APART, *(each.reaches_others(chosen, losses.device, axes, pooled=pooled) for each in calls)])
+        reached, undecided, scaled, output, loss, watch = self._highest([reached, undecided, scaled, output, loss, any(each.watches for each in padded)])
+        self._refuse(reached, bool(scaled), output, loss, "".join([why for each in looked_at for why in each.refusals][:1]))
         if watch:  # a backward more, which communicates
-            with padded.watched():
+            with ExitStack() as watching:
+                for each in padded:
+                    watching.enter_context(each.watched())
                 self._watched(session, losses, [True] * units)
             coins.again()
-            self._refuse(-1, False, APART, *self._highest([PADDED if padded.found else APART]), "")
+            self._refuse(-1, False, APART, *self._highest([PADDED if any(each.found for each in padded) else APART]), "")
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)
-            if repeat is not None and repeat.inputs.padding_was_compared:
+            if looked_at and all(padding_needs_no_more(each) for each in looked_at):
                 self._padded.add(look)
+
+    def _some_of(self, repeats: list[Repeat], units: int, *, packed: bool, seed: int) -> list[Repeat]:
+        """As many on every rank: the last forward, and some of those before it, which may go other ways (a second tower, a flag)."""
+        alike = [each for each in repeats[:-1] if each.inputs.units == units and (each.inputs.packing is not None) == packed]
+        earlier = random.Random(seed).sample(alike, min(_MOST_EARLIER, len(alike)))
+        most = self._highest([len(earlier)])[0]
+        return [*earlier, *repeats[-1:] * (most - len(earlier)), *repeats[-1:]]
 
     def _look_at_one(self, losses: torch.Tensor, repeat: Repeat | None) -> None:
         """Of batches of one example on every rank: it has no others, but what the model and the criterion keep of it may reach those of later batches."""

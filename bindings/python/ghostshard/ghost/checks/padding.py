@@ -10,7 +10,6 @@ gradients: an example's loss must have none at places that are only there for th
 from __future__ import annotations
 
 import functools
-import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,13 +21,13 @@ import torch
 from torch import nn
 
 from ...loaders.padding import Axis
+from ..listed import picked
 from ..provenance import Drawn
 from ..provenance.opened import contents
-from ..tensor_trees import mapped, tensors_in
+from ..tensor_trees import tensors_in
 from .differences import differ, dim_of_rows, on_a_log_scale
 
 _SHIFTS = (0, -1, 1, -2)  # of a sequence that predicts its next element, or has one more at its beginning
-_LEAST = 1e-6  # of the largest gradient
 _MARGIN = 2  # places at an example's end that also see what comes after it, where several make one
 
 
@@ -61,23 +60,25 @@ class Cut:
     """The shorter half of a batch's units, as far as they would be padded by themselves."""
 
     units: torch.Tensor  # their numbers, in order
-    axes: tuple[Short, ...]
+    axes: tuple[Short, ...]  # the one that was cut by comes first
     fixed: frozenset[int]  # extents of the batch that are no axis's
 
     def fit(self, extents: Iterable[int], *, scaled: bool = False) -> tuple[int, int] | None:
-        """Factor and difference between an axis and one of these. None: no axis is among them."""
-        known = set(extents)
+        """Factor and difference between the axis that was cut by and one of these. None: it is not among them."""
+        known = set(extents) - self.fixed
         for shift in _SHIFTS if len(self.axes) == 1 else (0,):
-            if any(axis.of + shift in known for axis in self.axes):
+            if self.axes[0].of + shift in known:
                 return 1, shift
-        multiples = ((each // axis.of, 0) for each in known - self.fixed for axis in self.axes if each > axis.of and each % axis.of == 0)
+        of = self.axes[0].of
+        multiples = ((each // of, 0) for each in known if each > of and each % of == 0)
         return next(multiples, None) if scaled else None
 
     def shortened(self, value: torch.Tensor, fit: tuple[int, int], *, but: int | None, once: bool = False) -> torch.Tensor:
         """Without the places that are there for others. but: the units' dimension. once: along the first such dimension alone."""
         for d in range(value.dim()):
-            found = ((axis, times) for axis in self.axes for times in {1, fit[0]} if d != but and value.shape[d] == times * axis.of + fit[1])
-            axis, times = next(found, (None, 1))
+            extent = value.shape[d]
+            found = ((axis, times) for axis in self.axes for times in {1, fit[0]} if extent not in self.fixed and extent == times * axis.of + fit[1])
+            axis, times = next(found, (None, 1)) if d != but else (None, 1)
             if axis is not None:
                 value = _without(value, d, times * (axis.of - axis.to), axis.left)
                 if once:
@@ -145,20 +146,24 @@ def padding_of(examples: torch.Tensor | None) -> tuple[Axis, ...]:
     return tuple(Axis(each.extent, tuple(each.alone[i] for i in ids), each.left, each.fixed) for each in axes)
 
 
-def cut_of(axes: Sequence[Axis]) -> Cut | None:
-    """The half whose units are shortest; those that are shorter than the longest if that is not half of them. None: all are alike."""
-    for axis in axes:
-        ranked = sorted(axis.alone)
-        most = ranked[(len(ranked) - 1) // 2]
-        if most == axis.extent:
-            most = max((each for each in ranked if each < axis.extent), default=most)
-        if most < axis.extent:
-            units = [u for u, alone in enumerate(axis.alone) if alone <= most]
-            of_units = [(each, tuple(each.alone[u] for u in units)) for each in axes]
-            if len({len(axis.alone), *(each.extent for each in axes)}) <= len(axes):
-                return None  # two kinds of lengths, or one and the number of examples, that happen to be alike here
-            return Cut(torch.tensor(units), tuple(Short(each.extent, max(alone), each.left, alone) for each, alone in of_units), axis.fixed)
-    return None
+def cuts_of(axes: Sequence[Axis]) -> list[Cut | None]:
+    """For each axis the half whose units are shortest along it; those that are shorter than the longest if that is not half of them. None: all are
+    alike."""
+    if len({len(axes[0].alone), *(each.extent for each in axes)}) <= len(axes) if axes else True:
+        return [None] * len(axes)  # two kinds of lengths, or one and the number of examples, that happen to be alike here
+    return [_cut_by(axis, [axis, *(each for each in axes if each is not axis)]) for axis in axes]
+
+
+def _cut_by(axis: Axis, axes: Sequence[Axis]) -> Cut | None:
+    ranked = sorted(axis.alone)
+    most = ranked[(len(ranked) - 1) // 2]
+    if most == axis.extent:
+        most = max((each for each in ranked if each < axis.extent), default=most)
+    if most == axis.extent:
+        return None
+    units = [u for u, alone in enumerate(axis.alone) if alone <= most]
+    of_units = [(each, tuple(each.alone[u] for u in units)) for each in axes]
+    return Cut(torch.tensor(units), tuple(Short(each.extent, max(alone), each.left, alone) for each, alone in of_units), axis.fixed)
 
 
 def toss(coins: int) -> None:
@@ -178,38 +183,57 @@ class PaddedOutput:
     zero: bool  # at places that are there for others: a sum over them is each example's own
 
 
-def outputs_follow(repeat: Any, before: Sequence[Any]) -> bool:
-    """Whether outputs of the shorter units are others if these are padded as far as they would be by themselves. Three forwards of a Repeat
-    (values.py), without dropout, each from the states `before`. A rank that was told of no padding goes along."""
-    inputs, (cut, fit) = repeat.inputs, _cut_and_fit(repeat.inputs)
+def outputs_follow(repeat: Any, before: Sequence[Any], number: int) -> bool:
+    """Whether outputs of the units that are shorter along the batch's axis of this number are others if they are padded as far as they would be by
+    themselves. Three forwards of a Repeat (values.py), without dropout, each from the states `before`. A rank that was told of no padding goes
+    along."""
+    inputs, (cut, fit) = repeat.inputs, _cut_and_fit(repeat, number)
     outputs = functools.partial(_outputs, repeat, before, cut, fit)
     with _as_in_training(repeat.model) as computed:
         as_given, again, short = outputs(), outputs(coins=1), outputs(shorter=True)
     if cut is None or fit is None or as_given.keys() != short.keys():
         return False
-    for number, whole in as_given.items():
-        for places in cut.places_of(whole, short[number]) or ():
+    inputs.pooled = inputs.pooled and all(whole.shape == short[place].shape for place, whole in as_given.items())
+    for place, whole in as_given.items():
+        for places in cut.places_of(whole, short[place]) or ():
             axis = cut.axes[places.axis]
             others = last(whole.shape[places.d], places.missing(axis.of - torch.tensor(axis.alone)), axis.left)
             beyond = whole.movedim(places.d, 1)[others.to(whole.device)]
-            inputs.padded_outputs[number] = PaddedOutput(places, inputs.padding[places.axis], whole.shape[1:], not bool(beyond.any()))
+            told = next(each for each in inputs.padding if each.extent == axis.of)
+            inputs.padded_outputs.setdefault(place, []).append(PaddedOutput(places, told, whole.shape[1:], not bool(beyond.any())))
     whole, once_more, cut_short = (list(each.values()) for each in (as_given, again, short))
     tells = any(each.numel() and bool(each.max() > each.min()) for each in whole)  # not a head of zeros
-    inputs.padding_was_compared = tells and not cut.differs(whole, once_more)
-    return inputs.padding_was_compared and cut.differs(whole, cut_short, computed.eps)  # sums over other extents round otherwise
+    compared = tells and not cut.differs(whole, once_more)
+    inputs.padding_was_compared |= {number} if compared else set()
+    return compared and cut.differs(whole, cut_short, computed.eps)  # sums over other extents round otherwise
 
 
-def coins_move_outputs(repeat: Any, before: Sequence[Any]) -> bool:
+def coins_move_outputs(repeat: Any, before: Sequence[Any], number: int) -> bool:
     """Whether outputs of the shorter units are others with other coins, which may be rare (a word in a hundred that is left out). Four forwards."""
-    cut, fit = _cut_and_fit(repeat.inputs)
+    cut, fit = _cut_and_fit(repeat, number)
     with _as_in_training(repeat.model):
         as_given, *others = (list(_outputs(repeat, before, cut, fit, coins=coins).values()) for coins in (0, 2, 3, 4))
     return cut is not None and any(cut.differs(as_given, each) for each in others)
 
 
-def _cut_and_fit(inputs: Any) -> tuple[Cut | None, tuple[int, int] | None]:
-    cut = None if inputs.packing is not None else cut_of(inputs.padding)
-    return cut, None if cut is None else cut.fit(_extents(inputs.examples, inputs.dim))
+def padding_needs_no_more(repeat: Any) -> bool:
+    """Whether every axis of the batch was compared that the model takes, one at least."""
+    numbers = set(range(len(repeat.inputs.padding)))
+    compared = repeat.inputs.padding_was_compared
+    taken = {number for number in numbers if (found := _cut_and_fit(repeat, number))[0] is None or found[1] is not None}
+    return bool(compared) and taken <= compared
+
+
+def _cut_and_fit(repeat: Any, number: int) -> tuple[Cut | None, tuple[int, int] | None]:
+    inputs = repeat.inputs
+    if inputs.packing is not None or number >= len(inputs.padding):
+        return None, None
+    cut = cuts_of(inputs.padding)[number]
+    if cut is None:
+        return None, None
+    given = [(value, repeat.extent_of_units(value, inputs.units)) for value in tensors_in((inputs.args, inputs.kwargs))]
+    fit = cut.fit(extent for value, dim in given if dim >= 0 for extent in _extents(value, dim))
+    return cut, fit
 
 
 def _outputs(
@@ -229,7 +253,8 @@ def _outputs(
         each.again()
     if coins:
         toss(coins)
-    output = repeat.once(*mapped(take, inputs.args), **mapped(take, inputs.kwargs))
+    args, kwargs = repeat.with_units(take, lambda each: each if cut is None or fit is None else picked(each, cut.units.tolist()))
+    output = repeat.once(*args, **kwargs)
     units = 0 if cut is None else len(cut.units)
     rows = [(number, each, dim_of_rows(each, inputs.dim, units)) for number, each in enumerate(contents(output)) if each.is_floating_point()]
     return {number: on_a_log_scale(each).to(each.dtype).movedim(dim, 0) for number, each, dim in rows if dim is not None}
@@ -268,67 +293,8 @@ def _as_in_training(model: nn.Module) -> Iterator[_Computed]:
             module.training = True
 
 
-@dataclass(frozen=True)
-class OutputNode:
-    """Where an output of the model stands in the autograd graph."""
-
-    node: Any
-    number: int  # of the node's outputs
-    place: int  # among the tensors of the model's output
-    shape: torch.Size
-    dim: int  # of the units in inputs, and in outputs that have places
+def _extents(value: torch.Tensor, but: int) -> list[int]:
+    return [extent for d, extent in enumerate(value.shape) if d != but]
 
 
-def nodes_of(output: Any, dim: int, only: torch.Tensor | None = None) -> tuple[OutputNode, ...]:
-    """As the loop gets them: what the model itself goes on with is looked at with its outputs."""
-    tensors = [(place, each) for place, each in enumerate(contents(output)) if each.grad_fn is not None and (only is None or each is only)]
-    return tuple(OutputNode(each.grad_fn, each.output_nr, place, each.shape, dim) for place, each in tensors)
-
-
-class PaddedGradients:
-    """Whether a backward brings gradients to places of outputs that are not their example's own. `found` after watched(). of: by an output's number."""
-
-    def __init__(self, nodes: Sequence[OutputNode], of: Mapping[int, PaddedOutput]):
-        self._nodes, self._of = [each for each in nodes if each.place in of and not of[each.place].zero], of
-        self.found = False
-
-    @property
-    def watches(self) -> bool:
-        return bool(self._nodes)
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        handles = [each.node.register_prehook(self._hook(each)) for each in self._nodes]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _hook(self, of: OutputNode) -> Callable[[tuple], None]:
-        def look(gradients: tuple) -> None:
-            gradient = gradients[of.number]
-            if gradient is not None and gradient.shape == of.shape:
-                self.found = self.found or _beyond(gradient, of.dim, self._of[of.place])
-
-        return look
-
-
-def _beyond(gradient: torch.Tensor, dim: int, of: PaddedOutput) -> bool:
-    axis, units = of.axis, len(of.axis.alone)
-    of_units = dim_of_rows(gradient, dim, units)
-    rows = gradient if of_units is None else gradient.detach().abs().movedim(of_units, 0)
-    if of_units is None or rows.shape[1:] != of.shape:
-        return False  # training gives something else than evaluation does
-    rows = rows.movedim(of.places.d, 1)
-    flat = rows.reshape(units, rows.shape[1], -1).amax(2).cpu()
-    missing = [math.floor((axis.extent - each) * of.places.rate) - of.places.margin for each in axis.alone]
-    others = last(rows.shape[1], torch.tensor(missing), axis.left)
-    return bool((torch.where(others, flat, 0) > _LEAST * torch.where(flat.isfinite(), flat, 0).max()).any())
-
-
-def _extents(value: torch.Tensor | None, but: int) -> list[int]:
-    return [] if value is None else [extent for d, extent in enumerate(value.shape) if d != but]
-
-
-__all__ = ["Cut", "OutputNode", "PaddedGradients", "PaddedOutput", "coins_move_outputs", "cut_of", "nodes_of", "outputs_follow", "padding_of", "toss"]
+__all__ = ["Cut", "PaddedOutput", "coins_move_outputs", "cuts_of", "last", "outputs_follow", "padding_needs_no_more", "padding_of", "toss"]

@@ -7,6 +7,7 @@ change that the other unit makes to them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable
@@ -17,9 +18,10 @@ import torch
 from torch import nn
 
 from ..batch import Inputs
+from ..listed import has_unclear_list, mapped_units, picked
 from ..provenance.opened import opened
 from ..rows import of_places
-from ..tensor_trees import mapped, tensors_in
+from ..tensor_trees import tensors_in
 from .differences import Rows, differ, narrowed, nearest, rows_of
 from .in_step import InStep
 from .padding import coins_move_outputs, outputs_follow
@@ -68,8 +70,9 @@ class Repeat:
                     return MIXED
                 if self._looks_up_rows(chosen, (state, kept), highest):
                     return MIXED
-                if highest([len(self.inputs.padding)])[0] and self._is_padded((state, kept), highest):
-                    return PADDED
+                for number in range(highest([len(self.inputs.padding)])[0]):
+                    if self._is_padded((state, kept), highest, number):
+                        return PADDED
         finally:
             state.again()
             kept.again()
@@ -93,6 +96,11 @@ class Repeat:
                 while self.in_step.begun < begun + forwards:
                     self.once(*self.inputs.args, **self.inputs.kwargs)
             return None
+
+    @property
+    def has_unclear_list(self) -> bool:
+        given = (*self.inputs.args, *self.inputs.kwargs.values())
+        return self._packing is None and any(has_unclear_list(each, self.inputs.units) for each in given)
 
     def once(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
@@ -148,7 +156,8 @@ class Repeat:
 
         def outputs(of: torch.Tensor) -> list[Rows]:
             take = lambda value: value if (dim := self._dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
-            return self._rows_of_output(self.once(*mapped(take, self.inputs.args), **mapped(take, self.inputs.kwargs)), len(of))
+            args, kwargs = self.with_units(take, lambda each: picked(each, of.tolist()))
+            return self._rows_of_output(self.once(*args, **kwargs), len(of))
 
         def compared() -> tuple[list, bool]:
             found = []
@@ -172,12 +181,12 @@ class Repeat:
             for module in training:
                 module.training = True
 
-    def _is_padded(self, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
-        """Whether outputs follow from how far the batch is padded, on any rank."""
-        moved = bool(self._tried(lambda: outputs_follow(self, before), 3))
+    def _is_padded(self, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]], number: int) -> bool:
+        """Whether outputs follow from how far the batch is padded along this axis, on any rank."""
+        moved = bool(self._tried(lambda: outputs_follow(self, before, number), 3))
         if not highest([moved])[0]:
             return False
-        by_coins = self._tried(lambda: coins_move_outputs(self, before), 4)
+        by_coins = self._tried(lambda: coins_move_outputs(self, before, number), 4)
         return bool(highest([moved and by_coins is False])[0])
 
     def _looks_up_rows(self, chosen: torch.Tensor, before: tuple[State, Attributes], highest: Callable[[list[int]], list[int]]) -> bool:
@@ -222,7 +231,12 @@ class Repeat:
                 places.append(other)
             return other
 
-        args, kwargs = mapped(new, self.inputs.args), mapped(new, self.inputs.kwargs)
+        def roll(value: Any) -> Any:
+            nonlocal changed
+            changed = True
+            return value if examples else picked(value, [units - 1, *range(units - 1)])
+
+        args, kwargs = self.with_units(new, roll)
         inputs = replace(self.inputs, args=args, kwargs=kwargs, examples=moved_examples)
         return replace(self, inputs=inputs, places=tuple(places)) if changed else None
 
@@ -240,7 +254,14 @@ class Repeat:
             dim = self._dim_of_units(value, len(rows))
             return value if dim < 0 else value.index_select(dim, source.to(value.device))
 
-        return mapped(new, self.inputs.args), mapped(new, self.inputs.kwargs)
+        return self.with_units(new, lambda each: picked(each, source.tolist()))
+
+    def with_units(self, of_tensor: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]) -> tuple[tuple, dict]:
+        """The arguments, with others in the place of their tensors and of their lists of the units (listed.py)."""
+        units = 0 if self._packing is not None else self.inputs.units
+        of_arguments = functools.partial(mapped_units, of_tensor, of_list, units=units)
+        # Each positional one by itself: as many of them as units are no list of the units.
+        return tuple(of_arguments(each) for each in self.inputs.args), {name: of_arguments(each) for name, each in self.inputs.kwargs.items()}
 
     def _dim_of_units(self, value: torch.Tensor, units: int) -> int:
         """-1: none. 0, 1, 2, … of the units' extent are taken for places, which all units share."""

@@ -20,8 +20,10 @@ import os
 import sys
 from typing import Any
 
+import numpy as np
 import torch
 
+from .opened import contents
 from .summaries import Reads
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -66,7 +68,9 @@ class Constants:
         """Why this number or tensor is not known to be a constant, where the loop now is; "" if it is one. alone: nothing else tells it
         from rows of other examples."""
         if isinstance(value, (Read, ReadInt)):
-            return f"{name} met a number that was read from a private batch"
+            return (
+                f"{name} met a number that was read from a private batch, or that collate_fn counted over it (a constant belongs outside of the batch)"
+            )
         line = (name, *_place())
         self._times[line] += 1
         place, kept = (*line, self._times[line]), _kept(value, self._units)
@@ -202,6 +206,18 @@ def as_read(value: Any) -> Any:
     return [as_read(each) for each in value] if type(value) is list else value
 
 
+def of_batch(value: Any, extents: set[int]) -> Any:
+    """A number of a batch that a collate_fn made, as what it is: read, if it is none of the batch's extents. A fraction that it shares among all
+    examples was looked at in its process (loaders/collate_check.py)."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return ReadInt(value) if type(value) is int and value not in extents else value
+
+
+def extents_of(batch: Any, units: int) -> set[int]:
+    """What a batch's whole numbers may be without a look at its values."""
+    return {units, *(extent for each in contents(batch) for extent in each.shape[1:])}
+
+
 def _carried(kind: type, name: str) -> Any:
     own = getattr(kind, f"__{name}__")
 
@@ -218,4 +234,4 @@ for _name in _ARITHMETIC:
     setattr(Read, f"__{_name}__", _carried(float, _name))
     setattr(ReadInt, f"__{_name}__", _carried(int, _name))
 
-__all__ = ["READS", "Constants", "Read", "ReadInt", "as_read", "note_read"]
+__all__ = ["READS", "Constants", "Read", "ReadInt", "as_read", "extents_of", "note_read", "of_batch"]

@@ -9,7 +9,7 @@ import torch
 
 from ..same_memory import lies_within
 from ..tensor_trees import tensors_in
-from .drawn import Drawn
+from .drawn import Drawn, Origin
 
 _MARK = "ghostshard: whose rows"
 OUT = (
@@ -35,6 +35,45 @@ class Finding:
 
 def is_not(name: str, why: str) -> str:
     return f"{name} is not known to be of the batch that the private loader drew: {why}. {OUT}"
+
+
+def wrong_output(tensor: torch.Tensor) -> str:
+    """Why an output of the model, or what follows from it by gradient, may not stand in a loss."""
+    wrong = tensor.origin.memory.wrong if isinstance(tensor, Drawn) and tensor.origin.live else ""
+    return is_not("what the loss is formed of", wrong) if wrong else ""
+
+
+def in_one_order(forwards: list[Finding]) -> bool:
+    """Whether row u is of the same example in all of them."""
+    orders = [each.ids for each in forwards if each.forward]
+    given = [each for each in orders if each is not None]
+    return len(given) == 0 or (len(given) == len(orders) and all(torch.equal(each.reshape(-1), given[0].reshape(-1)) for each in given))
+
+
+def not_once(origin: Origin, rows: int) -> str:
+    """Why a forward does not have each example once; "" if it does."""
+    if origin.rows != rows or origin.ids is None:
+        return ""  # the count of units has a sentence of its own
+    once = torch.equal(origin.ids.reshape(-1).sort().values, torch.arange(rows))
+    return "" if once else is_not("the model's input", "it does not hold each example once")
+
+
+def entries_of_units(value: Any, expected: torch.Tensor, piece: Any) -> list[torch.Tensor]:
+    """The tensors of lists that have an entry for each unit, where all in entry u are of unit expected[u] of this piece."""
+    if isinstance(value, dict):
+        return [tensor for each in value.values() for tensor in entries_of_units(each, expected, piece)]
+    if not isinstance(value, (list, tuple)):
+        return []
+    if len(value) == len(expected):
+        held = [tensors_in(each) for each in value]
+        if any(held) and all(_is_of(tensor, int(unit), piece) for unit, tensors in zip(expected, held) for tensor in tensors):
+            return [tensor for tensors in held for tensor in tensors]
+    return [tensor for each in value for tensor in entries_of_units(each, expected, piece)]
+
+
+def _is_of(tensor: torch.Tensor, unit: int, piece: Any) -> bool:
+    origin = tensor.origin if isinstance(tensor, Drawn) else None
+    return origin is not None and not origin.memory.wrong and origin.memory.piece is piece and origin.dim is None and origin.numbers().tolist() == [unit]
 
 
 def mark(values: Any, finding: Finding) -> None:
@@ -71,4 +110,4 @@ def may_train(losses: torch.Tensor, leaf: torch.Tensor, piece: Any = None, *, vo
     return any(leaf is each or (not each.requires_grad and lies_within(leaf, each)) for each in read)
 
 
-__all__ = ["Finding", "is_not", "mark", "may_train", "under"]
+__all__ = ["Finding", "entries_of_units", "in_one_order", "is_not", "mark", "may_train", "not_once", "under", "wrong_output"]

@@ -10,12 +10,14 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
-from ..tensor_trees import constants_in, first_tensor, mapped, tensors_in
-from .constants import Constants, ReadInt
+from ..listed import KnownLists, numbers_beside
+from ..tensor_trees import first_tensor, mapped, tensors_in
+from .constants import Constants, ReadInt, extents_of, of_batch
 from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, plain
-from .findings import Finding, is_not, mark, under
+from .findings import Finding, entries_of_units, in_one_order, is_not, mark, not_once, under, wrong_output
 from .opened import contents, numbers_of, opened, same_values
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
@@ -34,6 +36,7 @@ class Provenance:
         # Dimensions of the examples, by a tensor's number in the batch, or in an output and its extents, as other batches showed it; -1: none
         self._dims: dict[Any, int] = {}
         self._handed_out: list[tuple[Any, Any, int, Origin]] = []  # (plain tensor, array or list; version; origin)
+        self._lists = KnownLists()
         self._by_columns: bool | None = None  # a batch is [columns], not [examples]; None: not known yet
         self._latest: Finding | None = None
         self.constants = Constants()
@@ -52,7 +55,7 @@ class Provenance:
         if piece.units == 0:
             return batch
         if self._lists_examples(batch, piece.units):
-            stamped = [self._stamped(each, Origin(of_rows(piece, 2).memory, piece.units, None, torch.tensor(u))) for u, each in enumerate(batch)]
+            stamped = [self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(batch)]
             return type(batch)(stamped) if not hasattr(batch, "_fields") else type(batch)(*stamped)
         stamped = self._stamped(batch, None, piece)
         self.constants.learn({axis.extent for axis in piece.padding})
@@ -100,11 +103,17 @@ class Provenance:
             self._handed_out.append((value, value._version, own))
             return drawn(value, own)
 
-        def note(value: Any) -> None:
-            if origin is None and (copied := numbers_of(value)) is not None:
-                self._handed_out.append((copied, 0, of_rows(piece, len(value))))
+        def whole(value: Any) -> Any:
+            if isinstance(value, np.ndarray) or (isinstance(value, list) and not contents(value)):
+                if origin is None and (copied := numbers_of(value)) is not None:
+                    self._handed_out.append((copied, 0, of_rows(piece, len(value))))
+            elif value is not batch and origin is None and self._lists.of_units(value, piece.units):
+                entries = [self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(value)]
+                return type(value)(entries)
+            return of_batch(value, extents) if isinstance(value, (int, np.generic)) else value
 
-        return opened(stamp, batch, torch.Tensor, note)
+        extents = extents_of(batch, origin.rows if piece is None else piece.units)
+        return opened(stamp, batch, torch.Tensor, whole)
 
     # The loop's side ------------------------------------------------------------------------------------------------
 
@@ -133,15 +142,16 @@ class Provenance:
         if packed and origin.moved:
             return Finding(is_not("the packed input", "its tokens were moved, and which text they are of is not followed"))
         units = kwargs.get("units")
-        wrong = self._wrong_units(units, origin) if units is not None else "" if packed else _once(origin, rows)
+        wrong = self._wrong_units(units, origin) if units is not None else "" if packed else not_once(origin, rows)
         aside = ("units", *(_NOT_READ if kwargs.get("labels") is not None else ()))
         given = [value for name, value in kwargs.items() if name not in aside]
         read = tuple(each for each in contents((args, given)) if isinstance(each, Drawn))
-        wrong = wrong or self._wrong_numbers("the model", (args, given))
+        wrong = wrong or self._wrong_numbers("the model", (args, given), rows)
         found = Finding(wrong, origin.memory.piece, origin.ids, origin.rows, joined=units is not None or packed, read=read, examples=plain(examples))
+        listed = {id(each) for each in entries_of_units((args, given), origin.numbers(), origin.memory.piece)}
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
             for tensor in contents(value) if name not in aside else ():
-                if not found.wrong and tensor is not examples:
+                if not found.wrong and tensor is not examples and id(tensor) not in listed:
                     found = replace(found, wrong=self._wrong_beside(tensor, origin, rows, name, packed))
         return found
 
@@ -233,9 +243,11 @@ class Provenance:
         of = [each for each in under(tensors_in(bare)) if each.forward] or ([self._latest] if self._latest else [])
         if not of:
             return *bare, Finding(forward=False)
-        wrong = next((found for each in given if (found := _wrong_output(each))), "")
-        wrong = wrong or next((found for each in tensors if (found := self._wrong_target(each, of[0]))), "")
-        wrong = wrong or self._wrong_numbers("the criterion", (args, kwargs))
+        wrong = next((found for each in given if (found := wrong_output(each))), "")
+        expected = torch.arange(of[0].rows) if of[0].ids is None else of[0].ids.reshape(-1)
+        listed = {id(each) for each in entries_of_units((args, kwargs), expected, of[0].piece)}
+        wrong = wrong or next((found for each in tensors if id(each) not in listed and (found := self._wrong_target(each, of[0]))), "")
+        wrong = wrong or self._wrong_numbers("the criterion", (args, kwargs), len(expected))
         wrong = wrong or next((found for name, each in (beside or {}).items() if (found := self._wrong_constant(name, each))), "")
         return *bare, Finding(wrong, forward=False)
 
@@ -266,8 +278,8 @@ class Provenance:
         wrong = self.constants.wrong(name, constant, alone=alone)
         return is_not("what the loss is formed of", wrong) if wrong else ""
 
-    def _wrong_numbers(self, name: str, given: Any) -> str:
-        numbers = [each for each in constants_in(given) if isinstance(each, (float, ReadInt))]
+    def _wrong_numbers(self, name: str, given: Any, units: int) -> str:
+        numbers = [each for each in numbers_beside(given, units) if isinstance(each, (float, ReadInt))]
         return next((found for each in numbers if (found := self._wrong_constant(name, each))), "")
 
     # The model's side -----------------------------------------------------------------------------------------------
@@ -319,7 +331,7 @@ class Provenance:
         others = [each for each in found if each.piece is not None and each.piece is not VOUCHED and each.piece is not piece]
         if not wrong and others:
             wrong = is_not("the model's input", "it is of another batch of the loader than the one at hand")
-        if not wrong and not _one_order([each for each in found if each.piece is piece and not each.joined]):
+        if not wrong and not in_one_order([each for each in found if each.piece is piece and not each.joined]):
             wrong = is_not("the model's input", "the forwards that the loss is over have its examples in different orders")
         if not wrong and piece.units and not any(each.piece is not None for each in found):
             wrong = is_not("the model's input", "no tensor of the loader reached the model")
@@ -327,24 +339,8 @@ class Provenance:
             raise ValueError(wrong)
 
 
-def _wrong_output(tensor: torch.Tensor) -> str:
-    """Why an output of the model, or what follows from it by gradient, may not stand in a loss."""
-    wrong = tensor.origin.memory.wrong if isinstance(tensor, Drawn) and tensor.origin.live else ""
-    return is_not("what the loss is formed of", wrong) if wrong else ""
-
-
-def _one_order(forwards: list[Finding]) -> bool:
-    """Whether row u is of the same example in all of them."""
-    orders = [each.ids for each in forwards if each.forward]
-    given = [each for each in orders if each is not None]
-    return len(given) == 0 or (len(given) == len(orders) and all(torch.equal(each.reshape(-1), given[0].reshape(-1)) for each in given))
-
-
-def _once(origin: Origin, rows: int) -> str:
-    if origin.rows != rows or origin.ids is None:
-        return ""  # the count of units has a sentence of its own
-    once = torch.equal(origin.ids.reshape(-1).sort().values, torch.arange(rows))
-    return "" if once else is_not("the model's input", "it does not hold each example once")
+def _of_unit(piece: Any, unit: int) -> Origin:
+    return Origin(of_rows(piece, 2).memory, piece.units, None, torch.tensor(unit))
 
 
 __all__ = ["Provenance"]

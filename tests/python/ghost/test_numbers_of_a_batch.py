@@ -1,0 +1,147 @@
+"""Whole numbers that a collate_fn counts over its examples may be shown, and be extents; they stand in no loss, model or criterion."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+from torch.utils.data import DataLoader
+
+from ghostshard import PrivacyEngine
+
+N, V = 60, 30
+READ = "met a number that was read from a private batch, or that collate_fn counted over it"
+
+
+class Texts:
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return torch.randint(1, V, (2 + i * 7 % 11,), generator=torch.Generator().manual_seed(i))
+
+
+def counted(examples):
+    lengths = [len(each) for each in examples]
+    return {
+        "x": pad_sequence(examples, batch_first=True), "lengths": lengths, "tokens": sum(lengths) + 1000, "numpy": np.int64(sum(lengths) + 1000),
+        "longest": max(lengths), "examples": len(lengths), "names": [f"{each}" for each in lengths], "flag": True,
+    }  # fmt: skip
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+    tokens: int
+
+
+class Model(nn.Module):
+    def __init__(self, scale=lambda number: 1.0):
+        super().__init__()
+        self.e, self.o, self.scale = nn.Embedding(V, 8, padding_idx=0), nn.Linear(8, V), scale
+
+    def forward(self, x, number=1):
+        return self.o(self.e(x)) * self.scale(number)
+
+
+def of_texts(outputs, x):
+    return F.cross_entropy(outputs.transpose(1, 2), x, reduction="none", ignore_index=0).sum(1)
+
+
+def steps(loss, model=None, criterion=of_texts, collate=counted, count=6):
+    torch.manual_seed(0)
+    model = model or Model()
+    module, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(Texts(), batch_size=6, collate_fn=collate),
+        noise_multiplier=1.0, max_grad_norm=1.0, criterion=criterion, grad_sample_mode="ghost",
+    )  # fmt: skip
+    done = 0
+    for batch in loader:
+        optimizer.zero_grad()
+        loss(module, criterion, batch).backward()
+        optimizer.step()
+        done += 1
+        if done == count:
+            return done
+    return done
+
+
+REFUSED = {
+    "divided": lambda m, c, b: c(m(b["x"]), b["x"]) / b["tokens"],
+    "of_numpy": lambda m, c, b: c(m(b["x"]), b["x"]) * (1 / b["numpy"]),
+    "summed": lambda m, c, b: c(m(b["x"]), b["x"]) / max(sum(b["lengths"]), 1),
+    "mean": lambda m, c, b: c(m(b["x"]), b["x"]) / (sum(b["lengths"]) / len(b["lengths"])),
+    "one_of_them": lambda m, c, b: c(m(b["x"]), b["x"]) / b["lengths"][0],
+    "in_the_model": lambda m, c, b: c(m(b["x"], b["tokens"]), b["x"]),
+    "beside_the_input": lambda m, c, b: c(m(b["x"]) * (b["tokens"] / 1000), b["x"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_number_of_the_batch_in_a_loss_is_refused(case):
+    with pytest.raises(ValueError, match=READ):
+        steps(REFUSED[case], Model(lambda number: 1 / number))
+
+
+def test_one_that_the_criterion_takes_is_refused():
+    with pytest.raises(ValueError, match=READ):
+        steps(lambda m, c, b: c(m(b["x"]), (b["x"], b["tokens"])), criterion=lambda outputs, targets: of_texts(outputs, targets[0]) / targets[1])
+
+
+def test_one_of_an_objects_attributes_is_refused():
+    with pytest.raises(ValueError, match=READ):
+        steps(lambda m, c, b: c(m(b.x), b.x) / b.tokens, collate=lambda examples: Batch(pad_sequence(examples, batch_first=True), sum(map(len, examples)) + 1000))
+
+
+@pytest.mark.parametrize("where", ["model", "criterion"])
+def test_a_list_of_numbers_that_is_summed_up_is_refused(where):
+    total = lambda lengths: max(sum(lengths), 1)
+    with pytest.raises(RuntimeError, match="must not depend on other examples"):
+        if where == "model":
+            steps(lambda m, c, b: c(m(b["x"], b["lengths"]), b["x"]), Model(lambda lengths: 10 / total(lengths)))
+        else:
+            steps(lambda m, c, b: c(m(b["x"]), (b["x"], b["lengths"])), criterion=lambda outputs, targets: of_texts(outputs, targets[0]) / total(targets[1]))
+
+
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.r, self.o = nn.Embedding(V, 8, padding_idx=0), nn.GRU(8, 8, batch_first=True), nn.Linear(8, V)
+
+    def forward(self, x, lengths, longest):
+        packed = pack_padded_sequence(self.e(x), lengths, batch_first=True, enforce_sorted=False)
+        return self.o(pad_packed_sequence(self.r(packed)[0], batch_first=True, total_length=longest)[0])
+
+
+def each_by_its_own(module, criterion, batch):
+    return criterion(module(batch["x"]), batch["x"]) / torch.tensor(batch["lengths"])
+
+
+TAKEN = {
+    "lengths_and_extents": (lambda m, c, b: c(m(b["x"], b["lengths"], b["longest"]), b["x"]), Packed),
+    "each_by_its_own": (each_by_its_own, Model),
+    "cut_to_an_extent": (lambda m, c, b: c(m(b["x"][:, : b["longest"]]), b["x"]), Model),
+    "shown": (lambda m, c, b: (f"{b['tokens'] / b['examples']:.2f} {b['names']} {b['flag']}", c(m(b["x"]), b["x"]))[1], Model),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_stands_in_no_loss_is_taken(case):
+    loss, model = TAKEN[case]
+    assert steps(loss, model()) == 6
+
+
+def test_they_stay_numbers():
+    seen = []
+
+    def loss(module, criterion, batch):
+        seen.append(batch)
+        return criterion(module(batch["x"]), batch["x"])
+
+    steps(loss, count=1)
+    (batch,) = seen
+    assert isinstance(batch["tokens"], int) and isinstance(batch["numpy"], int) and batch["flag"] is True
+    assert batch["tokens"] == sum(batch["lengths"]) + 1000 and [0] * batch["longest"] == [0] * batch["x"].shape[1]

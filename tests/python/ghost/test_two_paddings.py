@@ -1,0 +1,210 @@
+"""Batches of two kinds of lengths (question and passage), lengths of something else than the model's first argument, and forwards of which one masks."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+from ghostshard import PrivacyEngine
+
+N, V = 60, 30
+REFUSED = "how far a batch is padded follows from its longest example"
+
+
+class Pairs:
+    """Two texts of lengths that have nothing to do with each other, features and a class."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        texts = (torch.randint(1, V, (length,), generator=g) for length in (2 + i * 7 % 11, 3 + i * 5 % 13))
+        return *texts, torch.randn(20, generator=g), i % 3
+
+
+def padded(examples):
+    q, p, f, y = zip(*examples)
+    return {"q": pad_sequence(q, batch_first=True), "p": pad_sequence(p, batch_first=True), "f": torch.stack(f), "y": torch.tensor(y)}
+
+
+class Texts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.g, self.o = nn.Embedding(V, 8, padding_idx=0), nn.Linear(20, 8), nn.Linear(8, 3)
+
+    def text(self, x, masked=True):
+        there = (x > 0).float()[..., None] if masked else torch.ones(*x.shape, 1)
+        return (self.e(x) * there).sum(1) / there.sum(1).clamp(min=1)
+
+
+class Both(Texts):
+    def __init__(self, q, p):
+        super().__init__()
+        self.q, self.p = q, p
+        self.g.requires_grad_(False)
+
+    def forward(self, q, p):
+        return self.o(self.text(q, self.q) + self.text(p, self.p))
+
+
+class AfterFeatures(Texts):
+    def __init__(self, masked):
+        super().__init__()
+        self.masked = masked
+
+    def forward(self, f, text):
+        return self.o(self.g(f) + self.text(text, self.masked))
+
+
+class Tower(Texts):
+    def __init__(self):
+        super().__init__()
+        self.g.requires_grad_(False)
+
+    def forward(self, x, masked=True):
+        return self.o(self.text(x, masked))
+
+
+def distance(outputs, _):
+    return (outputs[0] - outputs[1]).square().sum(1)
+
+
+def both(module, criterion, batch):
+    return criterion(module(batch["q"], batch["p"]), batch["y"])
+
+
+def by_name(module, criterion, batch):
+    return criterion(module(p=batch["p"], q=batch["q"]), batch["y"])
+
+
+def after_features(module, criterion, batch):
+    return criterion(module(batch["f"], batch["p"]), batch["y"])
+
+
+def towers(*, q, p):
+    def loss(module, criterion, batch):
+        return criterion((module(batch["q"], q), module(batch["p"], p)), batch["y"])
+
+    return loss
+
+
+def steps(model, loss, criterion=None, collate=padded, data=None, count=10):
+    """How many went through."""
+    module, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data or Pairs(), batch_size=6, collate_fn=collate),
+        noise_multiplier=1.0, max_grad_norm=1.0, criterion=criterion or nn.CrossEntropyLoss(), grad_sample_mode="ghost",
+    )  # fmt: skip
+    done = 0
+    for batch in loader:
+        optimizer.zero_grad()
+        loss(module, criterion, batch).backward()
+        optimizer.step()
+        done += 1
+        if done == count:
+            break
+    return done
+
+
+UNMASKED = {
+    "question": (lambda: Both(False, True), both, None), "passage": (lambda: Both(True, False), both, None),
+    "both": (lambda: Both(False, False), both, None), "by_name": (lambda: Both(True, False), by_name, None),
+    "after_features": (lambda: AfterFeatures(False), after_features, None),
+    "first_tower": (Tower, towers(q=False, p=True), distance), "second_tower": (Tower, towers(q=True, p=False), distance),
+}  # fmt: skip
+MASKED = {
+    "both": (lambda: Both(True, True), both, None), "by_name": (lambda: Both(True, True), by_name, None),
+    "after_features": (lambda: AfterFeatures(True), after_features, None), "towers": (Tower, towers(q=True, p=True), distance),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNMASKED)
+def test_whichever_is_averaged_over_is_refused(case):
+    model, loss, criterion = UNMASKED[case]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        with pytest.raises(RuntimeError, match=REFUSED):
+            steps(model(), loss, criterion)
+
+
+@pytest.mark.parametrize("case", MASKED)
+def test_masks_are_taken(case, monkeypatch):
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 1)
+    model, loss, criterion = MASKED[case]
+    for seed in range(2):
+        torch.manual_seed(seed)
+        assert steps(model(), loss, criterion) == 10
+
+
+class Mixing(Tower):
+    """A statistic without a gradient, if it is asked for."""
+
+    def forward(self, x, mixes=False):
+        found = super().forward(x)
+        return found - found.detach().mean(0) * mixes
+
+
+def test_each_forward_under_a_loss_is_looked_at():
+    for order in ((True, False), (False, True)):
+        with pytest.raises(RuntimeError, match="must not depend on other examples"):
+            steps(Mixing(), lambda module, criterion, b, order=order: criterion((module(b["q"], order[0]), module(b["q"], order[1])), b["y"]), distance)
+
+
+def test_many_forwards_under_a_loss_are_taken():
+    def loss(module, criterion, batch):
+        return criterion((sum(module(batch["q"]) for _ in range(70)), module(batch["p"])), batch["y"])
+
+    assert steps(Tower(), loss, distance, count=3) == 3
+
+
+class Boxes:
+    """[3,8,8], and 1 to 9 boxes: 7 and 9 are beside the picture's extents."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        return torch.randn(3, 8, 8, generator=g), torch.rand(1 + i % 9, 4, generator=g)
+
+
+def pictures(examples):
+    most = max(len(boxes) for _, boxes in examples)
+    pad = lambda value: F.pad(value, (0, 0) * (value.dim() - 1) + (0, most - len(value)))
+    return (
+        torch.stack([x for x, _ in examples]), torch.stack([pad(boxes) for _, boxes in examples]), torch.stack([pad(torch.ones(len(b))) for _, b in examples])
+    )  # fmt: skip
+
+
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c, self.f = nn.Conv2d(3, 4, 3), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.f(self.c(x).mean((2, 3)))
+
+
+def to_masked_boxes(outputs, targets):
+    boxes, mask = targets
+    return ((outputs[:, None] - boxes).abs().sum(2) * mask).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def test_a_picture_beside_padded_boxes_is_not_cropped(monkeypatch):
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 1)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        assert steps(Detector(), lambda module, criterion, b: criterion(module(b[0]), b[1:]), to_masked_boxes, pictures, Boxes()) == 10
+
+
+def to_all_boxes(outputs, targets):
+    return (outputs[:, None] - targets[0]).abs().sum(2).mean(1)
+
+
+def test_a_criterion_that_averages_over_padded_targets_is_refused():
+    for seed in range(3):
+        torch.manual_seed(seed)
+        with pytest.raises(RuntimeError, match=REFUSED):
+            steps(Detector(), lambda module, criterion, b: criterion(module(b[0]), b[1:]), to_all_boxes, pictures, Boxes())
