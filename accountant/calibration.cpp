@@ -154,7 +154,10 @@ NoiseMultiplier calibrate_noise(const Budget& budget, const std::function<Event(
 }
 
 NoiseMultiplier calibrate_bins_noise(const Budget& budget, int64_t bins, int64_t passes) {
-  require_steps(passes);
+  if (!(passes > 0)) throw std::invalid_argument("passes must be > 0, got " + std::to_string(passes));
+  if (!(bins > 0 && bins <= kMostBins))
+    throw std::invalid_argument("bins must lie between 1 and " + std::to_string(kMostBins) + ", got " +
+                                std::to_string(bins));
   require_positive_target(budget);
   const double largest = bins == 1 ? kLargestSigma : kMostBinsNoise;
   const double lowest = std::log(kLeastBinsNoise);

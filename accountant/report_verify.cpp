@@ -129,7 +129,9 @@ std::vector<Finding> verify_head(const LedgerContents& ledger, const std::option
                         "counted"});
   if (!head) {
     findings.push_back(
-        {Verdict::kCannotTell, "whether releases are missing at the end: no head kept elsewhere was given"});
+        {Verdict::kCannotTell,
+         "whether the last line was changed, lines are missing at the end or were written anew: a chain alone shows "
+         "none of it, and no head kept elsewhere was given"});
     return findings;
   }
   if (*head == ledger.head) {
@@ -150,6 +152,17 @@ std::vector<Finding> verify_head(const LedgerContents& ledger, const std::option
                                 ") is that of no line of this ledger: lines are missing or it is another "
                                 "ledger"});
   }
+  return findings;
+}
+
+std::vector<Finding> verify_plan(const LedgerContents& ledger) {
+  const report_parts::Spent spent = report_parts::spent_by(ledger);
+  std::vector<Finding> findings;
+  for (const json& assumption : report_parts::assumptions(ledger, spent))
+    if (assumption.value("holds", json()) == json(false))
+      findings.push_back(
+          {Verdict::kDiffers, "the ledger's lines break a rule: " + assumption.at("assumption").get<std::string>()});
+  if (!spent.groups_void.empty()) findings.push_back({Verdict::kDiffers, spent.groups_void});
   return findings;
 }
 

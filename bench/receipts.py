@@ -132,7 +132,7 @@ def measure(program: Path, seed: int, folder: Path) -> dict:
     ledger, receipt = folder / "ledger.jsonl", folder / "receipt.json"
     write_ledger(ledger, events, adjacency, delta)
     began = children_seconds()
-    subprocess.run([program, "report", "--ledger", ledger, "--output", folder, "--receipt", receipt], check=True,
+    subprocess.run([program, "report", "--force", "--ledger", ledger, "--output", folder, "--receipt", receipt], check=True,
                    capture_output=True)  # fmt: skip
     written = children_seconds() - began
     given = json.loads(receipt.read_text())

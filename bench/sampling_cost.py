@@ -3,7 +3,7 @@ largest batch. Nothing but the units' number exists.
 
     python bench/sampling_cost.py [--units 10000000 100000000 1000000000] [--batch 4096] [--rounds 5]    # medians of the rounds
 
-On one core of an AMD EPYC: 0.59 CPU seconds for 1,000,000,000 units, 0.06 for 100,000,000, with 0.6 MiB, cut or not.
+On one core of an AMD EPYC (family 25, model 17): 1.05 to 1.09 CPU seconds for 1,000,000,000 units, 0.11 for 100,000,000, with 0.9 MiB, cut or not.
 
 A rank of the C++ program tosses n/W of them (dp/mechanism/sampler.h); from Python each tosses its own n/W, or all with max_batch_size.
 """

@@ -2,6 +2,7 @@
 // that a third party can recompute. Exit status: 0 done; 1 the system refused, or verify found a difference; 2 bad
 // input.
 #include <algorithm>
+#include <csignal>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -14,6 +15,7 @@
 #include "accountant/did_you_mean.h"
 #include "accountant/ledger.h"
 #include "accountant/standard_streams.h"
+#include "accountant/typed_value.h"
 
 namespace {
 
@@ -69,6 +71,18 @@ std::string suggestion_for(const CLI::App& program) {
   return "";
 }
 
+// An option that is given must have a value that can be what was meant: an empty --head would check nothing.
+void check_values(CLI::App& program) {
+  for (CLI::App* command : program.get_subcommands(nullptr)) {
+    for (CLI::Option* option : command->get_options()) {
+      if (option->get_items_expected_min() == 0) continue;  // switches
+      option->check([type = option->get_type_name()](const std::string& value) {
+        return accountant::mistake_in_value(type, value);
+      });
+    }
+  }
+}
+
 int fail(const std::string& message, int status) {
   std::cerr << "ghostshard-account: " << accountant::one_line(message) << '\n';
   return status;
@@ -78,6 +92,7 @@ int fail(const std::string& message, int status) {
 
 int main(int argc, char** argv) {
   using namespace ghostshard::accountant;
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond its limit: the write fails, with a sentence
   CLI::App program{"Differential privacy accounting: certified bounds, calibration, reports."};
   program.name("ghostshard account");
   program.footer(kExamples);
@@ -96,6 +111,7 @@ int main(int argc, char** argv) {
   cli::add_report(program, action);
   cli::add_verify(program, action);
   cli::add_register(program, action);
+  check_values(program);
   try {
     open_standard_streams();
     require_command(program, argc, argv);

@@ -254,12 +254,18 @@ void add_curve(CLI::App& program, Action& action) {
   o->run.add_to(*command);
   command->add_option("--deltas", o->deltas, "comma-separated; 1e-2 to 1e-15 if not given")->group("At");
   command->add_option("--epsilons", o->epsilons, "comma-separated: delta at each")->group("At");
-  command->add_flag("--over-steps", o->over_steps, "epsilon after a growing part of the steps, at --delta")
+  CLI::Option* over_steps =
+      command->add_flag("--over-steps", o->over_steps, "epsilon after a growing part of the steps, at --delta")
+          ->group("At");
+  command->add_option("-d,--delta", o->delta, "for --over-steps")->needs(over_steps)->group("At");
+  command->add_option("--points", o->points, "number of points, for --over-steps")
+      ->needs(over_steps)
+      ->capture_default_str()
       ->group("At");
-  command->add_option("-d,--delta", o->delta, "for --over-steps")->group("At");
-  command->add_option("--points", o->points, "number of points, for --over-steps")->capture_default_str()->group("At");
   o->accounting.add_to(*command);
-  command->add_flag("--csv", o->csv, "comma-separated values in place of a table")->group("How");
+  command->add_flag("--csv", o->csv, "comma-separated values in place of a table")
+      ->excludes(command->get_option("--json"))
+      ->group("How");
   on_chosen<Curve>(*command, action, o, run_curve);
 }
 

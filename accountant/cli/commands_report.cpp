@@ -36,7 +36,7 @@ constexpr const char* kSignedHead = "signed_head.json";  // beside the report
 struct ReportOptions {
   std::string ledger, delta, output, facts, receipt, sign;
   std::string accountant = kDefaultAccountant;
-  bool json = false;
+  bool force = false, json = false;
 };
 
 json receipt_of(const LedgerContents& ledger, Delta delta, const json& report) {
@@ -50,6 +50,22 @@ std::string proven_by(const json& receipt, const std::string& path) {
   const auto claim = receipt.at("report_epsilon").get<double>();
   return "Receipt: " + path + " proves epsilon <= " + exact(proven) +
          (proven <= claim ? ", the report's own\n" : ", which is above the report's " + exact(claim) + '\n');
+}
+
+// A run's own report holds facts that its ledger does not, such as the digest of the trained weights.
+void require_nothing_there(const ReportOptions& o) {
+  if (o.force) return;
+  const std::filesystem::path folder(o.output);
+  for (const char* name : {"privacy_report.json", o.sign.empty() ? "" : kSignedHead}) {
+    std::error_code unknown;
+    if (*name != '\0' && std::filesystem::exists(folder / name, unknown))
+      throw std::invalid_argument("--output must not hold a " + std::string(name) + " yet, " + o.output +
+                                  " does: give another folder, or --force to overwrite it");
+  }
+  std::error_code unknown;
+  if (!o.receipt.empty() && std::filesystem::exists(o.receipt, unknown))
+    throw std::invalid_argument("--receipt must be a new file, " + o.receipt +
+                                " is there: give another name, or --force to overwrite it");
 }
 
 // A ledger is the only proof of what a run spent: --receipt ledger.jsonl must not overwrite it.
@@ -68,6 +84,7 @@ void require_apart(const ReportOptions& o) {
 
 int run_report(const ReportOptions& o) {
   require_apart(o);
+  require_nothing_there(o);
   const LedgerContents ledger = open_ledger(o.ledger);
   if (ledger.dropped_partial_line) std::cerr << "note: " << cut_short_note(o.ledger, ledger) << '\n';
   const std::optional<double> stated = stated_delta(ledger);
@@ -138,6 +155,8 @@ int run_verify(const VerifyOptions& o) {
     }
     const auto of_head = verify_head(ledger, head);
     findings.insert(findings.end(), of_head.begin(), of_head.end());
+    const auto of_plan = verify_plan(ledger);
+    findings.insert(findings.end(), of_plan.begin(), of_plan.end());
     if (report) {
       const auto of_report = verify_report(ledger, *report);
       findings.insert(findings.end(), of_report.begin(), of_report.end());
@@ -157,7 +176,7 @@ int run_verify(const VerifyOptions& o) {
       const std::string verdict = verdict_text(finding.verdict);
       std::cout << verdict << std::string(13 - verdict.size(), ' ') << finding.what << '\n';
     }
-    std::cout << (differs == 0 ? "Nothing differs."
+    std::cout << (differs == 0 ? head ? "Nothing differs." : "Nothing differs that a chain without a head shows."
                                : std::to_string(differs) + (differs == 1 ? " value differs." : " values differ."))
               << '\n';
   }
@@ -191,6 +210,7 @@ void add_report(CLI::App& program, Action& action) {
   command->add_option("--facts", o->facts, "a JSON file with facts about the run that are not in the ledger");
   command->add_option("--accountant", o->accountant, "contour, prv or rdp: whose number is claimed")
       ->capture_default_str();
+  command->add_flag("--force", o->force, "overwrite a report, signed head or receipt that is there");
   command->add_flag("--json", o->json, "print the report in place of a summary");
   on_chosen<ReportOptions>(*command, action, o, run_report);
 }
@@ -199,10 +219,13 @@ void add_verify(CLI::App& program, Action& action) {
   auto o = std::make_shared<VerifyOptions>();
   CLI::App* command = program.add_subcommand("verify", "Checks a ledger's hash chain and recomputes a report from it.");
   command->footer(
-      "Exit status 1 if something differs, or the ledger's chain is broken. A chain proves that no line was changed, "
-      "moved, inserted or taken out "
-      "of\n"
-      "the middle; only a head kept elsewhere, or a signed one, proves that none is missing at the end. Examples:\n"
+      "Exit status 1 if something differs, a line breaks a rule of the header, or the ledger's chain is broken. A "
+      "chain\n"
+      "alone shows a line that was changed, moved, inserted or taken out before the last one, unless all lines after "
+      "it\n"
+      "were written anew. Another last line, and lines missing at the end, show only against a head kept elsewhere or "
+      "a\n"
+      "signed one. Examples:\n"
       "  ghostshard account verify --ledger ledger.jsonl --report privacy_report.json --head 6f1d…\n"
       "  ghostshard account verify --ledger ledger.jsonl --signed-head signed_head.json --key public.pem");
   command->add_option("--ledger", o->ledger, "the run's ledger.jsonl")->required();

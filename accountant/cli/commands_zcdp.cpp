@@ -62,6 +62,7 @@ void add_zcdp(CLI::App& program, Action& action) {
   command->add_option("--omega", o->omega, "orders of Rényi divergence below which rho must hold; all if not given")
       ->group("At");
   o->accounting.add_to(*command);
+  command->remove_option(command->get_option("--accountant"));  // rho is computed without one
   on_chosen<Concentrated>(*command, action, o, run_zcdp);
 }
 

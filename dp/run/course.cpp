@@ -1,9 +1,51 @@
 #include "dp/run/course.h"
 
+#include <ATen/core/grad_mode.h>
+
+#include <cerrno>
+#include <system_error>
+
 #include "dp/run/resume.h"
 #include "fsdp/agree.h"
 
 namespace ghostshard::dp {
+namespace {
+
+constexpr int64_t kStepsBetweenLooks = 10;
+// No trained weight comes near it. Clipping keeps every step finite, so that weights of a run that diverged may be so
+// too, but what layers compute with them soon is not.
+constexpr double kLargestWeight = 1e12;
+
+// Of the weights that this rank owns.
+bool all_sound(const fsdp::ShardedModel& model) {
+  const at::NoGradGuard no_grad;
+  for (const auto& group : model.groups()) {
+    for (const fsdp::OwnedRange& range : group->owned()) {
+      if (range.count == 0) continue;
+      const auto [least, most] = group->shard().narrow(0, range.shard_offset, range.count).aminmax();
+      const double first = least.item<double>(), last = most.item<double>();  // NaN if one of them is
+      if (!(first >= -kLargestWeight && last <= kLargestWeight)) return false;
+    }
+  }
+  return true;
+}
+
+// On every rank the same. A collective.
+bool on_any_rank(fsdp::Mesh& mesh, bool mine) {
+  const at::Tensor flag = at::full({1}, mine ? 1 : 0, at::kLong);
+  if (mesh.world_size() > 1) mesh.control().all_reduce_max(flag);
+  return flag.item<int64_t>() != 0;
+}
+
+// Whether a failure, which is known by its sentence on the other ranks, is for want of space on the disk.
+bool lacks_room(const std::string& reason) {
+  for (const int error : {ENOSPC, EDQUOT}) {
+    if (reason.find(std::generic_category().message(error)) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 Course::Course(FolderOptions options, const Extent& extent, fsdp::ShardedModel& model, fsdp::OptimizerState& optimizer,
                const accountant::LedgerWriter* ledger, nlohmann::json about)
@@ -41,10 +83,21 @@ void Course::write_metrics(const nlohmann::ordered_json& fields) {
 }
 
 bool Course::stop_wanted() const {
-  const at::Tensor wanted = at::full({1}, options_.stop != nullptr && options_.stop->requested() ? 1 : 0, at::kLong);
-  fsdp::Mesh& mesh = model_.mesh();
-  if (mesh.world_size() > 1) mesh.control().all_reduce_max(wanted);
-  return wanted.item<int64_t>() != 0;
+  return on_any_rank(model_.mesh(), options_.stop != nullptr && options_.stop->requested());
+}
+
+void Course::require_sound_weights(bool kept_next) const {
+  if (!kept_next && done_ % kStepsBetweenLooks != 0) return;
+  if (!on_any_rank(model_.mesh(), !all_sound(model_))) return;
+  throw fsdp::AgreedFailure(diverged("the weights must be finite and at most 1e12 in size, some"), false);
+}
+
+std::string Course::diverged(const std::string& rule) const {
+  const auto& newest = extent_.newest_checkpoint;
+  return rule + " after step " + std::to_string(done_) +
+         " are not: the run diverged, and these weights are not kept; a new run with a lower --learning-rate is less "
+         "likely to, and --resume goes on " +
+         (newest ? "from the checkpoint of step " + std::to_string(*newest) : "at the start: there is no checkpoint");
 }
 
 // Every k steps; also after the last step, since all of them are lost if the process ends before its caller has saved
@@ -72,13 +125,27 @@ std::string Course::save() {
   return {};
 }
 
+std::string Course::save_in_the_room_there_is() {
+  std::string reason = save();
+  if (reason.empty() || !lacks_room(reason) || options_.keep_checkpoints <= 1) return reason;
+  try {
+    fsdp::agree(model_.mesh(), [&] {
+      if (model_.mesh().rank() == 0) fsdp::prune_checkpoints(checkpoints(), 1);
+    });
+  } catch (const fsdp::AgreedFailure& failure) {
+    return failure.what();
+  }
+  return save();
+}
+
 bool Course::go_on() {
   if (stopped_) return false;
   if (ended_ == done_) return done_ < extent_.last;
   ended_ = done_;
   const bool stopping = stop_wanted() && done_ < extent_.last;
+  require_sound_weights(stopping || due() || done_ == extent_.last);
   if (stopping || due()) {
-    if (const std::string reason = save(); !reason.empty()) {
+    if (const std::string reason = save_in_the_room_there_is(); !reason.empty()) {
       const auto& newest = extent_.newest_checkpoint;
       const std::string sentence = "no checkpoint of step " + std::to_string(done_) + " could be written (" +
                                    (newest ? "the newest one is of step " + std::to_string(*newest) : "there is none") +

@@ -1,9 +1,13 @@
 // What happens between the steps of a run, with privacy or without: the line of metrics, a look for a signal, a
 // checkpoint if one is due.
 //
-// If a checkpoint cannot be written (a full disk), the failure is reported and the run goes on: ending it would throw
-// away steps that were charged and would have to be charged again. If the run ends there anyway, after a signal, the
-// failure is an error.
+// If a checkpoint finds no room on the disk, older ones make room for it: all but the newest are removed, and it is
+// written once more. If it cannot be written even so, the failure is reported and the run goes on: ending it would
+// throw away steps that were charged and would have to be charged again. If the run ends there anyway, after a signal,
+// the failure is an error.
+//
+// Weights that are not finite, or larger than any network's, end the run: no further step could mend them, and each
+// would be charged. They are released values, so that looking at them costs nothing. No checkpoint holds such weights.
 #pragma once
 
 #include <filesystem>
@@ -56,9 +60,11 @@ class Course {
   int64_t done() const { return done_; }
   void step_is_done() { ++done_; }
   // Ends what was done last. False: there is no further step, because the run came to its end or was stopped. A
-  // collective. AgreedFailure if it was to stop with a checkpoint that cannot be written.
+  // collective. AgreedFailure if it was to stop with a checkpoint that cannot be written, or the run diverged.
   bool go_on();
   bool stopped() const { return stopped_; }
+  // The sentence of a run that diverged. rule: what must be so and, of these weights, is not, without the last words.
+  std::string diverged(const std::string& rule) const;
 
   // Writes the line of the steps done so far on rank 0, unless it is there already.
   void write_metrics(const nlohmann::ordered_json& fields);
@@ -72,9 +78,13 @@ class Course {
  private:
   bool due() const;
   bool stop_wanted() const;
+  // Looks every few steps, and before the weights are kept. A collective.
+  void require_sound_weights(bool kept_next) const;
   // Writes a checkpoint unless it is there already. Returns the reason if it could not be written, the same failure on
   // every rank; otherwise an empty text. A collective.
   std::string save();
+  // save(), and once more with the room of older checkpoints. A collective.
+  std::string save_in_the_room_there_is();
 
   FolderOptions options_;
   Extent extent_;

@@ -1,8 +1,12 @@
 #include "dp/run/found_run.h"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <system_error>
 
 #include "accountant/blt_rows.h"
 #include "dp/run/metrics.h"
@@ -17,9 +21,28 @@ namespace {
   throw std::invalid_argument(folder.string() + ": " + rule);
 }
 
+int64_t folders_in(const std::filesystem::path& checkpoints) {
+  int64_t folders = 0;
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints, unreadable)) {
+    folders += entry.path().extension() != ".partial" && entry.is_directory(unreadable);
+  }
+  return folders;
+}
+
+std::string way_on_without(const std::filesystem::path& checkpoints) {
+  return std::string("; if it is damaged, remove its folder: the run then goes on ") +
+         (folders_in(checkpoints) > 1 ? "from the newest other one" : "at the start") +
+         ", and what it repeats is charged again";
+}
+
 std::vector<fsdp::Checkpoint> checkpoints_in(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder)) refuse(folder, "it must be the folder of an earlier run, there is none");
-  return fsdp::list_checkpoints(folder / "checkpoints");
+  try {
+    return fsdp::list_checkpoints(folder / "checkpoints");
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(error.what() + way_on_without(folder / "checkpoints"));
+  }
 }
 
 void take_newest(FoundRun& found, const std::vector<fsdp::Checkpoint>& checkpoints) {
@@ -40,6 +63,25 @@ bool is_reported(const std::filesystem::path& folder, const accountant::LedgerCo
 }
 
 }  // namespace
+
+void require_writable(const std::filesystem::path& folder) {
+  for (const auto& place : {folder, folder / "ledger.jsonl", folder / "metrics.jsonl", folder / "checkpoints"}) {
+    if (!std::filesystem::exists(place)) continue;
+    if (::access(place.c_str(), std::filesystem::is_directory(place) ? W_OK | X_OK : W_OK) == 0) continue;
+    throw std::invalid_argument("a run that goes on must be able to write " + place.string() +
+                                ", it may not: " + std::generic_category().message(errno));
+  }
+}
+
+void load_or_name_an_older(fsdp::ShardedModel& model, fsdp::OptimizerState& optimizer,
+                           const fsdp::Checkpoint& checkpoint) {
+  try {
+    fsdp::load_checkpoint(model, optimizer, checkpoint);
+  } catch (const fsdp::AgreedFailure& failure) {
+    throw fsdp::AgreedFailure(failure.what() + way_on_without(checkpoint.path.parent_path()),
+                              failure.callers_mistake());
+  }
+}
 
 nlohmann::json FoundRun::to_json() const {
   return {{"checkpoint", checkpoint},       {"step", step},

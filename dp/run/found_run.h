@@ -35,6 +35,13 @@ FoundRun find_private_run(const std::filesystem::path& folder);
 // A run without privacy has no ledger: its newest checkpoint, if there is one. std::invalid_argument as above.
 FoundRun find_plain_run(const std::filesystem::path& folder);
 
+// A run that goes on writes into its folder, and into the files that are there: std::invalid_argument if it may not.
+void require_writable(const std::filesystem::path& folder);
+
+// fsdp::load_checkpoint, whose failure says what a checkpoint that is damaged can be replaced by. A collective.
+void load_or_name_an_older(fsdp::ShardedModel& model, fsdp::OptimizerState& optimizer,
+                           const fsdp::Checkpoint& checkpoint);
+
 // What one of these finds on rank 0, on every rank; AgreedFailure on every rank if it throws. A collective.
 FoundRun find_on_all(FoundRun (*find)(const std::filesystem::path&), const std::filesystem::path& folder,
                      fsdp::Mesh& mesh);

@@ -40,7 +40,10 @@ PlainRun::PlainRun(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Optimizer> o
     extent.first = checkpoint->step;
     extent.newest_checkpoint = checkpoint->step;
   });
-  if (checkpoint) fsdp::load_checkpoint(model, *optimizer_, *checkpoint);
+  fsdp::agree(mesh, [&] {
+    if (mesh.rank() == 0 && options.resume && extent.first < extent.last) require_writable(options.folder);
+  });
+  if (checkpoint) load_or_name_an_older(model, *optimizer_, *checkpoint);
   fsdp::agree(mesh, [&] {
     if (mesh.rank() == 0) std::filesystem::create_directories(options.folder);
   });

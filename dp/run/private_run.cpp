@@ -42,6 +42,7 @@ PrivateRun::State::State(fsdp::ShardedModel& on, std::unique_ptr<fsdp::Optimizer
       accountant(beginning.plan->accountant()) {
   releases = beginning.resumed ? beginning.resumed->releases : 0;
   rounds = beginning.resumed ? beginning.resumed->rounds : beginning.plan->rounds();
+  rounds_of_session = beginning.plan->rounds();
   if (releases == 0) return;
   beginning.plan->charge(*accountant, rounds);
   epsilon = accountant->epsilon(beginning.plan->delta()).upper;
@@ -75,6 +76,7 @@ const std::optional<FoundRun>& PrivateRun::resumed() const { return state_->begi
 bool PrivateRun::was_finished() const { return state_->beginning.finished; }
 double PrivateRun::epsilon() const { return state_->epsilon; }
 int64_t PrivateRun::releases() const { return state_->releases; }
+bool PrivateRun::charged_again() const { return state_->releases > plan().charges_of(state_->course.done()); }
 const accountant::Rounds& PrivateRun::rounds() const { return state_->rounds; }
 const std::optional<BatchFacts>& PrivateRun::batch_facts() const { return state_->batch_facts; }
 bool PrivateRun::needs_metrics() const { return state_->course.needs_metrics(); }
@@ -102,8 +104,8 @@ std::optional<PrivateRun::Step> PrivateRun::next() {
   const Extent& extent = run.course.extent();
   const int64_t step = run.course.done();
   const bool charged = plan.charges_at(step);
-  if (registered && charged)
-    registered->charge_one(plan, plan.charges_of(extent.last - extent.first), run.model.mesh());
+  if (registered && charged && run.rounds_of_session.add(plan.round_of(step)))
+    registered->charge_one(plan, registered_charges_of(plan, extent.last - extent.first), run.model.mesh());
   const StepId charge = run.beginning.resumed ? run.beginning.resumed->attempts.of(step) : StepId{.step = step};
   run.id = {.step = step, .attempt = charged ? charge.attempt : run.id.attempt};  // a pass has one attempt
   run.phase = State::Phase::kDrawn;
@@ -163,7 +165,8 @@ nlohmann::json PrivateRun::finish() {
   if (run.model.mesh().rank() != 0) return nullptr;
   // The other facts stand in the ledger's header since before the first step.
   auto facts = facts_at_the_end(weights);
-  if (run.beginning.resumed) facts.merge_patch(resumption_facts(run.beginning.extent, *run.beginning.plan));
+  if (run.beginning.resumed)
+    facts.merge_patch(resumption_facts(run.beginning.extent, *run.beginning.plan, charged_again()));
   if (run.beginning.registered) facts["tuning"]["budget_register"] = run.beginning.registered->facts();
   const auto& folder = run.options.folder;
   const auto ledger = accountant::read_ledger(folder / "ledger.jsonl");

@@ -50,8 +50,9 @@ using LossOfUnits = std::function<at::Tensor(std::span<const int64_t> units, con
 struct RunOptions : FolderOptions {
   // 32 bytes, read by rank 0 (dp/mechanism/run_key.h). Empty: drawn by the operating system, in memory only.
   std::filesystem::path noise_key_file = {};
-  // A resumed run may spend this instead of what its plan promised. If the plan was given its noise, it promised
-  // nothing, and the run goes to its planned end unless this limits it.
+  // A resumed run keeps to this instead of what its plan promised, whether it is more or less; it is refused if the
+  // ledger has charged more already. If the plan was given its noise, it promised nothing, and the run goes to its
+  // planned end unless this limits it.
   std::optional<accountant::Epsilon> epsilon_limit = {};
   // What the run was for, such as its model, is where it belongs. false: a run that goes on with `resume` redoes, and
   // charges again, steps that no checkpoint holds, even if its report was written.
@@ -114,6 +115,8 @@ class PrivateRun {
   // Upper end of what the ledger has charged.
   double epsilon() const;
   int64_t releases() const;
+  // More was charged than the steps done cost: steps were repeated, or a pass was begun again.
+  bool charged_again() const;
   const accountant::Rounds& rounds() const;  // of the releases, by groups of units
   // Of the step ended last, if nonprivate_metrics allows it.
   const std::optional<BatchFacts>& batch_facts() const;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <stdexcept>
 
 #include "dp/run/build_id.h"
@@ -72,11 +73,22 @@ void check_same_run(const RunBeginning& begun, const RunOptions& options) {
   check_binding(ledger.header, parts, first_key ? &*first_key : nullptr);
 }
 
-// A given noise multiplier promises no epsilon: nothing without a limit of its own.
+// A limit that is given holds, also below what was promised. A given noise multiplier promises no epsilon: nothing
+// without a limit of its own.
 std::optional<accountant::Epsilon> limit_of(const DpPlan& plan, const RunOptions& options) {
-  if (!plan.config().target_epsilon) return options.epsilon_limit;
-  const accountant::Epsilon promised = plan.promised_epsilon();
-  return std::max(promised, options.epsilon_limit.value_or(promised));
+  if (options.epsilon_limit || !plan.config().target_epsilon) return options.epsilon_limit;
+  return plan.promised_epsilon();
+}
+
+// What is spent cannot be taken back: a limit below it could not be kept.
+void require_limit_above_spent(const DpPlan& plan, const FoundRun& found, const RunOptions& options) {
+  if (!options.epsilon_limit || found.releases == 0) return;
+  const double spent = plan.epsilon_after(found.rounds, found.step, 0).upper;
+  if (spent <= options.epsilon_limit->value()) return;
+  char shown[32];
+  std::snprintf(shown, sizeof shown, "%.4f", std::ceil(1e4 * spent) / 1e4);
+  throw std::invalid_argument("--epsilon-limit must be at least what the ledger has charged already, epsilon " +
+                              std::string(shown) + ", got " + nlohmann::json(options.epsilon_limit->value()).dump());
 }
 
 int64_t last_step(const DpPlan& plan, const FoundRun& found, const RunOptions& options) {
@@ -89,6 +101,7 @@ int64_t last_step(const DpPlan& plan, const FoundRun& found, const RunOptions& o
 void settle_extent(RunBeginning& begun, const RunOptions& options) {
   const FoundRun& found = *begun.resumed;
   const DpPlan& plan = *begun.plan;
+  require_limit_above_spent(plan, found, options);
   begun.extent.last = last_step(plan, found, options);
   const bool all_charged = options.has_outputs && found.steps_charged == plan.config().steps;
   begun.finished = found.reported && (all_charged || begun.extent.last == found.step);
@@ -103,6 +116,7 @@ void settle_extent(RunBeginning& begun, const RunOptions& options) {
                                 nlohmann::json(limit_of(plan, options)->value()).dump() +
                                 ", which the ledger has spent: a higher limit (--epsilon-limit raises it) is needed");
   }
+  if (!begun.finished) require_writable(options.folder);
 }
 
 void check_folder_is_new(const std::filesystem::path& folder) {
@@ -183,9 +197,9 @@ void register_session(RunBeginning& begun, const RunOptions& options) {
   const std::string run = begun.resumed ? begun.resumed->ledger.header.value("run_id", session) : session;
   Extent& extent = begun.extent;
   const int64_t steps = extent.last - extent.first;
-  const int64_t charges =
-      begun.registered->begin(*options.budget_register, *begun.plan, run, session, begun.plan->charges_of(steps));
-  extent.last = extent.first + std::min(steps, begun.plan->steps_of(charges));
+  const int64_t charges = begun.registered->begin(*options.budget_register, *begun.plan, run, session,
+                                                  registered_charges_of(*begun.plan, steps));
+  extent.last = extent.first + std::min(steps, steps_of_registered(*begun.plan, charges));
 }
 
 }  // namespace
@@ -210,7 +224,7 @@ PrivateRun PrivateRun::begin(fsdp::ShardedModel& model, std::unique_ptr<fsdp::Op
   share_extent(begun, mesh);
   optimizer->set_error_variance(begun.plan->release_variance());
   // Before anything is written: a damaged checkpoint ends here.
-  if (begun.checkpoint) fsdp::load_checkpoint(model, *optimizer, *begun.checkpoint);
+  if (begun.checkpoint) load_or_name_an_older(model, *optimizer, *begun.checkpoint);
   if (options.budget_register && !begun.finished) {
     begun.registered.emplace();
     fsdp::agree(mesh, [&] {

@@ -43,6 +43,7 @@ struct PrivateRun::State {
   double epsilon = 0;
   int64_t releases = 0;
   accountant::Rounds rounds;  // of them, by groups of units
+  accountant::Rounds rounds_of_session;
 
   Phase phase = Phase::kBetweenSteps;
   StepId id;

@@ -8,9 +8,9 @@
 namespace ghostshard::dp {
 namespace {
 
-// The most of `steps` further steps that the limit has room for.
-int64_t steps_that_fit(const accountant::BudgetRegister& budgets, const std::string& data, const std::string& run,
-                       const DpPlan& plan, int64_t steps) {
+// The most of `charges` further charges that the limit has room for.
+int64_t charges_that_fit(const accountant::BudgetRegister& budgets, const std::string& data, const std::string& run,
+                         const DpPlan& plan, int64_t charges) {
   const auto fits = [&](int64_t count) {
     try {
       budgets.check(data, run, {plan.event(), count});
@@ -20,7 +20,7 @@ int64_t steps_that_fit(const accountant::BudgetRegister& budgets, const std::str
     }
   };
   int64_t fitting = 0;
-  for (int64_t beyond = steps; beyond - fitting > 1;) {
+  for (int64_t beyond = charges; beyond - fitting > 1;) {
     const int64_t middle = fitting + (beyond - fitting) / 2;
     (fits(middle) ? fitting : beyond) = middle;
   }
@@ -29,8 +29,16 @@ int64_t steps_that_fit(const accountant::BudgetRegister& budgets, const std::str
 
 }  // namespace
 
+int64_t registered_charges_of(const DpPlan& plan, int64_t steps) {
+  return plan.config().groups() > 1 ? plan.rounds().most_after(0, steps) : plan.charges_of(steps);
+}
+
+int64_t steps_of_registered(const DpPlan& plan, int64_t charges) {
+  return plan.config().groups() > 1 ? charges * plan.config().groups() : plan.steps_of(charges);
+}
+
 int64_t RegisteredBudget::begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
-                                const std::string& session, int64_t steps) {
+                                const std::string& session, int64_t charges) {
   register_ = accountant::BudgetRegister::open(options.file, plan.config().adjacency);
   data_ = register_->fingerprint(options.data_digest);
   session_ = session;
@@ -45,9 +53,9 @@ int64_t RegisteredBudget::begin(const BudgetRegisterOptions& options, const DpPl
     return planned;
   };
   try {
-    return begin_with(steps);
+    return begin_with(charges);
   } catch (const accountant::BudgetExceeded&) {
-    const int64_t fitting = run == session ? 0 : steps_that_fit(*register_, data_, run, plan, steps);
+    const int64_t fitting = run == session ? 0 : charges_that_fit(*register_, data_, run, plan, charges);
     if (fitting == 0) throw;
     return begin_with(fitting);
   }
@@ -57,10 +65,10 @@ void RegisteredBudget::give_up() const {
   if (register_) register_->end(session_, {});
 }
 
-void RegisteredBudget::charge_one(const DpPlan& plan, int64_t steps, fsdp::Mesh& mesh) {
+void RegisteredBudget::charge_one(const DpPlan& plan, int64_t charges, fsdp::Mesh& mesh) {
   if (used_ == charged_) {
-    const int64_t planned = std::max<int64_t>(1, steps - charged_);
-    const int64_t more = std::min(accountant::budget_block(steps), planned);
+    const int64_t planned = std::max<int64_t>(1, charges - charged_);
+    const int64_t more = std::min(accountant::budget_block(charges), planned);
     fsdp::agree(mesh, [&] {
       if (register_) register_->charge(session_, {plan.event(), more});
     });

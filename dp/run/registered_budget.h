@@ -21,20 +21,26 @@ struct BudgetRegisterOptions {
   std::optional<accountant::Epsilon> limit = {};
 };
 
+// What a register is charged for so many steps of a session: if units are dealt to groups, the rounds of the group that
+// has the most, since a unit is in no other group's steps; sessions add up to at least what a unit spends. And the most
+// steps that so many charges pay for.
+int64_t registered_charges_of(const DpPlan& plan, int64_t steps);
+int64_t steps_of_registered(const DpPlan& plan, int64_t charges);
+
 // One session of the run: registers its plan before the first step, charges releases before they are used.
 class RegisteredBudget {
  public:
-  // For rank 0, which registers a session of `steps` steps. run: the run's id, session: this process's; they differ if
-  // the run was resumed. Returns how many steps were planned: of a resumed run, which lost what it was charged ahead,
-  // as many as the limit has room for. Throws as BudgetRegister does, BudgetExceeded if the plan does not fit, or
+  // For rank 0, which registers a session of so many charges. run: the run's id, session: this process's; they differ
+  // if the run was resumed. Returns how many were planned: of a resumed run, which lost what it was charged ahead, as
+  // many as the limit has room for. Throws as BudgetRegister does, BudgetExceeded if the plan does not fit, or
   // nothing of it.
   int64_t begin(const BudgetRegisterOptions& options, const DpPlan& plan, const std::string& run,
-                const std::string& session, int64_t steps);
+                const std::string& session, int64_t charges);
   // For rank 0: the run does not come to its first step.
   void give_up() const;
-  // Makes sure that one more release is charged. AgreedFailure if the limit leaves no room: only a lowered limit, or a
-  // copy of the run that was resumed, can have taken what was planned. A collective.
-  void charge_one(const DpPlan& plan, int64_t steps, fsdp::Mesh& mesh);
+  // Makes sure that one more charge, of `charges` in the session, is made. AgreedFailure if the limit leaves no room:
+  // only a lowered limit, or a copy of the run that was resumed, can have taken what was planned. A collective.
+  void charge_one(const DpPlan& plan, int64_t charges, fsdp::Mesh& mesh);
   // No further release comes. Again: nothing. A collective.
   void end(const DpPlan& plan, fsdp::Mesh& mesh);
 

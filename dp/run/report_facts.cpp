@@ -159,17 +159,20 @@ nlohmann::json register_facts(const std::string& data) {
 
 nlohmann::json facts_at_the_end(const std::string& weights) { return {{"provenance", {{"weights_after", weights}}}}; }
 
-nlohmann::json resumption_facts(const Extent& extent, const DpPlan& plan) {
+nlohmann::json resumption_facts(const Extent& extent, const DpPlan& plan, bool charged_again) {
   nlohmann::json facts;
   facts["provenance"]["resumed"] =
       "after step " + std::to_string(extent.first) +
       (extent.first == 0 ? " (from the start, no checkpoint)" : " from this run's own checkpoint");
   if (extent.last < extent.planned) {
+    std::string cause = ": further steps";
+    if (plan.config().noise_blt.is_on()) {
+      cause = ": a new chain of noise, whose first steps cost most, began where the run went on, and further steps";
+    } else if (charged_again) {
+      cause = ": steps redone after a crash were charged again, and further ones";
+    }
     facts["population_and_steps"]["ended_early"] =
-        "after step " + std::to_string(extent.last) +
-        (plan.config().noise_blt.is_on() ? ": a new chain of noise, whose first steps cost most, began where the run "
-                                           "went on, and further steps"
-                                         : ": steps redone after a crash were charged again, and further ones") +
+        "after step " + std::to_string(extent.last) + cause +
         " would have broken the promised or given epsilon, or the budget register's limit";
   }
   return facts;

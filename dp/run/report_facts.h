@@ -20,7 +20,7 @@ nlohmann::json register_facts(const std::string& data);
 // For the report. weights: the digest of those that are released.
 nlohmann::json facts_at_the_end(const std::string& weights);
 
-// For the report of a run that was resumed.
-nlohmann::json resumption_facts(const Extent& extent, const DpPlan& plan);
+// For the report of a run that was resumed. charged_again: PrivateRun::charged_again().
+nlohmann::json resumption_facts(const Extent& extent, const DpPlan& plan, bool charged_again);
 
 }  // namespace ghostshard::dp

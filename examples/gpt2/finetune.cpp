@@ -1,5 +1,6 @@
 #include "examples/gpt2/finetune.h"
 
+#include <algorithm>
 #include <iostream>
 
 #include "accountant/report.h"
@@ -50,8 +51,13 @@ void prepare(Prepared& run, const Options& o, fsdp::Mesh& mesh) {
     const auto contents = parts_of_inputs(o, *run.in);
     run.parts.insert(run.parts.end(), contents.begin(), contents.end());
     build_model(run, o, mesh);
-    if (mesh.rank() == 0 && !o.resume) check_output_can_hold(o.output, run.model->parameters());
   });
+}
+
+// Those that are kept, and the one that is written before the oldest of them is removed.
+int64_t most_checkpoints(const Options& o, int64_t steps) {
+  const int64_t every = checkpoint_every(o);
+  return every == 0 ? 0 : std::min(o.keep_checkpoints + 1, (steps + every - 1) / every);
 }
 
 dp::FolderOptions folder_options(const Options& o, dp::StopSignal& stop) {
@@ -165,6 +171,10 @@ Ending finetune(const Options& o, fsdp::Mesh& mesh, dp::StopSignal& stop) {
   prepare(prepared, o, mesh);
   fsdp::ShardedModel& parameters = prepared.model->parameters();
   auto optimizer = make_optimizer(o, *prepared.in->rules, prepared.in->config, parameters);
+  fsdp::agree(mesh, [&] {
+    if (mesh.rank() != 0 || o.resume) return;
+    check_output_can_hold(o.output, parameters, *optimizer, most_checkpoints(o, prepared.in->steps));
+  });
   const bool has_model = model_is_there(o, mesh);
   if (o.non_private) {
     const dp::PlainConfig config{.units = prepared.in->data->units(),

@@ -66,6 +66,7 @@ int fail_together(fsdp::Mesh& mesh, const fsdp::AgreedFailure& failure, int code
 int main(int argc, char** argv) {
   // A reader of the progress that goes away (| head) must not end a run: its writes fail instead.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond its limit: the write fails, with a sentence
   // What LibTorch logs comes with the frames of its stack, and again in the exception that our sentence is made of.
   ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe): no other thread yet
   c10::initLogging();                                         // reads it, as `import torch` does

@@ -1,6 +1,9 @@
 #include "examples/gpt2/observer.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "fsdp/agree.h"
 
 namespace ghostshard::gpt2 {
 
@@ -8,6 +11,7 @@ Observer::Observer(const Options& o, const Inputs& in, Gpt2& model, const dp::Co
     : options_(o),
       in_(in),
       model_(model),
+      course_(course),
       begun_(course.extent().first),
       last_step_(course.extent().last),
       progress_(in.steps, model.parameters().mesh().rank() == 0, course.extent().first),
@@ -32,6 +36,10 @@ Evaluation Observer::evaluate_now() {
   const double before = progress_.seconds();
   const Evaluation result = evaluate(model_, *in_.eval, options_.microbatch);
   evaluating_ += progress_.seconds() - before;
+  if (!std::isfinite(result.loss)) {  // of public texts, and the same on every rank
+    progress_.finish();
+    throw fsdp::AgreedFailure(course_.diverged("the losses on --eval-data must be finite, those"), false);
+  }
   if (!first_) first_ = result;
   last_ = result;
   return result;

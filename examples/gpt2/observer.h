@@ -42,6 +42,7 @@ class Observer {
   const Options& options_;
   const Inputs& in_;
   Gpt2& model_;
+  const dp::Course& course_;
   int64_t begun_;  // steps done by earlier sessions
   int64_t last_step_;
   Progress progress_;

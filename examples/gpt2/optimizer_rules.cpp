@@ -72,9 +72,17 @@ class Rules {
     must(value == "keep" || value == "drop" || value == "correct", "muon-noise",
          "must be keep, drop or correct, got " + value);
     must(value == "keep" || !run_.non_private, "muon-noise", "is about noise, which --non-private has none of");
-    must(value == "keep" || run_.clipping != kAdaptive, "muon-noise",
+    if (value != "keep") check_known_noise("muon-noise");
+  }
+
+  // An average of gradients is as noisy as one of independent errors of one variance.
+  void check_known_noise(const char* key) const {
+    must(run_.clipping != kAdaptive, key,
          "takes the noise's variance to be the same in all steps: it cannot be combined with --clipping adaptive, "
          "where it follows the clip norm");
+    must(run_.noise_bands == 1 && run_.noise_chain == 1 && run_.noise_blt == 0, key,
+         "takes the noise to be independent from step to step: it cannot be combined with --noise-bands, --noise-chain "
+         "or --noise-blt");
   }
 
   void check_moments() const {
@@ -91,9 +99,7 @@ class Rules {
     must(is_positive(*o_.second_moment_floor), key, "must be finite and > 0, got ", *o_.second_moment_floor);
     is_for(is_adamw(), key, "adamw, adamw8bit or adamw16bit");
     must(!run_.non_private, key, "corrects for noise, which --non-private has none of");
-    must(run_.clipping != kAdaptive, key,
-         "takes the noise's variance to be the same in all steps: it cannot be combined with --clipping adaptive, "
-         "where it follows the clip norm");
+    check_known_noise(key);
   }
 
   void check_place() const {

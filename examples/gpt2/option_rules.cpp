@@ -19,6 +19,8 @@ void must(bool holds, const std::string& rule) {
   if (!holds) throw std::invalid_argument(rule);
 }
 
+constexpr double kLeastTemperature = 1e-6;
+
 bool valid_utf8(const std::string& text) {
   try {
     (void)nlohmann::json(text).dump();
@@ -38,6 +40,9 @@ void check_sampling(const Options& o) {
   must(o.max_new_tokens >= 1, "--max-new-tokens must be >= 1, got " + std::to_string(o.max_new_tokens));
   must(o.temperature >= 0 && std::isfinite(o.temperature),
        "--temperature must be finite and >= 0, got " + number(o.temperature));
+  must(o.temperature == 0 || o.temperature >= kLeastTemperature,
+       "--temperature must be 0 (always the likeliest token) or at least 1e-6 (scores are float32), got " +
+           number(o.temperature));
   must(o.top_k >= 0, "--top-k must be >= 0 (0: all tokens), got " + std::to_string(o.top_k));
 }
 

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "accountant/did_you_mean.h"
+#include "accountant/typed_value.h"
 #include "dp/planning/memory_budget.h"
 #include "examples/gpt2/clipping.h"
 #include "examples/gpt2/max_batch.h"
@@ -21,10 +22,9 @@
 namespace ghostshard::gpt2 {
 namespace {
 
-// CLI11 would turn a number that does not fit into one that does.
 const CLI::Validator kWholeNumber(
     [](std::string& text) -> std::string {
-      const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+      const bool digits = text.find_first_not_of("0123456789") == std::string::npos;  // an empty one: check_values
       return digits && text.size() <= 18 ? "" : "must be a whole number from 0 to 10^18, got " + text;
     },
     "", "whole number");
@@ -228,9 +228,11 @@ CLI::Option_group* add_resuming(CLI::App& app, Options& o) {
       ->check(kWholeNumber)
       ->capture_default_str();
   group->add_flag("--resume", o.resume, "Go on with the run in --output: the same flags, and its key file if any");
-  group->add_option("--epsilon-limit", o.epsilon_limit,
-                    "With --resume: let steps that are repeated push epsilon beyond the target, up to this; with "
-                    "--noise-multiplier, which promises no epsilon, end before this is exceeded");
+  group->add_option(
+      "--epsilon-limit", o.epsilon_limit,
+      "With --resume: end before epsilon exceeds this instead of the target. A higher one lets steps that "
+      "are repeated push epsilon beyond the target, a lower one ends the run earlier; one below what is "
+      "spent is refused");
   return group;
 }
 
@@ -243,6 +245,20 @@ CLI::Option_group* add_generation(CLI::App& app, Options& o) {
   group->add_option("--temperature", o.temperature, "0: always the likeliest token")->capture_default_str();
   group->add_option("--top-k", o.top_k, "Choose among the k likeliest (0: all)")->capture_default_str();
   return group;
+}
+
+// CLI11 would read 010 as 8 and a number that does not fit as one that does, and an empty text as nothing given.
+void check_values(CLI::App& app, const std::vector<CLI::Option_group*>& groups) {
+  std::vector<CLI::App*> parts(groups.begin(), groups.end());
+  parts.push_back(&app);
+  for (CLI::App* part : parts) {
+    for (CLI::Option* option : part->get_options()) {
+      if (option->get_items_expected_min() == 0) continue;  // switches
+      option->check([type = option->get_type_name()](const std::string& value) {
+        return accountant::mistake_in_value(type, value);
+      });
+    }
+  }
 }
 
 // Every option's value as text, defaults too.
@@ -310,6 +326,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   add_optimizer(how, o);
   add_ranks(how, o, mesh, device);
 
+  check_values(app, groups);
   refuse_empty_words(app, groups, argc, argv);
   try {
     app.parse(argc, argv);

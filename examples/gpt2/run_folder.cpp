@@ -99,7 +99,8 @@ std::string whole_mebibytes(uintmax_t bytes) { return std::to_string(bytes / kMe
 
 }  // namespace
 
-void check_output_can_hold(const std::filesystem::path& output, const fsdp::ShardedModel& model) {
+void check_output_can_hold(const std::filesystem::path& output, const fsdp::ShardedModel& model,
+                           const fsdp::OptimizerState& optimizer, int64_t checkpoints) {
   std::error_code unknown;
   const auto place = std::filesystem::exists(output, unknown) ? output : folder_above(output);
   if (::access(place.c_str(), W_OK | X_OK) != 0) {
@@ -107,12 +108,17 @@ void check_output_can_hold(const std::filesystem::path& output, const fsdp::Shar
                                 " may not: " + std::generic_category().message(errno));
   }
   constexpr uintmax_t kReportAndLedger = 256U << 10;  // of a short run
-  uintmax_t needed = kReportAndLedger;
-  for (const auto& parameter : model.parameters())
-    needed += sizeof(float) * static_cast<uintmax_t>(c10::multiply_integers(parameter->whole_shape()));
+  uintmax_t of_model = 0, of_states = 0;
+  for (const auto& parameter : model.parameters()) {
+    const auto bytes = sizeof(float) * static_cast<uintmax_t>(c10::multiply_integers(parameter->whole_shape()));
+    of_model += bytes;
+    for (const std::string& kind : optimizer.kinds()) of_states += optimizer.keeps(kind, *parameter) ? bytes : 0;
+  }
+  const uintmax_t needed = kReportAndLedger + of_model + static_cast<uintmax_t>(checkpoints) * (of_model + of_states);
   const auto room = std::filesystem::space(place, unknown);
   if (unknown || room.available >= needed) return;
-  throw std::invalid_argument("--output must lie on a disk with room for the trained model (" +
+  throw std::invalid_argument("--output must lie on a disk with room for the trained model" +
+                              (checkpoints > 0 ? " and " + std::to_string(checkpoints) + " checkpoint(s)" : "") + " (" +
                               whole_mebibytes(needed + kMebibyte - 1) + "), " + place.string() + " has " +
                               whole_mebibytes(room.available) + " free");
 }

@@ -60,13 +60,16 @@ void summarize_loss(const Observer& observer) {
             << number_text("%.4f", observer.last()->standard_error) << ")\n";
 }
 
-void summarize_early_end(const dp::Extent& extent, const dp::PrivateRun& run) {
+void summarize_early_end(const Options& o, const dp::Extent& extent, const dp::PrivateRun& run) {
+  const bool chain = run.plan().config().noise_blt.is_on(), registered = !o.budget_register.empty();
+  std::string cause = run.charged_again() ? ", because steps were repeated" : "";
+  if (chain) cause += std::string(cause.empty() ? ", because" : " or") + " a new chain of noise began";
   const double epsilon = run.plan().epsilon_after(run.rounds(), extent.last, extent.planned - extent.last).upper;
   std::cout << "Ended after step " << extent.last << " of " << extent.planned
-            << ": further steps would break the promised or given epsilon, because steps were repeated"
-            << (run.plan().config().noise_blt.is_on() ? " or a new chain of noise began" : "")
-            << "; --resume --epsilon-limit " << number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4)
-            << " would go on to the end\n";
+            << ": further steps would break the promised or given epsilon"
+            << (registered ? ", or the budget register's limit" : "") << cause << "; --resume --epsilon-limit "
+            << number_text("%.4f", std::ceil(1e4 * epsilon) / 1e4) << " would go on to the end"
+            << (registered ? " if the register has room" : "") << '\n';
 }
 
 // Without what a terminal would obey.
@@ -137,7 +140,7 @@ void summarize(const Options& o, const dp::Course& course, const Observer& obser
       << "Time: " << clock_text(seconds) << " for " << steps << " steps ("
       << number_text("%.2f", static_cast<double>(o.expected_batch * steps) / seconds)
       << " texts/s expected), peak memory " << number_text("%.0f", fsdp::peak_host_memory_mib()) << " MiB on rank 0\n";
-  if (extent.last < extent.planned && run != nullptr) summarize_early_end(extent, *run);
+  if (extent.last < extent.planned && run != nullptr) summarize_early_end(o, extent, *run);
   list_files(o);
 }
 

@@ -137,7 +137,15 @@ TEST(VerifyHead, SaysWhatAHeadKeptElsewhereProves) {
   EXPECT_THAT(differs(std::string(64, 'a')), testing::ElementsAre(HasSubstr("after release 0: 3 releases came later")));
   EXPECT_THAT(differs(std::string(64, '7')), testing::ElementsAre(HasSubstr("of no line of this ledger")));
   EXPECT_THAT(with(Verdict::kCannotTell, verify_head(ledger(), std::nullopt)),
-              testing::ElementsAre(HasSubstr("missing at the end")));
+              testing::ElementsAre(HasSubstr("the last line was changed, lines are missing at the end")));
+}
+
+TEST(VerifyPlan, NamesTheRuleThatALineBreaks) {
+  LedgerContents changed = ledger();
+  EXPECT_THAT(verify_plan(changed), testing::IsEmpty());
+  changed.header["noise_multiplier"] = 900.0;
+  EXPECT_THAT(with(Verdict::kDiffers, verify_plan(changed)),
+              testing::ElementsAre(HasSubstr("Every charged noise multiplier is the planned one.")));
 }
 
 TEST(VerifyHead, SaysThatALineWasCutShort) {

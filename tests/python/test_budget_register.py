@@ -52,6 +52,32 @@ def test_runs_add_up_and_the_one_beyond_the_limit_does_not_begin(program, shown)
     assert data["runs"] == 3 and data["epsilon_charged"]["upper"] == pytest.approx(epsilon_of(7), rel=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["noise_bands", "noise_chain"])
+def test_of_groups_the_rounds_of_one_are_charged(program, shown, kind):
+    """A text is in the steps of its own group alone: the register counts what the run's own report claims."""
+    assert program.run(words(200, output="one", steps="9", **{kind: "4"})).code == 0
+    (data,) = shown()["data_sets"]
+    (charged,) = data["sessions"][0]["charged"]
+    assert charged["count"] == data["sessions"][0]["plan"]["count"] == 3  # of 9 steps among 4 groups
+    claimed = report(program.folder / "one")["guarantee"]["epsilon"]["upper"]
+    assert data["epsilon_charged"]["upper"] == pytest.approx(claimed, rel=1e-9)
+
+
+def test_a_run_with_groups_that_goes_on_is_charged_at_least_what_it_spent(program, shown):
+    flags = {"noise_bands": "4", "steps": "10", "checkpoint_every": "3", "keep_checkpoints": "9"}
+    assert program.run(words(200, **flags)).code == 0
+    run = program.folder / "run"
+    (run / "privacy_report.json").unlink()
+    shutil.rmtree(run / "model")
+    for step in (9, 10):
+        shutil.rmtree(run / "checkpoints" / f"step-{step:012}")
+    done = program.run(words(200, **flags, resume=""))
+    assert done.code == 0, done.err
+    first, second = ([charge["count"] for charge in session["charged"]] for session in shown()["data_sets"][0]["sessions"])
+    assert (first, second) == ([3], [1])  # 10 steps, then 4 more, among 4 groups
+    assert report(run)["guarantee"]["epsilon"]["upper"] <= shown()["data_sets"][0]["epsilon_charged"]["upper"] * (1 + 1e-9)
+
+
 def test_the_report_names_all_runs_and_the_data_by_its_keyed_fingerprint(program, shown):
     program.run(words(20, output="one"))
     done = program.run(words(20, output="two"))

@@ -232,6 +232,8 @@ FLAGS = {
     "masters_of_nobody": (nothing, {"master_dtype": "float16"}, "--master-dtype: float16 not in {float32,bfloat16}"),
     "muon_on_a_model_axis": (nothing, {"optimizer": "muon", "mesh": "1x1x2"}, "--optimizer muon needs whole matrices: --mesh must have no model axis, got 1x1x2"),
     "muon_noise_of_adamw": (nothing, {"muon_noise": "drop"}, "--muon-noise is for --optimizer muon"),
+    "muon_noise_correlated": (nothing, {"optimizer": "muon", "muon_noise": "correct", "noise_bands": "2"}, "--muon-noise takes the noise to be independent from step to step: it cannot be combined with --noise-bands"),
+    "floor_correlated": (nothing, {"second_moment_floor": "0.1", "noise_chain": "2"}, "--second-moment-floor takes the noise to be independent from step to step"),
     "muon_noise_adaptive": (nothing, {"optimizer": "muon", "muon_noise": "drop", "clipping": "adaptive"}, "--muon-noise takes the noise's variance to be the same in all steps"),
     "muon_heads_of_adamw": (nothing, {"muon_heads": ""}, "--muon-heads is for --optimizer muon"),
     "muon_momentum_one": (nothing, {"optimizer": "muon", "momentum": "1"}, "--momentum must be in [0, 1), got 1"),

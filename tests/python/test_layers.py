@@ -67,6 +67,7 @@ TOP = {
     "types": "api",
     "shown": "api",
     "did_you_mean": "api",
+    "typed_value": "api",
     "standard_streams": "api",
     "events": "api",
     "event_rules": "api",

@@ -2,6 +2,7 @@
 Refused before anything is charged."""
 
 import os
+import resource
 import socket
 import subprocess
 
@@ -32,8 +33,46 @@ def on_disk(program):
 def test_a_disk_without_room_for_the_model_is_refused(on_disk):
     done = on_disk("size=100k", *arguments(PRIVATE, output="disk/run"))
     assert done.returncode == 2 and done.stdout == ""
-    assert "--output must lie on a disk with room for the trained model (1 MiB), " in done.stderr
+    assert "--output must lie on a disk with room for the trained model and 1 checkpoint(s) (1 MiB), " in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_disk_without_room_for_its_checkpoints_is_refused(on_disk):
+    """Weights and two moments are 88 kB; two checkpoints stay, and a third is written before the oldest goes."""
+    flags = arguments(PRIVATE, output="disk/run", steps="9", checkpoint_every="2")
+    done = on_disk("size=500k", *flags)
+    assert done.returncode == 2 and "for the trained model and 3 checkpoint(s) (1 MiB), " in done.stderr
+    assert on_disk("size=500k", *flags, "--optimizer", "sgd", "--keep-checkpoints", "1").returncode == 0
+
+
+FILL = """mount -t tmpfs -o size=2m none disk
+"$0" "$@" & run=$!
+written() { until compgen -G "disk/run/checkpoints/step-*$1" > /dev/null; do kill -0 $run || exit 9; sleep 0.02; done; }
+written 0[4-9]?
+cat /dev/zero > disk/filler 2> /dev/null
+truncate -s -60K disk/filler
+written [2-9]??
+rm disk/filler
+kill -TERM $run; wait $run; exit $?"""
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_older_checkpoints_make_room_for_a_new_one(program):
+    """60 KiB are left on the disk, and a checkpoint has 88 kB."""
+    flags = arguments(PRIVATE, output="disk/run", steps="100000", checkpoint_every="20")
+    command = [*unshared(FILL), str(program.binary), *flags]
+    done = subprocess.run(command, cwd=program.folder, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 3, done.stderr
+    assert "no checkpoint" not in done.stderr
+
+
+def test_a_file_beyond_its_limit_is_a_sentence_and_no_signal(program):
+    """As with ulimit -f; the program alone ignores the signal."""
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    done = subprocess.run([program.binary, *arguments(PRIVATE)], cwd=program.folder, capture_output=True, text=True, preexec_fn=limit)
+    assert done.returncode == 1 and "File too large" in done.stderr
 
 
 def test_a_disk_with_room_is_not(on_disk):

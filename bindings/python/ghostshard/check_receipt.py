@@ -376,7 +376,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         proven = check(parse(read_text(options.receipt), "the receipt"), *read_ledger(options.ledger))
-        if options.report:
+        if options.report is not None:
             claim = parse(read_text(options.report), "the report").get("guarantee")
             require(isinstance(claim, dict) and isinstance(claim.get("epsilon"), dict), "the report claims nothing")
             require(number(claim["epsilon"], "upper") >= Fraction(proven["epsilon"]) and

@@ -37,6 +37,13 @@ class _Parser(argparse.ArgumentParser):
         self._words = tuple(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
+    def _get_value(self, action, arg_string):
+        """An empty text would count as an option that was left out: --user-field "$UNSET" would protect texts, not users."""
+        is_text = action.type in (None, str, Path) and not isinstance(action, argparse._SubParsersAction)
+        if arg_string == "" and is_text and action.dest != "prompt":
+            raise argparse.ArgumentError(action, "must not be empty: leave the option out, or give it a value")
+        return super()._get_value(action, arg_string)
+
     def error(self, message: str):  # argparse would print the whole usage first
         raise UserError(f"{message.removeprefix('argument ')}{self._suggestion(message)} (--help lists the options)")
 

@@ -58,6 +58,8 @@ def with_sample_tokens(arguments: list[str]) -> list[str]:
         value = text if equals else next(words, None)
         if value is None:
             raise UserError(f"{flag} needs a value")
+        if flag == "--tokenizer" and not value:
+            raise UserError("--tokenizer must be a folder or gpt2, got ''")
         given[flag] = value
     if not given:
         return rest

@@ -19,6 +19,9 @@ from ghostshard.texts.vocabulary import Vocabulary, load_vocabulary
 from ghostshard.errors import Failure, UserError, number, parser, run, typed_text, whole_number
 
 
+LEAST_TEMPERATURE = 1e-6  # as the program has it: scores over less are no float32
+
+
 @dataclass(frozen=True)
 class Sampling:
     max_new_tokens: int = 64
@@ -34,6 +37,8 @@ def generate(model: Path, prompt: str, *, tokenizer: str | None = None, sampling
     binary names the C++ program for the native backend; default: find_binary(). UserError for a folder that holds no model or
     no tokenizer, Failure if the program fails.
     """
+    if 0 < sampling.temperature < LEAST_TEMPERATURE:
+        raise UserError(f"--temperature must be 0 or at least {LEAST_TEMPERATURE} (scores are float32), got {sampling.temperature}")
     if not (model / "config.json").is_file():
         raise UserError(f"the model must be a folder with config.json, {model} is not")
     vocabulary = load_vocabulary(tokenizer or _tokenizer_beside(model))
