@@ -61,3 +61,51 @@ def test_places_are_no_examples(model, sizes):
         optimizer.zero_grad()
         LOSSES[model](module, criterion, x, y).backward()
         optimizer.step()
+
+
+class OfState(nn.Module):
+    """Gives its recurrent state [layers, examples, features], too."""
+
+    def __init__(self):
+        super().__init__()
+        self.r, self.o = nn.LSTM(6, 6, 2, batch_first=True), nn.Linear(6, 3)
+
+    def forward(self, x):
+        places, state = self.r(x)
+        return self.o(places[:, -1]), state
+
+
+def test_as_many_layers_as_half_of_the_examples():
+    for size in (4, 5, 2):
+        model = OfState()
+        module, optimizer, criterion, loader = PrivacyEngine(accountant="rdp").make_private(
+            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode="ghost",
+            data_loader=DataLoader(TensorDataset(torch.randn(16, 5, 6), torch.randint(3, (16,))), batch_size=8), criterion=nn.CrossEntropyLoss(),
+        )  # fmt: skip
+        prescribe(loader, (size, size))
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(module(x)[0], y).backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_flag_for_each_example(size):
+    class Flagged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.o = nn.Linear(6, 3)
+
+        def forward(self, x, flag):
+            return self.o(x) * (1 + flag[:, None].float())
+
+    model = Flagged()
+    module, optimizer, criterion, loader = PrivacyEngine(accountant="rdp").make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode="ghost",
+        data_loader=DataLoader(TensorDataset(torch.randn(16, 6), torch.randint(3, (16,)), torch.arange(16) % 3 == 0), batch_size=8), criterion=nn.CrossEntropyLoss(),
+    )  # fmt: skip
+    prescribe(loader, (size, size))
+    for x, y, flag in loader:
+        optimizer.zero_grad()
+        criterion(module(x, flag), y).backward()
+        optimizer.step()

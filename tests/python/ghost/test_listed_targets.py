@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ghostshard import PrivacyEngine
-from ghostshard.ghost.listed import lists_units
+from ghostshard.ghost.listed import KnownLists, lists_units
 
 N = 24
 MIXED = "must not depend on other examples"
@@ -115,15 +115,16 @@ def test_entries_of_ones_own_are_taken_however_many_boxes_there_are(loss, collat
     for seed in range(4):
         torch.manual_seed(seed)
         model, criterion = (Model(), own) if loss is in_the_criterion else (Model(own), lambda losses, _: losses)
-        assert steps(run_of(model, collate, criterion), loss) > 8
+        # (In a first batch of two, each with two boxes, they would be taken for columns.)
+        assert steps(run_of(model, collate, criterion, Pictures(most=9), batch=8), loss, 6) == 6
 
 
-def test_boxes_by_twos_in_batches_of_two_are_not_taken_for_columns(monkeypatch):
-    data = Pictures(most=1)
-    monkeypatch.setattr(Pictures, "__getitem__", lambda self, i: (torch.randn(3, 6, 6), torch.rand(2, 4)))
-    for seed in range(4):
-        torch.manual_seed(seed)
-        assert steps(run_of(Model(), bare, own, data, batch=2), in_the_criterion) > 8
+def test_other_batches_tell_lists_of_examples_from_columns():
+    boxes, known = [torch.rand(2, 4) for _ in range(3)], KnownLists()
+    assert not known.of_units(boxes[:2], 2), "two tensors of two rows may be columns"
+    assert known.of_units(boxes, 3) and known.of_units(boxes[:2], 2)
+    columns = [torch.rand(3, 5), torch.zeros(3, dtype=torch.int64), torch.rand(3)]
+    assert not known.of_units(columns, 3)
 
 
 def test_a_list_in_another_order_is_refused():
@@ -217,4 +218,62 @@ def test_lists_of_units_and_of_columns():
     assert lists_units(["a", "b"], 2) and lists_units([1, 2.0], 2) and not lists_units([1, "b"], 2)
     assert lists_units([torch.rand(3, 4) for _ in range(3)], 3) is None
     assert not lists_units([torch.rand(2, 4), torch.zeros(2, dtype=torch.int64)], 2)
+    assert lists_units([{"boxes": each} for each in boxes[:2]] + [{"boxes": boxes[2], "crowd": torch.tensor(1)}], 3), "a key that others lack"
+    assert lists_units([boxes[0], None, boxes[1]], 3), "an example without a target"
+    assert lists_units([torch.rand(k, 4) for k in (1, 4, 3, 2)], 4), "four coordinates are no four examples"
     assert not lists_units([], 0)
+
+
+def some_without(examples):
+    return torch.stack([x for x, _ in examples]), [None if len(boxes) == 3 else {"boxes": boxes} | ({"odd": 1} if len(boxes) % 2 else {}) for _, boxes in examples]
+
+
+def own_if_any(outputs, targets):
+    none = lambda output: output.square().sum()
+    return torch.stack([none(o) if t is None else (o - t["boxes"]).abs().sum(1).mean() for o, t in zip(outputs, targets)]) if targets else outputs.sum(1)
+
+
+def to_the_mean_of_those(outputs, targets):
+    return to_their_mean(outputs, [each for each in targets if each is not None])
+
+
+def test_entries_may_be_missing_or_have_keys_and_numbers_of_their_own():
+    for seed in range(3):
+        torch.manual_seed(seed)
+        assert steps(run_of(Model(), some_without, own_if_any, batch=8), in_the_criterion, 6) == 6
+        with pytest.raises(RuntimeError, match=MIXED):
+            steps(run_of(Model(), some_without, to_the_mean_of_those, batch=8), in_the_criterion)
+
+
+class Sized(Model):
+    def forward(self, x, size=(), names=(), levels=()):
+        outputs = super().forward(x)
+        return outputs * (sum(size, start=1.0) + len(names) + sum(float(each.sum()) for each in levels))
+
+
+def test_constants_of_as_many_entries_as_examples_are_no_lists_of_theirs(monkeypatch):
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients.AttributionCheck.again", 1)
+    levels = [torch.full((8,), 1.0 + each) for each in range(4)]
+
+    def loss(module, criterion, x, targets):
+        given = {"size": (5.0, 7.0), "names": ["a", "b", "c"], "levels": levels} if len(x) % 2 else {"size": [1.0, 2.0, 3.0, 4.0]}
+        return criterion(module(x, **given), targets)
+
+    assert steps(run_of(Sized(), bare, own), loss, 16) > 10
+
+
+def test_pairs_in_batches_of_two_are_looked_at_like_others():
+    """(outputs, outputs) is no list of two examples."""
+
+    def mixing(outputs, targets):
+        return (outputs[0] - outputs[1].detach().mean(0)).square().sum(1)
+
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+    module, optimizer, criterion, loader = run_of(Model(), bare, mixing, batch=8)
+    with pytest.raises((RuntimeError, ValueError), match=MIXED):
+        with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as pieces:
+            for x, targets in pieces:
+                optimizer.zero_grad()
+                criterion((module(x), module(x)), targets).backward()
+                optimizer.step()

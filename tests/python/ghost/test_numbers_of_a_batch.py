@@ -27,7 +27,7 @@ class Texts:
 def counted(examples):
     lengths = [len(each) for each in examples]
     return {
-        "x": pad_sequence(examples, batch_first=True), "lengths": lengths, "tokens": sum(lengths) + 1000, "numpy": np.int64(sum(lengths) + 1000),
+        "x": pad_sequence(examples, batch_first=True), "lengths": lengths, "tokens": sum(lengths) + 1000, "numpy": np.int64(sum(lengths) + 1000), "array": np.array(sum(lengths) + 1000),
         "longest": max(lengths), "examples": len(lengths), "names": [f"{each}" for each in lengths], "flag": True,
     }  # fmt: skip
 
@@ -72,6 +72,7 @@ def steps(loss, model=None, criterion=of_texts, collate=counted, count=6):
 REFUSED = {
     "divided": lambda m, c, b: c(m(b["x"]), b["x"]) / b["tokens"],
     "of_numpy": lambda m, c, b: c(m(b["x"]), b["x"]) * (1 / b["numpy"]),
+    "of_an_array": lambda m, c, b: c(m(b["x"]), b["x"]) / b["array"],
     "summed": lambda m, c, b: c(m(b["x"]), b["x"]) / max(sum(b["lengths"]), 1),
     "mean": lambda m, c, b: c(m(b["x"]), b["x"]) / (sum(b["lengths"]) / len(b["lengths"])),
     "one_of_them": lambda m, c, b: c(m(b["x"]), b["x"]) / b["lengths"][0],
@@ -143,5 +144,5 @@ def test_they_stay_numbers():
 
     steps(loss, count=1)
     (batch,) = seen
-    assert isinstance(batch["tokens"], int) and isinstance(batch["numpy"], int) and batch["flag"] is True
+    assert isinstance(batch["tokens"], int) and isinstance(batch["numpy"], int) and isinstance(batch["array"], int) and batch["flag"] is True
     assert batch["tokens"] == sum(batch["lengths"]) + 1000 and [0] * batch["longest"] == [0] * batch["x"].shape[1]

@@ -208,3 +208,142 @@ def test_a_criterion_that_averages_over_padded_targets_is_refused():
         torch.manual_seed(seed)
         with pytest.raises(RuntimeError, match=REFUSED):
             steps(Detector(), lambda module, criterion, b: criterion(module(b[0]), b[1:]), to_all_boxes, pictures, Boxes())
+
+
+# Squares, captions, and targets of outputs that have their own places -----------------------------------------------------
+
+
+class Squares:
+    """[3,s,s], s from 5 to 9; [s,s]; a text of s tokens."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        s = 5 + i % 5
+        return torch.randn(3, s, s, generator=g), torch.rand(s, s, generator=g) > 0.5, torch.randint(1, V, (s,), generator=g), i % 3
+
+
+def squared(examples):
+    most = max(len(text) for _, _, text, _ in examples)
+    fill = lambda value, dims: F.pad(value, (0, most - value.shape[-1]) * dims)
+    x, pairs, texts, y = zip(*examples)
+    return {
+        "pairs": torch.stack([fill(each, 2) for each in pairs]), "x": torch.stack([fill(each, 2) for each in x]),
+        "text": torch.stack([fill(each, 1) for each in texts]), "y": torch.tensor(y),
+    }  # fmt: skip
+
+
+class OfSquares(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c, self.o = nn.Conv2d(3, 4, 1), nn.Linear(4, 3)
+
+    def forward(self, x, mask=None):
+        found = self.c(x)
+        return self.o(found.mean((2, 3)) if mask is None else (found * mask).sum((2, 3)) / mask.sum((2, 3)))
+
+
+def test_both_extents_of_a_square_are_one_kind_of_length(monkeypatch):
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 1)
+    with pytest.raises(RuntimeError, match=REFUSED):
+        steps(OfSquares(), lambda m, c, b: c(m(b["x"]), b["y"]), collate=squared, data=Squares())
+    masked = lambda m, c, b: c(m(b["x"], (b["x"].abs().sum(1, keepdim=True) > 0).float()), b["y"])
+    assert steps(OfSquares(), masked, collate=squared, data=Squares()) == 10
+
+
+def test_a_square_that_comes_first_hides_no_texts_padding():
+    with pytest.raises(RuntimeError, match=REFUSED):
+        steps(Tower(), lambda m, c, b: c(m(b["text"], False), b["y"]), collate=squared, data=Squares())
+
+
+class Captions:
+    """1 to 4 texts of one length, from 3 to 10 tokens."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return torch.randint(1, V, (1 + i % 4, 3 + i * 7 % 8), generator=torch.Generator().manual_seed(i))
+
+
+def captioned(examples):
+    most = [max(each.shape[d] for each in examples) for d in (0, 1)]
+    return torch.stack([F.pad(each, (0, most[1] - each.shape[1], 0, most[0] - each.shape[0])) for each in examples])
+
+
+def each_caption(outputs, x):
+    there = (x[..., 0] > 0).float()
+    return (outputs.square().sum(2) * there).sum(1) / there.sum(1)
+
+
+def test_two_axes_that_are_cut_by_as_much_are_told_apart(monkeypatch):
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 1)
+
+    class Pooled(Texts):
+        def forward(self, x):
+            there = (x > 0).float()[..., None]
+            return self.o((self.e(x) * there).sum(2) / there.sum(2).clamp(min=1))
+
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = Pooled()
+        model.g.requires_grad_(False)
+        assert steps(model, lambda m, c, b: c(m(b), b), each_caption, captioned, Captions()) == 10
+
+
+class Series:
+    """A number for each of up to 9 places, and a text of 20."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        g = torch.Generator().manual_seed(i)
+        return torch.randint(1, V, (20,), generator=g), torch.randint(1, 5, (3 + i % 7,), generator=g)
+
+
+def of_series(examples):
+    return torch.stack([x for x, _ in examples]), pad_sequence([y for _, y in examples], batch_first=True)
+
+
+class OfPlaces(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.o = nn.Embedding(V, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.o(self.e(x))
+
+
+@pytest.mark.parametrize("ignored", [0, -100])
+def test_targets_that_are_padded_beside_outputs_that_the_loop_cuts(ignored):
+    criterion = nn.CrossEntropyLoss(ignore_index=ignored)
+    loss = lambda m, c, b: c(m(b[0])[:, : b[1].shape[1]].transpose(1, 2), b[1])
+    if ignored == 0:
+        assert steps(OfPlaces(), loss, criterion, of_series, Series()) == 10
+    else:
+        with pytest.raises(RuntimeError, match=REFUSED):
+            steps(OfPlaces(), loss, criterion, of_series, Series())
+
+
+def test_an_axis_that_varies_later_is_looked_at_then(monkeypatch):
+    """In the first batches all passages are as long."""
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 10**9)  # not by lot
+    seen = 0
+
+    def collate(examples):
+        batch = padded(examples)
+        return batch if seen > 2 else batch | {"p": F.pad(batch["p"], (0, 20 - batch["p"].shape[1]))}
+
+    def loss(module, criterion, batch):
+        nonlocal seen
+        seen += 1
+        return both(module, criterion, batch)
+
+    for _ in range(3):
+        seen = 0
+        with pytest.raises(RuntimeError, match=REFUSED):
+            steps(Both(True, False), loss, collate=collate)
+        assert seen > 2

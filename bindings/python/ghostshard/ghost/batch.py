@@ -12,6 +12,7 @@ from torch import nn
 from ..loaders.padding import Axis
 from . import packing as packed
 from .layout import original_class
+from .listed import Path
 from .tensor_trees import filled, first_tensor, without_rows
 
 
@@ -25,6 +26,7 @@ class Inputs:
     labels: torch.Tensor | None = None  # for a loss of each unit's own; in kwargs, too, if the model keeps them
     empty_dim: int | None = None  # the dimension that had extent 0; the arguments are placeholders of extent 1
     padding: tuple[Axis, ...] = ()  # of the examples, if the loader told it (checks/padding.py)
+    listed: frozenset[Path] = frozenset()  # where lists with an entry for each unit are in (args, kwargs)
     outputs: tuple[Any, ...] = ()  # where they are in the autograd graph, if there is padding
     padding_was_compared: set[int] = field(default_factory=set)  # axes by outputs_follow(), which may find no output to compare
     pooled: bool = True  # no output has places of the batch's axes: found by outputs_follow()

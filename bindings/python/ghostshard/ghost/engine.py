@@ -214,8 +214,8 @@ class GhostEngine:
         forwards, self._forwards = self._forwards, []
         units = forwards[-1].units if forwards else session.units
         try:
-            looks = _LOOKS * (bool(forwards) and self.sessions.look_is_new(self.model, padded=any(each.padding for each in forwards)))
-            news = _OWN_LOSS * self._patches.own_loss.pending + looks
+            looks = bool(forwards) and self.sessions.look_is_new(self.model, {axis.place for each in forwards for axis in each.padding})
+            news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * looks
             news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units), news=news)
             if news & _OWN_LOSS and self._gate.together(self.sessions.at, self._patches.compare_own_loss):
                 self._patches.own_loss.settled()

@@ -1,7 +1,8 @@
 """Lists with an entry for each unit, as detection models take their targets: [{"boxes": [k, 4], "labels": [k]}, ...].
 
-A list of columns looks alike if it has as many of them as the batch has units. It is told by what its entries hold: columns have the units'
-extent, all of them, or differ in kind.
+A list of columns looks alike if it has as many of them as the batch has units. Of a batch that the loader hands out it is told by what entries
+hold, and by other batches; of what a loop passes on, by whose the tensors in it are (provenance/proof.py). Where such lists are in the
+arguments of a model or a criterion is kept as their paths.
 """
 
 from __future__ import annotations
@@ -14,18 +15,27 @@ import torch
 
 from .tensor_trees import tensors_in
 
+Path = tuple  # of keys and places, from the arguments (args, kwargs)
+
 
 def lists_units(value: Any, units: int) -> bool | None:
-    """Whether its entries are the units', in their order. None: they may be columns as well."""
+    """Whether a batch's list has an entry for each unit, by what it holds. An entry may be None. None: they may be columns as well, which have the
+    units' extent, all of them."""
     if not isinstance(value, (list, tuple)) or hasattr(value, "_fields") or len(value) != units or units == 0:
         return False
-    held = [tensors_in(each) for each in value]
+    there = [each for each in value if each is not None]
+    held = [tensors_in(each) for each in there]
     if not any(held):
-        return len({float if isinstance(each, (int, float)) else type(each) for each in value}) == 1
-    kinds = {(type(each), *((tensor.dtype, tensor.dim()) for tensor in tensors)) for each, tensors in zip(value, held)}
-    if len(kinds) > 1:
+        return len({float if isinstance(each, (int, float)) else type(each) for each in there}) == 1
+    if len({type(each) for each in there}) > 1:
         return False
-    return True if any(units not in tensor.shape[:2] for tensors in held for tensor in tensors) else None
+    if isinstance(there[0], dict):
+        return True
+    if len({tuple((tensor.dtype, tensor.dim()) for tensor in tensors) for tensors in held}) > 1:
+        return False
+    shapes = [tensor.shape for tensors in held for tensor in tensors]
+    time_first = all(len(shape) > 1 and shape[1] == units for shape in shapes) and len({shape[0] for shape in shapes}) == 1
+    return None if time_first or all(len(shape) > 0 and shape[0] == units for shape in shapes) else True
 
 
 class KnownLists:
@@ -33,6 +43,7 @@ class KnownLists:
 
     def __init__(self) -> None:
         self._known: dict[tuple, bool] = {}  # by the kind of their first entry
+        self._by_columns: bool | None = None  # a batch is [columns], not [examples]; None: not known yet
 
     def of_units(self, value: Any, units: int) -> bool:
         if not isinstance(value, (list, tuple)) or not value:
@@ -46,43 +57,60 @@ class KnownLists:
         return found
 
 
-def has_unclear_list(value: Any, units: int) -> bool:
-    """Whether some list in it may be one of units or of columns."""
+    def is_batch_of_units(self, batch: Any, units: int) -> bool:
+        """A collate_fn may leave a batch a list of its examples."""
+        if not isinstance(batch, (list, tuple)) or len(batch) != units:
+            if units > 1:
+                self._by_columns = True
+            return False
+        if self._by_columns is None and units > 1:
+            tensors = tensors_in(batch)
+            kinds = {(type(each), *((tensor.dtype, tensor.dim()) for tensor in tensors_in(each))) for each in batch}
+            of_columns = len(kinds) > 1 or all(units in each.shape[:2] for each in tensors)
+            if not of_columns:
+                self._by_columns = False
+            return not of_columns
+        return self._by_columns is False
+
+
+def paths_of(is_list_of_units: Callable[[Any], bool], value: Any, path: Path = ()) -> frozenset[Path]:
+    """Where such lists are in a tree of dicts, lists and tuples."""
     if isinstance(value, dict):
-        return any(has_unclear_list(each, units) for each in value.values())
+        return frozenset().union(*(paths_of(is_list_of_units, each, (*path, name)) for name, each in value.items()))
     if not isinstance(value, (list, tuple)):
-        return False
-    found = lists_units(value, units)
-    return found is None or (not found and any(has_unclear_list(each, units) for each in value))
+        return frozenset()
+    if len(path) > 1 and is_list_of_units(value):  # not the arguments themselves
+        return frozenset([path])
+    return frozenset().union(*(paths_of(is_list_of_units, each, (*path, place)) for place, each in enumerate(value)))
 
 
-def numbers_beside(value: Any, units: int) -> list[Any]:
-    """Everything in it that is no tensor, without lists of a number for each unit."""
-    if isinstance(value, torch.Tensor):
+def leaves_beside(value: Any, listed: frozenset[Path], path: Path = ()) -> list[Any]:
+    """Every leaf of the tree that is in no such list."""
+    if path in listed:
         return []
     if isinstance(value, dict):
-        return [each for one in value.values() for each in numbers_beside(one, units)]
+        return [leaf for name, each in value.items() for leaf in leaves_beside(each, listed, (*path, name))]
     if isinstance(value, (list, tuple)):
-        each_has_one = len(value) == units and all(isinstance(each, (int, float)) for each in value)
-        return [] if each_has_one else [each for one in value for each in numbers_beside(one, units)]
+        return [leaf for place, each in enumerate(value) for leaf in leaves_beside(each, listed, (*path, place))]
     return [value]
 
 
-def mapped_units(of_tensor: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any], value: Any, units: int) -> Any:
-    """The value, with of_list(list) in the place of every list of units, and of_tensor(tensor) in that of every tensor elsewhere."""
+def mapped_units(
+    of_tensor: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any], value: Any, listed: frozenset[Path], path: Path = ()
+) -> Any:
+    """The tree, with of_list(list) in the place of every such list, and of_tensor(tensor) in that of every tensor elsewhere."""
     if isinstance(value, torch.Tensor):
         return of_tensor(value)
     if isinstance(value, dict):
         changed = copy.copy(value)
         for name, each in value.items():
-            changed[name] = mapped_units(of_tensor, of_list, each, units)
+            changed[name] = mapped_units(of_tensor, of_list, each, listed, (*path, name))
         return changed
     if not isinstance(value, (list, tuple)):
         return value
-    listed = lists_units(value, units)
-    if listed or listed is None:
-        return of_list(value) if listed else value
-    items = (mapped_units(of_tensor, of_list, each, units) for each in value)
+    if path in listed:
+        return of_list(value)
+    items = (mapped_units(of_tensor, of_list, each, listed, (*path, place)) for place, each in enumerate(value))
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
@@ -91,4 +119,4 @@ def picked(value: Any, source: Iterable[int]) -> Any:
     return type(value)(value[int(each)] for each in source)
 
 
-__all__ = ["KnownLists", "has_unclear_list", "lists_units", "mapped_units", "numbers_beside", "picked"]
+__all__ = ["KnownLists", "Path", "leaves_beside", "lists_units", "mapped_units", "paths_of", "picked"]

@@ -173,7 +173,7 @@ class PrivateCriterion(DPLossFastGradientClipping):
         self.engine.provenance.mark(losses, found)
         leave_call_beside(
             losses, self.criterion, self._unreduced, *given, packing=self.engine.packing, batch_first=self.engine.batch_first,
-            reduced=self._reduced, padded=self.engine.padded,
+            reduced=self._reduced, padded=self.engine.padded, listed=found.listed,
         )  # fmt: skip
         if losses.dim() == 0:
             raise ValueError(

@@ -23,7 +23,7 @@ from torch import nn
 from .batch import Inputs
 from .checks.state import State
 from .layout import original_class
-from .listed import mapped_units, picked
+from .listed import Path, mapped_units, picked
 from .loss import loss_of_transformers, per_example_form, targets_of_transformers
 from .tensor_trees import tensors_in
 
@@ -167,7 +167,8 @@ class OwnLoss:
         for i in range(units) if of is None else of:
             part = _Part(i, units, given.dim)
             bare = outputs.replayed(self._transformer, part)
-            loss = getattr(bare.forward(*part.of(self._layers.args), **part.of(self._layers.kwargs)), "loss", None)
+            args, kwargs = part.of((self._layers.args, self._layers.kwargs), given.listed)
+            loss = getattr(bare.forward(*args, **kwargs), "loss", None)
             if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
                 raise ValueError(f"{self._name} forms no loss of one example that is one number. {_OTHER}")
             found.append(loss)
@@ -191,7 +192,7 @@ class OwnLoss:
         args, kwargs = given.args, given.kwargs
         if i is not None:
             part = _Part(i, given.units, given.dim)
-            args, kwargs = part.of(args), part.of(kwargs)
+            args, kwargs = part.of((args, kwargs), given.listed)
         self._layers.begin(active=True)
         self._forward(*args, **kwargs)
         outputs = self._layers.end()
@@ -221,10 +222,10 @@ class _Part:
     def __init__(self, i: int, units: int, dim: int):
         self._i, self._units, self._dim = i, units, dim
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: Any, listed: frozenset[Path] = frozenset()) -> Any:
         """The tree, with the example's rows of each tensor that has the units' extent, or a multiple of it (rows of each example that
         stand together), and its entry of each list of the units. Other tensors are shared."""
-        return mapped_units(self._rows, lambda each: picked(each, [self._i]), value, self._units)
+        return mapped_units(self._rows, lambda each: picked(each, [self._i]) if self._units > 1 else each, value, listed)
 
     def _rows(self, value: torch.Tensor) -> torch.Tensor:
         dim = self._dim if value.dim() > self._dim + 1 else 0

@@ -263,7 +263,7 @@ class PatchedModel:
         )  # fmt: skip
         if engine is not None:
             if engine.recording:
-                given.padding = self._padding
+                given.padding, given.listed = self._padding, engine.provenance.listed
                 self.own_loss.begin(given)
             engine.begin_forward(given)
         return given.args, given.kwargs

@@ -78,7 +78,7 @@ def of_places(value: torch.Tensor) -> bool:
     """0, 1, 2, …, or [T,T] that follows from the distance of two places alone (a causal mask, a table of distances), and is not all the same: what T
     examples hardly look like, and all of them share."""
     if value.dim() == 1:
-        return len(value) >= 4 and not torch.compiler.is_compiling() and not value.is_floating_point() and torch.equal(value, torch.arange(len(value), dtype=value.dtype, device=value.device))
+        return len(value) >= 4 and not torch.compiler.is_compiling() and not value.is_floating_point() and value.dtype != torch.bool and torch.equal(value, torch.arange(len(value), dtype=value.dtype, device=value.device))
     if value.dim() != 2 or value.shape[0] != value.shape[1] or len(value) < 2:
         return False
     return bool((value[1:, 1:] == value[:-1, :-1]).all()) and bool((value != value[0, 0]).any())

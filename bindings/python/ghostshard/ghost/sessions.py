@@ -66,9 +66,9 @@ class Sessions:
             self.attribution = AttributionCheck(ranks.control, [entry.name for entry in layout.parameters])
         return True
 
-    def look_is_new(self, model: nn.Module, *, padded: bool) -> bool:
-        """Whether the model may compute something else than when it was checked. padded: it is known how far the batch at hand is."""
-        return self.attribution is not None and (self.attribution.is_new(model) or (padded and self.attribution.padding_is_new(model)))
+    def look_is_new(self, model: nn.Module, padded: set[tuple[int, int]]) -> bool:
+        """Whether the model may compute something else than when it was checked. padded: axes along which it is known how far the batch at hand is."""
+        return self.attribution is not None and (self.attribution.is_new(model) or (bool(padded) and self.attribution.padding_is_new(model, padded)))
 
     def drop(self) -> None:
         """Gives up the session at hand, and its logical batch."""

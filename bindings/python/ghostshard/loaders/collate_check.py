@@ -30,8 +30,8 @@ _BATCHES = 8
 _PADDING = (0, -100)
 _MIXED = (
     "collate_fn mixes its examples: the rows of some changed with the others of their batch, so one example would be in several units and "
-    "epsilon would be too small. Leave mixup, cutmix and statistics of the batch out of it. (Padding to the longest example and random "
-    "augmentation of each example are no mixing.)"
+    "epsilon would be too small. Leave mixup, cutmix, statistics of the batch and offsets into joined rows out of it, and no example either. "
+    "(Padding to the longest example and random augmentation of each example are no mixing.)"
 )
 
 

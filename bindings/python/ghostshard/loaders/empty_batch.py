@@ -68,7 +68,7 @@ def _without_rows(one: Any, two: Any) -> Any:
         same = zip(one, two, strict=True) if len(one) == len(two) else ()
         items = [_without_rows(*pair) for pair in same]
         return type(one)(*items) if hasattr(one, "_fields") else type(one)(items)
-    if one is None or isinstance(one, str | bytes | int | float):
+    if one is None or isinstance(one, str | bytes | int | float | np.generic):
         return one if one == two else type(one)()
     raise TypeError(
         f"how a batch with a {type(one).__name__} looks without examples is unknown: let collate_fn return tensors, "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ class Axis:
     alone: tuple[int, ...]  # [units]: what it would be for each unit alone, at most `extent`
     left: bool  # padding comes first
     fixed: frozenset[int] = frozenset()  # extents of the batch that do not follow from its examples
+    place: tuple[int, int] = field(default=(0, 0), compare=False)  # a tensor of the batch, and its dimension: the same in other batches
 
 
 class WithPadding(NamedTuple):
@@ -67,8 +68,9 @@ def axes_of(collate: Callable[[list], Any], examples: list, before: Coins) -> tu
         else:
             continue
         of_row = dict(zip(order, ones))
-        axes = (Axis(rows[0].shape[d], tuple(of_row[row].shape[d] for row in range(len(rows))), left) for d in varied)
-        found += [axis for axis in axes if axis not in found]
+        for d in varied:
+            axis = Axis(rows[0].shape[d], tuple(of_row[row].shape[d] for row in range(len(rows))), left, place=(number, d))
+            found += [axis] if axis not in found else []  # both of a square
     extents = {axis.extent for axis in found} - fixed - {len(examples)}
     return tuple(replace(axis, fixed=frozenset(fixed)) for axis in found) if len(extents) == len(found) else ()  # two that are alike by chance: another batch shows which is which
 

@@ -7,15 +7,15 @@ is repeated when the model's forward is (values.py).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...loaders.padding import Axis
-from ..listed import has_unclear_list, mapped_units, picked
+from ..listed import Path, mapped_units, picked
 from ..packing import Packing
 from ..provenance import Drawn, plain
 from ..tensor_trees import mapped, tensors_in
@@ -35,12 +35,12 @@ _OF_TORCH = {
 
 def leave_call_beside(
     losses: torch.Tensor, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, *, packing: Packing | None,
-    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool,
+    batch_first: bool, reduced: Callable[..., torch.Tensor], padded: bool, listed: frozenset[Path],
 ) -> None:  # fmt: skip
     """For criterions_under(). unreduced(*args, **kwargs) gave losses [units, ...] or [units · rows, ...], reduced(units, *args, **kwargs) gives [units].
-    padded: how far the batch is padded may move them, also those of torch's own criterions."""
+    padded: how far the batch is padded may move them, also those of torch's own criterions. listed: where lists of the units are."""
     if losses.grad_fn is not None and (padded or not _is_of_torch(criterion)):
-        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced)
+        losses.grad_fn.metadata[_MARK] = Call(criterion, unreduced, args, kwargs, packing, batch_first, reduced, listed if packing is None else frozenset())
 
 
 def criterions_under(losses: torch.Tensor) -> list[Call]:
@@ -65,10 +65,10 @@ class Call:
 
     def __init__(
         self, criterion: Any, unreduced: Callable[..., torch.Tensor], args: tuple, kwargs: dict, packing: Packing | None, batch_first: bool,
-        reduced: Callable[..., torch.Tensor],
+        reduced: Callable[..., torch.Tensor], listed: frozenset[Path],
     ):  # fmt: skip
         self._criterion, self._unreduced, self._reduced = criterion, unreduced, reduced
-        self._packing, self._batch_first = packing, batch_first
+        self._packing, self._batch_first, self._listed = packing, batch_first, listed
         given = tensors_in((args, kwargs))
         self._followed = [each.origin if isinstance(each, Drawn) else None for each in given]
         self._derived = [each.requires_grad for each in given]
@@ -161,7 +161,7 @@ class Call:
             given = (unflattened(value, dim) for value, dim in zip(tensors_in((self._args, self._kwargs)), rows) if dim is not None)
             return cut.fit(set.intersection(*(set(value.shape[1:]) for value in given)), scaled=True)
 
-        def losses(*, shorter: bool = False, coins: int = 0) -> list[torch.Tensor]:
+        def losses(*, shorter: bool = False, outputs_too: bool = True, coins: int = 0) -> list[torch.Tensor]:
             def take(value: torch.Tensor) -> torch.Tensor:
                 number = self._numbers[id(value)]
                 dim = rows[number]
@@ -169,11 +169,11 @@ class Call:
                     return value
                 apart = unflattened(value, dim)
                 found = apart.index_select(dim, cut.units.to(value.device))
-                if shorter and not (pooled and self._derived[number]):
+                if shorter and (outputs_too or not self._derived[number]):
                     found = cut.shortened(found, fits, but=dim, once=True)
                 return found if apart.dim() == value.dim() else found.flatten(dim, dim + 1)
 
-            args, kwargs = self._with_units(take, lambda each: picked(each, cut.units.tolist()), units)
+            args, kwargs = self._with_units(take, lambda each: picked(each, cut.units.tolist()))
             for state in states:
                 state.again()
             if coins:
@@ -186,8 +186,13 @@ class Call:
                 fits = fit()
                 if fits is None:
                     return False
-                as_given, shorter = losses(), losses(shorter=True)
-                return cut.differs(as_given, shorter) and not any(cut.differs(as_given, losses(coins=coins)) for coins in range(1, _TOSSES))
+                as_given, moved = losses(), []
+                # What the loop cut to the targets' extent has places too; a number of classes that is alike has none.
+                for outputs_too in (True, False) if pooled else (True,):
+                    with suppress(*MODELS_OWN):
+                        moved.append(cut.differs(as_given, losses(shorter=True, outputs_too=outputs_too)))
+                follows = bool(moved) and all(moved)
+                return follows and not any(cut.differs(as_given, losses(coins=coins)) for coins in range(1, _TOSSES))
         except MODELS_OWN:
             return False
         finally:
@@ -217,15 +222,11 @@ class Call:
             rows = (source[:, None] * each + torch.arange(each)).flatten()
             return value if odd or not each else value.index_select(dim, rows.to(value.device))
 
-        return self._with_units(new, lambda each: picked(each, source.tolist()), 0 if self._packing is not None else units)
+        return self._with_units(new, lambda each: picked(each, source.tolist()))
 
-    def _with_units(self, of_tensor: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any], units: int) -> tuple[tuple, dict]:
+    def _with_units(self, of_tensor: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]) -> tuple[tuple, dict]:
         """The arguments, with others in the place of their tensors and of their lists of the units (listed.py)."""
-        of_arguments = functools.partial(mapped_units, of_tensor, of_list, units=units)
-        return tuple(of_arguments(each) for each in self._args), {name: of_arguments(each) for name, each in self._kwargs.items()}
-
-    def has_unclear_list(self, units: int) -> bool:
-        return self._packing is None and any(has_unclear_list(each, units) for each in (*self._args, *self._kwargs.values()))
+        return mapped_units(of_tensor, of_list, (self._args, self._kwargs), self._listed)
 
     def _dim_of(self, number: int, value: torch.Tensor, units: int) -> int | None:
         """The dimension of a tensor's rows, each unit's together; None: it has none. If the loader's tensors are followed, all others

@@ -19,7 +19,9 @@ def rows_of(value: torch.Tensor, dim: int, units: int, places: set[int]) -> Rows
     """Of an output, where the inputs' units are at `dim`. places: how many each unit may have in flattened ones. None: it has no rows of them."""
     at = dim_of_rows(value, dim, units)
     if at is not None:
-        return value.shape[-1], narrowed(value, at + 1).movedim(at, 0)
+        either = at == 0 and units > 1 and value.dim() > 2 and value.shape[1] == units  # a state [layers, units, features], or places
+        small = narrowed(value, at + 1 + either)
+        return (value.shape[-1], small.movedim(at, 0), *([small.movedim(1, 0)] if either else []))
     flat = value.dim() > 0 and units > 1 and any(value.shape[0] == units * each for each in places)
     small = narrowed(value, 2 if value.dim() > 1 and value.shape[1] == units else 1)
     ways = [small.unflatten(0, (units, -1)), small.unflatten(0, (-1, units)).movedim(1, 0)] if flat else []  # each unit's together, or in turn

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ from torch import nn
 from ...lost_ranks import answered
 from .criterions import criterions_under
 from .padded_gradients import PaddedGradients
-from .padding import padding_needs_no_more
+from .padding import settled_axes
 from .state import State
 from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
 
@@ -64,7 +64,7 @@ class AttributionCheck:
         self._names = names
         self._settled: set[bool] = set()  # kinds of batches: packed or not
         self._looks: set[tuple] = set()  # of the model, with which it was checked
-        self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank
+        self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
@@ -75,9 +75,10 @@ class AttributionCheck:
     def _look_of(self, model: nn.Module) -> tuple:
         return _look_of(model, flags=len(self._looks) < _MOST_LOOKS)
 
-    def padding_is_new(self, model: nn.Module) -> bool:
-        """Whether it was not looked at how far a batch is padded, for the model as it looks; true at some later batches too."""
-        return self._look_of(model) not in self._padded or secrets.randbelow(_PADDED_AGAIN) == 0
+    def padding_is_new(self, model: nn.Module, places: Iterable[tuple[int, int]]) -> bool:
+        """Whether it was not looked at how far a batch is padded along some of its axes, for the model as it looks; true at some later batches too."""
+        look = self._look_of(model)
+        return any((look, place) not in self._padded for place in places) or secrets.randbelow(_PADDED_AGAIN) == 0
 
     def __call__(self, session: Any, losses: torch.Tensor, repeats: list[Repeat], *, new: bool = False) -> None:
         """Runs before the backward of [units] losses, and keeps their graph. RuntimeError on all ranks if rows of other units
@@ -99,16 +100,13 @@ class AttributionCheck:
         look = () if repeat is None else self._look_of(repeat.model)
         # One seed for all: ranks that hold parts of the same units must choose the same half.
         calls = criterions_under(losses)
-        unclear = any(each.has_unclear_list(units) for each in calls) or any(each.has_unclear_list for each in repeats)
-        due, any_packed, any_plain, unclear, seed = self._highest(
-            [units > 1, units > 0 and packed, units > 0 and not packed, unclear, secrets.randbits(62)]
+        due, any_packed, any_plain, seed = self._highest(
+            [units > 1, units > 0 and packed, units > 0 and not packed, secrets.randbits(62)]
         )
         if any_packed and any_plain:
             raise ValueError("on several ranks all batches are packed or none is: here some rank's are and another's are not")
         if self._coins is None and (due or repeat is not None):
             self._coins = random.Random(seed)
-        if unclear:
-            return  # a batch of other extents tells lists of units from lists of columns
         if not due:
             self._look_at_one(losses, repeat)
             return
@@ -144,8 +142,7 @@ class AttributionCheck:
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)
-            if looked_at and all(padding_needs_no_more(each) for each in looked_at):
-                self._padded.add(look)
+            self._padded |= {(look, place) for place in settled_axes(looked_at)}
 
     def _some_of(self, repeats: list[Repeat], units: int, *, packed: bool, seed: int) -> list[Repeat]:
         """As many on every rank: the last forward, and some of those before it, which may go other ways (a second tower, a flag)."""

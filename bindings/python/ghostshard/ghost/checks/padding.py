@@ -13,7 +13,7 @@ import functools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,8 @@ class Cut:
 
     def _places(self, d: int, whole: int, shorter: int) -> Places | None:
         rest = whole - shorter
-        for number, axis in enumerate(self.axes):
+        # Of axes that are cut by as much, the one whose extent it has comes first.
+        for number, axis in sorted(enumerate(self.axes), key=lambda each: whole != each[1].of):
             if rest == axis.of - axis.to:
                 return Places(d, number, rest, 1, 0)
             if rest > 0 and whole % axis.of == 0 and rest == whole // axis.of * (axis.of - axis.to):
@@ -141,9 +142,9 @@ def padding_of(examples: torch.Tensor | None) -> tuple[Axis, ...]:
     origin = examples.origin
     axes = getattr(origin.memory.piece, "padding", ())
     ids = origin.numbers().tolist()
-    if not axes or origin.dim is None or len(ids) != origin.rows or len(set(ids)) < len(ids):
+    if not axes or origin.dim is None or len(ids) != origin.rows or len(set(ids)) < len(ids) or len(ids) != len(axes[0].alone):
         return ()
-    return tuple(Axis(each.extent, tuple(each.alone[i] for i in ids), each.left, each.fixed) for each in axes)
+    return tuple(replace(each, alone=tuple(each.alone[i] for i in ids)) for each in axes)
 
 
 def cuts_of(axes: Sequence[Axis]) -> list[Cut | None]:
@@ -216,12 +217,15 @@ def coins_move_outputs(repeat: Any, before: Sequence[Any], number: int) -> bool:
     return cut is not None and any(cut.differs(as_given, each) for each in others)
 
 
-def padding_needs_no_more(repeat: Any) -> bool:
-    """Whether every axis of the batch was compared that the model takes, one at least."""
-    numbers = set(range(len(repeat.inputs.padding)))
-    compared = repeat.inputs.padding_was_compared
-    taken = {number for number in numbers if (found := _cut_and_fit(repeat, number))[0] is None or found[1] is not None}
-    return bool(compared) and taken <= compared
+def settled_axes(repeats: Sequence[Any]) -> set[tuple[int, int]]:
+    """The places of axes that were compared in every forward that takes them."""
+    settled, open_ones = set(), set()
+    for repeat in repeats:
+        for number, axis in enumerate(repeat.inputs.padding):
+            cut, fit = _cut_and_fit(repeat, number)
+            needs_none = number in repeat.inputs.padding_was_compared or (cut is not None and fit is None)
+            (settled if needs_none else open_ones).add(axis.place)
+    return settled - open_ones
 
 
 def _cut_and_fit(repeat: Any, number: int) -> tuple[Cut | None, tuple[int, int] | None]:
@@ -297,4 +301,4 @@ def _extents(value: torch.Tensor, but: int) -> list[int]:
     return [extent for d, extent in enumerate(value.shape) if d != but]
 
 
-__all__ = ["Cut", "PaddedOutput", "coins_move_outputs", "cuts_of", "last", "outputs_follow", "padding_needs_no_more", "padding_of", "toss"]
+__all__ = ["Cut", "PaddedOutput", "coins_move_outputs", "cuts_of", "last", "outputs_follow", "padding_of", "settled_axes", "toss"]

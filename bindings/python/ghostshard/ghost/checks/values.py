@@ -7,7 +7,6 @@ change that the other unit makes to them.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from collections.abc import Callable
@@ -18,8 +17,8 @@ import torch
 from torch import nn
 
 from ..batch import Inputs
-from ..listed import has_unclear_list, mapped_units, picked
-from ..provenance.opened import opened
+from ..listed import mapped_units, picked
+from ..provenance.opened import contents, opened
 from ..rows import of_places
 from ..tensor_trees import tensors_in
 from .differences import Rows, differ, narrowed, nearest, rows_of
@@ -97,11 +96,6 @@ class Repeat:
                     self.once(*self.inputs.args, **self.inputs.kwargs)
             return None
 
-    @property
-    def has_unclear_list(self) -> bool:
-        given = (*self.inputs.args, *self.inputs.kwargs.values())
-        return self._packing is None and any(has_unclear_list(each, self.inputs.units) for each in given)
-
     def once(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs) if self.in_step is None else self.in_step.forward(self.forward, *args, **kwargs)
 
@@ -118,7 +112,7 @@ class Repeat:
         rows = [(value is self.inputs.examples, value.movedim(dim, 0)) for value in given if (dim := self.extent_of_units(value, units)) >= 0]
         found = torch.zeros(units, dtype=torch.bool)
         for _, value in sorted(rows, key=lambda each: each[0])[:1]:
-            found[int(value.flatten(1).ne(0).sum(1).argmax() if value.dim() > 1 else value.argmax())] = True
+            found[int(value.flatten(1).ne(0).sum(1).argmax() if value.dim() > 1 else value.to(torch.int64).argmax())] = True
         return found
 
     def _among_others(
@@ -153,19 +147,25 @@ class Repeat:
         units, training = len(chosen), [module for module in self.model.modules() if module.training]
         places = torch.arange(units)
         some = places[chosen] if bool(chosen.any()) else places
+        extents: set[int] = set()
 
         def outputs(of: torch.Tensor) -> list[Rows]:
             take = lambda value: value if (dim := self._dim_of_units(value, units)) < 0 or len(of) == units else value.index_select(dim, of.to(value.device))
             args, kwargs = self.with_units(take, lambda each: picked(each, of.tolist()))
-            return self._rows_of_output(self.once(*args, **kwargs), len(of))
+            output = self.once(*args, **kwargs)
+            extents.update(extent for each in contents(output) for extent in each.shape[:2])
+            return self._rows_of_output(output, len(of))
 
         def compared() -> tuple[list, bool]:
-            found = []
-            for of in (places, some):
-                for each in before:
-                    each.again()
-                found.append(outputs(of))
-            everybody, alone = found
+            nonlocal some
+            for each in before:
+                each.again()
+            everybody = outputs(places)
+            while len(some) > 1 and len(some) < units and len(some) in extents:
+                some = some[1:]  # as many layers as examples would be taken for them
+            for each in before:
+                each.again()
+            alone = outputs(some)
             chosens = [(last, *(rows.index_select(0, some.to(rows.device)) for rows in ways)) for last, *ways in everybody]
             return everybody, len(chosens) == len(alone) and differ(chosens, alone, torch.ones(len(some), dtype=torch.bool))
 
@@ -258,15 +258,12 @@ class Repeat:
 
     def with_units(self, of_tensor: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]) -> tuple[tuple, dict]:
         """The arguments, with others in the place of their tensors and of their lists of the units (listed.py)."""
-        units = 0 if self._packing is not None else self.inputs.units
-        of_arguments = functools.partial(mapped_units, of_tensor, of_list, units=units)
-        # Each positional one by itself: as many of them as units are no list of the units.
-        return tuple(of_arguments(each) for each in self.inputs.args), {name: of_arguments(each) for name, each in self.inputs.kwargs.items()}
+        return mapped_units(of_tensor, of_list, (self.inputs.args, self.inputs.kwargs), self.inputs.listed)
 
     def _dim_of_units(self, value: torch.Tensor, units: int) -> int:
         """-1: none. 0, 1, 2, … of the units' extent are taken for places, which all units share."""
         dim = self.extent_of_units(value, units)
-        places = value.dim() == 1 and torch.equal(value, torch.arange(len(value), device=value.device, dtype=value.dtype))
+        places = value.dim() == 1 and value.dtype != torch.bool and torch.equal(value, torch.arange(len(value), device=value.device, dtype=value.dtype))
         return -1 if places or of_places(value) or any(value is each for each in self.places) else dim
 
     def extent_of_units(self, value: torch.Tensor, units: int) -> int:

@@ -209,7 +209,7 @@ def as_read(value: Any) -> Any:
 def of_batch(value: Any, extents: set[int]) -> Any:
     """A number of a batch that a collate_fn made, as what it is: read, if it is none of the batch's extents. A fraction that it shares among all
     examples was looked at in its process (loaders/collate_check.py)."""
-    value = value.item() if isinstance(value, np.generic) else value
+    value = value.item() if isinstance(value, (np.generic, np.ndarray)) else value
     return ReadInt(value) if type(value) is int and value not in extents else value
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..listed import Path
 from ..same_memory import lies_within
 from ..tensor_trees import tensors_in
 from .drawn import Drawn, Origin
@@ -31,6 +32,7 @@ class Finding:
     read: tuple[Drawn, ...] = ()  # what was read: writing to it unseen by autograd comes too late to be seen by the forward
     forward: bool = True
     examples: torch.Tensor | None = None  # what a forward had as its examples, if nobody followed it
+    listed: frozenset[Path] = frozenset()  # where lists with an entry for each unit are in (args, kwargs)
 
 
 def is_not(name: str, why: str) -> str:
@@ -58,17 +60,12 @@ def not_once(origin: Origin, rows: int) -> str:
     return "" if once else is_not("the model's input", "it does not hold each example once")
 
 
-def entries_of_units(value: Any, expected: torch.Tensor, piece: Any) -> list[torch.Tensor]:
-    """The tensors of lists that have an entry for each unit, where all in entry u are of unit expected[u] of this piece."""
-    if isinstance(value, dict):
-        return [tensor for each in value.values() for tensor in entries_of_units(each, expected, piece)]
-    if not isinstance(value, (list, tuple)):
-        return []
-    if len(value) == len(expected):
-        held = [tensors_in(each) for each in value]
-        if any(held) and all(_is_of(tensor, int(unit), piece) for unit, tensors in zip(expected, held) for tensor in tensors):
-            return [tensor for tensors in held for tensor in tensors]
-    return [tensor for each in value for tensor in entries_of_units(each, expected, piece)]
+def lists_own_entries(value: Any, expected: torch.Tensor, piece: Any) -> bool:
+    """Whether a list holds tensors of this piece, those in entry u of unit expected[u] alone."""
+    if not isinstance(value, (list, tuple)) or len(value) != len(expected):
+        return False
+    held = [tensors_in(each) for each in value]
+    return any(held) and all(_is_of(tensor, int(unit), piece) for unit, tensors in zip(expected, held) for tensor in tensors)
 
 
 def _is_of(tensor: torch.Tensor, unit: int, piece: Any) -> bool:
@@ -110,4 +107,4 @@ def may_train(losses: torch.Tensor, leaf: torch.Tensor, piece: Any = None, *, vo
     return any(leaf is each or (not each.requires_grad and lies_within(leaf, each)) for each in read)
 
 
-__all__ = ["Finding", "entries_of_units", "in_one_order", "is_not", "mark", "may_train", "not_once", "under", "wrong_output"]
+__all__ = ["Finding", "in_one_order", "is_not", "lists_own_entries", "mark", "may_train", "not_once", "under", "wrong_output"]

@@ -15,6 +15,7 @@ class NoProvenance:
     """Of batches of the caller's own, which are charged as what they are at worst."""
 
     constants = None
+    listed: frozenset = frozenset()
     _latest: Finding | None = None
 
     def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> tuple[tuple, dict]:

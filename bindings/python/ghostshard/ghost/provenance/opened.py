@@ -71,7 +71,8 @@ def numbers_of(value: Any) -> np.ndarray | None:
     first = value
     while isinstance(first, (list, tuple)) and first:
         first = first[0]
-    if not isinstance(first, (np.ndarray, np.generic, int, float)) or len(value) == 0:
+    bare = isinstance(value, np.ndarray) and value.ndim == 0
+    if bare or not isinstance(first, (np.ndarray, np.generic, int, float)) or len(value) == 0:
         return None
     try:
         return np.array(value)

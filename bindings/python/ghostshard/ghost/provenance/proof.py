@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..listed import KnownLists, numbers_beside
+from ..listed import KnownLists, Path, leaves_beside, paths_of
 from ..tensor_trees import first_tensor, mapped, tensors_in
 from .constants import Constants, ReadInt, extents_of, of_batch
 from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, plain
-from .findings import Finding, entries_of_units, in_one_order, is_not, mark, not_once, under, wrong_output
+from .findings import Finding, in_one_order, is_not, lists_own_entries, mark, not_once, under, wrong_output
 from .opened import contents, numbers_of, opened, same_values
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
+_OF_PACKED = ("max_length_q", "max_length_k")  # of DataCollatorWithFlattening: the longest text's length, for kernels
 _NOT_READ = ("num_items_in_batch",)  # Hugging Face's Trainer gives it, and batch.py takes it out
 _BY_HOOK = (
     "a forward pre-hook that was registered after make_private() put another tensor in its place. Register it before make_private(), so "
@@ -37,7 +38,7 @@ class Provenance:
         self._dims: dict[Any, int] = {}
         self._handed_out: list[tuple[Any, Any, int, Origin]] = []  # (plain tensor, array or list; version; origin)
         self._lists = KnownLists()
-        self._by_columns: bool | None = None  # a batch is [columns], not [examples]; None: not known yet
+        self._lists_handed_out: list[Any] = []  # with an entry for each unit, which holds no tensor
         self._latest: Finding | None = None
         self.constants = Constants()
 
@@ -46,6 +47,7 @@ class Provenance:
     def forget(self) -> None:
         """A new draw begins."""
         self._handed_out.clear()
+        self._lists_handed_out.clear()
         self._latest = None
         self.constants.begin_draw()
 
@@ -54,27 +56,12 @@ class Provenance:
         self.constants.begin_batch(piece.units)
         if piece.units == 0:
             return batch
-        if self._lists_examples(batch, piece.units):
+        if self._lists.is_batch_of_units(batch, piece.units):
             stamped = [self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(batch)]
             return type(batch)(stamped) if not hasattr(batch, "_fields") else type(batch)(*stamped)
         stamped = self._stamped(batch, None, piece)
         self.constants.learn({axis.extent for axis in piece.padding})
         return stamped
-
-    def _lists_examples(self, batch: Any, units: int) -> bool:
-        """A collate_fn may leave a batch a list of its examples."""
-        if not isinstance(batch, (list, tuple)) or len(batch) != units:
-            if units > 1:
-                self._by_columns = True
-            return False
-        if self._by_columns is None and units > 1:
-            tensors = tensors_in(batch)
-            kinds = {(type(each), *((tensor.dtype, tensor.dim()) for tensor in tensors_in(each))) for each in batch}
-            of_columns = len(kinds) > 1 or all(units in each.shape[:2] for each in tensors)
-            if not of_columns:
-                self._by_columns = False
-            return not of_columns
-        return self._by_columns is False
 
     def _dim_of(self, number: Any, value: torch.Tensor, units: int) -> int:
         """The dimension of the examples in the batch's tensor of this number; -1: it has other rows (crops, packed texts)."""
@@ -104,13 +91,16 @@ class Provenance:
             return drawn(value, own)
 
         def whole(value: Any) -> Any:
-            if isinstance(value, np.ndarray) or (isinstance(value, list) and not contents(value)):
-                if origin is None and (copied := numbers_of(value)) is not None:
-                    self._handed_out.append((copied, 0, of_rows(piece, len(value))))
-            elif value is not batch and origin is None and self._lists.of_units(value, piece.units):
-                entries = [self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(value)]
-                return type(value)(entries)
-            return of_batch(value, extents) if isinstance(value, (int, np.generic)) else value
+            bare = isinstance(value, np.ndarray) or (isinstance(value, list) and not contents(value))
+            if bare and origin is None and (copied := numbers_of(value)) is not None:
+                self._handed_out.append((copied, 0, of_rows(piece, len(value))))
+            if value is not batch and origin is None and self._lists.of_units(value, piece.units):
+                if contents(value):
+                    return type(value)(self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(value))
+                self._lists_handed_out.append(type(value)(opened(stamp, each, torch.Tensor, whole) for each in value))
+                return self._lists_handed_out[-1]
+            single = isinstance(value, (int, np.generic)) or (isinstance(value, np.ndarray) and value.ndim == 0)
+            return of_batch(value, extents) if single else value
 
         extents = extents_of(batch, origin.rows if piece is None else piece.units)
         return opened(stamp, batch, torch.Tensor, whole)
@@ -146,14 +136,22 @@ class Provenance:
         aside = ("units", *(_NOT_READ if kwargs.get("labels") is not None else ()))
         given = [value for name, value in kwargs.items() if name not in aside]
         read = tuple(each for each in contents((args, given)) if isinstance(each, Drawn))
-        wrong = wrong or self._wrong_numbers("the model", (args, given), rows)
-        found = Finding(wrong, origin.memory.piece, origin.ids, origin.rows, joined=units is not None or packed, read=read, examples=plain(examples))
-        listed = {id(each) for each in entries_of_units((args, given), origin.numbers(), origin.memory.piece)}
+        listed = frozenset() if packed or units is not None else self._lists_of_units((args, kwargs), origin.numbers(), origin.memory.piece)
+        numbers = {name: value for name, value in kwargs.items() if name not in (*aside, *_OF_PACKED)}
+        wrong = wrong or self._wrong_numbers("the model", (args, numbers), listed)
+        joined = units is not None or packed
+        found = Finding(wrong, origin.memory.piece, origin.ids, origin.rows, joined=joined, read=read, examples=plain(examples), listed=listed)
+        apart = {id(each) for each in leaves_beside((args, kwargs), listed)}
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
             for tensor in contents(value) if name not in aside else ():
-                if not found.wrong and tensor is not examples and id(tensor) not in listed:
+                if not found.wrong and tensor is not examples and (not listed or id(tensor) in apart):
                     found = replace(found, wrong=self._wrong_beside(tensor, origin, rows, name, packed))
         return found
+
+    @property
+    def listed(self) -> frozenset[Path]:
+        """Of the forward that was read last."""
+        return self._latest.listed if self._latest is not None else frozenset()
 
     def taken(self, tensors: list[torch.Tensor], read: list[torch.Tensor]) -> None:
         """What the forward had in the end, and what was read for it: a hook that comes after the reading is not followed."""
@@ -213,7 +211,7 @@ class Provenance:
     def _wrong_beside(self, tensor: torch.Tensor, origin: Origin, rows: int, name: str, packed: bool) -> str:
         """Why a tensor may not stand beside the examples; "" if it may."""
         if not isinstance(tensor, Drawn):
-            places = tensor.dim() > 0 and tensor.numel() == tensor.shape[-1] and torch.equal(
+            places = tensor.dim() > 0 and tensor.numel() == tensor.shape[-1] and tensor.dtype != torch.bool and torch.equal(
                 tensor.reshape(-1), torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device))  # fmt: skip
             alike = tensor.numel() <= 1 or places
             if not packed:
@@ -245,11 +243,16 @@ class Provenance:
             return *bare, Finding(forward=False)
         wrong = next((found for each in given if (found := wrong_output(each))), "")
         expected = torch.arange(of[0].rows) if of[0].ids is None else of[0].ids.reshape(-1)
-        listed = {id(each) for each in entries_of_units((args, kwargs), expected, of[0].piece)}
-        wrong = wrong or next((found for each in tensors if id(each) not in listed and (found := self._wrong_target(each, of[0]))), "")
-        wrong = wrong or self._wrong_numbers("the criterion", (args, kwargs), len(expected))
+        listed = self._lists_of_units((args, kwargs), expected, of[0].piece)
+        apart = {id(each) for each in leaves_beside((args, kwargs), listed)}
+        wrong = wrong or next((found for each in tensors if id(each) in apart and (found := self._wrong_target(each, of[0]))), "")
+        wrong = wrong or self._wrong_numbers("the criterion", (args, kwargs), listed)
         wrong = wrong or next((found for name, each in (beside or {}).items() if (found := self._wrong_constant(name, each))), "")
-        return *bare, Finding(wrong, forward=False)
+        return *bare, Finding(wrong, forward=False, listed=listed)
+
+    def _lists_of_units(self, given: Any, expected: torch.Tensor, piece: Any) -> frozenset[Path]:
+        known = lambda value: any(value is each for each in self._lists_handed_out) or lists_own_entries(value, expected, piece)
+        return paths_of(known, given)
 
     def _wrong_target(self, tensor: torch.Tensor, of: Finding) -> str:
         if of.piece is None or of.wrong or tensor.numel() == 0:
@@ -278,8 +281,8 @@ class Provenance:
         wrong = self.constants.wrong(name, constant, alone=alone)
         return is_not("what the loss is formed of", wrong) if wrong else ""
 
-    def _wrong_numbers(self, name: str, given: Any, units: int) -> str:
-        numbers = [each for each in numbers_beside(given, units) if isinstance(each, (float, ReadInt))]
+    def _wrong_numbers(self, name: str, given: Any, listed: frozenset[Path]) -> str:
+        numbers = [each for each in leaves_beside(given, listed) if isinstance(each, (float, ReadInt))]
         return next((found for each in numbers if (found := self._wrong_constant(name, each))), "")
 
     # The model's side -----------------------------------------------------------------------------------------------
