@@ -49,8 +49,10 @@ FILL = """mount -t tmpfs -o size=2m none disk
 "$0" "$@" & run=$!
 written() { until compgen -G "disk/run/checkpoints/step-*$1" > /dev/null; do kill -0 $run || exit 9; sleep 0.02; done; }
 written 0[4-9]?
+kill -STOP $run
 cat /dev/zero > disk/filler 2> /dev/null
 truncate -s -60K disk/filler
+kill -CONT $run
 written [2-9]??
 rm disk/filler
 kill -TERM $run; wait $run; exit $?"""
