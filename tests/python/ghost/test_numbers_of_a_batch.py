@@ -5,12 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from short_loop import steps_of
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
-from torch.utils.data import DataLoader
-
-from ghostshard import PrivacyEngine
 
 N, V = 60, 30
 READ = "met a number that was read from a private batch, or that collate_fn counted over it"
@@ -53,20 +51,7 @@ def of_texts(outputs, x):
 
 def steps(loss, model=None, criterion=of_texts, collate=counted, count=6):
     torch.manual_seed(0)
-    model = model or Model()
-    module, optimizer, criterion, loader = PrivacyEngine().make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(Texts(), batch_size=6, collate_fn=collate),
-        noise_multiplier=1.0, max_grad_norm=1.0, criterion=criterion, grad_sample_mode="ghost",
-    )  # fmt: skip
-    done = 0
-    for batch in loader:
-        optimizer.zero_grad()
-        loss(module, criterion, batch).backward()
-        optimizer.step()
-        done += 1
-        if done == count:
-            return done
-    return done
+    return steps_of(loss, model or Model(), criterion, Texts(), collate, count)
 
 
 REFUSED = {

@@ -1,11 +1,14 @@
 """Batches of two kinds of lengths (question and passage), lengths of something else than the model's first argument, and forwards of which one masks."""
 
+import weakref
+
 import pytest
 import torch
+from short_loop import steps_of
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from ghostshard import PrivacyEngine
 
@@ -92,20 +95,7 @@ def towers(*, q, p):
 
 
 def steps(model, loss, criterion=None, collate=padded, data=None, count=10):
-    """How many went through."""
-    module, optimizer, criterion, loader = PrivacyEngine().make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data or Pairs(), batch_size=6, collate_fn=collate),
-        noise_multiplier=1.0, max_grad_norm=1.0, criterion=criterion or nn.CrossEntropyLoss(), grad_sample_mode="ghost",
-    )  # fmt: skip
-    done = 0
-    for batch in loader:
-        optimizer.zero_grad()
-        loss(module, criterion, batch).backward()
-        optimizer.step()
-        done += 1
-        if done == count:
-            break
-    return done
+    return steps_of(loss, model, criterion or nn.CrossEntropyLoss(), data or Pairs(), collate, count)
 
 
 UNMASKED = {
@@ -347,3 +337,24 @@ def test_an_axis_that_varies_later_is_looked_at_then(monkeypatch):
         with pytest.raises(RuntimeError, match=REFUSED):
             steps(Both(True, False), loss, collate=collate)
         assert seen > 2
+
+
+def test_a_forward_that_no_loss_is_over_keeps_nothing_alive():
+    """An evaluation that forgot torch.no_grad(), between the steps."""
+    model = nn.Linear(8, 3)
+    data = TensorDataset(torch.randn(64, 8), torch.randint(3, (64,)))
+    module, optimizer, criterion, loader = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=16), noise_multiplier=1.0,
+        max_grad_norm=1.0, criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost",
+    )  # fmt: skip
+    for x, y in loader:
+        alive = []
+        for _ in range(20):
+            public = torch.randn(16, 8)
+            module(public).argmax(1)
+            alive.append(weakref.ref(public))
+        del public
+        assert sum(each() is not None for each in alive) <= 1, "the last forward's"
+        optimizer.zero_grad()
+        criterion(module(x), y).backward()
+        optimizer.step()

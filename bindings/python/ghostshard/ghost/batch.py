@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ class Inputs:
     padding: tuple[Axis, ...] = ()  # of the examples, if the loader told it (checks/padding.py)
     listed: frozenset[Path] = frozenset()  # where lists with an entry for each unit are in (args, kwargs)
     outputs: tuple[Any, ...] = ()  # where they are in the autograd graph, if there is padding
+    token: Callable[[], Any] = lambda: None  # gives something as long as a graph holds an output
     padding_was_compared: set[int] = field(default_factory=set)  # axes by outputs_follow(), which may find no output to compare
     pooled: bool = True  # no output has places of the batch's axes: found by outputs_follow()
     padded_outputs: dict[int, list[Any]] = field(default_factory=dict)  # that have places: found by outputs_follow()

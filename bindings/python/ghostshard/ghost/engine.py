@@ -185,7 +185,7 @@ class GhostEngine:
             self.session.begin_microbatch(max(given.units, 1), of_nobody=given.units == 0)
         else:
             self.session.begin_packed(*given.packing.described())
-        self._forwards = [*self._forwards[-_MOST_FORWARDS:], given]  # those of a batch that was left are among them
+        self._forwards = [*(each for each in self._forwards[-_MOST_FORWARDS:] if each.token() is not None), given]  # an evaluation's are gone
 
     def units_of(self, x: torch.Tensor) -> int:
         """How many units the forward at hand is over; the input x counts them if a layer is called on its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from .checks.padding import padding_of
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .own_loss import OwnLoss
+from .provenance.opened import contents
 from .recording import RecordingEngine
 from .rows import rows_of_each
 from .shared import Shared, plain, shared
@@ -25,6 +27,9 @@ from .rules import (
     BY_ROWS, WITH_CHILDREN, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output,
     taken_whole, tensor_parallel,
 )  # fmt: skip
+
+
+_TOKEN = "ghostshard: forward"
 
 
 class PatchedForward:
@@ -114,6 +119,18 @@ def _idle_patches() -> PatchedModel:
 def _has_forward_of_its_own(module: nn.Module) -> bool:
     forward = vars(module).get("forward")
     return forward is not None and getattr(forward, "__func__", None) is not original_class(module).forward
+
+
+class _Token:
+    """It can be referred to weakly."""
+
+
+def _in_graph(output: Any, token: _Token) -> weakref.ref[_Token]:
+    """The token lives as long as the graph of some tensor of the output."""
+    for value in contents(output):
+        if value.grad_fn is not None:
+            value.grad_fn.metadata[_TOKEN] = token
+    return weakref.ref(token)
 
 
 class PatchedModel:
@@ -240,6 +257,7 @@ class PatchedModel:
         self._engine.weights.buffers.end_forward()
         self._engine.provenance.taken(tensors_in(taken), tensors_in((self._given.args, self._given.kwargs)))
         self._engine.provenance.mark(output)
+        self._given.token = _in_graph(output, self._given.token() or _Token())
 
     def _give_back_output(self, output: Any, loss_of: torch.Tensor | None = None) -> Any:
         """loss_of: the one among them that a loss was formed of already."""
