@@ -63,13 +63,8 @@ class KnownLists:
             if units > 1:
                 self._by_columns = True
             return False
-        if self._by_columns is None and units > 1:
-            tensors = tensors_in(batch)
-            kinds = {(type(each), *((tensor.dtype, tensor.dim()) for tensor in tensors_in(each))) for each in batch}
-            of_columns = len(kinds) > 1 or all(units in each.shape[:2] for each in tensors)
-            if not of_columns:
-                self._by_columns = False
-            return not of_columns
+        if self._by_columns is None and units > 1 and tensors_in(batch) and lists_units(batch, units):
+            self._by_columns = False
         return self._by_columns is False
 
 
