@@ -1,7 +1,9 @@
 #include "fsdp/optimizer/orthogonalised.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/cholesky_inverse.h>
 #include <ATen/ops/linalg_cholesky_ex.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <limits>
@@ -39,7 +41,30 @@ at::Tensor gram_of(const at::Tensor& x) {
   return gram.tril_();
 }
 
-// M of the lower triangle of R, for an x of this type; none if R + c·t·I has no Cholesky decomposition.
+// Of symmetric positive definite matrices, whose lower triangles are read. By halves: with the blocks A, B (below A)
+// and D, W = B·A⁻¹ and S = D − W·Bᵀ, the inverse has the blocks A⁻¹ + Wᵀ·S⁻¹·W, −S⁻¹·W and S⁻¹. So most of it is
+// products, which libraries compute two to three times as fast as Cholesky decompositions. none if a block has no such
+// decomposition.
+std::optional<at::Tensor> inverse_of(const at::Tensor& symmetric) {
+  constexpr int64_t kBlock = 64;  // rows that one decomposition takes
+  const int64_t rows = symmetric.size(-1), upper = rows / 2, lower = rows - upper;
+  if (rows <= kBlock) {
+    const auto [factor, failed] = at::linalg_cholesky_ex(symmetric);
+    if (failed.any().item<bool>()) return std::nullopt;
+    return at::cholesky_inverse(factor);
+  }
+  const std::optional<at::Tensor> first = inverse_of(symmetric.narrow(-2, 0, upper).narrow(-1, 0, upper));
+  if (!first) return std::nullopt;
+  const at::Tensor below = symmetric.narrow(-2, upper, lower), beside = below.narrow(-1, 0, upper);
+  const at::Tensor product = beside.matmul(*first);
+  const std::optional<at::Tensor> second =
+      inverse_of(below.narrow(-1, upper, lower) - product.matmul(beside.transpose(-2, -1)));
+  if (!second) return std::nullopt;
+  const at::Tensor across = second->matmul(product).neg_(), taken = product.transpose(-2, -1).matmul(across);
+  return at::cat({at::cat({*first - taken, across.transpose(-2, -1)}, -1), at::cat({across, *second}, -1)}, -2);
+}
+
+// M of the lower triangle of R, for an x of this type; none if R + c·t·I is not positive definite.
 std::optional<at::Tensor> factor_of(const at::Tensor& gram, at::ScalarType type) {
   constexpr double kNoNorm = 1e-10;  // of zeros: others, whose trace is 1, have 1/√m
   const at::Tensor diagonal = sum_of_squares(gram.diagonal(0, -2, -1).unsqueeze(-1));
@@ -48,12 +73,9 @@ std::optional<at::Tensor> factor_of(const at::Tensor& gram, at::ScalarType type)
   for (const auto& [weight, pole, is_small] : kTerms) {
     at::Tensor shifted = gram.to(is_small ? gram.scalar_type() : type, /*non_blocking=*/false, /*copy=*/true);
     shifted.diagonal(0, -2, -1).add_(norm.squeeze(-1), pole);
-    const auto [lower, failed] = at::linalg_cholesky_ex(shifted);
-    shifted.reset();
-    if (failed.any().item<bool>()) return std::nullopt;
-    // Symmetric, and by columns in memory.
-    const at::Tensor inverse = at::cholesky_inverse(lower).transpose(-2, -1);
-    sum.add_(inverse.mul_(norm.mul(weight).to(inverse.scalar_type())));
+    std::optional<at::Tensor> inverse = inverse_of(shifted);
+    if (!inverse) return std::nullopt;
+    sum.add_(inverse->mul_(norm.mul(weight).to(inverse->scalar_type())));
   }
   sum.diagonal(0, -2, -1).add_(1);
   return sum.mul_(norm.rsqrt().mul_(kScale).to(type));
@@ -63,7 +85,13 @@ std::optional<at::Tensor> factor_of(const at::Tensor& gram, at::ScalarType type)
 
 at::Tensor orthogonalised(const at::Tensor& matrix, double scale) {
   constexpr double kNoNorm = 1e-30;  // of a matrix that is zero for all purposes
+  constexpr int64_t kAlone = 256;    // rows from which on one matrix fills the cache
   const int64_t rows = matrix.size(-2), columns = matrix.size(-1);
+  if (matrix.dim() == 3 && matrix.is_cpu() && std::min(rows, columns) >= kAlone) {
+    std::vector<at::Tensor> each = matrix.unbind();
+    for (at::Tensor& one : each) one = orthogonalised(one, scale);
+    return at::stack(each);
+  }
   const bool upright = rows > columns, is_long = std::max(rows, columns) >= 2 * std::min(rows, columns);
   at::Tensor x = upright ? matrix.transpose(-2, -1) : matrix;
   x = x / sum_of_squares(x).sqrt_().clamp_min_(kNoNorm);

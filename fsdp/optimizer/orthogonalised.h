@@ -22,8 +22,8 @@ namespace ghostshard::fsdp {
 // as (Σs_i⁴)^(1/4) ≥ s_1. Muon's own five Newton-Schulz iterations (Jordan et al. 2024) keep 0.63 to 1.21 from 0.0014
 // on, beside the Frobenius norm (Σs_i²)^(1/2), which is the larger one, by m^(1/4) where all s_i are about equal.
 //
-// Two inverses of m × m matrices by Cholesky take 2·m³ operations, R takes m·p·d (the lower triangle alone is computed)
-// and M·X 2·m·p·d; five iterations take 5·(4·m·p·d + 2·m³).
+// Two inverses of m × m matrices take 2.7·m³ operations (by halves: Cholesky's way takes 2·m³, at half the speed or
+// less), R takes m·p·d (the lower triangle alone is computed) and M·X 2·m·p·d; five iterations take 5·(4·m·p·d + 2·m³).
 //
 // Errors of R count (s_1/s)² times for a singular value s. So it is float64 unless the longer side is twice the shorter
 // one at least, where noise alone has (s_1/s)² < 34 (Marchenko and Pastur); a float32 R that its errors keep from being

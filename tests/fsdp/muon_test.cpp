@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(, Orthogonalised,
                          testing::Values(std::vector<int64_t>{64, 64}, std::vector<int64_t>{96, 40},
                                          std::vector<int64_t>{40, 96}, std::vector<int64_t>{1, 7},
                                          std::vector<int64_t>{3, 30, 50}, std::vector<int64_t>{2, 150, 400},
-                                         std::vector<int64_t>{400, 150}),
+                                         std::vector<int64_t>{400, 150}, std::vector<int64_t>{2, 259, 261}),
                          [](const auto& test) {
                            std::string name;
                            for (const int64_t extent : test.param)

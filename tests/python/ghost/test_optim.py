@@ -97,7 +97,7 @@ def recoded(values: torch.Tensor) -> torch.Tensor:
     return engine.decode_moments(*engine.encode_moments(values.float().view(-1), True), True).view(values.shape).double()
 
 
-@pytest.mark.parametrize("shape", [(64, 64), (96, 40), (150, 400), (3, 30, 50), (1, 7)], ids=str)
+@pytest.mark.parametrize("shape", [(64, 64), (96, 40), (150, 400), (3, 30, 50), (1, 7), (2, 259, 261)], ids=str)
 def test_orthogonalised_is_its_float64_twin(shape):
     matrix = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
     expected = twins.orthogonalised(matrix.double())
@@ -116,8 +116,8 @@ def test_small_singular_values_are_right_beside_a_large_signal():
 
 
 def test_orthogonalised_zeros_are_zeros_and_nan_is_nan():
-    for columns in (6, 60):
-        matrix = torch.zeros(4, columns)
+    for rows, columns in ((4, 6), (4, 60), (260, 261)):
+        matrix = torch.zeros(rows, columns)
         assert orthogonalised(matrix).count_nonzero() == 0
         matrix[1, 2] = float("nan")
         assert orthogonalised(matrix).isnan().all()
