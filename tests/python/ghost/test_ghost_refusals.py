@@ -39,7 +39,7 @@ class Mixes(nn.Module):
         self.inner = nn.Linear(6, 3)
 
     def forward(self, x):
-        return self.inner(x.flatten(0, 1)).unflatten(0, x.shape[:2]).sum(1)
+        return self.inner(x.transpose(0, 1).flatten(0, 1)).unflatten(0, (2, 5)).sum(0)
 
 
 def test_a_layer_whose_rows_are_no_longer_units():

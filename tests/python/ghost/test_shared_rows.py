@@ -155,7 +155,7 @@ PROVEN = {
     "frozen_layer": (lambda x: functional.linear(x.reshape(-1, 8), torch.ones(3, 8)), 6),
     "softmax_over_rows": (lambda x: x.reshape(30, 8).softmax(0), None), "transposed": (lambda x: x.transpose(0, 1).reshape(30, 8), None),
     "one_of_two": (lambda x: x.reshape(-1, 8) + x.transpose(0, 1).reshape(-1, 8), None), "no_gradient": (lambda x: x.detach().reshape(-1, 8), None),
-    "cut_elsewhere": (lambda x: x.reshape(10, 24), None),
+    "cut_elsewhere": (lambda x: x.reshape(10, 24), 2), "cut_across": (lambda x: x.reshape(6, 40), None),
 }  # fmt: skip
 
 

@@ -73,7 +73,7 @@ class GhostEngine:
         )  # fmt: skip
         self.run = self.sessions.run  # constants, ledger, next step
         self.in_forward = False
-        self._inputs: Inputs | None = None  # of the last forward
+        self.inputs: Inputs | None = None  # of the last forward
         self._forwards: list[Inputs] = []  # that the microbatch at hand has begun with; none: a layer called on its own
         self._enabled, self._detached = True, False
         self._communicates = fsdp or self.ranks.model_ranks > 1
@@ -142,11 +142,11 @@ class GhostEngine:
     @property
     def packing(self) -> Packing | None:
         """How the last forward's batch was packed."""
-        return None if self._inputs is None else self._inputs.packing
+        return None if self.inputs is None else self.inputs.packing
 
     @property
     def padded(self) -> bool:
-        return self._inputs is not None and bool(self._inputs.padding)
+        return self.inputs is not None and bool(self.inputs.padding)
 
     @property
     def provenance(self) -> Any:
@@ -155,7 +155,7 @@ class GhostEngine:
 
     def begin_forward(self, given: Inputs) -> None:
         """The model's forward begins on `given`; it is a microbatch if the engine is recording."""
-        self._inputs = given
+        self.inputs = given
         if self.recording:
             self._begin(given)
             self._gathered.record()
@@ -192,7 +192,7 @@ class GhostEngine:
         packed = bool(self._forwards) and self._forwards[-1].packing is not None
         begun = self.session is not None and self.session.units >= 0
         if not begun or not (self.in_forward or packed):
-            self._inputs, self._forwards = None, []
+            self.inputs, self._forwards = None, []
             self._prepare()
             self.session.begin_microbatch(x.shape[0 if self.batch_first or x.dim() < 2 else 1])
         return self.session.units
@@ -343,7 +343,7 @@ class GhostEngine:
 def _idle_engine() -> GhostEngine:
     """Of a model that was copied, or saved whole: it is not private, and its engine does nothing."""
     idle = object.__new__(GhostEngine)
-    idle._enabled, idle._inputs, idle.batch_first, idle.ranks = False, None, True, Ranks(torch.device("cpu"))
+    idle._enabled, idle.inputs, idle.batch_first, idle.ranks = False, None, True, Ranks(torch.device("cpu"))
     return idle
 
 

@@ -20,7 +20,6 @@ from .loss import PrivateLoss
 from .own_loss import OwnLoss
 from .provenance.opened import contents
 from .recording import RecordingEngine
-from .rows import rows_of_each
 from .shared import Shared, plain, shared
 from .tensor_trees import mapped, tensors_in
 from .rules import (
@@ -74,11 +73,8 @@ class PatchedForward:
         if self.rule in BY_ROWS and isinstance(first, torch.Tensor):
             if isinstance(first, Shared):
                 return shared(self.rule(layer, first.behind, *args[1:], **kwargs))
-            units = layer.rows(first) if layer.engine.in_forward else 0
-            if units and first.shape[:1] != (units,) and layer.engine.batch_first and not layer.packed:
-                rows = rows_of_each(first, units)
-                if rows:
-                    return self.rule(layer, first.unflatten(0, (units, rows)), *args[1:], **kwargs).flatten(0, 1)
+            if (parts := layer.parts(first)) > 1:
+                return self.rule(layer, layer.folded(first, parts), *args[1:], **kwargs).flatten(0, 1)
         elif any(isinstance(value, Shared) for value in tensors_in((args, kwargs))) and self.rule is not per_example:
             raise ValueError(
                 f"{layer.name} ({original_class(layer.module).__name__}) gets a tensor that all units share, and its rule takes "

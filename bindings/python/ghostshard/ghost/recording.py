@@ -40,6 +40,7 @@ class RecordingEngine(Protocol):
     ranks: Ranks
     batch_first: bool
     loss_reduction: str
+    inputs: Inputs | None  # of the last forward
 
     @property
     def recording(self) -> bool:

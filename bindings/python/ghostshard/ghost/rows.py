@@ -2,7 +2,8 @@
 
 [units, T, d] that was flattened to [units·T, d] is in order as long as nothing has changed the order of the rows since. The
 autograd graph says so: from the input back to the flattening there must be nothing but operations that keep each row in its
-place. This is asked at every call, because a batch that is indexed (experts, masked places) may have as many rows by chance.
+place. What has no graph must be an argument of the model's forward, in the same memory and the same order. This is asked at every
+call, because a batch that is indexed (experts, masked places) may have as many rows by chance.
 """
 
 from __future__ import annotations
@@ -11,20 +12,47 @@ from typing import Any
 
 import torch
 
-# Each row of the output follows from the same row of every input.
+from .tensor_trees import tensors_in
+
+# Each row (along the first extent) of the output follows from the same row of every input.
 _BY_ROWS = {
     f"{name}Backward{number}"
     for name in (
         "Add", "Sub", "Mul", "Div", "Neg", "Abs", "Pow", "Exp", "Log", "Sqrt", "Rsqrt", "Reciprocal", "Erf", "Tanh", "Sigmoid",
-        "Relu", "Gelu", "Silu", "Mish", "Elu", "LeakyRelu", "Hardtanh", "Hardswish", "Hardsigmoid", "Softplus", "Clamp", "ToCopy",
-        "Alias", "Clone", "NativeDropout", "MaskedFill", "Where", "NativeLayerNorm", "FusedRmsNorm",
+        "Relu", "Gelu", "Silu", "Mish", "Elu", "LeakyRelu", "Hardtanh", "Hardswish", "Hardsigmoid", "Softplus", "Clamp", "ClampMin", "ToCopy",
+        "Alias", "Clone", "NativeDropout", "MaskedFill", "Where", "Minimum", "Maximum",
     )
     for number in (0, 1)
 }  # fmt: skip
-_ALONG_A_DIM = {"SoftmaxBackward0", "LogSoftmaxBackward0", "SliceBackward0", "SplitBackward0", "TopkBackward0", "GatherBackward0"}
+# The same, of tensors with more extents than one: the first is a batch's, or a channel's that is computed by itself.
+_BY_MATRICES = {
+    f"{name}Backward0"
+    for name in (
+        "NativeLayerNorm", "FusedRmsNorm", "Bmm", "Convolution", "NativeGroupNorm", "MaxPool2DWithIndices", "AvgPool2D", "AdaptiveAvgPool2D",
+        "AdaptiveMaxPool2D", "MaxPool3DWithIndices", "AvgPool3D", "UpsampleNearest1D", "UpsampleNearest2D", "UpsampleBilinear2D",
+        "ScaledDotProductFlashAttention", "ScaledDotProductFlashAttentionForCpu", "ScaledDotProductEfficientAttention",
+        "ScaledDotProductCudnnAttention",
+    )
+}  # fmt: skip
+# The same, unless the first extent is among those that the node names.
+_ALONG = {
+    **dict.fromkeys(
+        (
+            "SoftmaxBackward0", "LogSoftmaxBackward0", "SliceBackward0", "SplitBackward0", "SplitWithSizesBackward0", "TopkBackward0", "GatherBackward0",
+            "SelectBackward0", "UnbindBackward0", "CatBackward0", "StackBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "GluBackward0",
+            "CumsumBackward0", "SumBackward1", "MeanBackward1", "MaxBackward0", "MinBackward0", "AmaxBackward0", "AminBackward0",
+            "LogsumexpBackward0", "StdBackward0", "VarBackward0", "LinalgVectorNormBackward0",
+        ),
+        ("_saved_dim",),
+    ),
+    "FlipBackward0": ("_saved_dims",),
+    "TransposeBackward0": ("_saved_dim0", "_saved_dim1"),
+}  # fmt: skip
 _PRODUCTS = {"AddmmBackward0": 1, "MmBackward0": 0}  # number of the input whose rows they keep
 _VIEWS = ("ViewBackward0", "ReshapeAliasBackward0", "UnsafeViewBackward0")
 _FURTHEST = 200
+
+_Output = tuple[Any, int]  # a node of the autograd graph, and which of its outputs
 
 
 def rows_of_each(x: torch.Tensor, units: int) -> int | None:
@@ -33,45 +61,82 @@ def rows_of_each(x: torch.Tensor, units: int) -> int | None:
         return x.shape[0]
     if x.dim() < 2 or units < 2 or x.shape[0] % units or x.shape[0] <= units or x.grad_fn is None:
         return None
-    waiting, seen = [x.grad_fn], set()
+    waiting: list[_Output] = [(x.grad_fn, x.output_nr)]
+    seen = set()
     while waiting:
-        node = waiting.pop()
-        if node in seen:
+        output = waiting.pop()
+        if output in seen:
             continue
-        seen.add(node)
-        before = _before(node, x.shape[0], units)
+        seen.add(output)
+        before = _before(output, units)
         if before is None or len(seen) > _FURTHEST:
             return None
         waiting.extend(before)
     return x.shape[0] // units
 
 
-def _before(node: Any, rows: int, units: int) -> list[Any] | None:
-    """The nodes from which the same rows come; [] at a flattening of the units; None for anything else."""
-    name = node.name()
-    following = [each for each, _ in node.next_functions]
-    if name in _VIEWS:
-        shape = node._saved_self_sym_sizes
-        return [] if _flattened(shape, rows, units) else following if len(shape) and shape[0] == rows else None
-    if name in _PRODUCTS:
-        return [following[_PRODUCTS[name]]] if following[_PRODUCTS[name]] is not None else None
-    # A negative dimension is saved as 2^64 less: all but the first and the last of two are taken, -1 among them.
-    if name in _BY_ROWS or (name in _ALONG_A_DIM and node._saved_dim in (1, 2, 3, 2**64 - 1)):
-        found = [each for each in following if each is not None]
-        return found or None
+def rows_in_arguments(x: torch.Tensor, units: int, arguments: Any) -> int | None:
+    """The same of an x that is one of the arguments [units, ...] of the model's forward, flattened: choices of a question, pictures of
+    a film."""
+    if x.dim() < 2 or units < 2 or x.shape[0] % units or x.shape[0] <= units or x.grad_fn is not None or not x.is_contiguous():
+        return None
+    for value in tensors_in(arguments):
+        same_memory = value.dim() > 0 and value.is_contiguous() and (value.data_ptr(), value.numel(), value.dtype) == (x.data_ptr(), x.numel(), x.dtype)
+        if same_memory and value.shape[0] == units:
+            return x.shape[0] // units
     return None
 
 
-def _flattened(shape: Any, rows: int, units: int) -> bool:
-    """The first extents, of which the very first is the units', make the rows."""
-    if len(shape) == 0 or shape[0] != units:
-        return False
-    count = 1
-    for extent in shape:
-        count *= extent
-        if count >= rows:
-            break
-    return count == rows
+def _before(output: _Output, units: int) -> list[_Output] | None:
+    """The outputs from which the same rows come, so that each unit's stand together here if they do there; [] at a flattening of the units;
+    None for anything else."""
+    (node, _), shape = output, _shape_of(output)
+    name, following = node.name(), [each for each in node.next_functions if each[0] is not None]
+    if not shape or shape[0] % units or not following:
+        return None
+    if name in _VIEWS:
+        before = node._saved_self_sym_sizes
+        if not before or before[0] % units:
+            return None
+        return following if before[0] != units else None if _was_turned(following[0]) else []
+    if name in _PRODUCTS:
+        rows = node.next_functions[_PRODUCTS[name]]
+        return None if rows[0] is None else [rows]
+    if name == "ExpandBackward0":
+        return following if _shape_of(following[0])[:1] == shape[:1] and len(_shape_of(following[0])) == len(shape) else None
+    if name == "AsStridedBackward1":  # a mean over a picture, which keeps its channels last
+        return following if following[0][0].name() == "MeanBackward1" and _shape_of(following[0]) == shape else None
+    if name in _ALONG or name == "PermuteBackward0":
+        return following if _keeps_first(output) else None
+    if name in _BY_ROWS or (name in _BY_MATRICES and len(shape) > 1 + (name != "NativeLayerNormBackward0")):
+        alike = all(len(_shape_of(each)) == len(shape) and _shape_of(each)[0] == shape[0] for each in following)
+        return following if alike else None
+    return None
+
+
+def _shape_of(output: _Output) -> tuple[int, ...]:
+    metadata = getattr(output[0], "_input_metadata", ())
+    return tuple(metadata[output[1]].shape) if output[1] < len(metadata) else ()
+
+
+def _keeps_first(output: _Output) -> bool:
+    """It does not exchange the first extent for another one, or compute along it."""
+    node, name = output[0], output[0].name()
+    if name == "PermuteBackward0":
+        return node._saved_dims[0] in (0, 2**64 - len(node._saved_dims))
+    if name not in _ALONG:
+        return True
+    shapes = (_shape_of(output), *(_shape_of(each) for each in node.next_functions if each[0] is not None))
+    firsts = {0, *(2**64 - len(shape) for shape in shapes)}  # a negative dimension is saved as 2^64 less
+    named = (getattr(node, attribute) for attribute in _ALONG[name])
+    return not any(dim in firsts for each in named for dim in (each if isinstance(each, tuple) else (each,)))
+
+
+def _was_turned(output: _Output) -> bool:
+    """[T, units, ...] became [units, T, ...], or the reverse if T is units by chance."""
+    while output[0] is not None and output[0].name() in ("CloneBackward0", "AliasBackward0", "ToCopyBackward0"):
+        output = output[0].next_functions[0]
+    return output[0] is not None and not _keeps_first(output)
 
 
 def of_places(value: torch.Tensor) -> bool:
@@ -84,4 +149,4 @@ def of_places(value: torch.Tensor) -> bool:
     return bool((value[1:, 1:] == value[:-1, :-1]).all()) and bool((value != value[0, 0]).any())
 
 
-__all__ = ["of_places", "rows_of_each"]
+__all__ = ["of_places", "rows_in_arguments", "rows_of_each"]

@@ -131,6 +131,9 @@ def _met(func: Any, given: Any, units: int) -> Any:
     def aligned(value: torch.Tensor) -> torch.Tensor:
         if not isinstance(value, Shared):
             return value
+        if value.dim() == most and rows > 1 and value.shape[0] == units * rows:  # each unit's own rows, of the value that is its own
+            each = torch.arange(units, device=value.device)
+            return value.behind.unflatten(1, (units, rows))[each, each].flatten(0, 1)
         if value.dim() == most:
             if value.shape[0] != 1:
                 raise RuntimeError(f"a tensor {tuple(value.shape)} that all units share does not broadcast to {units} units")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..layout import original_class
-from ..rows import of_places, rows_of_each
+from ..rows import of_places
 from ..shared import Shared, plain
 from ..tensor_trees import constants_in, refilled, tensors_in
 from .layer import Layer
@@ -64,7 +64,7 @@ class Call:
         layer = self.layer
         if not layer.engine.batch_first or layer.packed or any(map(self._first_is_units, self._tensors)):
             return 0
-        return next((rows for value in self._tensors if (rows := rows_of_each(value, self.units))), 0)
+        return next((parts for value in self._tensors if (parts := layer.parts(value)) > 1), 0)
 
     def _first_is_units(self, value: torch.Tensor) -> bool:
         return value.dim() > 0 and value.shape[self.layer.units_at(value.dim())] == self.units

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from ..autocast import in_lower_precision, without_autocast
 from ..recording import anchor
-from .layer import Layer, register_rule
+from .layer import ROWS_OF_UNITS, Layer, register_rule
 
 # Largest piece of a batch's patches, when per-unit gradients are formed.
 _PATCH_BYTES = 32 << 20
@@ -26,12 +26,12 @@ _PATCH_BYTES = 32 << 20
 def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     module, x = layer.module, input
     layer.refuse_packed()
-    units = layer.rows(input)
+    units, parts = layer.rows(input), layer.parts(input)
     dims = len(module.kernel_size)
-    if x.dim() != dims + 2 or x.shape[0] != units:  # even if the rest of the model has units second
+    if x.dim() != dims + 2 or x.shape[0] != units * parts:  # even if the rest of the model has units second
         raise ValueError(
             f"{layer.name}: a convolution's input must be [{units} units of this batch, channels, {dims} extents], got "
-            f"{tuple(x.shape)}"
+            f"{tuple(x.shape)}. {ROWS_OF_UNITS}"
         )
     x, weight, bias = in_lower_precision(x, layer.value("weight"), layer.value("bias"))
     if module.padding_mode != "zeros" or any(module._reversed_padding_repeated_twice):
@@ -42,12 +42,12 @@ def convolution(layer: Layer, input: torch.Tensor) -> torch.Tensor:
         width = math.prod(module.weight.shape[1:])
         layer.by_rows = module.groups == 1 and 2 * places * (width + module.out_channels) < width * module.out_channels
     if not layer.by_rows:
-        return _Convolution.apply(x, layer, anchor())
+        return layer.in_order(_Convolution.apply(x, layer, parts, anchor()), parts)
     extents = _places(module, x)
     rows = _patches(module, x).flatten(1, 1 + dims).flatten(2).transpose(1, 2)  # [units, places, c·k]
     with without_autocast(x):
-        y = layer.session.linear(layer.number("weight"), layer.number("bias"), False, rows, weight, bias)
-    return y.transpose(1, 2).unflatten(2, extents)
+        y = layer.session.linear(layer.number("weight"), layer.number("bias"), False, layer.folded(rows, parts), weight, bias)
+    return (y if parts == 1 else y.flatten(0, 1)).transpose(1, 2).unflatten(2, extents)
 
 
 def _places(module: Any, x: torch.Tensor) -> list[int]:
@@ -66,10 +66,10 @@ def _patches(module: Any, x: torch.Tensor) -> torch.Tensor:
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, layer: Layer, _anchor):
+    def forward(ctx, x, layer: Layer, parts: int, _anchor):
         module: Any = layer.module
         ctx.layer = layer
-        ctx.tape, ctx.owners = layer.session.tape, layer.owners()
+        ctx.tape, ctx.owners = layer.session.tape, layer.owners(parts)
         ctx.save_for_backward(x)
         for number in layer.numbers.values():
             layer.session.count_use(number)
@@ -97,7 +97,7 @@ class _Convolution(torch.autograd.Function):
                 g, x, layer.value("weight").to(x.dtype), None, module.stride, zeros, module.dilation, False, zeros, module.groups,
                 (True, False, False),
             )  # fmt: skip
-        return of_x, None, None
+        return of_x, None, None, None
 
 
 def _per_unit_kernels(module: Any, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:

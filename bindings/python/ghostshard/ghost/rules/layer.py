@@ -16,9 +16,15 @@ from torch.distributed.tensor import DTensor
 
 from ..layout import original_class, own_parameters
 from ..recording import RecordingEngine
+from ..rows import rows_in_arguments, rows_of_each
 from ..shared import plain
 
 Rule = Callable[..., Any]  # rule(layer, *args, **kwargs) of the layer's forward
+
+ROWS_OF_UNITS = (
+    "A model may flatten [units, n, ...] to [units·n, ...] by view(), reshape() or flatten(0, 1) of an argument of its forward, or of what layers made of "
+    "it row by row: then each example's rows stand together"
+)
 
 
 class Layer:
@@ -38,6 +44,7 @@ class Layer:
         self.compared = False  # with the layer's own output
         self.looped = False  # torch.func.vmap cannot follow it
         self.takes_places = False  # an embedding whose ids all units share
+        self.sure_of: tuple[Any, set[int]] = (None, set())  # first extents of inputs whose rows were certain in a forward
         self.shares: dict[int, int] = {}  # dimensions of square arguments that all units were seen to share (call.py)
         self.numbers: dict[str, int] = {}  # of parameters, by name within the module
         for name, _ in module.named_parameters() if with_children else own_parameters(module):
@@ -113,10 +120,40 @@ class Layer:
         owners = self.owners()
         return units if owners is None else len(owners)
 
-    def owners(self) -> torch.Tensor | None:
-        """The unit of each row, in host memory, if units= joins them; None if each is one."""
+    def parts(self, x: torch.Tensor) -> int:
+        """How many rows, one after another, each unit has in x [units · parts, ...], if the model flattened them and their order is certain
+        (rows.py); otherwise 1."""
+        engine = self.engine
+        if not (engine.batch_first and engine.in_forward) or self.packed or x.dim() == 0 or x.shape[0] == (units := self.rows(x)):
+            return 1
+        if torch.compiler.is_compiling():
+            return rows_of_each(x, units) or 1
+        given = engine.inputs
+        if self.sure_of[0] is not given:
+            self.sure_of = (given, set())
+        if torch._C._current_graph_task_id() != -1:  # activation checkpointing: what its first forward was sure of
+            return x.shape[0] // units if x.shape[0] in self.sure_of[1] else 1
+        arguments = () if given is None else (given.args, given.kwargs)
+        found = rows_of_each(x, units) or rows_in_arguments(x, units, arguments) or 1
+        if found > 1:
+            self.sure_of[1].add(x.shape[0])
+        return found
+
+    def folded(self, x: torch.Tensor, parts: int) -> torch.Tensor:
+        """[units · parts, ...] as the session takes it, [units, parts, ...]. x itself if parts is 1."""
+        return x if parts == 1 else x.unflatten(0, (-1, parts))
+
+    def in_order(self, y: torch.Tensor, parts: int) -> torch.Tensor:
+        """An output [units · parts, ...], so that the graph shows whose its rows are."""
+        return y if parts == 1 else y.unflatten(0, (-1, parts)).flatten(0, 1)
+
+    def owners(self, parts: int = 1) -> torch.Tensor | None:
+        """The unit of each row of an input [units · parts, ...], in host memory, if units= or the model joins them; None if each is one."""
         packing = self.engine.packing
-        return packing.unit_of_row if packing is not None and packing.whole and packing.units > 0 else None
+        owners = packing.unit_of_row if packing is not None and packing.whole and packing.units > 0 else None
+        if parts == 1:
+            return owners
+        return (torch.arange(self.session.units) if owners is None else owners).repeat_interleave(parts)
 
     def instantiated(self, tape: Any, name: str, of_rows: torch.Tensor, owners: torch.Tensor | None) -> None:
         """Reports gradients [rows, ...] of a parameter; rows of one unit (owners, at the layer's forward) are added up."""

@@ -129,13 +129,13 @@ def group_norm(layer: Layer, input: torch.Tensor) -> torch.Tensor:
     module = layer.module
     layer.refuse_packed()
     layer.engine.units_of(input)  # the layer itself takes them first, even if the rest of the model has them second
-    normalised = functional.group_norm(input, module.num_groups, eps=module.eps)
-    if input.dim() > 2:  # channels last, so that a row is one place's channels
-        return affine(layer, normalised.movedim(1, -1)).movedim(-1, 1)
-    return affine(layer, normalised)
+    parts = layer.parts(input)
+    normalised = functional.group_norm(input, module.num_groups, eps=module.eps).movedim(1, -1)  # a row is one place's channels
+    y = affine(layer, layer.folded(normalised, parts))
+    return (y if parts == 1 else y.flatten(0, 1)).movedim(-1, 1)
 
 
-# They act on the last extents of their first argument alone.
-BY_ROWS = frozenset({linear, conv1d_of_transformers, layer_norm, rms_norm, llama_rms_norm, gemma_rms_norm})
+# They act on the last extents of their first argument alone, or on each of its elements.
+BY_ROWS = frozenset({linear, conv1d_of_transformers, layer_norm, rms_norm, llama_rms_norm, gemma_rms_norm, embedding, scaled_embedding})
 
 __all__ = ["BY_ROWS", "affine"]

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from ..autocast import without_autocast
-from .layer import Layer, refuse_parts, register_rule
+from .layer import ROWS_OF_UNITS, Layer, refuse_parts, register_rule
 
 _States = tuple[torch.Tensor, ...]  # (h,), or (h, c) of an LSTM, each [units, H]
 
@@ -36,21 +36,22 @@ def recurrent(layer: Layer, input: Any, hx: Any = None, state_init: Any = None) 
         x, lengths = pad_packed_sequence(input, batch_first=True)
     elif not module.batch_first and x.dim() == 3:
         x = x.transpose(0, 1)
-    units = layer.rows(x)
-    if x.dim() != 3 or x.shape[0] != units:
+    units, parts = layer.rows(x), layer.parts(x)
+    if x.dim() != 3 or x.shape[0] != units * parts:
         raise ValueError(
             f"{layer.name}: a recurrent layer's input must be the {units} units of this batch by steps by values (batch_first="
-            f"{module.batch_first}), got {tuple(x.shape)}"
+            f"{module.batch_first}), got {tuple(x.shape)}. {ROWS_OF_UNITS}"
         )
     with without_autocast(x):
-        x, states = _layers(layer, x, _first_states(module, x, hx), lengths)
+        x, states = _layers(layer, x, _first_states(module, x, hx), lengths, parts)
     layer.compared = layer.compared or (module.dropout > 0 and module.training)  # whose own coins fall in another order
     if lengths is not None:
         # In the order of the input's rows: sorting anew may exchange units of one length.
-        order = torch.arange(units) if input.sorted_indices is None else input.sorted_indices.cpu()
+        order = torch.arange(len(x)) if input.sorted_indices is None else input.sorted_indices.cpu()
         rows = pack_padded_sequence(x.index_select(0, order.to(x.device)), lengths[order], batch_first=True).data
         output = PackedSequence(rows, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
     else:
+        x = layer.in_order(x, parts)
         output = x if module.batch_first else x.transpose(0, 1)
     return output, states if _has_cells(module) else states[0]
 
@@ -64,7 +65,9 @@ def _first_states(module: Any, x: torch.Tensor, hx: Any) -> _States:
     return hx if isinstance(hx, tuple) else (hx,)
 
 
-def _layers(layer: Layer, x: torch.Tensor, first: _States, lengths: torch.Tensor | None) -> tuple[torch.Tensor, _States]:
+def _layers(
+    layer: Layer, x: torch.Tensor, first: _States, lengths: torch.Tensor | None, parts: int
+) -> tuple[torch.Tensor, _States]:
     module: Any = layer.module
     directions = 2 if module.bidirectional else 1
     there = None
@@ -76,7 +79,7 @@ def _layers(layer: Layer, x: torch.Tensor, first: _States, lengths: torch.Tensor
         for direction in range(directions):
             states = tuple(each[number * directions + direction] for each in first)
             suffix = f"l{number}{'_reverse' if direction else ''}"
-            outputs, states = _direction(layer, suffix, x, states, there, backwards=direction == 1)
+            outputs, states = _direction(layer, suffix, x, states, there, parts, backwards=direction == 1)
             found.append(outputs)
             last.append(states)
         x = torch.cat(found, -1)
@@ -86,11 +89,11 @@ def _layers(layer: Layer, x: torch.Tensor, first: _States, lengths: torch.Tensor
 
 
 def _direction(
-    layer: Layer, suffix: str, x: torch.Tensor, states: _States, there: torch.Tensor | None, *, backwards: bool
+    layer: Layer, suffix: str, x: torch.Tensor, states: _States, there: torch.Tensor | None, parts: int, *, backwards: bool
 ) -> tuple[torch.Tensor, _States]:
     """(outputs [units, T, H], the last states). there: bool [units, T], the steps that a unit has."""
     of_input, of_state = f"weight_ih_{suffix}", f"weight_hh_{suffix}"
-    inputs = _recorded(layer, of_input, x)
+    inputs = _recorded(layer, of_input, x, parts)
     weight, bias = layer.value(of_state).detach(), layer.value(of_state.replace("weight", "bias"))
     bias = None if bias is None else bias.detach()
     step, steps = _step_of(layer.module), range(x.shape[1])
@@ -109,15 +112,16 @@ def _direction(
 
     with torch.no_grad():
         rows = torch.stack([before for before, _ in run(states, inputs, None)[0]], 1)
-    recorded = _recorded(layer, of_state, rows)
+    recorded = _recorded(layer, of_state, rows, parts)
     found, last = run(states, inputs, recorded - recorded.detach())
     outputs = torch.stack([after for _, after in found], 1)
     return outputs if there is None else outputs * there[:, :, None], last
 
 
-def _recorded(layer: Layer, name: str, x: torch.Tensor) -> torch.Tensor:
-    bias = name.replace("weight", "bias")
-    return layer.session.linear(layer.number(name), layer.number(bias), False, x, layer.value(name), layer.value(bias))
+def _recorded(layer: Layer, name: str, x: torch.Tensor, parts: int) -> torch.Tensor:
+    bias, rows = name.replace("weight", "bias"), layer.folded(x, parts)
+    y = layer.session.linear(layer.number(name), layer.number(bias), False, rows, layer.value(name), layer.value(bias))
+    return y if parts == 1 else y.flatten(0, 1)
 
 
 def _step_of(module: Any) -> Callable[[torch.Tensor, torch.Tensor, _States], _States]:
