@@ -38,7 +38,6 @@ def stirred(model: nn.Module) -> nn.Module:
 
 WAYS: dict[str, Callable[[nn.Module, Any], nn.Module]] = {"all parameters": full, "LoRA": lora, "frozen parts": frozen}
 
-_HIDDEN = 16
 _BY_LAYERS = {
     "LoRA": lambda t: peft.LoraConfig(r=2, target_modules=t),
     "rsLoRA": lambda t: peft.LoraConfig(r=2, target_modules=t, use_rslora=True),

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 
 import opacus
 import pytest
@@ -145,3 +146,28 @@ def test_privacy_curve_of_an_accountant_a_history_and_opacus_own():
     assert privacy_curve(MNIST, deltas=[1e-5], adjacency="replace-one")[0].upper > curve[0].upper
     with pytest.raises(ValueError, match="adjacency must be one of"):
         privacy_curve(MNIST, adjacency="replace-two")
+
+
+MISSPELT = {
+    "noise_of_truncated": (lambda: get_noise_multiplier(**SIGMAS["e2e"][0], truncaton=(1000, 101)), "truncaton; did you mean truncation?"),
+    "noise_of_bins": (lambda: get_noise_multiplier(**SIGMAS["e2e"][0], bin=411), "bin; did you mean bins?"),
+    "noise_at_delta": (lambda: get_noise_multiplier(**SIGMAS["e2e"][0], delta=1), "delta"),
+    "rdp": (lambda: charged(RDPAccountant).get_epsilon(1e-5, [2.0, 3.0], alpha=[2.0]), "alpha; did you mean alphas?"),
+    "prv": (lambda: charged(PRVAccountant).get_epsilon(1e-5, eps_eror=0.1), "eps_eror; did you mean eps_error?"),
+    "contour": (lambda: charged(ContourAccountant).get_epsilon(1e-5, poisson=False), "poisson"),
+}
+
+
+@pytest.mark.parametrize("call, named", MISSPELT.values(), ids=MISSPELT.keys())
+def test_an_unknown_keyword_is_refused_by_name(call, named):
+    with pytest.raises(TypeError, match="unknown keyword " + re.escape(named)):
+        call()
+
+
+def test_opacus_keywords_of_precision_change_nothing():
+    theirs = {"alphas": [2.0], "eps_error": 0.5, "delta_error": 1e-7}
+    assert get_noise_multiplier(**SIGMAS["e2e"][0], epsilon_tolerance=0.5, **theirs) == get_noise_multiplier(**SIGMAS["e2e"][0])
+    for accountant in (ContourAccountant, PRVAccountant):
+        assert charged(accountant).get_epsilon(1e-5, **theirs) == charged(accountant).get_epsilon(1e-5)
+    del theirs["alphas"]  # RDP's are heard
+    assert charged(RDPAccountant).get_epsilon(1e-5, **theirs) == charged(RDPAccountant).get_epsilon(1e-5)

@@ -1,16 +1,18 @@
 """The command `ghostshard`: what it starts, its exit statuses, signals to several ranks; with stand-ins for the program, and
 a whole run on two ranks."""
 
+import functools
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from program import PATIENCE, arguments, wait_until
 
-from ghostshard import launcher
+from ghostshard import launcher, local_ranks
 from ghostshard.local_ranks import status_of
 
 COMMAND = [sys.executable, "-m", "ghostshard.launcher"]
@@ -131,8 +133,6 @@ def test_what_rank_0_cannot_say_is_said(start):
 
 def test_a_rank_that_hears_nothing_is_ended(start, monkeypatch):
     """In this process, so that the times can be short."""
-    from ghostshard import local_ranks
-
     monkeypatch.setattr(local_ranks, "GRACE", 0.3)
     monkeypatch.setattr(local_ranks, "LAST", 0.3)
     begin = time.monotonic()
@@ -148,6 +148,26 @@ while :; do sleep 0.05; done""", "finetune", "-n", "2")
     wait_until(lambda: sum(note.startswith("ready") for note in start.notes()) == 2)
     process.kill()
     wait_until(lambda: sum(note.startswith("ended") for note in start.notes()) == 2)
+
+
+def test_no_thread_runs_while_ranks_are_started(monkeypatch):
+    """What a rank does before its program may wait for a lock that a thread of this process had when it was forked."""
+    threads, start = [], subprocess.Popen
+
+    def counted(*words, **options):
+        threads.append(threading.active_count())
+        return start(*words, **options)
+
+    monkeypatch.setattr(local_ranks.subprocess, "Popen", counted)
+    assert local_ranks.run_ranks(["bash", "-c", "sleep 0.5"], 3) == 0
+    assert len(threads) == 3 and len(set(threads)) == 1
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["parent lives", "parent died first"])
+def test_a_rank_whose_launcher_died_before_it_could_listen_ends(gone):
+    parent = os.getpid() + 10**6 if gone else os.getpid()
+    done = subprocess.run(["true"], preexec_fn=functools.partial(local_ranks.prepare_rank, parent))
+    assert done.returncode == (1 if gone else 0)
 
 
 MISTAKES = {

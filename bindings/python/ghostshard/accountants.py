@@ -22,6 +22,8 @@ from opacus.accountants import IAccountant, register_accountant
 from opacus.accountants import registry as _opacus_registry
 
 from ghostshard._native import load
+from ghostshard.dp_events import as_plain
+from ghostshard.keywords import refuse_unknown
 
 __all__ = [
     "ContourAccountant", "PRVAccountant", "RDPAccountant", "PrivacyBound", "CurvePoint", "default_delta", "epsilon_of_events",
@@ -33,6 +35,9 @@ _native = load("accountant")
 ADJACENCIES = ("add-or-remove", "zero-out", "replace-one")
 
 _KINDS = {"truncation": "steps with the truncation (units, cap)", "bins": "passes with the number of bins"}
+
+_PRECISION = ("alphas", "eps_error", "delta_error")  # of Opacus' accountants; ours are as narrow as they can be, whatever these say
+_PLANNED = ("target_epsilon", "target_delta", "sample_rate", "epochs", "steps", "accountant", "epsilon_tolerance", "truncation", "bins")
 
 # (noise_multiplier, sample_rate, steps)
 History = Sequence[tuple[float, float, int]]
@@ -76,13 +81,19 @@ class _Accountant(IAccountant):
             self.history.append((sigma, q, 1))
 
     def get_epsilon(self, delta: float, **kwargs: Any) -> float:
-        """The upper bound at delta; 0 before the first step, infinity if a step had no noise."""
-        return self.epsilon_bound(delta, **kwargs).upper
+        """The upper bound at delta; 0 before the first step, infinity if a step had no noise. kwargs: those of Opacus' accountants that
+        choose a precision are taken and change nothing. TypeError for others."""
+        refuse_unknown(kwargs, "get_epsilon()", _PRECISION)
+        return self.epsilon_bound(delta).upper
 
     def epsilon_bound(self, delta: float) -> PrivacyBound:
+        """Epsilon of all recorded steps at delta, from both sides: lower <= true epsilon <= upper. Report `upper`: it is what get_epsilon()
+        gives, infinity if a step had no noise. ValueError unless 0 < delta < 1, and for a history that cannot be accounted."""
         return self._worst(_native.epsilons, delta)
 
     def delta_bound(self, epsilon: float) -> PrivacyBound:
+        """Delta of all recorded steps at epsilon (in nats, as everywhere here), from both sides: lower <= true delta <= upper. Report `upper`,
+        which is what get_delta() gives. ValueError unless epsilon is finite and >= 0, and for a history that cannot be accounted."""
         return self._worst(_native.deltas, epsilon)
 
     def get_delta(self, epsilon: float) -> float:
@@ -154,13 +165,8 @@ class ContourAccountant(_Accountant):
 
 
 class PRVAccountant(_Accountant):
-    """Opacus' PRV accountant as it is meant: the upper end of a grid's bracket, sound even at tiny deltas."""
-
-    def get_epsilon(
-        self, delta: float, *, eps_error: float | None = None, delta_error: float | None = None, **kwargs: Any
-    ) -> float:
-        """eps_error and delta_error are Opacus' and are not needed: the bracket is as narrow as the grid allows."""
-        return super().get_epsilon(delta, **kwargs)
+    """Opacus' PRV accountant as it is meant: the upper end of a grid's bracket, sound even at tiny deltas, and as narrow as the grid
+    allows: Opacus' eps_error and delta_error are not needed."""
 
     @classmethod
     def mechanism(cls) -> str:
@@ -174,8 +180,10 @@ class RDPAccountant(_Accountant):
     DEFAULT_ALPHAS: list[float] = _native.opacus_orders()
 
     def get_epsilon(self, delta: float, alphas: Iterable[float] | None = None, **kwargs: Any) -> float:
+        """As the others'. alphas: the orders to minimise over, in the place of all. TypeError for keywords that are not known."""
         if alphas is None:
             return super().get_epsilon(delta, **kwargs)
+        refuse_unknown(kwargs, "get_epsilon()", _PRECISION)
         self._refuse_orders()
         return _native.rdp_epsilon_at_orders(_checked(self.history), [float(alpha) for alpha in alphas], float(delta))
 
@@ -232,10 +240,12 @@ def get_noise_multiplier(
     """The least noise multiplier that keeps a run within (target_epsilon, target_delta), at most 1e-6 above it.
 
     Exactly one of epochs and steps; epochs count as ceil(epochs / sample_rate) steps. On the private side: with the
-    answer, get_epsilon is at most the target. epsilon_tolerance and further arguments of Opacus' function are not needed.
+    answer, get_epsilon is at most the target. epsilon_tolerance and Opacus' arguments that choose a precision (alphas, eps_error,
+    delta_error) are taken and not needed; TypeError for others.
     truncation: (units, cap) of truncated Poisson sampling. bins: of balls-in-bins sampling, `steps` being passes; then at most 1e-4 above.
     ValueError if no noise reaches the target.
     """
+    refuse_unknown(kwargs, "get_noise_multiplier()", (*_PRECISION, *_PLANNED))
     if (steps is None) == (epochs is None):
         raise ValueError("exactly one of epochs and steps must be given")
     q = _rate(sample_rate)
@@ -292,22 +302,9 @@ def epsilon_of_events(
     if isinstance(events, list | tuple) and not hasattr(events, "_fields"):
         text = json.dumps([[dict(event), int(count)] for event, count in events], allow_nan=False)
     else:
-        text = json.dumps(_dp_event(events), allow_nan=False)
+        text = json.dumps(as_plain(events), allow_nan=False)
     bound = _native.epsilons_of_events(text, [float(delta)], accountant=accountant, adjacency=adjacency)[0]
     return PrivacyBound(*bound)
-
-
-def _dp_event(event: Any) -> Any:
-    """dp_accounting's event as its class name and fields, without importing dp_accounting."""
-    if hasattr(event, "to_named_tuple"):
-        event = event.to_named_tuple()
-    if hasattr(event, "_asdict"):
-        return {name: _dp_event(value) for name, value in event._asdict().items()}
-    if isinstance(event, list | tuple):
-        return [_dp_event(value) for value in event]
-    if hasattr(event, "item"):  # a number of NumPy
-        event = event.item()
-    return "inf" if event == math.inf else event  # the shape of repeats whose number is Poisson's
 
 
 def _neighbours(truncation: tuple[int, int] | None, bins: int | None) -> tuple[str, ...]:

@@ -43,6 +43,8 @@ Charges = Counter  # (noise multiplier, sampling rate) -> steps
 
 
 def charges_of(history: Any) -> Charges:
+    """An accountant's history ([noise multiplier, sampling rate, steps], …) as steps by their terms; entries of the same terms add up.
+    ValueError for steps that are no whole number >= 0."""
     found: Charges = Counter()
     for noise_multiplier, sampling_rate, steps in history:
         if not (steps >= 0 and steps == int(steps)):
@@ -63,6 +65,7 @@ def charges_named_alike(history: Any, known: Iterable[Charges]) -> Charges:
 
 
 def history_of(charges: Charges) -> list[tuple[float, float, int]]:
+    """The other way: an accountant's history, one entry for terms that have steps."""
     return [(*terms, steps) for terms, steps in charges.items() if steps > 0]
 
 
@@ -134,27 +137,40 @@ class Spending:
 
 
 def on_rank_0(ranks: Any, work: Callable[[], Any]) -> Any:
-    """The result of work() on rank 0, on every rank. If it raises there, every rank raises the same. A collective."""
+    """The result of work() on rank 0, on every rank. If it raises there, every rank raises: rank 0 its own error, the others a ValueError
+    for one of values or types, else a RuntimeError. A collective."""
     group = ranks.control
     if group is None:
         return work()
     outcome: list = [None, None]
+    wrong: Exception | None = None
     if ranks.rank == 0:
         try:
             outcome[0] = work()
-        except (ValueError, RuntimeError, OSError) as error:
-            outcome[1] = (ValueError if isinstance(error, ValueError) else RuntimeError)(str(error))
+        except Exception as error:  # of whatever kind: the other ranks wait for this one's outcome
+            wrong, outcome[1] = error, _for_others(error)
     with answered():
         dist.broadcast_object_list(outcome, src=dist.get_process_group_ranks(group)[0], group=group)
+    if wrong is not None:
+        raise wrong
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]
+
+
+def _for_others(error: Exception) -> Exception:
+    """Of a type that every rank knows, as a sentence."""
+    if isinstance(error, (ValueError, TypeError)):
+        return ValueError(str(error))
+    return RuntimeError(str(error) if isinstance(error, RuntimeError) else f"{type(error).__name__}: {error}")
 
 
 # The privacy part ----------------------------------------------------------------------------------------------------
 
 
 def mark_of_ledger(path: str) -> dict:
+    """Where the ledger ends now: the hash of its last line, how many releases it holds, and its header's hash (dp/run/resume.h). ValueError
+    if it cannot be read."""
     return json.loads(load("engine").ledger_mark(path))
 
 
@@ -199,6 +215,8 @@ def _comparable(value: Any) -> Any:
 
 
 def compare_terms(before: dict, now: dict) -> None:
+    """A warning that names the terms (clip norm, noise multiplier, rate) in which the run that goes on differs from the checkpoint's. No
+    error: each step is charged at its own."""
     changed = [f"{name} {before.get(name)} there, {value} here" for name, value in now.items() if before.get(name) != value]
     if changed:
         warnings.warn(
@@ -281,6 +299,8 @@ def load_parts(path: Any, ranks: Any, names: list[str]) -> dict:
 
 
 def load_weights(path: Any, ranks: Any, module: nn.Module, optimizer: Any) -> None:
+    """Reads the folder's weights, and the optimizer's state unless it is None, into module and optimizer. ValueError if the folder lacks a part
+    or is another model's; both may then hold a part of it. A collective."""
     parts = _read(_weights(module, optimizer), path, ranks)
     dcp_state.set_model_state_dict(module, parts["model"])
     if optimizer is not None:

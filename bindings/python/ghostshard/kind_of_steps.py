@@ -96,7 +96,7 @@ def charges(plan: SamplingPlan) -> Charges:
 
 
 def private_loader(
-    data_loader: DataLoader, plan: SamplingPlan, ranks: Ranks, batch_first: bool, accumulation_steps: int, *, secure_mode: bool
+    data_loader: DataLoader, plan: SamplingPlan, ranks: Ranks, accumulation_steps: int, *, secure_mode: bool
 ) -> DataLoader:
     """The loader that draws as the plan says; this one, with a warning, if batches are the caller's own."""
     if not plan.poisson:
@@ -110,6 +110,6 @@ def private_loader(
         raise ValueError("secure_mode draws coins from the operating system: the data loader has a generator")
     return GhostDataLoader.from_data_loader(
         data_loader, rank=ranks.data_rank, world_size=ranks.data_ranks, accumulation_steps=accumulation_steps,
-        batch_first=batch_first, process_group=ranks.data, twins=ranks.twins, max_batch_size=plan.cap,
+        process_group=ranks.data, twins=ranks.twins, max_batch_size=plan.cap,
         sampling="balls_in_bins" if plan.in_bins else "poisson", groups=plan.groups,
     )  # fmt: skip

@@ -5,6 +5,7 @@ launcher. The launcher prints nothing of its own but the end of a rank that coul
 """
 
 import ctypes
+import functools
 import os
 import re
 import signal
@@ -19,6 +20,8 @@ LAST = 10.0  # seconds between SIGTERM and SIGKILL
 STOPPED, MISTAKE, FAILURE = 3, 2, 1
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
+# Looked up here: between fork and exec a process must wait for no lock, and loading takes some.
+_prctl = ctypes.CDLL(None).prctl
 # What a rank says of an end that rank 0 reports as well.
 ECHO = re.compile(r"rank \d+: (error: |ending because )")
 
@@ -29,10 +32,13 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def prepare_rank() -> None:
-    """In a process that trains: it hears signals, and SIGTERM, which asks for a checkpoint, if who started it is killed."""
+def prepare_rank(parent: int) -> None:
+    """In a process that trains, before its program: it hears signals, and SIGTERM, which asks for a checkpoint, if the process that
+    started it is killed. It ends if that has happened already. parent: the id of that process."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def environment_of(rank: int, size: int, port: int) -> dict[str, str]:
@@ -45,17 +51,20 @@ def environment_of(rank: int, size: int, port: int) -> dict[str, str]:
 
 
 class Rank:
-    """A started process. Of ranks other than 0 the error output is read: what rank 0 says too is kept back."""
+    """A started process. Of ranks other than 0 the error output is read, from listen() on: what rank 0 says too is kept back."""
 
     def __init__(self, number: int, command: list[str], environment: dict[str, str]):
         self.number = number
         self.held: list[str] = []
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stderr=None if number == 0 else subprocess.PIPE,
-            process_group=0, preexec_fn=prepare_rank,
+            process_group=0, preexec_fn=functools.partial(prepare_rank, os.getpid()),
         )  # fmt: skip
         self.reader = threading.Thread(target=self._read, daemon=True)
-        if number > 0:
+
+    def listen(self) -> None:
+        """Once all ranks are started: a process that is forked beside a thread may find locked what the thread held."""
+        if self.number > 0:
             self.reader.start()
 
     def _read(self) -> None:
@@ -138,6 +147,8 @@ def run_ranks(command: list[str], size: int) -> int:
                 ranks.append(Rank(number, command, environment_of(number, size, port)))
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+        for rank in ranks:
+            rank.listen()
         wait_for(ranks)
         say_what_is_left(ranks, sent)
         return status_of([rank.process.wait() for rank in ranks], sent)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import warnings
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from . import accountants, checkpoint, kind_of_steps
 from ._native import load
+from .asked import MODES, Asked, asked_for, refuse_ours
 from .ghost.checks.alike import parts_of, together
 from .ghost.checks.batches import DrawnBatches, OwnBatches
 from .ghost.checks.modules import refuse_unsupported
@@ -23,7 +26,6 @@ from .ghost import clip_quantile, correlation
 from .ghost.engine import GhostEngine
 from .ghost.loss import PrivateCriterion, check_reduction
 from .ghost.optimizer import GhostOptimizer
-from .ghost.ranks import Ranks
 from .ghost.weights import digest_of_weights
 from .ghost.wrappers import GhostHooks, GhostModule
 from .loaders import SamplingPlan, items_digest
@@ -33,7 +35,6 @@ from .run_header import check_call, ledger_header, report_facts
 
 __all__ = ["PrivacyEngine"]
 
-MODES = ("ghost", "ghost_fsdp")
 _ACCOUNTANTS = {
     "contour": accountants.ContourAccountant,
     "prv": accountants.PRVAccountant,
@@ -64,6 +65,7 @@ class PrivacyEngine(ResumableEngine):
             )
         self.secure_mode = secure_mode
         self._register_terms: dict[str, Any] | None = None
+        self._planned: int | None = None  # charges, within make_private_with_epsilon()
         self._budget: RegisteredBudget | None = None
         self._optimizer: Any = None
 
@@ -109,17 +111,7 @@ class PrivacyEngine(ResumableEngine):
         """
         criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
         if grad_sample_mode not in MODES:
-            for name in kind_of_steps.ARGUMENTS:
-                if kwargs.pop(name, None) is not None:
-                    raise ValueError(f"{name} is of our modes alone: {', '.join(MODES)}; got {grad_sample_mode=}")
-            if self.secure_mode:
-                raise ValueError(f"secure_mode with {grad_sample_mode=} is Opacus' and needs its own PrivacyEngine")
-            warnings.warn(
-                f'grad_sample_mode={grad_sample_mode!r} runs the engine of Opacus, without the speed and the guarantees of this '
-                'package: pass grad_sample_mode="ghost", or "ghost_fsdp" for a sharded model',
-                stacklevel=2,
-            )
-            return super().make_private(
+            return self._in_a_mode_of_opacus(
                 module=module, optimizer=optimizer, criterion=criterion, data_loader=data_loader,
                 noise_multiplier=noise_multiplier, max_grad_norm=max_grad_norm, batch_first=batch_first,
                 loss_reduction=loss_reduction, poisson_sampling=poisson_sampling, clipping=clipping,
@@ -134,50 +126,39 @@ class PrivacyEngine(ResumableEngine):
                 stacklevel=2,
             )
         check_reduction(loss_reduction)
-        options = {name: kwargs.pop(name) for name in ("memory_budget", "accumulate", "attribution_check") if name in kwargs}
-        accumulation_steps = kwargs.pop("accumulation_steps", 1)
-        own_batches = kwargs.pop("own_batches", False) or not poisson_sampling
-        allow_vouched = kwargs.pop("allow_vouched", False)
-        plan = kind_of_steps.plan_asked_for(data_loader, kwargs, poisson=not own_batches)
-        weighing = kind_of_steps.take_out(kwargs)
-        kind_of_steps.settle(plan, self.accountant, clipping=clipping, registered=self._register_terms is not None)
-        kwargs.pop("epsilon_tolerance", None)
-        refuse_unsupported(module)
-        kind = GhostModule if wrap_model else GhostHooks
-        private = kind(module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **options)
-        terms = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, "generator": noise_generator}
-        engine, quantile, noise = private.engine, None, correlation.WHITE
-
-        def join() -> tuple:
-            nonlocal quantile, noise
-            self._remember(data_loader)
-            quantile = clip_quantile.taken(
-                clipping, kwargs, start=max_grad_norm, noise_multiplier=noise_multiplier, expected_batch=plan.expected_batch
-            )
-            noise = correlation.chosen(plain_optimizer(optimizer), plan.steps, generator=noise_generator is not None, **weighing)
-            loader = kind_of_steps.private_loader(
-                data_loader, plan, engine.ranks, batch_first, accumulation_steps, secure_mode=self.secure_mode
-            )
-            return (loader, *self._joined(engine, optimizer, criterion, plan, loss_reduction, **terms, **kwargs)), parts
-
-        def parts() -> dict[str, str]:
-            arguments = {
-                **options, "grad_sample_mode": grad_sample_mode, "noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm,
-                "clipping": clipping, "the clip quantile": quantile, "loss_reduction": loss_reduction, "batch_first": batch_first, "own_batches": own_batches,
-                "allow_vouched": allow_vouched, "accumulation_steps": accumulation_steps, "noise_generator": noise_generator is not None,
-                "the data loader's sampling": (plan.rate, plan.steps, plan.expected_batch, plan.cap, plan.in_bins), "correlated noise": noise, "a ledger": self._ledger is not None,
-            }  # fmt: skip
-            found = parts_of(module, engine.layout, criterion, optimizer, arguments)
-            return found if own_batches else {**found, "the data set": items_digest(data_loader.dataset)}
-
+        asked = asked_for(
+            data_loader, kwargs, poisson_sampling=poisson_sampling, mode=grad_sample_mode, noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, generator=noise_generator,
+        )  # fmt: skip
+        counted = [(name, getattr(self.accountant, name)) for name in ("truncation", "bins") if hasattr(self.accountant, name)]
+        engine: GhostEngine | None = None
         try:
-            data_loader, ghost, criterion = together(engine.ranks.control, join)
-            self._open(engine, ghost, plan, quantile, noise, data_loader, accumulation_steps, allow_vouched)
-            self._register(engine, plan)
-        except BaseException:
-            private.engine.detach()  # so that the call can be repeated
+            kind_of_steps.settle(asked.plan, self.accountant, clipping=clipping, registered=self._register_terms is not None)
+            refuse_unsupported(module)
+            kind = GhostModule if wrap_model else GhostHooks
+            private = kind(module, batch_first=batch_first, loss_reduction=loss_reduction, clipping=clipping, **asked.of_the_engine)
+            engine = private.engine
+            join = functools.partial(self._join, asked, engine, module, optimizer, criterion, data_loader)
+            data_loader, ghost, criterion, quantile, noise = together(engine.ranks.control, join)
+            self._open(asked, engine, ghost, quantile, noise, data_loader)
+        except BaseException:  # the call can be repeated: nothing of it stays
+            if engine is not None:
+                engine.detach()
+            for name, kind_of_count in counted:
+                setattr(self.accountant, name, kind_of_count)
             raise
         return private, ghost, criterion, data_loader
+
+    def _in_a_mode_of_opacus(self, *, grad_sample_mode: str, **arguments: Any) -> tuple:
+        refuse_ours(arguments, grad_sample_mode)
+        if self.secure_mode:
+            raise ValueError(f"secure_mode with {grad_sample_mode=} is Opacus' and needs its own PrivacyEngine")
+        warnings.warn(
+            f'grad_sample_mode={grad_sample_mode!r} runs the engine of Opacus, without the speed and the guarantees of this '
+            'package: pass grad_sample_mode="ghost", or "ghost_fsdp" for a sharded model',
+            stacklevel=3,
+        )
+        return super().make_private(grad_sample_mode=grad_sample_mode, **arguments)
 
     def make_private_with_epsilon(
         self,
@@ -208,16 +189,13 @@ class PrivacyEngine(ResumableEngine):
             if mechanism in _ACCOUNTANTS:
                 tolerance |= {"truncation": plan.truncation, "bins": plan.bins}
         noise_multiplier = search.get_noise_multiplier(
-            target_epsilon=target_epsilon,
-            target_delta=target_delta,
-            sample_rate=rate,
-            steps=charges,
-            accountant=mechanism,
-            **tolerance,
-        )
-        if self._register_terms is not None and self._register_terms["steps"] is None:
-            self._register_terms["steps"] = charges
-        return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **kwargs)
+            target_epsilon=target_epsilon, target_delta=target_delta, sample_rate=rate, steps=charges, accountant=mechanism, **tolerance,
+        )  # fmt: skip
+        self._planned = charges
+        try:
+            return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **kwargs)
+        finally:
+            self._planned = None
 
     def attach_ledger(self, path: str | os.PathLike) -> None:
         """Names the run's write-ahead ledger; call it before make_private(). Every step is on disk, in a hash chain, before its
@@ -279,21 +257,40 @@ class PrivacyEngine(ResumableEngine):
 
         return checkpoint.on_rank_0(ghost.ranks, write) if every_rank else write()
 
-    def _joined(
-        self, engine: GhostEngine, optimizer: Any, criterion: Any, plan: SamplingPlan, loss_reduction: str, **kwargs: Any
-    ) -> tuple[GhostOptimizer, PrivateCriterion]:
+    def _join(
+        self, asked: Asked, engine: GhostEngine, module: nn.Module, optimizer: Any, criterion: Any, data_loader: DataLoader
+    ) -> tuple[tuple, Callable[[], dict[str, str]]]:
+        """Loader, optimizer and criterion of the run, with its clip quantile and its noise; and what all ranks must have alike. What is
+        refused here is refused on all ranks."""
+        if self._register_terms is not None and self._ledger is None:
+            raise ValueError("a budget register knows a run by its ledger: call attach_ledger(path) before make_private()")
+        plan, plain = asked.plan, plain_optimizer(optimizer)
+        quantile, noise = asked.quantile(), asked.noise(plain)
+        loader = kind_of_steps.private_loader(data_loader, plan, engine.ranks, asked.accumulation_steps, secure_mode=self.secure_mode)
         ghost = GhostOptimizer(
-            plain_optimizer(optimizer), engine=engine, secure_mode=self.secure_mode, loss_reduction=loss_reduction,
-            expected_batch_size=plan.expected_batch / engine.ranks.data_ranks, **kwargs,  # per worker, as Opacus means it
+            plain, engine=engine, secure_mode=self.secure_mode, loss_reduction=asked.loss_reduction, noise_multiplier=asked.noise_multiplier,
+            max_grad_norm=asked.max_grad_norm, generator=asked.generator,
+            expected_batch_size=plan.expected_batch / engine.ranks.data_ranks,  # per worker, as Opacus means it
         )  # fmt: skip
-        return ghost, PrivateCriterion(engine, ghost, criterion, loss_reduction)
+        private_criterion = PrivateCriterion(engine, ghost, criterion, asked.loss_reduction)
+
+        def parts() -> dict[str, str]:
+            arguments = asked.arguments() | {
+                "the clip quantile": quantile, "correlated noise": noise, "a ledger": self._ledger is not None,
+                "a budget register": self._register_terms is not None,
+            }  # fmt: skip
+            found = parts_of(module, engine.layout, criterion, optimizer, arguments)
+            return found if asked.own_batches else {**found, "the data set": items_digest(data_loader.dataset)}
+
+        return (loader, ghost, private_criterion, quantile, noise), parts
 
     def _open(
-        self, engine: GhostEngine, ghost: GhostOptimizer, plan: SamplingPlan, quantile: clip_quantile.ClipQuantile | None,
-        noise: correlation.Correlation, data_loader: DataLoader, accumulation_steps: int, allow_vouched: bool,
+        self, asked: Asked, engine: GhostEngine, ghost: GhostOptimizer, quantile: clip_quantile.ClipQuantile | None,
+        noise: correlation.Correlation, data_loader: DataLoader,
     ) -> None:
         """Loader, engine, optimizer and accountant become one run: what the loader hands out is what the engine may train on, and
         each logical batch is charged when it begins."""
+        plan = asked.plan
 
         def charge(noise_multiplier: float) -> None:
             self._charge(noise_multiplier, plan.charged_rate)
@@ -303,17 +300,15 @@ class PrivacyEngine(ResumableEngine):
             charge(terms[1])
             return terms
 
-        batches: DrawnBatches | OwnBatches = OwnBatches(accumulation_steps, inputs_may_train=allow_vouched, announced=ghost.goes_on)
+        batches: DrawnBatches | OwnBatches = OwnBatches(asked.accumulation_steps, inputs_may_train=asked.allow_vouched, announced=ghost.goes_on)
         if plan.poisson:
             sampler: Any = data_loader.batch_sampler
             batches = DrawnBatches(
-                charge_draw, sampler=sampler, allow_vouched=allow_vouched, batch_first=engine.batch_first,
+                charge_draw, sampler=sampler, allow_vouched=asked.allow_vouched, batch_first=engine.batch_first,
                 charges=kind_of_steps.charges(plan),
             )  # fmt: skip
             sampler.stamps.receiver = batches
-        self._optimizer = ghost.original_optimizer
-        ghost.count_charges(self._charges, self._owes)
-        ghost.released.any_change = engine.weights.vouched = allow_vouched
+        ghost.released.any_change = engine.weights.vouched = asked.allow_vouched
         engine.set_constants(
             sampling_rate=plan.charged_rate,
             divisor=float(plan.expected_batch) if ghost.loss_reduction == "mean" else 1.0,
@@ -327,24 +322,27 @@ class PrivacyEngine(ResumableEngine):
             bins=plan.bins,
             correlation=noise,
         )
-        self._begin_run(engine, data_loader, ledger_header(plan, ghost, engine, allow_vouched))
-
-    def _begin_run(self, engine: GhostEngine, data_loader: DataLoader, header: dict) -> None:
-        self._header = header
+        header = ledger_header(plan, ghost, engine, asked.allow_vouched)
         if self._ledger is not None:
             engine.attach_ledger(self._ledger, header)
-        self._spending.own = checkpoint.on_rank_0(engine.ranks, lambda: self._spending.own)  # all ranks are one process here
-        self._ghost, self._loader = engine, data_loader
+        own = checkpoint.on_rank_0(engine.ranks, lambda: self._spending.own)  # all ranks are one process here
+        budget = engine.run.budget = self._registered(engine, plan)
+        self._remember(data_loader)
+        # From here on nothing can be refused: the run is this engine's.
+        ghost.count_charges(self._charges, self._owes)
+        self._spending.own, self._header, self._budget = own, header, budget
+        self._optimizer, self._ghost, self._loader = ghost.original_optimizer, engine, data_loader
 
-    def _register(self, engine: GhostEngine, plan: SamplingPlan) -> None:
+    def _registered(self, engine: GhostEngine, plan: SamplingPlan) -> RegisteredBudget | None:
+        """ValueError on all ranks if the register has no room for the run. A collective."""
         if self._register_terms is None:
-            return
-        if self._ledger is None:
-            raise ValueError("a budget register knows a run by its ledger: call attach_ledger(path) before make_private()")
+            return None
         terms = dict(self._register_terms)
         if terms["delta"] is None:
             terms["delta"] = accountants.default_delta(plan.units)
+        if terms["steps"] is None:
+            terms["steps"] = self._planned
         at_first = (engine.run.terms_now()[1], plan.charged_rate)
-        self._budget = engine.run.budget = RegisteredBudget(
-            **terms, block_of=plan.charges, bins=plan.bins, ledger=self._ledger, ranks=engine.ranks, terms=at_first
+        return RegisteredBudget(
+            **terms, block_of=plan.charges, bins=plan.bins, ledger=self._ledger or "", ranks=engine.ranks, terms=at_first
         )

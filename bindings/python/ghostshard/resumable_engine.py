@@ -13,7 +13,9 @@ import opacus
 from torch import nn
 
 from . import checkpoint
+from .checkpoint_terms import refuse_unlike
 from .files import require_regular_file
+from .ghost.checks.alike import together
 from .loaders import CyclicBatchSampler, PoissonBatchSampler
 
 __all__ = ["ResumableEngine", "plain_optimizer"]
@@ -95,7 +97,7 @@ class ResumableEngine(opacus.PrivacyEngine):
         """
         engine = self._engine()
         engine.run.stopped = "no checkpoint could be loaded last time, so what was spent is not known: load one, or build a new engine"
-        self._load_state(checkpoint.parse(state_dict.get("state")))
+        self._load_state(state_dict.get("state"))
         engine.run.stopped = None
 
     def explain_plan(self) -> str:
@@ -117,7 +119,7 @@ class ResumableEngine(opacus.PrivacyEngine):
     ) -> None:
         """As Opacus' method, into one file, with state_dict() in it. A model under FSDP2 or tensor parallelism is saved into a
         folder of torch.distributed.checkpoint, which any number of ranks can load; the call is then a collective, and the
-        folder must be new. RuntimeError within a logical batch.
+        folder must be new. RuntimeError within a logical batch. Schedulers and checkpoint_dict are pickled into the folder.
         """
         inner = getattr(module, "_module", module)
         if not checkpoint.is_sharded(inner):
@@ -154,7 +156,11 @@ class ResumableEngine(opacus.PrivacyEngine):
         torch_load_kwargs: dict[str, Any] | None = None,
     ) -> dict:
         """As Opacus' method, and from a folder of save_checkpoint() (or of dcp.save with "model", "optimizer" and "privacy"),
-        on any number of ranks. The run goes on as after load_state_dict(). Every rank calls it, after make_private()."""
+        on any number of ranks. The run goes on as after load_state_dict(). Every rank calls it, after make_private().
+
+        Load no checkpoint of people whom you would not let run a program: reading one unpickles it, a file (by Opacus) and a folder (by
+        torch.distributed.checkpoint, and schedulers and checkpoint_dict here).
+        """
         schedulers = {"noise_scheduler": noise_scheduler, "grad_clip_scheduler": grad_clip_scheduler}
         if not checkpoint.is_folder(path):
             if checkpoint.is_sharded(getattr(module, "_module", module)):
@@ -184,13 +190,13 @@ class ResumableEngine(opacus.PrivacyEngine):
     def _load_file(self, **arguments: Any) -> dict:
         if self._ghost is None:
             return super().load_checkpoint(**arguments)
-        engine, history = self._engine(), self.accountant.history
+        engine, history, load = self._engine(), self.accountant.history, super().load_checkpoint
         _ = engine.next_step  # not within a logical batch
         engine.run.stopped = "the last checkpoint could not be loaded whole: load one, or build model and engine anew"
-        loaded = super().load_checkpoint(**arguments)
+        loaded = together(engine.ranks.control, lambda: (load(**arguments), dict))
         if _PRIVACY in loaded:
             self.accountant.history = history
-            self._load_state(checkpoint.parse(loaded[_PRIVACY]))
+            self._load_state(loaded[_PRIVACY])
         elif self._ledger is not None and len(self.accountant) > 0:
             raise ValueError(
                 "this checkpoint says nothing of a ledger, and a ledger holds a run from its first step: load it into an "
@@ -208,7 +214,7 @@ class ResumableEngine(opacus.PrivacyEngine):
             warnings.warn(
                 "this PrivacyEngine has accounted for another data set before; its epsilon is per data set, so use a "
                 "new engine unless both are the same",
-                stacklevel=5,
+                stacklevel=4,
             )
 
     def _engine(self) -> Any:
@@ -246,10 +252,17 @@ class ResumableEngine(opacus.PrivacyEngine):
             terms["sampling_groups"] = engine.run.correlation.groups
         return terms if engine.run.largest_batch is None else {**terms, "largest_batch": list(engine.run.largest_batch)}
 
-    def _load_state(self, state: dict) -> None:
+    def _load_state(self, text: Any) -> None:
+        """text: what _state() gave. ValueError on all ranks if one cannot go on from it. A collective."""
         engine = self._engine()
-        _ = engine.next_step  # not within a logical batch
-        self._check_fits(state)
+
+        def read() -> dict:
+            _ = engine.next_step  # not within a logical batch
+            state = checkpoint.parse(text)
+            refuse_unlike(state, self._terms(), mechanism=self.accountant.mechanism(), ledger=self._ledger)
+            return state
+
+        state = together(engine.ranks.control, lambda: (read(), dict))
         ledger, attempts, open_now = None, [], engine.run.ledger_is_open
         if self._ledger is not None:
             found = self._verified_ledger(state)
@@ -278,38 +291,6 @@ class ResumableEngine(opacus.PrivacyEngine):
         if isinstance(sampler, CyclicBatchSampler):
             sampler.go_on_at(state["step"])
 
-    def _check_fits(self, state: dict) -> None:
-        """ValueError for a checkpoint of another accountant, or of a run with a ledger if this one has none, or the reverse."""
-        mark = state["ledger"]
-        if state["accountant"]["mechanism"] != self.accountant.mechanism():
-            raise ValueError(
-                f"the checkpoint is of accountant {state['accountant']['mechanism']!r}, the engine has "
-                f"{self.accountant.mechanism()!r}: build it with the same one"
-            )
-        largest, own = state["terms"].get("largest_batch"), self._terms().get("largest_batch")
-        if largest != own:
-            raise ValueError(
-                f"the checkpoint's run had the largest batch {largest} ([examples, at most in a step]), this one has {own}: its steps "
-                "would be charged as others. Give make_private() the same max_batch_size"
-            )
-        bins, own = state["terms"].get("bins"), self._terms().get("bins")
-        if bins != own:
-            raise ValueError(
-                f"a pass of the checkpoint's run had the number of bins {bins} (None: no balls-in-bins sampling), one of this run has {own}: "
-                "what is charged would be something else. Give make_private() the same sampling, and a loader of as many batches"
-            )
-        _check_groups(state["terms"], self._terms())
-        if mark is not None and self._ledger is None:
-            raise ValueError(
-                f"the checkpoint's run keeps a ledger ({mark['path']}): name it with attach_ledger() before make_private(), "
-                "so that it goes on"
-            )
-        if mark is None and self._ledger is not None and state["counted"]:
-            raise ValueError(
-                f"the checkpoint's run kept no ledger, so {self._ledger} would lack its {state['counted'].total()} steps: a "
-                "ledger holds a run from its first step"
-            )
-
     def _verified_ledger(self, state: dict) -> dict | None:
         """The ledger as rank 0 reads it (checkpoint.read_ledger), on every rank; None before the first step. A collective."""
         engine, path, mark = self._engine(), self._ledger or "", state["ledger"]
@@ -326,21 +307,6 @@ class ResumableEngine(opacus.PrivacyEngine):
 
         engine.let_go_of_ledger()
         return checkpoint.on_rank_0(engine.ranks, verify)
-
-
-def _check_groups(before: dict, now: dict) -> None:
-    groups, own = before.get("sampling_groups"), now.get("sampling_groups")
-    if groups != own:
-        raise ValueError(
-            f"the checkpoint's run dealt the examples to {groups} groups (None: its noise was not correlated), this one deals them to {own}: "
-            "give make_private() the same noise_bands or noise_chain"
-        )
-    changed = [name for name in ("clip_norm", "noise_multiplier", "sampling_rate") if before.get(name) != now.get(name)]
-    if own is not None and changed:
-        raise ValueError(
-            f"correlated noise is derived for one clip norm, noise multiplier and rate in all steps: the checkpoint's run had another {changed[0]}, "
-            f"{before.get(changed[0])}, this one has {now.get(changed[0])}"
-        )
 
 
 def plain_optimizer(optimizer: Any) -> Any:

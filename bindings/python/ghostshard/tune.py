@@ -10,6 +10,7 @@ run, and at the end recipe.toml, which `ghostshard finetune --config recipe.toml
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -219,7 +220,8 @@ def run_trial(settings: Settings, noise: dict, trial: int, rung: int, output: Pa
     command = [sys.executable, "-m", "ghostshard.launcher", "finetune", "-n", str(settings.ranks), *command_line(merged)]
     log = output / f"{folder.name}.log"
     with log.open("wb") as stream:
-        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, preexec_fn=prepare_rank).returncode
+        as_rank = functools.partial(prepare_rank, os.getpid())
+        code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, preexec_fn=as_rank).returncode
     if code == 3 or code >= 128 or code < 0:
         raise KeyboardInterrupt
     if code != 0:

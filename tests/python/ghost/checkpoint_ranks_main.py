@@ -1,15 +1,19 @@
 """One process group's part of a run that is saved, killed and continued: see test_checkpoints.py.
 
-    torchrun --nproc_per_node 2 checkpoint_ranks_main.py folder save|load|stateful|torn
+    torchrun --nproc_per_node 2 checkpoint_ranks_main.py folder save|load|stateful|torn|raises
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,19 +30,21 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.utils.data import DataLoader, TensorDataset
 
-from ghostshard import FSDP2Wrapper, PrivacyEngine
+from ghostshard import FSDP2Wrapper, PrivacyEngine, checkpoint
+from ghostshard.ghost import device
+from ghostshard.ghost import ranks as ranks_module
 
 FOLDER = Path(sys.argv[1])
 WHOLE = StateDictOptions(full_state_dict=True)
 
 
 class Run:
-    def __init__(self, seed: int, ledger: bool = True):
+    def __init__(self, seed: int, ledger: bool = True, accountant: str = "rdp"):
         torch.manual_seed(seed)
         self.model = FSDP2Wrapper(nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)))
         self.inner = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         data = TensorDataset(torch.randn(20, 6), torch.randint(0, 3, (20,)))
-        self.engine = PrivacyEngine(accountant="rdp")
+        self.engine = PrivacyEngine(accountant=accountant)
         if ledger:
             self.engine.attach_ledger(FOLDER / "ledger.jsonl")
         # The same seed in every process: noise and coins of a run that is resumed must not follow from it alone.
@@ -167,9 +173,43 @@ def torn() -> None:
     write("torn.json", said)
 
 
+def raises() -> None:
+    """What each rank raises where one alone has an error: nobody waits."""
+    ranks_module.TIMEOUT = timedelta(seconds=20)
+    rank, said = dist.get_rank(), {}
+
+    def note(name: str, call: Callable[[], Any]) -> None:
+        try:
+            call()
+            found = "nothing"
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}"
+        said[name] = [None] * dist.get_world_size()
+        dist.all_gather_object(said[name], found)
+
+    run = Run(1, ledger=False)
+    for error in (ValueError("v"), TypeError("t"), RuntimeError("r"), KeyError("k"), OSError("o")):
+
+        def fail(error: Exception = error) -> None:
+            raise error
+
+        note(type(error).__name__, lambda: checkpoint.on_rank_0(run.engine._ghost.ranks, fail))
+    run.noise()
+    note("path", lambda: run.engine.save_checkpoint(path=io.BytesIO(), module=run.module, optimizer=run.optimizer))
+    run.engine.save_checkpoint(path=FOLDER / "raises", module=run.module, optimizer=run.optimizer)
+    other = Run(2, ledger=False, accountant="rdp" if rank == 0 else "prv")
+    note("accountant", lambda: other.engine.load_checkpoint(path=FOLDER / "raises", module=other.module, optimizer=other.optimizer))
+    device_of = device.device_of
+    if rank == 1:
+        device.device_of = lambda layout: layout.no_such_name
+    note("device", lambda: Run(3, ledger=False))
+    device.device_of = device_of
+    write("raises.json", said)
+
+
 def main() -> None:
     dist.init_process_group("gloo")
-    {"save": save, "load": load, "stateful": stateful, "torn": torn}[sys.argv[2]]()
+    {"save": save, "load": load, "stateful": stateful, "torn": torn, "raises": raises}[sys.argv[2]]()
     leave()
 
 

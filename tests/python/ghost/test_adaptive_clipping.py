@@ -44,7 +44,7 @@ def test_the_count_is_divided_by_the_expected_batch(options):
 
 
 def test_its_arguments_are_those_of_opacus():
-    assert set(clip_quantile._NAMES) <= set(inspect.signature(AdaClipDPOptimizer).parameters)
+    assert set(clip_quantile.NAMES) <= set(inspect.signature(AdaClipDPOptimizer).parameters)
     found = clip_norms(run_of(
         target_unclipped_quantile=0.9, clipbound_learning_rate=0.5, max_clipbound=1e-3, min_clipbound=START, draws=(8, 8), **SILENT
     ))  # fmt: skip

@@ -101,6 +101,19 @@ def test_the_engine_is_stateful(tmp_path):
     assert found["back"] == [[[1.0, Q, 4]]] * 2
 
 
+def test_an_error_of_one_rank_is_heard_by_all(tmp_path):
+    """Of whatever kind: two ranks that call alike never wait for each other."""
+    run_ranks(SCRIPT, 2, str(tmp_path), "raises")
+    said = json.loads((tmp_path / "raises.json").read_text())
+    assert {name: said[name] for name in ("ValueError", "TypeError", "RuntimeError", "KeyError", "OSError")} == {
+        "ValueError": ["ValueError: v"] * 2, "TypeError": ["TypeError: t", "ValueError: t"], "RuntimeError": ["RuntimeError: r"] * 2,
+        "KeyError": ["KeyError: 'k'", "RuntimeError: KeyError: 'k'"], "OSError": ["OSError: o", "RuntimeError: OSError: o"],
+    }  # fmt: skip
+    assert said["path"][0].startswith("TypeError: ") and said["path"][1].startswith("ValueError: ")
+    assert "the checkpoint is of accountant 'rdp'" in said["accountant"][1] and "rank 1 refused this" in said["accountant"][0]
+    assert said["device"][1].startswith("AttributeError: ") and said["device"][0].startswith("ValueError: rank 1: ")
+
+
 # One process: the same state within Opacus' file ---------------------------------------------------------------------
 
 

@@ -45,7 +45,6 @@ import test_opacus_own  # noqa: F401  (stands in for torchvision)
 import torch
 from hypothesis import HealthCheck, settings
 from private import AnyBatches
-from torch import nn
 from torch.nn import functional
 
 from ghostshard import PrivacyEngine, accountants

@@ -1,5 +1,8 @@
 """Schedules that look at a loss: of a private batch, refused; of public data, taken."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ghostshard.ghost.provenance.summaries import Reads, Summaries
+
 
 @pytest.mark.parametrize("metric", ["item", "loss", "detached", "public"])
 def test_a_scheduler_that_looks_at_the_loss(metric):
@@ -24,6 +28,37 @@ def test_a_scheduler_that_looks_at_the_loss(metric):
         return
     with pytest.raises(ValueError, match="learning rate was read from a private batch"):
         scheduler.step({"item": loss.item, "loss": lambda: loss, "detached": loss.detach}[metric]())
+
+
+PLATEAUS = """
+import importlib, warnings
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+import ghostshard.ghost.optimizer as module
+from ghostshard import PrivacyEngine
+
+def begin():
+    model = torch.nn.Linear(2, 2)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2), torch.zeros(8).long()), batch_size=4)
+    arguments = dict(module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=loader)
+    return PrivacyEngine().make_private(**arguments, noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode="ghost")[1]
+
+warnings.simplefilter("ignore")
+steps = [ReduceLROnPlateau.step]
+optimizer = begin()
+steps.append(ReduceLROnPlateau.step)
+begin()
+importlib.reload(module)
+steps.append(ReduceLROnPlateau.step)
+module.GhostOptimizer(torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1), engine=None, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=1)
+steps.append(ReduceLROnPlateau.step)
+print(steps[0].__module__, steps[1] is not steps[0], steps[2] is steps[3] is steps[1])
+"""
+
+
+def test_torchs_scheduler_is_replaced_once_and_not_by_an_import():
+    done = subprocess.run([sys.executable, "-c", PLATEAUS], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "torch.optim.lr_scheduler True True\n", done.stdout + done.stderr[-3000:]
 
 
 SUMMARIES = {

@@ -146,3 +146,11 @@ def test_as_many_steps_as_the_loader_had(length):
 def test_sampler_refuses(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         PoissonBatchSampler(**{**dict(num_samples=9, sample_rate=0.5, rank=0, world_size=2), **change})
+
+
+@pytest.mark.parametrize("generator, kept", [(None, 0), (torch.Generator(), 4)], ids=["system", "generator"])
+def test_keys_are_kept_where_they_may_repeat_alone(generator, kept):
+    """A generator may be seeded again; 32 bytes of the operating system do not come twice, and a run has passes without end."""
+    sampler = PoissonBatchSampler(num_samples=10, sample_rate=0.5, generator=generator)
+    passes = [list(sampler) for _ in range(4)]
+    assert len(sampler._keys) == kept and len(passes) == 4

@@ -26,6 +26,14 @@ class Evens(torch.utils.data.Sampler):
         return 6
 
 
+def test_batch_first_is_opacus_word_and_means_nothing():
+    """Batches show which dimension counts rows."""
+    for batch_first in (True, False):
+        assert isinstance(GhostDataLoader.from_data_loader(DataLoader(DATA, batch_size=4), batch_first=batch_first), GhostDataLoader)
+    with pytest.raises(TypeError, match="batch_first"):
+        GhostDataLoader(DATA, sample_rate=0.5, batch_first=True)
+
+
 REFUSED = {
     "weights": (dict(sampler=WeightedRandomSampler([1.0] * 12, 12)), {}, "WeightedRandomSampler.*same probability"),
     "own_sampler": (dict(sampler=Evens()), {}, "Evens.*same probability"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import _native
 
-_NAMES = ("target_unclipped_quantile", "clipbound_learning_rate", "max_clipbound", "min_clipbound", "unclipped_num_std")
+NAMES = ("target_unclipped_quantile", "clipbound_learning_rate", "max_clipbound", "min_clipbound", "unclipped_num_std")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Adaptation:
 
 def taken(clipping: str, arguments: dict[str, Any], *, start: Any, noise_multiplier: float, expected_batch: float) -> ClipQuantile | None:
     """Takes its arguments out of those of make_private(); what is not given is as in the paper. ValueError: the rule and the value."""
-    given = {name: arguments.pop(name) for name in _NAMES if name in arguments}
+    given = {name: arguments.pop(name) for name in NAMES if name in arguments}
     if clipping != "adaptive":
         if given:
             raise ValueError(f"{', '.join(given)}: for clipping='adaptive', got clipping={clipping!r}")
@@ -58,7 +58,7 @@ def taken(clipping: str, arguments: dict[str, Any], *, start: Any, noise_multipl
         "unclipped_num_std": expected_batch / 20,
     }  # fmt: skip
     found = ClipQuantile(**{name: float(value) for name, value in (defaults | given).items()})
-    for name in _NAMES:
+    for name in NAMES:
         value = getattr(found, name)
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be finite and > 0, got {value}")
@@ -74,4 +74,4 @@ def taken(clipping: str, arguments: dict[str, Any], *, start: Any, noise_multipl
     return found
 
 
-__all__ = ["Adaptation", "ClipQuantile", "taken"]
+__all__ = ["NAMES", "Adaptation", "ClipQuantile", "taken"]

@@ -57,13 +57,15 @@ def device_of_all(layout: Layout, control: Any) -> torch.device:
     device, wrong = None, None
     try:
         device = device_of(layout)
-    except (ValueError, ImportError) as error:
-        wrong = str(error)
+    except Exception as error:  # of whatever kind: the other ranks wait for this one's device
+        wrong = error
     found: list = [None] * dist.get_world_size(control)
-    dist.all_gather_object(found, (None if device is None else device.type, wrong), group=control)
+    dist.all_gather_object(found, (None if device is None else device.type, None if wrong is None else str(wrong)), group=control)
+    if wrong is not None and not isinstance(wrong, (ValueError, ImportError)):
+        raise wrong
     for rank, (_, sentence) in enumerate(found):
         if sentence is not None:
-            raise ValueError(sentence if sentence == wrong else f"rank {rank}: {sentence}")
+            raise ValueError(sentence if wrong is not None and sentence == str(wrong) else f"rank {rank}: {sentence}")
     kinds = [kind for kind, _ in found]
     if len(set(kinds)) > 1:
         other = next(rank for rank, kind in enumerate(kinds) if kind != kinds[0])

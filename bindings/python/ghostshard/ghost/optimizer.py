@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 CHARGES = "ghostshard_charges"
+_WATCHED = "_ghostshard_watched"  # of ReduceLROnPlateau.step, once it is replaced
 
 
 class GhostOptimizer(DPOptimizerFastGradientClipping):
@@ -55,6 +56,7 @@ class GhostOptimizer(DPOptimizerFastGradientClipping):
         )
         if kwargs:
             raise TypeError(f"unknown arguments for grad_sample_mode 'ghost' and 'ghost_fsdp': {sorted(kwargs)}")
+        _watch_plateaus()
         self.engine = engine
         self.charges: Callable[[], int] = lambda: 0  # of the run
         self.owes: Callable[[int], None] = lambda charges: None  # so many, of the run whose state is loaded
@@ -209,8 +211,11 @@ def _refuse_read(name: str, value: object) -> None:
 
 
 def _watch_plateaus() -> None:
-    """A ReduceLROnPlateau of a private optimizer takes no number of a private batch, as long as it is known to be one."""
+    """From the first private optimizer on, a ReduceLROnPlateau of one takes no number of a private batch, as long as it is known to be one.
+    Those of other optimizers step as before. May be called again."""
     step = ReduceLROnPlateau.step
+    if hasattr(step, _WATCHED):
+        return
     given: weakref.WeakKeyDictionary[ReduceLROnPlateau, Summaries] = weakref.WeakKeyDictionary()
 
     @functools.wraps(step)
@@ -222,7 +227,5 @@ def _watch_plateaus() -> None:
             _refuse_read("learning rate", Read(metrics) if summaries.refuses(float(metrics)) else metrics)
         step(self, metrics, *args, **kwargs)
 
+    setattr(watched, _WATCHED, True)
     ReduceLROnPlateau.step = watched  # type: ignore[method-assign]
-
-
-_watch_plateaus()

@@ -18,8 +18,8 @@ from .padding import WithPadding
 class CollateOrEmpty(CollateFnWithEmpty):
     """Collates, and looks whether examples are kept apart (collate_check.py). Makes the empty batch when it is first needed, from a batch of one example and a batch of it twice."""
 
-    def __init__(self, collate_fn, dataset: Dataset, batch_first: bool):
-        super().__init__(collate_fn, batch_first=batch_first)
+    def __init__(self, collate_fn, dataset: Dataset):
+        super().__init__(collate_fn)
         self._dataset = dataset
         self._empty: tuple[Any] | None = None
         self._check = CollateCheck()

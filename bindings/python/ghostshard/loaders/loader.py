@@ -47,7 +47,6 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         twins: dist.ProcessGroup | None = None,
         collate_fn=None,
         drop_last: bool = False,
-        batch_first: bool = True,
         rand_on_empty: bool = False,
         in_order: bool = True,
         max_batch_size: int | None = None,
@@ -69,7 +68,6 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         refuse_repeated(dataset)
         refuse_mixed_or_repeated(dataset)
         self.sample_rate = sample_rate
-        self._batch_first = batch_first
         self.distributed = world_size > 1
         # Not DPDataLoader's constructor: it makes Opacus' sampler, and needs examples that can be iterated over.
         DataLoader.__init__(
@@ -102,7 +100,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
     def collate_fn(self, collate_fn: Any) -> None:
         """One that comes later is watched like the first."""
         watched = isinstance(collate_fn, CollateOrEmpty)
-        self._collate = collate_fn if watched else CollateOrEmpty(collate_fn, self.dataset, self._batch_first)
+        self._collate = collate_fn if watched else CollateOrEmpty(collate_fn, self.dataset)
 
     @classmethod
     def from_data_loader(
@@ -142,7 +140,7 @@ class GhostDataLoader(StampedLoader, DPDataLoader):
         return cls(
             data_loader.dataset, sample_rate=plan.rate, steps=plan.steps, rank=rank, world_size=world_size,
             generator=data_loader.generator if generator is None else generator, accumulation_steps=accumulation_steps,
-            process_group=process_group, twins=twins, collate_fn=data_loader.collate_fn, batch_first=batch_first,
+            process_group=process_group, twins=twins, collate_fn=data_loader.collate_fn,
             rand_on_empty=rand_on_empty, max_batch_size=plan.cap,
             sampling="balls_in_bins" if plan.in_bins else "poisson", groups=plan.groups, **settings_of(data_loader),
         )  # fmt: skip

@@ -85,7 +85,7 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
         self.twins = twins
         self._own_groups: dict[dist.ProcessGroup | None, dist.ProcessGroup] = {}
         self._set_apart = b""
-        self._keys: collections.Counter[bytes] = collections.Counter()  # as the generator gave them
+        self._keys: collections.Counter[bytes] = collections.Counter()  # as the generator gave them; none without one
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.draw_epoch()  # Here, not at the first batch: the order of draws from a shared generator is fixed.
@@ -123,11 +123,9 @@ class PoissonBatchSampler(UniformWithReplacementSampler):
     def _new_key(self, place: str) -> bytes:
         """Another one at each call: a generator that was seeded again would repeat all draws, and epsilon counts on fresh coins."""
         if self.generator is None:
-            entropy = secrets.token_bytes(32)
-        else:
-            words = torch.empty(4, dtype=torch.int64, device=self.generator.device).random_(generator=self.generator)
-            entropy = words.cpu().numpy().tobytes()
-        key = hashlib.sha256(entropy + place.encode() + self._set_apart).digest()
+            return _first_of(hashlib.sha256(secrets.token_bytes(32) + place.encode()).digest(), self.twins)
+        words = torch.empty(4, dtype=torch.int64, device=self.generator.device).random_(generator=self.generator)
+        key = hashlib.sha256(words.cpu().numpy().tobytes() + place.encode() + self._set_apart).digest()
         times = self._keys[key]
         self._keys[key] += 1
         return _first_of(hashlib.sha256(key + times.to_bytes(8, "little")).digest() if times else key, self.twins)
