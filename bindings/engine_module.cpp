@@ -253,7 +253,12 @@ PYBIND11_MODULE(engine, module) {
   // Records are private data: Python can pass a tape on and nothing else.
   // NOLINTNEXTLINE(bugprone-unused-raii): it registers the type
   py::class_<Tape, std::shared_ptr<Tape>>(module, "Tape")
-      .def_property_readonly("in_second_pass", &Tape::in_second_pass)
+      // Asked first by every backward that is written in Python.
+      .def_property_readonly("in_second_pass",
+                             [](const Tape& tape) {
+                               tape.require_open();
+                               return tape.in_second_pass();
+                             })
       .def_property_readonly("refused_second_backward", &Tape::refused_second_backward);
   module.def("cross_entropy", &cross_entropy, py::arg("logits"), py::arg("targets"), py::arg("ignore_index"),
              Released());

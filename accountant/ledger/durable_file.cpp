@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -20,6 +21,17 @@ constexpr int64_t kMostBytes = int64_t{4} << 30;
 
 [[noreturn]] void refuse_irregular(const std::filesystem::path& path) {
   throw std::invalid_argument(path.string() + " must be a regular file, it is a folder, a pipe, a socket or a device");
+}
+
+// What the system says of a path that was asked for and cannot be (fsdp/failure.cpp and
+// bindings/python/ghostshard/errors.py have the like). Not of a disk, or of a process with too many files.
+bool is_of_the_path(int reason) {
+  constexpr std::array kOfThePath = {ENOENT, ENOTDIR, EACCES, EPERM, EROFS, ELOOP, ENAMETOOLONG};
+  return std::find(kOfThePath.begin(), kOfThePath.end(), reason) != kOfThePath.end();
+}
+
+std::string sentence_of(const char* operation, const std::filesystem::path& path, int reason) {
+  return std::string("cannot ") + operation + ' ' + path.string() + ": " + std::generic_category().message(reason);
 }
 
 }  // namespace
@@ -43,8 +55,7 @@ OwnedDescriptor::~OwnedDescriptor() {
 }
 
 void throw_system_error(const char* operation, const std::filesystem::path& path) {
-  const std::string reason = std::generic_category().message(errno);
-  throw std::runtime_error(std::string("cannot ") + operation + ' ' + path.string() + ": " + reason);
+  throw std::runtime_error(sentence_of(operation, path, errno));
 }
 
 OwnedDescriptor open_file(const std::filesystem::path& path, int flags) {
@@ -53,7 +64,9 @@ OwnedDescriptor open_file(const std::filesystem::path& path, int flags) {
   do descriptor = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
   while (descriptor < 0 && errno == EINTR);
   if (descriptor < 0 && (errno == ENXIO || errno == EISDIR)) refuse_irregular(path);
-  if (descriptor < 0) throw_system_error((flags & O_CREAT) != 0 ? "create" : "open", path);
+  const char* const operation = (flags & O_CREAT) != 0 ? "create" : "open";
+  if (descriptor < 0 && is_of_the_path(errno)) throw std::invalid_argument(sentence_of(operation, path, errno));
+  if (descriptor < 0) throw_system_error(operation, path);
   OwnedDescriptor owned(descriptor);
   if ((flags & O_DIRECTORY) == 0 && !S_ISREG(status_of(descriptor, path).st_mode)) refuse_irregular(path);
   return owned;

@@ -1,5 +1,6 @@
 // Files that must be on the disk when a call returns (POSIX). Calls that a signal interrupts (EINTR) are repeated.
-// Every failure is a std::runtime_error with the operation, the path and the system's reason.
+// Every failure is a std::runtime_error with the operation, the path and the system's reason, but for a path that
+// cannot be (open_file), which is the caller's mistake.
 #pragma once
 
 #include <sys/stat.h>
@@ -28,7 +29,8 @@ class OwnedDescriptor {
 
 [[noreturn]] void throw_system_error(const char* operation, const std::filesystem::path& path);
 
-// Creates with mode 0644. std::invalid_argument for a pipe, a socket or a device (and for a folder without
+// Creates with mode 0644. std::invalid_argument with the system's reason for a path that is not there or may not be
+// used that way, as fsdp/failure.cpp tells them apart; and for a pipe, a socket or a device (and for a folder without
 // O_DIRECTORY): its bytes would be waited for, or would never end.
 OwnedDescriptor open_file(const std::filesystem::path& path, int flags);
 struct stat status_of(int descriptor, const std::filesystem::path& path);  // fstat

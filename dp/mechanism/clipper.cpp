@@ -41,15 +41,20 @@ Clipper::Clipper(fsdp::GroupedParameters& model, std::shared_ptr<const StepTerms
       options_(options),
       plan_(plan),
       sums_(std::make_shared<fsdp::GradientBuffers>(model, options.streamed)),
-      memory_(std::make_unique<HoldMemory>(options.hold_memory_bytes, model.device())) {
+      memory_(std::make_shared<HoldMemory>(options.hold_memory_bytes, model.device())) {
   for (const auto& group : model.groups()) layers_ += group->trainable() ? 1 : 0;
   plan_recording(options.planned_recording);
 }
 
-void Clipper::plan_recording(std::vector<std::optional<kernels::Recording>> planned) {
+// A second pass adds to this clipper's sums, which a graph does not keep.
+Clipper::~Clipper() {
+  if (const auto open = open_.lock()) open->give_up();
+}
+
+void Clipper::plan_recording(RecordingPlan planned) {
   two_pass_ = options_.recording == RecordingChoice::kTwoPass ||
               std::find(planned.begin(), planned.end(), kernels::Recording::kTwoPass) != planned.end();
-  options_.planned_recording = std::move(planned);
+  planned_ = std::make_shared<const RecordingPlan>(std::move(planned));
 }
 
 ClippedSum Clipper::begin() {
@@ -76,13 +81,14 @@ ClippedSum Clipper::begin_sum() {
   return sum;
 }
 
-std::shared_ptr<Tape> Clipper::record(int64_t units) { return record(units, options_.planned_recording); }
+std::shared_ptr<Tape> Clipper::record(int64_t units) { return record(units, planned_); }
 
-std::shared_ptr<Tape> Clipper::record(int64_t units, std::span<const std::optional<kernels::Recording>> planned) {
+std::shared_ptr<Tape> Clipper::record(int64_t units, std::shared_ptr<const RecordingPlan> planned,
+                                      std::shared_ptr<const fsdp::GroupedParameters> model) {
   if (const auto open = open_.lock(); open != nullptr && !open->closed_) {
     throw std::logic_error("one microbatch at a time: add() or drop the previous tape before recording the next");
   }
-  auto tape = std::make_shared<Tape>(units, *memory_, options_.recording, planned);
+  auto tape = std::make_shared<Tape>(units, memory_, options_.recording, std::move(planned), std::move(model));
   open_ = tape;
   return tape;
 }

@@ -22,7 +22,6 @@
 
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -41,13 +40,16 @@ struct ClipperOptions {
   int64_t hold_memory_bytes = int64_t{1} << 30;  // for kAutomatic
   // From a step plan (dp/planning/step_plan.h), by parameter id, for matrices. Parameters without an entry: as
   // `recording` says.
-  std::vector<std::optional<kernels::Recording>> planned_recording = {};
+  RecordingPlan planned_recording = {};
   // By group index: contributions are reduced with every microbatch; their sum never stands whole on a rank.
   std::vector<bool> streamed = {};
 };
 
 class Clipper {
  public:
+  ~Clipper();
+  Clipper(Clipper&&) noexcept = default;
+
   // Starts a logical batch. std::logic_error unless the previous one was consumed (buffers are allocated once), and if
   // any group is streamed.
   ClippedSum begin();
@@ -55,13 +57,14 @@ class Clipper {
   // streamed, the first add() writes the ledger and adds the noise before anything leaves.
   ClippedSum begin(GaussianMechanism& mechanism, const StepId& step);
   // From the next microbatch on, in place of the options' planned_recording. The same on all ranks.
-  void plan_recording(std::vector<std::optional<kernels::Recording>> planned);
+  void plan_recording(RecordingPlan planned);
   bool takes_two_passes() const { return two_pass_; }
   // The recorder for one microbatch of `units` units, for one backward pass. The previous one must have been added or
-  // dropped (std::logic_error): held gradients share one memory. planned: overrules the options' planned_recording, and
-  // must outlive the tape.
+  // dropped (std::logic_error): held gradients share one memory. It takes nothing more after the clipper's end.
+  // planned: overrules the options' planned_recording. model: as Tape's.
   std::shared_ptr<Tape> record(int64_t units);
-  std::shared_ptr<Tape> record(int64_t units, std::span<const std::optional<kernels::Recording>> planned);
+  std::shared_ptr<Tape> record(int64_t units, std::shared_ptr<const RecordingPlan> planned,
+                               std::shared_ptr<const fsdp::GroupedParameters> model = nullptr);
   // After backward. False if no matrix is planned as Recording::kTwoPass; then nothing happens. True: the same
   // microbatch must go forward and backward once more with the same tape before add(). The first pass's records are
   // turned into factors, added and freed; so until that add() the sum is unfinished, and if the second pass fails it
@@ -94,7 +97,8 @@ class Clipper {
   ClipperOptions options_;
   uint64_t plan_;
   std::shared_ptr<fsdp::GradientBuffers> sums_;
-  std::unique_ptr<HoldMemory> memory_;
+  std::shared_ptr<const RecordingPlan> planned_;  // the options', or a later one
+  std::shared_ptr<HoldMemory> memory_;
   std::weak_ptr<Tape> open_;
   uint64_t sums_begun_ = 0;
 };

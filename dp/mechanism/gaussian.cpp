@@ -1,5 +1,7 @@
 #include "dp/mechanism/gaussian.h"
 
+#include <openssl/crypto.h>
+
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -103,6 +105,7 @@ void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
   last_ = step;
   released_whole_ = false;
   open_for_.reset();
+  clear_keys();  // of a step that was given up; not before open_for_ is none, or its sum would go on with them
   row_ = follows ? row_ + 1 : 0;
   charge(step, sum.terms_);
   const StepTerms& terms = sum.terms_;
@@ -111,7 +114,6 @@ void GaussianMechanism::open(const ClippedSum& sum, const StepId& step) {
   history_.begin_step(follows);
   buffers_.begin_step(follows);
   noise_key_ = key_->derive(Purpose::kNoise, step);
-  key_taken_back_.reset();
   if (follows && chain_.goes_on_at(step.step)) key_taken_back_ = key_->derive(Purpose::kNoise, before);
   started_.assign(model_.groups().size(), false);
   open_for_ = sum.serial_;
@@ -231,7 +233,7 @@ void GaussianMechanism::adapt_clip_norm(const ClippedSum& sum, const StepId& ste
   if (mesh.rank() == 0) {
     kernels::ChaChaKey key = key_->derive(Purpose::kCountNoise, step);
     count += count_noise(key, *sum.terms_.count_noise);
-    key.fill(0);
+    OPENSSL_cleanse(key.data(), key.size());
   }
   // Multiples of 1/2, which add up exactly whatever the order is.
   if (mesh.world_size() > 1) mesh.control().all_reduce_sum(count);
@@ -244,8 +246,10 @@ void GaussianMechanism::adapt_clip_norm(const ClippedSum& sum, const StepId& ste
 }
 
 void GaussianMechanism::clear_keys() {
-  noise_key_.fill(0);
-  if (key_taken_back_) key_taken_back_->fill(0);
+  // Not by fill(), which a compiler leaves out if nobody reads the bytes again.
+  OPENSSL_cleanse(noise_key_.data(), noise_key_.size());
+  if (key_taken_back_) OPENSSL_cleanse(key_taken_back_->data(), key_taken_back_->size());
+  key_taken_back_.reset();
 }
 
 PrivateGradient GaussianMechanism::release(ClippedSum&& sum, const StepId& step) {

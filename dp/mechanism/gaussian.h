@@ -44,6 +44,10 @@ struct ClipAdaptation {
 
 class GaussianMechanism {
  public:
+  ~GaussianMechanism() { clear_keys(); }
+  GaussianMechanism(const GaussianMechanism&) = delete;
+  GaussianMechanism& operator=(const GaussianMechanism&) = delete;
+
   // Consumes the sum. A collective: every rank calls it for the same step. std::runtime_error on every rank if the
   // ledger could not be written (then nothing was released); std::logic_error for a sum of another plan or a step
   // that does not come after the one released last.
@@ -89,7 +93,7 @@ class GaussianMechanism {
   at::Tensor start_slice(const fsdp::FlatGroup& group);
   void add_own_noise(const fsdp::FlatGroup& group, const at::Tensor& slice, const kernels::ChaChaKey& key,
                      float scale) const;
-  // Forgets the keys of the step under way.
+  // Forgets the keys of the step that was opened last. They would show its noise.
   void clear_keys();
   // For one microbatch, the streamed groups (fsdp/reduce_scatter.h), whose sum never stands whole: begin; stream() for
   // each group once its contribution stands in its buffer (a group without a contribution too); end. All ranks keep one

@@ -44,9 +44,11 @@ std::shared_ptr<Saved> save(AutogradContext* ctx, const SegmentsPtr& segments, c
 bool keeps_graph() { return torch::autograd::get_current_graph_task_keep_graph(); }
 
 // Taking the record out frees its tensors as soon as they are used; a backward that keeps its graph leaves it there.
+// Every backward begins with this, so none reads a parameter for a recorder that takes nothing more.
 std::shared_ptr<Saved> take(AutogradContext* ctx) {
   auto saved = fsdp::saved_object<Saved>(ctx);
   TORCH_CHECK(saved != nullptr, "a ghost layer's backward can run only once per forward");
+  saved->recorder->require_open();
   if (!keeps_graph()) fsdp::forget_object(ctx);
   return saved;
 }

@@ -11,6 +11,7 @@ class InOrder final : public Recorder {
  public:
   InOrder(RecorderPtr next, at::Tensor order) : next_(std::move(next)), order_(std::move(order)) {}
 
+  void require_open() const override { next_->require_open(); }
   void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) override {
     next_->linear(use, rows(a), rows(g), segments);
   }

@@ -2,7 +2,8 @@
 //
 // The layers of dp/recording/layers.h compute outputs and input gradients. Everything that concerns their parameters
 // goes through a Recorder: the Tape of a private step (dp/recording/tape.h), or the plain accumulator of a run without
-// privacy (dp/run/nonprivate.h). A Recorder must outlive the backward pass; layers hold it by shared_ptr.
+// privacy (dp/run/nonprivate.h). A Recorder must outlive the backward pass; layers hold it by shared_ptr. Parameters
+// are held by pointer: a graph that may outlive its model has a Recorder that keeps the model too.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -65,6 +66,9 @@ inline std::array<at::Tensor, 2> matrix_rows(const at::Tensor& a_rows, const at:
 class Recorder {
  public:
   virtual ~Recorder() = default;
+  // Each layer's backward asks before it looks at a parameter: std::logic_error if this recorder takes nothing more.
+  // The parameters may have no values then, or those of a later forward.
+  virtual void require_open() const {}
   // a [N,d] inputs, g [N,p] output gradients.
   virtual void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) = 0;
   // ids int64 [N], g [N,d] gradients of the looked-up rows.

@@ -34,10 +34,22 @@ void Tape::add_cross_term(const Lookup& lookup, const Rows& head, kernels::NormP
   if (summed != h.scalar_type()) kernels::raise_tied_pair_sum_error(summed, *head.segments, *lookup.segments, parts);
 }
 
-Tape::Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,
-           std::span<const std::optional<kernels::Recording>> planned)
-    : units_(units), memory_(memory), choice_(choice), planned_(planned) {
-  memory_.reset();
+Tape::Tape(int64_t units, std::shared_ptr<HoldMemory> memory, RecordingChoice choice,
+           std::shared_ptr<const RecordingPlan> planned, std::shared_ptr<const fsdp::GroupedParameters> model)
+    : units_(units),
+      memory_(std::move(memory)),
+      choice_(choice),
+      planned_(std::move(planned)),
+      model_(std::move(model)) {
+  memory_->reset();
+}
+
+void Tape::require_open() const {
+  if (!closed_) return;
+  throw std::logic_error(
+      "a tape takes nothing more once it was added to a clipped sum, or given up: another forward, a layer called on "
+      "its own with another number of rows, or the end of the session (other parameters to train, a state that was "
+      "loaded, hooks that were removed) came between the forward of this loss and its backward. Run the forward again");
 }
 
 void Tape::give_up() {
@@ -55,15 +67,11 @@ void Tape::watch(RecorderPtr watcher) {
 }
 
 std::optional<kernels::Recording> Tape::planned(const fsdp::Parameter& parameter) const {
-  return parameter.id() < planned_.size() ? planned_[parameter.id()] : std::nullopt;
+  return parameter.id() < planned_->size() ? (*planned_)[parameter.id()] : std::nullopt;
 }
 
 Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
-  if (closed_) {
-    throw std::logic_error(
-        "a tape takes nothing more once it was added to a clipped sum, or given up: another forward, or a layer called "
-        "on its own with another number of rows, came between the forward of this loss and its backward");
-  }
+  require_open();
   const int backward = fsdp::current_backward_pass();
   if (backward_ == -1) backward_ = backward;
   if (backward != backward_) {
@@ -77,7 +85,7 @@ Tape::Entry& Tape::entry(const fsdp::Parameter& parameter) {
                              "' more often");
     }
     found.parameter = &parameter;
-    found.parts = kernels::NormParts::zeros(units_, memory_.device());
+    found.parts = kernels::NormParts::zeros(units_, memory_->device());
   }
   return found;
 }
@@ -115,7 +123,7 @@ kernels::Recording Tape::way_of(const fsdp::Parameter& weight, const at::Tensor&
   }
   const kernels::LinearShape shape{.inputs = a.size(1), .outputs = g.size(1)};
   const auto rates = kernels::usual_rates(a.device().type(), a.scalar_type());
-  return kernels::choose_recording(shape, segments, memory_.bytes_left(), rates);
+  return kernels::choose_recording(shape, segments, memory_->bytes_left(), rates);
 }
 
 void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const at::Tensor& g_rows,
@@ -141,7 +149,7 @@ void Tape::matrix(const fsdp::Parameter& weight, const at::Tensor& a_rows, const
       kernels::passing_norm(a, g, *segments, book.parts);
       book.awaited = kernels::fingerprint(a, g, *segments);
     } else if (way == kernels::Recording::kHold) {
-      book.held = memory_.take({units_, g.size(1), a.size(1)});
+      book.held = memory_->take({units_, g.size(1), a.size(1)});
       kernels::per_unit_gradient(a, g, *segments, book.held, /*accumulate=*/false, book.parts);
     } else {
       kernels::gram_norm(a, g, *segments, book.parts);
@@ -180,7 +188,7 @@ void Tape::embedding(const fsdp::Parameter& table, const at::Tensor& ids, const 
     return;
   }
   if (book.unused() && planned(table) == kernels::Recording::kHold) {
-    book.held = memory_.take({units_, table.shape().at(0), table.shape().at(1)}).zero_();
+    book.held = memory_->take({units_, table.shape().at(0), table.shape().at(1)}).zero_();
   }
   if (book.held.defined()) {
     const at::Tensor held = book.held.view({units_, table.shape().at(0), table.shape().at(1)});
@@ -235,7 +243,7 @@ void Tape::held_tile(Entry& book, const at::Tensor& a, const std::shared_ptr<con
   if (tile == 0) {
     if (!book.unused() && !book.held.defined()) refuse_reuse(*book.parameter, "a head by tiles and another layer");
     const auto& shape = book.parameter->shape();
-    book.held_head.emplace(tiles, segments, memory_,
+    book.held_head.emplace(tiles, segments, *memory_,
                            book.held.defined() ? book.held.view({units_, shape.at(0), shape.at(1)}) : at::Tensor());
     book.held.reset();
   }
@@ -279,7 +287,7 @@ void Tape::vector(const fsdp::Parameter& parameter, const at::Tensor& g_rows, co
   if (!book.rows.empty() || !book.lookups.empty() || by_tiles) refuse_reuse(parameter, "layers of different kinds");
   if (book.awaited) refuse_reuse(parameter, "a linear layer recorded in two passes and another layer");
   const bool again = book.held.defined();
-  if (!again) book.held = memory_.take({units_, g.size(1)});
+  if (!again) book.held = memory_->take({units_, g.size(1)});
   const at::Tensor held = book.held.view({units_, parameter.numel()});
   if (factor.defined()) {
     const auto [rows, factors] = kernel_rows(g, factor);

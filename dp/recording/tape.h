@@ -41,17 +41,21 @@ namespace ghostshard::dp {
 
 // By group index (fsdp::FlatGroup::index): the clip factors [U] of that group's contributions.
 using GroupFactors = std::vector<at::Tensor>;
+// By parameter id: how a matrix is recorded; none: the tape chooses.
+using RecordingPlan = std::vector<std::optional<kernels::Recording>>;
 
 // How matrices are recorded. Users take kAutomatic; with the others tests drive each way (kTwoPass refuses tied pairs).
 enum class RecordingChoice { kAutomatic, kHold, kReplay, kTwoPass };
 
 class Tape final : public Recorder {
  public:
-  // units: U of this microbatch (0 allowed). planned: by parameter id; overrules choice. Both planned and the memory
-  // must outlive the tape; the memory serves one tape at a time.
-  Tape(int64_t units, HoldMemory& memory, RecordingChoice choice,
-       std::span<const std::optional<kernels::Recording>> planned = {});
+  // units: U of this microbatch (0 allowed). The memory serves one tape at a time. planned: overrules choice; its owner
+  // may still change it in forward. model: that of all parameters that are reported, kept for as long as the graph
+  // keeps the tape; null if its owner keeps it for longer.
+  Tape(int64_t units, std::shared_ptr<HoldMemory> memory, RecordingChoice choice,
+       std::shared_ptr<const RecordingPlan> planned, std::shared_ptr<const fsdp::GroupedParameters> model = nullptr);
 
+  void require_open() const override;
   void linear(const LinearUse& use, const at::Tensor& a, const at::Tensor& g, const SegmentsPtr& segments) override;
   void embedding(const fsdp::Parameter& table, const at::Tensor& ids, const at::Tensor& g,
                  const SegmentsPtr& segments) override;
@@ -143,10 +147,12 @@ class Tape final : public Recorder {
   static void add_entry(Entry& book, const GroupFactors& factors, fsdp::GradientBuffers& sums);
 
   int64_t units_;
-  HoldMemory& memory_;
+  // Autograd's graph keeps the tape, and may outlive everybody else: what it refers to while it is open is its own.
+  std::shared_ptr<HoldMemory> memory_;
   RecordingChoice choice_;
-  std::span<const std::optional<kernels::Recording>> planned_;  // by parameter id
-  std::map<uint32_t, Entry> entries_;                           // by parameter id: a fixed order of summation
+  std::shared_ptr<const RecordingPlan> planned_;
+  std::shared_ptr<const fsdp::GroupedParameters> model_;
+  std::map<uint32_t, Entry> entries_;      // by parameter id: a fixed order of summation
   std::map<uint32_t, LookedUp> ahead_;     // lookups in tables whose head will come by tiles that are recomputed
   std::set<uint32_t> with_tiles_;          // heads that were told to keep their tiles, in the pass at hand
   int backward_ = -1;                      // autograd's number of the backward pass this tape belongs to

@@ -11,7 +11,7 @@
 namespace ghostshard::dp {
 
 at::Tensor Tape::squared_norms(bool shared_too) const {
-  at::Tensor total = at::zeros({units_}, at::dtype(at::kDouble).device(memory_.device()));
+  at::Tensor total = at::zeros({units_}, at::dtype(at::kDouble).device(memory_->device()));
   for (const auto& [id, book] : entries_) {
     if (shared_too || book.parameter->cut()) total.add_(kernels::norm_upper_bound_sq(book.parts));
   }
@@ -19,7 +19,7 @@ at::Tensor Tape::squared_norms(bool shared_too) const {
 }
 
 at::Tensor Tape::squared_norms_by_group(int64_t groups, bool shared_too) const {
-  at::Tensor totals = at::zeros({groups, units_}, at::dtype(at::kDouble).device(memory_.device()));
+  at::Tensor totals = at::zeros({groups, units_}, at::dtype(at::kDouble).device(memory_->device()));
   for (const auto& [id, book] : entries_) {
     if (!shared_too && !book.parameter->cut()) continue;
     totals[book.parameter->group().index()].add_(kernels::norm_upper_bound_sq(book.parts));

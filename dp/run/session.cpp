@@ -21,19 +21,19 @@ at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).con
 Session::Session(std::shared_ptr<fsdp::Mesh> mesh, std::vector<fsdp::BlockSpec> blocks, const SessionOptions& options,
                  RunKey key, StepId first)
     : mesh_(std::move(mesh)),
-      model_(*mesh_, std::move(blocks)),
+      model_(std::make_shared<fsdp::ForeignModel>(*mesh_, std::move(blocks))),
       key_(std::move(key)),
       options_(options),
       plan_(options.plan),
       clipper_(std::make_unique<Clipper>(
-          plan_.clipper(model_, {.recording = recording_of(options),
-                                 .hold_memory_bytes = options.memory_budget_bytes.value_or(options.hold_memory_bytes),
-                                 .streamed = std::vector<bool>(model_.groups().size(), options.streamed)}))),
+          plan_.clipper(*model_, {.recording = recording_of(options),
+                                  .hold_memory_bytes = options.memory_budget_bytes.value_or(options.hold_memory_bytes),
+                                  .streamed = std::vector<bool>(model_->groups().size(), options.streamed)}))),
       step_(first),
-      uses_(model_.parameters().size()),
-      plan_of_all_(model_.parameters().size()),
-      planned_(model_.parameters().size()),
-      recorded_(at::zeros({3, static_cast<int64_t>(model_.parameters().size())}, at::kLong)) {
+      uses_(model_->parameters().size()),
+      plan_of_all_(model_->parameters().size()),
+      planned_(std::make_shared<RecordingPlan>(plan_of_all_)),
+      recorded_(at::zeros({3, static_cast<int64_t>(model_->parameters().size())}, at::kLong)) {
   key_.share(*mesh_);
   if (options_.plan.bins) plan_.begin_pass_at(step_.step);
 }
@@ -76,7 +76,7 @@ void Session::begin_microbatch(int64_t units, bool of_nobody) {
   const bool as_before = tape_ != nullptr && packed_ == nullptr && tape_->units() == units;
   if (as_before && tape_->of_nobody() == of_nobody && !tape_->began_recording()) return;
   give_up_microbatch();
-  tape_ = clipper_->record(units, planned_);
+  tape_ = clipper_->record(units, planned_, model_);
   if (of_nobody) tape_->stand_for_nobody();
 }
 
@@ -84,7 +84,7 @@ void Session::begin_microbatch(const std::shared_ptr<const PackedRows>& packed) 
   TORCH_CHECK_VALUE(packed != nullptr, "packed rows are needed, got none");
   if (tape_ != nullptr && packed_ != nullptr && packed_->same_as(*packed) && !tape_->began_recording()) return;
   give_up_microbatch();
-  tape_ = clipper_->record(packed->units(), planned_);
+  tape_ = clipper_->record(packed->units(), planned_, model_);
   packed_ = packed;
 }
 
@@ -97,11 +97,11 @@ void Session::give_up_microbatch() {
   packed_.reset();
   segments_.clear();
   std::fill(uses_.begin(), uses_.end(), Uses{});
-  planned_ = plan_of_all_;
+  planned_ = std::make_shared<RecordingPlan>(plan_of_all_);
 }
 
 const fsdp::Parameter& Session::parameter(int64_t id) const {
-  const auto& all = model_.parameters();
+  const auto& all = model_->parameters();
   TORCH_CHECK_VALUE(id >= 0 && id < static_cast<int64_t>(all.size()), "parameter ids are from 0 to ", all.size() - 1,
                     ", got ", id);
   return *all[static_cast<size_t>(id)];
@@ -112,7 +112,7 @@ const fsdp::Parameter* Session::valued(int64_t id, const std::optional<at::Tenso
   const fsdp::Parameter& found = parameter(id);
   TORCH_CHECK_VALUE(value.has_value(), "parameter '", found.name(), "' needs a value");
   const bool fits = value->numel() == found.numel();  // one with many extents is declared flatter than it is
-  model_.set_value(found, fits ? value->detach().view(found.shape()) : *value);
+  model_->set_value(found, fits ? value->detach().view(found.shape()) : *value);
   return &found;
 }
 
@@ -152,9 +152,9 @@ void Session::count(int64_t id, int32_t Uses::*kind) {
   if (recomputing()) return;
   Uses& uses = uses_[counted];
   if (++(uses.*kind) > 1) {
-    planned_[counted] = kernels::Recording::kHold;
+    (*planned_)[counted] = kernels::Recording::kHold;
   } else if (takes_two_passes() && uses.linear == 1 && uses.other == 1) {
-    planned_[counted] = kernels::Recording::kReplay;
+    (*planned_)[counted] = kernels::Recording::kReplay;
   }
 }
 
@@ -209,6 +209,7 @@ at::Tensor Session::affine(int64_t scale, int64_t shift, const at::Tensor& x,
 
 void Session::instantiated(const std::shared_ptr<Tape>& tape, int64_t id, const at::Tensor& gradients) {
   TORCH_CHECK_VALUE(tape != nullptr, "gradients are recorded on the tape of their forward");
+  tape->require_open();  // an open tape is this session's: the parameter is its model's
   const fsdp::Parameter& of = parameter(id);
   if (!of.trainable()) return;
   // Kernels [p, c, ...] are matrices of p rows here.
@@ -242,7 +243,7 @@ void Session::open_sum() {
   if (tape_ == nullptr) throw std::logic_error("there is nothing to clip: no forward was recorded since the last one");
   if (mechanism_ == nullptr) {
     // NOLINTNEXTLINE(modernize-make-unique): a mechanism does not move
-    mechanism_.reset(new GaussianMechanism(plan_.mechanism(model_, key_, ledger_ ? &*ledger_ : nullptr)));
+    mechanism_.reset(new GaussianMechanism(plan_.mechanism(*model_, key_, ledger_ ? &*ledger_ : nullptr)));
   }
   if (!sum_) sum_ = clipper_->begin(*mechanism_, step_);
 }
@@ -293,7 +294,7 @@ void Session::plan_recording() {
     left -= noted[0][id];
   }
   clipper_->plan_recording(plan_of_all_);
-  planned_ = plan_of_all_;
+  planned_ = std::make_shared<RecordingPlan>(plan_of_all_);
   recorded_.zero_();
 }
 
@@ -308,10 +309,10 @@ std::vector<int64_t> Session::in_two_passes() const {
 std::vector<at::Tensor> Session::release() {
   if (!sum_) throw std::logic_error("there is nothing to release: no backward since the last step");
   const c10::DeviceGuard here(device());
-  std::vector<at::Tensor> owned(model_.parameters().size());
+  std::vector<at::Tensor> owned(model_->parameters().size());
   {
     const PrivateGradient gradient = mechanism_->release(*std::exchange(sum_, std::nullopt), step_);
-    for (const auto& group : model_.groups()) {
+    for (const auto& group : model_->groups()) {
       if (!group->trainable()) continue;
       const at::Tensor slice = gradient.slices().shard(*group);
       for (const fsdp::Parameter* each : group->parameters()) {

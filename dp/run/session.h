@@ -80,8 +80,8 @@ class Session {
   void begin_microbatch(int64_t units, bool of_nobody = false);
   // The same over texts laid end to end (dp/recording/packed_rows.h): layers' inputs are [tokens' extents..., d] then.
   void begin_microbatch(const std::shared_ptr<const PackedRows>& packed);
-  at::Device device() const { return model_.device(); }  // of the model, and of all tensors that layers are given
-  int64_t units() const;                                 // of the microbatch that was begun; -1: none
+  at::Device device() const { return model_->device(); }  // of the model, and of all tensors that layers are given
+  int64_t units() const;                                  // of the microbatch that was begun; -1: none
   // The functions below record on this tape; for instantiated().
   std::shared_ptr<Tape> tape() const { return tape_; }
 
@@ -146,7 +146,9 @@ class Session {
   bool recomputing() const { return tape_ != nullptr && tape_->began_recording(); }
 
   std::shared_ptr<fsdp::Mesh> mesh_;
-  fsdp::ForeignModel model_;
+  // Shared with the tapes, and so with the graphs of forwards that outlive the session. They do not keep the mesh: a
+  // loss that somebody still holds must not hold connections.
+  std::shared_ptr<fsdp::ForeignModel> model_;
   RunKey key_;
   SessionOptions options_;
   AdjustablePlan plan_;
@@ -164,9 +166,9 @@ class Session {
     int32_t linear = 0, other = 0;
   };
   void count(int64_t parameter, int32_t Uses::*kind);
-  std::vector<Uses> uses_;                                      // by parameter id, in this microbatch
-  std::vector<std::optional<kernels::Recording>> plan_of_all_;  // by parameter id, for every microbatch
-  std::vector<std::optional<kernels::Recording>> planned_;      // for this one
+  std::vector<Uses> uses_;                  // by parameter id, in this microbatch
+  RecordingPlan plan_of_all_;               // for every microbatch
+  std::shared_ptr<RecordingPlan> planned_;  // for this one, shared with its tape
   // int64 [3,parameters], the maximum over this logical batch's microbatches: bytes recorded; 1 if used by one linear
   // layer alone; 1 if used otherwise.
   at::Tensor recorded_;

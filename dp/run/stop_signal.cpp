@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
 
 namespace ghostshard::dp {
 namespace {
@@ -23,7 +24,7 @@ sigset_t stop_signals() {
 StopSignal::StopSignal(std::function<void(const std::string&)> say, bool says_request)
     : say_(std::move(say)), says_request_(says_request) {
   const sigset_t set = stop_signals();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  pthread_sigmask(SIG_BLOCK, &set, &before_);
   thread_ = std::thread([this] { wait(); });
 }
 
@@ -31,6 +32,12 @@ StopSignal::~StopSignal() {
   done_ = true;
   pthread_kill(thread_.native_handle(), SIGTERM);  // to the waiting thread alone
   thread_.join();
+  // A copy of the request that is pending would end the program now, after the run that it asked for has stopped.
+  const sigset_t set = stop_signals();
+  const timespec at_once{};
+  while (requested_ && sigtimedwait(&set, nullptr, &at_once) > 0) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
 void StopSignal::wait() {

@@ -207,23 +207,41 @@ TEST_F(Ledger, AHeaderThatCannotBeWrittenLeavesNoFile) {
 
 TEST_F(Ledger, CreateSaysWhyADirectoryIsUnusable) {
   EXPECT_THAT([&] { (void)LedgerWriter::create(folder_ / "missing" / "ledger.jsonl", header()); },
-              ThrowsMessage<std::runtime_error>(AllOf(HasSubstr("cannot create"), HasSubstr("missing/ledger.jsonl"),
-                                                      HasSubstr("No such file or directory"))));
+              ThrowsMessage<std::invalid_argument>(AllOf(HasSubstr("cannot create"), HasSubstr("missing/ledger.jsonl"),
+                                                         HasSubstr("No such file or directory"))));
   write_three_releases();
   EXPECT_THAT([&] { (void)LedgerWriter::create(path_ / "ledger.jsonl", header()); },
-              ThrowsMessage<std::runtime_error>(HasSubstr("Not a directory")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("Not a directory")));
 }
 
 TEST_F(Ledger, CreateRefusesADirectoryWithoutWritePermission) {
   // /proc takes no new files from anyone; permission bits would not stop a superuser.
   EXPECT_THAT([&] { (void)LedgerWriter::create("/proc/ghostshard_ledger.jsonl", header()); },
-              ThrowsMessage<std::runtime_error>(HasSubstr("cannot create /proc/ghostshard_ledger.jsonl: ")));
+              ThrowsMessage<std::invalid_argument>(HasSubstr("cannot create /proc/ghostshard_ledger.jsonl: ")));
 }
 
 TEST_F(Ledger, ReadAndReopenOfAMissingFileSayWhy) {
   EXPECT_THAT([&] { (void)read_ledger(path_); },
-              ThrowsMessage<std::runtime_error>(HasSubstr("cannot open " + path_.string() + ": No such file")));
-  EXPECT_THROW((void)LedgerWriter::reopen(path_), std::runtime_error);
+              ThrowsMessage<std::invalid_argument>(HasSubstr("cannot open " + path_.string() + ": No such file")));
+  EXPECT_THROW((void)LedgerWriter::reopen(path_), std::invalid_argument);
+}
+
+// A path that cannot be is the caller's mistake, as it is for every other file that is read.
+TEST_F(Ledger, APathThatCannotBeIsAMistakeAndAnErrorOfTheSystemIsNone) {
+  std::filesystem::create_symlink(path_, path_);
+  for (const std::filesystem::path& path : {path_, folder_ / std::string(300, 'x')}) {
+    const auto refused = ThrowsMessage<std::invalid_argument>(HasSubstr("cannot open " + path.string() + ": "));
+    EXPECT_THAT([&] { (void)read_ledger(path); }, refused);
+    EXPECT_THAT([&] { (void)LedgerWriter::reopen(path); }, refused);
+  }
+  std::filesystem::remove(path_);
+  write_three_releases();
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const struct rlimit none { .rlim_cur = 0, .rlim_max = before.rlim_max };
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_THROW((void)read_ledger(path_), std::runtime_error) << "no descriptor is free";
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 // A pipe that nobody writes into would hold the reader for ever, and a device would fill memory.

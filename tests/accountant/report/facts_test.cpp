@@ -144,7 +144,7 @@ TEST_F(WriteJsonFile, RefusesInfinityAndKeepsTheOldFile) {
 
 TEST_F(WriteJsonFile, SaysPathAndReasonAndLeavesNoPartialFile) {
   EXPECT_THAT([&] { write_json_file(folder_ / "missing" / "report.json", json::object()); },
-              ThrowsMessage<std::runtime_error>(
+              ThrowsMessage<std::invalid_argument>(
                   testing::AllOf(HasSubstr("missing/report.json"), HasSubstr("No such file or directory"))));
   std::filesystem::create_directory(folder_ / "taken");
   EXPECT_THROW(write_json_file(folder_ / "taken", json::object()), std::invalid_argument);
