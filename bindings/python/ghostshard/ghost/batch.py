@@ -17,6 +17,9 @@ from .listed import Path
 from .tensor_trees import filled, first_tensor, without_rows
 
 
+_OF_NUMBER_0 = ("type_ids", "position_ids")  # whose tables may have one row
+
+
 @dataclass
 class Inputs:
     args: tuple  # as the model takes them
@@ -29,6 +32,7 @@ class Inputs:
     padding: tuple[Axis, ...] = ()  # of the examples, if the loader told it (checks/padding.py)
     listed: frozenset[Path] = frozenset()  # where lists with an entry for each unit are in (args, kwargs)
     outputs: tuple[Any, ...] = ()  # where they are in the autograd graph, if there is padding
+    buffers: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)  # the model's before (checks/held_buffers.py)
     token: Callable[[], Any] = lambda: None  # gives something as long as a graph holds an output
     padding_was_compared: set[int] = field(default_factory=set)  # axes by outputs_follow(), which may find no output to compare
     pooled: bool = True  # no output has places of the batch's axes: found by outputs_follow()
@@ -78,7 +82,8 @@ def read(
         # Many models cannot reshape an empty batch. One example of zeros takes its place, and its output is not handed on,
         # so that all its gradients are zeros.
         found.empty_dim = found.dim if examples.shape[found.dim] == 0 else 1
-        found.args, found.kwargs = filled(args), filled(kwargs)
+        found.args = filled(args)
+        found.kwargs = {name: filled(value, 0 if name.endswith(_OF_NUMBER_0) else 1) for name, value in kwargs.items()}
     return found
 
 

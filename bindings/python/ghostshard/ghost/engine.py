@@ -214,7 +214,9 @@ class GhostEngine:
         forwards, self._forwards = self._forwards, []
         units = forwards[-1].units if forwards else session.units
         try:
-            looks = bool(forwards) and self.sessions.look_is_new(self.model, {axis.place for each in forwards for axis in each.padding})
+            axes = {axis.place for each in forwards for axis in each.padding}
+            opened = self.provenance.opened() | self.weights.buffers.moved_anew()
+            looks = bool(forwards) and (opened or self.sessions.look_is_new(self.model, loss_per_unit, axes))
             news = _OWN_LOSS * self._patches.own_loss.pending + _LOOKS * looks
             news = self._gate.backward(self.sessions.at, loss_per_unit, units, lambda: check_losses(loss_per_unit, units), news=news)
             if news & _OWN_LOSS and self._gate.together(self.sessions.at, self._patches.compare_own_loss):

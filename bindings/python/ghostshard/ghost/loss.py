@@ -20,7 +20,7 @@ from .checks.criterions import leave_call_beside
 from .cross_entropy import cross_entropy, is_plain
 from .like_a_number import NO_FUNCTION, ReadsLikeANumber
 from .packing import Packing, shifted
-from .provenance import Drawn, Finding, plain
+from .provenance import Drawn, Finding, bare, plain
 from .recording import RecordingEngine
 from .shared import Shared
 
@@ -107,7 +107,7 @@ class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
 
     def _other(self, other: Any) -> Any:
         if not isinstance(other, DPTensorFastGradientClipping):
-            return plain(other)
+            return bare(plain(other))  # a read number was looked at before
         if other.loss_reduction != self.loss_reduction:
             raise ValueError(
                 f"losses that are added must have one reduction, got {self.loss_reduction} and {other.loss_reduction}"

@@ -18,8 +18,10 @@ from .checks.padding import padding_of
 from .layout import Layout, original_class, own_parameters
 from .loss import PrivateLoss
 from .own_loss import OwnLoss
+from .provenance import Drawn
 from .provenance.opened import contents
-from .recording import RecordingEngine
+from .recording import RecordingEngine, anchor
+from .rows import InOrder
 from .shared import Shared, plain, shared
 from .tensor_trees import mapped, tensors_in
 from .rules import (
@@ -45,8 +47,10 @@ class PatchedForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         layer = self.layer
-        if not layer.engine.recording or not layer.trainable():
-            return layer.original(*args, **kwargs)
+        if not layer.engine.recording:
+            return self._own(args, kwargs)
+        if not layer.trainable():
+            return self._of_flattened(self._own(args, kwargs), args)
         if layer.engine.in_forward:
             return self._recorded(args, kwargs)
         args, kwargs, found = layer.engine.provenance.read_layer(args, kwargs, batch_first=layer.engine.batch_first)
@@ -55,6 +59,23 @@ class PatchedForward:
             return output
         layer.engine.provenance.mark(output, found)
         return layer.engine.provenance.give_back(output, found)
+
+    def _own(self, args: tuple, kwargs: dict) -> Any:
+        """The layer's own forward."""
+        module = self.layer.module
+        if isinstance(module, nn.RNNBase):  # fully_shard may have gathered its weights past the list that it keeps of them
+            module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]  # type: ignore[misc]
+        return self.layer.original(*args, **kwargs)
+
+    def _of_flattened(self, output: Any, args: tuple) -> Any:
+        """The output of a frozen layer. If it has no gradient and its rows are those of an argument that the model flattened, the graph says so."""
+        layer, first = self.layer, args[0] if args else None
+        if not isinstance(first, torch.Tensor) or isinstance(first, Shared) or first.requires_grad or not layer.engine.in_forward:
+            return output
+        if type(output) is not torch.Tensor or output.requires_grad or not output.is_floating_point() or output.shape[:1] != first.shape[:1]:
+            return output
+        parts = layer.parts(first)
+        return output if parts == 1 else InOrder.apply(anchor(), layer.folded(output, parts)).flatten(0, 1)
 
     def _recorded(self, args: tuple, kwargs: dict) -> Any:
         layer = self.layer
@@ -85,7 +106,7 @@ class PatchedForward:
     def _compare(self, output: Any, args: tuple, kwargs: dict) -> None:
         """At first use. RuntimeError if the layer's own forward gives something else than its rule."""
         with torch.no_grad():
-            own = self.layer.original(*mapped(plain, args), **mapped(plain, kwargs))
+            own = self._own(mapped(plain, args), mapped(plain, kwargs))
         found, expected = tensors_in(output), tensors_in(own)
         floats = [(one, two) for one, two in zip(found, expected) if two.is_floating_point()]
         if len(found) != len(expected) or not all(same_output(one, two) for one, two in floats):
@@ -106,7 +127,7 @@ def _plain_forward(module: nn.Module) -> Callable[..., Any]:
 def _idle_patches() -> PatchedModel:
     """Of a model that was copied, or saved whole: it is not private, so its hooks belong to an object that knows no engine."""
     idle = object.__new__(PatchedModel)
-    idle._engine = idle._transformer = idle._given = idle.own_loss = None
+    idle._engine = idle._transformer = idle._given = idle._looking = idle.own_loss = None
     idle._repeating = False
     idle._batch_first = True
     return idle
@@ -144,6 +165,7 @@ class PatchedModel:
         # The Hugging Face model in it (a PEFT model holds one), if any.
         self._transformer = next((module for module in model.modules() if "loss_type" in vars(module)), None)
         self._given: batch.Inputs | None = None  # of the last forward
+        self._looking: dict[str, torch.Tensor] | None = None  # buffers before a forward on a private batch that is not recorded
         self._padding: tuple = ()  # of the last forward's examples
         self._repeating = False
         self._handles: list = []
@@ -243,7 +265,9 @@ class PatchedModel:
         if engine.recording:
             engine.weights.buffers.begin_forward()
         else:
-            engine.weights.meets(tensors_in((args, kwargs)))
+            given = tensors_in((args, kwargs))
+            engine.weights.meets(given)
+            self._looking = engine.weights.buffers.look_on() if any(isinstance(each, Drawn) for each in given) else None
         self._padding = padding_of(batch.first_tensor(args, kwargs))
         return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording)
 
@@ -277,7 +301,7 @@ class PatchedModel:
         )  # fmt: skip
         if engine is not None:
             if engine.recording:
-                given.padding, given.listed = self._padding, engine.provenance.listed
+                given.padding, given.listed, given.buffers = self._padding, engine.provenance.listed, engine.weights.buffers.before
                 self.own_loss.begin(given)
             engine.begin_forward(given)
         return given.args, given.kwargs
@@ -292,6 +316,9 @@ class PatchedModel:
             return None
         output = given.output_of_units(output)
         if engine is None or not engine.recording:
+            if engine is not None and self._looking is not None:
+                engine.weights.buffers.looked_on(self._looking)
+                self._looking = None
             return output
         self._mark(output, (args, kwargs))
         losses = None if self._transformer is None else self.own_loss.losses(output, given, engine.loss_reduction)

@@ -38,7 +38,7 @@ _BY_MATRICES = {
 _ALONG = {
     **dict.fromkeys(
         (
-            "SoftmaxBackward0", "LogSoftmaxBackward0", "SliceBackward0", "SplitBackward0", "SplitWithSizesBackward0", "TopkBackward0", "GatherBackward0",
+            "SoftmaxBackward0", "SafeSoftmaxBackward0", "LogSoftmaxBackward0", "SliceBackward0", "SplitBackward0", "SplitWithSizesBackward0", "TopkBackward0", "GatherBackward0",
             "SelectBackward0", "UnbindBackward0", "CatBackward0", "StackBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "GluBackward0",
             "CumsumBackward0", "SumBackward1", "MeanBackward1", "MaxBackward0", "MinBackward0", "AmaxBackward0", "AminBackward0",
             "LogsumexpBackward0", "StdBackward0", "VarBackward0", "LinalgVectorNormBackward0",
@@ -75,6 +75,18 @@ def rows_of_each(x: torch.Tensor, units: int) -> int | None:
     return x.shape[0] // units
 
 
+class InOrder(torch.autograd.Function):
+    """Rows [units, rows, ...] without a gradient get a place in the graph, and no gradient."""
+
+    @staticmethod
+    def forward(ctx, _anchor, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, None
+
+
 def rows_in_arguments(x: torch.Tensor, units: int, arguments: Any) -> int | None:
     """The same of an x that is one of the arguments [units, ...] of the model's forward, flattened: choices of a question, pictures of
     a film."""
@@ -99,6 +111,8 @@ def _before(output: _Output, units: int) -> list[_Output] | None:
         if not before or before[0] % units:
             return None
         return following if before[0] != units else None if _was_turned(following[0]) else []
+    if name == "RegisterPostBackwardFunctionBackward":  # fully_shard's, of a block's arguments
+        return [following[output[1]]] if output[1] < len(following) == len(node.next_functions) else None
     if name in _PRODUCTS:
         rows = node.next_functions[_PRODUCTS[name]]
         return None if rows[0] is None else [rows]
@@ -149,4 +163,4 @@ def of_places(value: torch.Tensor) -> bool:
     return bool((value[1:, 1:] == value[:-1, :-1]).all()) and bool((value != value[0, 0]).any())
 
 
-__all__ = ["of_places", "rows_in_arguments", "rows_of_each"]
+__all__ = ["InOrder", "of_places", "rows_in_arguments", "rows_of_each"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
 from torch import nn
 
 from .. import _native
@@ -66,9 +67,11 @@ class Sessions:
             self.attribution = AttributionCheck(ranks.control, [entry.name for entry in layout.parameters])
         return True
 
-    def look_is_new(self, model: nn.Module, padded: set[tuple[int, int]]) -> bool:
-        """Whether the model may compute something else than when it was checked. padded: axes along which it is known how far the batch at hand is."""
-        return self.attribution is not None and (self.attribution.is_new(model) or (bool(padded) and self.attribution.padding_is_new(model, padded)))
+    def look_is_new(self, model: nn.Module, losses: torch.Tensor, padded: set[tuple[int, int]]) -> bool:
+        """Whether model and losses may be computed otherwise than when they were checked. padded: axes along which it is known how far the batch at
+        hand is."""
+        check = self.attribution
+        return check is not None and (check.is_new(model, losses) or (bool(padded) and check.padding_is_new(model, padded)))
 
     def drop(self) -> None:
         """Gives up the session at hand, and its logical batch."""

@@ -43,14 +43,15 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     return value
 
 
-def filled(value: Any) -> Any:
-    """Extents of 0 become 1, filled with zeros. Masks are filled with True, because attention without anything to look at gives
-    no number."""
+def filled(value: Any, whole: int = 1) -> Any:
+    """Extents of 0 become 1, filled with zeros. Masks are filled with True and whole numbers with 1, because attention without anything to look at gives
+    no number, and a text of padding alone has no length."""
 
     def fill(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.numel() > 0:
             return tensor
-        return tensor.new_full([extent or 1 for extent in tensor.shape], tensor.dtype == torch.bool)
+        zeros = tensor.is_floating_point() or tensor.is_complex()
+        return tensor.new_full([extent or 1 for extent in tensor.shape], 0 if zeros else True if tensor.dtype == torch.bool else whole)
 
     return mapped(fill, value)
 

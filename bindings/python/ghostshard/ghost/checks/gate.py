@@ -12,7 +12,7 @@ from torch import nn
 
 from ...lost_ranks import answered
 from ..layout import Layout
-from ..provenance import NoProvenance, Provenance
+from ..provenance import NoProvenance, Provenance, guard
 from .agreement import BACKWARD, EVALUATION, FORWARD, SAVING, STEP, Agreement
 from .batches import Batches
 from .held_weights import HeldWeights
@@ -38,6 +38,7 @@ class Gate:
         self._process = os.getpid()
         self._batches: Batches | None = None
         self._nobodys = NoProvenance()
+        guard(layout)
         self._trained: Callable[[], Iterable[nn.Parameter]] = tuple
         self._terms: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
 

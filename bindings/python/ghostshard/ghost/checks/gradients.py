@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...lost_ranks import answered
+from ..provenance import functions_under
 from .criterions import criterions_under
 from .padded_gradients import PaddedGradients
 from .padding import settled_axes
@@ -39,6 +40,7 @@ from .values import APART, CARRIED, KEPT, MIXED, PADDED, UNKNOWN, Repeat
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PADDED_AGAIN = 20  # one in so many batches whose padding is known
 _MOST_EARLIER = 3  # forwards of a microbatch that are looked at beside its last
+_MOST_FUNCTIONS = 8
 _MOST_LOOKS = 64  # with flags: one that is new in every batch makes no check of every batch
 
 
@@ -53,11 +55,12 @@ _PADDED = (
 class AttributionCheck:
     """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number.
 
-    A path through the model may open later (a warm-up, a length, an expert), so the check is made again at random later
-    microbatches: one in 600, at the price of three backwards and seven to eleven forwards (one of half of the batch), so below 1 % of the time.
+    A path through the model may open later (a warm-up, a length, an expert), so the check is made again at the 4th, 16th and 64th backward, and at
+    random later ones: one in 600, at the price of three backwards and seven to eleven forwards (one of half of the batch), so below 1 % of the time.
     """
 
     again = 1 / 600
+    early: tuple[int, ...] = (4, 16, 64)
 
     def __init__(self, control: Any, names: list[str]):
         self._control = control
@@ -65,12 +68,18 @@ class AttributionCheck:
         self._settled: set[bool] = set()  # kinds of batches: packed or not
         self._looks: set[tuple] = set()  # of the model, with which it was checked
         self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
+        self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
+        self._backwards = 0
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
-    def is_new(self, model: nn.Module) -> bool:
-        """Whether the model looks as it did at no check (hooks, code, flags), since what it computes may have changed."""
-        return bool(self._settled) and self._look_of(model) not in self._looks
+    def is_new(self, model: nn.Module, losses: torch.Tensor) -> bool:
+        """Whether the model looks as it did at no check (hooks, code, flags), or the losses are formed of its outputs by functions that were in no loss
+        that was checked, since what is computed may have changed."""
+        if not self._settled:
+            return False
+        functions = functions_under(losses)
+        return self._look_of(model) not in self._looks or (functions not in self._functions and len(self._functions) < _MOST_FUNCTIONS)
 
     def _look_of(self, model: nn.Module) -> tuple:
         return _look_of(model, flags=len(self._looks) < _MOST_LOOKS)
@@ -87,6 +96,7 @@ class AttributionCheck:
         repeats: of the model's forwards, the last one's last; none if its layers were called one by one. new: is_new() or padding_is_new() on any
         rank.
         """
+        self._backwards += 1
         units, repeat = len(losses), repeats[-1] if repeats else None
         packed = repeat is not None and repeat.inputs.packing is not None
         known = () in self._looks if repeat is None else not new
@@ -142,6 +152,7 @@ class AttributionCheck:
         if not undecided:
             self._settled.add(bool(any_packed))
             self._looks.add(look)
+            self._functions.add(functions_under(losses))
             self._padded |= {(look, place) for place in settled_axes(looked_at)}
 
     def _some_of(self, repeats: list[Repeat], units: int, *, packed: bool, seed: int) -> list[Repeat]:
@@ -217,7 +228,7 @@ class AttributionCheck:
             )
 
     def _by_lot(self) -> bool:
-        return self._coins is not None and self._coins.random() < self.again
+        return self._coins is not None and (self._coins.random() < self.again or self._backwards in self.early)
 
     def _watched(self, session: Any, losses: torch.Tensor, chosen: list[bool]) -> tuple[int, bool, list[float]]:
         # A rank without units has one unit of zeros in their place, which has no loss.

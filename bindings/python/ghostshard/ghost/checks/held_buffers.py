@@ -24,11 +24,19 @@ _REFUSAL = (
 )
 
 
+_SMALL = 1 << 16  # elements
+
+Before = dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]  # (id of the module, name) -> the buffer, and a copy of what it held
+
+
 class HeldBuffers:
     def __init__(self, model: nn.Module):
         self._model = model
+        self.before: Before = {}  # of the last forward that was recorded: all in the first one, small ones in others
         self._kept: dict[str, torch.Tensor] | None = None
         self._earlier: set[bytes] = set()
+        self._moving: set[tuple[int, str]] = set()  # what forwards write to
+        self._moved_anew = False
         self._wrong = ""
 
     def forget(self) -> None:
@@ -36,6 +44,11 @@ class HeldBuffers:
 
     def begin_forward(self) -> None:
         """One that is recorded."""
+        self.before = {
+            (id(module), name): (buffer, buffer.detach().clone())
+            for module in self._model.modules() for name, buffer in module._buffers.items()
+            if buffer is not None and buffer.device.type != "meta" and (self._kept is None or buffer.numel() <= _SMALL)
+        }  # fmt: skip
         for name, buffer in self._model.named_buffers():
             if isinstance(buffer, Drawn) and buffer.origin.memory.wrong:
                 self._wrong = _REFUSAL.format(name, "values of a private batch were written to it")
@@ -47,10 +60,30 @@ class HeldBuffers:
                     return
 
     def end_forward(self) -> None:
+        after = {(id(module), name): buffer for module in self._model.modules() for name, buffer in module._buffers.items() if buffer is not None}
+        moved = {place for place, (_, held) in self.before.items() if held.is_floating_point() and place in after and not same(after[place].detach(), held)}
+        self._moved_anew = self._moved_anew or not moved <= self._moving
+        self._moving |= moved
         now = dict(self._samples())
         if now:
             self._kept = now
             self._earlier.add(digest(now))
+
+    def moved_anew(self) -> bool:
+        """Since it was asked last: a forward wrote to a buffer that none had written to."""
+        found, self._moved_anew = self._moved_anew, False
+        return found
+
+    def look_on(self) -> dict[str, torch.Tensor]:
+        """Before a forward on a private batch that is not recorded, for looked_on()."""
+        return dict(self._samples())
+
+    def looked_on(self, before: dict[str, torch.Tensor]) -> None:
+        """After it: what it wrote to buffers follows from examples."""
+        for name, now in self._samples():
+            then = before.get(name)
+            if then is not None and now.is_floating_point() and then.shape == now.shape and not same(now, then):
+                self._wrong = self._wrong or _REFUSAL.format(name, "a forward on a private batch that is no private step's wrote to it")
 
     def changed(self) -> str:
         """What refuses the buffers that the last forward had, or ""."""

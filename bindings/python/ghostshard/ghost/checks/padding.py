@@ -10,8 +10,9 @@ gradients: an example's loss must have none at places that are only there for th
 from __future__ import annotations
 
 import functools
+import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,7 @@ from ..provenance.opened import contents
 from ..tensor_trees import tensors_in
 from .differences import differ, dim_of_rows, on_a_log_scale
 
+_NEAR = 2  # places by which a loop shortens or lengthens a sequence
 _SHIFTS = (0, -1, 1, -2)  # of a sequence that predicts its next element, or has one more at its beginning
 _MARGIN = 2  # places at an example's end that also see what comes after it, where several make one
 
@@ -150,7 +152,9 @@ def padding_of(examples: torch.Tensor | None) -> tuple[Axis, ...]:
 def cuts_of(axes: Sequence[Axis]) -> list[Cut | None]:
     """For each axis the half whose units are shortest along it; those that are shorter than the longest if that is not half of them. None: all are
     alike."""
-    if len({len(axes[0].alone), *(each.extent for each in axes)}) <= len(axes) if axes else True:
+    extents = sorted(each.extent for each in axes)
+    near = any(two - one <= _NEAR for one, two in itertools.pairwise(extents))  # y[:, :-1] of the one may have the other's extent
+    if not axes or near or len(axes[0].alone) in extents:
         return [None] * len(axes)  # two kinds of lengths, or one and the number of examples, that happen to be alike here
     return [_cut_by(axis, [axis, *(each for each in axes if each is not axis)]) for axis in axes]
 

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as of_torch
 
 from ..layout import Layout
+from ..provenance import Drawn
 from .held_weights import HeldWeights
 
 _WAY_OUT = (
@@ -146,6 +147,8 @@ class Released:
             return "a hook of the optimizer was registered between the release and the step"
         with torch.no_grad():
             for parameter in given:
+                if isinstance(parameter.grad, Drawn):
+                    return f"a gradient of shape {tuple(parameter.shape)} was changed by values of a private batch"
                 noted = self._noted.get(id(parameter))
                 if noted is None:
                     return f"a parameter of shape {tuple(parameter.shape)} has a gradient that was not released"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import random
 from collections.abc import Callable
@@ -30,6 +31,17 @@ class State:
 
     def now(self) -> State:
         return State(self._model, self._device)
+
+    def with_buffers(self, before: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]]) -> State:
+        """The same, but for these buffers of what they were and held before."""
+        found = copy.copy(self)
+        found._buffers = [(module, name, *before.get((id(module), name), (buffer, held))) for module, name, buffer, held in self._buffers]
+        return found
+
+    def moves(self) -> bool:
+        """Whether buffers of fractions are not what they were at construction."""
+        pairs = [(module._buffers.get(name), held) for module, name, _, held in self._buffers if held.is_floating_point()]
+        return any(now is not None and now.shape == held.shape and not _close(now.detach(), held) for now, held in pairs)
 
     def held(self) -> list[torch.Tensor]:
         """Copies of the buffers as they are now."""

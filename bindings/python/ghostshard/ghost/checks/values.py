@@ -51,14 +51,16 @@ class Repeat:
         if self.communicates and self.in_step is None:
             with InStep(self.model) as in_step:
                 return replace(self, in_step=in_step).reaches_others(chosen, highest)
-        state, kept = State(self.model, self.device), Attributes(self.model)
+        now, kept = State(self.model, self.device), Attributes(self.model)
+        state = now.with_buffers(self.inputs.buffers)  # a first forward may have set them by its examples, once
+        wrote = state.moves()
         try:
             with torch.no_grad():
-                found = self._tried(lambda: self._among_others(chosen, (state, kept), mirrored=True), 5)
+                found = self._tried(lambda: self._among_others(chosen, (state, kept), wrote, mirrored=True), 5)
                 for longest_stays in (False, True):
                     if highest([found is None])[0] if self.communicates else found is None:
                         stays = self._longest(len(chosen)) if longest_stays else torch.zeros_like(chosen)
-                        other = self._tried(lambda stays=stays: self._among_others(chosen, (state, kept), mirrored=False, stays=stays), 5)
+                        other = self._tried(lambda stays=stays: self._among_others(chosen, (state, kept), wrote, mirrored=False, stays=stays), 5)
                         found = other if found is None else found
                 unknown, moved, mixed, carried, packed = highest([found is None, *(found or (0, 0, 0)), self._packing is not None])
                 if unknown:
@@ -73,7 +75,7 @@ class Repeat:
                     if self._is_padded((state, kept), highest, number):
                         return PADDED
         finally:
-            state.again()
+            now.again()
             kept.again()
         return CARRIED if carried else KEPT if moved else APART
 
@@ -116,9 +118,10 @@ class Repeat:
         return found
 
     def _among_others(
-        self, chosen: torch.Tensor, before: tuple[State, Attributes], *, mirrored: bool, stays: torch.Tensor | None = None
+        self, chosen: torch.Tensor, before: tuple[State, Attributes], wrote: bool, *, mirrored: bool, stays: torch.Tensor | None = None
     ) -> tuple[bool, bool, bool]:
-        """Whether buffers moved, outputs of others, and outputs of the forward that follows. stays: units that are not exchanged."""
+        """Whether buffers moved, outputs of others, and outputs of the forward that follows. wrote: the forward that was recorded wrote to buffers, and what
+        does not write again follows from nothing that is seen here. stays: units that are not exchanged."""
         state, kept = before
         outputs, held, following = [], [], []
         nobody = torch.zeros_like(chosen)
@@ -126,11 +129,12 @@ class Repeat:
             kept.again()
             outputs.append(self._of_all(moved, state, mirrored=mirrored))
             held.append(state.held())
+            wrote = wrote and not (moved is nobody and state.moves())
             if moved is not nobody:
                 following.append(self._of_all(nobody, state))
         as_given, chosen_moved, others_moved = outputs
         mixed = differ(as_given, chosen_moved, ~self._of_rows(chosen)) or differ(as_given, others_moved, self._of_rows(chosen))
-        return any(not alike(one, held[0]) for one in held[1:]), mixed, differ(*following, self._of_rows(torch.ones_like(chosen)))
+        return wrote or any(not alike(one, held[0]) for one in held[1:]), mixed, differ(*following, self._of_rows(torch.ones_like(chosen)))
 
     def _carries(self, chosen: torch.Tensor, before: tuple[State, Attributes]) -> bool:
         """Whether the outputs of a forward are the same again after the same forward before it, so that a difference is of its inputs."""

@@ -41,14 +41,17 @@ class Constants:
         # By place: the constant, how many examples its batch had, how often it has gone with their number, and with an extent of the batch
         self._known: dict[Any, tuple[Any, int, int, int]] = {}
         self._extents: dict[Any, tuple[int, ...]] = {}  # by place: of that batch
+        self._shapes: dict[Any, tuple[int, ...]] = {}  # by place: of a constant in a batch of several examples
         self._counted: dict[Any, tuple[int, int]] = {}
         self._padded: set[int] = set()  # places in `extents`
         self.extents: tuple[int, ...] = ()  # of the batch's tensors at hand
         self._times: collections.Counter = collections.Counter()
+        self._ways: dict[Any, dict] = {}  # by place: how a tensor was computed that came there (ways.py)
         self._units = 0
         self._draws = 0  # with examples
         self._empty = True
         self.read = ""  # what was read of this draw
+        self.opened = False  # a constant that was 0 is none any more
 
     def begin_draw(self) -> None:
         self.read = ""
@@ -64,21 +67,27 @@ class Constants:
     def was_read(self, how: str) -> None:
         self.read = self.read or how
 
-    def wrong(self, name: str, value: Any, *, alone: bool = False) -> str:
+    def wrong(self, name: str, value: Any, *, alone: bool = False, single: bool = False) -> str:
         """Why this number or tensor is not known to be a constant, where the loop now is; "" if it is one. alone: nothing else tells it
-        from rows of other examples."""
+        from rows of other examples. single: nothing does but its shape, which larger batches may have shown to be a constant's."""
         if isinstance(value, (Read, ReadInt)):
             return (
                 f"{name} met a number that was read from a private batch, or that collate_fn counted over it (a constant belongs outside of the batch)"
             )
-        line = (name, *_place())
+        line = (name, *place_of_loop())
         self._times[line] += 1
         place, kept = (*line, self._times[line]), _kept(value, self._units)
         before, units, hits, of_extents = self._known.get(place, (None, 0, 0, 0))
         extents = self._extents.get(place, ())
         same = bool(before is not None and _same(before, kept))
+        was = _number(before)
+        self.opened = self.opened or (not same and isinstance(was, (int, float)) and was == 0)
         self._known[place] = kept, self._units, hits if units == self._units else 0, of_extents if same else 0
         self._extents[place] = self.extents
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+        alone = alone or (single and self._shapes.get(place) != shape)
+        if self._units > 1:
+            self._shapes[place] = shape
         if before is None:
             last = self._known.get((*line, self._times[line] - 1), (None,))[0]
             if not self.read or self._draws < 2 or (last is not None and _same(last, kept)):  # a loop over more rows than before
@@ -109,6 +118,25 @@ class Constants:
                 )
         return ""
 
+    def steered(self, name: str, way: dict[tuple, int]) -> str:
+        """Why a tensor that was computed this way may not be used where the loop now is; "" if it was computed so in earlier draws, or if nothing
+        was read of this one."""
+        if not self.read or self._units < 2:  # one example's branches are its own
+            return ""
+        line = ("way", name, *place_of_loop())
+        self._times[line] += 1
+        near = {extent + shift for extent in self.extents for shift in (-1, 0, 1)}  # a loop over places
+        way = {place: 0 if times > 1 and times in near else times for place, times in way.items()}
+        before = self._ways.setdefault((*line, self._times[line]), way)
+        if before == way:
+            return ""
+        one, two = ({*before.items()} - {*way.items()}, {*way.items()} - {*before.items()})
+        function, file, number = next(iter(two or one))[0]
+        return (
+            f"it was computed in another way than in an earlier draw ({function} in {os.path.basename(file)}:{number}), after {self.read} read values of "
+            "this one: a branch or the turns of a loop may follow from the batch. Choose per example (torch.where), or by coins and counters, before anything is read"
+        )
+
     def learn(self, padded: set[int]) -> None:
         """Which of the batch's extents follow from its longest example."""
         self._padded |= {place for place, extent in enumerate(self.extents) if extent in padded}
@@ -121,14 +149,14 @@ class Constants:
     def goes_with_padding(self, name: str, extent: int, padded: int) -> bool:
         """Whether an extent that the loop counts (a mean's) has gone with one that follows from the longest example, as far as another batch showed it
         too: one alone may be alike by chance."""
-        line = (name, *_place())
+        line = (name, *place_of_loop())
         before, self._counted[line] = self._counted.get(line), (extent, padded)
         if before is None or before[1] == padded:
             return False
         return extent * before[1] == before[0] * padded or extent - padded == before[0] - before[1]
 
 
-def _place() -> tuple[str, int]:
+def place_of_loop() -> tuple[str, int]:
     """File and line of the loop."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((_TORCH, _OURS)):
@@ -206,6 +234,11 @@ def as_read(value: Any) -> Any:
     return [as_read(each) for each in value] if type(value) is list else value
 
 
+def bare(value: Any) -> Any:
+    """A number without the mark that it was read."""
+    return float(value) if isinstance(value, Read) else int(value) if isinstance(value, ReadInt) else value
+
+
 def of_batch(value: Any, extents: set[int]) -> Any:
     """A number of a batch that a collate_fn made, as what it is: read, if it is none of the batch's extents. A fraction that it shares among all
     examples was looked at in its process (loaders/collate_check.py)."""
@@ -234,4 +267,4 @@ for _name in _ARITHMETIC:
     setattr(Read, f"__{_name}__", _carried(float, _name))
     setattr(ReadInt, f"__{_name}__", _carried(int, _name))
 
-__all__ = ["READS", "Constants", "Read", "ReadInt", "as_read", "extents_of", "note_read", "of_batch"]
+__all__ = ["READS", "Constants", "Read", "ReadInt", "as_read", "bare", "extents_of", "note_read", "of_batch"]

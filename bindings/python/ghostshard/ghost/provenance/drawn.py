@@ -25,12 +25,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from .opened import opened
 
 
+VOUCHED = "vouched"
+
+
 class Memory:
     """What all views of one memory share: writing to one of them is writing to all."""
 
-    def __init__(self, piece: Any, lost: str = "", *, strangers: bool = False):
+    def __init__(self, piece: Any, lost: str = "", *, strangers: bool = False, vouched: bool = False):
         self.piece = piece  # of the loader (loaders/stamps.py); VOUCHED
         self.strangers = strangers  # it was lost to a tensor without a gradient
+        self.vouched = vouched or piece is VOUCHED  # somebody's word is in it
         self.loose = False  # lost to tensors with gradients alone, which checks/gradients.py watches
         self.writes = 0  # that were followed, as torch's version counters count them
         self._lost = lost
@@ -64,7 +68,6 @@ class Memory:
         self._exposed = [(now, now.clone()) for now, _ in self._exposed]
 
 
-VOUCHED = "vouched"
 _MIXED: dict[int, StorageWeakRef] = {}  # storages that hold what does not keep examples apart
 _mixed_at_most = 1 << 10
 
@@ -93,12 +96,13 @@ class Origin:
         """In memory of its own."""
         if ids is not None and dim is not None and torch.equal(ids, torch.arange(self.rows)):
             ids = None
-        memory = Memory(self.memory.piece, self.memory.lost)
+        memory = Memory(self.memory.piece, self.memory.lost, vouched=self.memory.vouched)
         return Origin(memory, self.rows, dim, ids, self.moved or moved)
 
     def lost(self, why: str, *, strangers: bool = False) -> Origin:
         """strangers: to a tensor without a gradient."""
-        return Origin(Memory(self.memory.piece, self.memory.lost or why, strangers=strangers), self.rows, None, None, True)
+        memory = Memory(self.memory.piece, self.memory.lost or why, strangers=strangers, vouched=self.memory.vouched)
+        return Origin(memory, self.rows, None, None, True)
 
     def within(self, memory: Memory) -> Origin:
         return replace(self, memory=memory)
@@ -111,6 +115,7 @@ class Drawn(torch.Tensor):
     _origin: Origin
     _place: tuple[int, int]
     counted = False  # its extents follow from values: y[y == 0]
+    way: dict[tuple, int] = {}  # how it was computed since something was read (ways.py)
 
     @property
     def origin(self) -> Origin:
@@ -150,8 +155,8 @@ class Drawn(torch.Tensor):
 def drawn(value: torch.Tensor, origin: Origin) -> torch.Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         found = value.as_subclass(Drawn)
-        if origin.memory.wrong and value.layout is torch.strided:
-            _remember_mixed(value.untyped_storage())
+        if origin.memory.wrong:
+            remember_mixed(value)
     found._origin = origin
     found.stays_here()
     return found
@@ -166,9 +171,13 @@ def shares_what_is_lost(value: torch.Tensor) -> bool:
             return False
 
 
-def _remember_mixed(storage: torch.UntypedStorage) -> None:
-    """A weak reference keeps the address from being given to another storage. (Attributes of a storage would need its Python object to live on.)"""
+def remember_mixed(value: torch.Tensor) -> None:
+    """That the memory of this tensor holds values of a batch. A weak reference keeps the address from being given to another storage. (Attributes of a storage would need its Python object to live on.)"""
     global _mixed_at_most
+    with torch._C.DisableTorchFunctionSubclass():
+        if value.layout is not torch.strided:
+            return
+        storage = value.untyped_storage()
     if len(_MIXED) > _mixed_at_most:
         for address in [address for address, each in _MIXED.items() if each.expired()]:
             del _MIXED[address]
@@ -191,6 +200,13 @@ def place_of(value: torch.Tensor, memory: Memory) -> tuple[int, int]:
         except RuntimeError:  # no storage
             address = 0
     return address, version_of(value) - memory.writes
+
+
+NOT_KNOWN = "whether "
+
+
+def not_known(name: str) -> str:
+    return f"{NOT_KNOWN}{name} keeps the rows of a batch apart is not known"
 
 
 def of_rows(piece: Any, rows: int, dim: int = 0) -> Origin:
@@ -239,4 +255,4 @@ def vouch_for(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
     return drawn(plain(tensor), of_rows(VOUCHED, tensor.shape[dim] if tensor.dim() else 1, dim))
 
 
-__all__ = ["VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "of_rows", "of_the_same", "plain", "shares_what_is_lost", "version_of", "vouch_for"]
+__all__ = ["NOT_KNOWN", "VOUCHED", "Drawn", "Memory", "Origin", "constant", "drawn", "not_known", "of_rows", "of_the_same", "plain", "remember_mixed", "shares_what_is_lost", "version_of", "vouch_for"]

@@ -13,6 +13,7 @@ from ..tensor_trees import tensors_in
 from .drawn import Drawn, Origin
 
 _MARK = "ghostshard: whose rows"
+_MOST_FUNCTIONS = 1 << 8
 OUT = (
     "Change a batch by torch functions that keep its examples apart, or in the data set or its collate_fn (tokenisers, NumPy). If row u of "
     "a tensor holds nothing of any example but the u-th of the batch (noise, generated data, code that cannot be followed), say so by "
@@ -95,6 +96,18 @@ def under(values: list[torch.Tensor]) -> list[Finding]:
     return found
 
 
+def functions_under(losses: torch.Tensor) -> frozenset[str]:
+    """Names of the functions that formed them of the outputs of forwards."""
+    waiting, seen = [losses.grad_fn], set()
+    while waiting and len(seen) < _MOST_FUNCTIONS:
+        node = waiting.pop()
+        if node is None or node in seen or any(each.forward for each in node.metadata.get(_MARK, [])):
+            continue
+        seen.add(node)
+        waiting.extend(following for following, _ in node.next_functions)
+    return frozenset(node.name() for node in seen)
+
+
 def may_train(losses: torch.Tensor, leaf: torch.Tensor, piece: Any = None, *, vouched: bool = False) -> bool:
     """Whether a leaf that these losses reach is of the batch: one that the loader handed out with this piece (vouched: or that the loop
     vouched for), or what the forwards under the losses read, or a view of that (as Wav2Vec2 makes one). A copy, which only has the
@@ -107,4 +120,4 @@ def may_train(losses: torch.Tensor, leaf: torch.Tensor, piece: Any = None, *, vo
     return any(leaf is each or (not each.requires_grad and lies_within(leaf, each)) for each in read)
 
 
-__all__ = ["Finding", "in_one_order", "is_not", "lists_own_entries", "mark", "may_train", "not_once", "under", "wrong_output"]
+__all__ = ["Finding", "functions_under", "in_one_order", "is_not", "lists_own_entries", "mark", "may_train", "not_once", "under", "wrong_output"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..tensor_trees import tensors_in
-from .drawn import Drawn, Origin, constant
+from .drawn import Drawn, Origin, constant, not_known
 
 # Reduced along a dimension after the inputs have met element by element: where `dim` stands, and its default.
 _PAIRS = {"cosine_similarity": (2, 1), "pairwise_distance": (None, -1)}
@@ -124,7 +122,7 @@ def _pair(name: str, args: tuple, kwargs: dict, out: torch.Tensor) -> Origin:
 def _product(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: list[Drawn]) -> Origin:
     """input + one @ two: rows of `one` (and of `two` in batches of matrices)."""
     if len(args) < 3:
-        return sources[0].origin.lost(f"whether {name} keeps its rows apart is not known")
+        return sources[0].origin.lost(not_known(name))
     added, one, two = args[:3]
     if (isinstance(two, Drawn) and name == "addmm") or (isinstance(added, Drawn) and added.dim() != out.dim()):
         return sources[0].origin.lost(f"{name} took rows of the batch for weights", strangers=_without_gradient(sources))
@@ -135,7 +133,7 @@ def _product(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: l
 def _einsum(args: tuple, sources: list[Drawn]) -> Origin:
     """The rows' letter is the same in every operand with rows, and stands in the result."""
     origin = sources[0].origin
-    unknown = origin.lost("whether einsum keeps the rows of a batch apart is not known")
+    unknown = origin.lost(not_known("einsum"))
     operands = tensors_in(args[1:])
     if not isinstance(args[0], str) or "->" not in args[0] or "." in args[0]:
         return unknown
@@ -160,7 +158,7 @@ def _scattered(name: str, args: tuple, kwargs: dict, sources: list[Drawn]) -> Or
     origin = sources[0].origin
     along = origin.dim
     if not isinstance(index, torch.Tensor) or dim % x.dim() == along or x.shape[along] != index.shape[along]:
-        return origin.lost(f"whether {name} keeps the rows of a batch apart is not known")
+        return origin.lost(not_known(name))
     for each in tensors_in((x, args[2:], kwargs)):
         if isinstance(each, Drawn):
             if each.origin.dim != along or not each.origin.same_rows(origin):

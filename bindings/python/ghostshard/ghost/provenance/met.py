@@ -12,6 +12,7 @@ from .drawn import Drawn
 from .moves import JOIN, MOVES
 
 _CUTS = {"getitem", "narrow", "select"}
+_BY_COUNT = {"topk", "kthvalue", "roll", "rot90"}  # what they give goes with a whole number that is no extent
 # Whole numbers are operands here, and dimensions or extents elsewhere.
 _OF_NUMBERS = set(
     "add sub subtract mul multiply div divide true_divide truediv floordiv floor_divide mod remainder fmod pow clamp clamp_min clamp_max clip "
@@ -28,15 +29,17 @@ def wrong_constant(name: str, args: tuple, kwargs: dict, out: Any, sources: list
         wrong = next((found for each in _places(args, kwargs) if constants.read and (found := constants.wrong(name, each))), "")
         return "" if wrong and _leaves_padding_out(args, out) else wrong
     for each in constants_in((args, list(kwargs.values()))):
+        if name in _BY_COUNT and constants.read and isinstance(each, int) and (found := constants.wrong(name, each)):
+            return found
         if name not in MOVES and (isinstance(each, (float, Read, ReadInt)) or (type(each) is int and name in _OF_NUMBERS)):
             if found := constants.wrong(name, each):
                 return found
     if name in MOVES and name not in JOIN:
         return ""
-    alone = any(each._origin.rows == 1 or each._origin.memory.lost for each in sources)
+    alone, single = any(each._origin.memory.lost for each in sources), any(each._origin.rows == 1 for each in sources)
     for each in tensors_in((args, list(kwargs.values()))):
         if not isinstance(each, Drawn) and not each.requires_grad and each.numel():
-            if found := constants.wrong(name, each, alone=alone):
+            if found := constants.wrong(name, each, alone=alone, single=single):
                 return found
     return ""
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..tensor_trees import mapped, tensors_in
-from .drawn import Drawn, Origin, constant
+from .drawn import Drawn, Origin, constant, not_known
 
 _RESHAPE = {"view", "reshape", "unsqueeze", "squeeze", "flatten", "view_as", "reshape_as", "ravel", "unflatten"}  # no element moves
 _PROPERTIES = {"T", "mT", "H", "mH"}
@@ -46,7 +46,7 @@ def moved(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) 
         of_numbers = mapped(numbers, args[0])
         found = call.__get__(of_numbers) if name in _PROPERTIES else call(of_numbers, *args[1:], **kwargs)  # type: ignore
     except (RuntimeError, TypeError, ValueError):  # a function of the same name that does something else
-        return [first.origin.lost(f"whether {name} keeps the rows of a batch apart is not known")] * len(results)
+        return [first.origin.lost(not_known(name))] * len(results)
     origins = []
     for shadow in tensors_in(found):
         place = located(shadow, dim)

@@ -47,6 +47,9 @@ class NoProvenance:
         if finding is not None:
             mark(values, finding)
 
+    def opened(self) -> bool:
+        return False
+
     def give_back(self, output: Any, finding: Finding | None = None) -> Any:
         return output
 

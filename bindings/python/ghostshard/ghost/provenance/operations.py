@@ -13,13 +13,14 @@ import torch
 
 from ..tensor_trees import mapped, tensors_in
 from .constants import as_read, note_read
-from .drawn import Drawn, Memory, Origin, constant, drawn, plain, version_of
+from .drawn import NOT_KNOWN, Drawn, Memory, Origin, constant, drawn, not_known, plain, version_of
 from .joins import JOINS, elementwise, joined
 from .met import wrong_constant
 from .moves import MOVES, moved
 from .padded import over_padding
 from .setting import after_setting
-from .strangers import note_backward, statistics_of_a_batch, why_strange, write_to_strangers
+from .strangers import note_backward, refuse_parameters, statistics_of_a_batch, why_strange, write_to_strangers
+from .ways import way_of
 
 # Element by element, with broadcasting. Reversed operators, in-place ones and underscored names follow from these.
 _ELEMENTWISE = set(
@@ -67,10 +68,6 @@ _METADATA = set(
 _COUNTS = set("nonzero argwhere masked_select unique unique_consecutive bincount".split())  # whose extents follow from values
 _EXTENTS = set("shape size len numel nelement".split())
 _AS_READ = 1 << 12  # of a list's numbers
-_WRITTEN_TO_A_PARAMETER = (
-    "values of a private batch were written to a parameter: what is released would have them without clipping and noise. Parameters follow "
-    "from the optimizer's steps, from public data and from coins"
-)
 _HELD, _ASIDE = {"_base", "_grad"}, {"requires_grad", "grad", "names"}  # by a tensor, not made of it; what may be set
 
 
@@ -108,6 +105,7 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
                 each.origin.memory.expose(plain(each))
         before = [(each, version_of(each), each.origin.memory.lost) for each in given]
         beside = [(each, version_of(each)) for each in tensors_in((args, kwargs)) if not isinstance(each, Drawn)]
+        refuse_parameters([each for each, _ in beside if writes and each is args[0] and name not in _ASIDE])  # before anything is written
         blank = writes and args and name in ("scatter", "scatter_add") and not isinstance(args[0], Drawn) and _all_alike(args[0])
         out = func(*args, **kwargs)
         if name == "backward":
@@ -117,9 +115,7 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
             return _noted(name, out, given)
         targets = tensors_in(kwargs["out"]) if "out" in kwargs else tensors_in(args[0]) if writes else written
         strangers = [each for each, version in beside if version_of(each) != version] + statistics_of_a_batch(name, args, kwargs)
-        for target in (*targets, *strangers):
-            if isinstance(target, torch.nn.Parameter):
-                raise ValueError(_WRITTEN_TO_A_PARAMETER)
+        refuse_parameters([*targets, *strangers])
         if strangers and not blank and name not in _ASIDE:
             write_to_strangers(name, strangers, given, lambda target: _written_whole(name, args, kwargs, target, given))
         for target in targets:
@@ -148,9 +144,10 @@ def _has_rows_like(out: torch.Tensor, x: Drawn) -> bool:
 
 
 def _of_a_function(origin: Origin) -> Origin:
-    """Of what a torch.autograd.Function gave, whose forward is not asked what it joins."""
+    """Of what a torch.autograd.Function gave. What is seen to join examples in its forward, which has no gradients, is lost; gradients tell of what is not
+    known there."""
     found = replace(origin.lost("an autograd.Function made it"), live=True)
-    found.memory.loose = True
+    found.memory.loose = not origin.memory.lost or origin.memory.lost.startswith(NOT_KNOWN)
     return found
 
 
@@ -181,7 +178,7 @@ def _count_writes(before: list[tuple[Drawn, int, str]]) -> list[torch.Tensor]:
 def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> Any:
     counted = name in _COUNTS or (name == "where" and len(args) == 1) or any(each.counted for each in sources)
     counted = counted or (name == "getitem" and any(each.dtype in (torch.bool, torch.uint8) for each in tensors_in(args[1:])))
-    origins = iter(_origins(name, args, kwargs, out, sources))
+    origins, way = iter(_origins(name, args, kwargs, out, sources)), way_of(name, sources)
 
     def stamp(value: torch.Tensor) -> torch.Tensor:
         origin = _with_gradient(next(origins), value, sources)
@@ -189,7 +186,7 @@ def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn
             return value
         shares = next((each.origin.memory for each in sources if _share(each, value)), None)
         found: Any = drawn(plain(value), origin if shares is None or origin.memory.lost else origin.within(shares))
-        found.counted = counted
+        found.counted, found.way = counted, way
         return found
 
     return mapped(stamp, out)
@@ -227,7 +224,9 @@ def _written(name: str, target: Drawn, args: tuple, kwargs: dict, sources: list[
         kwargs = {key: value for key, value in kwargs.items() if key != "out"}
         one = _origins(name, args, kwargs, target, sources)[0] if sources else target.origin.lost(f"{name} wrote to it", strangers=True)
     one = _with_gradient(one, target, sources)
+    target.way = way_of(name, sources)
     now = target.origin
+    now.memory.vouched |= any(each.origin.memory.vouched for each in sources)
     if one.live and not now.live:
         target._origin = now = replace(now, live=True)
     if one.memory.lost:
@@ -273,7 +272,7 @@ def _owners(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]
     elif name in _LAYERS:
         found = [_layer(name, args, kwargs, each, sources) for each in results]
     else:
-        found = [first.lost(f"whether {name} keeps the rows of a batch apart is not known")] * len(results)
+        found = [first.lost(not_known(name))] * len(results)
     return [_of_loader(each, sources) for each in found]
 
 
@@ -283,9 +282,13 @@ def _has_rows_of_others(value: torch.Tensor, rows: int) -> bool:
 
 
 def _of_loader(origin: Origin, sources: list[Drawn]) -> Origin:
-    """With the loader's piece, if anything in it is the loader's."""
+    """With the loader's piece, if anything in it is the loader's; and with the word of whoever vouched for any of it."""
     piece = next((each.origin.memory.piece for each in sources if not each.origin.vouched), None)
-    return origin if piece is None or not origin.vouched else origin.within(Memory(piece, origin.memory.lost, strangers=origin.memory.strangers))
+    if piece is not None and origin.vouched:
+        origin = origin.within(Memory(piece, origin.memory.lost, strangers=origin.memory.strangers, vouched=True))
+    elif any(each.origin.memory.vouched for each in sources) and not origin.memory.vouched:
+        origin = origin.within(Memory(origin.memory.piece, origin.memory.lost, strangers=origin.memory.strangers, vouched=True))
+    return origin
 
 
 def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], sources: list[Drawn]) -> list[Origin]:
@@ -316,7 +319,7 @@ def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], so
 
 def _layer(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: list[Drawn]) -> Origin:
     """Rows are the first dimension of every input that is known, and anything else is weights, which all rows share."""
-    origin, unknown = sources[0].origin, f"whether {name} keeps its rows apart is not known"
+    origin, unknown = sources[0].origin, not_known(name)
     apart = not all(each.requires_grad for each in sources)
     if name not in _OF_SEVERAL and (len(sources) > 1 or sources[0] is not (args[0] if args else kwargs.get("input"))):
         return origin.lost(f"{name} took rows of the batch for weights", strangers=apart)

@@ -10,15 +10,17 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from ..listed import KnownLists, Path, leaves_beside, paths_of
+from ..listed import Path, leaves_beside, paths_of
 from ..tensor_trees import first_tensor, mapped, tensors_in
-from .constants import Constants, ReadInt, extents_of, of_batch
-from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, of_rows, plain
+from .constants import Constants, ReadInt
+from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, plain
 from .findings import Finding, in_one_order, is_not, lists_own_entries, mark, not_once, under, wrong_output
-from .opened import contents, numbers_of, opened, same_values
+from .handed_out import HandedOut
+from .opened import contents, same_values
+from .unmarked import unmarked
+from .ways import another_way
 
 _PACKING = ("segment_ids", "cu_seqlens", "user_ids")
 _OF_PACKED = ("max_length_q", "max_length_k")  # of DataCollatorWithFlattening: the longest text's length, for kernels
@@ -33,77 +35,21 @@ class Provenance:
     """batch_first: of make_private(), for tensors whose first two extents are both the number of examples."""
 
     def __init__(self, *, allow_vouched: bool = False, batch_first: bool = True):
-        self._allow_vouched, self._batch_first = allow_vouched, batch_first
-        # Dimensions of the examples, by a tensor's number in the batch, or in an output and its extents, as other batches showed it; -1: none
-        self._dims: dict[Any, int] = {}
-        self._handed_out: list[tuple[Any, Any, int, Origin]] = []  # (plain tensor, array or list; version; origin)
-        self._lists = KnownLists()
-        self._lists_handed_out: list[Any] = []  # with an entry for each unit, which holds no tensor
+        self._allow_vouched = allow_vouched
         self._latest: Finding | None = None
         self.constants = Constants()
-
-    # The loader's side ----------------------------------------------------------------------------------------------
+        self._out = HandedOut(self.constants, batch_first=batch_first)
 
     def forget(self) -> None:
         """A new draw begins."""
-        self._handed_out.clear()
-        self._lists_handed_out.clear()
+        self._out.forget()
         self._latest = None
         self.constants.begin_draw()
 
     def hand_out(self, piece: Any, batch: Any) -> Any:
         """The batch, with Drawn tensors in the place of its own."""
         self.constants.begin_batch(piece.units)
-        if piece.units == 0:
-            return batch
-        if self._lists.is_batch_of_units(batch, piece.units):
-            stamped = [self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(batch)]
-            return type(batch)(stamped) if not hasattr(batch, "_fields") else type(batch)(*stamped)
-        stamped = self._stamped(batch, None, piece)
-        self.constants.learn({axis.extent for axis in piece.padding})
-        return stamped
-
-    def _dim_of(self, number: Any, value: torch.Tensor, units: int) -> int:
-        """The dimension of the examples in the batch's tensor of this number; -1: it has other rows (crops, packed texts)."""
-        fits = [d for d in range(min(value.dim(), 2)) if value.shape[d] == units]
-        if units > 1 and len(fits) < 2 and self._dims.get(number) != -1:  # other rows have as many by chance at times
-            self._dims[number] = fits[0] if fits else -1
-        known = self._dims.get(number, 0 if self._batch_first else 1)
-        return known if known in (*fits, -1) else fits[0] if fits else -1
-
-    def _stamped(self, batch: Any, origin: Origin | None, piece: Any = None) -> Any:
-        numbers = itertools.count()
-        memories: dict[int, Memory] = {}
-
-        def stamp(value: torch.Tensor) -> torch.Tensor:
-            value = plain(value)
-            self.constants.extents += tuple(value.shape[:3])
-            if origin is None and value.dim() == 0:
-                return drawn(value, of_rows(piece, piece.units).lost("it is one number of the batch", strangers=True))
-            if origin is None:
-                dim = self._dim_of(next(numbers), value, piece.units)
-                own = of_rows(piece, value.shape[max(dim, 0)], max(dim, 0))
-            else:
-                own = origin.at(None, origin.ids)
-            if value.layout is torch.strided and value.numel():  # columns of one tensor are written to together
-                own = own.within(memories.setdefault(value.untyped_storage().data_ptr(), own.memory))
-            self._handed_out.append((value, value._version, own))
-            return drawn(value, own)
-
-        def whole(value: Any) -> Any:
-            bare = isinstance(value, np.ndarray) or (isinstance(value, list) and not contents(value))
-            if bare and origin is None and (copied := numbers_of(value)) is not None:
-                self._handed_out.append((copied, 0, of_rows(piece, len(value))))
-            if value is not batch and origin is None and self._lists.of_units(value, piece.units):
-                if contents(value):
-                    return type(value)(self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(value))
-                self._lists_handed_out.append(type(value)(opened(stamp, each, torch.Tensor, whole) for each in value))
-                return self._lists_handed_out[-1]
-            single = isinstance(value, (int, np.generic)) or (isinstance(value, np.ndarray) and value.ndim == 0)
-            return of_batch(value, extents) if single else value
-
-        extents = extents_of(batch, origin.rows if piece is None else piece.units)
-        return opened(stamp, batch, torch.Tensor, whole)
+        return batch if piece.units == 0 else self._out.hand_out(piece, batch)
 
     # The loop's side ------------------------------------------------------------------------------------------------
 
@@ -111,7 +57,7 @@ class Provenance:
         """The arguments of a model's forward with plain tensors; if it is recorded, what was found is for the mark() that follows."""
         if recording:
             self._latest = self._found(args, kwargs, batch_first)
-        return plain(args), plain(kwargs)
+        return unmarked(args), unmarked(kwargs)
 
     def _found(self, args: tuple, kwargs: dict, batch_first: bool) -> Finding:
         examples = first_tensor(args, kwargs)
@@ -181,17 +127,27 @@ class Provenance:
         """(origin, why there is none)"""
         if isinstance(tensor, Drawn):
             origin = tensor.origin
-            if origin.vouched and not self._allow_vouched:
-                return origin, f"{name} was vouched for by ghostshard.vouch_for(): give make_private(allow_vouched=True), so that the report says so"
+            if wrong := another_way(name, tensor):
+                return origin, is_not(name, wrong)
+            if wrong := self._wrong_word(name, tensor):
+                return origin, wrong
             return origin, is_not(name, origin.memory.wrong) if origin.memory.wrong else ""
-        if (found := self._was_handed_out(tensor)) is not None:
+        if (found := self._out.origin_of(tensor)) is not None:
             return found, ""
         return None, is_not(name, f"it ({tuple(tensor.shape)}) came neither from the loader nor from a batch of it")
 
-    def _was_handed_out(self, tensor: torch.Tensor) -> Origin | None:
-        """Whose the tensor is, if the loader handed out the same values."""
-        found = (origin for value, version, origin in self._handed_out if not origin.memory.lost and same_values(value, version, tensor))
-        return next(found, None)
+    def _wrong_output(self, tensor: torch.Tensor) -> str:
+        name = "what the loss is formed of"
+        wrong = wrong_output(tensor) or self._wrong_word(name, tensor)
+        if not wrong and isinstance(tensor, Drawn) and tensor.origin.live and (found := another_way(name, tensor)):
+            wrong = is_not(name, found)
+        return wrong
+
+    def _wrong_word(self, name: str, tensor: torch.Tensor) -> str:
+        """Why nobody's word may be in it; "" if there is none, or if it may."""
+        if self._allow_vouched or not isinstance(tensor, Drawn) or not tensor.origin.memory.vouched:
+            return ""
+        return f"{name} was vouched for by ghostshard.vouch_for(): give make_private(allow_vouched=True), so that the report says so"
 
     def _wrong_units(self, units: torch.Tensor, origin: Origin) -> str:
         """units= says whose each row is: the rows of one number must be those of one row that the loader handed out, unless it came with
@@ -218,8 +174,8 @@ class Provenance:
                 alike = alike or all(constant(tensor, d) for d in range(min(tensor.dim(), 2)) if tensor.shape[d] == rows)
             if alike or isinstance(tensor, torch.nn.Parameter):
                 known = places or isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad
-                known = known or self._was_handed_out(tensor)
-                return "" if known else self._wrong_constant(name, tensor, alone=rows == 1 and not packed)
+                known = known or self._out.origin_of(tensor)
+                return "" if known else self._wrong_constant(name, tensor, single=rows == 1 and not packed)
         if before := self._forwards_under(tensor):
             return before[0].wrong
         beside, wrong = self._origin_of(tensor, name)
@@ -237,11 +193,11 @@ class Provenance:
         the criterion has."""
         given = tensors_in((args, kwargs))
         tensors = [each for each in given if each.grad_fn is None and (each.dim() > 0 or isinstance(each, Drawn))]
-        bare = plain((args, kwargs))
+        bare = unmarked((args, kwargs))
         of = [each for each in under(tensors_in(bare)) if each.forward] or ([self._latest] if self._latest else [])
         if not of:
             return *bare, Finding(forward=False)
-        wrong = next((found for each in given if (found := wrong_output(each))), "")
+        wrong = next((found for each in given if (found := self._wrong_output(each))), "")
         expected = torch.arange(of[0].rows) if of[0].ids is None else of[0].ids.reshape(-1)
         listed = self._lists_of_units((args, kwargs), expected, of[0].piece)
         apart = {id(each) for each in leaves_beside((args, kwargs), listed)}
@@ -251,14 +207,14 @@ class Provenance:
         return *bare, Finding(wrong, forward=False, listed=listed)
 
     def _lists_of_units(self, given: Any, expected: torch.Tensor, piece: Any) -> frozenset[Path]:
-        known = lambda value: any(value is each for each in self._lists_handed_out) or lists_own_entries(value, expected, piece)
+        known = lambda value: any(value is each for each in self._out.lists) or lists_own_entries(value, expected, piece)
         return paths_of(known, given)
 
     def _wrong_target(self, tensor: torch.Tensor, of: Finding) -> str:
         if of.piece is None or of.wrong or tensor.numel() == 0:
             return ""
         if not isinstance(tensor, Drawn) and constant(tensor, 0):
-            return "" if self._was_handed_out(tensor) else self._wrong_constant("a target", tensor, alone=of.rows == 1)
+            return "" if self._out.origin_of(tensor) else self._wrong_constant("a target", tensor, single=of.rows == 1)
         origin, wrong = self._origin_of(tensor, "a target")
         if wrong:
             return wrong
@@ -277,13 +233,18 @@ class Provenance:
         """What was found of a number, or of a tensor without rows, that met losses."""
         return Finding(self._wrong_constant(name, constant), forward=False)
 
-    def _wrong_constant(self, name: str, constant: Any, *, alone: bool = False) -> str:
-        wrong = self.constants.wrong(name, constant, alone=alone)
+    def _wrong_constant(self, name: str, constant: Any, *, alone: bool = False, single: bool = False) -> str:
+        wrong = self.constants.wrong(name, constant, alone=alone, single=single)
         return is_not("what the loss is formed of", wrong) if wrong else ""
 
     def _wrong_numbers(self, name: str, given: Any, listed: frozenset[Path]) -> str:
         numbers = [each for each in leaves_beside(given, listed) if isinstance(each, (float, ReadInt))]
         return next((found for each in numbers if (found := self._wrong_constant(name, each))), "")
+
+    def opened(self) -> bool:
+        """Since it was asked last: a constant that was 0 is none any more, so that a term counts that did not."""
+        found, self.constants.opened = self.constants.opened, False
+        return found
 
     # The model's side -----------------------------------------------------------------------------------------------
 
@@ -301,7 +262,7 @@ class Provenance:
                 return value
             if finding.rows == 1 and value.dim():
                 return drawn(value, Origin(memory, 1, None, torch.tensor(0), True, value.requires_grad))
-            dim = -1 if value.dim() == 0 or self._dims.get(key) == -1 else self._dim_of(key, value, finding.rows)
+            dim = -1 if value.dim() == 0 else self._out.dim_of(key, value, finding.rows)
             if dim >= 0:
                 return drawn(value, Origin(memory, finding.rows, dim, finding.ids, True, value.requires_grad))
             if not value.requires_grad and not self._wrong_constant("the model's output", value, alone=True):
@@ -340,10 +301,6 @@ class Provenance:
             wrong = is_not("the model's input", "no tensor of the loader reached the model")
         if wrong:
             raise ValueError(wrong)
-
-
-def _of_unit(piece: Any, unit: int) -> Origin:
-    return Origin(of_rows(piece, 2).memory, piece.units, None, torch.tensor(unit))
 
 
 __all__ = ["Provenance"]

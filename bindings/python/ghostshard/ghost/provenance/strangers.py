@@ -4,16 +4,45 @@ weights of another model that had a gradient of it. What comes of them later wou
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from ..._native import load
 from ..tensor_trees import tensors_in
-from .drawn import Drawn, Memory, Origin, shares_what_is_lost, version_of
+from .drawn import Drawn, Memory, Origin, remember_mixed, shares_what_is_lost, version_of
 
 _TRAINED = "ghostshard_trained_beside"
+_PRIVATE: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # layouts of private models
+_WRITTEN_TO_A_PARAMETER = (
+    "values of a private batch were written to a parameter: what is released would have them without clipping and noise. Parameters follow "
+    "from the optimizer's steps, from public data and from coins"
+)
+
+
+def guard(layout: Any) -> None:
+    """Its parameters are private: nothing may be written to their memory from a batch."""
+    _PRIVATE[id(layout)] = layout
+
+
+def refuse_parameters(written: list[torch.Tensor]) -> None:
+    """ValueError if one of these is a parameter, or lies in the memory of a private one (its .data)."""
+    strangers = [each for each in written if not isinstance(each, Drawn)]
+    if strangers and (any(isinstance(each, torch.nn.Parameter) for each in strangers) or _memories(strangers) & _private_memories()):
+        raise ValueError(_WRITTEN_TO_A_PARAMETER)
+
+
+def _private_memories() -> set[int]:
+    parameters = [entry.parameter for layout in list(_PRIVATE.values()) for entry in layout.parameters]
+    return _memories([each.to_local() if isinstance(each, DTensor) else each for each in parameters])
+
+
+def _memories(tensors: list[torch.Tensor]) -> set[int]:
+    with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        return {each.untyped_storage()._cdata for each in tensors if each.layout is torch.strided and each.device.type != "meta"}
 
 
 def write_to_strangers(name: str, written: list[torch.Tensor], sources: list[Drawn], origin_of: Callable[[torch.Tensor], Origin | None]) -> None:
@@ -30,6 +59,7 @@ def write_to_strangers(name: str, written: list[torch.Tensor], sources: list[Dra
         for each in (target, target._base):
             if type(each) is torch.Tensor:
                 _become_drawn(each, own)
+        remember_mixed(target)  # what else lies in this memory (x, of which x.data was written to) is a plain tensor still
 
 
 def _become_drawn(tensor: torch.Tensor, origin: Origin) -> None:
@@ -68,4 +98,4 @@ def statistics_of_a_batch(name: str, args: tuple, kwargs: dict) -> list[torch.Te
     return [each for each in given if gathers and isinstance(each, torch.Tensor) and not isinstance(each, (Drawn, torch.nn.Parameter))]
 
 
-__all__ = ["note_backward", "statistics_of_a_batch", "why_strange", "write_to_strangers"]
+__all__ = ["guard", "note_backward", "refuse_parameters", "statistics_of_a_batch", "why_strange", "write_to_strangers"]
