@@ -151,6 +151,8 @@ class PrivacyEngine(ResumableEngine):
 
     def _in_a_mode_of_opacus(self, *, grad_sample_mode: str, **arguments: Any) -> tuple:
         refuse_ours(arguments, grad_sample_mode)
+        if self._ledger is not None or self._register_terms is not None:
+            raise ValueError(f'a ledger or a register was attached, and {grad_sample_mode=} is Opacus\' engine, which writes none: pass "ghost" or "ghost_fsdp"')
         if self.secure_mode:
             raise ValueError(f"secure_mode with {grad_sample_mode=} is Opacus' and needs its own PrivacyEngine")
         warnings.warn(

@@ -128,3 +128,11 @@ def test_opacus_modes_do_not_drop_our_keywords(name, tmp_path):
 @pytest.mark.filterwarnings("ignore:grad_sample_mode")
 def test_what_asks_for_nothing_goes_through_to_opacus_modes(tmp_path):
     assert len(Task(tmp_path).begin(grad_sample_mode="hooks", own_batches=False, accumulation_steps=1, max_batch_size=None)) == 3
+
+
+@pytest.mark.parametrize("attach", [Task.ledger, Task.register], ids=["ledger", "register"])
+def test_opacus_modes_are_refused_where_a_ledger_or_a_register_would_stay_empty(attach, tmp_path):
+    task = Task(tmp_path)
+    attach(task)
+    with pytest.raises(ValueError, match="a ledger or a register was attached, and grad_sample_mode='hooks' is Opacus' engine"):
+        task.begin(grad_sample_mode="hooks")

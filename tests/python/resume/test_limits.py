@@ -1,10 +1,11 @@
 """--epsilon-limit holds whatever it is, a run's early end names its true cause, and a folder that cannot be written is refused."""
 
 import json
+import signal
 import subprocess
 
 import pytest
-from program import arguments, everything_in, report
+from program import arguments, everything_in, report, wait_until
 from resumable import KEYED, STEPS, as_if_ended, checkpoints, releases, resumed
 
 TARGETED = {**KEYED, "--noise-multiplier": None, "--target-epsilon": "8"}
@@ -39,6 +40,20 @@ def test_a_limit_below_the_target_ends_the_run_and_no_step_is_said_to_be_repeate
     assert early.startswith(f"after step {steps}: further steps would have broken")
     assert keyed.run(resumed(TARGETED)).code == 0
     assert len(releases(run)) == STEPS and 7 < spent(run) <= 8
+
+
+def test_the_report_of_an_earlier_end_is_gone_once_the_run_goes_on(keyed):
+    """It states less than is spent then."""
+    flags, run = {**TARGETED, "--steps": "20000"}, keyed.folder / "run"
+    for words in (arguments(flags), resumed(flags)):
+        before = len(releases(run)) if run.exists() else 0
+        going_on = keyed.start(words)
+        wait_until(lambda before=before: (run / "ledger.jsonl").exists() and len(releases(run)) > before + 3)
+        going_on.process.kill()
+        assert going_on.wait(20).code == -signal.SIGKILL
+        assert not list(run.glob("privacy_report.*"))
+        for name in ("privacy_report.json", "privacy_report.html"):
+            (run / name).write_text("{}")
 
 
 def test_steps_that_were_repeated_are_the_cause_that_is_named(ended):
