@@ -203,7 +203,7 @@ class PrivacyEngine(ResumableEngine):
         """Names the run's write-ahead ledger; call it before make_private(). Every step is on disk, in a hash chain, before its
         gradient is used.
 
-        Rank 0 writes. A file that exists is refused, unless load_checkpoint() or load_state_dict() goes on with its run.
+        Rank 0 writes, and makes its folder. A file that exists is refused, unless load_checkpoint() or load_state_dict() goes on with its run.
         `ghostshard account verify` checks the ledger, and report() is made from it.
         """
         if self._ghost is not None:

@@ -136,3 +136,41 @@ def test_opacus_modes_are_refused_where_a_ledger_or_a_register_would_stay_empty(
     attach(task)
     with pytest.raises(ValueError, match="a ledger or a register was attached, and grad_sample_mode='hooks' is Opacus' engine"):
         task.begin(grad_sample_mode="hooks")
+
+
+def test_a_wrapped_optimizer_is_refused_by_name(tmp_path):
+    class Wrapped(torch.optim.Optimizer):
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+        param_groups = property(lambda self: self.optimizer.param_groups)
+        defaults = property(lambda self: self.optimizer.defaults)
+        state = property(lambda self: self.optimizer.state)
+
+    task = Task(tmp_path)
+    with pytest.raises(TypeError, match="got Wrapped: make_private.. comes before accelerator.prepare"):
+        task.begin(optimizer=Wrapped(task.optimizer))
+
+
+def test_a_ledgers_folder_is_made(tmp_path):
+    task = Task(tmp_path)
+    task.engine.attach_ledger(tmp_path / "runs" / "one" / "ledger.jsonl")
+    module, optimizer, criterion, loader = task.begin()
+    x, y = next((x, y) for x, y in loader if len(x))
+    criterion(module(x), y).backward()
+    optimizer.step()
+    assert (tmp_path / "runs" / "one" / "ledger.jsonl").read_text().count("\n") >= 2
+
+
+def test_a_loss_past_the_engine_is_named(tmp_path):
+    task = Task(tmp_path)
+    module, optimizer, _, loader = task.begin()
+    x, y = next((x, y) for x, y in loader if len(x))
+    torch.nn.functional.cross_entropy(module(x), y).backward()
+    with pytest.raises(RuntimeError, match="another loss, as of torch.nn.functional, goes backward past it"):
+        optimizer.step()
+
+
+def test_a_criterion_of_single_losses_is_shown_the_way(tmp_path):
+    with pytest.raises(ValueError, match="got 'none'. A criterion that gives one loss for each example is a function or a module without a reduction"):
+        Task(tmp_path).begin(criterion=nn.CrossEntropyLoss(reduction="none"))

@@ -283,7 +283,7 @@ class GhostEngine:
         if self.session is None or not self.session.open:
             raise RuntimeError(
                 "step() needs a backward() since the last step, of the loss that the criterion of make_private() gives (or a Hugging "
-                "Face model with labels): nothing can be released twice"
+                "Face model with labels; another loss, as of torch.nn.functional, goes backward past it): nothing can be released twice"
             )
         now = self.run.terms_now()
         if now != self._begun_with:

@@ -158,7 +158,8 @@ class PrivateCriterion(DPLossFastGradientClipping):
         check_reduction(loss_reduction)
         own = getattr(criterion, "reduction", loss_reduction)
         if own != loss_reduction:
-            raise ValueError(f"the criterion's reduction must be loss_reduction ({loss_reduction!r}), got {own!r}")
+            raise ValueError(f"the criterion's reduction must be loss_reduction ({loss_reduction!r}), got {own!r}. A criterion that gives one loss for each "
+                             "example is a function or a module without a reduction of its own")
         self.engine = self.module = engine
         self.optimizer = optimizer
         self.criterion = criterion

@@ -74,7 +74,10 @@ class OwnLoss:
             self._layers.remove()
             return None
         if given.labels is not None and not hasattr(output, "logits") and own is None:
-            raise ValueError("labels with return_dict=False: the model's loss needs its output by name")
+            raise ValueError(
+                "labels with return_dict=False, or a forward that returns a tuple: the model's loss needs its output by name. Return a ModelOutput with "
+                "loss= and logits=, or leave labels out and pass logits to the criterion that make_private returned"
+            )
         if self._by_form is not False and self._has_form(given):
             losses = loss_of_transformers(self._transformer, output, given.labels, reduction, given.packing)
             if not self._by_form:

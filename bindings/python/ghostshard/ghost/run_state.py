@@ -111,7 +111,12 @@ class RunState:
             path, header = self._ledger
             begun = self.ledger_is_open
             text = json.dumps(header if begun else _with_weights(header, layout, ranks))
-            write = lambda: session.attach_ledger(path, text, begun) if ranks.rank == 0 else None
+
+            def write() -> None:
+                if ranks.rank == 0:
+                    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+                    session.attach_ledger(path, text, begun)
+
             together(ranks.control, lambda: (write(), dict))
             self.ledger_is_open = True
         return session

@@ -82,7 +82,12 @@ class Released:
         self._open, self._applying, self._noted = False, False, {}
 
     def _watch(self, optimizer: Optimizer) -> None:
-        """The check is the last of the hooks, of the optimizer that steps now."""
+        """The check is the last of the hooks, of the optimizer that steps now. TypeError for a wrapper that has none."""
+        if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+            raise TypeError(
+                f"the optimizer must be one of torch's, or a subclass that calls its constructor, got {type(optimizer).__name__}: make_private() comes before "
+                "accelerator.prepare() and other wrappers"
+            )
         if self._handle is not None:
             self._handle.remove()
             self._end_handle.remove()
