@@ -9,5 +9,4 @@ def checked_once(monkeypatch):
     from ghostshard.ghost.checks.gradients import AttributionCheck
 
     monkeypatch.setattr(AttributionCheck, "again", 0)
-    monkeypatch.setattr(AttributionCheck, "early", ())
     monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 0)

@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from ghostshard import vouch_for
-from ghostshard.ghost.checks.gradients import AttributionCheck
 from ghostshard.ghost.provenance import plain
 
 REFUSED = "not known to be of the batch"
@@ -352,26 +351,6 @@ def test_a_loss_is_looked_at_when_a_weight_leaves_zero():
 
     loop(run, loss, raises=(RuntimeError, ValueError))
     assert run.charged <= 3
-
-
-def test_early_backwards_are_looked_at_again(monkeypatch):
-    """What shows neither in the functions nor in flags."""
-    monkeypatch.setattr(AttributionCheck, "early", (4,))
-
-    class Model(nn.Linear):
-        steps = 0
-
-        def forward(self, x):
-            own = super().forward(x)
-            return own + self.weight.new_tensor(float(self.steps > 2)) * own.detach().mean(0)
-
-    run = Run(model=Model(6, 3))
-
-    def after(*_):
-        run.model.steps += 1
-
-    loop(run, lambda x, y, step: run.criterion(run.module(x), y), after, raises=RuntimeError, match="outputs changed with the inputs of others")
-    assert run.charged == 3
 
 
 # Words -------------------------------------------------------------------------------------------------------------------

@@ -55,12 +55,11 @@ _PADDED = (
 class AttributionCheck:
     """The check of one session. control: the group of all ranks; None for one rank alone. names: of parameters, by number.
 
-    A path through the model may open later (a warm-up, a length, an expert), so the check is made again at the 4th, 16th and 64th backward, and at
-    random later ones: one in 600, at the price of three backwards and seven to eleven forwards (one of half of the batch), so below 1 % of the time.
+    A path through the model may open later (a warm-up, a length, an expert), so the check is made again at random later
+    microbatches: one in 600, at the price of three backwards and seven to eleven forwards (one of half of the batch), so below 1 % of the time.
     """
 
     again = 1 / 600
-    early: tuple[int, ...] = (4, 16, 64)
 
     def __init__(self, control: Any, names: list[str]):
         self._control = control
@@ -69,7 +68,6 @@ class AttributionCheck:
         self._looks: set[tuple] = set()  # of the model, with which it was checked
         self._padded: set[tuple] = set()  # those with which padding was looked at, on this rank, and along which axis
         self._functions: set[frozenset[str]] = set()  # between outputs and losses, when it was checked
-        self._backwards = 0
         self._coins: random.Random | None = None  # the same on all ranks; from the first check on
         self._looked_at_one = False
 
@@ -96,7 +94,6 @@ class AttributionCheck:
         repeats: of the model's forwards, the last one's last; none if its layers were called one by one. new: is_new() or padding_is_new() on any
         rank.
         """
-        self._backwards += 1
         units, repeat = len(losses), repeats[-1] if repeats else None
         packed = repeat is not None and repeat.inputs.packing is not None
         known = () in self._looks if repeat is None else not new
@@ -228,7 +225,7 @@ class AttributionCheck:
             )
 
     def _by_lot(self) -> bool:
-        return self._coins is not None and (self._coins.random() < self.again or self._backwards in self.early)
+        return self._coins is not None and self._coins.random() < self.again
 
     def _watched(self, session: Any, losses: torch.Tensor, chosen: list[bool]) -> tuple[int, bool, list[float]]:
         # A rank without units has one unit of zeros in their place, which has no loss.
