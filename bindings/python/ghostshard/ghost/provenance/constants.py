@@ -52,6 +52,7 @@ class Constants:
         self._empty = True
         self.read = ""  # what was read of this draw
         self.opened = False  # a constant that was 0 is none any more
+        self._left_0: set[Any] = set()  # the lines where that was said once
 
     def begin_draw(self) -> None:
         self.read = ""
@@ -81,7 +82,9 @@ class Constants:
         extents = self._extents.get(place, ())
         same = bool(before is not None and _same(before, kept))
         was = _number(before)
-        self.opened = self.opened or (not same and isinstance(was, (int, float)) and was == 0)
+        if not same and isinstance(was, (int, float)) and was == 0 and line not in self._left_0:
+            self.opened = True
+            self._left_0.add(line)
         self._known[place] = kept, self._units, hits if units == self._units else 0, of_extents if same else 0
         self._extents[place] = self.extents
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
