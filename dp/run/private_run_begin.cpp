@@ -185,7 +185,8 @@ void open_folder(RunBeginning& begun, const RunOptions& options, const fsdp::Sha
     throw std::runtime_error(path.string() + " was changed while it was being read");
   }
   // They state what the sessions before had spent.
-  for (const char* name : {"privacy_report.json", "privacy_report.html"}) std::filesystem::remove(options.folder / name);
+  for (const char* name : {"privacy_report.json", "privacy_report.html"})
+    std::filesystem::remove(options.folder / name);
   if (begun.extent.first < begun.extent.last) {
     begun.ledger->begin_epoch(begun.extent.first, begun.key->run_id_hex(), begun.key->public_facts());
   }
