@@ -173,3 +173,68 @@ def test_functions_that_keep_rows(make, rows):
 def test_as_many_places_as_units_are_no_units():
     x = torch.randn(5, 5, 8, requires_grad=True) * 1
     assert rows_of_each(x.reshape(25, 8), 5) == 5 and rows_of_each(x.transpose(0, 1).reshape(25, 8), 5) is None
+
+
+BETWEEN = {"nothing": lambda y: y, "relu": torch.relu, "scaled": lambda y: 2 * y, "within": lambda y: y.flip(2), "joined": lambda y: torch.cat([y, -y], 2)[..., :6]}
+
+
+class TimeFirst(nn.Module):
+    """Rows of all examples at one time after another."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.before, self.rows, self.out, self.between = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3), between
+
+    def forward(self, x):
+        y = self.between(self.before(x).transpose(0, 1))
+        return self.out(self.rows(y.reshape(-1, 6)).view(y.shape).mean(0))
+
+
+@pytest.mark.parametrize("times", [5, 10])
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
+def test_as_many_times_as_units_do_not_pass_for_them(between, times):
+    """Without the check of gradients, which a later batch does not have."""
+    torch.manual_seed(3)
+    with pytest.raises(ValueError, match="rows.weight: the first extent must be that of the 5 units"):
+        Private(TimeFirst(between), 0.3, attribution_check=False).step(class_loss, [(torch.randn(5, times, 6), torch.randint(0, 3, (5,)))])
+
+
+class TurnedBack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.read, self.rows, self.out = nn.LSTM(6, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        y = torch.tanh(self.read(x.transpose(0, 1))[0]).transpose(0, 1)
+        return self.out(self.rows(y.reshape(-1, 4)).view(y.shape).mean(1))
+
+
+def test_rows_that_were_turned_back_are_known_by_other_batches():
+    torch.manual_seed(3)
+    model, given = TurnedBack(), [(torch.randn(count, 5, 6), torch.randint(0, 3, (count,))) for count in (4, 5, 1)]
+    expected = oracle.clipped_sum(copy.deepcopy(model), class_loss, given, 0.05)
+    assert oracle.worst_difference(Private(model, 0.05).step(class_loss, given), expected) < SUM_TOLERANCE
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.out = nn.Conv1d(3, 4, 3), nn.Conv1d(3, 4, 2), nn.Linear(4, 3)
+
+    def forward(self, x, first):
+        tower = self.one if first else self.two
+        y = checkpoint(lambda flat: torch.relu(tower(flat)).mean(2), x.flatten(0, 1), use_reentrant=False)
+        return self.out(y.view(*x.shape[:2], 4).mean(1))
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["two_towers", "one_tower"])
+def test_checkpoints_of_an_earlier_forward_under_the_loss(second):
+    torch.manual_seed(3)
+    model = Towers()
+    given = [(torch.randn(count, 3, 3, 8), torch.randn(count, 5, 3, 8), torch.randint(0, 3, (count,))) for count in (4, 1, 3)]
+
+    def loss(model, batch):
+        return sum(functional.cross_entropy(model(batch[i], i == 0 or second), batch[2], reduction="none") for i in range(2))
+
+    expected = oracle.clipped_sum(copy.deepcopy(model), loss, given, 0.05)
+    assert oracle.worst_difference(Private(model, 0.05).step(loss, given), expected) < SUM_TOLERANCE

@@ -55,8 +55,9 @@ _FURTHEST = 200
 _Output = tuple[Any, int]  # a node of the autograd graph, and which of its outputs
 
 
-def rows_of_each(x: torch.Tensor, units: int) -> int | None:
-    """How many rows, one after another, each unit has in x [units · rows, ...]; None if that is not certain."""
+def rows_of_each(x: torch.Tensor, units: int, *, turned: bool = False) -> int | None:
+    """How many rows, one after another, each unit has in x [units · rows, ...]; None if that is not certain. turned: also if the first two extents of
+    what was flattened were exchanged and are alike, so that only batches of other extents show which of them is the units'."""
     if units == 1 and x.dim() > 1 and x.shape[0] > 1:
         return x.shape[0]
     if x.dim() < 2 or units < 2 or x.shape[0] % units or x.shape[0] <= units or x.grad_fn is None:
@@ -68,7 +69,7 @@ def rows_of_each(x: torch.Tensor, units: int) -> int | None:
         if output in seen:
             continue
         seen.add(output)
-        before = _before(output, units)
+        before = _before(output, units, turned)
         if before is None or len(seen) > _FURTHEST:
             return None
         waiting.extend(before)
@@ -99,7 +100,7 @@ def rows_in_arguments(x: torch.Tensor, units: int, arguments: Any) -> int | None
     return None
 
 
-def _before(output: _Output, units: int) -> list[_Output] | None:
+def _before(output: _Output, units: int, turned: bool) -> list[_Output] | None:
     """The outputs from which the same rows come, so that each unit's stand together here if they do there; [] at a flattening of the units;
     None for anything else."""
     (node, _), shape = output, _shape_of(output)
@@ -110,7 +111,7 @@ def _before(output: _Output, units: int) -> list[_Output] | None:
         before = node._saved_self_sym_sizes
         if not before or before[0] % units:
             return None
-        return following if before[0] != units else None if _was_turned(following[0]) else []
+        return following if before[0] != units else [] if turned or not _may_be_turned(following[0], units) else None
     if name == "RegisterPostBackwardFunctionBackward":  # fully_shard's, of a block's arguments
         return [following[output[1]]] if output[1] < len(following) == len(node.next_functions) else None
     if name in _PRODUCTS:
@@ -146,11 +147,23 @@ def _keeps_first(output: _Output) -> bool:
     return not any(dim in firsts for each in named for dim in (each if isinstance(each, tuple) else (each,)))
 
 
-def _was_turned(output: _Output) -> bool:
-    """[T, units, ...] became [units, T, ...], or the reverse if T is units by chance."""
-    while output[0] is not None and output[0].name() in ("CloneBackward0", "AliasBackward0", "ToCopyBackward0"):
-        output = output[0].next_functions[0]
-    return output[0] is not None and not _keeps_first(output)
+def _may_be_turned(output: _Output, units: int) -> bool:
+    """Its first extent, which is as long as the units, was exchanged for another one that is as long, among functions that keep rows."""
+    waiting, seen = [output], set()
+    while waiting and len(seen) < _FURTHEST:
+        output = waiting.pop()
+        if output[0] is None or output in seen:
+            continue
+        seen.add(output)
+        following = [each for each in output[0].next_functions if each[0] is not None and _shape_of(each)[:1] == (units,)]
+        if not _keeps_first(output):
+            if following:
+                return True
+            continue
+        name = output[0].name()
+        if name in _VIEWS or name in _BY_ROWS or name in _BY_MATRICES or name in _ALONG or name == "PermuteBackward0":
+            waiting += following
+    return False
 
 
 def of_places(value: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..provenance import Drawn
+from ..provenance.drawn import version_of
 from .compared import digest, same, sampled
 
 _REFUSAL = (
@@ -22,7 +23,6 @@ _REFUSAL = (
     "or load a checkpoint with load_checkpoint(). If all that was written are released values and public numbers, say so with make_private(allow_vouched=True), "
     "which the report states"
 )
-
 
 _SMALL = 1 << 16  # elements
 
@@ -33,6 +33,7 @@ class HeldBuffers:
     def __init__(self, model: nn.Module):
         self._model = model
         self.before: Before = {}  # of the last forward that was recorded: all in the first one, small ones in others
+        self._versions: dict[tuple[int, str], int] = {}  # of those, then: what was not written to needs no wait for a device
         self._kept: dict[str, torch.Tensor] | None = None
         self._earlier: set[bytes] = set()
         self._moving: set[tuple[int, str]] = set()  # what forwards write to
@@ -49,6 +50,7 @@ class HeldBuffers:
             for module in self._model.modules() for name, buffer in module._buffers.items()
             if buffer is not None and buffer.device.type != "meta" and (self._kept is None or buffer.numel() <= _SMALL)
         }  # fmt: skip
+        self._versions = {place: version_of(buffer) for place, (buffer, _) in self.before.items()}
         for name, buffer in self._model.named_buffers():
             if isinstance(buffer, Drawn) and buffer.origin.memory.wrong:
                 self._wrong = _REFUSAL.format(name, "values of a private batch were written to it")
@@ -61,7 +63,8 @@ class HeldBuffers:
 
     def end_forward(self) -> None:
         after = {(id(module), name): buffer for module in self._model.modules() for name, buffer in module._buffers.items() if buffer is not None}
-        moved = {place for place, (_, held) in self.before.items() if held.is_floating_point() and place in after and not same(after[place].detach(), held)}
+        written = {place for place, (buffer, _) in self.before.items() if place in after and (after[place] is not buffer or version_of(buffer) != self._versions[place])}
+        moved = {place for place in written if (held := self.before[place][1]).is_floating_point() and not same(after[place].detach(), held)}
         self._moved_anew = self._moved_anew or not moved <= self._moving
         self._moving |= moved
         now = dict(self._samples())

@@ -172,7 +172,8 @@ def shares_what_is_lost(value: torch.Tensor) -> bool:
 
 
 def remember_mixed(value: torch.Tensor) -> None:
-    """That the memory of this tensor holds values of a batch. A weak reference keeps the address from being given to another storage. (Attributes of a storage would need its Python object to live on.)"""
+    """That the memory of this tensor holds values of a batch. A weak reference keeps the address from being given to another storage.
+    (Attributes of a storage would need its Python object to live on.)"""
     global _mixed_at_most
     with torch._C.DisableTorchFunctionSubclass():
         if value.layout is not torch.strided:

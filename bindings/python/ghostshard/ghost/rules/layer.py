@@ -7,6 +7,7 @@ the module at each call: under FSDP2 they are whole only then.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,8 @@ class Layer:
         self.compared = False  # with the layer's own output
         self.looped = False  # torch.func.vmap cannot follow it
         self.takes_places = False  # an embedding whose ids all units share
-        self.sure_of: tuple[Any, set[int]] = (None, set())  # first extents of inputs whose rows were certain in a forward
+        self.sure_of: list[tuple[weakref.ref, int]] = []  # forwards whose graph may live, and the first extent of an input whose rows were certain
+        self.turns = False  # rows were certain in batches whose extents tell the units' from others
         self.shares: dict[int, int] = {}  # dimensions of square arguments that all units were seen to share (call.py)
         self.numbers: dict[str, int] = {}  # of parameters, by name within the module
         for name, _ in module.named_parameters() if with_children else own_parameters(module):
@@ -126,17 +128,18 @@ class Layer:
         engine = self.engine
         if not (engine.batch_first and engine.in_forward) or self.packed or x.dim() == 0 or x.shape[0] == (units := self.rows(x)):
             return 1
-        if torch.compiler.is_compiling():
-            return rows_of_each(x, units) or 1
         given = engine.inputs
-        if self.sure_of[0] is not given:
-            self.sure_of = (given, set())
+        if given is None or torch.compiler.is_compiling():
+            return rows_of_each(x, units) or 1
         if torch._C._current_graph_task_id() != -1:  # activation checkpointing: what its first forward was sure of
-            return x.shape[0] // units if x.shape[0] in self.sure_of[1] else 1
-        arguments = () if given is None else (given.args, given.kwargs)
-        found = rows_of_each(x, units) or rows_in_arguments(x, units, arguments) or 1
+            sure = any(extent == x.shape[0] for forward, extent in self.sure_of if forward() is not None)
+            return x.shape[0] // units if sure else 1
+        found = rows_of_each(x, units) or rows_in_arguments(x, units, (given.args, given.kwargs))
+        self.turns = self.turns or (units > 1 and found is not None)
+        found = found or (self.turns and rows_of_each(x, units, turned=True)) or 1
+        self.sure_of = [each for each in self.sure_of if each[0]() is not None]
         if found > 1:
-            self.sure_of[1].add(x.shape[0])
+            self.sure_of.append((weakref.ref(given), x.shape[0]))
         return found
 
     def folded(self, x: torch.Tensor, parts: int) -> torch.Tensor:
