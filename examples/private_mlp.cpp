@@ -9,6 +9,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "accountant/report.h"
 #include "dp/recording/layers.h"
@@ -87,9 +89,14 @@ void train(fsdp::Mesh& mesh, const std::string& folder, bool resume) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc < 2) throw std::invalid_argument("usage: private_mlp FOLDER [resume]");
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    const bool resume = words.size() == 2 && words[1] == "resume";
+    if (words.empty() || words[0].starts_with('-') || (words.size() > 1 && !resume)) {
+      std::cerr << "usage: private_mlp FOLDER [resume]\n";
+      return 2;
+    }
     const auto mesh = fsdp::Mesh::from_environment(std::chrono::seconds(600));
-    train(*mesh, argv[1], argc > 2 && std::string(argv[2]) == "resume");
+    train(*mesh, words[0], resume);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << '\n';

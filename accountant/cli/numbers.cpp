@@ -59,6 +59,8 @@ std::vector<double> parse_numbers(const std::string& option, const std::string& 
 }
 
 int64_t parse_count(const std::string& option, const std::string& text) {
+  if (text.size() > 1 && text[0] == '0' && text.find_first_not_of("0123456789") == std::string::npos)
+    throw std::invalid_argument(option + " must be a whole number without leading zeros, got \"" + text + '"');
   int64_t whole = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
   const bool is_whole = stop == text.data() + text.size();

@@ -99,6 +99,7 @@ void check_training(const Options& o) {
   check_optimizers(o);
   must(o.timeout_seconds >= 1, "--timeout must be >= 1 second, got " + std::to_string(o.timeout_seconds));
   must(o.eval_every >= 0, "--eval-every must be >= 0, got " + std::to_string(o.eval_every));
+  must(o.eval_every == 0 || !o.eval_data.empty(), "--eval-every needs --eval-data FILE: the texts to evaluate on");
   must(o.keep_checkpoints >= 1, "--keep-checkpoints must be >= 1, got " + std::to_string(o.keep_checkpoints));
   if (o.epsilon_limit) {
     finite_positive("--epsilon-limit", *o.epsilon_limit);

@@ -266,6 +266,7 @@ FLAGS = {
     "device_of_generation": (nothing, {"device": "cuda", "generate_tokens": "1"}, "--device is for training"),
     "timeout_zero": (nothing, {"timeout": "0"}, "--timeout must be >= 1 second, got 0"),
     "eval_every_negative": (nothing, {"eval_every": "-1"}, "--eval-every must be >= 0, got -1"),
+    "eval_every_of_nothing": (nothing, {"eval_every": "2"}, "--eval-every needs --eval-data FILE"),
     "no_output": (nothing, {"output": None}, "--output DIR is needed"),
     "output_is_a_file": (nothing, {"output": "data.safetensors"}, "--output must be a folder, data.safetensors is a file"),
     "output_below_a_file": (nothing, {"output": "data.safetensors/run"}, "data.safetensors"),

@@ -96,6 +96,7 @@ MISTAKES = {
     "cold": ("--model MODEL --prompt a --temperature -1", "must be a number >= 0, got '-1'"),
     "temperature_nan": ("--model MODEL --prompt a --temperature nan", "must be a number >= 0, got 'nan'"),
     "temperature_infinite": ("--model MODEL --prompt a --temperature inf", "must be a number >= 0, got 'inf'"),
+    "octal_top_k": ("--model MODEL --prompt a --top-k 010", "must be a whole number without leading zeros, got '010'"),
     "negative_top_k": ("--model MODEL --prompt a --top-k -1", "must be a whole number >= 0, got '-1'"),
     "fractional_seed": ("--model MODEL --prompt a --seed 1.5", "must be a whole number >= 0, got '1.5'"),
     "unknown_backend": ("--model MODEL --prompt a --backend onnx", "invalid choice: 'onnx'"),

@@ -92,6 +92,11 @@ def test_exit_status_of_a_program_on_two_ranks(start, code):
     assert start(f"exit {code}", "finetune", "-n", "2")[0] == code
 
 
+def test_ranks_may_stand_right_behind_their_flag(start):
+    assert start("exit 3", "finetune", "-n2", "--steps=2")[0] == 3
+    assert sorted(note.split()[0] for note in start.notes()) == ["0", "1"]
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_reaches_every_rank_once(start, signum):
     script = f"""trap 'echo "signal $RANK" >> "$NOTES"; sleep 0.3; exit 3' {signum.name[3:]}
@@ -174,6 +179,8 @@ MISTAKES = {
     "misspelt": (["finetun"], "there is no command finetun; did you mean finetune?"),
     "unknown": (["xyz"], "there is no command xyz (ghostshard --help lists them)"),
     "ranks": (["finetune", "-n", "0"], "-n must be a whole number of ranks from 1 to 4096, got '0'"),
+    "ranks_octal": (["finetune", "-n", "02"], "-n must be a whole number of ranks from 1 to 4096, got '02'"),
+    "ranks_twice": (["finetune", "-n", "2", "--ranks=3"], "the number of ranks is given twice: give --ranks once"),
     "ranks_missing": (["finetune", "-n"], "-n must be a whole number of ranks from 1 to 4096, got ''"),
 }
 

@@ -210,13 +210,16 @@ def _drop_output() -> None:
 
 
 def whole_number(*, at_least: int, at_most: int = 2**63 - 1) -> Callable[[str], int]:
-    """An argparse type. Underscores, which int() would take, are refused: a flag is typed by a person."""
+    """An argparse type. Underscores and leading zeros, which int() would take, are refused, as the programs do."""
     limit = f">= {at_least}" if at_most == 2**63 - 1 else f"from {at_least} to {at_most}"
 
     def convert(text: str) -> int:
         digits = text.removeprefix("-")
-        if digits.isascii() and digits.isdigit() and len(digits) < 20 and at_least <= int(text) <= at_most:
-            return int(text)
+        if digits.isascii() and digits.isdigit() and len(digits) < 20:
+            if len(digits) > 1 and digits[0] == "0":
+                raise argparse.ArgumentTypeError(f"must be a whole number without leading zeros, got {text!r}")
+            if at_least <= int(text) <= at_most:
+                return int(text)
         raise argparse.ArgumentTypeError(f"must be a whole number {limit}, got {text!r}")
 
     return convert

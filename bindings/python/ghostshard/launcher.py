@@ -38,11 +38,15 @@ def take_ranks(arguments: list[str]) -> tuple[int | None, list[str]]:
     rest, value, words = [], None, iter(arguments)
     for word in words:
         flag, equals, text = word.partition("=")
+        if word.startswith("-n") and word[2:].isdigit():
+            flag, equals, text = "-n", "=", word[2:]
         if flag not in RANKS:
             rest.append(word)
             continue
+        if value is not None:
+            raise UserError(f"the number of ranks is given twice: give {flag} once")
         value = text if equals else next(words, "")
-        if not (value.isascii() and value.isdigit() and len(value) < 9 and 1 <= int(value) <= 4096):
+        if not (value.isascii() and value.isdigit() and value[0] != "0" and len(value) < 9 and int(value) <= 4096):
             raise UserError(f"{flag} must be a whole number of ranks from 1 to 4096, got {value!r}")
     return (int(value) if value is not None else None), rest
 
