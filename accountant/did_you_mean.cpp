@@ -48,4 +48,11 @@ std::string command_suggestion(const std::string& word, const std::vector<std::s
   return nearest.empty() ? "" : "; did you mean " + nearest + "?";
 }
 
+std::string plain_sentence(const std::string& of_cli11) {
+  const std::string flag = of_cli11.substr(0, of_cli11.find(':'));
+  if (of_cli11.starts_with(flag + ": At Most 1 required but received ")) return flag + " is given twice: give it once";
+  if (of_cli11.starts_with(flag + ": 1 required ") && of_cli11.ends_with(" missing")) return flag + " needs a value";
+  return of_cli11;
+}
+
 }  // namespace ghostshard::accountant

@@ -16,4 +16,8 @@ std::string flag_suggestion(std::string word, const std::vector<std::string>& na
 // The same for a command, without dashes.
 std::string command_suggestion(const std::string& word, const std::vector<std::string>& names);
 
+// What CLI11 says of a flag with too many or too few words, as a person would: "--steps is given twice: give it once".
+// Other sentences as they are.
+std::string plain_sentence(const std::string& of_cli11);
+
 }  // namespace ghostshard::accountant

@@ -14,6 +14,10 @@ tree=build/$preset
 parts=ON
 if [ -f "$venv/.ghostshard-setup" ] && [ "$(cut -d' ' -f1 "$venv/.ghostshard-setup")" = run ]; then parts=OFF; fi
 
+mkdir -p "$tree"
+exec 9> "$tree/.lock"  # held until cmake ends: two builds in one tree would spoil ninja's log
+flock --nonblock 9 || { echo "waiting for another build of $tree" >&2; flock 9; }
+
 configured=$tree/.configured
 if [ ! -f "$configured" ] || [ ! -f "$tree/build.ninja" ] || [ CMakePresets.json -nt "$configured" ] ||
   [ "$venv/.ghostshard-setup" -nt "$configured" ]; then

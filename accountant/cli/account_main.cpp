@@ -122,7 +122,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return program.exit(asked);
   } catch (const CLI::ParseError& error) {
-    return fail(error.what() + suggestion_for(program) + " (--help explains)", 2);
+    return fail(plain_sentence(error.what()) + suggestion_for(program) + " (--help explains)", 2);
   } catch (const std::invalid_argument& error) {
     return fail(error.what(), 2);
   } catch (const std::filesystem::filesystem_error& error) {

@@ -190,6 +190,8 @@ BAD = {
     "noise_nan": (words(s="NaN"), "noise multiplier must be"),
     "noise_beyond_a_double": (words(s="1e999"), "--noise-multiplier must be a number that a double can hold"),
     "steps_negative": (words(t="-3"), '--steps must be a whole number >= 0, got "-3"'),
+    "rate_twice": ([*words(), "-q", "0.5"], "--sampling-rate is given twice: give it once (--help explains)"),
+    "rate_without_value": (["epsilon", "-q"], "--sampling-rate needs a value (--help explains)"),
     "steps_octal": (words(t="010"), '--steps must be a whole number without leading zeros, got "010"'),
     "steps_fractional": (words(t="2.5"), "--steps must be a whole number"),
     "steps_nan": (words(t="nan"), "--steps must be a whole number"),

@@ -34,6 +34,11 @@ def test_a_number_that_is_not_plainly_decimal_is_refused(program, flags, sentenc
     assert everything_in(program.folder) == before
 
 
+def test_a_flag_with_two_values_or_none_is_refused(program):
+    assert "error: --steps is given twice: give it once (see --help)" in program.run([*arguments(PRIVATE), "--steps", "2"]).err
+    assert "error: --steps needs a value (see --help)" in program.run([*arguments(PRIVATE, steps=None), "--steps"]).err
+
+
 EMPTY = ("config", "eval-data", "public-note", "noise-key-file", "budget-register", "epsilon-limit", "steps", "seed", "freeze", "max-batch",
          "lora-targets", "mesh", "sample-tokens", "generate-tokens", "delta")  # fmt: skip
 

@@ -64,6 +64,8 @@ def with_sample_tokens(arguments: list[str]) -> list[str]:
             raise UserError(f"{flag} needs a value")
         if flag == "--tokenizer" and not value:
             raise UserError("--tokenizer must be a folder or gpt2, got ''")
+        if flag in given:
+            raise UserError(f"{flag} is given twice: give it once")
         given[flag] = value
     if not given:
         return rest

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from leaving import report_and_leave
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from test_padded_lengths import Texts, classes, left, right, steps
+from padded_texts import Texts, classes, left, right, steps
 from together_main import said_by_each
 from torch import nn
 from torch.distributed.tensor import DTensor

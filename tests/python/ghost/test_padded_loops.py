@@ -1,0 +1,108 @@
+"""How far a batch is padded follows from its longest example: loops and criterions that it moves are refused, those that mask are not."""
+
+import pytest
+import torch
+from padded_texts import H, REFUSED, V, Model, Texts, Varied, logits, next_tokens, places, right, run_of, steps
+from torch import nn
+from torch.nn import functional as F
+
+
+def pooled(module, criterion, batch):
+    return criterion(module(batch["x"])[..., :3].mean(1), batch["y"])
+
+
+def pooled_where_masked(module, criterion, batch):
+    mask = batch["mask"][..., None]
+    return criterion((module(batch["x"])[..., :3] * mask).sum(1) / mask.sum(1), batch["y"])
+
+
+def of_the_last(module, criterion, batch):
+    return criterion(module(batch["x"])[:, -1, :3], batch["y"])
+
+
+def all_tokens(module, criterion, batch):
+    out = module(batch["x"])
+    return criterion(out.reshape(-1, V), batch["x"].reshape(-1), shape=out.shape)
+
+
+
+def series(module, criterion, batch):
+    return criterion(module(batch["x"]), batch["x"].float()[..., None].expand(-1, -1, H))
+
+
+def masked_series(module, criterion, batch):
+    return criterion(module(batch["x"]) * batch["mask"][..., None], (batch["x"] * batch["mask"]).float()[..., None].expand(-1, -1, H))
+
+
+def masked_mean_over_all(module, criterion, batch):
+    return criterion((module(batch["x"])[..., :3] * batch["mask"][..., None]).mean(1), batch["y"])
+
+
+class OverAllPlaces(nn.Module):
+    def forward(self, out, y):
+        return F.cross_entropy(out, y, ignore_index=0, reduction="none").sum(1) / y.shape[1]
+
+
+REFUSED_LOOPS = {
+    "mean in the loop": (places, pooled, None), "last place in the loop": (places, of_the_last, None),
+    "padding is a target": (logits, all_tokens, None), "padding is the next token": (logits, next_tokens, None),
+    "series": (places, series, nn.MSELoss()), "masked series over all places": (places, masked_series, nn.MSELoss()),
+    "mean of what a mask made zeros": (places, masked_mean_over_all, None),
+    "of its own, over all places": (logits, next_tokens, OverAllPlaces()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("forward, loss, criterion", REFUSED_LOOPS.values(), ids=REFUSED_LOOPS)
+def test_a_loop_that_padding_moves_is_refused(forward, loss, criterion, monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1)
+    with pytest.raises((RuntimeError, ValueError), match=REFUSED):
+        steps(loss, run_of(Model(forward), right, criterion, data=Varied()), 24)
+
+
+TAKEN_LOOPS = {
+    "masked mean in the loop": (places, pooled_where_masked, None),
+    "padding is ignored": (logits, all_tokens, nn.CrossEntropyLoss(ignore_index=0)),
+    "padding is ignored as a next token": (logits, next_tokens, nn.CrossEntropyLoss(ignore_index=0)),
+    "sum of masked series": (places, masked_series, nn.MSELoss(reduction="sum")),
+}
+
+
+@pytest.mark.parametrize("forward, loss, criterion", TAKEN_LOOPS.values(), ids=TAKEN_LOOPS)
+def test_a_loop_that_masks_is_taken(forward, loss, criterion, monkeypatch):
+    monkeypatch.setattr("ghostshard.loaders.collate_check._AGAIN", 1)
+    monkeypatch.setattr("ghostshard.ghost.checks.gradients._PADDED_AGAIN", 1)
+    reduction = {"loss_reduction": "sum"} if getattr(criterion, "reduction", "") == "sum" else {}
+    steps(loss, run_of(Model(forward), right, criterion, **reduction), 6)
+
+
+def test_a_number_of_places_is_no_constant():
+    """In the third batch at the latest, as one may go with it by chance."""
+
+    def divided(module, criterion, batch):
+        out = (module(batch["x"])[..., :3] * batch["mask"][..., None]).sum(1) / batch["x"].shape[1]
+        return criterion(out, batch["y"])
+
+    def by_a_tensor(module, criterion, batch):
+        out = (module(batch["x"])[..., :3] * batch["mask"][..., None]).sum(1) / torch.tensor(batch["x"].shape[1])
+        return criterion(out, batch["y"])
+
+    def by_a_product(module, criterion, batch):
+        out = (module(batch["x"])[..., :3] * batch["mask"][..., None]).transpose(1, 2)
+        return criterion(out @ torch.full((batch["x"].shape[1],), 1 / batch["x"].shape[1]), batch["y"])
+
+    def loss_divided(module, criterion, batch):
+        return pooled_where_masked(module, criterion, batch) / batch["x"].shape[1]
+
+    class Lengths(Texts):
+        longest = 9
+
+        def __getitem__(self, i):
+            return torch.full((self.longest - i % 2,), 1 + i % 5), i % 3
+
+    for loss in (divided, by_a_tensor, by_a_product, loss_divided):
+        *run, loader = run_of(Model(places), right, data=(data := Lengths()))
+        batches = iter(loader)
+        with pytest.raises((RuntimeError, ValueError), match="goes with how far the batch is padded"):
+            for data.longest in (9, 7, 5, 8, 6):
+                steps(loss, (*run, [next(batches)]), 1)
+        assert data.longest == 5
