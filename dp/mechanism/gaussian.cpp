@@ -33,8 +33,8 @@ GaussianMechanism::GaussianMechanism(fsdp::GroupedParameters& model, const RunKe
       rows_(correlation.blt.is_on() ? std::optional(correlation.blt.rows()) : std::nullopt),
       band_norm_(rows_ ? rows_->norm() : correlation.bands.norm()),
       chain_(correlation.chain),
-      history_(model, correlation.bands),
-      buffers_(model, correlation.blt),
+      history_(model, correlation.bands, correlation.on_host),
+      buffers_(model, correlation.blt, correlation.on_host),
       adaptation_(std::move(adaptation)),
       reduction_(model, [this](const fsdp::FlatGroup& group) { return noised_slice(group); }) {
   if (ledger != nullptr && model.mesh().rank() != 0) {

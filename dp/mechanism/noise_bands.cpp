@@ -50,10 +50,20 @@ void NoiseBands::check() const {
   }
 }
 
-NoiseHistory::NoiseHistory(const fsdp::GroupedParameters& model, const NoiseBands& bands) : bands_(bands) {
+void scaled_noise(const at::Tensor& product, const at::Tensor& kept, float factor, bool on_host) {
+  if (on_host) {
+    product.copy_(kept).mul_(at::scalar_tensor(factor));
+  } else {
+    at::Tensor out = product;
+    at::mul_out(out, kept, at::scalar_tensor(factor));
+  }
+}
+
+NoiseHistory::NoiseHistory(const fsdp::GroupedParameters& model, const NoiseBands& bands, bool on_host)
+    : bands_(bands), on_host_(on_host) {
   bands.check();
   if (model.mesh().replica() != 0) return;  // it adds no noise
-  for (size_t k = 0; k < bands.ratios.size(); ++k) kept_.emplace_back(model);
+  for (size_t k = 0; k < bands.ratios.size(); ++k) kept_.emplace_back(model, on_host);
 }
 
 void NoiseHistory::begin_step(bool follows) {
@@ -77,11 +87,11 @@ void NoiseHistory::correlate(const fsdp::FlatGroup& group, const at::Tensor& noi
   for (int64_t first = 0; first < noise.numel(); first += chunk) {
     const int64_t count = std::min(chunk, noise.numel() - first);
     const at::Tensor part = noise.narrow(0, first, count);
-    at::Tensor scaled = product.narrow(0, 0, count);
+    const at::Tensor scaled = product.narrow(0, 0, count);
     for (int64_t k = 1; k <= known_; ++k) {
       // Product and difference apart: a fused one would round otherwise where a kernel's vectors end.
-      at::mul_out(scaled, past(k).shard(group).narrow(0, first, count),
-                  at::scalar_tensor(bands_.ratios[static_cast<size_t>(k - 1)]));
+      scaled_noise(scaled, past(k).shard(group).narrow(0, first, count), bands_.ratios[static_cast<size_t>(k - 1)],
+                   on_host_);
       part.sub_(scaled);
     }
     kept.narrow(0, first, count).copy_(part);

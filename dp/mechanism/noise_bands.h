@@ -37,14 +37,24 @@ struct NoiseBands {
   bool operator==(const NoiseBands&) const = default;
 };
 
+// What is kept is x_t itself, in float32. Kept in 8 bits, with steps of h, it would be a function of x that is not
+// linear: under the neighbour's sums an element's x is another by Δ, and what is taken back by 0 or h. Over d elements
+// that is h·‖Δ‖₁ in the square, by as much as h·√d·C, where the rows above have ‖Δ‖² ≤ C²: no multiple of C that is
+// independent of d bounds it, so no charge would hold. Noise that takes less memory is kept on the host, or nowhere
+// (dp/mechanism/noise_chain.h).
+
 // Elements at a time: on the CPU they stay in the cache over all bands (or buffers); a device wants few launches.
 inline int64_t noise_at_a_time(const at::Tensor& noise) { return int64_t{1} << (noise.is_cpu() ? 15 : 24); }
 
+// factor · kept into `product`, by way of it if what is kept lies in host memory: the same bits either way.
+void scaled_noise(const at::Tensor& product, const at::Tensor& kept, float factor, bool on_host);
+
 // The noise of the last b − 1 steps of a chain, as far as this rank owns it: float32 [shard_size] for each trainable
-// group and step.
+// group and step, on the model's device or in host memory. There a step reads (b − 1) · shard_size floats from it and
+// writes shard_size.
 class NoiseHistory {
  public:
-  NoiseHistory(const fsdp::GroupedParameters& model, const NoiseBands& bands);
+  NoiseHistory(const fsdp::GroupedParameters& model, const NoiseBands& bands, bool on_host = false);
 
   // Before a step's first correlate(). follows: the step belongs to the chain of the step before; otherwise it begins
   // one.
@@ -58,6 +68,7 @@ class NoiseHistory {
   const fsdp::ShardBuffers& past(int64_t steps) const;  // 1: of the step before
 
   NoiseBands bands_;
+  bool on_host_;
   std::vector<fsdp::ShardBuffers> kept_;  // b − 1, as a ring: the oldest is overwritten
   int64_t place_ = 0;                     // of the step under way
   int64_t known_ = 0;                     // steps of the chain before the one under way, at most b − 1

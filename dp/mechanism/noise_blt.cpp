@@ -31,10 +31,11 @@ void NoiseBlt::check() const {
   if (is_on() || !decays.empty()) (void)rows();
 }
 
-NoiseBuffers::NoiseBuffers(const fsdp::GroupedParameters& model, const NoiseBlt& blt) : blt_(blt) {
+NoiseBuffers::NoiseBuffers(const fsdp::GroupedParameters& model, const NoiseBlt& blt, bool on_host)
+    : blt_(blt), on_host_(on_host) {
   blt.check();
   if (model.mesh().replica() != 0) return;  // it adds no noise
-  for (size_t j = 0; j < blt.outputs.size(); ++j) buffers_.emplace_back(model);
+  for (size_t j = 0; j < blt.outputs.size(); ++j) buffers_.emplace_back(model, on_host);
 }
 
 void NoiseBuffers::correlate(const fsdp::FlatGroup& group, const at::Tensor& noise) {
@@ -44,16 +45,19 @@ void NoiseBuffers::correlate(const fsdp::FlatGroup& group, const at::Tensor& noi
   for (int64_t first = 0; first < noise.numel(); first += chunk) {
     const int64_t count = std::min(chunk, noise.numel() - first);
     const at::Tensor part = noise.narrow(0, first, count);
-    at::Tensor scaled = product.narrow(0, 0, count);
+    const at::Tensor scaled = product.narrow(0, 0, count);
     // Product and sum apart: a fused one would round otherwise where a kernel's vectors end.
     for (size_t j = 0; j < buffers_.size() && !empty_; ++j) {
-      at::mul_out(scaled, buffers_[j].shard(group).narrow(0, first, count), at::scalar_tensor(blt_.outputs[j]));
+      scaled_noise(scaled, buffers_[j].shard(group).narrow(0, first, count), blt_.outputs[j], on_host_);
       part.sub_(scaled);
     }
     for (size_t j = 0; j < buffers_.size(); ++j) {
-      at::Tensor kept = buffers_[j].shard(group).narrow(0, first, count);
+      const at::Tensor kept = buffers_[j].shard(group).narrow(0, first, count);
       if (empty_) {
         kept.copy_(part);
+      } else if (on_host_) {
+        scaled_noise(scaled, kept, blt_.decays[j], true);
+        kept.copy_(scaled.add_(part));
       } else {
         kept.mul_(at::scalar_tensor(blt_.decays[j])).add_(part);
       }

@@ -40,10 +40,11 @@ struct NoiseBlt {
   bool operator==(const NoiseBlt&) const = default;
 };
 
-// The buffers S of a chain, as far as this rank owns them: float32 [shard_size] for each trainable group and buffer.
+// The buffers S of a chain, as far as this rank owns them: float32 [shard_size] for each trainable group and buffer, on
+// the model's device or in host memory.
 class NoiseBuffers {
  public:
-  NoiseBuffers(const fsdp::GroupedParameters& model, const NoiseBlt& blt);
+  NoiseBuffers(const fsdp::GroupedParameters& model, const NoiseBlt& blt, bool on_host = false);
 
   // Before a step's first correlate(). follows: the step belongs to the chain of the step before; otherwise it begins
   // one.
@@ -54,6 +55,7 @@ class NoiseBuffers {
 
  private:
   NoiseBlt blt_;
+  bool on_host_;
   std::vector<fsdp::ShardBuffers> buffers_;
   bool empty_ = true;
 };

@@ -43,6 +43,7 @@ struct NoiseCorrelation {
   NoiseBands bands = {};
   NoiseChain chain = {};
   NoiseBlt blt = {};
+  bool on_host = false;  // what bands and buffers keep lies in host memory; no bit of the noise depends on it
 
   // b, into which units are dealt for Poisson samples of one group: 1 with white noise and with buffers.
   int64_t groups() const { return std::max(bands.count(), chain.steps); }

@@ -264,7 +264,8 @@ GaussianMechanism DpPlan::mechanism(fsdp::GroupedParameters& model, const RunKey
                                     accountant::LedgerWriter* ledger) const {
   std::optional<ClipAdaptation> adaptation;
   if (config_.clip_quantile) adaptation = {*config_.clip_quantile, terms_, divisor()};
-  const NoiseCorrelation correlation{config_.noise_bands, config_.noise_chain, config_.noise_blt};
+  const NoiseCorrelation correlation{config_.noise_bands, config_.noise_chain, config_.noise_blt,
+                                     config_.noise_on_host};
   return {model, key, ledger, divisor(), identity_, correlation, std::move(adaptation)};
 }
 

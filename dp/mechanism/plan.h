@@ -60,6 +60,7 @@ struct DpConfig {
   NoiseBands noise_bands = {};                     // b ≤ T and B·b ≤ n
   NoiseChain noise_chain = {};                     // likewise; one of the three
   NoiseBlt noise_blt = {};                         // its outputs and decays: the plan knows the rest
+  bool noise_on_host = false;                      // where bands and buffers are kept; free to change on resume
   Sampling sampling = Sampling::kPoisson;          // balls-in-bins: without the four above
   std::optional<int64_t> maximum_batch = {};       // B ≤ cap ≤ n; with white noise and a fixed clip norm
   // Exactly one of the two.

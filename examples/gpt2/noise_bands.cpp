@@ -73,6 +73,10 @@ void add_noise_bands(CLI::Option_group* group, Options& options) {
                    "ceil(n/B): no coins, so nothing is gained by their secrecy")
       ->check(CLI::Range(int64_t{0}, int64_t{16}))
       ->capture_default_str();
+  group->add_flag(
+      "--offload-noise", options.offload_noise,
+      "With --device cuda: what --noise-bands or --noise-blt keep lies in host memory, and is copied to the "
+      "device and back each step");
 }
 
 void check_noise_bands(const Options& options) {
@@ -85,6 +89,11 @@ void check_noise_bands(const Options& options) {
   if (blt && !options.budget_register.empty()) {
     throw std::invalid_argument(
         "--budget-register counts steps that cost the same: it cannot be combined with --noise-blt");
+  }
+  if (options.offload_noise && (options.device.is_cpu() || !(bands || blt))) {
+    throw std::invalid_argument(
+        "--offload-noise moves what --noise-bands or --noise-blt keep from a device to host memory: it needs one of "
+        "them, and --device cuda");
   }
   const std::pair<const char*, bool> kinds[] = {
       {"--noise-bands", bands}, {"--noise-chain", chain}, {"--noise-blt", blt}};

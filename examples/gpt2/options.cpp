@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "accountant/did_you_mean.h"
-#include "accountant/typed_value.h"
 #include "dp/planning/memory_budget.h"
 #include "examples/gpt2/clipping.h"
 #include "examples/gpt2/max_batch.h"
@@ -245,33 +244,6 @@ CLI::Option_group* add_generation(CLI::App& app, Options& o) {
   group->add_option("--temperature", o.temperature, "0: always the likeliest token")->capture_default_str();
   group->add_option("--top-k", o.top_k, "Choose among the k likeliest (0: all)")->capture_default_str();
   return group;
-}
-
-// CLI11 would read 010 as 8 and a number that does not fit as one that does, and an empty text as nothing given.
-void check_values(CLI::App& app, const std::vector<CLI::Option_group*>& groups) {
-  std::vector<CLI::App*> parts(groups.begin(), groups.end());
-  parts.push_back(&app);
-  for (CLI::App* part : parts) {
-    for (CLI::Option* option : part->get_options()) {
-      if (option->get_items_expected_min() == 0) continue;  // switches
-      option->check([type = option->get_type_name()](const std::string& value) {
-        return accountant::mistake_in_value(type, value);
-      });
-    }
-  }
-}
-
-// Every option's value as text, defaults too.
-std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group*>& groups) {
-  std::map<std::string, std::string> values;
-  for (const auto* group : groups) {
-    for (const auto* option : group->get_options()) {
-      std::string& value = values[option->get_single_name()];
-      if (option->count() == 0) value = option->get_default_str();
-      for (const std::string& word : option->results()) value += (value.empty() ? "" : "\n") + word;
-    }
-  }
-  return values;
 }
 
 // What is wrong with a file of flags; CLI11 would wait for a pipe. It finds out itself whether there is one.

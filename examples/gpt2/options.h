@@ -35,6 +35,7 @@ struct Options {
   int64_t noise_bands = 1;  // examples/gpt2/noise_bands.h, as the next two
   int64_t noise_chain = 1;
   int64_t noise_blt = 0;
+  bool offload_noise = false;
   std::string sampling = "poisson";  // examples/gpt2/sampling.h
   std::string max_batch;             // examples/gpt2/max_batch.h
   int64_t expected_batch = 0;

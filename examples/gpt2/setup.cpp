@@ -95,6 +95,7 @@ dp::DpConfig plan_config(const Inputs& in, const Options& o, const std::vector<f
   config.noise_chain = noise_chain(o, *in.rules, blocks, in.rate);
   config.noise_blt =
       noise_blt(o, *in.rules, blocks, in.rate, dp::BinPasses::steps_of(in.data->units(), o.expected_batch));
+  config.noise_on_host = o.offload_noise;
   config.sampling = dp::sampling_from_string(o.sampling);
   config.unit_of_privacy = in.data->unit_of_privacy();
   if (o.target_epsilon) config.target_epsilon = accountant::Epsilon(*o.target_epsilon);
@@ -170,7 +171,7 @@ PlannedStep planned_step(const Options& o, const Inputs& in, const ModelOptions&
       in.eval ? std::max<int64_t>(1, in.eval->tokens() / in.eval->units()) : in.config.n_positions;
   step.shape.shard_ranks = mesh.shape().shard;
   step.shape.optimizer_values = optimizer_values(o, *in.rules, specs);
-  step.shape.optimizer_values += static_cast<double>(o.noise_bands - 1 + o.noise_blt);  // of the noise before
+  if (!o.offload_noise) step.shape.optimizer_values += static_cast<double>(o.noise_bands - 1 + o.noise_blt);  // kept
   step.shape.update_bytes = optimizer_step_bytes(*in.rules, fsdp::ModelLayout(mesh, specs, options.gather_code.get()));
   step.shape.value_bytes = options.compute_dtype == at::kFloat ? 4 : 2;
   step.shape.master_bytes = options.weight_rounding ? 2 : 4;

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "accountant/did_you_mean.h"
+#include "accountant/typed_value.h"
 
 namespace ghostshard::gpt2 {
 
@@ -19,6 +20,31 @@ std::vector<std::string> names_of(const std::vector<CLI::Option_group*>& groups)
 }
 
 }  // namespace
+
+void check_values(CLI::App& app, const std::vector<CLI::Option_group*>& groups) {
+  std::vector<CLI::App*> parts(groups.begin(), groups.end());
+  parts.push_back(&app);
+  for (CLI::App* part : parts) {
+    for (CLI::Option* option : part->get_options()) {
+      if (option->get_items_expected_min() == 0) continue;  // switches
+      option->check([type = option->get_type_name()](const std::string& value) {
+        return accountant::mistake_in_value(type, value);
+      });
+    }
+  }
+}
+
+std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group*>& groups) {
+  std::map<std::string, std::string> values;
+  for (const auto* group : groups) {
+    for (const auto* option : group->get_options()) {
+      std::string& value = values[option->get_single_name()];
+      if (option->count() == 0) value = option->get_default_str();
+      for (const std::string& word : option->results()) value += (value.empty() ? "" : "\n") + word;
+    }
+  }
+  return values;
+}
 
 std::string suggestion_for(const CLI::ParseError& error, const std::vector<CLI::Option_group*>& groups) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr) return "";

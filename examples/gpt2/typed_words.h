@@ -1,11 +1,19 @@
-// Words of the command line that no option takes: which one was meant, and those on which CLI11 would not end.
+// What stands on the command line: values as text, and words that no option takes.
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace ghostshard::gpt2 {
+
+// Every value is checked as accountant/typed_value.h says: CLI11 would read 010 as 8 and a number that does not fit as
+// one that does, and an empty text as nothing given. Call it before app.parse().
+void check_values(CLI::App& app, const std::vector<CLI::Option_group*>& groups);
+
+// Every option's value as text, defaults too.
+std::map<std::string, std::string> values_of(const std::vector<CLI::Option_group*>& groups);
 
 // "; did you mean --steps?" if the error is about an unknown word of the command line that is nearly the name of an
 // option of these groups; else nothing.

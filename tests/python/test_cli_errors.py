@@ -263,6 +263,7 @@ FLAGS = {
     "device_unknown": (nothing, {"device": "tpu"}, "--device must be cpu, cuda (each rank the device of its LOCAL_RANK) or cuda:N, got 'tpu'"),
     "device_not_there": (nothing, {"device": "cuda:1"}, "device cuda:1: this "),
     "offload_without_device": (nothing, {"offload_optimizer": ""}, "--offload-optimizer moves the optimizer from a device to host memory: it needs --device cuda"),
+    "noise_offload_without_device": (nothing, {"offload_noise": "", "noise_bands": "2"}, "--offload-noise moves what --noise-bands or --noise-blt keep from a device to host memory: it needs one of them, and --device cuda"),
     "device_of_generation": (nothing, {"device": "cuda", "generate_tokens": "1"}, "--device is for training"),
     "timeout_zero": (nothing, {"timeout": "0"}, "--timeout must be >= 1 second, got 0"),
     "eval_every_negative": (nothing, {"eval_every": "-1"}, "--eval-every must be >= 0, got -1"),

@@ -94,6 +94,15 @@ TEST_P(NoiseBandsOnMesh, AreThoseOfOneRankBitForBit) {
   }
 }
 
+TEST(NoiseBands, KeptInHostMemoryAreTheSameBits) {
+  const std::vector<dp::StepId> steps{{0}, {1}, {2}, {3}, {4}};
+  for (const char* shape : {"1x1x1", "1x2x1"}) {
+    expect_noise_of(
+        steps, released_noise(fsdp::MeshShape::parse(shape), kKey, steps, false, 0, {.bands = kBands, .on_host = true}),
+        shape);
+  }
+}
+
 TEST(NoiseBands, ARepeatedOrASkippedStepBeginsAChain) {
   const auto released = [](const std::vector<dp::StepId>& steps) {
     return released_noise({}, kKey, steps, false, 0, {.bands = kBands});

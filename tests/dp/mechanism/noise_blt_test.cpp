@@ -96,6 +96,15 @@ TEST_P(NoiseBltOnMesh, IsThatOfOneRankBitForBit) {
   }
 }
 
+TEST(NoiseBlt, KeptInHostMemoryIsTheSameBits) {
+  const std::vector<dp::StepId> steps{{0}, {1}, {2}, {3}, {4}};
+  for (const char* shape : {"1x1x1", "1x2x1"}) {
+    expect_noise_of(
+        steps, released_noise(fsdp::MeshShape::parse(shape), kKey, steps, false, 0, {.blt = kBlt, .on_host = true}),
+        shape);
+  }
+}
+
 TEST(NoiseBlt, ARepeatedOrASkippedStepBeginsAChain) {
   expect_noise_of({{1, 1}}, released({{0}, {1}, {1, 1}}), "repeated");
   expect_noise_of({{4}}, released({{0}, {1}, {4}}), "skipped");

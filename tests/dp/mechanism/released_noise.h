@@ -45,6 +45,7 @@ inline std::map<std::string, at::Tensor> released_noise(const fsdp::MeshShape& s
                                         .noise_bands = correlation.bands,
                                         .noise_chain = correlation.chain,
                                         .noise_blt = correlation.blt,
+                                        .noise_on_host = correlation.on_host,
                                         .noise_multiplier = accountant::NoiseMultiplier(kSigma)});
     const auto key = key_of(key_byte);
     auto clipper = plan.clipper(model, {.streamed = std::vector<bool>(streamed ? model.groups().size() : 0, true)});

@@ -57,7 +57,8 @@ using Noise = std::vector<std::vector<at::Tensor>>;  // by step, by parameter
 // The twin, by the words of dp/mechanism/noise_bands.h and noise_chain.h. back: how many steps of its chain lie before.
 std::vector<at::Tensor> slow_noise(fsdp::Mesh& mesh, const NoiseCorrelation& correlation, const StepId& step,
                                    int64_t back, const Noise& before) {
-  const auto& [bands, chain, blt] = correlation;
+  const NoiseBands& bands = correlation.bands;
+  const NoiseChain& chain = correlation.chain;
   const double norm = bands.norm() * chain.norm(step.step);
   const float deviation = rounded_up(norm * static_cast<double>(rounded_up(kSigma * kClipNorm)));
   std::vector<at::Tensor> noise = white(mesh, step, deviation);
