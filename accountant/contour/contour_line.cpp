@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "accountant/contour/large_line.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/least_double.h"
 
@@ -31,6 +32,7 @@ constexpr int64_t kMostPrecise = 16'000'000;
 constexpr size_t kBlock = 64;  // nodes that are added up in turn
 constexpr size_t kManyPhases = 16;
 constexpr double kLengthening = 1.15;  // from one end of the line that is tried to the next
+constexpr double kEndOfLarge = 16;     // of a line of large losses, about
 
 // |z| <= |re| + |im|, without a root; within its rounding.
 double modulus_at_most(std::complex<long double> z) {
@@ -114,17 +116,23 @@ std::optional<LineEnd> end_of_line(const LogRest& log_rest, double step, double 
 struct ContourLine::Begun {
   ContourLine line;
   LineMoments moments;
+  std::vector<LargeLosses> large;
   size_t n;  // nodes along the line
 };
 
 std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::span<const ComposedRelease> phases,
                                                      double saddle, double epsilon, double log_delta, double intercept,
-                                                     int64_t budget, double wanted_digits, const SigmaRule* rule) {
-  auto choice = choose_line(direction, phases, saddle, epsilon, log_delta, intercept, wanted_digits, rule);
-  if (!choice) return std::nullopt;
+                                                     int64_t budget, double wanted_digits, const SigmaRule* rule,
+                                                     const LossCut* cut, double below_zero) {
   ContourLine line;
+  line.below_zero_ = below_zero;
+  auto choice = choose_line(direction, phases, saddle, epsilon, log_delta, intercept, wanted_digits, rule,
+                            epsilon + below_zero * (1 + 1e-9));
+  if (!choice) return std::nullopt;
   const double c = line.c_ = choice->c;
   line.period_ = choice->period;
+  line.told_ = choice->told;
+  if (line.told_ > 0) line.told_phases_.assign(phases.begin(), phases.end());
   line.chernoff_ = std::move(choice->beyond);
   auto moments = moments_on_line(direction, phases, c);
   if (!moments) return std::nullopt;
@@ -132,13 +140,22 @@ std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::s
   line.log_scale_ = moments->log_scale;
   line.phases_ = phases.size();
   const auto log_scale = static_cast<double>(moments->log_scale);
+  std::vector<LargeLosses> large;
+  if (cut != nullptr) {
+    line.cut_ = *cut;
+    large = large_losses(phases, c, *cut);
+    if (large.empty()) return std::nullopt;
+  }
   const size_t nodes = moments->nodes;
 
   const auto step = line.step<double>();
   const double wanted = std::exp(log_delta + c * epsilon - log_scale + std::log(line.period_ / 2) - wanted_digits);
   double farthest = step * static_cast<double>(std::min(kMostNodes, budget / static_cast<int64_t>(nodes)));
+  if (cut != nullptr)  // most nodes count for a small part of the line: what it costs is known when its end is
+    farthest = step * static_cast<double>(std::min<int64_t>(kMostNodes, budget / kCostOfNode));
   if (rule != nullptr) farthest = std::min(farthest, rule->reach(c) - step);
   const auto log_rest = [&](double t) {
+    if (cut != nullptr) return log_rest_of(large, t);
     if (rule != nullptr) return rule->log_rest(moments->each, c, t);
     double sum = 0;
     const PhaseMoment* before = nullptr;  // its best shift is near the next one's
@@ -153,25 +170,35 @@ std::optional<ContourLine::Begun> ContourLine::begin(Direction direction, std::s
   if (phases.size() > kManyPhases && !(rest_beyond(log_rest, std::max(farthest, step), step, wanted) < kInfinity))
     return std::nullopt;
   // A Gaussian of this variance falls to e^-wanted here; heavier tails fall later.
-  const double near = rule != nullptr ? rule->end_near(wanted_digits)
-                                      : std::sqrt(2 * std::max(1.0, -std::log(wanted)) / choice->variance) / 2;
+  const double near = cut != nullptr    ? kEndOfLarge
+                      : rule != nullptr ? rule->end_near(wanted_digits)
+                                        : std::sqrt(2 * std::max(1.0, -std::log(wanted)) / choice->variance) / 2;
   const auto end = end_of_line(log_rest, step, wanted, farthest, std::min(near, farthest));
   if (!end) return std::nullopt;
   line.rest_ = end->rest;
 
   const auto n = static_cast<size_t>(std::ceil(end->t / step));
+  if (cut != nullptr && work_of_large(phases, moments->each, large, *cut, step, n) > static_cast<double>(budget))
+    return std::nullopt;
   const double excess = line.log_excess_ = log_scale - c * epsilon - std::log(c) - std::log1p(c) - log_delta;
   const bool rough = wanted_digits < kLeastDigits;
-  line.precise_ = excess > (rough ? kMostCancellingOfRough : kLeastCancelling) && n * nodes <= kCheaplyPrecise;
-  return Begun{std::move(line), *std::move(moments), n};
+  line.precise_ =
+      excess > (rough ? kMostCancellingOfRough : kLeastCancelling) && n * nodes <= kCheaplyPrecise && cut == nullptr;
+  return Begun{std::move(line), *std::move(moments), std::move(large), n};
 }
 
 std::optional<ContourLine> ContourLine::make(Direction direction, std::span<const ComposedRelease> phases,
                                              double saddle, double epsilon, double log_delta, double intercept,
-                                             int64_t budget, double wanted_digits, const SigmaRule* rule) {
-  auto begun = begin(direction, phases, saddle, epsilon, log_delta, intercept, budget, wanted_digits, rule);
+                                             int64_t budget, double wanted_digits, const SigmaRule* rule,
+                                             const LossCut* cut, double below_zero) {
+  auto begun =
+      begin(direction, phases, saddle, epsilon, log_delta, intercept, budget, wanted_digits, rule, cut, below_zero);
   if (!begun) return std::nullopt;
-  auto& [line, moments, n] = *begun;
+  auto& [line, moments, large, n] = *begun;
+  if (cut != nullptr) {
+    line.take_large(moments.each, large, n);
+    return std::move(line);
+  }
   const auto take = [&] {
     if (line.precise_)
       for (size_t i = 0; i < phases.size(); ++i) moments.each[i] = PhaseMoment(direction, phases[i], line.c_, true);
@@ -199,7 +226,8 @@ std::optional<ContourLine> ContourLine::make(Direction direction, std::span<cons
 std::optional<ContourLine::Extent> ContourLine::extent(Direction direction, std::span<const ComposedRelease> phases,
                                                        double saddle, double epsilon, double log_delta, int64_t budget,
                                                        double wanted_digits) {
-  const auto begun = begin(direction, phases, saddle, epsilon, log_delta, 0, budget, wanted_digits, nullptr);
+  const auto begun =
+      begin(direction, phases, saddle, epsilon, log_delta, 0, budget, wanted_digits, nullptr, nullptr, kInfinity);
   if (!begun) return std::nullopt;
   return Extent{begun->line.c_, begun->line.step<double>() * static_cast<double>(begun->n), begun->line.log_excess_};
 }
@@ -300,21 +328,20 @@ ContourLine::Value ContourLine::evaluate(double epsilon) const {
       kLongRounding *
       ((static_cast<double>(phases_) + 16) * static_cast<double>(std::abs(log_scale_)) + 2 * c_ * std::abs(epsilon));
   const double of_scale = kRounding * (8 + std::abs(static_cast<double>(exponent))) + 1.01 * of_exponent;
-  Value value{scale * sum, scale * slope, {0, 1}};
+  const double raw = scale * sum;
+  const auto [known_left, left_slope, of_left] = left_alias(epsilon);
+  Value value{raw - known_left, scale * slope - left_slope, {0, 1}};
   // Every bound above is itself a sum of so many rounded numbers.
   const double own = 1 + kRounding * (64 + 2 * static_cast<double>(integrand_.size()));
   const double lost = kLeast * (8 + (1 + 1 / period_) * (std::abs(sum) + error));  // of a scale below 2^-1022
-  const double rounding = (scale * error * (1 + of_scale) + of_scale * std::abs(value.delta)) * own + lost;
+  const double rounding = (scale * error * (1 + of_scale) + of_scale * std::abs(raw)) * own + lost + of_left;
 
-  double right = kInfinity;
-  for (const auto& [c, k] : chernoff_) {
-    const double first =
-        std::exp(log_chernoff(c, k, epsilon) - (c - c_) * period_) * (1 + 4 * kRounding * (2 + (c - c_) * period_)) +
-        kLeast;
-    right = std::min(right, first / -std::expm1(-(c - c_) * period_) * (1 + 8 * kRounding));
-  }
-  const double left = std::exp(-c_ * period_) / -std::expm1(-c_ * period_) * (1 + 4 * kRounding * (2 + c_ * period_));
-  value.bracket = {std::max(0.0, value.delta - rounding - right - left), std::min(1.0, value.delta + rounding)};
+  const double right = right_alias(epsilon);
+  const double left =
+      known_left > 0 ? 0
+                     : std::exp(-c_ * period_) / -std::expm1(-c_ * period_) * (1 + 4 * kRounding * (2 + c_ * period_));
+  const double small = cut_ ? std::exp(cut_->log_small(epsilon)) * (1 + 1e-12) + kLeast : 0;
+  value.bracket = {std::max(0.0, value.delta - rounding - right - left), std::min(1.0, value.delta + rounding + small)};
   if (!(value.bracket.lower <= value.bracket.upper)) value.bracket = {0, 1};  // a NaN says nothing
   return value;
 }

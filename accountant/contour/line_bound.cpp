@@ -8,6 +8,8 @@
 #include "accountant/contour/contour_line.h"
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/least_double.h"
+#include "accountant/gaussian/releases.h"
+#include "accountant/gaussian/single_release.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -19,7 +21,10 @@ constexpr double kAllDigits = 32;
 constexpr double kFewDigits = 20;
 constexpr double kRoughDigits = 6;  // for a look at where epsilon lies
 constexpr double kSketchDigits = 10;
-constexpr int64_t kLonger = 5;  // a line with all the digits that are wanted, than one with few, at least
+constexpr double kRareRules = 3;       // epsilon·c: below, the saddle point's approximation is worth little
+constexpr size_t kShortRough = 2'000;  // nodes of a line of few digits, after which one of all may be cheap
+constexpr double kBesideDigits = 2;    // small losses are less than what a line leaves out
+constexpr int64_t kLonger = 5;         // a line with all the digits that are wanted, than one with few, at least
 constexpr double kNarrow = 4e-9;
 constexpr double kNarrowOfMany = 5e-8;
 constexpr int64_t kCheapLook = 300'000;  // evaluations
@@ -39,14 +44,19 @@ std::string describe(const ContourLine& line, bool checked) {
 
 bool overlap(const Bracket& a, const Bracket& b) { return a.lower <= b.upper && b.lower <= a.upper; }
 
+double below_zero_of(const LineProblem& problem) {
+  return problem.left_known ? largest_loss_of_adding(problem.phases) : kInfinity;
+}
+
 // The proof covers the arithmetic; that the proof is right shows here, on a line elsewhere with another mesh. Where a
 // line is long, to few digits of delta: half the nodes.
 std::optional<bool> agrees_elsewhere(const LineProblem& problem, double epsilon, const ContourLine& line,
-                                     int64_t budget, double few) {
+                                     int64_t budget, double few, const LossCut* cut) {
   const ContourLine::Value here = line.at(epsilon);
   const bool is_long = line.nodes() > kLongLine || problem.phases.size() > kFewPhases;
-  const auto other = ContourLine::make(problem.direction, problem.phases, line.intercept(), epsilon,
-                                       std::log(here.delta), 0.83, budget, is_long ? few : kAllDigits, problem.rule);
+  const auto other =
+      ContourLine::make(problem.direction, problem.phases, line.intercept(), epsilon, std::log(here.delta), 0.83,
+                        budget, is_long ? few : kAllDigits, problem.rule, cut, below_zero_of(problem));
   if (!other) return std::nullopt;
   return overlap(here.bracket, other->at(epsilon).bracket);
 }
@@ -81,6 +91,26 @@ bool newton(const ContourLine& line, double c, double log_delta, double& epsilon
   return false;
 }
 
+// Where one large loss would decide, of all executions together.
+double epsilon_of_one(std::span<const ComposedRelease> phases, double log_delta) {
+  double low = 0;
+  double high = 1;
+  const auto delta_at = [&](double epsilon) {
+    double sum = 0;
+    for (const ComposedRelease& phase : phases)
+      sum += phase.count * single_release_delta(Direction::kRemove, phase.release, epsilon).upper;
+    return sum;
+  };
+  const double delta = std::exp(log_delta);
+  while (high < 1e9 && delta_at(high) > delta) high *= 4;
+  for (int i = 0; i < 40; ++i) {
+    const double middle = low > 0 ? std::sqrt(low * high) : high / 16;
+    (delta_at(middle) > delta ? low : high) = middle;
+    if (high < 1e-9 || high < 1.001 * low) break;
+  }
+  return high;
+}
+
 }  // namespace
 
 double line_digits(double c, double epsilon, size_t phases) {
@@ -89,26 +119,39 @@ double line_digits(double c, double epsilon, size_t phases) {
 }
 
 std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta delta, int64_t budget, bool check) {
-  const auto& [direction, phases, rule, known, few_digits] = problem;
+  const auto& [direction, phases, rule, known, few_digits, large_alone, left_known] = problem;
   const double log_delta = std::log(delta.value());
   const auto saddle = known ? known : saddle_of_delta(direction, phases, log_delta);
   if (!saddle) return std::nullopt;
   double c = saddle->c;
   double epsilon = saddle->epsilon;
+  if (large_alone && !known) {
+    const double of_one = epsilon_of_one(phases, log_delta);
+    const auto there = saddle_of_epsilon(direction, phases, of_one);
+    if (there && of_one * *there < kRareRules) {
+      epsilon = of_one;
+      c = *there;
+    }
+  }
   std::optional<ContourLine> line;
+  std::optional<LossCut> cut;
+  const double below_zero = below_zero_of(problem);
   // Where rare large losses rule delta, the saddle point's epsilon is far off. Then lines of a few digits lead to a
   // better one, unless a line is cheap anyway.
   bool located = known.has_value();
   bool settled = false;
   for (int attempt = 0; attempt < 12 && !settled; ++attempt) {
+    const bool is_short = !large_alone || (line && line->nodes() < kShortRough);
     line.reset();
     const auto line_of = [&](double digits, int64_t most) {
-      line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, std::min(budget, most), digits, rule);
+      if (large_alone && !(cut = cut_losses(phases, epsilon, log_delta, digits + kBesideDigits))) return;
+      line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, std::min(budget, most), digits, rule,
+                               cut ? &*cut : nullptr, below_zero);
     };
-    if (!few_digits && phases.size() <= kFewPhases) line_of(kAllDigits, located ? kCheap : kCheapLook);
+    if (!few_digits && is_short && phases.size() <= kFewPhases) line_of(kAllDigits, located ? kCheap : kCheapLook);
     const bool rough = !line && !located;
     if (rough)
-      line_of(kRoughDigits, budget / kLonger);
+      line_of(kRoughDigits, large_alone ? budget : budget / kLonger);
     else if (!line)
       line_of(few_digits ? kSketchDigits : line_digits(c, epsilon, phases.size()), budget);
     if (!line) return std::nullopt;
@@ -121,7 +164,8 @@ std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta del
     if (const auto moved = saddle_of_epsilon(direction, phases, epsilon)) c = *moved;
   }
   const ContourLine::Value value = line->at(epsilon);
-  if (check && agrees_elsewhere(problem, epsilon, *line, budget, kCheckDigits) == false) return std::nullopt;
+  if (check && agrees_elsewhere(problem, epsilon, *line, budget, kCheckDigits, cut ? &*cut : nullptr) == false)
+    return std::nullopt;
   DirectionBound result{0, epsilon, kInfinity, describe(*line, check)};
   const double width = (value.bracket.upper - value.bracket.lower) / -value.derivative;
   if (!(width >= 0)) return std::nullopt;
@@ -140,7 +184,7 @@ std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta del
 }
 
 std::optional<DirectionBound> line_delta(const LineProblem& problem, double epsilon, int64_t budget, bool check) {
-  const auto& [direction, phases, rule, known, few_digits] = problem;
+  const auto& [direction, phases, rule, known, few_digits, large_alone, left_known] = problem;
   const auto c = known ? std::optional(known->c) : saddle_of_epsilon(direction, phases, epsilon);
   if (!c) return std::nullopt;
   const RealMoment moment = composed_moment(direction, phases, *c);
@@ -161,7 +205,7 @@ std::optional<DirectionBound> line_delta(const LineProblem& problem, double epsi
       log_delta = found;
       continue;
     }
-    if (check && agrees_elsewhere(problem, epsilon, *line, budget, kFewDigits) == false) return std::nullopt;
+    if (check && agrees_elsewhere(problem, epsilon, *line, budget, kFewDigits, nullptr) == false) return std::nullopt;
     return DirectionBound{value.bracket.lower, std::clamp(value.delta, value.bracket.lower, value.bracket.upper),
                           value.bracket.upper, describe(*line, check)};
   }

@@ -6,6 +6,7 @@
 
 #include "accountant/contour/contour_line.h"
 #include "accountant/gaussian/chernoff.h"
+#include "accountant/gaussian/few_losses.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -20,18 +21,23 @@ constexpr size_t kFewPhases = 4;
 constexpr std::array kShares = {0.3, 0.4,  0.5,  0.6,  0.7,  0.78, 0.84, 0.89, 0.93, 0.96, 0.98, 0.99,
                                 1.0, 1.01, 1.03, 1.07, 1.15, 1.3,  1.5,  1.8,  2.2,  3.0,  4.0,  5.5};
 constexpr std::array kFewShares = {0.5, 0.7, 0.84, 0.93, 1.0, 1.07, 1.2, 1.5, 2.2, 4.0};
+constexpr std::array kFarShares = {8.0, 12.0, 18.0, 27.0, 40.0};
+constexpr double kMostTold = 200;      // aliases to the right
+constexpr double kLeftOverDelta = 12;  // the logarithm of the known alias over delta
 
 }  // namespace
 
 std::optional<LineChoice> choose_line(Direction direction, std::span<const ComposedRelease> phases, double saddle,
                                       double epsilon, double log_delta, double intercept, double wanted_digits,
-                                      const SigmaRule* rule) {
+                                      const SigmaRule* rule, double left_known_from) {
+  const bool left_known = left_known_from < kInfinity;
   // K on a geometric grid around the saddle point gives the cost of each intercept.
   std::vector<std::pair<double, double>> grid;  // (c, K(c))
   std::vector<double> variances;
   const std::span<const double> shares =
       phases.size() > kFewPhases ? std::span<const double>(kFewShares) : std::span<const double>(kShares);
-  for (const double share : shares) {
+  for (size_t i = 0; i < shares.size() + (left_known ? kFarShares.size() : 0); ++i) {
+    const double share = i < shares.size() ? shares[i] : kFarShares[i - shares.size()];
     const double c = saddle * share;
     if (share <= intercept) continue;  // only those beyond the intercept are asked for then
     const RealMoment moment = composed_moment(direction, phases, c);
@@ -45,7 +51,32 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     for (const auto& [other, k] : grid)
       if (other > c)
         right = std::min(right, (k - other * epsilon + log_kappa(other) - log_delta + wanted_digits) / (other - c));
-    return std::max({right, (wanted_digits - log_delta) / c, 1e-300});
+    double left = (wanted_digits - log_delta) / c;
+    // What is known is taken off, and costs digits.
+    if (left_known) left = std::min(left, std::max({left_known_from, (-kLeftOverDelta - log_delta) / c, 0.1 / c}));
+    return std::max({right, left, 1e-300});
+  };
+  // Where few losses decide, the first aliases to the right have closed forms, and a period may be a small part of what
+  // Chernoff needs.
+  const auto shortest_of = [&](double c) {
+    const double by_chernoff = period_of(c);
+    if (!left_known || !(by_chernoff < 1e300)) return by_chernoff;
+    const std::vector<ComposedRelease> all(phases.begin(), phases.end());
+    const double least =
+        std::max({left_known_from, (-kLeftOverDelta - log_delta) / c, 0.1 / c, by_chernoff / kMostTold});
+    const auto enough = [&](double period) {
+      return std::log(few_losses_delta(all, epsilon + period)) + c * period <= log_delta - wanted_digits;
+    };
+    // e^(c·period) outgrows the closed forms somewhere: between its ends none is larger.
+    if (!(least < by_chernoff) || !enough(1.1 * by_chernoff)) return by_chernoff;
+    if (enough(least)) return least;
+    double low = std::log(least);
+    double high = std::log(by_chernoff);
+    for (int i = 0; i < 10; ++i) {
+      const double middle = (low + high) / 2;
+      (enough(std::exp(middle)) ? high : low) = middle;
+    }
+    return std::exp(high) * 1.02;
   };
   LineChoice choice;
   if (intercept > 0) {
@@ -64,7 +95,7 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
       // What a rule of rates misses is relative to the integrand, and no arithmetic helps.
       const bool of_rates = rule != nullptr && rule->has_rates();
       if (!(excess <= std::max(smallest + 3, of_rates ? kMostUnderRule : kMostCancelling))) continue;
-      const double cost = period_of(c) * (excess > kCancelling ? 6 : 1);
+      const double cost = shortest_of(c) * (excess > kCancelling ? 6 : 1);
       if (cost < least) {
         least = cost;
         choice.c = c;
@@ -72,7 +103,9 @@ std::optional<LineChoice> choose_line(Direction direction, std::span<const Compo
     }
     if (!(choice.c > 0)) return std::nullopt;
   }
-  choice.period = period_of(choice.c);
+  choice.period = shortest_of(choice.c);
+  if (const double by_chernoff = period_of(choice.c); choice.period < by_chernoff)
+    choice.told = static_cast<int64_t>(std::ceil(by_chernoff / choice.period));
   if (!(choice.period < 1e300)) return std::nullopt;
   for (size_t i = grid.size(); i-- > 0;)
     if (grid[i].first > choice.c)

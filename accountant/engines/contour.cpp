@@ -15,9 +15,9 @@
 #include "accountant/gaussian/chernoff.h"
 #include "accountant/gaussian/direction_bound.h"
 #include "accountant/gaussian/event_table.h"
+#include "accountant/gaussian/few_losses.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
-#include "accountant/grid/few_losses.h"
 #include "accountant/grid/grid.h"
 #include "accountant/losses/event_pair.h"
 
@@ -50,7 +50,6 @@ constexpr std::array<size_t, 3> kTogether = {400, 128, 8};
 constexpr std::array<size_t, 2> kQuickTogether = {48, 8};
 constexpr size_t kAll = std::numeric_limits<size_t>::max();
 constexpr size_t kMostOnGrid = 24;  // phases: each is transformed by itself
-
 using Phases = std::vector<ComposedRelease>;
 using Result = DirectionBound;
 
@@ -243,7 +242,8 @@ std::optional<EpsilonBound> ContourAccountant::epsilon_of(const Phases& phases, 
     LineProblem problem{.direction = direction, .phases = phases};
     if (direction == Direction::kRemove) problem.saddle = like;
     const int64_t budget = !thorough ? kQuickBudget : for_line_alone(phases) ? kScheduleBudget : kTightBudget;
-    const auto line = has_table(phases) ? std::nullopt : line_epsilon(problem, delta, budget, thorough);
+    const auto line =
+        has_table(phases) ? std::nullopt : shortest_line_epsilon(problem, delta, budget, thorough, is_tight);
     if (for_line_alone(phases)) {
       // Of many, fewer on a grid lose less.
       const bool lost = line && direction == Direction::kRemove && is_schedule(phases) && !is_narrow(*line);

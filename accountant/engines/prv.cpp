@@ -6,9 +6,9 @@
 
 #include "accountant/engines/rdp.h"
 #include "accountant/gaussian/event_table.h"
+#include "accountant/gaussian/few_losses.h"
 #include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
-#include "accountant/grid/few_losses.h"
 #include "accountant/losses/event_pair.h"
 
 namespace ghostshard::accountant {

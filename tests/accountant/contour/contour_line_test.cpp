@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "accountant/gaussian/chernoff.h"
+#include "accountant/gaussian/releases.h"
 #include "accountant/gaussian/single_release.h"
 
 namespace ghostshard::accountant {
@@ -41,6 +43,30 @@ TEST_P(DeltaOfOneDirection, IsTheMultiprecisionIntegral) {
     EXPECT_NEAR(value.delta / row.delta, 1, row.tolerance) << intercept;
     EXPECT_LE(value.bracket.lower, row.delta * (1 + 1e-15)) << intercept;
     EXPECT_GE(value.bracket.upper, row.delta * (1 - 1e-15)) << intercept;
+  }
+}
+
+// On a shorter period, whose alias to the left is taken off.
+TEST_P(DeltaOfOneDirection, KnownAliasIsNoPartOfIt) {
+  const DeltaRow& row = GetParam();
+  if (row.direction != Direction::kRemove || row.q == 1) return;
+  const std::vector<ComposedRelease> phases = {{{row.q, row.sigma}, static_cast<double>(row.steps)}};
+  const auto saddle = saddle_of_epsilon(row.direction, phases, row.epsilon);
+  ASSERT_TRUE(saddle.has_value());
+  const double below_zero = largest_loss_of_adding(phases);
+  for (const double digits : {2.0, 12.0, 24.0, 32.0}) {
+    const auto line = ContourLine::make(row.direction, phases, *saddle, row.epsilon, std::log(row.delta), 0,
+                                        100'000'000, digits, nullptr, nullptr, below_zero);
+    if (!line) continue;
+    const ContourLine::Value value = line->at(row.epsilon);
+    EXPECT_LE(value.bracket.lower, row.delta * (1 + 1e-15)) << digits;
+    EXPECT_GE(value.bracket.upper, row.delta * (1 - 1e-15)) << digits;
+    if (digits < 30) continue;
+    EXPECT_NEAR(value.delta / row.delta, 1, 1e-6);
+    // Newton's method needs the slope of what is taken off, too.
+    const double step = 1e-4 / line->intercept();
+    const double slope = (line->at(row.epsilon + step).delta - line->at(row.epsilon - step).delta) / (2 * step);
+    EXPECT_NEAR(slope / value.derivative, 1, 1e-3) << digits;
   }
 }
 
@@ -82,6 +108,36 @@ INSTANTIATE_TEST_SUITE_P(
                     DeltaRow{"OneVisitAdd", Direction::kAdd, 1e-5, 0.55, 100000, 0.003, 4.9310406268993771512e-3},
                     DeltaRow{"Random12Add", Direction::kAdd, 0.0391, 1.05, 891, 7.427, 9.65639625468235485e-10}),
     [](const auto& c) { return c.param.name; });
+
+// Where a unit is hardly ever drawn the period is a small part of the other's, and the known alias far above delta.
+TEST(KnownAlias, IsTakenOffAtTinyRates) {
+  for (const SampledGaussian release : {SampledGaussian{5.8e-6, 1.48}, SampledGaussian{2.4e-5, 1.66}}) {
+    const std::vector<ComposedRelease> phases = {{release, 4}};
+    const double epsilon = 6 * release.q;
+    const auto saddle = saddle_of_epsilon(Direction::kRemove, phases, epsilon);
+    ASSERT_TRUE(saddle.has_value());
+    const auto line_of = [&](double below_zero, double digits) {
+      return ContourLine::make(Direction::kRemove, phases, *saddle, epsilon, std::log(1e-8), 0, 2'000'000'000, digits,
+                               nullptr, nullptr, below_zero);
+    };
+    const auto all = line_of(std::numeric_limits<double>::infinity(), 16);
+    ASSERT_TRUE(all.has_value());
+    const ContourLine::Value truth = all->at(epsilon);
+    ASSERT_GT(truth.bracket.lower, 0.99 * truth.delta);
+    for (const double digits : {3.0, 8.0, 14.0}) {
+      const auto line = line_of(largest_loss_of_adding(phases), digits);
+      ASSERT_TRUE(line.has_value());
+      EXPECT_LT(line->period(), all->period() / 2);
+      const ContourLine::Value value = line->at(epsilon);
+      EXPECT_LE(value.bracket.lower, truth.bracket.upper) << digits;
+      EXPECT_GE(value.bracket.upper, truth.bracket.lower) << digits;
+      if (digits < 10) continue;
+      EXPECT_NEAR(value.delta / truth.delta, 1, 1e-4);
+      EXPECT_NEAR(value.derivative / truth.derivative, 1, 1e-3);
+      EXPECT_GT(value.bracket.lower, 0.999 * truth.delta);
+    }
+  }
+}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Many phases

@@ -277,3 +277,33 @@ def test_pairs_in_batches_of_two_are_looked_at_like_others():
                 optimizer.zero_grad()
                 criterion((module(x), module(x)), targets).backward()
                 optimizer.step()
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 4)
+
+    def forward(self, given):
+        return self.inner(given["x"])
+
+
+COLUMNS = {
+    "two dicts": (lambda rows: ([{"x": torch.stack([x for x, _ in rows])}] * 2, None), lambda m, c, b: c(m(b[0][0]), m(b[0][1]))),
+    "as many numbers as examples": (lambda rows: ([x for x, _ in rows], None), lambda m, c, b: c(m({"x": torch.stack(b[0])}), m({"x": torch.stack(b[0])}))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("collate, loss", COLUMNS.values(), ids=COLUMNS)
+def test_as_many_entries_as_examples_tell_nothing(collate, loss):
+    """Of a first draw of two or three: a list of two columns, and a list of vectors of three numbers each."""
+    from private_run import prescribe
+
+    for draws in ((2, 3, 2), (3, 2, 3)):
+        data = [(torch.randn(3), i) for i in range(N)]
+        module, optimizer, criterion, loader = run_of(Towers(), collate, lambda a, b: (a - b.flip(1)).square().sum(1), data)
+        prescribe(loader, draws)
+        for batch in loader:
+            optimizer.zero_grad()
+            loss(module, criterion, batch).backward()
+            optimizer.step()

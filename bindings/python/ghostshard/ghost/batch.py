@@ -13,7 +13,7 @@ from torch import nn
 from ..loaders.padding import Axis
 from . import packing as packed
 from .layout import original_class
-from .listed import Path
+from .listed import Path, with_entries
 from .tensor_trees import filled, first_tensor, without_rows
 
 
@@ -50,10 +50,10 @@ class Inputs:
 
 
 def read(
-    model: nn.Module, transformer: Any, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool, keeps_labels: bool
+    model: nn.Module, transformer: Any, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool, keeps_labels: bool, entries: dict[Path, Any]
 ) -> Inputs:
     """Reads a forward's arguments. transformer: the Hugging Face model in `model`, which would form a loss of labels by itself;
-    None: there is none. keeps_labels: it gets them all the same (own_loss.py).
+    None: there is none. keeps_labels: it gets them all the same (own_loss.py). entries: of lists that are empty because the draw is (loaders/empty_batch.py).
 
     If nothing records, the model gets its own arguments, except that keywords of packing are taken out, and that labels
     predict within texts alone. ValueError for packing that does not fit the tokens, and for a private step without a tensor.
@@ -82,6 +82,7 @@ def read(
         # Many models cannot reshape an empty batch. One example of zeros takes its place, and its output is not handed on,
         # so that all its gradients are zeros.
         found.empty_dim = found.dim if examples.shape[found.dim] == 0 else 1
+        args, kwargs = with_entries((args, kwargs), entries, examples.device)
         found.args = filled(args)
         found.kwargs = {name: filled(value, 0 if name.endswith(_OF_NUMBER_0) else 1) for name, value in kwargs.items()}
     return found

@@ -31,8 +31,6 @@ from .run_state import Terms
 from .sessions import Sessions
 
 _OWN_LOSS, _LOOKS, _MOST_FORWARDS = 1, 2, 63  # what a rank has news of, as bits; forwards before the last that are kept of a microbatch
-# By the names of make_private(), those of the session. "adaptive" is flat, and the clip norm follows a quantile of the norms.
-_CLIPPINGS = {"flat": "flat", "per_layer": "per_layer", "automatic": "automatic", "adaptive": "flat"}
 
 
 class GhostEngine:
@@ -59,8 +57,6 @@ class GhostEngine:
         clipping: str = "flat",
         attribution_check: bool = True,
     ):
-        if clipping not in _CLIPPINGS:
-            raise ValueError(f"clipping must be one of {', '.join(map(repr, _CLIPPINGS))}, got {clipping!r}")
         self.model = model
         self.batch_first, self.loss_reduction, self.clipping = batch_first, loss_reduction, clipping
         fsdp = isinstance(model, FSDPModule)
@@ -68,7 +64,7 @@ class GhostEngine:
         self.ranks: Ranks = ranks_of(model, self.layout, fsdp=fsdp)
         self._gathered, self.memory = GatheredWeights(model, self.layout), Memory(memory_budget)
         self.sessions = Sessions(
-            self.layout, self.ranks, self.memory, self._gathered, accumulate=accumulate, clipping=_CLIPPINGS[clipping],
+            self.layout, self.ranks, self.memory, self._gathered, accumulate=accumulate, clipping=clipping,
             checked=attribution_check,
         )  # fmt: skip
         self.run = self.sessions.run  # constants, ledger, next step

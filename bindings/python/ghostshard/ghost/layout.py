@@ -100,8 +100,9 @@ class Layout:
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Those with elements: others (places between none, in a YOLOS of one layer) have nothing to train."""
     for name, parameter in module._parameters.items():
-        if parameter is not None:
+        if parameter is not None and parameter.numel() > 0:
             yield name, parameter
 
 

@@ -1,13 +1,14 @@
 """Lists with an entry for each unit, as detection models take their targets: [{"boxes": [k, 4], "labels": [k]}, ...].
 
-A list of columns looks alike if it has as many of them as the batch has units. Of a batch that the loader hands out it is told by what entries
-hold, and by other batches; of what a loop passes on, by whose the tensors in it are (provenance/proof.py). Where such lists are in the
+A list of columns looks alike if it has as many of them as the batch has units. Of a batch that the loader hands out it is told by batches of single
+examples, or else by what entries hold, and by other batches; of what a loop passes on, by whose the tensors in it are (provenance/proof.py). Where such lists are in the
 arguments of a model or a criterion is kept as their paths.
 """
 
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,7 +22,7 @@ Path = tuple  # of keys and places, from the arguments (args, kwargs)
 def lists_units(value: Any, units: int) -> bool | None:
     """Whether a batch's list has an entry for each unit, by what it holds. An entry may be None. None: they may be columns as well, which have the
     units' extent, all of them."""
-    if not isinstance(value, (list, tuple)) or hasattr(value, "_fields") or len(value) != units or units == 0:
+    if not isinstance(value, (list, tuple, deque)) or hasattr(value, "_fields") or len(value) != units or units == 0:
         return False
     there = [each for each in value if each is not None]
     held = [tensors_in(each) for each in there]
@@ -45,10 +46,13 @@ class KnownLists:
         self._known: dict[tuple, bool] = {}  # by the kind of their first entry
         self._by_columns: bool | None = None  # a batch is [columns], not [examples]; None: not known yet
 
-    def of_units(self, value: Any, units: int) -> bool:
-        if not isinstance(value, (list, tuple)) or not value:
+    def of_units(self, value: Any, units: int, told: bool | None = None) -> bool:
+        """told: what single examples showed of the list at this place (loaders/listed_examples.py)."""
+        if not isinstance(value, (list, tuple, deque)) or not value or told is False:
             return False
         found = lists_units(value, units)
+        if found is None and told:
+            return True
         kind = (type(value[0]), *((tensor.dtype, tensor.dim()) for tensor in tensors_in(value[0])))
         if found is None:
             return self._known.get(kind, False)
@@ -56,9 +60,10 @@ class KnownLists:
             self._known[kind] = found
         return found
 
-
-    def is_batch_of_units(self, batch: Any, units: int) -> bool:
+    def is_batch_of_units(self, batch: Any, units: int, told: bool | None = None) -> bool:
         """A collate_fn may leave a batch a list of its examples."""
+        if told is not None:
+            return told and isinstance(batch, (list, tuple)) and len(batch) == units and bool(tensors_in(batch))
         if not isinstance(batch, (list, tuple)) or len(batch) != units:
             if units > 1:
                 self._by_columns = True
@@ -114,4 +119,42 @@ def picked(value: Any, source: Iterable[int]) -> Any:
     return type(value)(value[int(each)] for each in source)
 
 
-__all__ = ["KnownLists", "Path", "leaves_beside", "lists_units", "mapped_units", "paths_of", "picked"]
+def with_entries(value: Any, entries: dict[Path, Any], device: torch.device) -> Any:
+    """The tree of a draw without examples, in which each empty list has one entry of the kind that stands there if there are examples: many models
+    form no loss of none. entries: by the lists' places in the loader's batches; a list that a loop hands on is known by its name, or
+    because there is no other."""
+    named = {path[-1]: entry for path, entry in entries.items() if path and isinstance(path[-1], str)}
+    only = list(entries.values()) if len(entries) == 1 else []
+
+    def filled(value: Any, name: Any) -> Any:
+        if isinstance(value, dict):
+            changed = copy.copy(value)
+            changed.update((key, filled(each, key)) for key, each in value.items())
+            return changed
+        if not isinstance(value, (list, tuple)) or hasattr(value, "_fields"):
+            return value
+        if len(value) == 0:
+            found = [named[name]] if name in named else only
+            return type(value)(_of_nobody(each, device) for each in found)
+        return type(value)(filled(each, place) for place, each in enumerate(value))
+
+    args, kwargs = value
+    return tuple(filled(each, place) for place, each in enumerate(args)), filled(kwargs, None)
+
+
+def _of_nobody(entry: Any, device: torch.device) -> Any:
+    """The entry's kind, with values of no example. A half is within a picture, as a box's place and its side."""
+    if isinstance(entry, torch.Tensor):
+        shape = [extent or 1 for extent in entry.shape]
+        return torch.full(shape, 0.5 if entry.is_floating_point() else 0, dtype=entry.dtype, device=device)
+    if isinstance(entry, dict):
+        changed = copy.copy(entry)
+        changed.update((key, _of_nobody(each, device)) for key, each in entry.items())
+        return changed
+    if isinstance(entry, (list, tuple)):
+        items = [_of_nobody(each, device) for each in entry]
+        return type(entry)(*items) if hasattr(entry, "_fields") else type(entry)(items)
+    return type(entry)(1) if isinstance(entry, (int, float)) else type(entry)() if isinstance(entry, (str, bytes)) else entry
+
+
+__all__ = ["KnownLists", "Path", "leaves_beside", "lists_units", "mapped_units", "paths_of", "picked", "with_entries"]

@@ -23,6 +23,7 @@ from .packing import Packing, shifted
 from .provenance import Drawn, Finding, bare, plain
 from .recording import RecordingEngine
 from .shared import Shared
+from .tensor_trees import tensors_in
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -48,9 +49,26 @@ def check_losses(losses: torch.Tensor, units: int) -> None:
         )
     if isinstance(losses, Shared) or losses.dim() != 1 or losses.shape[0] != units:
         raise ValueError(
-            f"a private step needs one loss for each of the {units} units of the batch, got shape {tuple(losses.shape)}. If logits were "
+            f"a private step needs one loss for each of the {units} units of the batch, got {_what_else(losses, units)}. If logits were "
             "flattened, give the criterion their shape before: criterion(logits.view(-1, V), labels.view(-1), shape=logits.shape)"
         )
+
+
+def _what_else(losses: torch.Tensor, units: int) -> str:
+    shape = tuple(losses.shape)
+    if isinstance(losses, Shared):
+        return (
+            f"losses {shape} of which it is not known whose they are: the model brings rows together itself (torch.cat or torch.stack of two of its arguments), and "
+            "what follows from them counts as shared by all examples. Call the model once for each and add the losses, or join the rows in the loop and say "
+            "whose each is: model(torch.cat([chosen, rejected]), units=torch.arange(n).repeat(2))"
+        )
+    each, odd = divmod(units, max(shape[0] if shape else 0, 1))
+    if len(shape) == 1 and shape[0] and not odd and each > 1:
+        return (
+            f"shape {shape}. If {each} rows of the model's input are one example's (chosen and rejected, views), say whose each row is: "
+            f"model(rows, units=torch.arange(n).repeat({each})) for n examples one after another, {each} times; they are one unit then, with one loss or one for each row"
+        )
+    return f"shape {shape}"
 
 
 class PrivateLoss(ReadsLikeANumber, DPTensorFastGradientClipping):
@@ -168,7 +186,15 @@ class PrivateCriterion(DPLossFastGradientClipping):
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
         given = args, kwargs
         args, kwargs, found = self.engine.provenance.targets(args, kwargs, constants_of(self.criterion))
-        losses = self._unreduced(*args, **kwargs)
+        nobodys = of_nobody(args, kwargs)
+        try:
+            losses = self._unreduced(*args, **kwargs)
+        except Exception:  # many criterions take no batch of no example (torch.stack([]))
+            if nobodys is None:
+                raise
+            losses = nobodys
+        if nobodys is not None and not (isinstance(losses, torch.Tensor) and losses.shape[:1] == (0,)):
+            losses = nobodys
         if not isinstance(losses, torch.Tensor):
             raise ValueError(f"the criterion must give a tensor, one loss for each example, got {type(losses).__name__}")
         self.engine.provenance.mark(losses, found)
@@ -181,6 +207,8 @@ class PrivateCriterion(DPLossFastGradientClipping):
                 f"{type(self.criterion).__name__} must give one loss per example with reduction='none', got a scalar: leave out the mean "
                 "over the examples, in a criterion of your own too"
             )
+        if losses is nobodys:
+            return PrivateLoss(self.engine, losses, self.loss_reduction)
         valid = self._valid(args, kwargs, losses)
         if self.engine.packing is not None:
             packed = self.engine.packing.reduce(losses, valid, self.loss_reduction)
@@ -219,6 +247,15 @@ class PrivateCriterion(DPLossFastGradientClipping):
         if ignored is None or not isinstance(target, torch.Tensor) or target.shape != losses.shape:
             return None
         return target != ignored
+
+
+def of_nobody(args: tuple, kwargs: dict) -> torch.Tensor | None:
+    """The losses of a draw without examples, [0]: the outputs in these arguments have no element, so whatever a criterion made of them has no gradient. None: some
+    have, or there are none."""
+    outputs = [each for each in tensors_in((args, kwargs)) if each.requires_grad]
+    if not outputs or any(each.numel() for each in outputs):
+        return None
+    return outputs[0].new_zeros(0) + sum(each.sum() for each in outputs)
 
 
 def _target_lengths(args: tuple, kwargs: dict, losses: torch.Tensor) -> torch.Tensor:

@@ -139,7 +139,8 @@ class OwnLoss:
             if abs(ours - theirs) > max(1e-3, 8 * self._rounding) * max(abs(theirs), 1e-3):
                 raise ValueError(
                     f"{self._name} forms a loss that is not told apart example by example: {theirs:.6g} for one alone, {ours:.6g} "
-                    f"from the layers' outputs of its batch. {_OTHER}"
+                    f"from the layers' outputs of its batch. (Coins that a model tosses in evaluation too, such as ViTMAE's masks, come as an argument: "
+                    f"noise=torch.rand_like(rows of the batch).) {_OTHER}"
                 )
         return bool(replayed)
 

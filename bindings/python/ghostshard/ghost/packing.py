@@ -35,6 +35,7 @@ import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import nn
 
+from .owners import owners_given
 from .provenance import of_the_same, plain
 
 KEYWORDS = ("segment_ids", "cu_seqlens", "user_ids", "units")
@@ -148,7 +149,7 @@ def _by_rows(said: dict, rows: torch.Tensor) -> Packing:
     if len(said) > 1:
         raise ValueError(f"units say whose the rows of a batch are, and nothing else does, got {sorted(said)}")
     count = rows.shape[0]
-    units = _integers("units", said["units"])
+    units = _integers("units", owners_given(said["units"]))
     if units.dim() != 1 or len(units) != count:
         raise ValueError(f"units must be one for each of the {count} rows, got shape {tuple(units.shape)}")
     owners, number = _owners(units, count)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import batch
+from . import batch, packing
+from .adapters import adapters_are_off
 from .checks.guard import Guard, warn_of_uncovered
 from .checks.padded_gradients import nodes_of
 from .checks.padding import padding_of
@@ -23,6 +24,7 @@ from .provenance.opened import contents
 from .recording import RecordingEngine, anchor
 from .rows import InOrder
 from .shared import Shared, plain, shared
+from .spec_augment import refuse_masks
 from .tensor_trees import mapped, tensors_in
 from .rules import (
     BY_ROWS, WITH_CHILDREN, Layer, Rule, instantiable, look_up_tables, per_example, refuse_computed_weights, rule_for, same_output,
@@ -269,7 +271,10 @@ class PatchedModel:
             engine.weights.meets(given)
             self._looking = engine.weights.buffers.look_on() if any(isinstance(each, Drawn) for each in given) else None
         self._padding = padding_of(batch.first_tensor(args, kwargs))
-        return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording)
+        if not engine.recording and adapters_are_off(self._model):  # a reference (DPO), which is followed like any other module
+            return args, kwargs
+        owning = packing.taken(self._model, kwargs)[0]
+        return engine.provenance.read(args, kwargs, batch_first=self._batch_first, recording=engine.recording, owning=owning)
 
     def _mark_outputs(self, output: Any, taken: tuple = ()) -> None:
         """taken: the arguments that the forward had in the end."""
@@ -294,10 +299,12 @@ class PatchedModel:
         if engine is not None:
             if engine.recording and self._transformer is not None:
                 kwargs = batch.without_divisor(module, kwargs)
+                refuse_masks(self._transformer)
             args, kwargs = self._read(args, kwargs)
         given = self._given = batch.read(
             module, self._transformer, args, kwargs, batch_first=self._batch_first,
             recording=engine is not None and engine.recording, keeps_labels=engine is not None and self.own_loss.keeps_labels,
+            entries={} if engine is None else engine.provenance.entries,
         )  # fmt: skip
         if engine is not None:
             if engine.recording:

@@ -17,6 +17,9 @@ from .memory_budget import Memory
 from .ranks import Ranks
 from .run_state import RunState
 
+# By the names of make_private(), those of the session. "adaptive" is flat, and the clip norm follows a quantile of the norms.
+_CLIPPINGS = {"flat": "flat", "per_layer": "per_layer", "automatic": "automatic", "adaptive": "flat"}
+
 
 class Sessions:
     """accumulate: sum a logical batch's microbatches on the rank. checked: each session begins with an AttributionCheck."""
@@ -24,8 +27,10 @@ class Sessions:
     def __init__(
         self, layout: Layout, ranks: Ranks, memory: Memory, gathered: GatheredWeights, *, accumulate: bool, clipping: str, checked: bool
     ):
+        if clipping not in _CLIPPINGS:
+            raise ValueError(f"clipping must be one of {', '.join(map(repr, _CLIPPINGS))}, got {clipping!r}")
         self._layout, self._ranks, self.memory, self._gathered = layout, ranks, memory, gathered
-        self._accumulate, self._clipping, self.checked = accumulate, clipping, checked
+        self._accumulate, self._clipping, self.checked = accumulate, _CLIPPINGS[clipping], checked
         self._trainable: tuple[bool, ...] = ()
         self.run = RunState()
         self.now: Any = None

@@ -136,7 +136,11 @@ def _met(func: Any, given: Any, units: int) -> Any:
             return value.behind.unflatten(1, (units, rows))[each, each].flatten(0, 1)
         if value.dim() == most:
             if value.shape[0] != 1:
-                raise RuntimeError(f"a tensor {tuple(value.shape)} that all units share does not broadcast to {units} units")
+                raise RuntimeError(
+                    f"a tensor {tuple(value.shape)} that counts as shared by all units does not broadcast to {units} units. If the model brings rows of several "
+                    "arguments together itself (torch.cat, torch.stack), whose they are is not known: call the part that takes them once for each argument, or join the rows "
+                    "in the loop and say whose each is: model(torch.cat([a, b]), units=torch.arange(n).repeat(2))"
+                )
             behind = value.behind.squeeze(1)
         else:
             behind = value.behind.view(units, *([1] * (most - 1 - value.dim())), *value.shape)

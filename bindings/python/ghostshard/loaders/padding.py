@@ -29,11 +29,13 @@ class Axis:
     place: tuple[int, int] = field(default=(0, 0), compare=False)  # a tensor of the batch, and its dimension: the same in other batches
 
 
-class WithPadding(NamedTuple):
+class Told(NamedTuple):
     """What a loader's process sends. A tuple, so that DataLoader pins the batch in it."""
 
     batch: Any
-    axes: tuple[Axis, ...]
+    axes: tuple[Axis, ...] = ()
+    lists: dict[tuple, bool] = {}  # whether those at these places have an entry for each example (listed_examples.py)
+    entries: dict[tuple, Any] = {}  # of a batch without examples: what stands in those that have
 
 
 def axes_of(collate: Callable[[list], Any], examples: list, before: Coins) -> tuple[Axis, ...]:
@@ -131,4 +133,4 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
     return [] if held is None else _tensors(held)
 
 
-__all__ = ["Axis", "WithPadding", "axes_of", "copies_of"]
+__all__ = ["Axis", "Told", "axes_of", "copies_of"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .empty_batch import CollateOrEmpty
-from .padding import Axis, WithPadding
+from .padding import Axis, Told
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Piece:
     turn: int = 0  # of the draw, through all passes: of cyclic sampling, whose groups take turns
     constants: Any = field(default=None, compare=False, repr=False)  # that its tensors may meet: the receiver's
     padding: tuple[Axis, ...] = field(default=(), compare=False, repr=False)  # of some batches
+    lists: dict = field(default_factory=dict, compare=False, repr=False)  # what a loader's process told of lists (padding.py)
+    entries: dict = field(default_factory=dict, compare=False, repr=False)
 
 
 class Receiver(Protocol):
@@ -108,8 +110,8 @@ class StampedBatches:
             self._receiver.end_of_pass()
             raise
         piece = self._waiting.popleft()
-        if isinstance(batch, WithPadding):
-            piece, batch = replace(piece, padding=tuple(batch.axes)), batch.batch
+        if isinstance(batch, Told):
+            piece, batch = replace(piece, padding=tuple(batch.axes), lists=batch.lists, entries=batch.entries), batch.batch
         self._pass = piece.draw[0]
         return self._receiver.hand_out(piece, batch)
 
@@ -135,7 +137,7 @@ class StampedLoader:
 
 
     def _told(self) -> Iterator[Any]:
-        """DataLoader's iterator, of batches WithPadding."""
+        """DataLoader's iterator, of what its processes told with each batch."""
         collate = self.collate_fn  # type: ignore[has-type]
         try:
             self.collate_fn = collate.telling() if isinstance(collate, CollateOrEmpty) else collate

@@ -222,7 +222,8 @@ class DrawnBatches:
             )
         return (
             "the private loader's batch has gone backward already: its examples would count twice under one noise. Add up all "
-            f"losses of a batch and go backward once. {OWN}"
+            "losses of a batch and go backward once. (An optimizer that needs a second gradient of the batch at other weights, such as SAM, would need a second "
+            f"release of it: take one that steps by one gradient.) {OWN}"
         )
 
     def went_backward(self) -> None:

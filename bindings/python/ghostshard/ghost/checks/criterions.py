@@ -90,7 +90,7 @@ class Call:
 
         def of_all(moved: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
             args, kwargs = self._exchanged(moved)
-            return [(0, self._unreduced(*args, **kwargs).reshape(len(of_rows), -1))]
+            return [(0, self._of_each(self._unreduced(*args, **kwargs), len(of_rows), len(chosen)))]
 
         nobody = torch.zeros_like(of_rows)
         try:
@@ -107,32 +107,44 @@ class Call:
         finally:
             state.again()
             kept.again()
-        if differ(losses[0], losses[1], ~of_rows) or differ(losses[0], losses[2], of_rows):
+        of_losses = of_rows if len(losses[0][0][1]) == len(of_rows) else chosen
+        if differ(losses[0], losses[1], ~of_losses) or differ(losses[0], losses[2], of_losses):
             return MIXED
         if (self._packing is None or self._packing.whole) and self._counts(of_rows, losses[0], (state, kept)):
             return MIXED
-        carried = any(not alike(one, held[0]) for one in held[1:]) or differ(*following, torch.ones_like(of_rows))
+        carried = any(not alike(one, held[0]) for one in held[1:]) or differ(*following, torch.ones_like(of_losses))
         return CARRIED if carried else APART
 
+    def _of_each(self, losses: torch.Tensor, rows: int, units: int) -> torch.Tensor:
+        """[rows, ...]; or [units] where rows are joined by units= and the criterion gives one loss for all rows of each (a pair's)."""
+        if self._packing is not None and self._packing.whole and tuple(losses.shape) == (units,):
+            return losses.reshape(units, -1)
+        return losses.reshape(rows, -1)
+
     def _counts(self, chosen: torch.Tensor, as_given: list, states: tuple[Any, Any]) -> bool:
-        """Whether losses of the chosen units are others if they alone are there, as those are that are divided by how many there are."""
+        """Whether losses of the chosen rows are others if they alone are there, as those are that are divided by how many there are."""
         if not bool(chosen.any()) or bool(chosen.all()):
             return False
         places = torch.arange(len(chosen))
+        of_units = chosen
+        if self._packing is not None:
+            of_units = torch.zeros(self._packing.units, dtype=torch.bool)
+            of_units[self._packing.unit_of_row[chosen]] = True
 
         def losses(of: torch.Tensor) -> list:
             args, kwargs = self._taken(of, len(chosen))
-            return [(0, self._unreduced(*args, **kwargs).reshape(len(of), -1))]
+            return [(0, self._of_each(self._unreduced(*args, **kwargs), len(of), int(of_units.sum()) if len(of) < len(chosen) else len(of_units)))]
 
         try:
             with torch.no_grad():
                 for each in states:
                     each.again()
                 alone = losses(places[chosen])
-                kept = [(0, as_given[0][1][chosen.to(as_given[0][1].device)])]
-                everything = torch.ones_like(places[chosen], dtype=torch.bool)
+                of_losses = chosen if len(as_given[0][1]) == len(chosen) else of_units
+                kept = [(0, as_given[0][1][of_losses.to(as_given[0][1].device)])]
+                everything = torch.ones(len(kept[0][1]), dtype=torch.bool)
                 # If other coins give other losses, these tell nothing.
-                return differ(kept, alone, everything) and not any(differ(as_given, losses(places), torch.ones_like(chosen)) for _ in range(_TOSSES))
+                return differ(kept, alone, everything) and not any(differ(as_given, losses(places), torch.ones_like(of_losses)) for _ in range(_TOSSES))
         except MODELS_OWN:
             return False
         finally:
@@ -218,11 +230,21 @@ class Call:
                 return value
             if self._packing is not None and value.dim() > 1 and tuple(value.shape[:2]) == tuple(self._packing.extents):
                 return value.flatten(0, 1).index_select(0, source.to(value.device)).view(value.shape)
+            if self._packing is not None and value.shape[dim] == self._packing.units < units:  # chosen and rejected, apart
+                return value.index_select(dim, self._units_of(source).to(value.device))
             each, odd = divmod(value.shape[dim], units)
             rows = (source[:, None] * each + torch.arange(each)).flatten()
             return value if odd or not each else value.index_select(dim, rows.to(value.device))
 
         return self._with_units(new, lambda each: picked(each, source.tolist()))
+
+    def _units_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """The units in the place of all, if these rows come in the place of all; or the units that some rows are of."""
+        owners = self._packing.unit_of_row
+        if len(rows) < len(owners):
+            return owners[rows].unique()
+        first = torch.stack([(owners == unit).nonzero()[0, 0] for unit in range(self._packing.units)])
+        return owners[rows[first]]
 
     def _with_units(self, of_tensor: Callable[[torch.Tensor], torch.Tensor], of_list: Callable[[Any], Any]) -> tuple[tuple, dict]:
         """The arguments, with others in the place of their tensors and of their lists of the units (listed.py)."""

@@ -206,7 +206,8 @@ class AttributionCheck:
             raise RuntimeError(
                 "an example's output must not depend on other examples, or its gradient does too, but here outputs "
                 "changed with the inputs of others. Some layer mixes examples, frozen or without a gradient. Nothing "
-                "of this backward was kept"
+                "of this backward was kept. (If the output has what is of pairs of examples, as CLIP's logits_per_image, wrap the model, so that its "
+                "forward gives each example's own embeddings alone)"
             )
         if loss == MIXED:
             raise RuntimeError(

@@ -58,7 +58,7 @@ class Guard:
                 raise RuntimeError(
                     f"parameter {name!r} was used outside of its own layer's forward, so it has no per-example "
                     "gradient; nothing of this backward was kept. Give what uses it a layer of its own (for a penalty on weights take the "
-                    "optimizer's weight_decay)"
+                    "optimizer's weight_decay), or freeze it (the queries of DETR, whose model takes a table's weight whole)"
                 )
 
         setattr(refuse, OURS, True)

@@ -34,7 +34,7 @@ def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Para
         seen.add(module)
         waiting.extend(child for child in reversed(module._modules.values()) if child is not None)
         for attribute, parameter in module._parameters.items():
-            if parameter is None or not parameter.requires_grad:
+            if parameter is None or not parameter.requires_grad or parameter.numel() == 0:
                 continue
             number = by_slot.get((id(module), attribute), -1)
             if number < 0 or not _same(parameters[number].parameter, parameter):
@@ -47,7 +47,7 @@ def refuse_uncovered(model: nn.Module, layout: Layout, trained: Iterable[nn.Para
                 raise ValueError(_HOOKED.format(parameters[number].name))
     known = {id(entry.parameter) for entry in layout.parameters}
     for parameter in trained:
-        if id(parameter) not in known and parameter.requires_grad:
+        if id(parameter) not in known and parameter.requires_grad and parameter.numel() > 0:
             raise ValueError(
                 f"the optimizer has a parameter of shape {tuple(parameter.shape)} that was not in the model when it was made "
                 f"private, so it would train without clipping and noise. {_WAY_OUT}, with this parameter in it"
@@ -59,7 +59,7 @@ def refuse_strangers(losses: torch.Tensor, layout: Layout, units: int, is_of_bat
     known to be the batch's own (is_of_batch). Extents tell nothing: a table of as many rows as the batch has looks like its rows."""
     known, strangers = {id(entry.parameter) for entry in layout.parameters}, []
     for leaf in load("engine").leaves_of(losses) if units else ():  # of nobody: all gradients are zero
-        own = id(leaf) in known or any(hasattr(hook, OURS) for hook in (leaf._backward_hooks or {}).values())  # guard.py has a sentence
+        own = id(leaf) in known or leaf.numel() == 0 or any(hasattr(hook, OURS) for hook in (leaf._backward_hooks or {}).values())  # guard.py has a sentence
         if not (own or hasattr(leaf, ANCHOR) or (not isinstance(leaf, nn.Parameter) and is_of_batch(leaf))):
             strangers.append(tuple(leaf.shape))
     if strangers:  # the same one every time: leaves come in no order

@@ -155,6 +155,8 @@ class Released:
                 if isinstance(parameter.grad, Drawn):
                     return f"a gradient of shape {tuple(parameter.shape)} was changed by values of a private batch"
                 noted = self._noted.get(id(parameter))
+                if noted is None and parameter.numel() == 0:
+                    continue
                 if noted is None:
                     return f"a parameter of shape {tuple(parameter.shape)} has a gradient that was not released"
                 if not self.any_change and noted.changed(parameter.grad):

@@ -50,6 +50,7 @@ class Constants:
         self._units = 0
         self._draws = 0  # with examples
         self._empty = True
+        self._batches = 0  # of the draw at hand
         self.read = ""  # what was read of this draw
         self.opened = False  # a constant that was 0 is none any more
         self._left_0: set[Any] = set()  # the lines where that was said once
@@ -57,8 +58,10 @@ class Constants:
     def begin_draw(self) -> None:
         self.read = ""
         self._empty = True
+        self._batches = 0
 
     def begin_batch(self, units: int) -> None:
+        self._batches += 1
         self._draws += self._empty and units > 0  # an empty batch meets nothing that is followed
         self._empty = self._empty and units == 0
         self._units = units
@@ -66,7 +69,8 @@ class Constants:
         self._times.clear()
 
     def was_read(self, how: str) -> None:
-        self.read = self.read or how
+        if how != "bool()" or place_of_loop()[0] != _masks_of_transformers():
+            self.read = self.read or how
 
     def wrong(self, name: str, value: Any, *, alone: bool = False, single: bool = False) -> str:
         """Why this number or tensor is not known to be a constant, where the loop now is; "" if it is one. alone: nothing else tells it
@@ -138,6 +142,7 @@ class Constants:
         return (
             f"it was computed in another way than in an earlier draw ({function} in {os.path.basename(file)}:{number}), after {self.read} read values of "
             "this one: a branch or the turns of a loop may follow from the batch. Choose per example (torch.where), or by coins and counters, before anything is read"
+            + ("; of a draw in several batches, read losses after the last one's backward (keep loss.detach())" if self._batches > 1 else "")
         )
 
     def learn(self, padded: set[int]) -> None:
@@ -157,6 +162,12 @@ class Constants:
         if before is None or before[1] == padded:
             return False
         return extent * before[1] == before[0] * padded or extent - padded == before[0] - before[1]
+
+
+def _masks_of_transformers() -> str:
+    """The file in which Transformers asks of a mask whether it hides nothing, to leave it out then: a teacher's attention is the same with and without."""
+    module = sys.modules.get("transformers.masking_utils")
+    return getattr(module, "__file__", None) or ""
 
 
 def place_of_loop() -> tuple[str, int]:

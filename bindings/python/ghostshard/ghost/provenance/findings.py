@@ -29,7 +29,8 @@ class Finding:
     piece: Any = None  # of the loader; None: no tensor of it was in
     ids: torch.Tensor | None = None  # which rows of the piece, in order; None: all in their order
     rows: int = 0  # how many the loader handed out
-    joined: bool = False  # units= says whose they are
+    joined: bool = False  # units= says whose they are, or texts are laid end to end
+    packed: bool = False  # the latter
     read: tuple[Drawn, ...] = ()  # what was read: writing to it unseen by autograd comes too late to be seen by the forward
     forward: bool = True
     examples: torch.Tensor | None = None  # what a forward had as its examples, if nobody followed it

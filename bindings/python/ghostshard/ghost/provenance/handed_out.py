@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
+from ...loaders.listed_examples import entry_at
 from ..listed import KnownLists
 from .constants import Constants, extents_of, of_batch
 from .drawn import Drawn, Memory, Origin, drawn, of_rows, plain
@@ -26,6 +29,7 @@ class HandedOut:
         self._tensors: list[tuple[Any, int, Origin]] = []  # (plain tensor, array or list; version; origin)
         self._known_lists = KnownLists()
         self.lists: list[Any] = []  # with an entry for each unit, which holds no tensor
+        self._told: dict[tuple, bool] = {}  # by where they are in a batch (loaders/listed_examples.py)
 
     def forget(self) -> None:
         """A new draw begins."""
@@ -34,7 +38,8 @@ class HandedOut:
 
     def hand_out(self, piece: Any, batch: Any) -> Any:
         """The batch of one unit or more, with Drawn tensors in the place of its own."""
-        if self._known_lists.is_batch_of_units(batch, piece.units):
+        self._told.update(piece.lists)
+        if self._known_lists.is_batch_of_units(batch, piece.units, self._told.get(())):
             stamped = [self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(batch)]
             return type(batch)(stamped) if not hasattr(batch, "_fields") else type(batch)(*stamped)
         stamped = self._stamped(batch, None, piece)
@@ -52,6 +57,7 @@ class HandedOut:
     def _stamped(self, batch: Any, origin: Origin | None, piece: Any = None) -> Any:
         numbers = itertools.count()
         memories: dict[int, Memory] = {}
+        told = self._told_in(batch) if origin is None else {}
 
         def stamp(value: torch.Tensor) -> torch.Tensor:
             strange = isinstance(value, Drawn) and not value.origin.vouched  # written to the data set, from a batch
@@ -71,10 +77,10 @@ class HandedOut:
             return drawn(value, own)
 
         def whole(value: Any) -> Any:
-            bare = isinstance(value, np.ndarray) or (isinstance(value, list) and not contents(value))
+            bare = isinstance(value, np.ndarray) or (isinstance(value, (list, deque)) and not contents(value))
             if bare and origin is None and (copied := numbers_of(value)) is not None:
                 self._tensors.append((copied, 0, of_rows(piece, len(value))))
-            if value is not batch and origin is None and self._known_lists.of_units(value, piece.units):
+            if value is not batch and origin is None and self._known_lists.of_units(value, piece.units, told.get(id(value))):
                 if contents(value):
                     return type(value)(self._stamped(each, _of_unit(piece, u)) for u, each in enumerate(value))
                 self.lists.append(type(value)(opened(stamp, each, torch.Tensor, whole) for each in value))
@@ -84,6 +90,14 @@ class HandedOut:
 
         extents = extents_of(batch, origin.rows if piece is None else piece.units)
         return opened(stamp, batch, torch.Tensor, whole)
+
+    def _told_in(self, batch: Any) -> dict[int, bool]:
+        """By the lists' own numbers."""
+        found = {}
+        for path, of_units in self._told.items():
+            with suppress(LookupError, TypeError, AttributeError):
+                found[id(entry_at(batch, path))] = of_units
+        return found
 
     def origin_of(self, tensor: torch.Tensor) -> Origin | None:
         """Whose the tensor is, if the loader handed out the same values."""

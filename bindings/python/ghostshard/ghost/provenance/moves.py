@@ -117,8 +117,13 @@ def _chosen_rightly(index: torch.Tensor, data: Drawn, shadow: torch.Tensor, plac
     if dim is None or index.dim() == 0:
         return True
     if index.dim() == 1:  # the same places of all rows, or whole rows
-        return shadow.dim() >= data.dim() or constant(index, 0) or torch.equal(index.cpu(), torch.arange(len(index)))
-    return index.shape[min(dim, index.dim() - 1)] <= 1 or constant(index, min(dim, index.dim() - 1))
+        return shadow.dim() >= data.dim() or constant(index, 0) or _counts_up(index)
+    return _counts_up(index) or index.shape[min(dim, index.dim() - 1)] <= 1 or constant(index, min(dim, index.dim() - 1))
+
+
+def _counts_up(index: torch.Tensor) -> bool:
+    """0, 1, 2, … along one dimension: places, which tell nothing of any row. (Transformers makes its masks so, of [n,1,1,1] and [1,1,1,T].)"""
+    return index.numel() == max(index.shape) and index.dtype != torch.bool and torch.equal(index.reshape(-1).cpu(), torch.arange(index.numel(), dtype=index.dtype))
 
 
 def _looked_up(name: str, indices: list[torch.Tensor], out: torch.Tensor, sources: list[Drawn]) -> Origin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -15,10 +16,11 @@ class NoProvenance:
     """Of batches of the caller's own, which are charged as what they are at worst."""
 
     constants = None
+    entries: dict = {}
     listed: frozenset = frozenset()
     _latest: Finding | None = None
 
-    def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> tuple[tuple, dict]:
+    def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool, owning: Collection[str]) -> tuple[tuple, dict]:
         args, kwargs = plain(args), plain(kwargs)
         if recording:
             self._latest = Finding(examples=first_tensor(args, kwargs))

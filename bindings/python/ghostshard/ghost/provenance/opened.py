@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ def opened(
         for name, each in changed.items():
             found[name] = each  # type: ignore[index]
         return found
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         items = [opened(function, each, of, whole) for each in value]
         if all(one is two for one, two in zip(items, value)):
             return value
@@ -69,7 +70,7 @@ def contents(value: Any) -> list[torch.Tensor]:
 def numbers_of(value: Any) -> np.ndarray | None:
     """A copy of an array or a list of numbers, which a loop may write to; None for anything else, and for none."""
     first = value
-    while isinstance(first, (list, tuple)) and first:
+    while isinstance(first, (list, tuple, deque)) and first:
         first = first[0]
     bare = isinstance(value, np.ndarray) and value.ndim == 0
     if bare or not isinstance(first, (np.ndarray, np.generic, int, float)) or len(value) == 0:

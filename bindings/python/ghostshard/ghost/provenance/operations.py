@@ -14,6 +14,7 @@ import torch
 from ..tensor_trees import mapped, tensors_in
 from .constants import as_read, note_read
 from .drawn import NOT_KNOWN, Drawn, Memory, Origin, constant, drawn, not_known, plain, version_of
+from .functions import ALONG, ASIDE, COUNTS, ELEMENTWISE, EXPOSING, EXTENTS, HELD, LAYERS, LIKE, METADATA, NEW, OF_SEVERAL, name_of
 from .joins import JOINS, elementwise, joined
 from .met import wrong_constant
 from .moves import MOVES, moved
@@ -22,70 +23,7 @@ from .setting import after_setting
 from .strangers import note_backward, refuse_parameters, statistics_of_a_batch, why_strange, write_to_strangers
 from .ways import way_of
 
-# Element by element, with broadcasting. Reversed operators, in-place ones and underscored names follow from these.
-_ELEMENTWISE = set(
-    "to type cpu cuda float half double bfloat16 long int short char bool byte contiguous clone detach requires_grad pin_memory data "
-    "alias positive add sub subtract mul multiply div divide true_divide truediv floordiv floor_divide mod remainder fmod pow neg negative "
-    "abs absolute sign sgn exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal sin cos tan asin acos atan atan2 arctan2 "
-    "sinh cosh tanh erf erfc erfinv sigmoid logit relu relu6 gelu silu mish elu selu celu leaky_relu hardtanh hardswish hardsigmoid softplus "
-    "softsign tanhshrink softshrink hardshrink threshold clamp clamp_min clamp_max clip floor ceil round trunc fix frac nan_to_num lerp where "
-    "masked_fill maximum minimum fmax fmin eq ne lt le gt ge equal_to not_equal greater greater_equal less less_equal isnan isinf isfinite "
-    "isneginf isposinf logical_and logical_or logical_not logical_xor and or xor invert bitwise_and bitwise_or bitwise_xor bitwise_not lshift "
-    "rshift bitwise_left_shift bitwise_right_shift addcmul addcdiv bernoulli dropout alpha_dropout feature_alpha_dropout heaviside hypot "
-    "logaddexp xlogy float_power lgamma digamma sinc erfcx expit logsigmoid log_sigmoid prelu "
-    "real imag conj resolve_conj resolve_neg angle deg2rad rad2deg copysign isclose rand_like randn_like randint_like zeros_like ones_like "
-    "full_like empty_like zero normal uniform random exponential fill copy".split()
-)
-_NEW = {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}  # of values that the loop gives; an extent of the rows' is theirs
-_LIKE = {name for name in _ELEMENTWISE if name.endswith("_like")}  # take no value from their argument
-
-# Along some dimensions, by the argument `dim`: where it stands, and its default (None: all of them).
-_ALONG: dict[str, tuple[int, Any]] = {
-    **{name: (1, None) for name in
-       "sum mean prod amax amin max min any all std var std_mean var_mean nansum nanmean logsumexp argmax argmin count_nonzero median "
-       "nanmedian aminmax".split()},
-    **{name: (1, None) for name in "softmax log_softmax softmin cumsum cumprod cummax cummin logcumsumexp".split()},
-    **{name: (1, -1) for name in "sort argsort mode glu".split()},
-    **{name: (2, -1) for name in "topk kthvalue fft ifft rfft irfft diff".split()},
-    "norm": (2, None), "vector_norm": (2, None), "linalg_vector_norm": (2, None), "linalg_norm": (2, None), "normalize": (2, 1),
-}  # fmt: skip
-
-# With a batch in front: how many dimensions the input has with it (0: two or more). All but it is mixed; the rest are weights.
-_LAYERS = {
-    "linear": 0, "embedding": 0, "one_hot": 0, "bucketize": 0, "layer_norm": 0, "rms_norm": 0, "group_norm": 0, "batch_norm": 0, "pad": 0,
-    "scaled_dot_product_attention": 0, "matmul": 0, "bmm": 3, "interpolate": 0, "instance_norm": 0, "grid_sample": 4, "affine_grid": 3,
-    "pixel_shuffle": 4, "pixel_unshuffle": 4,
-    **{f"{name}{n}d": n + 2 for n in (1, 2, 3) for name in (
-        "conv", "conv_transpose", "avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool", "dropout")},
-}  # fmt: skip
-# Layers of which several inputs have rows; how many dimensions a tensor may have that all rows share. Of the others the first alone has.
-_OF_SEVERAL = {"matmul": 2, "bmm": 0, "scaled_dot_product_attention": 2, "grid_sample": 0, "affine_grid": 0}
-_EXPOSING = {"numpy", "array", "untyped_storage", "storage", "dlpack", "data_ptr", "cuda_array_interface"}  # memory, to be written to unseen
-_METADATA = set(
-    "shape size dim ndim ndimension numel nelement dtype device layout requires_grad grad_fn stride storage_offset element_size len get_device "
-    "names has_names itemsize nbytes output_nr retains_grad version register_hook register_post_accumulate_grad_hook retain_grad backward "
-    "result_type dir sizeof hash type typename broadcast_shapes can_cast promote_types".split())  # tells nothing of values
-_COUNTS = set("nonzero argwhere masked_select unique unique_consecutive bincount".split())  # whose extents follow from values
-_EXTENTS = set("shape size len numel nelement".split())
 _AS_READ = 1 << 12  # of a list's numbers
-_HELD, _ASIDE = {"_base", "_grad"}, {"requires_grad", "grad", "names"}  # by a tensor, not made of it; what may be set
-
-
-def name_of(func: Any) -> tuple[str, bool]:
-    """The function's name without underscores and without the r of reversed operators, and whether it writes to its first argument."""
-    name = getattr(func, "__name__", str(func))
-    if isinstance(func, torch._ops.OpOverloadPacket) and not func._qualified_op_name.startswith("aten::"):
-        return func._qualified_op_name, False  # a user's operator may have the name of one that is known
-    if name in ("__get__", "__set__"):
-        return getattr(func.__self__, "__name__", name), name == "__set__"
-    bare = name.strip("_")
-    if name.startswith("__"):
-        if bare == "setitem":
-            return bare, True
-        if bare[:1] in ("i", "r") and bare[1:] in _ELEMENTWISE and bare not in _ELEMENTWISE:
-            return bare[1:], bare[0] == "i"
-        return bare, False
-    return bare.removesuffix("_with_indices"), name.endswith("_")
 
 
 def followed(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -100,30 +38,32 @@ def followed(func: Any, args: tuple, kwargs: dict) -> Any:
         for each in given:
             if each.requires_grad and not each.origin.live and isinstance(each.grad_fn, torch.autograd.function.BackwardCFunction):
                 each._origin = _of_a_function(each.origin)
-        if name in _EXPOSING:
+        if name in EXPOSING:
             for each in given:
                 each.origin.memory.expose(plain(each))
         before = [(each, version_of(each), each.origin.memory.lost) for each in given]
         beside = [(each, version_of(each)) for each in tensors_in((args, kwargs)) if not isinstance(each, Drawn)]
-        refuse_parameters([each for each, _ in beside if writes and each is args[0] and name not in _ASIDE])  # before anything is written
+        refuse_parameters([each for each, _ in beside if writes and each is args[0] and name not in ASIDE])  # before anything is written
         blank = writes and args and name in ("scatter", "scatter_add") and not isinstance(args[0], Drawn) and _all_alike(args[0])
         out = func(*args, **kwargs)
         if name == "backward":
             note_backward(given[0])
         written = _count_writes(before)
-        if not tensors_in(out) and not writes and not written and all(version_of(each) == version for each, version in beside) or name in _HELD:
+        if not tensors_in(out) and not writes and not written and all(version_of(each) == version for each, version in beside) or name in HELD:
             return _noted(name, out, given)
         targets = tensors_in(kwargs["out"]) if "out" in kwargs else tensors_in(args[0]) if writes else written
         strangers = [each for each, version in beside if version_of(each) != version] + statistics_of_a_batch(name, args, kwargs)
         refuse_parameters([*targets, *strangers])
-        if strangers and not blank and name not in _ASIDE:
+        if strangers and not blank and name not in ASIDE:
             write_to_strangers(name, strangers, given, lambda target: _written_whole(name, args, kwargs, target, given))
         for target in targets:
             if isinstance(target, Drawn):
                 target.stays_here()
                 _written(name, target, args, kwargs, given)
-        if name in _NEW and len(given) == 1 and not _has_rows_like(out, given[0]):
+        if name in NEW and len(given) == 1 and not _has_rows_like(out, given[0]):
             return plain(out)  # a constant
+        if name in ("zeros_like", "ones_like") and given and all(each.origin.memory.lost for each in given):
+            return plain(out)  # it has nothing of what is lost but the extents
         if blank:  # torch.zeros(n, classes).scatter_(1, labels, 1) is the labels' own
             return _stamped(name, (torch.zeros(()).expand(out.shape), *args[1:]), kwargs, out, given)
         return out if targets else _stamped(name, args, kwargs, out, given)
@@ -153,8 +93,8 @@ def _of_a_function(origin: Origin) -> Origin:
 
 def _noted(name: str, out: Any, given: list[Drawn]) -> Any:
     """What is no tensor. Values that leave torch are noted, and numbers among them stay known as such."""
-    counted = name in _EXTENTS and any(each.counted for each in given)
-    if not counted and name in _METADATA or name in _HELD or (name.startswith("is_") and name != "is_nonzero"):
+    counted = name in EXTENTS and any(each.counted for each in given)
+    if not counted and name in METADATA or name in HELD or (name.startswith("is_") and name != "is_nonzero"):
         return out
     for each in given:
         if constants := getattr(each._origin.memory.piece, "constants", None):
@@ -176,7 +116,7 @@ def _count_writes(before: list[tuple[Drawn, int, str]]) -> list[torch.Tensor]:
 
 
 def _stamped(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]) -> Any:
-    counted = name in _COUNTS or (name == "where" and len(args) == 1) or any(each.counted for each in sources)
+    counted = name in COUNTS or (name == "where" and len(args) == 1) or any(each.counted for each in sources)
     counted = counted or (name == "getitem" and any(each.dtype in (torch.bool, torch.uint8) for each in tensors_in(args[1:])))
     origins, way = iter(_origins(name, args, kwargs, out, sources)), way_of(name, sources)
 
@@ -213,7 +153,7 @@ def _share(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 def _written(name: str, target: Drawn, args: tuple, kwargs: dict, sources: list[Drawn]) -> None:
     """The target of a function that writes keeps its owners if what is written is of the same ones."""
-    if name in _ASIDE:
+    if name in ASIDE:
         return
     if name == "data" or name == "setitem":
         one = after_setting(*args) if name == "setitem" else target.origin.lost("its data were replaced", strangers=True)
@@ -253,23 +193,23 @@ def _owners(name: str, args: tuple, kwargs: dict, out: Any, sources: list[Drawn]
     if why := why_strange((args, kwargs)):
         return [first.lost(f"{name} joined it with {why}", strangers=True)] * len(results)
     if lost is not None:
-        strangers = name in _ELEMENTWISE and any(_has_rows_of_others(each, lost.rows) for each in tensors_in((args, kwargs)))
+        strangers = name in ELEMENTWISE and any(_has_rows_of_others(each, lost.rows) for each in tensors_in((args, kwargs)))
         return [lost.lost("", strangers=strangers) for _ in results]
     pieces = [each.origin.memory.piece for each in sources if not each.origin.vouched]
     if any(piece is not pieces[0] for piece in pieces):
         apart = not all(each.requires_grad for each in sources)
         return [first.lost(f"{name} joined it with another batch of the loader", strangers=apart) for _ in results]
-    if name in _ELEMENTWISE and len(results) == 1:  # not where(mask), which gives places
-        found = [elementwise(name, results[0], sources[:1] if name in _LIKE else tensors_in((args, kwargs)))]
-    elif name in _NEW:
+    if name in ELEMENTWISE and len(results) == 1:  # not where(mask), which gives places
+        found = [elementwise(name, results[0], sources[:1] if name in LIKE else tensors_in((args, kwargs)))]
+    elif name in NEW:
         found = [first.at(first.dim, first.ids, moved=True) if len(sources) == 1 else first.lost(f"{name} took values of the batch")]
     elif name in MOVES:
         found = moved(name, args, kwargs, out, sources)
     elif name in JOINS and len(results) == 1:
         found = [joined(name, args, kwargs, results[0], sources)]
-    elif name in _ALONG:
+    elif name in ALONG:
         found = _along(name, args, kwargs, results, sources)
-    elif name in _LAYERS:
+    elif name in LAYERS:
         found = [_layer(name, args, kwargs, each, sources) for each in results]
     else:
         found = [first.lost(not_known(name))] * len(results)
@@ -303,7 +243,7 @@ def _along(name: str, args: tuple, kwargs: dict, results: list[torch.Tensor], so
     origin = x.origin
     if origin.dim is None:
         return [origin.at(None, origin.ids, moved=True)] * len(results)
-    place, default = _ALONG[name]
+    place, default = ALONG[name]
     dims = kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else default))
     if isinstance(dims, bool):  # std(unbiased)
         dims = None
@@ -321,17 +261,17 @@ def _layer(name: str, args: tuple, kwargs: dict, out: torch.Tensor, sources: lis
     """Rows are the first dimension of every input that is known, and anything else is weights, which all rows share."""
     origin, unknown = sources[0].origin, not_known(name)
     apart = not all(each.requires_grad for each in sources)
-    if name not in _OF_SEVERAL and (len(sources) > 1 or sources[0] is not (args[0] if args else kwargs.get("input"))):
+    if name not in OF_SEVERAL and (len(sources) > 1 or sources[0] is not (args[0] if args else kwargs.get("input"))):
         return origin.lost(f"{name} took rows of the batch for weights", strangers=apart)
     plains = [each for each in tensors_in((args, kwargs)) if not isinstance(each, Drawn)]
-    others = [each for each in plains if name in _OF_SEVERAL and each.dim() > _OF_SEVERAL[name] and not constant(each, 0)]
+    others = [each for each in plains if name in OF_SEVERAL and each.dim() > OF_SEVERAL[name] and not constant(each, 0)]
     if others:
         strangers = not all(each.requires_grad for each in others)
         return origin.lost(f"{name} joined it with rows that the loader did not hand out", strangers=strangers)
     if all(each.origin.dim is None for each in sources):
         same = all(each.origin.same_rows(origin) for each in sources)
         return origin.at(None, origin.ids, moved=True) if same else origin.lost(f"{name} joined rows of several examples", strangers=apart)
-    dims = _LAYERS[name]
+    dims = LAYERS[name]
     least = dims or (1 if name in ("embedding", "one_hot", "bucketize") else 2 if len(sources) == 1 else 3)
     fits = all(each.origin.dim == 0 and each.dim() >= least and each.origin.same_rows(origin) for each in sources)
     fits = fits and (dims == 0 or all(each.dim() == dims for each in sources)) and out.dim() > 0 and out.shape[0] == sources[0].shape[0]

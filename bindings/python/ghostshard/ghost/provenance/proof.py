@@ -7,12 +7,14 @@ its output in the autograd graph, and a backward looks from its losses which for
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..listed import Path, leaves_beside, paths_of
+from ..owners import owners_given
 from ..tensor_trees import first_tensor, mapped, tensors_in
 from .constants import Constants, ReadInt
 from .drawn import VOUCHED, Drawn, Memory, Origin, constant, drawn, plain
@@ -37,6 +39,7 @@ class Provenance:
     def __init__(self, *, allow_vouched: bool = False, batch_first: bool = True):
         self._allow_vouched = allow_vouched
         self._latest: Finding | None = None
+        self.entries: dict[tuple, Any] = {}  # of lists with one for each example, in a draw of none (loaders/empty_batch.py)
         self.constants = Constants()
         self._out = HandedOut(self.constants, batch_first=batch_first)
 
@@ -49,17 +52,19 @@ class Provenance:
     def hand_out(self, piece: Any, batch: Any) -> Any:
         """The batch, with Drawn tensors in the place of its own."""
         self.constants.begin_batch(piece.units)
+        self.entries = piece.entries
         return batch if piece.units == 0 else self._out.hand_out(piece, batch)
 
     # The loop's side ------------------------------------------------------------------------------------------------
 
-    def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool) -> tuple[tuple, dict]:
-        """The arguments of a model's forward with plain tensors; if it is recorded, what was found is for the mark() that follows."""
+    def read(self, args: tuple, kwargs: dict, *, batch_first: bool, recording: bool, owning: Collection[str]) -> tuple[tuple, dict]:
+        """The arguments of a model's forward with plain tensors; if it is recorded, what was found is for the mark() that follows. owning:
+        the keywords among them that say whose rows or tokens are (packing.py), and are not the model's own."""
         if recording:
-            self._latest = self._found(args, kwargs, batch_first)
+            self._latest = self._found(args, kwargs, batch_first, owning)
         return unmarked(args), unmarked(kwargs)
 
-    def _found(self, args: tuple, kwargs: dict, batch_first: bool) -> Finding:
+    def _found(self, args: tuple, kwargs: dict, batch_first: bool, owning: Collection[str] = ()) -> Finding:
         examples = first_tensor(args, kwargs)
         if examples is None:
             return Finding()
@@ -69,24 +74,25 @@ class Provenance:
             return Finding()
         if before := self._forwards_under(examples):
             return before[0]
-        packed = any(kwargs.get(name) is not None for name in _PACKING)
+        packed = any(name in owning for name in _PACKING)
         origin, wrong = self._origin_of(examples, "the model's input")
         if wrong:
             return Finding(wrong)
-        if not packed and rows > 1 and origin.dim != dim:
+        units = kwargs["units"] if "units" in owning else None
+        alone = units is not None and origin.dim is None and origin.rows == 1  # rows of the one example that was drawn
+        if not packed and rows > 1 and origin.dim != dim and not alone:
             return Finding(is_not("the model's input", f"the rows of its dimension {dim} are not those of the examples"))
         if packed and origin.moved:
             return Finding(is_not("the packed input", "its tokens were moved, and which text they are of is not followed"))
-        units = kwargs.get("units")
         wrong = self._wrong_units(units, origin) if units is not None else "" if packed else not_once(origin, rows)
-        aside = ("units", *(_NOT_READ if kwargs.get("labels") is not None else ()))
+        aside = (*(["units"] if units is not None else []), *(_NOT_READ if kwargs.get("labels") is not None else ()))
         given = [value for name, value in kwargs.items() if name not in aside]
         read = tuple(each for each in contents((args, given)) if isinstance(each, Drawn))
         listed = frozenset() if packed or units is not None else self._lists_of_units((args, kwargs), origin.numbers(), origin.memory.piece)
-        numbers = {name: value for name, value in kwargs.items() if name not in (*aside, *_OF_PACKED)}
+        numbers = {name: value for name, value in kwargs.items() if name not in (*aside, *(_OF_PACKED if packed else ()))}
         wrong = wrong or self._wrong_numbers("the model", (args, numbers), listed)
         joined = units is not None or packed
-        found = Finding(wrong, origin.memory.piece, origin.ids, origin.rows, joined=joined, read=read, examples=plain(examples), listed=listed)
+        found = Finding(wrong, origin.memory.piece, origin.ids, origin.rows, joined=joined, packed=packed, read=read, examples=plain(examples), listed=listed)
         apart = {id(each) for each in leaves_beside((args, kwargs), listed)}
         for name, value in [*((f"argument {i}", each) for i, each in enumerate(args)), *kwargs.items()]:
             for tensor in contents(value) if name not in aside else ():
@@ -149,9 +155,13 @@ class Provenance:
             return ""
         return f"{name} was vouched for by ghostshard.vouch_for(): give make_private(allow_vouched=True), so that the report says so"
 
-    def _wrong_units(self, units: torch.Tensor, origin: Origin) -> str:
+    def _wrong_units(self, units: Any, origin: Origin) -> str:
         """units= says whose each row is: the rows of one number must be those of one row that the loader handed out, unless it came with
         the batch."""
+        try:
+            units = owners_given(units)
+        except ValueError:
+            return ""  # packing.py raises it, if the keyword is not the model's own
         mine, theirs = origin.numbers(), plain(units).cpu().reshape(-1)
         if isinstance(units, Drawn) and not units.origin.vouched:
             lost = units.origin.memory.lost
@@ -252,17 +262,20 @@ class Provenance:
         """The output of the forward that was read last, or of a layer with what was found: Drawn, like the batch, where it is certain which
         rows it has."""
         finding = finding or self._latest
-        if finding is None or finding.wrong or finding.piece is None or finding.joined or finding.rows < 1:
+        if finding is None or finding.wrong or finding.piece is None or finding.rows < 1:
             return output
-        numbers = itertools.count()
+        numbers, here = itertools.count(), finding.rows if finding.ids is None else finding.ids.numel()
 
         def stamp(value: torch.Tensor) -> torch.Tensor:
             key, memory = ("output", next(numbers), value.dim()), Memory(finding.piece)
             if type(value) is not torch.Tensor or value.layout is not torch.strided:
                 return value
+            if finding.packed:  # tokens of several texts
+                memory.lost, memory.loose = "the model gave it for texts laid end to end", value.requires_grad
+                return drawn(value, Origin(memory, finding.rows, None, None, True, True)) if value.requires_grad else value
             if finding.rows == 1 and value.dim():
                 return drawn(value, Origin(memory, 1, None, torch.tensor(0), True, value.requires_grad))
-            dim = -1 if value.dim() == 0 else self._out.dim_of(key, value, finding.rows)
+            dim = -1 if value.dim() == 0 else self._out.dim_of(key, value, here)
             if dim >= 0:
                 return drawn(value, Origin(memory, finding.rows, dim, finding.ids, True, value.requires_grad))
             if not value.requires_grad and not self._wrong_constant("the model's output", value, alone=True):
@@ -275,7 +288,7 @@ class Provenance:
     def losses(self, losses: torch.Tensor) -> torch.Tensor:
         """[units] losses as the loop gets them, Drawn."""
         found = next((each for each in under([losses]) if each.forward), None)
-        return losses if found is None else self.give_back(losses, found)
+        return losses if found is None or found.joined else self.give_back(losses, found)  # one for all rows of a unit
 
     # Marks in the autograd graph ------------------------------------------------------------------------------------
 

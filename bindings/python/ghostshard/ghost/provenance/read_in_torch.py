@@ -13,7 +13,8 @@ import torch
 from ..tensor_trees import mapped, tensors_in
 from .constants import Read
 from .drawn import Drawn, Memory, Origin, drawn, plain, version_of
-from .operations import followed, name_of
+from .functions import name_of
+from .operations import followed
 from .strangers import refuse_parameters, write_to_strangers
 
 _WHY = "a number that was read from a private batch was brought into a tensor"

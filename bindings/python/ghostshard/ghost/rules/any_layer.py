@@ -148,7 +148,8 @@ def _compare_with_own(layer: Layer, found: list[torch.Tensor], args: tuple, kwar
     if len(found) != len(own) or not all(same_output(one, two) for one, two in floats):
         raise RuntimeError(
             f"{layer.name} ({original_class(layer.module).__name__}) gives another output than its own forward when it is computed "
-            "without the hooks of its children: register a rule for it (ghostshard.register_rule)"
+            "without the hooks of its children: register a rule for it (ghostshard.register_rule). (If it tosses coins of NumPy or Python, as SpecAugment's masks of "
+            "speech models, switch them off: model.config.apply_spec_augment = False, or layerdrop=0)"
         )
 
 

@@ -1,6 +1,6 @@
 // Closed forms of few large losses: on either side of what the line integral, the closed form of one release, or a
 // narrow grid says, and of use where a grid's rounding hides delta.
-#include "accountant/grid/few_losses.h"
+#include "accountant/gaussian/few_losses.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "accountant/grid/few_losses.h"
+#include "accountant/gaussian/few_losses.h"
 
 #include <algorithm>
 #include <cmath>
@@ -98,6 +98,23 @@ double upper_end(const Phases& phases, double delta) {
 }
 
 }  // namespace
+
+double few_losses_delta(const Phases& phases, double epsilon) {
+  double count = 0;
+  for (const ComposedRelease& phase : phases) count += phase.count;
+  double best = 1;
+  for (const double share : {1.0, 0.5}) {
+    const double level = share * epsilon / count * (1 - 1e-14);
+    double alone = 0;
+    for (const ComposedRelease& phase : phases)
+      alone +=
+          phase.count *
+          single_release_delta(Direction::kRemove, phase.release, (epsilon - (count - 1) * level) * (1 - 1e-14)).upper;
+    const double two = expected_above(phases, level);
+    best = std::min(best, (alone + two * two / 2) * (1 + kMargin) + kLeastTail);
+  }
+  return best;
+}
 
 Bracket few_losses_epsilon(const Phases& phases, Delta delta) {
   return {lower_end(phases, delta.value()), upper_end(phases, delta.value())};

@@ -19,6 +19,9 @@ namespace ghostshard::accountant {
 // The epsilon of all phases lies inside. The upper end is +infinity if losses are too frequent for this argument.
 Bracket few_losses_epsilon(const std::vector<ComposedRelease>& phases, Delta delta);
 
+// An upper bound on delta at this epsilon > 0, by the same argument; 1 says nothing.
+double few_losses_delta(const std::vector<ComposedRelease>& phases, double epsilon);
+
 // The same as a bound of one direction; the estimate is the middle.
 DirectionBound few_losses_bound(const std::vector<ComposedRelease>& phases, Delta delta);
 

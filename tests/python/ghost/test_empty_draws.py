@@ -1,0 +1,192 @@
+"""A draw of no example is a step, also where the model or the criterion takes no batch without examples."""
+
+import copy
+
+import oracle
+import pytest
+import torch
+from launch import SUM_TOLERANCE
+from private_run import prescribe
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from ghostshard import PrivacyEngine
+
+transformers = pytest.importorskip("transformers")
+CLIP, BATCH = 0.05, 4
+DRAWS = [(3, 0, 2), (0, 0, 3)]
+
+
+class Boxes(Dataset):
+    """Inputs, and a few boxes."""
+
+    def __init__(self, *extents, key=None):
+        g = torch.Generator().manual_seed(2)
+        self.key = key
+        self.items = [(torch.randn(*extents, generator=g), torch.rand(1 + i % 3, 4, generator=g) * 0.4 + 0.1) for i in range(16)]
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+def columns(examples):
+    return torch.stack([x for x, _ in examples]), [{"boxes": boxes} for _, boxes in examples]
+
+
+def bare(examples):
+    return torch.stack([x for x, _ in examples]), [boxes for _, boxes in examples]
+
+
+def boxes_of(target):
+    return target["boxes"] if isinstance(target, dict) else target
+
+
+def stacked(outputs, targets):
+    return torch.stack([(output - boxes_of(target)).square().mean() for output, target in zip(outputs, targets)])
+
+
+def joined(outputs, targets):
+    counts = [len(boxes_of(target)) for target in targets]
+    each = (outputs.repeat_interleave(torch.tensor(counts), 0) - torch.cat([boxes_of(target) for target in targets])).square().mean(1)
+    return torch.stack([part.mean() for part in each.split(counts)])
+
+
+class Losses(nn.Module):
+    """A model that forms its losses itself."""
+
+    def __init__(self, form=None):
+        super().__init__()
+        self.form, self.inner = form, nn.Linear(6, 4)
+
+    def forward(self, x, targets=None):
+        outputs = self.inner(x)
+        return outputs if targets is None else self.form(outputs, targets)
+
+
+def private(model, data, collate, draws, criterion=None):
+    engine = PrivacyEngine(accountant="rdp")
+    run = engine.make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=BATCH, collate_fn=collate),
+        noise_multiplier=0.0, max_grad_norm=CLIP, grad_sample_mode="ghost", criterion=criterion,
+    )  # fmt: skip
+    prescribe(run[-1], draws)
+    return run
+
+
+def assert_steps_are_right(model, run, loss, data, alone, draws, *, wide=True):
+    """loss(module, criterion, batch); alone(model, example): its loss. Of a draw of nobody nothing is released."""
+    module, optimizer, criterion, loader = run
+    taken = []
+    for batch in loader:
+        drawn = draws[len(taken)]
+        twin, expected = copy.deepcopy(model), {name: torch.zeros_like(p).double() for name, p in model.named_parameters() if p.requires_grad}
+        for example in [data[i] for i in range(drawn)]:
+            of_one = lambda m, _, example=example: alone(m, example)
+            for name, value in oracle.clipped_sum(twin, of_one, [(torch.zeros(1),)], CLIP, wide=wide).items():
+                expected[name] += value
+        optimizer.zero_grad()
+        loss(module, criterion, batch).backward()
+        optimizer.step()
+        found = {name: p.grad * BATCH for name, p in model.named_parameters() if p.requires_grad}
+        if drawn:
+            assert oracle.worst_difference(found, expected) < 2 * SUM_TOLERANCE
+        else:
+            assert all(bool((value == 0).all()) for value in found.values())
+        taken.append(drawn)
+    assert tuple(taken) == draws
+
+
+def wide(x):
+    return x.double() if x.is_floating_point() else x
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("collate", [columns, bare])
+@pytest.mark.parametrize("form", [stacked, joined])
+def test_criterions_that_take_no_empty_list(form, collate, draws):
+    torch.manual_seed(3)
+    model, data = nn.Linear(6, 4), Boxes(6)
+    run = private(model, data, collate, draws, form)
+    loss = lambda module, criterion, batch: criterion(module(batch[0]), batch[1])
+    assert_steps_are_right(model, run, loss, data, lambda m, each: form(m(wide(each[0])[None]), [wide(each[1])]), draws)
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("collate", [columns, bare])
+@pytest.mark.parametrize("form", [stacked, joined])
+def test_models_that_take_no_empty_list(form, collate, draws):
+    torch.manual_seed(3)
+    model, data = Losses(form), Boxes(6)
+    run = private(model, data, collate, draws, lambda losses: losses)
+    moved = lambda targets: [{key: value.float() for key, value in each.items()} if isinstance(each, dict) else each.float() for each in targets]
+    loss = lambda module, criterion, batch: criterion(module(batch[0], moved(batch[1])))
+    assert_steps_are_right(model, run, loss, data, lambda m, each: form(m(wide(each[0])[None]), [wide(each[1])]), draws)
+
+
+def yolos():
+    return transformers.YolosForObjectDetection(
+        transformers.YolosConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=[16, 16], patch_size=8, num_detection_tokens=4,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3,
+        )  # fmt: skip
+    )
+
+
+@pytest.mark.parametrize("draws", DRAWS)
+def test_a_detection_models_own_loss(draws):
+    torch.manual_seed(3)
+    model, data = yolos(), Boxes(3, 16, 16)
+    labels = lambda boxes: {"class_labels": torch.arange(len(boxes)), "boxes": boxes}
+    collate = lambda examples: {"pixel_values": torch.stack([x for x, _ in examples]), "labels": [labels(boxes) for _, boxes in examples]}
+    run = private(model, data, collate, draws)
+    given = lambda batch: {"pixel_values": batch["pixel_values"], "labels": [dict(each) for each in batch["labels"]]}
+    alone = lambda m, each: m(pixel_values=each[0][None], labels=[labels(each[1])]).loss  # its class weights are float32
+    assert_steps_are_right(model, run, lambda module, _, batch: module(**given(batch)).loss, data, alone, draws, wide=False)
+
+
+def test_an_error_of_a_criterion_stays_an_error_where_examples_are():
+    def odd(outputs, targets):
+        raise KeyError("of the criterion")
+
+    module, optimizer, criterion, loader = private(nn.Linear(6, 4), Boxes(6), bare, (3,), odd)
+    for x, targets in loader:
+        with pytest.raises(KeyError, match="of the criterion"):
+            criterion(module(x), targets)
+
+
+class Pictures(Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, i):
+        return torch.randn(6, generator=torch.Generator().manual_seed(i)), i % 3
+
+
+class Spare(nn.Module):
+    """It has a parameter without an element."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.places = nn.Linear(6, 3), nn.Parameter(torch.zeros(0, 4))
+
+    def forward(self, x):
+        return self.inner(x) + self.places.sum()
+
+
+def test_a_parameter_without_elements_has_nothing_to_train():
+    torch.manual_seed(3)
+    model, data = Spare(), Pictures()
+    run = private(model, data, None, (3, 2), nn.CrossEntropyLoss())
+    module, optimizer, criterion, loader = run
+    for drawn, (x, y) in zip((3, 2), loader):
+        given = torch.stack([data[i][0] for i in range(drawn)]), torch.tensor([data[i][1] for i in range(drawn)])
+        expected = oracle.clipped_sum(model, lambda m, each: nn.functional.cross_entropy(m(each[0]), each[1]), [given], CLIP)
+        optimizer.zero_grad()
+        criterion(module(x), y).backward()
+        optimizer.step()
+        found = {name: p.grad * BATCH for name, p in model.inner.named_parameters(prefix="inner")}
+        expected.pop("places")
+        assert oracle.worst_difference(found, expected) < SUM_TOLERANCE
