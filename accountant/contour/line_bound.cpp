@@ -144,7 +144,10 @@ std::optional<DirectionBound> line_epsilon(const LineProblem& problem, Delta del
     const bool is_short = !large_alone || (line && line->nodes() < kShortRough);
     line.reset();
     const auto line_of = [&](double digits, int64_t most) {
-      if (large_alone && !(cut = cut_losses(phases, epsilon, log_delta, digits + kBesideDigits))) return;
+      if (large_alone) {
+        cut = cut_losses(phases, epsilon, log_delta, digits + kBesideDigits);
+        if (!cut) return;
+      }
       line = ContourLine::make(direction, phases, c, epsilon, log_delta, 0, std::min(budget, most), digits, rule,
                                cut ? &*cut : nullptr, below_zero);
     };
