@@ -5,6 +5,7 @@
 
 #include "accountant/contour/contour_line.h"
 #include "accountant/contour/large_line.h"
+#include "accountant/gaussian/near_one.h"
 
 namespace ghostshard::accountant {
 namespace {
@@ -13,20 +14,6 @@ using Complex = std::complex<double>;
 constexpr double kRounding = std::numeric_limits<double>::epsilon();
 constexpr int64_t kMostMeshNodes = 400'000;  // of all phases
 constexpr double kMostError = 0.1;           // of a logarithm: beyond, nothing is known but how large it is
-
-// log(1 + z), to 4 roundings of |z| where that is at most 1/2, of |z| and of the result elsewhere.
-Complex log_of_one_and(Complex z) {
-  const double x = z.real();
-  const double y = z.imag();
-  if (std::abs(x) + std::abs(y) > 0.5) return std::log(1.0 + z);
-  return {0.5 * std::log1p(2 * x + x * x + y * y), std::atan2(y, 1 + x)};
-}
-
-// 1 - e^z, to 8 roundings of |z|·e^max(0, Re z).
-Complex one_less_exp(Complex z) {
-  const double half = std::sin(z.imag() / 2);
-  return {2 * half * half - std::expm1(z.real()) * std::cos(z.imag()), -std::exp(z.real()) * std::sin(z.imag())};
-}
 
 // Of one node: Π M, and D = Π M·(1 - e^S), S = Σ T·log(B/M).
 struct Node {
@@ -140,7 +127,7 @@ void ContourLine::take_large(std::span<const PhaseMoment> moments, std::span<con
       continue;
     }
     const Complex power(over_z(integrand_[k], k));
-    const Complex share = one_less_exp(node.s);
+    const Complex share = -exp_less_one(node.s);
     const double growth = std::exp(std::max(0.0, node.s.real()));
     const double of_share =
         std::exp(node.s.real()) * std::expm1(of_s) * 1.01 + 12 * kRounding * std::abs(node.s) * growth;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "accountant/gaussian/least_double.h"
+#include "accountant/gaussian/near_one.h"
 #include "accountant/grid/table_cells.h"
 
 namespace ghostshard::accountant {
@@ -29,20 +30,6 @@ constexpr size_t kNear = 8;
 
 Complex times(Complex a, Complex b) {  // infinities do not matter
   return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
-}
-
-// log(1+z), to some roundings of |z|.
-Complex log_of_one_and(Complex z) {
-  const double x = z.real();
-  const double y = z.imag();
-  if (std::abs(x) + std::abs(y) > 0.5) return std::log(1.0 + z);
-  return {0.5 * std::log1p(2 * x + x * x + y * y), std::atan2(y, 1 + x)};
-}
-
-// e^w - 1, to some roundings of |w|·e^max(0, Re w).
-Complex exp_less_one(Complex w) {
-  const double half = std::sin(w.imag() / 2);
-  return {std::expm1(w.real()) * std::cos(w.imag()) - 2 * half * half, std::exp(w.real()) * std::sin(w.imag())};
 }
 
 // Cells in a circle around the heaviest one, which lies at 0 and takes no part: those near it one by one, the others
