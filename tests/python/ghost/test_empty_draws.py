@@ -157,6 +157,26 @@ def test_an_error_of_a_criterion_stays_an_error_where_examples_are():
             criterion(module(x), targets)
 
 
+def test_outputs_without_elements_are_not_a_draw_without_examples():
+    """A model that finds no box has a loss for each example, and a criterion's error is one there, too."""
+
+    def none_found(outputs, targets):
+        return outputs[:, :0].sum(1)
+
+    def odd(outputs, targets):
+        raise KeyError("of the criterion")
+
+    module, optimizer, criterion, loader = private(nn.Linear(6, 4), Boxes(6), bare, (3, 2), none_found)
+    for x, targets in loader:
+        optimizer.zero_grad()
+        criterion(module(x)[:, :0], targets).backward()
+        optimizer.step()
+        assert all(not bool(p.grad.any()) for p in module.parameters())  # and no noise
+    module, _, criterion, loader = private(nn.Linear(6, 4), Boxes(6), bare, (3,), odd)
+    with pytest.raises(KeyError, match="of the criterion"):
+        criterion(module(next(iter(loader))[0])[:, :0], None)
+
+
 class Pictures(Dataset):
     def __len__(self):
         return 16

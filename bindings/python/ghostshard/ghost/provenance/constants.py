@@ -69,8 +69,8 @@ class Constants:
         self._times.clear()
 
     def was_read(self, how: str) -> None:
-        if how != "bool()" or place_of_loop()[0] != _masks_of_transformers():
-            self.read = self.read or how
+        if not self.read and (how != "bool()" or place_of_loop()[0] != _masks_of_transformers()):
+            self.read = how
 
     def wrong(self, name: str, value: Any, *, alone: bool = False, single: bool = False) -> str:
         """Why this number or tensor is not known to be a constant, where the loop now is; "" if it is one. alone: nothing else tells it
