@@ -39,8 +39,13 @@ class Inputs:
     padded_outputs: dict[int, list[Any]] = field(default_factory=dict)  # that have places: found by outputs_follow()
 
     @property
+    def of_nobody(self) -> bool:
+        """The draw has no example. A forward that nothing records does not count its units, so that it is no draw."""
+        return self.empty_dim is not None or (self.packing is not None and self.packing.units == 0)
+
+    @property
     def units(self) -> int:
-        if self.empty_dim is not None:
+        if self.of_nobody:
             return 0
         return self.examples.shape[self.dim] if self.packing is None else self.packing.units
 

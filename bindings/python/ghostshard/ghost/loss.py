@@ -186,7 +186,7 @@ class PrivateCriterion(DPLossFastGradientClipping):
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> PrivateLoss:
         given = args, kwargs
         args, kwargs, found = self.engine.provenance.targets(args, kwargs, constants_of(self.criterion))
-        nobodys = of_nobody(args, kwargs) if self.engine.inputs is not None and self.engine.inputs.units == 0 else None
+        nobodys = of_nobody(args, kwargs) if self.engine.inputs is not None and self.engine.inputs.of_nobody else None
         try:
             losses = self._unreduced(*args, **kwargs)
         except Exception:  # many criterions take no batch of no example (torch.stack([]))
